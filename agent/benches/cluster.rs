@@ -16,15 +16,29 @@ fn main() {
         eprintln!("{obstacle}");
         std::process::exit(1);
     }
-    let seconds = std::env::var("WEIR_ACCURACY_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
+    let seconds = std::env::var("WEIR_ACCURACY_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(30);
     let redis = redis::Redis::start(&[]);
     println!("| kept by | hosts | demand | seconds | asked | passed | limit | error |");
     println!("|---|---|---|---|---|---|---|---|");
     let mut is_off = false;
-    let shares = [2, 4, 8].into_iter().flat_map(|hosts| Spread::ALL.map(|spread| (Kept::Shares, hosts, spread)));
-    let keys = Spread::ALL.into_iter().chain([Spread::One]).map(|spread| (Kept::Keys, 4, spread));
+    let shares = [2, 4, 8]
+        .into_iter()
+        .flat_map(|hosts| Spread::ALL.map(|spread| (Kept::Shares, hosts, spread)));
+    let keys = Spread::ALL
+        .into_iter()
+        .chain([Spread::One])
+        .map(|spread| (Kept::Keys, 4, spread));
     for (kept, hosts, spread) in shares.chain(keys) {
-        let outcome = measure(&redis.url(), hosts, kept, spread, Duration::from_secs(seconds));
+        let outcome = measure(
+            &redis.url(),
+            hosts,
+            kept,
+            spread,
+            Duration::from_secs(seconds),
+        );
         let error = 100.0 * outcome.error();
         println!(
             "| {kept} | {hosts} | {spread} | {:.1} | {} | {} | {:.0} | {error:+.1} % |",
@@ -33,11 +47,27 @@ fn main() {
         is_off |= error.abs() > 10.0;
     }
     println!();
-    println!("| algorithm | demand | seconds | asked | passed | most in a window | least in a whole one | of |");
+    println!(
+        "| algorithm | demand | seconds | asked | passed | most in a window | least in a whole one | of |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for spread in Spread::ALL.into_iter().chain([Spread::One]) {
-        for outcome in windows::measure(&redis.url(), 4, spread, WINDOW, Duration::from_secs(seconds)) {
-            let windows::Outcome { algorithm, seconds, wanted, passed, most, least, .. } = outcome;
+        for outcome in windows::measure(
+            &redis.url(),
+            4,
+            spread,
+            WINDOW,
+            Duration::from_secs(seconds),
+        ) {
+            let windows::Outcome {
+                algorithm,
+                seconds,
+                wanted,
+                passed,
+                most,
+                least,
+                ..
+            } = outcome;
             let least = least.map_or_else(|| "-".to_owned(), |least| least.to_string());
             println!(
                 "| {algorithm} | {spread} | {seconds:.1} | {wanted} | {passed} | {most} | {least} | {} |",

@@ -34,7 +34,10 @@ const LEAST_OF_EMPTY: f64 = 0.8;
 const LONGEST_99TH: Duration = Duration::from_millis(1);
 
 fn main() -> ExitCode {
-    let only: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let only: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     let wanted = |what: &str| only.is_empty() || only.iter().any(|only| only == what);
     let mut is_missed = false;
     let mut hold = |what: &str, holds: bool| {
@@ -44,7 +47,10 @@ fn main() -> ExitCode {
         }
     };
     if wanted("pause") {
-        let pause = (0..ROUNDS).map(|_| longest_pause()).min().unwrap_or_default();
+        let pause = (0..ROUNDS)
+            .map(|_| longest_pause())
+            .min()
+            .unwrap_or_default();
         println!("longest pause of forgetting a million keys: {pause:?}");
         hold("pauses below 1 ms", pause < LONGEST_PAUSE);
     }
@@ -56,7 +62,8 @@ fn main() -> ExitCode {
         for threads in [1, 2] {
             for keys in [1, 10, 100, 1_000, 10_000, 100_000, MILLION] {
                 let turns = in_process(threads, keys);
-                let of = |figure: fn(&(Throughput, Throughput)) -> f64| median(turns.iter().map(figure));
+                let of =
+                    |figure: fn(&(Throughput, Throughput)) -> f64| median(turns.iter().map(figure));
                 let (ours, theirs) = (of(|(ours, _)| ours.worked), of(|(_, theirs)| theirs.worked));
                 let ratio = of(|(ours, theirs)| ours.worked / theirs.worked);
                 let elapsed = of(|(ours, theirs)| ours.elapsed / theirs.elapsed);
@@ -69,30 +76,55 @@ fn main() -> ExitCode {
             }
         }
         println!();
-        println!("| in process: threads | keys | hash and clock alone, million/s | of governor's decisions |");
+        println!(
+            "| in process: threads | keys | hash and clock alone, million/s | of governor's decisions |"
+        );
         println!("|---|---|---|---|");
         for keys in [1, 1_000] {
             let turns = needed(keys);
             let alone = median(turns.iter().map(|(alone, _)| alone.worked));
-            let bound = median(turns.iter().map(|(alone, theirs)| alone.worked / theirs.worked));
+            let bound = median(
+                turns
+                    .iter()
+                    .map(|(alone, theirs)| alone.worked / theirs.worked),
+            );
             println!("| 1 | {keys} | {:.1} | {bound:.2} |", alone / 1e6);
         }
     }
     if wanted("http") {
-        let Http { decisions, empty, ratio, slowest } = over_http();
+        let Http {
+            decisions,
+            empty,
+            ratio,
+            slowest,
+        } = over_http();
         println!("over HTTP: {decisions:.0}/s, the empty handler {empty:.0}/s: {ratio:.2}");
-        hold("no less than 0.8 of the empty handler", ratio >= LEAST_OF_EMPTY);
-        println!("over HTTP at half of the highest load: 99 of 100 are answered within {slowest:?}");
+        hold(
+            "no less than 0.8 of the empty handler",
+            ratio >= LEAST_OF_EMPTY,
+        );
+        println!(
+            "over HTTP at half of the highest load: 99 of 100 are answered within {slowest:?}"
+        );
         hold("the 99th percentile below 1 ms", slowest < LONGEST_99TH);
     }
-    if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if is_missed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// The longest that one shard is held while a million decayed keys are forgotten, or one of them is added.
 fn longest_pause() -> Duration {
-    let store =
-        StateStore::new(vec![Policy::token_bucket(Rate::per_second(1_000), 10)], MILLION as usize, OnFull::Pass);
-    let Ok(fingerprints) = Fingerprints::new() else { return Duration::MAX };
+    let store = StateStore::new(
+        vec![Policy::token_bucket(Rate::per_second(1_000), 10)],
+        MILLION as usize,
+        OnFull::Pass,
+    );
+    let Ok(fingerprints) = Fingerprints::new() else {
+        return Duration::MAX;
+    };
     let mut longest = Duration::ZERO;
     for key in 0..MILLION {
         let key = fingerprints.of(&key);
@@ -117,7 +149,9 @@ fn worked() -> Duration {
 
 /// Decisions a second, a pair for each turn: (ours, governor's).
 fn in_process(threads: u64, keys: u64) -> Vec<(Throughput, Throughput)> {
-    let Ok(fingerprints) = Fingerprints::new() else { return Vec::new() };
+    let Ok(fingerprints) = Fingerprints::new() else {
+        return Vec::new();
+    };
     let tiers = vec![Policy::token_bucket(Rate::per_second(100), 100)];
     let ours = StateStore::new(tiers, 2 * MILLION as usize, OnFull::Pass);
     let (theirs, now) = (governor(), clock());
@@ -130,7 +164,10 @@ fn in_process(threads: u64, keys: u64) -> Vec<(Throughput, Throughput)> {
     (0..keys).for_each(of_ours);
     (0..keys).for_each(of_theirs);
     let decisions = if keys < MILLION { 1_000_000 } else { 500_000 };
-    in_turns(|| throughput(threads, keys, decisions, of_ours), || throughput(threads, keys, decisions, of_theirs))
+    in_turns(
+        || throughput(threads, keys, decisions, of_ours),
+        || throughput(threads, keys, decisions, of_theirs),
+    )
 }
 
 /// The peer, with the limit of the store.
@@ -147,7 +184,9 @@ fn clock() -> impl Fn() -> u64 + Sync {
 /// Hashes of keys with readings of the clock, and governor's decisions: the most decisions of any limiter with this hash and
 /// this clock, beside them.
 fn needed(keys: u64) -> Vec<(Throughput, Throughput)> {
-    let Ok(fingerprints) = Fingerprints::new() else { return Vec::new() };
+    let Ok(fingerprints) = Fingerprints::new() else {
+        return Vec::new();
+    };
     let (theirs, now) = (governor(), clock());
     let alone = |key: u64| {
         std::hint::black_box((fingerprints.of(&key), now()));
@@ -156,7 +195,10 @@ fn needed(keys: u64) -> Vec<(Throughput, Throughput)> {
         std::hint::black_box(theirs.check_key(&key).is_ok());
     };
     (0..keys).for_each(of_theirs);
-    in_turns(|| throughput(1, keys, 1_000_000, alone), || throughput(1, keys, 1_000_000, of_theirs))
+    in_turns(
+        || throughput(1, keys, 1_000_000, alone),
+        || throughput(1, keys, 1_000_000, of_theirs),
+    )
 }
 
 /// Measures both in each turn; who is first takes turns, too.
@@ -198,11 +240,19 @@ fn throughput(threads: u64, keys: u64, decisions: u64, decide: impl Fn(u64) + Sy
                 worked() - start
             }
         };
-        let walks: Vec<_> = (0..threads).map(|thread| scope.spawn(walk(thread))).collect();
-        walks.into_iter().filter_map(|walk| walk.join().ok()).sum::<Duration>()
+        let walks: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(walk(thread)))
+            .collect();
+        walks
+            .into_iter()
+            .filter_map(|walk| walk.join().ok())
+            .sum::<Duration>()
     });
     let (decisions, elapsed) = (decisions as f64, start.elapsed().as_secs_f64());
-    Throughput { worked: decisions * threads as f64 / time.as_secs_f64(), elapsed: decisions / elapsed }
+    Throughput {
+        worked: decisions * threads as f64 / time.as_secs_f64(),
+        elapsed: decisions / elapsed,
+    }
 }
 
 fn median(figures: impl Iterator<Item = f64>) -> f64 {
@@ -232,14 +282,21 @@ struct Http {
 fn over_http() -> Http {
     let text = "[decide]\nhttp = \"127.0.0.1:0\"\n[[limit]]\nname = \"credits-per-user\"\nscope = \"request\"\n\
                 key = [\"user\"]\nrate = \"1000000/s\"\n";
-    let loaded = config::parse(Path::new("bench.toml"), text).unwrap_or_else(|report| panic!("{report}"));
-    let engine = Engine::new(&loaded.config, Arc::new(NoEdge)).unwrap_or_else(|error| panic!("{error}"));
+    let loaded =
+        config::parse(Path::new("bench.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+    let engine =
+        Engine::new(&loaded.config, Arc::new(NoEdge)).unwrap_or_else(|error| panic!("{error}"));
     let service = Service::start(&loaded.config.decide, engine, monotonic_nanoseconds);
     let service = service.unwrap_or_else(|error| panic!("{error}"));
-    let Some(Endpoint::Tcp(address)) = service.http() else { panic!("the service listens on a port") };
+    let Some(Endpoint::Tcp(address)) = service.http() else {
+        panic!("the service listens on a port")
+    };
     let request = |path: &str| {
         let body = "{\"limit\":\"credits-per-user\",\"key\":{\"user\":\"alice\"},\"cost\":1}";
-        format!("POST {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
     };
     let (decide, empty) = (request("/v1/decide"), request("/v1/health"));
     let load = |request: &str| {
@@ -259,8 +316,13 @@ fn over_http() -> Http {
         done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
     };
     let turns = in_turns(|| load(&decide), || load(&empty));
-    let highest = turns.iter().map(|(decisions, _)| *decisions).fold(0.0, f64::max);
-    let slowest = (0..ROUNDS).map(|_| percentile(*address, &decide, highest / 2.0)).min();
+    let highest = turns
+        .iter()
+        .map(|(decisions, _)| *decisions)
+        .fold(0.0, f64::max);
+    let slowest = (0..ROUNDS)
+        .map(|_| percentile(*address, &decide, highest / 2.0))
+        .min();
     Http {
         decisions: median(turns.iter().map(|(decisions, _)| *decisions)),
         empty: median(turns.iter().map(|(_, empty)| *empty)),
@@ -292,11 +354,17 @@ fn percentile(address: std::net::SocketAddr, request: &str, per_second: f64) -> 
             times
         };
         let clients = [scope.spawn(client), scope.spawn(client)];
-        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<Duration>>()
+        clients
+            .into_iter()
+            .flat_map(|client| client.join().unwrap())
+            .collect::<Vec<Duration>>()
     });
     let mut times = times;
     times.sort_unstable();
-    times.get(times.len() * 99 / 100).copied().unwrap_or(Duration::MAX)
+    times
+        .get(times.len() * 99 / 100)
+        .copied()
+        .unwrap_or(Duration::MAX)
 }
 
 /// One request and its whole answer.
@@ -308,9 +376,13 @@ fn exchange(client: &mut TcpStream, request: &str) {
         length += client.read(&mut answer[length..]).unwrap();
         let text = std::str::from_utf8(&answer[..length]).unwrap();
         // All of the body has come once it is as long as the head says.
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let said =
-            head.lines().find_map(|line| line.strip_prefix("content-length: ")).and_then(|said| said.parse().ok());
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let said = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .and_then(|said| said.parse().ok());
         if said == Some(body.len()) {
             return;
         }

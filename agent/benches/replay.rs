@@ -36,16 +36,25 @@ struct Case {
 }
 
 fn main() {
-    let packets = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(PACKETS);
+    let packets = std::env::args()
+        .skip(1)
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(PACKETS);
     let folder = tempfile::tempdir().unwrap();
     let busy = folder.path().join("busy.pcap");
     let wide = folder.path().join("wide.pcap");
     // A thousand sources, which a cache holds, and as many as packets / 4.
     write(&busy, packets, 1_000);
     write(&wide, packets, packets / 4);
-    for (what, file) in [("1,000 sources", &busy), ("sources of 4 packets each", &wide)] {
+    for (what, file) in [
+        ("1,000 sources", &busy),
+        ("sources of 4 packets each", &wide),
+    ] {
         let bytes = file.metadata().unwrap().len();
-        println!("{what}: {packets} packets of 60 to 1514 bytes, cut at 96, {} MiB", bytes >> 20);
+        println!(
+            "{what}: {packets} packets of 60 to 1514 bytes, cut at 96, {} MiB",
+            bytes >> 20
+        );
         measure(file, packets);
     }
 }
@@ -61,10 +70,18 @@ fn measure(file: &Path, packets: u32) {
                 black_box(parse(&frame, Link::Ethernet, Depth::Ports).is_ok());
             })
         }),
-        case("replay, one limit", |file| replayed(file, &[ONE], &Local::default())),
-        case("replay, one limit, --local", move |file| replayed(file, &[ONE], &local())),
-        case("replay, four limits", |file| replayed(file, &[FOUR], &Local::default())),
-        case("replay, one limit, --compare four", |file| replayed(file, &[ONE, FOUR], &Local::default())),
+        case("replay, one limit", |file| {
+            replayed(file, &[ONE], &Local::default())
+        }),
+        case("replay, one limit, --local", move |file| {
+            replayed(file, &[ONE], &local())
+        }),
+        case("replay, four limits", |file| {
+            replayed(file, &[FOUR], &Local::default())
+        }),
+        case("replay, one limit, --compare four", |file| {
+            replayed(file, &[ONE, FOUR], &Local::default())
+        }),
     ];
     for _ in 0..ROUNDS {
         for case in &mut cases {
@@ -88,7 +105,11 @@ fn measure(file: &Path, packets: u32) {
 }
 
 fn case(name: &'static str, run: impl Fn(&Path) -> u64 + 'static) -> Case {
-    Case { name, run: Box::new(run), seconds: Vec::new() }
+    Case {
+        name,
+        run: Box::new(run),
+        seconds: Vec::new(),
+    }
 }
 
 fn processor_seconds() -> f64 {
@@ -109,19 +130,29 @@ fn replayed(file: &Path, limits: &[&str], local: &Local) -> u64 {
     let configs: Vec<_> = limits
         .iter()
         .map(|text| {
-            let config =
-                config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}")).config;
+            let config = config::parse(Path::new("limits.toml"), text)
+                .unwrap_or_else(|report| panic!("{report}"))
+                .config;
             let plan = plan(&config).unwrap();
             (config, plan)
         })
         .collect();
-    let mut memories: Vec<_> = configs.iter().map(|(_, plan)| TableMemory::new(&plan.ingress.settings)).collect();
+    let mut memories: Vec<_> = configs
+        .iter()
+        .map(|(_, plan)| TableMemory::new(&plan.ingress.settings))
+        .collect();
     let mut evaluations: Vec<_> = configs
         .iter()
         .zip(&mut memories)
         .map(|((config, plan), memory)| Evaluation::new(config, plan, memory.table()))
         .collect();
-    let outcome = replay(&[file.to_owned()], InterfaceNames::default(), local, &mut evaluations, |_| {});
+    let outcome = replay(
+        &[file.to_owned()],
+        InterfaceNames::default(),
+        local,
+        &mut evaluations,
+        |_| {},
+    );
     black_box(evaluations[0].tally());
     outcome.captures[0].packets
 }
@@ -135,7 +166,12 @@ fn write(path: &Path, packets: u32, sources: u32) {
     }
     let frames: Vec<Vec<u8>> = [18, 100, 400, 1_472]
         .iter()
-        .map(|payload| Frame::ethernet().ipv4([0; 4], [10, 9, 9, 9]).udp(7, 80, &vec![0; *payload]).build())
+        .map(|payload| {
+            Frame::ethernet()
+                .ipv4([0; 4], [10, 9, 9, 9])
+                .udp(7, 80, &vec![0; *payload])
+                .build()
+        })
         .collect();
     for nth in 0..packets {
         let mut frame = frames[(nth % 7 % 4) as usize].clone();
@@ -145,7 +181,10 @@ fn write(path: &Path, packets: u32, sources: u32) {
         Frame::set_ipv4_source(&mut frame, (0x0a00_0000 + source).to_be_bytes());
         frame.truncate(CUT);
         let nanoseconds = u64::from(nth) * 5_000;
-        let (seconds, fraction) = (1_700_000_000 + nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
+        let (seconds, fraction) = (
+            1_700_000_000 + nanoseconds / 1_000_000_000,
+            nanoseconds % 1_000_000_000,
+        );
         for word in [seconds as u32, fraction as u32, frame.len() as u32, length] {
             file.write_all(&word.to_le_bytes()).unwrap();
         }

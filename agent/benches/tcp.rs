@@ -26,13 +26,27 @@ fn main() {
         eprintln!("skipped: {reason}");
         return;
     }
-    println!("| limit of 20 MB/s | burst | 1 flow, 0.1 ms | 10 flows, 0.1 ms | 1 flow, 20 ms | 10 flows, 20 ms |");
+    println!(
+        "| limit of 20 MB/s | burst | 1 flow, 0.1 ms | 10 flows, 0.1 ms | 1 flow, 20 ms | 10 flows, 20 ms |"
+    );
     println!("|---|---|---|---|---|---|");
     let hooks = [
-        ("Weir, native XDP", Rival::Weir("attach = \"native\"", "", From::Client)),
-        ("Weir, generic XDP", Rival::Weir("attach = \"generic\"", "", From::Client)),
-        ("Weir, TC ingress", Rival::Weir("attach = \"tc\"", "", From::Client)),
-        ("Weir, TC egress", Rival::Weir("", "direction = \"egress\"", From::Server)),
+        (
+            "Weir, native XDP",
+            Rival::Weir("attach = \"native\"", "", From::Client),
+        ),
+        (
+            "Weir, generic XDP",
+            Rival::Weir("attach = \"generic\"", "", From::Client),
+        ),
+        (
+            "Weir, TC ingress",
+            Rival::Weir("attach = \"tc\"", "", From::Client),
+        ),
+        (
+            "Weir, TC egress",
+            Rival::Weir("", "direction = \"egress\"", From::Server),
+        ),
     ];
     for (name, rival) in hooks {
         for burst in BURSTS {
@@ -43,19 +57,32 @@ fn main() {
         let rule = format!(
             "nft add rule netdev t c ip protocol tcp limit rate over 19531 kbytes/second burst {burst} kbytes drop"
         );
-        let chain = "nft add chain netdev t c { type filter hook ingress device weir0 priority 0 ; }";
+        let chain =
+            "nft add chain netdev t c { type filter hook ingress device weir0 priority 0 ; }";
         Vec::leak(vec!["nft add table netdev t", chain, String::leak(rule)])
     };
     for (burst, kilobytes) in [("256KiB", "256"), ("5MB", "4883")] {
-        row("nftables `limit`, ingress", burst, Rival::Other(nft(kilobytes), From::Client));
+        row(
+            "nftables `limit`, ingress",
+            burst,
+            Rival::Other(nft(kilobytes), From::Client),
+        );
     }
     let tbf = "tc qdisc add dev weir0 root tbf rate 160mbit burst 256kb latency 50ms";
-    row("`tbf`, queue of 50 ms", "256KiB", Rival::Other(Vec::leak(vec![tbf]), From::Server));
+    row(
+        "`tbf`, queue of 50 ms",
+        "256KiB",
+        Rival::Other(Vec::leak(vec![tbf]), From::Server),
+    );
     let htb = [
         "tc qdisc add dev weir0 root handle 1: htb default 1",
         "tc class add dev weir0 parent 1: classid 1:1 htb rate 160mbit burst 256kb",
     ];
-    row("`htb`, queue of 1,000 packets", "256KiB", Rival::Other(Vec::leak(htb.to_vec()), From::Server));
+    row(
+        "`htb`, queue of 1,000 packets",
+        "256KiB",
+        Rival::Other(Vec::leak(htb.to_vec()), From::Server),
+    );
 }
 
 fn row(name: &str, burst: &str, rival: Rival) {

@@ -29,20 +29,31 @@ const ROUNDS: usize = 5;
 
 fn main() -> ExitCode {
     if !nix::unistd::geteuid().is_root() || OBJECT.is_empty() {
-        eprintln!("this needs root, and an agent with its eBPF object: cargo xtask build, and WEIR_EBPF_OBJECT");
+        eprintln!(
+            "this needs root, and an agent with its eBPF object: cargo xtask build, and WEIR_EBPF_OBJECT"
+        );
         return ExitCode::FAILURE;
     }
-    let pins = Pins(PathBuf::from(format!("/sys/fs/bpf/weir-tk{}-top", std::process::id())));
+    let pins = Pins(PathBuf::from(format!(
+        "/sys/fs/bpf/weir-tk{}-top",
+        std::process::id()
+    )));
     let text = format!(
         "[agent]\ninterfaces = [\"lo\"]\nmax_sources = {SOURCES}\n[[limit]]\nname = \"packets\"\nrate = \"1/day\"\n"
     );
-    let loaded = config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+    let loaded =
+        config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
     let image = compile(&loaded.config, Direction::Ingress).expect("one limit");
     let directory = PinDirectory::open(&pins.0).unwrap_or_else(|error| panic!("{error}"));
     let mut datapath = Datapath::load(image, &directory).unwrap_or_else(|error| panic!("{error}"));
-    datapath.prepare(Entry::Xdp).unwrap_or_else(|error| panic!("{error}"));
+    datapath
+        .prepare(Entry::Xdp)
+        .unwrap_or_else(|error| panic!("{error}"));
 
-    let mut frame = Frame::ethernet().ipv4([10, 0, 0, 0], [198, 51, 100, 1]).udp(7, 53, b"").build();
+    let mut frame = Frame::ethernet()
+        .ipv4([10, 0, 0, 0], [198, 51, 100, 1])
+        .udp(7, 53, b"")
+        .build();
     for source in 0..SOURCES {
         Frame::set_ipv4_source(&mut frame, (0x0a00_0000 + source).to_be_bytes());
         // One that passes, and one that is refused. Not in one call: for several the kernel patches its code first.
@@ -52,25 +63,47 @@ fn main() -> ExitCode {
     let bans = BanList::default();
     let counted = weir::stats::Counted::default();
     let baseline = weir::stats::baseline::Baseline::default();
-    let reader = Reader::new(&loaded.config, (&datapath, None), &bans, &counted, &baseline);
+    let reader = Reader::new(
+        &loaded.config,
+        (&datapath, None),
+        &bans,
+        &counted,
+        &baseline,
+    );
     let (_, sources, ..) = reader.totals(Extent::Whole).expect("counters");
     let remembered = datapath.samples().expect("samples").len();
-    println!("{} sources in the table, {remembered} of them remembered by address", sources.tracked);
+    println!(
+        "{} sources in the table, {remembered} of them remembered by address",
+        sources.tracked
+    );
 
     let mut parts: [(&str, &mut dyn FnMut()); 4] = [
-        ("the remembered, in batches", &mut || drop(datapath.samples())),
-        ("the table: how many are tracked", &mut || drop(reader.totals(Extent::Whole))),
-        ("the table: keys of each limit", &mut || drop(reader.limits(Extent::Whole))),
+        ("the remembered, in batches", &mut || {
+            drop(datapath.samples())
+        }),
+        ("the table: how many are tracked", &mut || {
+            drop(reader.totals(Extent::Whole))
+        }),
+        ("the table: keys of each limit", &mut || {
+            drop(reader.limits(Extent::Whole))
+        }),
         ("counters without the table", &mut || {
-            drop((reader.totals(Extent::Counters), reader.limits(Extent::Counters)));
+            drop((
+                reader.totals(Extent::Counters),
+                reader.limits(Extent::Counters),
+            ));
         }),
     ];
     for (what, part) in &mut parts {
         report(what, (0..VIEWS).map(|_| time(*part)).collect());
     }
     let mut live = Live::default();
-    let used =
-        report("a whole view", (0..VIEWS).map(|nth| time(&mut || drop(view(&reader, &mut live, nth)))).collect());
+    let used = report(
+        "a whole view",
+        (0..VIEWS)
+            .map(|nth| time(&mut || drop(view(&reader, &mut live, nth))))
+            .collect(),
+    );
 
     // The packet path on one CPU, while another makes one view after the other. They take turns, so that what else the
     // machine does falls on both; the best of each is what there is to say.
@@ -113,17 +146,30 @@ impl Drop for Pins {
 
 /// Everything that the agent does for one view of `agent top`, to the text that goes through the socket.
 fn view(reader: &Reader<'_>, live: &mut Live, nth: usize) -> String {
-    let sort = [Sort::ThrottledRate, Sort::PassedRate, Sort::Throttled, Sort::Passed][nth % 4];
-    let query = ViewQuery { sort, within: None, most: MOST_SOURCES, prefixes: None };
+    let sort = [
+        Sort::ThrottledRate,
+        Sort::PassedRate,
+        Sort::Throttled,
+        Sort::Passed,
+    ][nth % 4];
+    let query = ViewQuery {
+        sort,
+        within: None,
+        most: MOST_SOURCES,
+        prefixes: None,
+    };
     let sources = live.view(reader, &query, None).expect("a view");
-    let (totals, limits) =
-        (reader.totals(Extent::Whole).expect("totals"), reader.limits(Extent::Whole).expect("limits"));
+    let (totals, limits) = (
+        reader.totals(Extent::Whole).expect("totals"),
+        reader.limits(Extent::Whole).expect("limits"),
+    );
     serde_json::to_string(&(sources, totals.0, totals.1, totals.2, limits)).expect("a document")
 }
 
 /// (how long it took, how long of that on a CPU): they differ where the machine has other things to do.
 fn time(work: &mut dyn FnMut()) -> (Duration, Duration) {
-    let on_cpu = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
+    let on_cpu =
+        || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
     let (start, before) = (Instant::now(), on_cpu());
     work();
     (start.elapsed(), on_cpu() - before)
@@ -133,7 +179,10 @@ fn time(work: &mut dyn FnMut()) -> (Duration, Duration) {
 fn report(what: &str, mut times: Vec<(Duration, Duration)>) -> Duration {
     times.sort_unstable();
     let (median, on_cpu) = times[times.len() / 2];
-    println!("{what}: median {median:?}, of it {on_cpu:?} on a CPU; longest {:?}", times[times.len() - 1].0);
+    println!(
+        "{what}: median {median:?}, of it {on_cpu:?} on a CPU; longest {:?}",
+        times[times.len() - 1].0
+    );
     on_cpu
 }
 
@@ -141,7 +190,10 @@ fn run(datapath: &Datapath, frame: &[u8], repeat: u32) -> Duration {
     let mut options = TestRunOptions::new();
     options.data_in = Some(frame);
     options.repeat = repeat;
-    datapath.test_run(Entry::Xdp, options).unwrap_or_else(|error| panic!("{error}")).duration
+    datapath
+        .test_run(Entry::Xdp, options)
+        .unwrap_or_else(|error| panic!("{error}"))
+        .duration
 }
 
 /// Nanoseconds a packet of one key that is refused.
@@ -159,6 +211,8 @@ fn on_cpu<T: Send>(cpu: usize, work: impl FnOnce() -> T + Send) -> T {
             }
             work()
         });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

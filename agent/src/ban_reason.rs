@@ -31,7 +31,10 @@ pub fn check(reason: &str) -> Result<(), ReasonError> {
     if length > LONGEST {
         return Err(ReasonError::TooLong(length));
     }
-    reason.chars().find(|character| is_control(*character)).map_or(Ok(()), |found| Err(ReasonError::Control(found)))
+    reason
+        .chars()
+        .find(|character| is_control(*character))
+        .map_or(Ok(()), |found| Err(ReasonError::Control(found)))
 }
 
 /// Whether a terminal prints a text as it is.
@@ -52,18 +55,33 @@ mod tests {
 
     #[test]
     fn a_reason_is_one_line_of_text_that_a_terminal_prints_as_it_is() {
-        for reason in ["brute force", "fail2ban: sshd", "gesperrt: zu viele Anfragen, siehe #12", "日本"] {
+        for reason in [
+            "brute force",
+            "fail2ban: sshd",
+            "gesperrt: zu viele Anfragen, siehe #12",
+            "日本",
+        ] {
             assert_eq!(check(reason), Ok(()), "{reason}");
         }
         assert_eq!(check(&"x".repeat(LONGEST)), Ok(()));
-        assert_eq!(check(&"x".repeat(LONGEST + 1)), Err(ReasonError::TooLong(LONGEST + 1)));
+        assert_eq!(
+            check(&"x".repeat(LONGEST + 1)),
+            Err(ReasonError::TooLong(LONGEST + 1))
+        );
         for empty in ["", " "] {
             assert_eq!(check(empty), Err(ReasonError::Empty));
         }
-        for (reason, found) in
-            [("a\nb", '\n'), ("\u{1b}[2J", '\u{1b}'), ("a\u{202e}b", '\u{202e}'), ("a\u{9b}b", '\u{9b}')]
-        {
-            assert_eq!(check(reason), Err(ReasonError::Control(found)), "{reason:?}");
+        for (reason, found) in [
+            ("a\nb", '\n'),
+            ("\u{1b}[2J", '\u{1b}'),
+            ("a\u{202e}b", '\u{202e}'),
+            ("a\u{9b}b", '\u{9b}'),
+        ] {
+            assert_eq!(
+                check(reason),
+                Err(ReasonError::Control(found)),
+                "{reason:?}"
+            );
         }
     }
 }

@@ -31,7 +31,11 @@ mod tests {
     fn comments_are_broken_between_words() {
         let mut out = String::new();
         comment(&mut out, &"word ".repeat(50));
-        assert!(out.lines().all(|line| line.starts_with("# word") && line.len() <= WIDTH), "{out}");
+        assert!(
+            out.lines()
+                .all(|line| line.starts_with("# word") && line.len() <= WIDTH),
+            "{out}"
+        );
         assert_eq!(out.matches("word").count(), 50);
     }
 }

@@ -24,10 +24,18 @@ pub type Fingerprint = (u64, u64, u64, i128);
 /// # Errors
 ///
 /// When it cannot be read, is too large or is not a regular file.
-pub fn read(path: &Path, known: Option<Fingerprint>, most: u64) -> Result<(Option<Vec<u8>>, Fingerprint), String> {
+pub fn read(
+    path: &Path,
+    known: Option<Fingerprint>,
+    most: u64,
+) -> Result<(Option<Vec<u8>>, Fingerprint), String> {
     let fail = |error: io::Error| format!("reading {} failed: {error}", path.display());
     // A pipe without a writer would block.
-    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).map_err(fail)?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)
+        .map_err(fail)?;
     let about = file.metadata().map_err(fail)?;
     if !about.is_file() {
         return Err(format!("{} is not a regular file", path.display()));
@@ -58,7 +66,10 @@ fn fingerprint_of(about: &std::fs::Metadata) -> Fingerprint {
 /// The folders of files, and of the targets of links.
 pub fn folders<'p>(files: impl Iterator<Item = &'p Path>) -> BTreeSet<PathBuf> {
     let both = files.flat_map(|path| [Some(path.to_owned()), path.canonicalize().ok()]);
-    both.flatten().filter_map(|path| Some(path.parent()?.to_owned())).filter(|folder| folder.is_dir()).collect()
+    both.flatten()
+        .filter_map(|path| Some(path.parent()?.to_owned()))
+        .filter(|folder| folder.is_dir())
+        .collect()
 }
 
 /// Watches folders, since files are replaced rather than written.
@@ -66,14 +77,19 @@ pub fn folders<'p>(files: impl Iterator<Item = &'p Path>) -> BTreeSet<PathBuf> {
 /// # Errors
 ///
 /// When the kernel refuses.
-pub fn watch(folders: &BTreeSet<PathBuf>, changed: impl Fn() + Send + 'static) -> notify::Result<RecommendedWatcher> {
+pub fn watch(
+    folders: &BTreeSet<PathBuf>,
+    changed: impl Fn() + Send + 'static,
+) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         // Reads are events, too.
         if !event.is_ok_and(|event| event.kind.is_access()) {
             changed();
         }
     })?;
-    folders.iter().try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
+    folders
+        .iter()
+        .try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
     Ok(watcher)
 }
 

@@ -34,7 +34,11 @@ pub struct Watched {
 /// When the process has too many open files.
 pub fn signals() -> io::Result<UnixStream> {
     let (arrived, signals) = UnixStream::pair()?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+    for signal in [
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGHUP,
+    ] {
         signal_hook::low_level::pipe::register(signal, arrived.try_clone()?)?;
     }
     Ok(signals)
@@ -46,7 +50,9 @@ pub fn signals() -> io::Result<UnixStream> {
 ///
 /// When the system has no threads.
 pub fn watch(watched: Watched, end: impl FnOnce(End) + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name("weir-end".to_owned()).spawn(move || end(wait(&watched)))?;
+    thread::Builder::new()
+        .name("weir-end".to_owned())
+        .spawn(move || end(wait(&watched)))?;
     Ok(())
 }
 
@@ -54,7 +60,10 @@ fn wait(watched: &Watched) -> End {
     let (stdin, stdout) = (io::stdin(), io::stdout());
     // Without requested events, poll(2) only reports hang-ups and errors: unread input, and files such as /dev/null, do
     // not wake it.
-    let mut polled = vec![PollFd::new(&stdin, PollFlags::empty()), PollFd::new(&stdout, PollFlags::empty())];
+    let mut polled = vec![
+        PollFd::new(&stdin, PollFlags::empty()),
+        PollFd::new(&stdout, PollFlags::empty()),
+    ];
     let mut reasons = vec![End::Closed; 2];
     if let Some(signals) = &watched.signals {
         polled.push(PollFd::new(signals, PollFlags::IN));
@@ -70,7 +79,10 @@ fn wait(watched: &Watched) -> End {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => continue,
             Err(_) => return End::Closed,
         }
-        let ready = polled.iter().zip(&reasons).find(|(polled, _)| !polled.revents().is_empty());
+        let ready = polled
+            .iter()
+            .zip(&reasons)
+            .find(|(polled, _)| !polled.revents().is_empty());
         if let Some((_, reason)) = ready {
             return *reason;
         }

@@ -61,18 +61,29 @@ pub fn start(level: LogLevel, format: LogFormat) {
         LogFormat::Text if is_journal() => Form::Journal,
         LogFormat::Text => Form::Plain,
     };
-    let lines = tracing_subscriber::fmt().with_max_level(Level::from(level)).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(Level::from(level))
+        .with_writer(std::io::stderr);
     // A second call has no effect.
     if lines.with_ansi(false).event_format(form).try_init().is_ok() {
-        std::panic::set_hook(Box::new(|panic| tracing::error!("{}", panicked(panic, &Backtrace::capture()))));
+        std::panic::set_hook(Box::new(|panic| {
+            tracing::error!("{}", panicked(panic, &Backtrace::capture()))
+        }));
     }
 }
 
 /// The report of a panic, which the default hook would print outside of the log.
 fn panicked(panic: &dyn fmt::Display, backtrace: &Backtrace) -> String {
     let thread = thread::current();
-    let text = format!("thread {} {panic}; report it as a bug", thread.name().unwrap_or("without a name"));
-    if backtrace.status() == BacktraceStatus::Captured { format!("{text}\n{backtrace}") } else { text }
+    let text = format!(
+        "thread {} {panic}; report it as a bug",
+        thread.name().unwrap_or("without a name")
+    );
+    if backtrace.status() == BacktraceStatus::Captured {
+        format!("{text}\n{backtrace}")
+    } else {
+        text
+    }
 }
 
 /// Reports the error that ends the process: in the log, if it has been started.
@@ -87,8 +98,12 @@ pub fn fatal(error: &str) {
 
 /// Whether standard error is the journal, by the device and inode in systemd's JOURNAL_STREAM.
 fn is_journal() -> bool {
-    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
-    let Ok(file) = std::fs::metadata("/proc/self/fd/2") else { return false };
+    let Ok(named) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    let Ok(file) = std::fs::metadata("/proc/self/fd/2") else {
+        return false;
+    };
     named == format!("{}:{}", file.dev(), file.ino())
 }
 
@@ -140,7 +155,9 @@ impl Fields {
         let mut text = self.message;
         if level >= Level::DEBUG {
             for (name, value) in &self.others {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let value = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
                 let _ = write!(text, " {name}={value}");
             }
         }
@@ -149,7 +166,12 @@ impl Fields {
 }
 
 /// An event as JSON, with its line end.
-fn object(level: Level, target: &str, time: SystemTime, Fields { message, others }: Fields) -> String {
+fn object(
+    level: Level,
+    target: &str,
+    time: SystemTime,
+    Fields { message, others }: Fields,
+) -> String {
     let level = match level {
         Level::ERROR => "error",
         Level::WARN => "warn",
@@ -157,8 +179,7 @@ fn object(level: Level, target: &str, time: SystemTime, Fields { message, others
         Level::DEBUG | Level::TRACE => "debug",
     };
     let time = humantime::format_rfc3339_millis(time).to_string();
-    let object =
-        serde_json::json!({"level": level, "time": time, "target": target, "message": message, "fields": others});
+    let object = serde_json::json!({"level": level, "time": time, "target": target, "message": message, "fields": others});
     format!("{object}\n")
 }
 
@@ -206,13 +227,20 @@ where
     S: Subscriber + for<'span> LookupSpan<'span>,
     N: for<'writer> FormatFields<'writer> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let (level, target) = (*event.metadata().level(), event.metadata().target());
         let mut fields = Fields::default();
         event.record(&mut fields);
         match self {
             Self::Json => writer.write_str(&object(level, target, SystemTime::now(), fields)),
-            Self::Journal | Self::Plain => writer.write_str(&self.lines(level, &fields.text(level))),
+            Self::Journal | Self::Plain => {
+                writer.write_str(&self.lines(level, &fields.text(level)))
+            }
         }
     }
 }
@@ -223,8 +251,16 @@ mod tests {
 
     #[test]
     fn each_line_of_the_journal_has_its_priority() {
-        for (level, priority) in [(Level::ERROR, 3), (Level::WARN, 4), (Level::INFO, 6), (Level::DEBUG, 7)] {
-            assert_eq!(Form::Journal.lines(level, "one\ntwo"), format!("<{priority}>one\n<{priority}>two\n"));
+        for (level, priority) in [
+            (Level::ERROR, 3),
+            (Level::WARN, 4),
+            (Level::INFO, 6),
+            (Level::DEBUG, 7),
+        ] {
+            assert_eq!(
+                Form::Journal.lines(level, "one\ntwo"),
+                format!("<{priority}>one\n<{priority}>two\n")
+            );
         }
     }
 
@@ -245,17 +281,34 @@ mod tests {
 
     #[test]
     fn a_plain_line_names_what_needs_attention_once() {
-        assert_eq!(Form::Plain.lines(Level::ERROR, "it failed"), "error: it failed\n");
-        assert_eq!(Form::Plain.lines(Level::ERROR, "error: in line 3\n  | x"), "error: in line 3\n  | x\n");
-        assert_eq!(Form::Plain.lines(Level::WARN, "a note"), "warning: a note\n");
+        assert_eq!(
+            Form::Plain.lines(Level::ERROR, "it failed"),
+            "error: it failed\n"
+        );
+        assert_eq!(
+            Form::Plain.lines(Level::ERROR, "error: in line 3\n  | x"),
+            "error: in line 3\n  | x\n"
+        );
+        assert_eq!(
+            Form::Plain.lines(Level::WARN, "a note"),
+            "warning: a note\n"
+        );
         assert_eq!(Form::Plain.lines(Level::INFO, "it is so"), "it is so\n");
         assert_eq!(Form::Plain.lines(Level::DEBUG, "detail"), "debug: detail\n");
     }
 
     #[test]
     fn fields_follow_the_message_at_level_debug() {
-        let others = [("limit".to_owned(), "web".into()), ("rate".to_owned(), 3.into())].into_iter().collect();
-        let fields = || Fields { message: "it is so".to_owned(), others: Map::clone(&others) };
+        let others = [
+            ("limit".to_owned(), "web".into()),
+            ("rate".to_owned(), 3.into()),
+        ]
+        .into_iter()
+        .collect();
+        let fields = || Fields {
+            message: "it is so".to_owned(),
+            others: Map::clone(&others),
+        };
         assert_eq!(fields().text(Level::DEBUG), "it is so limit=web rate=3");
         for level in [Level::ERROR, Level::WARN, Level::INFO] {
             assert_eq!(fields().text(level), "it is so");
@@ -266,8 +319,16 @@ mod tests {
     fn a_panic_is_reported_with_its_thread() {
         let report = thread::Builder::new()
             .name("weir-worker".to_owned())
-            .spawn(|| panicked(&"panicked at x.rs:1:2:\nno such row", &Backtrace::disabled()))
+            .spawn(|| {
+                panicked(
+                    &"panicked at x.rs:1:2:\nno such row",
+                    &Backtrace::disabled(),
+                )
+            })
             .unwrap();
-        assert_eq!(report.join().unwrap(), "thread weir-worker panicked at x.rs:1:2:\nno such row; report it as a bug");
+        assert_eq!(
+            report.join().unwrap(),
+            "thread weir-worker panicked at x.rs:1:2:\nno such row; report it as a bug"
+        );
     }
 }

@@ -19,7 +19,13 @@ fn told(error: &anyhow::Error) -> String {
         .chain()
         .skip(1)
         .map(ToString::to_string)
-        .fold(error.to_string(), |told, cause| if told.contains(&cause) { told } else { format!("{told}: {cause}") })
+        .fold(error.to_string(), |told, cause| {
+            if told.contains(&cause) {
+                told
+            } else {
+                format!("{told}: {cause}")
+            }
+        })
 }
 
 /// `println!` panics if standard output cannot be written, as on a full disk: report it like other errors.

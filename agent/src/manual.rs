@@ -26,18 +26,42 @@ const DESCRIPTION: [&str; 3] = [
 ];
 
 const FILES: [(&str, &str); 7] = [
-    ("/etc/weir/limits.toml", "the config that the service runs with"),
-    ("/run/weir/control.sock", "the control socket; [agent] control names another"),
-    ("/run/weir/control.trial.json", "the config for the rollback of a trial, also for the next agent"),
-    ("/run/weir/control.origins.json", "the former cgroups of processes in groups, for their return"),
-    ("/sys/fs/bpf/weir", "pinned programs, links and maps, which outlive an agent; [agent] pins names another"),
-    ("/sys/fs/cgroup/…/weir", "the cgroups of process groups; [agent] cgroup names another"),
-    ("/usr/share/doc/weir", "the documents, examples, Prometheus rules and a Grafana dashboard"),
+    (
+        "/etc/weir/limits.toml",
+        "the config that the service runs with",
+    ),
+    (
+        "/run/weir/control.sock",
+        "the control socket; [agent] control names another",
+    ),
+    (
+        "/run/weir/control.trial.json",
+        "the config for the rollback of a trial, also for the next agent",
+    ),
+    (
+        "/run/weir/control.origins.json",
+        "the former cgroups of processes in groups, for their return",
+    ),
+    (
+        "/sys/fs/bpf/weir",
+        "pinned programs, links and maps, which outlive an agent; [agent] pins names another",
+    ),
+    (
+        "/sys/fs/cgroup/…/weir",
+        "the cgroups of process groups; [agent] cgroup names another",
+    ),
+    (
+        "/usr/share/doc/weir",
+        "the documents, examples, Prometheus rules and a Grafana dashboard",
+    ),
 ];
 
 const EXIT: [(&str, &str); 3] = [
     ("0", "done"),
-    ("1", "failed while running, or a negative result (doctor, decide --exit-status)"),
+    (
+        "1",
+        "failed while running, or a negative result (doctor, decide --exit-status)",
+    ),
     ("2", "wrong usage or an invalid config; nothing was changed"),
 ];
 
@@ -51,17 +75,35 @@ const SECURITY: [&str; 2] = [
 ];
 
 const EXAMPLES: [(&str, &str); 8] = [
-    ("agent check limits.toml", "Validate the file, and print what it enforces."),
-    ("agent doctor --config limits.toml", "Report what this host lacks for it, with the fix."),
-    ("agent --config limits.toml", "Enforce it. Start with mode = \"observe\", which counts and refuses nothing."),
-    ("agent reload", "Read the file again: all of it takes effect, or nothing."),
+    (
+        "agent check limits.toml",
+        "Validate the file, and print what it enforces.",
+    ),
+    (
+        "agent doctor --config limits.toml",
+        "Report what this host lacks for it, with the fix.",
+    ),
+    (
+        "agent --config limits.toml",
+        "Enforce it. Start with mode = \"observe\", which counts and refuses nothing.",
+    ),
+    (
+        "agent reload",
+        "Read the file again: all of it takes effect, or nothing.",
+    ),
     (
         "agent try next.toml --for 60s",
         "Put a file in effect, and roll back unless agent confirm follows within a minute.",
     ),
     ("agent top --once", "Who is throttled most?"),
-    ("agent show 203.0.113.9", "Why is this one throttled, and until when?"),
-    ("agent ban 203.0.113.0/24 --for 10m", "Refuse everything from a network for ten minutes."),
+    (
+        "agent show 203.0.113.9",
+        "Why is this one throttled, and until when?",
+    ),
+    (
+        "agent ban 203.0.113.0/24 --for 10m",
+        "Refuse everything from a network for ten minutes.",
+    ),
 ];
 
 /// The page, in roff.
@@ -84,15 +126,23 @@ pub fn page() -> io::Result<Vec<u8>> {
     pairs("FILES", &FILES).to_writer(&mut page)?;
     section("SECURITY", &SECURITY).to_writer(&mut page)?;
     examples().to_writer(&mut page)?;
-    section("SEE ALSO", &["limits.toml(5), systemd.service(5), tc(8), ip-link(8), bpftool(8), cgroups(7)"])
-        .to_writer(&mut page)?;
+    section(
+        "SEE ALSO",
+        &["limits.toml(5), systemd.service(5), tc(8), ip-link(8), bpftool(8), cgroups(7)"],
+    )
+    .to_writer(&mut page)?;
     Ok(page)
 }
 
 fn synopsis() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["SYNOPSIS"]);
-    roff.text([bold("agent"), roman(" [--config "), italic("FILE"), roman("]")]);
+    roff.text([
+        bold("agent"),
+        roman(" [--config "),
+        italic("FILE"),
+        roman("]"),
+    ]);
     roff.control("br", []);
     roff.text([
         bold("agent"),
@@ -173,7 +223,10 @@ fn commands(command: &Command) -> Roff {
         tell_argument(&mut roff, argument);
     }
     roff.control("SH", ["COMMANDS"]);
-    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+    for verb in command
+        .get_subcommands()
+        .filter(|verb| verb.get_name() != "help")
+    {
         tell_verb(&mut roff, "agent", verb, &shared);
     }
     roff
@@ -186,12 +239,18 @@ fn tell_verb(roff: &mut Roff, parent: &str, verb: &Command, shared: &[&str]) {
     for argument in verb.get_positionals() {
         let value = value_names(argument);
         heading.push(roman(" "));
-        heading.push(if argument.is_required_set() { italic(value) } else { italic(format!("[{value}]")) });
+        heading.push(if argument.is_required_set() {
+            italic(value)
+        } else {
+            italic(format!("[{value}]"))
+        });
     }
     roff.text(heading);
     roff.text([roman(about(verb))]);
-    let own: Vec<&Arg> =
-        verb.get_arguments().filter(|it| !shared.contains(&it.get_id().as_str()) && !is_built_in(it)).collect();
+    let own: Vec<&Arg> = verb
+        .get_arguments()
+        .filter(|it| !shared.contains(&it.get_id().as_str()) && !is_built_in(it))
+        .collect();
     if !own.is_empty() {
         roff.control("RS", []);
         for argument in own {
@@ -199,7 +258,10 @@ fn tell_verb(roff: &mut Roff, parent: &str, verb: &Command, shared: &[&str]) {
         }
         roff.control("RE", []);
     }
-    for verb in verb.get_subcommands().filter(|verb| verb.get_name() != "help") {
+    for verb in verb
+        .get_subcommands()
+        .filter(|verb| verb.get_name() != "help")
+    {
         tell_verb(roff, &name, verb, &[shared, &["name"]].concat());
     }
 }
@@ -223,9 +285,15 @@ fn tell_argument(roff: &mut Roff, argument: &Arg) {
         heading.push(italic(value_names(argument)));
     }
     roff.text(heading);
-    let mut text = argument.get_help().map(ToString::to_string).unwrap_or_default();
-    let defaults: Vec<String> =
-        argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    let mut text = argument
+        .get_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let defaults: Vec<String> = argument
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
     if !defaults.is_empty() && argument.get_action().takes_values() {
         text.push_str(&format!(" (default: {})", defaults.join(" ")));
     }
@@ -250,18 +318,45 @@ mod tests {
 
     #[test]
     fn the_page_has_every_command_with_every_option() {
-        let page = String::from_utf8(page().unwrap()).unwrap().replace("\\-", "-");
+        let page = String::from_utf8(page().unwrap())
+            .unwrap()
+            .replace("\\-", "-");
         let mut command = Cli::command();
         command.build();
-        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-            assert!(page.contains(&format!("\\fBagent {}\\fR", verb.get_name())), "{} is missing", verb.get_name());
+        for verb in command
+            .get_subcommands()
+            .filter(|verb| verb.get_name() != "help")
+        {
+            assert!(
+                page.contains(&format!("\\fBagent {}\\fR", verb.get_name())),
+                "{} is missing",
+                verb.get_name()
+            );
             for argument in verb.get_arguments().filter(|it| !is_built_in(it)) {
-                let Some(long) = argument.get_long() else { continue };
-                assert!(page.contains(&format!("\\fB--{long}\\fR")), "--{long} of {} is missing", verb.get_name());
+                let Some(long) = argument.get_long() else {
+                    continue;
+                };
+                assert!(
+                    page.contains(&format!("\\fB--{long}\\fR")),
+                    "--{long} of {} is missing",
+                    verb.get_name()
+                );
             }
         }
-        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "COMMANDS", "FILES", "SECURITY", "EXAMPLES"] {
-            assert!(page.lines().any(|line| line == format!(".SH {section}")), "{section} is missing");
+        for section in [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "OPTIONS",
+            "COMMANDS",
+            "FILES",
+            "SECURITY",
+            "EXAMPLES",
+        ] {
+            assert!(
+                page.lines().any(|line| line == format!(".SH {section}")),
+                "{section} is missing"
+            );
         }
     }
 }

@@ -43,16 +43,25 @@ impl Sample {
     /// As the section's comment.
     #[must_use]
     pub fn comment(self) -> String {
-        format!("{PREFIX}1/{} of sources, {} packets", self.one_in, self.of.name())
+        format!(
+            "{PREFIX}1/{} of sources, {} packets",
+            self.one_in,
+            self.of.name()
+        )
     }
 
     /// From a section's comment.
     #[must_use]
     pub fn from_comment(comment: &str) -> Option<Self> {
         let (sources, packets) = comment.strip_prefix(PREFIX)?.split_once(" of sources, ")?;
-        let of =
-            [CaptureOf::Refused, CaptureOf::All].into_iter().find(|of| packets == format!("{} packets", of.name()))?;
-        let one_in = sources.strip_prefix("1/")?.parse().ok().filter(|one_in| *one_in > 0)?;
+        let of = [CaptureOf::Refused, CaptureOf::All]
+            .into_iter()
+            .find(|of| packets == format!("{} packets", of.name()))?;
+        let one_in = sources
+            .strip_prefix("1/")?
+            .parse()
+            .ok()
+            .filter(|one_in| *one_in > 0)?;
         Some(Self { one_in, of })
     }
 }
@@ -65,7 +74,11 @@ pub fn section(out: &mut Vec<u8>, sample: Sample) {
         // The section's length is unknown.
         body.extend((-1i64).to_le_bytes());
         option(body, COMMENT, sample.comment().as_bytes());
-        option(body, APPLICATION, concat!("weir ", env!("CARGO_PKG_VERSION")).as_bytes());
+        option(
+            body,
+            APPLICATION,
+            concat!("weir ", env!("CARGO_PKG_VERSION")).as_bytes(),
+        );
         option(body, 0, &[]);
     });
 }
@@ -83,7 +96,13 @@ pub fn interface(out: &mut Vec<u8>, name: &str, is_raw_ip: bool) {
 }
 
 /// Adds a packet at an instant in nanoseconds since 1970.
-pub fn packet(out: &mut Vec<u8>, interface: u32, nanoseconds: u64, record: &Captured, bytes: &[u8]) {
+pub fn packet(
+    out: &mut Vec<u8>,
+    interface: u32,
+    nanoseconds: u64,
+    record: &Captured,
+    bytes: &[u8],
+) {
     block(out, PACKET, |body| {
         let is_refused = record.flags & Captured::REFUSED != 0;
         body.extend(interface.to_le_bytes());
@@ -92,7 +111,11 @@ pub fn packet(out: &mut Vec<u8>, interface: u32, nanoseconds: u64, record: &Capt
         body.extend((bytes.len() as u32).to_le_bytes());
         body.extend(record.length.max(bytes.len() as u32).to_le_bytes());
         padded(body, bytes);
-        let direction: u32 = if record.flags & Captured::OUTGOING != 0 { 2 } else { 1 };
+        let direction: u32 = if record.flags & Captured::OUTGOING != 0 {
+            2
+        } else {
+            1
+        };
         option(body, FLAGS, &direction.to_le_bytes());
         // `XDP_PASS` and `XDP_DROP`, `TC_ACT_UNSPEC` and `TC_ACT_SHOT`.
         let (program, verdict) = match (record.flags & Captured::DRIVER != 0, is_refused) {
@@ -148,7 +171,10 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 fn padded(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
-    out.extend(std::iter::repeat_n(0, bytes.len().next_multiple_of(4) - bytes.len()));
+    out.extend(std::iter::repeat_n(
+        0,
+        bytes.len().next_multiple_of(4) - bytes.len(),
+    ));
 }
 
 #[cfg(test)]
@@ -160,39 +186,84 @@ mod tests {
 
     #[test]
     fn a_sample_is_read_from_its_comment_and_other_comments_are_none() {
-        for sample in [Sample { one_in: 1, of: CaptureOf::All }, Sample { one_in: 100, of: CaptureOf::Refused }] {
+        for sample in [
+            Sample {
+                one_in: 1,
+                of: CaptureOf::All,
+            },
+            Sample {
+                one_in: 100,
+                of: CaptureOf::Refused,
+            },
+        ] {
             assert_eq!(Sample::from_comment(&sample.comment()), Some(sample));
         }
-        for other in
-            ["", "weir capture: ", "weir capture: 1/0 of sources, all packets", "a capture", "1/2 of sources, all"]
-        {
+        for other in [
+            "",
+            "weir capture: ",
+            "weir capture: 1/0 of sources, all packets",
+            "a capture",
+            "1/2 of sources, all",
+        ] {
             assert_eq!(Sample::from_comment(other), None, "{other:?}");
         }
     }
 
     #[test]
     fn replay_reads_what_is_written() {
-        let sample = Sample { one_in: 7, of: CaptureOf::Refused };
+        let sample = Sample {
+            one_in: 7,
+            of: CaptureOf::Refused,
+        };
         let mut bytes = Vec::new();
         section(&mut bytes, sample);
         interface(&mut bytes, "eth7", false);
         interface(&mut bytes, "wg0", true);
-        let record = |length, flags| Captured { length, flags, ..Captured::default() };
-        packet(&mut bytes, 0, 1_763_718_281_500_000_001, &record(1_500, Captured::REFUSED), &[1; 61]);
-        packet(&mut bytes, 1, 1_763_718_281_500_000_002, &record(20, Captured::OUTGOING | Captured::RAW_IP), &[2; 20]);
+        let record = |length, flags| Captured {
+            length,
+            flags,
+            ..Captured::default()
+        };
+        packet(
+            &mut bytes,
+            0,
+            1_763_718_281_500_000_001,
+            &record(1_500, Captured::REFUSED),
+            &[1; 61],
+        );
+        packet(
+            &mut bytes,
+            1,
+            1_763_718_281_500_000_002,
+            &record(20, Captured::OUTGOING | Captured::RAW_IP),
+            &[2; 20],
+        );
         lost(&mut bytes, 1_763_718_281_500_000_003, 12);
         assert_eq!(
-            blocks(&bytes).map(|(_, is_packet)| is_packet).collect::<Vec<_>>(),
+            blocks(&bytes)
+                .map(|(_, is_packet)| is_packet)
+                .collect::<Vec<_>>(),
             [false, false, false, true, true, false]
         );
-        assert_eq!(blocks(&bytes).map(|(block, _)| block.len()).sum::<usize>(), bytes.len());
-        assert_eq!(blocks(&bytes[..bytes.len() - 1]).count(), 5, "the last is not whole");
+        assert_eq!(
+            blocks(&bytes).map(|(block, _)| block.len()).sum::<usize>(),
+            bytes.len()
+        );
+        assert_eq!(
+            blocks(&bytes[..bytes.len() - 1]).count(),
+            5,
+            "the last is not whole"
+        );
 
         let mut names = InterfaceNames::default();
-        let mut capture = Capture::from_stream("a".as_ref(), std::io::Cursor::new(bytes), &mut names).unwrap();
+        let mut capture =
+            Capture::from_stream("a".as_ref(), std::io::Cursor::new(bytes), &mut names).unwrap();
         assert!(capture.advance(&mut names).unwrap());
         let first = capture.packet().unwrap();
-        assert_eq!((first.nanoseconds, first.length), (Some(1_763_718_281_500_000_001), 1_500));
+        assert_eq!(
+            (first.nanoseconds, first.length),
+            (Some(1_763_718_281_500_000_001), 1_500)
+        );
         assert_eq!(
             (first.frame, first.link, first.direction),
             ([1; 61].as_slice(), Link::Ethernet, Some(Direction::Ingress))
@@ -206,6 +277,9 @@ mod tests {
         );
         assert_eq!(names.named(second.interface), Some("wg0"));
         assert!(!capture.advance(&mut names).unwrap());
-        assert_eq!((capture.origin().sample, capture.origin().lost), (Some(sample), 12));
+        assert_eq!(
+            (capture.origin().sample, capture.origin().lost),
+            (Some(sample), 12)
+        );
     }
 }

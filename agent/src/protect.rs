@@ -16,12 +16,12 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
     for shield in &config.agent.protect {
         match shield {
-            Shield::Ssh => all.extend(
-                ssh::client()
-                    .iter()
-                    .chain(operators)
-                    .map(|address| (*address, "an SSH session that started the agent or sent it a command")),
-            ),
+            Shield::Ssh => all.extend(ssh::client().iter().chain(operators).map(|address| {
+                (
+                    *address,
+                    "an SSH session that started the agent or sent it a command",
+                )
+            })),
             // A host whose routes cannot be read has no gateways to exempt.
             Shield::Gateways => {
                 all.extend(
@@ -31,10 +31,19 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
                         .map(|address| (address, "a default gateway")),
                 );
             }
-            Shield::Store => all.extend(stores(config).into_iter().map(|address| (address, "the cluster's store"))),
+            Shield::Store => all.extend(
+                stores(config)
+                    .into_iter()
+                    .map(|address| (address, "the cluster's store")),
+            ),
         }
     }
-    all.into_iter().map(|(address, why)| Protected { address: canonical(address), why: why.to_owned() }).collect()
+    all.into_iter()
+        .map(|(address, why)| Protected {
+            address: canonical(address),
+            why: why.to_owned(),
+        })
+        .collect()
 }
 
 /// The most prefixes of `never_limit` that are listed; longer lists are only counted.
@@ -43,21 +52,28 @@ const MOST_NAMED: usize = 20;
 /// The exempt addresses with their reasons: a line for `never_limit` and for every detected address.
 #[must_use]
 pub fn exempt(never_limit: &[Prefix], protected: &[Protected]) -> Vec<String> {
-    let named = never_limit.iter().take(MOST_NAMED).map(|prefix| PrefixKey::from(prefix).to_string());
+    let named = never_limit
+        .iter()
+        .take(MOST_NAMED)
+        .map(|prefix| PrefixKey::from(prefix).to_string());
     let named = named.collect::<Vec<_>>().join(", ");
     let others = match never_limit.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         count => format!(" and {count} others"),
     };
     let configured = (!named.is_empty()).then(|| format!("exempt: {named}{others} (never_limit)"));
-    let protected = protected.iter().map(|one| format!("exempt: {} ({})", one.address, one.why));
+    let protected = protected
+        .iter()
+        .map(|one| format!("exempt: {} ({})", one.address, one.why));
     configured.into_iter().chain(protected).collect()
 }
 
 /// The config with the detected addresses added to the exempt ones.
 #[must_use]
 pub fn applied(mut config: Config, protected: &[Protected]) -> Config {
-    let more = protected.iter().map(|protected| Prefix::of_address(protected.address));
+    let more = protected
+        .iter()
+        .map(|protected| Prefix::of_address(protected.address));
     config.agent.never_limit.extend(more);
     config
 }
@@ -69,14 +85,21 @@ fn canonical(address: IpAddr) -> IpAddr {
 
 /// The addresses of the cluster's stores that can be resolved now.
 fn stores(config: &Config) -> Vec<IpAddr> {
-    let resolved = store_hosts(config).into_iter().filter_map(|host| (host.as_str(), 0).to_socket_addrs().ok());
-    resolved.flatten().map(|address| address.ip()).filter(|address| !address.is_loopback()).collect()
+    let resolved = store_hosts(config)
+        .into_iter()
+        .filter_map(|host| (host.as_str(), 0).to_socket_addrs().ok());
+    resolved
+        .flatten()
+        .map(|address| address.ip())
+        .filter(|address| !address.is_loopback())
+        .collect()
 }
 
 /// The hosts that the config names as stores or Sentinels.
 fn store_hosts(config: &Config) -> Vec<String> {
     let urls = config.cluster.iter().flat_map(|cluster| &cluster.store);
-    let addresses = urls.filter_map(|url| Some(url.reveal().into_connection_info().ok()?.addr().clone()));
+    let addresses =
+        urls.filter_map(|url| Some(url.reveal().into_connection_info().ok()?.addr().clone()));
     addresses
         .filter_map(|address| match address {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
@@ -91,16 +114,27 @@ mod tests {
 
     #[test]
     fn exempt_addresses_are_named_with_their_reason_and_a_long_list_is_counted() {
-        let gateway = Protected { address: IpAddr::from([192, 0, 2, 1]), why: "a default gateway".to_owned() };
+        let gateway = Protected {
+            address: IpAddr::from([192, 0, 2, 1]),
+            why: "a default gateway".to_owned(),
+        };
         let prefixes = |texts: &[&str]| -> Vec<Prefix> {
-            texts.iter().map(|text| config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}"))).collect()
+            texts
+                .iter()
+                .map(|text| config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}")))
+                .collect()
         };
         let never_limit = prefixes(&["198.51.100.0/24", "2001:db8::1"]);
         assert_eq!(
             exempt(&never_limit, &[gateway]),
-            ["exempt: 198.51.100.0/24, 2001:db8::1 (never_limit)", "exempt: 192.0.2.1 (a default gateway)"]
+            [
+                "exempt: 198.51.100.0/24, 2001:db8::1 (never_limit)",
+                "exempt: 192.0.2.1 (a default gateway)"
+            ]
         );
-        let many: Vec<Prefix> = (0..50).map(|nth| Prefix::of_address(IpAddr::from([10, 0, 0, nth]))).collect();
+        let many: Vec<Prefix> = (0..50)
+            .map(|nth| Prefix::of_address(IpAddr::from([10, 0, 0, nth])))
+            .collect();
         assert!(exempt(&many, &[])[0].ends_with("10.0.0.19 and 30 others (never_limit)"));
         assert!(exempt(&[], &[]).is_empty());
     }

@@ -44,7 +44,9 @@ impl Supervisor {
     /// Sends watchdog notifications for as long as this is polled: on the thread of the agent's own work, so that a
     /// blocked loop stops them. Never completes.
     pub async fn keep_alive(&self) {
-        let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
+        let Some(limit) = sd_notify::watchdog_enabled() else {
+            return std::future::pending().await;
+        };
         // Twice within the timeout, as systemd's manual recommends.
         let mut ticks = tokio::time::interval((limit / 2).max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

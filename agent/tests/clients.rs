@@ -16,7 +16,8 @@ const MARGIN: Duration = Duration::from_secs(20);
 
 fn with_few_descriptors() -> Agent {
     // The test holds more connections than a default limit allows.
-    let (_, most) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    let (_, most) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, most, most).unwrap();
     Agent::start_as(&Setup {
         decide: "http = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"",
@@ -38,18 +39,27 @@ fn assert_at_ease(agent: &Agent, what: &str) {
         let (start, stalls) = (Instant::now(), Stalls::watch());
         assert!(agent.command(&["status"]).status.success(), "{what}");
         let (took, late) = (start.elapsed(), stalls.so_far());
-        assert!(took < Duration::from_secs(3) + 4 * late, "{what}: status took {took:?}, {late:?} of them late");
+        assert!(
+            took < Duration::from_secs(3) + 4 * late,
+            "{what}: status took {took:?}, {late:?} of them late"
+        );
     }
     let (before, start) = (agent.cpu_time(), Instant::now());
     thread::sleep(Duration::from_secs(2));
     let used = agent.cpu_time() - before;
-    assert!(used < start.elapsed() / 10, "{what}: {used:?} of CPU time in {:?}", start.elapsed());
+    assert!(
+        used < start.elapsed() / 10,
+        "{what}: {used:?} of CPU time in {:?}",
+        start.elapsed()
+    );
 }
 
 fn scrape(agent: &Agent) -> String {
     let mut stream = TcpStream::connect(&agent.metrics).unwrap();
     stream.set_read_timeout(Some(PATIENCE + MARGIN)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n")
+        .unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     page
@@ -66,7 +76,9 @@ fn idle_connections_leave_the_other_listeners_their_descriptors() {
     assert!(scrape(&agent).contains("weir_build_info"));
     let on_metrics = idle(&agent.metrics);
     assert_at_ease(&agent, "idle connections everywhere");
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).unwrap().count();
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", agent.child.id()))
+        .unwrap()
+        .count();
     assert!(descriptors < 256, "{descriptors} descriptors");
     drop((on_grpc, on_http, on_metrics));
     assert!(scrape(&agent).contains("weir_build_info"));
@@ -78,7 +90,9 @@ fn a_client_that_dawdles_loses_its_place() {
     // One begins a head and never ends it, one says nothing.
     let mut on_http = idle(&agent.http);
     for stream in on_http.iter_mut().step_by(2) {
-        stream.write_all(b"POST /v1/decide HTTP/1.1\r\nx: ").unwrap();
+        stream
+            .write_all(b"POST /v1/decide HTTP/1.1\r\nx: ")
+            .unwrap();
     }
     let mut on_grpc = idle(&agent.grpc);
     for stream in on_grpc.iter_mut().step_by(2) {
@@ -88,9 +102,13 @@ fn a_client_that_dawdles_loses_its_place() {
     assert_eq!(agent.remaining("alice"), 1_000);
     let rounds = 1 + u32::try_from(IDLE / 20).unwrap();
     assert!(start.elapsed() < rounds * PATIENCE, "{:?}", start.elapsed());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let connected = runtime.block_on(async {
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", agent.grpc)).unwrap();
+        let endpoint =
+            tonic::transport::Endpoint::from_shared(format!("http://{}", agent.grpc)).unwrap();
         tokio::time::timeout(rounds * PATIENCE, endpoint.connect()).await
     });
     assert!(connected.is_ok_and(|connected| connected.is_ok()));

@@ -13,7 +13,10 @@ fn agent(arguments: &[&str]) -> Output {
 /// The agent, whatever the environment of the tests names.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-    command.args(arguments).env_remove("WEIR_CONFIG").env_remove("WEIR_CONTROL");
+    command
+        .args(arguments)
+        .env_remove("WEIR_CONFIG")
+        .env_remove("WEIR_CONTROL");
     command
 }
 
@@ -28,7 +31,11 @@ fn tells(arguments: &[&str], status: i32, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
     for word in words {
-        assert_eq!(said.matches(word).count(), 1, "{arguments:?} does not say {word:?} once: {said}");
+        assert_eq!(
+            said.matches(word).count(),
+            1,
+            "{arguments:?} does not say {word:?} once: {said}"
+        );
     }
     assert!(!said.contains("panicked"), "{said}");
 }
@@ -37,10 +44,22 @@ fn tells(arguments: &[&str], status: i32, words: &[&str]) {
 fn wrong_usage_ends_with_2_and_the_right_one() {
     tells(&["statsu"], 2, &["'status'"]);
     tells(&["show", "1.2.3"], 2, &["invalid IP address"]);
-    tells(&["ban", "192.0.2.1", "--for", "10x"], 2, &["write seconds, or a time such as 10m"]);
-    tells(&["ban", "300.0.0.1"], 2, &["neither an address nor a prefix", "nothing was banned"]);
+    tells(
+        &["ban", "192.0.2.1", "--for", "10x"],
+        2,
+        &["write seconds, or a time such as 10m"],
+    );
+    tells(
+        &["ban", "300.0.0.1"],
+        2,
+        &["neither an address nor a prefix", "nothing was banned"],
+    );
     tells(&["completions", "tcsh"], 2, &["bash"]);
-    tells(&["import", "--from", "pf"], 2, &["possible values", "hashlimit"]);
+    tells(
+        &["import", "--from", "pf"],
+        2,
+        &["possible values", "hashlimit"],
+    );
     tells(&["import", "/nowhere"], 2, &["reading /nowhere failed"]);
 }
 
@@ -53,12 +72,29 @@ fn the_agent_alone_prints_its_help_and_starts_nothing() {
 #[test]
 fn options_stand_on_either_side_of_the_verb() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("nobody.sock").to_str().unwrap().to_owned();
-    for arguments in [["--control", &socket, "status"], ["status", "--control", &socket]] {
+    let socket = folder
+        .path()
+        .join("nobody.sock")
+        .to_str()
+        .unwrap()
+        .to_owned();
+    for arguments in [
+        ["--control", &socket, "status"],
+        ["status", "--control", &socket],
+    ] {
         tells(&arguments, 1, &[&socket]);
     }
-    let config = folder.path().join("limits.toml").to_str().unwrap().to_owned();
-    std::fs::write(&config, format!("[agent]\ncontrol = {socket:?}\n{REQUESTS}")).unwrap();
+    let config = folder
+        .path()
+        .join("limits.toml")
+        .to_str()
+        .unwrap()
+        .to_owned();
+    std::fs::write(
+        &config,
+        format!("[agent]\ncontrol = {socket:?}\n{REQUESTS}"),
+    )
+    .unwrap();
     for arguments in [
         &["check", &config][..],
         &["check", "--config", &config],
@@ -66,31 +102,68 @@ fn options_stand_on_either_side_of_the_verb() {
         &["--json", "--config", &config, "check"],
     ] {
         let output = agent(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
-    tells(&["check", &config, "--config", &socket], 2, &["both name a config"]);
+    tells(
+        &["check", &config, "--config", &socket],
+        2,
+        &["both name a config"],
+    );
     // The socket that the config names.
     tells(&["status", "--config", &config], 1, &[&socket]);
     for (variable, value) in [("WEIR_CONTROL", &socket), ("WEIR_CONFIG", &config)] {
         let output = command(&["limits"]).env(variable, value).output().unwrap();
-        assert!(String::from_utf8_lossy(&output.stderr).contains(&socket), "{variable}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains(&socket),
+            "{variable}"
+        );
     }
-    assert!(command(&["check"]).env("WEIR_CONFIG", &config).status().unwrap().success());
+    assert!(
+        command(&["check"])
+            .env("WEIR_CONFIG", &config)
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
 fn a_wrong_path_is_told_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    for verb in [&["check"][..], &["--config"], &["doctor", "--config"], &["detach", "--config"]] {
+    for verb in [
+        &["check"][..],
+        &["--config"],
+        &["doctor", "--config"],
+        &["detach", "--config"],
+    ] {
         let missing = path("missing.toml");
-        tells(&[verb, &[missing.as_str()]].concat(), 2, &[&missing, "No such file"]);
+        tells(
+            &[verb, &[missing.as_str()]].concat(),
+            2,
+            &[&missing, "No such file"],
+        );
         let directory = folder.path().to_str().unwrap();
         tells(&[verb, &[directory]].concat(), 2, &["Is a directory"]);
     }
     let socket = path("nobody.sock");
-    for verb in [&["status"][..], &["limits"], &["bans"], &["groups"], &["show", "192.0.2.1"], &["top", "--once"]] {
-        tells(&[verb, &["--control", &socket]].concat(), 1, &["no agent replies", &socket, "--config FILE"]);
+    for verb in [
+        &["status"][..],
+        &["limits"],
+        &["bans"],
+        &["groups"],
+        &["show", "192.0.2.1"],
+        &["top", "--once"],
+    ] {
+        tells(
+            &[verb, &["--control", &socket]].concat(),
+            1,
+            &["no agent replies", &socket, "--config FILE"],
+        );
     }
     let file = path("file");
     std::fs::write(&file, "text").unwrap();
@@ -110,32 +183,71 @@ fn the_default_number_of_sources_works_with_every_algorithm() {
         std::fs::write(file, text).unwrap();
         agent_json(&["check", file, "--json"])
     };
-    for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_ring()) {
+    for algorithm in Algorithm::ALL
+        .iter()
+        .filter(|algorithm| !algorithm.has_ring())
+    {
         let checked = check("", algorithm.name());
-        assert_eq!((&checked["packet_memory"]["max_sources"], &checked["notes"][0]), (&1_000_000.into(), &().into()));
+        assert_eq!(
+            (
+                &checked["packet_memory"]["max_sources"],
+                &checked["notes"][0]
+            ),
+            (&1_000_000.into(), &().into())
+        );
     }
     let checked = check("", "sliding-log");
     let sources = checked["packet_memory"]["max_sources"].as_u64().unwrap();
     assert!(sources.is_power_of_two() && sources >= 16_384, "{checked}");
-    assert!(checked["packet_memory"]["kernel_bytes"].as_u64().unwrap() < 600 << 20, "{checked}");
-    assert!(checked["notes"][0].as_str().unwrap().contains(&sources.to_string()), "{checked}");
+    assert!(
+        checked["packet_memory"]["kernel_bytes"].as_u64().unwrap() < 600 << 20,
+        "{checked}"
+    );
+    assert!(
+        checked["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains(&sources.to_string()),
+        "{checked}"
+    );
     // One that is written is an error that names the most.
     std::fs::write(
         file,
-        std::fs::read_to_string(file).unwrap().replace("[[limit]]", "max_sources = 1000000\n[[limit]]"),
+        std::fs::read_to_string(file)
+            .unwrap()
+            .replace("[[limit]]", "max_sources = 1000000\n[[limit]]"),
     )
     .unwrap();
     let said = String::from_utf8(agent(&["check", file]).stderr).unwrap();
-    let document: serde_json::Value = serde_json::from_slice(&agent(&["check", file, "--json"]).stdout).unwrap();
+    let document: serde_json::Value =
+        serde_json::from_slice(&agent(&["check", file, "--json"]).stdout).unwrap();
     assert_eq!(document["valid"], false);
-    assert!(said.contains(document["errors"][0]["message"].as_str().unwrap()), "{document}");
-    let fits: u32 = said.split("max_sources = ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
-    assert_eq!(check(&format!("max_sources = {fits}"), "sliding-log")["packet_memory"]["max_sources"], fits);
+    assert!(
+        said.contains(document["errors"][0]["message"].as_str().unwrap()),
+        "{document}"
+    );
+    let fits: u32 = said
+        .split("max_sources = ")
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(
+        check(&format!("max_sources = {fits}"), "sliding-log")["packet_memory"]["max_sources"],
+        fits
+    );
 }
 
 fn agent_json(arguments: &[&str]) -> serde_json::Value {
     let output = agent(arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -149,7 +261,12 @@ fn a_wrong_key_is_told_with_its_place_and_the_right_one() {
         tells(
             &[verb, file],
             2,
-            &["limits.toml:2:11", "127.0.0.1:9464", "limits.toml:3:1", "did you mean \"control\"?"],
+            &[
+                "limits.toml:2:11",
+                "127.0.0.1:9464",
+                "limits.toml:3:1",
+                "did you mean \"control\"?",
+            ],
         );
     }
 }
@@ -164,8 +281,18 @@ fn a_socket_that_cannot_be_made_is_told_once() {
         tells(&["--config", file.to_str().unwrap()], 1, words);
     };
     let long = format!("{}/{}.sock", folder.path().display(), "x".repeat(120));
-    run(&long, &["listening on the control socket", "107 bytes at most"]);
-    run("/proc/weir/control.sock", &["listening on the control socket", "under [agent] control", "(os error"]);
+    run(
+        &long,
+        &["listening on the control socket", "107 bytes at most"],
+    );
+    run(
+        "/proc/weir/control.sock",
+        &[
+            "listening on the control socket",
+            "under [agent] control",
+            "(os error",
+        ],
+    );
 }
 
 #[test]
@@ -178,19 +305,41 @@ fn what_nobody_reads_on_ends_quietly() {
         .unwrap();
     drop(child.stdout.take());
     let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
     child.wait().unwrap();
     assert_eq!(said, "");
 }
 
 #[test]
 fn a_disk_that_is_full_is_told() {
-    for arguments in [&["man"][..], &["check", concat!(env!("CARGO_MANIFEST_DIR"), "/../config/limits.demo.toml")]] {
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_agent")).args(arguments).stdout(full).output().unwrap();
+    for arguments in [
+        &["man"][..],
+        &[
+            "check",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../config/limits.demo.toml"),
+        ],
+    ] {
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_agent"))
+            .args(arguments)
+            .stdout(full)
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert_eq!(said.matches("No space left on device").count(), 1, "{arguments:?}: {said}");
+        assert_eq!(
+            said.matches("No space left on device").count(),
+            1,
+            "{arguments:?}: {said}"
+        );
         assert!(!said.contains("panicked"), "{said}");
     }
 }
@@ -210,6 +359,13 @@ fn completions_know_every_verb() {
         let script = agent(&["completions", "bash"]).stdout;
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), script).unwrap();
-        assert!(Command::new("/bin/bash").arg("-n").arg(file.path()).status().unwrap().success());
+        assert!(
+            Command::new("/bin/bash")
+                .arg("-n")
+                .arg(file.path())
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 }

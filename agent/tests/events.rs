@@ -49,11 +49,18 @@ fn refuse(agent: &Agent, limit: &str, source: &str, times: usize) {
 fn events(agent: &Agent, arguments: &[&str]) -> Vec<Value> {
     let output = agent.command(&[&["events", "--json"], arguments].concat());
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 fn of_verdict<'e>(events: &'e [Value], verdict: &str) -> Vec<&'e Value> {
-    events.iter().filter(|event| event["verdict"] == verdict).collect()
+    events
+        .iter()
+        .filter(|event| event["verdict"] == verdict)
+        .collect()
 }
 
 #[test]
@@ -62,12 +69,14 @@ fn refused_requests_are_events_of_their_source_and_limit() {
     refuse(&agent, "addresses", "203.0.113.9", 40);
     refuse(&agent, "addresses", "2001:db8:7::1", 2);
     refuse(&agent, "tried", "203.0.113.9", 3);
-    let users = json!({"limit": "users", "key": {"user": "a-secret"}, "source": "203.0.113.9", "cost": 11});
+    let users =
+        json!({"limit": "users", "key": {"user": "a-secret"}, "source": "203.0.113.9", "cost": 11});
     assert_eq!(agent.ask(&users).0, 429);
     let nobody = json!({"limit": "users", "key": {"user": "a-secret"}, "cost": 11});
     assert_eq!(agent.ask(&nobody).0, 429);
     // A peek is refused nothing.
-    let peek = json!({"limit": "addresses", "key": {"source": "203.0.113.77"}, "cost": 11, "peek": true});
+    let peek =
+        json!({"limit": "addresses", "key": {"source": "203.0.113.77"}, "cost": 11, "peek": true});
     assert_eq!(agent.ask(&peek).0, 429);
 
     let expected = [
@@ -80,40 +89,96 @@ fn refused_requests_are_events_of_their_source_and_limit() {
     let told = until("event of each", || {
         let told = events(&agent, &["--since", "10m"]);
         let has = |(source, limit, count): &(Value, &str, u64)| {
-            told.iter().any(|event| event["source"] == *source && event["limit"] == *limit && event["count"] == *count)
+            told.iter().any(|event| {
+                event["source"] == *source && event["limit"] == *limit && event["count"] == *count
+            })
         };
         expected.iter().all(has).then_some(told)
     });
     let of = |source: Value, limit: &str| {
-        let mut found = told.iter().filter(|event| event["source"] == source && event["limit"] == limit);
-        found.next_back().unwrap_or_else(|| panic!("{source} under {limit}: {told:?}"))
+        let mut found = told
+            .iter()
+            .filter(|event| event["source"] == source && event["limit"] == limit);
+        found
+            .next_back()
+            .unwrap_or_else(|| panic!("{source} under {limit}: {told:?}"))
     };
     let event = of(json!("203.0.113.9"), "addresses");
-    assert_eq!((&event["verdict"], &event["direction"]), (&json!("throttled"), &json!("request")));
+    assert_eq!(
+        (&event["verdict"], &event["direction"]),
+        (&json!("throttled"), &json!("request"))
+    );
     assert_eq!(event["reason"], "more than 10/h requests, burst 10");
-    assert_eq!(of(json!("203.0.113.9"), "users")["reason"], "more than 10/h credits");
-    assert_eq!(of(json!("203.0.113.9"), "tried")["verdict"], "would-throttle");
+    assert_eq!(
+        of(json!("203.0.113.9"), "users")["reason"],
+        "more than 10/h credits"
+    );
+    assert_eq!(
+        of(json!("203.0.113.9"), "tried")["verdict"],
+        "would-throttle"
+    );
     let all = serde_json::to_string(&told).unwrap();
-    assert!(!all.contains("a-secret") && !all.contains("203.0.113.77"), "{all}");
+    assert!(
+        !all.contains("a-secret") && !all.contains("203.0.113.77"),
+        "{all}"
+    );
 
     // The filters.
     let by_limit = events(&agent, &["--limit", "users"]);
     assert_eq!(by_limit.len(), 2, "{by_limit:?}");
     let by_source = events(&agent, &["--source", "2001:db8:7::1"]);
-    assert!(by_source.iter().all(|event| event["source"] == "2001:db8:7::/64"), "{by_source:?}");
+    assert!(
+        by_source
+            .iter()
+            .all(|event| event["source"] == "2001:db8:7::/64"),
+        "{by_source:?}"
+    );
     assert_eq!(by_source.last().unwrap()["count"], 2);
 
     // The address itself.
     let shown = agent.json(&["show", "203.0.113.9"]);
-    let row = |name: &str| shown["requests"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
-    assert_eq!((&row("addresses")["throttled_requests"], &row("addresses")["remaining"]), (&json!(40), &json!(10)));
-    assert_eq!((&row("users")["throttled_requests"], &row("users")["remaining"]), (&json!(1), &Value::Null));
+    let row = |name: &str| {
+        shown["requests"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["name"] == name)
+            .unwrap()
+    };
+    assert_eq!(
+        (
+            &row("addresses")["throttled_requests"],
+            &row("addresses")["remaining"]
+        ),
+        (&json!(40), &json!(10))
+    );
+    assert_eq!(
+        (
+            &row("users")["throttled_requests"],
+            &row("users")["remaining"]
+        ),
+        (&json!(1), &Value::Null)
+    );
     assert_eq!(row("tried")["would_throttle_requests"], 3);
-    assert!(row("addresses")["last_throttled_seconds_ago"].as_f64().unwrap() < 600.0);
-    assert_eq!((&shown["class"], &shown["ban"]), (&json!("default"), &Value::Null));
+    assert!(
+        row("addresses")["last_throttled_seconds_ago"]
+            .as_f64()
+            .unwrap()
+            < 600.0
+    );
+    assert_eq!(
+        (&shown["class"], &shown["ban"]),
+        (&json!("default"), &Value::Null)
+    );
     let text = String::from_utf8(agent.command(&["show", "203.0.113.9"]).stdout).unwrap();
-    assert!(text.contains("REQUEST LIMIT") && text.contains("40"), "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        text.contains("REQUEST LIMIT") && text.contains("40"),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     // Another address of the same /64 shares its record, and others have none.
     let other = agent.json(&["show", "2001:db8:7::2"]);
     assert_eq!(other["requests"][0]["throttled_requests"], 2);
@@ -129,11 +194,21 @@ fn a_flood_of_refused_requests_gives_few_events_and_each_refusal_counts() {
     for part in 0..10u32 {
         // Made-up sources, and among them one that is there.
         let question = |nth: u32| {
-            let made_up = std::net::Ipv4Addr::from_bits(0x0b00_0000 + part * 1_000 + nth).to_string();
-            let source = if nth.is_multiple_of(10) { "203.0.113.9".to_owned() } else { made_up };
+            let made_up =
+                std::net::Ipv4Addr::from_bits(0x0b00_0000 + part * 1_000 + nth).to_string();
+            let source = if nth.is_multiple_of(10) {
+                "203.0.113.9".to_owned()
+            } else {
+                made_up
+            };
             json!({"limit": "addresses", "key": {"source": source}, "cost": 1_000})
         };
-        assert_eq!(agent.ask(&json!((0..1_000).map(question).collect::<Vec<Value>>())).0, 200);
+        assert_eq!(
+            agent
+                .ask(&json!((0..1_000).map(question).collect::<Vec<Value>>()))
+                .0,
+            200
+        );
         refused += 1_000;
     }
     let told = until("count of every refusal", || {
@@ -142,14 +217,27 @@ fn a_flood_of_refused_requests_gives_few_events_and_each_refusal_counts() {
         for event in of_verdict(&told, "throttled") {
             counts.insert(event["source"].clone(), event["count"].as_u64().unwrap());
         }
-        let lost: u64 = of_verdict(&told, "lost").iter().map(|event| event["count"].as_u64().unwrap()).sum();
+        let lost: u64 = of_verdict(&told, "lost")
+            .iter()
+            .map(|event| event["count"].as_u64().unwrap())
+            .sum();
         (counts.values().sum::<u64>() + lost == refused).then_some(told)
     });
     let seconds = start.elapsed().as_secs() + 1;
-    assert!(told.len() as u64 <= seconds * (NAMED + 1), "{} events in {seconds} s", told.len());
-    let real = told.iter().rfind(|event| event["source"] == "203.0.113.9").expect("the busiest source has an event");
+    assert!(
+        told.len() as u64 <= seconds * (NAMED + 1),
+        "{} events in {seconds} s",
+        told.len()
+    );
+    let real = told
+        .iter()
+        .rfind(|event| event["source"] == "203.0.113.9")
+        .expect("the busiest source has an event");
     assert_eq!(real["count"], 1_000);
-    assert_eq!(agent.json(&["show", "203.0.113.9"])["requests"][0]["throttled_requests"], 1_000);
+    assert_eq!(
+        agent.json(&["show", "203.0.113.9"])["requests"][0]["throttled_requests"],
+        1_000
+    );
 }
 
 /// A source that shows that somebody follows.
@@ -164,17 +252,35 @@ struct Follower {
 impl Follower {
     fn start(agent: &Agent, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-        command.args(["events", "--follow", "--json"]).args(arguments).arg("--control").arg(agent.socket());
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        command
+            .args(["events", "--follow", "--json"])
+            .args(arguments)
+            .arg("--control")
+            .arg(agent.socket());
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (sender, lines) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
         // It ends with the program.
-        thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        thread::spawn(move || {
+            out.lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
         Self { child, lines }
     }
 
     fn next(&self) -> Value {
-        serde_json::from_str(&self.lines.recv_timeout(Duration::from_secs(60)).expect("another line")).unwrap()
+        serde_json::from_str(
+            &self
+                .lines
+                .recv_timeout(Duration::from_secs(60))
+                .expect("another line"),
+        )
+        .unwrap()
     }
 
     /// `source limit` of the events up to the one that `is_last`.
@@ -185,7 +291,11 @@ impl Follower {
             if event["source"] == MARK {
                 continue;
             }
-            found.push(format!("{} {}", event["source"].as_str().unwrap(), event["limit"].as_str().unwrap()));
+            found.push(format!(
+                "{} {}",
+                event["source"].as_str().unwrap(),
+                event["limit"].as_str().unwrap()
+            ));
             if is_last(&event) {
                 return found;
             }
@@ -203,7 +313,9 @@ impl Drop for Follower {
 /// Waits until a source's refusals are remembered as an event.
 fn remembered(agent: &Agent, source: &str, limit: &str) {
     refuse(agent, limit, source, 1);
-    until("event", || (!events(agent, &["--source", source, "--limit", limit]).is_empty()).then_some(()));
+    until("event", || {
+        (!events(agent, &["--source", source, "--limit", limit]).is_empty()).then_some(())
+    });
 }
 
 #[test]
@@ -218,19 +330,40 @@ fn a_follower_prints_the_events_that_its_options_select() {
         remembered(&agent, source, limit);
     }
     let followers = [
-        (vec![], vec!["203.0.113.1 addresses", "203.0.113.2 addresses", "203.0.113.2 tried", "198.51.100.3 addresses"]),
+        (
+            vec![],
+            vec![
+                "203.0.113.1 addresses",
+                "203.0.113.2 addresses",
+                "203.0.113.2 tried",
+                "198.51.100.3 addresses",
+            ],
+        ),
         (
             vec!["--source", "203.0.113.0/24"],
-            vec!["203.0.113.1 addresses", "203.0.113.2 addresses", "203.0.113.2 tried"],
+            vec![
+                "203.0.113.1 addresses",
+                "203.0.113.2 addresses",
+                "203.0.113.2 tried",
+            ],
         ),
         (vec!["--limit", "tried"], vec!["203.0.113.2 tried"]),
-        (vec!["--source", "203.0.113.2", "--limit", "addresses"], vec!["203.0.113.2 addresses"]),
+        (
+            vec!["--source", "203.0.113.2", "--limit", "addresses"],
+            vec!["203.0.113.2 addresses"],
+        ),
         // The last of those that match, not those of the last that match.
-        (vec!["-n", "1", "--source", "203.0.113.0/24"], vec!["203.0.113.2 tried"]),
+        (
+            vec!["-n", "1", "--source", "203.0.113.0/24"],
+            vec!["203.0.113.2 tried"],
+        ),
         (vec!["-n", "0"], vec![]),
         // Nothing happened within the last nanosecond; what comes is newer.
         (vec!["--since", "1ns"], vec![]),
-        (vec!["--since", "1h", "-n", "2"], vec!["203.0.113.2 tried", "198.51.100.3 addresses"]),
+        (
+            vec!["--since", "1h", "-n", "2"],
+            vec!["203.0.113.2 tried", "198.51.100.3 addresses"],
+        ),
     ];
     let started: Vec<_> = followers
         .iter()
@@ -239,14 +372,24 @@ fn a_follower_prints_the_events_that_its_options_select() {
             let first: Vec<String> = expected
                 .iter()
                 .map(|_| follower.next())
-                .map(|event| format!("{} {}", event["source"].as_str().unwrap(), event["limit"].as_str().unwrap()))
+                .map(|event| {
+                    format!(
+                        "{} {}",
+                        event["source"].as_str().unwrap(),
+                        event["limit"].as_str().unwrap()
+                    )
+                })
                 .collect();
             assert_eq!(first, *expected, "{arguments:?}");
             follower
         })
         .collect();
     // A follower that was sent nothing may not follow yet: it does once it prints this source.
-    for (follower, _) in started.iter().zip(&followers).filter(|(_, (_, expected))| expected.is_empty()) {
+    for (follower, _) in started
+        .iter()
+        .zip(&followers)
+        .filter(|(_, (_, expected))| expected.is_empty())
+    {
         until("following", || {
             refuse(&agent, "addresses", MARK, 1);
             follower.lines.recv_timeout(Duration::from_secs(1)).ok()
@@ -256,7 +399,11 @@ fn a_follower_prints_the_events_that_its_options_select() {
     remembered(&agent, "192.0.2.6", "addresses");
     // One that every follower but the one of a single source selects.
     remembered(&agent, "203.0.113.2", "tried");
-    let new = ["203.0.113.5 tried", "192.0.2.6 addresses", "203.0.113.2 tried"];
+    let new = [
+        "203.0.113.5 tried",
+        "192.0.2.6 addresses",
+        "203.0.113.2 tried",
+    ];
     let selects: [fn(&str) -> bool; 8] = [
         |_| true,
         |event| event.starts_with("203.0.113."),
@@ -274,7 +421,8 @@ fn a_follower_prints_the_events_that_its_options_select() {
             assert_eq!(silence, Err(RecvTimeoutError::Timeout), "{arguments:?}");
             continue;
         }
-        let found = follower.until(|event| event["source"] == "203.0.113.2" && event["limit"] == "tried");
+        let found =
+            follower.until(|event| event["source"] == "203.0.113.2" && event["limit"] == "tried");
         assert_eq!(found, expected, "{arguments:?}");
     }
 }

@@ -40,9 +40,18 @@ const ALONE: &[Row] = &[
     ("replay --config {}/limits.toml {}/missing.pcap", 2),
     ("replay --config {}/packets.toml {}/missing.pcap", 1),
     ("replay --config {}/invalid.toml {}/missing.pcap", 2),
-    ("replay --config {}/packets.toml --html {}/missing/page.html {}/missing.pcap", 1),
-    ("replay --config {}/packets.toml --html {}/packets.toml {}/missing.pcap", 2),
-    ("replay --config {}/packets.toml --json --html - {}/missing.pcap", 2),
+    (
+        "replay --config {}/packets.toml --html {}/missing/page.html {}/missing.pcap",
+        1,
+    ),
+    (
+        "replay --config {}/packets.toml --html {}/packets.toml {}/missing.pcap",
+        2,
+    ),
+    (
+        "replay --config {}/packets.toml --json --html - {}/missing.pcap",
+        2,
+    ),
     ("suggest", 2),
     ("suggest --html {}/missing/page.html {}/missing.pcap", 1),
     ("suggest --html {}/packets.toml {}/packets.toml", 2),
@@ -185,7 +194,11 @@ const RELOADS: &[Row] = &[
 fn command(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
     let line = line.replace("{}", folder.to_str().unwrap());
-    command.args(line.split_whitespace()).stdin(Stdio::null()).env_remove("WEIR_CONFIG").env_remove("SSH_CONNECTION");
+    command
+        .args(line.split_whitespace())
+        .stdin(Stdio::null())
+        .env_remove("WEIR_CONFIG")
+        .env_remove("SSH_CONNECTION");
     command.env("WEIR_CONTROL", folder.join("control.sock"));
     command
 }
@@ -194,7 +207,11 @@ fn files(folder: &Path) {
     let limits = |agent: &str, rest: &str| {
         let (control, state) = (folder.join("control.sock"), folder.join("state"));
         let pins = folder.join("pins");
-        let pins = if agent.contains("pins") { String::new() } else { format!("pins = {pins:?}\n") };
+        let pins = if agent.contains("pins") {
+            String::new()
+        } else {
+            format!("pins = {pins:?}\n")
+        };
         format!(
             "[agent]\ncontrol = {control:?}\nstate_dir = {state:?}\n{pins}{agent}\n[decide]\nhttp = \"unix:{}/decide.sock\"\n\
              [[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"1/h\"\n{rest}",
@@ -206,12 +223,27 @@ fn files(folder: &Path) {
         ("limits.toml", limits("", "")),
         ("limits.toml.kept", limits("", "")),
         ("invalid.toml", limits("contorl = \"x\"", "")),
-        ("other-pins.toml", limits("pins = \"/sys/fs/bpf/weir-other\"", "")),
-        ("other-metrics.toml", limits("metrics = \"127.0.0.1:1\"", "")),
+        (
+            "other-pins.toml",
+            limits("pins = \"/sys/fs/bpf/weir-other\"", ""),
+        ),
+        (
+            "other-metrics.toml",
+            limits("metrics = \"127.0.0.1:1\"", ""),
+        ),
         ("packets.toml", limits("interfaces = [\"lo\"]", on_packets)),
-        ("rules", "*filter\n-A INPUT -s 192.0.2.1 -j DROP\n".to_owned()),
-        ("forward", "*filter\n-A FORWARD -s 192.0.2.1 -j DROP\n".to_owned()),
-        ("no-interface.toml", limits("interfaces = [\"weir-none0\"]", on_packets)),
+        (
+            "rules",
+            "*filter\n-A INPUT -s 192.0.2.1 -j DROP\n".to_owned(),
+        ),
+        (
+            "forward",
+            "*filter\n-A FORWARD -s 192.0.2.1 -j DROP\n".to_owned(),
+        ),
+        (
+            "no-interface.toml",
+            limits("interfaces = [\"weir-none0\"]", on_packets),
+        ),
     ] {
         std::fs::write(folder.join(name), text).unwrap();
     }
@@ -221,11 +253,21 @@ fn files(folder: &Path) {
 fn ends_with(folder: &Path, line: &str, status: i32) {
     let output = command(folder, line).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(status), "agent {line}: {said}{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(
+        output.status.code(),
+        Some(status),
+        "agent {line}: {said}{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     // Whoever reads the status finds the reason beside it; `--exit-status` is the answer itself.
-    let is_answered =
-        status == 0 || line.contains("--exit-status") || line.contains("--json") || line.starts_with("doctor");
-    assert!(is_answered || !said.trim().is_empty(), "agent {line} ends with {status} and no reason");
+    let is_answered = status == 0
+        || line.contains("--exit-status")
+        || line.contains("--json")
+        || line.starts_with("doctor");
+    assert!(
+        is_answered || !said.trim().is_empty(),
+        "agent {line} ends with {status} and no reason"
+    );
     assert!(!said.contains("panicked"), "agent {line}: {said}");
 }
 
@@ -240,12 +282,18 @@ impl Drop for Running {
 }
 
 fn start(folder: &Path) -> Running {
-    let child = command(folder, "--config {}/limits.toml").stderr(Stdio::null()).spawn().unwrap();
+    let child = command(folder, "--config {}/limits.toml")
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut agent = Running(child);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !command(folder, "status").output().unwrap().status.success() {
         assert!(agent.0.try_wait().unwrap().is_none(), "the agent ended");
-        assert!(Instant::now() < deadline, "the agent did not answer within a minute");
+        assert!(
+            Instant::now() < deadline,
+            "the agent did not answer within a minute"
+        );
         thread::sleep(Duration::from_millis(20));
     }
     agent
@@ -253,12 +301,24 @@ fn start(folder: &Path) -> Running {
 
 #[test]
 fn every_verb_is_in_the_table() {
-    let rows = ALONE.iter().chain(WITH_AGENT).map(|(line, _)| *line).chain(WITHOUT_AGENT.iter().copied());
-    let tried: BTreeSet<&str> = rows.filter_map(|line| line.split_whitespace().next()).collect();
+    let rows = ALONE
+        .iter()
+        .chain(WITH_AGENT)
+        .map(|(line, _)| *line)
+        .chain(WITHOUT_AGENT.iter().copied());
+    let tried: BTreeSet<&str> = rows
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     let command = weir::cli::arguments::Cli::command();
-    let missing: Vec<&str> =
-        command.get_subcommands().map(clap::Command::get_name).filter(|verb| !tried.contains(verb)).collect();
-    assert!(missing.is_empty(), "verbs without a row of exit statuses in this file: {missing:?}");
+    let missing: Vec<&str> = command
+        .get_subcommands()
+        .map(clap::Command::get_name)
+        .filter(|verb| !tried.contains(verb))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "verbs without a row of exit statuses in this file: {missing:?}"
+    );
 }
 
 #[test]
@@ -280,19 +340,35 @@ fn options_stand_on_either_side_of_every_verb() {
     files(folder);
     let socket = folder.join("nobody.sock").to_str().unwrap().to_owned();
     for line in WITHOUT_AGENT {
-        for line in [format!("--control {socket} {line}"), format!("{line} --control {socket}")] {
-            let output = command(folder, &line).env_remove("WEIR_CONTROL").output().unwrap();
+        for line in [
+            format!("--control {socket} {line}"),
+            format!("{line} --control {socket}"),
+        ] {
+            let output = command(folder, &line)
+                .env_remove("WEIR_CONTROL")
+                .output()
+                .unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(1), "agent {line}: {said}");
             assert!(said.contains(&socket), "agent {line}: {said}");
         }
     }
     // The others accept them, and end as without them. `help` takes a verb and no options.
-    let others = ALONE.iter().filter(|(line, _)| line.starts_with(char::is_alphabetic) && !line.starts_with("help"));
+    let others = ALONE
+        .iter()
+        .filter(|(line, _)| line.starts_with(char::is_alphabetic) && !line.starts_with("help"));
     for (line, status) in others {
-        for option in ["--control {}/none.sock", "--log-level debug", "--log-format text"] {
+        for option in [
+            "--control {}/none.sock",
+            "--log-level debug",
+            "--log-format text",
+        ] {
             for line in [format!("{option} {line}"), format!("{line} {option}")] {
-                assert_eq!(command(folder, &line).output().unwrap().status.code(), Some(*status), "agent {line}");
+                assert_eq!(
+                    command(folder, &line).output().unwrap().status.code(),
+                    Some(*status),
+                    "agent {line}"
+                );
             }
         }
     }

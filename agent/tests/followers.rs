@@ -46,19 +46,42 @@ fn at_terminal(agent: &Agent, arguments: &[&str], session: Session) -> AtTermina
     grantpt(&people).and_then(|()| unlockpt(&people)).unwrap();
     let name = ptsname_r(&people).unwrap();
     let people = OwnedFd::from(people);
-    let follower = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).unwrap();
-    let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let follower = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(name)
+        .unwrap();
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     // SAFETY: the descriptor is a terminal's, and the kernel reads one `winsize`.
-    assert_eq!(unsafe { libc::ioctl(people.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }, 0);
+    assert_eq!(
+        unsafe { libc::ioctl(people.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) },
+        0
+    );
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-    command.args(arguments).arg("--control").arg(agent.socket()).stderr(Stdio::null());
-    command.stdin(follower.try_clone().unwrap()).stdout(follower);
+    command
+        .args(arguments)
+        .arg("--control")
+        .arg(agent.socket())
+        .stderr(Stdio::null());
+    command
+        .stdin(follower.try_clone().unwrap())
+        .stdout(follower);
     // SAFETY: system calls alone between fork and exec.
     unsafe {
         command.pre_exec(move || {
             nix::unistd::setsid()?;
             // Both may be ignored here too, as under nohup and in a shell's background.
-            let hang_up = if session == Session::Deaf { SigHandler::SigIgn } else { SigHandler::SigDfl };
+            let hang_up = if session == Session::Deaf {
+                SigHandler::SigIgn
+            } else {
+                SigHandler::SigDfl
+            };
             signal(Signal::SIGHUP, hang_up)?;
             signal(Signal::SIGINT, SigHandler::SigDfl)?;
             if session != Session::None && libc::ioctl(0, libc::TIOCSCTTY, 0) != 0 {
@@ -83,15 +106,25 @@ fn until_following(child: &Child) {
     let start = Instant::now();
     let tasks = format!("/proc/{}/task", child.id());
     while std::fs::read_dir(&tasks).unwrap().count() < 2 {
-        assert!(start.elapsed() < Duration::from_secs(30), "it does not follow");
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it does not follow"
+        );
         thread::sleep(Duration::from_millis(10));
     }
 }
 
 fn follow_events(agent: &Agent) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-    command.args(["events", "--follow", "--control"]).arg(agent.socket());
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    command
+        .args(["events", "--follow", "--control"])
+        .arg(agent.socket());
+    let child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     until_following(&child);
     child
 }
@@ -135,9 +168,11 @@ const FOLLOWERS: [&[&str]; 2] = [&["top"], &["events", "--follow"]];
 fn a_follower_ends_with_its_terminal() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     for arguments in FOLLOWERS {
-        for (what, session) in
-            [("hang-up", Session::Leader), ("hang-up, deaf", Session::Deaf), ("no session", Session::None)]
-        {
+        for (what, session) in [
+            ("hang-up", Session::Leader),
+            ("hang-up, deaf", Session::Deaf),
+            ("no session", Session::None),
+        ] {
             let AtTerminal { mut child, people } = at_terminal(&agent, arguments, session);
             drop(people);
             assert_ends(&format!("{arguments:?}, {what}"), &mut child);
@@ -164,7 +199,10 @@ fn a_view_that_nobody_reads_ends_at_a_signal() {
     // Every key redraws the screen, until the terminal holds no more and the view is blocked in a write.
     let start = Instant::now();
     while !blocked_in_write(&at.child) {
-        assert!(start.elapsed() < Duration::from_secs(30), "it is never blocked");
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it is never blocked"
+        );
         nix::unistd::write(&at.people, b"s").unwrap();
         thread::sleep(Duration::from_millis(20));
     }
@@ -205,11 +243,20 @@ fn a_follower_ends_with_whoever_reads_it() {
 fn a_follower_without_input_goes_on() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-    command.args(["events", "--follow", "--control"]).arg(agent.socket());
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    command
+        .args(["events", "--follow", "--control"])
+        .arg(agent.socket());
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     until_following(&child);
     thread::sleep(Duration::from_millis(500));
-    assert!(child.try_wait().unwrap().is_none(), "it ended though everything is there");
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "it ended though everything is there"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 }

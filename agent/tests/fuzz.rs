@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::limiter::{Costs, Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use common::limiter::{
+    Costs, Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket,
+};
 use common::packet::build::{Frame, MoreFragments};
 use common::packet::reply::Reply;
 use common::packet::{Bytes, Depth, Link, RareHeaders, Unparsed, parse};
@@ -23,12 +25,23 @@ type Fuzzer = fn(&mut Source);
 
 fn main() {
     let fuzzers: [(&str, Fuzzer); 4] = [
-        ("frames_of_any_bytes_are_parsed_without_reading_past_the_end", frame),
+        (
+            "frames_of_any_bytes_are_parsed_without_reading_past_the_end",
+            frame,
+        ),
         ("headers_in_any_order_hide_no_address", headers),
-        ("configs_of_any_text_are_errors_with_a_place_or_valid", config),
-        ("any_state_of_any_algorithm_decides_and_keeps_its_promises", state),
+        (
+            "configs_of_any_text_are_errors_with_a_place_or_valid",
+            config,
+        ),
+        (
+            "any_state_of_any_algorithm_decides_and_keeps_its_promises",
+            state,
+        ),
     ];
-    let seconds = std::env::var("WEIR_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("WEIR_FUZZ_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
     let share = seconds.map_or(DEFAULT, Duration::from_secs) / fuzzers.len() as u32;
     let trials = fuzzers.into_iter().map(|(name, fuzzer)| {
         Trial::test(name, move || {
@@ -54,23 +67,33 @@ impl Source {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        Self { runner: TestRunner::new_with_rng(Config::default(), rng), seed }
+        Self {
+            runner: TestRunner::new_with_rng(Config::default(), rng),
+            seed,
+        }
     }
 
     fn draw<S: Strategy>(&mut self, strategy: S) -> S::Value {
-        strategy.new_tree(&mut self.runner).unwrap_or_else(|reason| panic!("seed {}: {reason}", self.seed)).current()
+        strategy
+            .new_tree(&mut self.runner)
+            .unwrap_or_else(|reason| panic!("seed {}: {reason}", self.seed))
+            .current()
     }
 }
 
 /// Rounds until the time is over, or of one seed if `WEIR_FUZZ_SEED` names it.
 fn run(fuzzer: Fuzzer, time: Duration) -> u64 {
-    if let Some(seed) = std::env::var("WEIR_FUZZ_SEED").ok().and_then(|text| text.parse().ok()) {
+    if let Some(seed) = std::env::var("WEIR_FUZZ_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
         fuzzer(&mut Source::new(seed));
         return 1;
     }
     let start = Instant::now();
-    let first =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let first = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |time| time.as_nanos() as u64);
     let mut rounds = 0;
     while start.elapsed() < time || rounds == 0 {
         let seed = first.wrapping_add(rounds);
@@ -89,7 +112,12 @@ struct Watched<'a>(&'a [u8]);
 
 impl Watched<'_> {
     fn within<T>(&self, offset: usize, value: Option<T>) -> Option<T> {
-        assert_eq!(value.is_some(), offset + size_of::<T>() <= self.0.len(), "read at {offset} of {}", self.0.len());
+        assert_eq!(
+            value.is_some(),
+            offset + size_of::<T>() <= self.0.len(),
+            "read at {offset} of {}",
+            self.0.len()
+        );
         value
     }
 }
@@ -111,7 +139,10 @@ impl Bytes for Watched<'_> {
         self.0.len() as u32
     }
     fn forget(&self, offset: usize) -> usize {
-        assert!(offset <= common::packet::FURTHEST, "an offset of {offset} is forgotten");
+        assert!(
+            offset <= common::packet::FURTHEST,
+            "an offset of {offset} is forgotten"
+        );
         offset
     }
 }
@@ -119,16 +150,23 @@ impl Bytes for Watched<'_> {
 impl RareHeaders for Watched<'_> {}
 
 fn hides_its_transport(unparsed: Unparsed) -> bool {
-    matches!(unparsed, Unparsed::TruncatedTransport | Unparsed::TinyFragment | Unparsed::OverlappingFragment)
+    matches!(
+        unparsed,
+        Unparsed::TruncatedTransport | Unparsed::TinyFragment | Unparsed::OverlappingFragment
+    )
 }
 
 fn every_depth(frame: &[u8], link: Link) {
     let mut addresses = None;
     for depth in [Depth::Addresses, Depth::Ports, Depth::Requests] {
-        let parsed = parse(&Watched(frame), link, depth).map(|packet| (packet.source, packet.destination));
+        let parsed =
+            parse(&Watched(frame), link, depth).map(|packet| (packet.source, packet.destination));
         // A deeper look may refuse a packet that hides its ports or flags. It never changes whose packet it is.
         let is_refused = parsed.is_err_and(hides_its_transport);
-        assert!(is_refused || addresses.is_none_or(|known| known == parsed), "{link:?} {depth:?}: {frame:02x?}");
+        assert!(
+            is_refused || addresses.is_none_or(|known| known == parsed),
+            "{link:?} {depth:?}: {frame:02x?}"
+        );
         addresses = Some(parsed);
         if let Ok(packet) = parse(&Watched(frame), link, depth) {
             let words = Reply::EMPTY.clone().answer(&Watched(frame), &packet);
@@ -144,11 +182,18 @@ fn frame(source: &mut Source) {
         every_depth(&bytes, link);
     }
     // The same with a beginning that is one of IP, so that what lies behind it is looked at.
-    let (ethertype, version) =
-        source.draw(prop::sample::select(vec![(0x0800u16, 0x45u8), (0x86dd, 0x60), (0x8100, 0)]));
+    let (ethertype, version) = source.draw(prop::sample::select(vec![
+        (0x0800u16, 0x45u8),
+        (0x86dd, 0x60),
+        (0x8100, 0),
+    ]));
     if bytes.len() > 14 {
         bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
-        bytes[14] = if version == 0 { bytes[14] } else { version | bytes[14] & 0xf };
+        bytes[14] = if version == 0 {
+            bytes[14]
+        } else {
+            version | bytes[14] & 0xf
+        };
     }
     every_depth(&bytes, Link::Ethernet);
 }
@@ -161,13 +206,17 @@ fn headers(source: &mut Source) {
     let is_ipv6 = source.draw(any::<bool>());
     let mut is_fragment = false;
     let ip = if is_ipv6 {
-        let extensions =
-            source.draw(prop::collection::vec(prop::sample::select(vec![0u8, 43, 44, 51, 60, 135, 139, 140]), 0..10));
+        let extensions = source.draw(prop::collection::vec(
+            prop::sample::select(vec![0u8, 43, 44, 51, 60, 135, 139, 140]),
+            0..10,
+        ));
         is_fragment = extensions.contains(&44);
-        extensions.iter().fold(link.ipv6(address, [9; 16]), |frame, number| match number {
-            44 => frame.fragment(0, MoreFragments::Yes),
-            number => frame.extension(*number, &[0; 7]),
-        })
+        extensions
+            .iter()
+            .fold(link.ipv6(address, [9; 16]), |frame, number| match number {
+                44 => frame.fragment(0, MoreFragments::Yes),
+                number => frame.extension(*number, &[0; 7]),
+            })
     } else {
         let [a, b, c, d, ..] = address;
         link.ipv4_with_options([a, b, c, d], [9; 4], source.draw(0u8..=10))
@@ -187,7 +236,11 @@ fn headers(source: &mut Source) {
         Err(Unparsed::TinyFragment) if is_fragment => return every_depth(&bytes, Link::Ethernet),
         Err(unparsed) => panic!("{unparsed:?}: {bytes:02x?}"),
     };
-    let expected = if is_ipv6 { address.to_vec() } else { address[..4].to_vec() };
+    let expected = if is_ipv6 {
+        address.to_vec()
+    } else {
+        address[..4].to_vec()
+    };
     assert!(packet.source.octets().ends_with(&expected), "{bytes:02x?}");
     assert_eq!(usize::from(packet.network_offset), network);
     every_depth(&bytes, Link::Ethernet);
@@ -196,8 +249,12 @@ fn headers(source: &mut Source) {
     let whole = network + if is_ipv6 { 40 } else { 20 };
     match parse(&Watched(&bytes[..cut]), Link::Ethernet, Depth::Requests) {
         Ok(short) => assert!(cut >= whole && short.source == packet.source),
-        Err(Unparsed::TruncatedLink | Unparsed::TruncatedAddress) => assert!(cut < whole, "cut at {cut} of {whole}"),
-        Err(other) if hides_its_transport(other) => assert!(cut >= whole, "cut at {cut} of {whole}: {other:?}"),
+        Err(Unparsed::TruncatedLink | Unparsed::TruncatedAddress) => {
+            assert!(cut < whole, "cut at {cut} of {whole}")
+        }
+        Err(other) if hides_its_transport(other) => {
+            assert!(cut >= whole, "cut at {cut} of {whole}: {other:?}")
+        }
         Err(other) => panic!("cut at {cut}: {other:?}"),
     }
     let at = source.draw(0..bytes.len());
@@ -268,7 +325,10 @@ fn config(source: &mut Source) {
             assert!(!report.errors.is_empty(), "{text}");
             let count = text.lines().count().max(1);
             for error in &report.errors {
-                assert!(error.line >= 1 && error.line <= count + 1 && error.column >= 1, "{text}\n{error:?}");
+                assert!(
+                    error.line >= 1 && error.line <= count + 1 && error.column >= 1,
+                    "{text}\n{error:?}"
+                );
             }
             let _ = report.to_string();
         }
@@ -276,10 +336,20 @@ fn config(source: &mut Source) {
 }
 
 fn state(source: &mut Source) {
-    let rate = Rate { count: source.draw(1u64..100_000), per_nanoseconds: source.draw(1_000u64..100_000_000_000_000) };
+    let rate = Rate {
+        count: source.draw(1u64..100_000),
+        per_nanoseconds: source.draw(1_000u64..100_000_000_000_000),
+    };
     let burst = source.draw(1u64..100_000);
-    let scale = TickScale::for_longest_life(rate.nanoseconds_for(burst).max(2 * u128::from(rate.per_nanoseconds)));
-    let (state, odd, now) = (source.draw(any::<u64>()), source.draw(any::<u64>()), source.draw(any::<u64>()));
+    let scale = TickScale::for_longest_life(
+        rate.nanoseconds_for(burst)
+            .max(2 * u128::from(rate.per_nanoseconds)),
+    );
+    let (state, odd, now) = (
+        source.draw(any::<u64>()),
+        source.draw(any::<u64>()),
+        source.draw(any::<u64>()),
+    );
     let cost = source.draw(0u64..200_000);
     for costs in [Costs::Single, Costs::Many] {
         let bucket = TokenBucket::new(rate, burst, costs, scale);
@@ -290,25 +360,43 @@ fn state(source: &mut Source) {
             assert!(cost == 0 || is_alive(next, now));
             assert!(cost <= bucket.remaining(state, now));
         } else if let Some(wait) = bucket.wait(state, now, cost) {
-            assert!(wait > 0 && bucket.decide(state, now.wrapping_add(wait), cost) != Decision::Refuse);
+            assert!(
+                wait > 0 && bucket.decide(state, now.wrapping_add(wait), cost) != Decision::Refuse
+            );
         }
         let leaky = LeakyBucket(bucket);
         if let Decision::Pass(next) = leaky.decide(state, now, 1) {
             assert!(leaky.departure(next, 1).wrapping_sub(now) < bucket.tolerance.max(1));
         }
-        let _ = (bucket.decide(odd, now, cost), bucket.refund(odd, state, now, cost % (burst + 1)));
+        let _ = (
+            bucket.decide(odd, now, cost),
+            bucket.refund(odd, state, now, cost % (burst + 1)),
+        );
     }
     let fixed = FixedWindow::new(rate, scale);
     if let Decision::Pass(next) = fixed.decide(state, now, cost) {
         assert!(cost <= rate.count && is_alive(next, now));
     }
-    let _ = (fixed.remaining(state, now), fixed.wait(state, now, cost), fixed.refund(state, odd, cost));
+    let _ = (
+        fixed.remaining(state, now),
+        fixed.wait(state, now, cost),
+        fixed.refund(state, odd, cost),
+    );
     let sliding = SlidingWindow::new(rate, scale);
     if sliding.is_representable() {
-        let _ =
-            (sliding.step(state, odd, now, cost), sliding.remaining(state, odd, now), sliding.wait(state, odd, now, 1));
+        let _ = (
+            sliding.step(state, odd, now, cost),
+            sliding.remaining(state, odd, now),
+            sliding.wait(state, odd, now, 1),
+        );
     }
-    let log = SlidingLog::new(Rate { count: rate.count.min(1_024), ..rate }, scale);
+    let log = SlidingLog::new(
+        Rate {
+            count: rate.count.min(1_024),
+            ..rate
+        },
+        scale,
+    );
     for ahead in 0..log.most.min(4) {
         assert!(log.place(state, ahead) < log.most);
     }

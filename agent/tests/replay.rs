@@ -42,8 +42,13 @@ impl Folder {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-        command.current_dir(self.0.path()).env_remove("WEIR_CONFIG").env_remove("WEIR_CONTROL");
-        command.args(["replay", "--config", "limits.toml"]).args(arguments);
+        command
+            .current_dir(self.0.path())
+            .env_remove("WEIR_CONFIG")
+            .env_remove("WEIR_CONTROL");
+        command
+            .args(["replay", "--config", "limits.toml"])
+            .args(arguments);
         command
     }
 
@@ -55,18 +60,26 @@ impl Folder {
     fn report(&self, arguments: &[&str]) -> (Value, i32) {
         let output = self.run(&[arguments, &["--json"]].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let report = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {said}"));
         (report, output.status.code().unwrap())
     }
 }
 
 /// A pcap of packets: milliseconds after the start, and the frame.
 fn pcap(packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
-    let mut bytes: Vec<u8> =
-        [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut bytes: Vec<u8> = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
     for (milliseconds, frame) in packets {
         let (seconds, fraction) = (START + milliseconds / 1_000, milliseconds % 1_000 * 1_000);
-        for word in [seconds as u32, fraction as u32, frame.len() as u32, frame.len() as u32] {
+        for word in [
+            seconds as u32,
+            fraction as u32,
+            frame.len() as u32,
+            frame.len() as u32,
+        ] {
             bytes.extend(word.to_le_bytes());
         }
         bytes.extend(frame);
@@ -75,7 +88,10 @@ fn pcap(packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
 }
 
 fn udp(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
-    Frame::ethernet().ipv4(from, to).udp(4_000, 53, &[7; 18]).build()
+    Frame::ethernet()
+        .ipv4(from, to)
+        .udp(4_000, 53, &[7; 18])
+        .build()
 }
 
 /// Ten seconds: one source at 5/s, one at 100/s, a payer at 100/s.
@@ -84,7 +100,10 @@ fn traffic() -> Vec<(u64, Vec<u8>)> {
         .flat_map(|nth| {
             let at = nth * 10;
             let polite = (nth % 20 == 0).then(|| (at, udp([10, 0, 0, 1], HOST)));
-            polite.into_iter().chain([(at, udp([10, 0, 0, 2], HOST)), (at, udp([10, 0, 1, 1], HOST))])
+            polite.into_iter().chain([
+                (at, udp([10, 0, 0, 2], HOST)),
+                (at, udp([10, 0, 1, 1], HOST)),
+            ])
         })
         .collect()
 }
@@ -100,20 +119,35 @@ fn a_class_of_a_network_has_its_prefixes_and_a_bad_database_is_an_error() {
     folder.write("day.pcap", &pcap(&traffic()));
     let database = folder.path("asn.mmdb");
     let text = LIMITS.replace("sources = [\"10.0.1.0/24\"]", "asn = [64500]");
-    folder.write("limits.toml", format!("[geo]\nasn = {database:?}\n{text}").as_bytes());
+    folder.write(
+        "limits.toml",
+        format!("[geo]\nasn = {database:?}\n{text}").as_bytes(),
+    );
     let output = folder.run(&["day.pcap"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("[geo] asn: reading ") && said.contains("put a database in MaxMind's format there"),
+        said.contains("[geo] asn: reading ")
+            && said.contains("put a database in MaxMind's format there"),
         "{said}"
     );
-    folder.write("asn.mmdb", &Mmdb::new(4, 28).with("10.0.1.0/24", asn(64500)).bytes());
+    folder.write(
+        "asn.mmdb",
+        &Mmdb::new(4, 28).with("10.0.1.0/24", asn(64500)).bytes(),
+    );
     let (report, status) = folder.report(&["day.pcap"]);
     assert_eq!(status, 0, "{report}");
-    let classes = limit(&report, "packets")["classes"].as_array().unwrap().clone();
-    let passed = |class: &str| classes.iter().find(|row| row["class"] == class).unwrap()["passed"]["packets"].as_u64();
-    assert_eq!((passed("default"), passed("payer")), (Some(50 + 109), Some(329)));
+    let classes = limit(&report, "packets")["classes"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let passed = |class: &str| {
+        classes.iter().find(|row| row["class"] == class).unwrap()["passed"]["packets"].as_u64()
+    };
+    assert_eq!(
+        (passed("default"), passed("payer")),
+        (Some(50 + 109), Some(329))
+    );
 }
 
 #[test]
@@ -129,19 +163,33 @@ fn each_limit_class_and_source_has_what_the_definition_allows() {
     // A burst of ten, and ten a second for 9.99 s: 109. The payer has a burst of thirty and thirty a second: 329.
     let passed = |class: &str| {
         let classes = packets["classes"].as_array().unwrap();
-        classes.iter().find(|row| row["class"] == class).unwrap()["passed"]["packets"].as_u64().unwrap()
+        classes.iter().find(|row| row["class"] == class).unwrap()["passed"]["packets"]
+            .as_u64()
+            .unwrap()
     };
     assert_eq!((passed("default"), passed("payer")), (50 + 109, 329));
     assert_eq!(packets["passed"]["packets"], 50 + 109 + 329);
     assert_eq!(packets["throttled"]["packets"], 1_000 - 109 + 1_000 - 329);
     let timeline = &packets["timeline"];
     assert_eq!(timeline["step_seconds"], 1);
-    let sum = |what: &str| timeline[what].as_array().unwrap().iter().map(|step| step.as_u64().unwrap()).sum::<u64>();
+    let sum = |what: &str| {
+        timeline[what]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|step| step.as_u64().unwrap())
+            .sum::<u64>()
+    };
     assert_eq!((sum("passed"), sum("throttled")), (488, 1_562));
     let sources = report["configs"][0]["sources"].as_array().unwrap();
     let refused: Vec<_> = sources
         .iter()
-        .map(|row| (row["source"].as_str().unwrap(), row["throttled_packets"].as_u64().unwrap()))
+        .map(|row| {
+            (
+                row["source"].as_str().unwrap(),
+                row["throttled_packets"].as_u64().unwrap(),
+            )
+        })
         .collect();
     assert_eq!(refused, [("10.0.0.2", 891), ("10.0.1.1", 671)]);
     assert_eq!(sources[0]["peak_per_second"], 90);
@@ -149,9 +197,13 @@ fn each_limit_class_and_source_has_what_the_definition_allows() {
 
     let output = folder.run(&["day.pcap"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for words in
-        ["2,050 packets from 2023-11-14T22:13:20Z in 10.0 s", "class payer", "10.0.0.2", "76.20 %", "--local PREFIX"]
-    {
+    for words in [
+        "2,050 packets from 2023-11-14T22:13:20Z in 10.0 s",
+        "class payer",
+        "10.0.0.2",
+        "76.20 %",
+        "--local PREFIX",
+    ] {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
 }
@@ -159,12 +211,21 @@ fn each_limit_class_and_source_has_what_the_definition_allows() {
 #[test]
 fn directions_come_from_the_addresses() {
     let folder = Folder::new();
-    let both: Vec<_> =
-        (0..100).flat_map(|nth| [(nth, udp([10, 0, 0, 9], HOST)), (nth, udp(HOST, [10, 0, 0, 9]))]).collect();
+    let both: Vec<_> = (0..100)
+        .flat_map(|nth| {
+            [
+                (nth, udp([10, 0, 0, 9], HOST)),
+                (nth, udp(HOST, [10, 0, 0, 9])),
+            ]
+        })
+        .collect();
     folder.write("both.pcap", &pcap(&both));
     let (report, _) = folder.report(&["both.pcap", "--local", "192.0.2.0/24"]);
     let config = &report["configs"][0];
-    assert_eq!((&config["ingress_packets"], &config["egress_packets"]), (&100.into(), &100.into()));
+    assert_eq!(
+        (&config["ingress_packets"], &config["egress_packets"]),
+        (&100.into(), &100.into())
+    );
     assert_eq!(report["undirected_packets"], 0);
     assert_eq!(limit(&report, "packets")["passed"]["packets"], 10);
     assert_eq!(limit(&report, "replies")["passed"]["packets"], 5);
@@ -181,18 +242,28 @@ fn directions_come_from_the_addresses() {
 fn two_configs_are_compared_packet_by_packet() {
     let folder = Folder::new();
     folder.write("day.pcap", &pcap(&traffic()));
-    folder.write("next.toml", LIMITS.replace("rate = \"10/s\"\nburst = 10", "rate = \"20/s\"\nburst = 20").as_bytes());
+    folder.write(
+        "next.toml",
+        LIMITS
+            .replace("rate = \"10/s\"\nburst = 10", "rate = \"20/s\"\nburst = 20")
+            .as_bytes(),
+    );
     let (report, status) = folder.report(&["day.pcap", "--compare", "next.toml"]);
     assert_eq!(status, 0);
     let comparison = &report["comparison"];
     let of = |field: &str| comparison[field].as_u64().unwrap();
-    let sum = of("both_pass") + of("both_refuse") + of("only_first_refuses") + of("only_second_refuses");
+    let sum =
+        of("both_pass") + of("both_refuse") + of("only_first_refuses") + of("only_second_refuses");
     assert_eq!(sum, 2_050);
     // 219 instead of 109, and 659 instead of 329.
-    assert_eq!((of("only_first_refuses"), of("only_second_refuses")), (110 + 330, 0));
+    assert_eq!(
+        (of("only_first_refuses"), of("only_second_refuses")),
+        (110 + 330, 0)
+    );
     assert_eq!(comparison["first_sources"][0]["source"], "10.0.1.1");
     assert_eq!(report["configs"].as_array().unwrap().len(), 2);
-    let text = String::from_utf8(folder.run(&["day.pcap", "--compare", "next.toml"]).stdout).unwrap();
+    let text =
+        String::from_utf8(folder.run(&["day.pcap", "--compare", "next.toml"]).stdout).unwrap();
     for words in ["only limits.toml refuses", "-440", "limit: refused by"] {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
@@ -208,12 +279,19 @@ fn captures_are_merged_by_time_and_standard_input_and_pipes_are_read() {
     let packets = traffic();
     folder.write("whole.pcap", &pcap(&packets));
     let part = |rest: usize| {
-        let part: Vec<_> =
-            packets.iter().enumerate().filter(|(nth, _)| nth % 2 == rest).map(|(_, packet)| packet.clone()).collect();
+        let part: Vec<_> = packets
+            .iter()
+            .enumerate()
+            .filter(|(nth, _)| nth % 2 == rest)
+            .map(|(_, packet)| packet.clone())
+            .collect();
         pcap(&part)
     };
     let (one, other) = (part(0), part(1));
-    folder.write("other.pcap.zst", &zstd::encode_all(other.as_slice(), 1).unwrap());
+    folder.write(
+        "other.pcap.zst",
+        &zstd::encode_all(other.as_slice(), 1).unwrap(),
+    );
     let (whole, _) = folder.report(&["whole.pcap"]);
     let same = |report: &Value| {
         assert_eq!(report["configs"], whole["configs"]);
@@ -248,8 +326,18 @@ fn what_cannot_be_read_is_an_error_and_the_rest_is_reported() {
     folder.write("whole.pcap", &bytes);
     folder.write("cut.pcap", &bytes[..bytes.len() / 2]);
     folder.write("empty.pcap", b"");
-    folder.write("text.pcap", b"tcpdump: listening on eth0, and no capture at all");
-    let (report, status) = folder.report(&["whole.pcap", "empty.pcap", "cut.pcap", "missing.pcap", "text.pcap", "."]);
+    folder.write(
+        "text.pcap",
+        b"tcpdump: listening on eth0, and no capture at all",
+    );
+    let (report, status) = folder.report(&[
+        "whole.pcap",
+        "empty.pcap",
+        "cut.pcap",
+        "missing.pcap",
+        "text.pcap",
+        ".",
+    ]);
     assert_eq!(status, 1);
     let captures = report["captures"].as_array().unwrap();
     let error = |nth: usize| captures[nth]["error"].as_str().unwrap_or("").to_owned();
@@ -264,7 +352,10 @@ fn what_cannot_be_read_is_an_error_and_the_rest_is_reported() {
         assert!(error(nth).contains(words), "{}", error(nth));
     }
     assert!(captures[2]["packets"].as_u64().unwrap() > 1_000);
-    assert_eq!(report["packets"], 2_050 + captures[2]["packets"].as_u64().unwrap());
+    assert_eq!(
+        report["packets"],
+        2_050 + captures[2]["packets"].as_u64().unwrap()
+    );
     // Each on standard error, once.
     let said = String::from_utf8(folder.run(&["empty.pcap", "text.pcap"]).stderr).unwrap();
     assert_eq!(said.matches("error: ").count(), 2, "{said}");
@@ -279,7 +370,10 @@ fn wrong_usage_and_configs_end_with_2() {
     folder.write("none.toml", b"[agent]\nallow_empty = true\n");
     for (arguments, words) in [
         (&["whole.pcap", "--compare", "bad.toml"][..], "rate"),
-        (&["whole.pcap", "--compare", "none.toml"], "nothing to replay"),
+        (
+            &["whole.pcap", "--compare", "none.toml"],
+            "nothing to replay",
+        ),
         (&["whole.pcap", "--compare", "missing.toml"], "missing.toml"),
         (&[], "CAPTURE"),
     ] {
@@ -294,7 +388,10 @@ fn wrong_usage_and_configs_end_with_2() {
 #[test]
 fn packets_that_were_cut_are_told_from_malformed_ones() {
     let folder = Folder::new();
-    let limits = LIMITS.replace("burst = 10\n", "burst = 10\nports = [53]\nprotocol = \"udp\"\n");
+    let limits = LIMITS.replace(
+        "burst = 10\n",
+        "burst = 10\nports = [53]\nprotocol = \"udp\"\n",
+    );
     folder.write("limits.toml", limits.as_bytes());
     // The first is cut by the capture within its ports, the second on the wire.
     let frame = udp([10, 0, 0, 1], HOST);
@@ -314,14 +411,27 @@ fn packets_that_were_cut_are_told_from_malformed_ones() {
     assert_eq!(config["bypass"]["malformed"], 1);
     assert_eq!(limit(&report, "packets")["passed"]["packets"], 1);
     let note = report["notes"][0].as_str().unwrap();
-    assert!(note.starts_with("1 packet not evaluated") && note.contains("tcpdump -s 128"), "{report}");
+    assert!(
+        note.starts_with("1 packet not evaluated") && note.contains("tcpdump -s 128"),
+        "{report}"
+    );
 }
 
 #[test]
 fn memory_is_that_of_max_sources_and_not_of_the_capture() {
     let folder = Folder::new();
-    folder.write("limits.toml", LIMITS.replace("[agent]\n", "[agent]\nmax_sources = 10_000\n").as_bytes());
-    let mut child = folder.command(&["-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    folder.write(
+        "limits.toml",
+        LIMITS
+            .replace("[agent]\n", "[agent]\nmax_sources = 10_000\n")
+            .as_bytes(),
+    );
+    let mut child = folder
+        .command(&["-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut input = child.stdin.take().unwrap();
     let process = child.id();
     // The most that has been resident since the program began.
@@ -338,7 +448,9 @@ fn memory_is_that_of_max_sources_and_not_of_the_capture() {
                 })
                 .collect();
             let bytes = pcap(&packets);
-            input.write_all(if chunk[0] == 0 { &bytes } else { &bytes[24..] }).unwrap();
+            input
+                .write_all(if chunk[0] == 0 { &bytes } else { &bytes[24..] })
+                .unwrap();
         }
     };
     send(0, 20_000);
@@ -350,8 +462,14 @@ fn memory_is_that_of_max_sources_and_not_of_the_capture() {
     assert!(output.status.success());
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["packets"], 150_000 * 12);
-    assert!(report["configs"][0]["sources_error"].as_u64().unwrap() > 0, "more sources than are remembered");
-    assert!(large < small + (8 << 20), "{small} bytes after 20,000 sources, {large} after 150,000");
+    assert!(
+        report["configs"][0]["sources_error"].as_u64().unwrap() > 0,
+        "more sources than are remembered"
+    );
+    assert!(
+        large < small + (8 << 20),
+        "{small} bytes after 20,000 sources, {large} after 150,000"
+    );
 }
 
 /// A pcapng with an interface for each name, and packets: milliseconds, interface and frame.
@@ -361,7 +479,12 @@ fn pcapng(names: &[&str], packets: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
         let length = (12 + body.len() as u32).to_le_bytes();
         [&kind.to_le_bytes()[..], &length, &body, &length].concat()
     };
-    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let words = |words: &[u32]| {
+        words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
     let mut bytes = block(0x0a0d_0d0a, words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));
     for name in names {
         // The link type, and the option `if_name`.
@@ -369,11 +492,24 @@ fn pcapng(names: &[&str], packets: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
         body.extend(name.as_bytes());
         body.resize(body.len().next_multiple_of(4), 0);
         body.extend([0; 4]);
-        bytes.extend(block(1, if name.is_empty() { words(&[1, 262_144]) } else { body }));
+        bytes.extend(block(
+            1,
+            if name.is_empty() {
+                words(&[1, 262_144])
+            } else {
+                body
+            },
+        ));
     }
     for (milliseconds, interface, frame) in packets {
         let time = (START * 1_000 + milliseconds) * 1_000;
-        let mut body = words(&[*interface, (time >> 32) as u32, time as u32, frame.len() as u32, frame.len() as u32]);
+        let mut body = words(&[
+            *interface,
+            (time >> 32) as u32,
+            time as u32,
+            frame.len() as u32,
+            frame.len() as u32,
+        ]);
         body.extend(frame);
         bytes.extend(block(6, body));
     }
@@ -383,35 +519,59 @@ fn pcapng(names: &[&str], packets: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
 #[test]
 fn limits_for_some_sources_and_interfaces_apply_as_in_the_kernel() {
     let folder = Folder::new();
-    let table = |name: &str, rest: &str| format!("[[limit]]\nname = {name:?}\nrate = \"5/h\"\n{rest}\n");
+    let table =
+        |name: &str, rest: &str| format!("[[limit]]\nname = {name:?}\nrate = \"5/h\"\n{rest}\n");
     let text = "[agent]\ninterfaces = [\"eth0\", \"wg*\"]\n".to_owned()
         + &table("some", "sources = [\"10.0.0.0/24\", \"!10.0.0.2\"]")
         + &table("tunnels", "interfaces = [\"wg*\"]\nburst = 8")
         + &table("all", "burst = 50");
     folder.write("limits.toml", text.as_bytes());
-    let packets: Vec<_> =
-        (0..60).map(|nth| (nth, (nth % 3) as u32, udp([10, 0, 0, 1 + (nth / 3 % 2) as u8], HOST))).collect();
+    let packets: Vec<_> = (0..60)
+        .map(|nth| {
+            (
+                nth,
+                (nth % 3) as u32,
+                udp([10, 0, 0, 1 + (nth / 3 % 2) as u8], HOST),
+            )
+        })
+        .collect();
     folder.write("named.pcapng", &pcapng(&["eth0", "wg1", ""], &packets));
     let counts = |report: &Value| {
         ["some", "tunnels", "all"].map(|name| {
             let limit = limit(report, name);
-            (limit["passed"]["packets"].as_u64().unwrap(), limit["throttled"]["packets"].as_u64().unwrap())
+            (
+                limit["passed"]["packets"].as_u64().unwrap(),
+                limit["throttled"]["packets"].as_u64().unwrap(),
+            )
         })
     };
     let (report, status) = folder.report(&["named.pcapng"]);
     assert_eq!(status, 0, "{report}");
     // 30 of 10.0.0.1, of which 5 pass; of 10.0.0.2 on eth0 and the one without a name 20, and on wg1 8.
     let of_tunnels = counts(&report)[1];
-    assert_eq!((counts(&report)[0], counts(&report)[2]), ((5, 25), (33, 0)), "{report}");
+    assert_eq!(
+        (counts(&report)[0], counts(&report)[2]),
+        ((5, 25), (33, 0)),
+        "{report}"
+    );
     assert_eq!(of_tunnels.1, 2, "{report}");
     let note = "20 packets evaluated without the limits that have interfaces: the capture does not name theirs; name it \
                 with --interface NAME";
-    assert!(report["notes"].as_array().unwrap().contains(&note.into()), "{report}");
+    assert!(
+        report["notes"].as_array().unwrap().contains(&note.into()),
+        "{report}"
+    );
     // With a name for what has none.
     let (report, _) = folder.report(&["named.pcapng", "--interface", "wg7"]);
     assert_eq!(counts(&report)[1].1, 12, "{report}");
-    assert!(!report["notes"].to_string().contains("--interface"), "{report}");
-    let frames: Vec<_> = packets.into_iter().map(|(at, _, frame)| (at, frame)).collect();
+    assert!(
+        !report["notes"].to_string().contains("--interface"),
+        "{report}"
+    );
+    let frames: Vec<_> = packets
+        .into_iter()
+        .map(|(at, _, frame)| (at, frame))
+        .collect();
     folder.write("plain.pcap", &pcap(&frames));
     let (report, _) = folder.report(&["plain.pcap", "--interface", "eth0"]);
     assert_eq!(counts(&report), [(5, 25), (0, 0), (35, 0)], "{report}");
@@ -427,7 +587,10 @@ fn a_page_has_the_report_and_the_text_stays() {
     folder.write("day.pcap", &pcap(&traffic()));
     let without = folder.run(&["day.pcap"]);
     let with = folder.run(&["day.pcap", "--html", "page.html"]);
-    assert_eq!((with.status.code(), text(&with.stdout)), (Some(0), text(&without.stdout)));
+    assert_eq!(
+        (with.status.code(), text(&with.stdout)),
+        (Some(0), text(&without.stdout))
+    );
     let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
     for part in [
         "<title>Replay of day.pcap</title>",
@@ -441,12 +604,25 @@ fn a_page_has_the_report_and_the_text_stays() {
     }
     // Standard output has the page instead of the text.
     let printed = folder.run(&["day.pcap", "--html", "-"]);
-    assert_eq!((printed.status.code(), text(&printed.stdout)), (Some(0), page));
+    assert_eq!(
+        (printed.status.code(), text(&printed.stdout)),
+        (Some(0), page)
+    );
     // A disk that is full at the end leaves the text.
     let full = folder.run(&["day.pcap", "--html", "/dev/full"]);
-    assert_eq!((full.status.code(), text(&full.stdout)), (Some(1), text(&without.stdout)));
-    assert!(text(&full.stderr).contains("cannot write \"/dev/full\": No space left"), "{}", text(&full.stderr));
-    let names: Vec<_> = std::fs::read_dir(folder.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(
+        (full.status.code(), text(&full.stdout)),
+        (Some(1), text(&without.stdout))
+    );
+    assert!(
+        text(&full.stderr).contains("cannot write \"/dev/full\": No space left"),
+        "{}",
+        text(&full.stderr)
+    );
+    let names: Vec<_> = std::fs::read_dir(folder.0.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names.len(), 3, "nothing else is left: {names:?}");
 }
 
@@ -454,15 +630,24 @@ fn a_page_has_the_report_and_the_text_stays() {
 #[test]
 fn a_page_has_neither_markup_from_names_nor_secrets() {
     let folder = Folder::new();
-    let limits = LIMITS
-        .replace("name = \"packets\"", "name = \"<script>alert(1)</script>\" # ]]> </pre><script>alert(2)</script>");
+    let limits = LIMITS.replace(
+        "name = \"packets\"",
+        "name = \"<script>alert(1)</script>\" # ]]> </pre><script>alert(2)</script>",
+    );
     let secret = "[cluster]\nstore = \"redis://:classified@127.0.0.1\"\n";
     folder.write("limits.toml", format!("{secret}{limits}").as_bytes());
     folder.write("<img src=x onerror=alert(3)>.pcap", &pcap(&traffic()));
     let output = folder.run(&["<img src=x onerror=alert(3)>.pcap", "--html", "page.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
-    assert_eq!((page.matches("<script>").count(), page.matches("<img").count()), (1, 0), "{page}");
+    assert_eq!(
+        (
+            page.matches("<script>").count(),
+            page.matches("<img").count()
+        ),
+        (1, 0),
+        "{page}"
+    );
     for part in [
         "&lt;script&gt;alert(1)",
         "]]&gt; &lt;/pre&gt;&lt;script&gt;alert(2)",
@@ -470,7 +655,10 @@ fn a_page_has_neither_markup_from_names_nor_secrets() {
     ] {
         assert!(page.contains(part), "no {part:?} in {page}");
     }
-    assert!(!page.contains("classified") && !page.contains("redis://"), "{page}");
+    assert!(
+        !page.contains("classified") && !page.contains("redis://"),
+        "{page}"
+    );
 }
 
 /// The table has room for a thousand sources; all others are refused, each as a source of its own.
@@ -480,13 +668,23 @@ fn the_page_of_a_million_sources_is_small() {
     let config = "[agent]\ninterfaces = [\"lo\"]\nmax_sources = 1000\n\
         [[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 1\non_full = \"throttle\"\n";
     folder.write("limits.toml", config.as_bytes());
-    let packets: Vec<(u64, Vec<u8>)> =
-        (0..1_000_000u32).map(|nth| (u64::from(nth) * 10, udp((0x0a00_0000 + nth).to_be_bytes(), HOST))).collect();
+    let packets: Vec<(u64, Vec<u8>)> = (0..1_000_000u32)
+        .map(|nth| {
+            (
+                u64::from(nth) * 10,
+                udp((0x0a00_0000 + nth).to_be_bytes(), HOST),
+            )
+        })
+        .collect();
     folder.write("day.pcap", &pcap(&packets));
     let output = folder.run(&["day.pcap", "--html", "page.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
-    assert!(page.contains("<dt>packets</dt><dd>1,000,000</dd>"), "{}", &page[..20_000.min(page.len())]);
+    assert!(
+        page.contains("<dt>packets</dt><dd>1,000,000</dd>"),
+        "{}",
+        &page[..20_000.min(page.len())]
+    );
     println!("{} bytes", page.len());
     assert!(page.len() < 100_000, "{} bytes", page.len());
 }

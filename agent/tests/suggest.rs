@@ -51,21 +51,34 @@ impl Refused {
 
 fn seeds() -> Vec<u64> {
     let held_out = || HELD_OUT[..if is_long() { 2 } else { 1 }].to_vec();
-    std::env::var("WEIR_SUGGEST_SEEDS")
-        .map_or_else(|_| held_out(), |seeds| seeds.split(',').map(|seed| seed.parse().unwrap()).collect())
+    std::env::var("WEIR_SUGGEST_SEEDS").map_or_else(
+        |_| held_out(),
+        |seeds| seeds.split(',').map(|seed| seed.parse().unwrap()).collect(),
+    )
 }
 
 /// The decision on a capture, and the config as it would be enforced.
 fn suggested(capture: &Path) -> (Decision, String) {
-    let traffic = summarise(&[capture.to_owned()], InterfaceNames::default(), &Local::default(), |_| {}).traffic;
+    let traffic = summarise(
+        &[capture.to_owned()],
+        InterfaceNames::default(),
+        &Local::default(),
+        |_| {},
+    )
+    .traffic;
     let decision = decide(&traffic).unwrap_or_else(|error| panic!("{error}"));
     let text = limits_toml(&traffic, &decision, &["lo".to_owned()], Err(READ_ONCE));
-    (decision, text.replace("mode = \"observe\"", "mode = \"enforce\""))
+    (
+        decision,
+        text.replace("mode = \"observe\"", "mode = \"enforce\""),
+    )
 }
 
 /// Enforces a config over a mixture.
 fn enforced(config: &str, mixture: &Mixture, capture: &Path) -> Refused {
-    let config = config::parse(Path::new("limits.toml"), config).unwrap_or_else(|report| panic!("{report}")).config;
+    let config = config::parse(Path::new("limits.toml"), config)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config;
     let plan = plan(&config).unwrap();
     let mut memory = TableMemory::new(&plan.ingress.settings);
     let mut evaluation = Evaluation::new(&config, &plan, memory.table());
@@ -78,7 +91,9 @@ fn enforced(config: &str, mixture: &Mixture, capture: &Path) -> Refused {
         assert!(capture.advance(&mut names).unwrap());
         let packet = capture.packet().unwrap();
         let now = packet.nanoseconds.unwrap();
-        let verdict = evaluation.evaluate(&packet, common::packet::Direction::Ingress, now, now).verdict;
+        let verdict = evaluation
+            .evaluate(&packet, common::packet::Direction::Ingress, now, now)
+            .verdict;
         let mut is_refused = verdict != Verdict::Pass;
         let connection = (event.source, event.port);
         if event.is_syn {
@@ -100,7 +115,11 @@ fn enforced(config: &str, mixture: &Mixture, capture: &Path) -> Refused {
 }
 
 /// The packets that the config for one day refuses on that day and on another.
-fn two_days(name: &str, seed: u64, make: impl Fn(&mut Random) -> Mixture) -> (Decision, String, [Refused; 2]) {
+fn two_days(
+    name: &str,
+    seed: u64,
+    make: impl Fn(&mut Random) -> Mixture,
+) -> (Decision, String, [Refused; 2]) {
     let folder = tempfile::tempdir().unwrap();
     let days = [seed, seed + 10_000].map(|seed| {
         let path = folder.path().join(format!("{seed}.pcap"));
@@ -130,23 +149,37 @@ fn holds(name: &str, make: impl Fn(&mut Random) -> Mixture) {
     for seed in seeds() {
         let (_, config, days) = two_days(name, seed, &make);
         for refused in days {
-            assert!(refused.polite() < 0.001, "{name}, seed {seed}: {refused:?}\n{config}");
-            assert!(refused.attack.1 == 0 || refused.attack() >= 0.95, "{name}, seed {seed}: {refused:?}\n{config}");
+            assert!(
+                refused.polite() < 0.001,
+                "{name}, seed {seed}: {refused:?}\n{config}"
+            );
+            assert!(
+                refused.attack.1 == 0 || refused.attack() >= 0.95,
+                "{name}, seed {seed}: {refused:?}\n{config}"
+            );
         }
     }
 }
 
 fn web(random: &mut Random) -> Mixture {
-    Mixture::default().web_clients(random, 1_100).nats(random, &[60, 150, 400]).crawlers(random, &[0.5, 2.0])
+    Mixture::default()
+        .web_clients(random, 1_100)
+        .nats(random, &[60, 150, 400])
+        .crawlers(random, &[0.5, 2.0])
 }
 
 /// Fewer clients than the attack has sources.
 fn few_clients(random: &mut Random) -> Mixture {
-    Mixture::default().web_clients(random, 400).nats(random, &[60, 150]).crawlers(random, &[0.5])
+    Mixture::default()
+        .web_clients(random, 400)
+        .nats(random, &[60, 150])
+        .crawlers(random, &[0.5])
 }
 
 fn dns(random: &mut Random) -> Mixture {
-    Mixture::default().dns_clients(random, 1_500).resolvers(random, &[3.0, 8.0, 12.0])
+    Mixture::default()
+        .dns_clients(random, 1_500)
+        .resolvers(random, &[3.0, 8.0, 12.0])
 }
 
 #[test]
@@ -156,17 +189,23 @@ fn web_clients_networks_and_crawlers_alone_are_not_refused() {
 
 #[test]
 fn a_syn_flood_is_refused() {
-    holds("SYN flood", |random| web(random).syn_flood(random, 60, (50.0, 200.0), 1_200.0, 30.0));
+    holds("SYN flood", |random| {
+        web(random).syn_flood(random, 60, (50.0, 200.0), 1_200.0, 30.0)
+    });
 }
 
 #[test]
 fn a_slow_flood_below_the_busiest_second_of_clients_is_refused() {
-    holds("slow flood", |random| web(random).slow_flood(random, 15, (8.0, 14.0), 900.0, 600.0));
+    holds("slow flood", |random| {
+        web(random).slow_flood(random, 15, (8.0, 14.0), 900.0, 600.0)
+    });
 }
 
 #[test]
 fn an_attack_from_the_first_packet_to_the_last_is_refused() {
-    holds("SYN flood, whole", |random| web(random).syn_flood(random, 8, (15.0, 30.0), 0.0, SPAN));
+    holds("SYN flood, whole", |random| {
+        web(random).syn_flood(random, 8, (15.0, 30.0), 0.0, SPAN)
+    });
 }
 
 #[test]
@@ -178,7 +217,9 @@ fn an_attack_of_most_sources_and_packets_is_refused() {
 
 #[test]
 fn dns_amplification_is_refused() {
-    holds("DNS amplification", |random| dns(random).amplification(random, 20, (80.0, 200.0), 600.0, 100.0));
+    holds("DNS amplification", |random| {
+        dns(random).amplification(random, 20, (80.0, 200.0), 600.0, 100.0)
+    });
 }
 
 /// A flood of which each source sends one SYN cannot be told from new clients. That is said, no limit by source is loosened for
@@ -190,10 +231,18 @@ fn a_syn_flood_from_made_up_sources_is_reported_as_what_no_limit_by_source_refus
         let (decision, config, days) = two_days("made-up sources", seed, make);
         for refused in days {
             assert!(refused.polite() < 0.001, "{refused:?}");
-            assert!(refused.attack() < 0.01, "nothing tells one from the other: {refused:?}");
+            assert!(
+                refused.attack() < 0.01,
+                "nothing tells one from the other: {refused:?}"
+            );
         }
-        let [together] = decision.together.as_slice() else { panic!("{decision:?}") };
-        let said = format!("refuses {:.1} % of all new connections", together.refused_share * 100.0);
+        let [together] = decision.together.as_slice() else {
+            panic!("{decision:?}")
+        };
+        let said = format!(
+            "refuses {:.1} % of all new connections",
+            together.refused_share * 100.0
+        );
         assert!(unbroken(&config).contains(&said), "{config}");
         // The limits are those without the flood.
         let folder = tempfile::tempdir().unwrap();
@@ -202,14 +251,21 @@ fn a_syn_flood_from_made_up_sources_is_reported_as_what_no_limit_by_source_refus
         quiet.write(&path);
         let (without, _) = suggested(&path);
         let rates = |decision: &Decision| -> Vec<_> {
-            decision.limits.iter().map(|limit| (limit.name(), limit.rate, limit.burst)).collect()
+            decision
+                .limits
+                .iter()
+                .map(|limit| (limit.name(), limit.rate, limit.burst))
+                .collect()
         };
         assert_eq!(rates(&decision), rates(&without));
         assert!(without.together.is_empty(), "{without:?}");
         // Enabled, the limit refuses what it says.
         let (commented, of_limit) = config.split_once("#[[limit]]").unwrap();
-        let limit: String =
-            of_limit.lines().map(|line| line.trim_start_matches('#').to_owned() + "\n").take(8).collect();
+        let limit: String = of_limit
+            .lines()
+            .map(|line| line.trim_start_matches('#').to_owned() + "\n")
+            .take(8)
+            .collect();
         let enabled = format!("{commented}[[limit]]{limit}");
         let mixture = make(&mut Random::new(seed)).sorted();
         mixture.write(&path);
@@ -220,7 +276,10 @@ fn a_syn_flood_from_made_up_sources_is_reported_as_what_no_limit_by_source_refus
             refused.attack() * 100.0
         );
         assert!(refused.attack() >= 0.95, "{refused:?}\n{enabled}");
-        assert!(refused.attack() > together.refused_share - 0.02, "{refused:?}");
+        assert!(
+            refused.attack() > together.refused_share - 0.02,
+            "{refused:?}"
+        );
     }
 }
 
@@ -230,12 +289,25 @@ fn a_syn_flood_from_made_up_sources_is_reported_as_what_no_limit_by_source_refus
 fn a_crowd_that_is_busy_all_the_time_gets_no_class() {
     let folder = Folder::new();
     let random = &mut Random::new(12);
-    let path = folder.capture("day.pcap", web(random).slow_flood(random, 20, (1.0, 1.5), 0.0, SPAN));
+    let path = folder.capture(
+        "day.pcap",
+        web(random).slow_flood(random, 20, (1.0, 1.5), 0.0, SPAN),
+    );
     let (decision, config) = suggested(&path);
     assert!(decision.classes.is_empty(), "{:?}", decision.classes);
-    assert!(unbroken(&config).contains("may be an attack, so none gets a class"), "{config}");
-    let limit = decision.limits.iter().find(|limit| limit.name() == "tcp-443-connections").unwrap();
-    assert!(limit.basis.exceeding >= 20 && limit.allows(600) < 600.0, "{limit:?}");
+    assert!(
+        unbroken(&config).contains("may be an attack, so none gets a class"),
+        "{config}"
+    );
+    let limit = decision
+        .limits
+        .iter()
+        .find(|limit| limit.name() == "tcp-443-connections")
+        .unwrap();
+    assert!(
+        limit.basis.exceeding >= 20 && limit.allows(600) < 600.0,
+        "{limit:?}"
+    );
 }
 
 /// Replies that a host did not ask for, to ports that nobody else uses: nothing polite is there to learn from, and the file
@@ -244,10 +316,22 @@ fn a_crowd_that_is_busy_all_the_time_gets_no_class() {
 fn reflected_replies_to_a_host_without_other_udp_traffic_are_reported_as_too_little_data() {
     let folder = Folder::new();
     let random = &mut Random::new(13);
-    let path = folder.capture("day.pcap", web(random).amplification(random, 50, (50.0, 100.0), 900.0, 20.0));
+    let path = folder.capture(
+        "day.pcap",
+        web(random).amplification(random, 50, (50.0, 100.0), 900.0, 20.0),
+    );
     let (decision, config) = suggested(&path);
-    assert!(decision.limits.iter().all(|limit| limit.name().starts_with("tcp-")), "{config}");
-    assert!(unbroken(&config).contains("UDP port 53, packets: 50 of at least 100 sources"), "{config}");
+    assert!(
+        decision
+            .limits
+            .iter()
+            .all(|limit| limit.name().starts_with("tcp-")),
+        "{config}"
+    );
+    assert!(
+        unbroken(&config).contains("UDP port 53, packets: 50 of at least 100 sources"),
+        "{config}"
+    );
 }
 
 /// A comment's text without its line breaks.
@@ -274,7 +358,11 @@ impl Folder {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-        command.current_dir(self.0.path()).env_remove("WEIR_CONFIG").env_remove("WEIR_CONTROL").args(arguments);
+        command
+            .current_dir(self.0.path())
+            .env_remove("WEIR_CONFIG")
+            .env_remove("WEIR_CONTROL")
+            .args(arguments);
         command
     }
 
@@ -289,7 +377,13 @@ fn text(bytes: &[u8]) -> String {
 
 /// A quarter of an hour of clients, and one that opens too many connections.
 fn small(random: &mut Random) -> Mixture {
-    let mut mixture = Mixture::default().web_clients(random, 400).syn_flood(random, 1, (200.0, 200.0), 300.0, 60.0);
+    let mut mixture = Mixture::default().web_clients(random, 400).syn_flood(
+        random,
+        1,
+        (200.0, 200.0),
+        300.0,
+        60.0,
+    );
     mixture.events.retain(|event| event.at < 900_000_000);
     mixture
 }
@@ -298,21 +392,56 @@ fn small(random: &mut Random) -> Mixture {
 fn the_config_is_valid_and_a_replay_refuses_what_its_comments_say() {
     let folder = Folder::new();
     folder.capture("day.pcap", small(&mut Random::new(7)));
-    let output = folder.run(&["suggest", "--interface", "eth7", "--local", "192.0.2.1", "day.pcap"]);
+    let output = folder.run(&[
+        "suggest",
+        "--interface",
+        "eth7",
+        "--local",
+        "192.0.2.1",
+        "day.pcap",
+    ]);
     let config = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     std::fs::write(folder.path("limits.toml"), &config).unwrap();
     let checked = folder.run(&["check", "limits.toml"]);
-    assert_eq!(checked.status.code(), Some(0), "{}\n{config}", text(&checked.stderr));
-    assert!(!text(&checked.stderr).contains("warning"), "{}", text(&checked.stderr));
-    for words in ["mode = \"observe\"", "interfaces = [\"eth7\"]", "tcp-443-connections", "only opens connections"] {
-        assert!(unbroken(&config).contains(words), "no {words:?} in\n{config}");
+    assert_eq!(
+        checked.status.code(),
+        Some(0),
+        "{}\n{config}",
+        text(&checked.stderr)
+    );
+    assert!(
+        !text(&checked.stderr).contains("warning"),
+        "{}",
+        text(&checked.stderr)
+    );
+    for words in [
+        "mode = \"observe\"",
+        "interfaces = [\"eth7\"]",
+        "tcp-443-connections",
+        "only opens connections",
+    ] {
+        assert!(
+            unbroken(&config).contains(words),
+            "no {words:?} in\n{config}"
+        );
     }
-    let replayed = folder.run(&["replay", "--config", "limits.toml", "--local", "192.0.2.1", "--json", "day.pcap"]);
+    let replayed = folder.run(&[
+        "replay",
+        "--config",
+        "limits.toml",
+        "--local",
+        "192.0.2.1",
+        "--json",
+        "day.pcap",
+    ]);
     let replayed: Value = serde_json::from_slice(&replayed.stdout).unwrap();
     let limits = replayed["configs"][0]["limits"].as_array().unwrap();
     assert_eq!(limits.len(), config.matches("Replayed: ").count());
-    for (limit, part) in limits.iter().zip(unbroken(&config).split("Replayed: ").skip(1)) {
+    for (limit, part) in limits
+        .iter()
+        .zip(unbroken(&config).split("Replayed: ").skip(1))
+    {
         let count = |what: &str| limit[what]["packets"].as_u64().unwrap();
         let refused = count("would_throttle") + count("throttled");
         let said = format!(
@@ -322,13 +451,33 @@ fn the_config_is_valid_and_a_replay_refuses_what_its_comments_say() {
         );
         assert!(part.starts_with(&said), "{said}: {part}");
     }
-    let json = folder.run(&["suggest", "--interface", "eth7", "--local", "192.0.2.1", "--json", "day.pcap"]);
+    let json = folder.run(&[
+        "suggest",
+        "--interface",
+        "eth7",
+        "--local",
+        "192.0.2.1",
+        "--json",
+        "day.pcap",
+    ]);
     let document: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(document["config"].as_str().unwrap(), config);
     for limit in document["limits"].as_array().unwrap() {
-        assert!(config.contains(&format!("name = {}", limit["name"])), "{limit}");
-        assert!(config.contains(&format!("rate = {}\nburst = {}", limit["rate"], limit["burst"])), "{limit}");
-        assert!(limit["basis"]["sources"].as_u64().unwrap() >= 100, "{limit}");
+        assert!(
+            config.contains(&format!("name = {}", limit["name"])),
+            "{limit}"
+        );
+        assert!(
+            config.contains(&format!(
+                "rate = {}\nburst = {}",
+                limit["rate"], limit["burst"]
+            )),
+            "{limit}"
+        );
+        assert!(
+            limit["basis"]["sources"].as_u64().unwrap() >= 100,
+            "{limit}"
+        );
         assert_eq!(limit["basis"]["quantile"], 0.99);
         assert!(limit["basis"]["value"].as_u64().is_some(), "{limit}");
     }
@@ -339,8 +488,20 @@ fn a_page_has_each_limit_among_the_sources_and_over_time_and_the_text_stays() {
     let folder = Folder::new();
     folder.capture("day.pcap", small(&mut Random::new(7)));
     let run = |html: &[&str]| {
-        let output =
-            folder.run(&[&["suggest", "--interface", "eth7", "--local", "192.0.2.1", "day.pcap"], html].concat());
+        let output = folder.run(
+            &[
+                &[
+                    "suggest",
+                    "--interface",
+                    "eth7",
+                    "--local",
+                    "192.0.2.1",
+                    "day.pcap",
+                ],
+                html,
+            ]
+            .concat(),
+        );
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         text(&output.stdout)
     };
@@ -349,17 +510,37 @@ fn a_page_has_each_limit_among_the_sources_and_over_time_and_the_text_stays() {
     let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
     let limits = config.matches("[[limit]]").count();
     // 15 minutes have three of the windows.
-    assert_eq!(page.matches("<line class=\"limit\"").count(), 3 * limits, "{page}");
-    assert_eq!(page.matches("packets over time, in steps of 2 s</figcaption>").count(), limits, "{page}");
-    let escaped = config.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
-    assert!(page.contains(&escaped) && page.len() < 300_000, "{} bytes: {page}", page.len());
+    assert_eq!(
+        page.matches("<line class=\"limit\"").count(),
+        3 * limits,
+        "{page}"
+    );
+    assert_eq!(
+        page.matches("packets over time, in steps of 2 s</figcaption>")
+            .count(),
+        limits,
+        "{page}"
+    );
+    let escaped = config
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;");
+    assert!(
+        page.contains(&escaped) && page.len() < 300_000,
+        "{} bytes: {page}",
+        page.len()
+    );
     assert_eq!(run(&["--html", "-"]), page);
     // Without limits, the page has the reason.
     folder.capture("none.pcap", Mixture::default());
     let output = folder.run(&["suggest", "--html", "page.html", "none.pcap"]);
     assert_eq!(output.status.code(), Some(1));
     let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
-    assert!(page.contains("role=\"alert\">no incoming packets") && !page.contains("class=\"limit\""), "{page}");
+    assert!(
+        page.contains("role=\"alert\">no incoming packets") && !page.contains("class=\"limit\""),
+        "{page}"
+    );
 }
 
 /// A recording of the packets of a capture, as the kernel programs count them: by source, service and part.
@@ -374,9 +555,19 @@ fn record(folder: &Folder, capture: &Path) -> PathBuf {
             let is_cut = Cell::new(false);
             let frame = CapturedFrame::new(packet, &is_cut);
             let parsed = parse(&frame, packet.link, Depth::Requests).unwrap();
-            let Some(key) = RecordKey::of(&parsed, now) else { return };
-            let one = Recorded::of(Size { packets: 1, bytes: packet.length }, parsed.kind);
-            let sum = counted.entry((key.part, key.protocol, key.local_port, key.hi, key.lo)).or_default();
+            let Some(key) = RecordKey::of(&parsed, now) else {
+                return;
+            };
+            let one = Recorded::of(
+                Size {
+                    packets: 1,
+                    bytes: packet.length,
+                },
+                parsed.kind,
+            );
+            let sum = counted
+                .entry((key.part, key.protocol, key.local_port, key.hi, key.lo))
+                .or_default();
             *sum = sum.plus(one);
         },
     );
@@ -384,11 +575,20 @@ fn record(folder: &Folder, capture: &Path) -> PathBuf {
     for ((part, protocol, port, hi, lo), counted) in counted {
         let protocol = [Transport::Tcp, Transport::Udp, Transport::Icmp][usize::from(protocol)];
         let port = Some(port).filter(|port| *port != 0);
-        collector.add_counted(u64::from(part) * PART, protocol, port, Address { hi, lo }, &counted);
+        collector.add_counted(
+            u64::from(part) * PART,
+            protocol,
+            port,
+            Address { hi, lo },
+            &counted,
+        );
     }
     let file = RecordFile {
         is_ended: true,
-        gaps: vec![RecordGap { from: 5.0, to: 65.0 }],
+        gaps: vec![RecordGap {
+            from: 5.0,
+            to: 65.0,
+        }],
         sampled_seconds: 30.0,
         least_sample: 8,
         collected: collector.save(),
@@ -409,8 +609,22 @@ fn limits_from_a_recording_are_those_from_the_capture() {
         let output = folder.run(&[&["suggest", "--json"], arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let of = |limit: &Value| (limit["name"].clone(), limit["rate"].clone(), limit["burst"].clone());
-        (report["limits"].as_array().unwrap().iter().map(of).collect::<Vec<_>>(), report)
+        let of = |limit: &Value| {
+            (
+                limit["name"].clone(),
+                limit["rate"].clone(),
+                limit["burst"].clone(),
+            )
+        };
+        (
+            report["limits"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(of)
+                .collect::<Vec<_>>(),
+            report,
+        )
     };
     let (of_capture, _) = limits(&["--local", "192.0.2.1", "day.pcap"]);
     let (of_recording, report) = limits(&["--from", recording]);
@@ -421,17 +635,36 @@ fn limits_from_a_recording_are_those_from_the_capture() {
     let output = folder.run(&["suggest", "--html", "page.html", recording]);
     let config = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    for words in ["interfaces = [\"eth7\"]", "Not replayed: a recording has", "1 gaps of 1 min", "at least one in 8"] {
-        assert!(config.replace("\n# ", " ").contains(words), "{words}: {config}");
+    for words in [
+        "interfaces = [\"eth7\"]",
+        "Not replayed: a recording has",
+        "1 gaps of 1 min",
+        "at least one in 8",
+    ] {
+        assert!(
+            config.replace("\n# ", " ").contains(words),
+            "{words}: {config}"
+        );
     }
-    let parsed = config::parse(Path::new("limits.toml"), &config).unwrap_or_else(|report| panic!("{report}"));
+    let parsed = config::parse(Path::new("limits.toml"), &config)
+        .unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(parsed.config.limits.len(), of_capture.len());
-    assert!(std::fs::read_to_string(folder.path("page.html")).unwrap().contains("recording"));
-    for arguments in
-        [&["suggest", recording, "day.pcap"][..], &["suggest", "--from", recording, "--local", "192.0.2.1"]]
-    {
+    assert!(
+        std::fs::read_to_string(folder.path("page.html"))
+            .unwrap()
+            .contains("recording")
+    );
+    for arguments in [
+        &["suggest", recording, "day.pcap"][..],
+        &["suggest", "--from", recording, "--local", "192.0.2.1"],
+    ] {
         let output = folder.run(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{arguments:?}: {}",
+            text(&output.stderr)
+        );
     }
     // A capture may be named likewise.
     let (from, _) = limits(&["--local", "192.0.2.1", "--from", "day.pcap"]);
@@ -452,10 +685,20 @@ fn a_pipe_is_read_once_and_the_config_says_so() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let config = text(&output.stdout);
-    assert!(config.contains("Not replayed") && !config.contains("Replayed:"), "{config}");
+    assert!(
+        config.contains("Not replayed") && !config.contains("Replayed:"),
+        "{config}"
+    );
     // Nothing tells its direction or its interface: both are said.
-    assert!(text(&output.stderr).contains("--local PREFIX"), "{}", text(&output.stderr));
-    assert!(config.contains("interfaces = [\"eth0\"]   # nothing names it"), "{config}");
+    assert!(
+        text(&output.stderr).contains("--local PREFIX"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(
+        config.contains("interfaces = [\"eth0\"]   # nothing names it"),
+        "{config}"
+    );
 }
 
 #[test]
@@ -467,13 +710,22 @@ fn too_little_data_is_refused_and_the_error_says_how_much_is_needed() {
     minute.events.retain(|event| event.at < 60_000_000);
     folder.capture("minute.pcap", minute);
     folder.capture("one.pcap", Mixture::default().crawlers(random, &[1.0]));
-    folder.capture("attack.pcap", Mixture::default().syn_flood(random, 150, (0.3, 0.5), 0.0, SPAN));
+    folder.capture(
+        "attack.pcap",
+        Mixture::default().syn_flood(random, 150, (0.3, 0.5), 0.0, SPAN),
+    );
     std::fs::write(folder.path("empty.pcap"), b"").unwrap();
     for (capture, words) in [
         ("none.pcap", "no incoming packets"),
         ("minute.pcap", "at least 10 min required"),
-        ("one.pcap", "TCP port 443, packets: 1 of at least 100 sources"),
-        ("attack.pcap", "150 more only open connections and are not counted"),
+        (
+            "one.pcap",
+            "TCP port 443, packets: 1 of at least 100 sources",
+        ),
+        (
+            "attack.pcap",
+            "150 more only open connections and are not counted",
+        ),
         ("empty.pcap", "empty: it has no bytes"),
         ("missing.pcap", "No such file"),
     ] {
@@ -481,10 +733,16 @@ fn too_little_data_is_refused_and_the_error_says_how_much_is_needed() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{capture}: {said}");
         assert!(said.contains(words), "{capture}: {said}");
-        assert!(output.stdout.is_empty() && !said.contains("panicked"), "{capture}: {said}");
+        assert!(
+            output.stdout.is_empty() && !said.contains("panicked"),
+            "{capture}: {said}"
+        );
         let output = folder.run(&["suggest", "--json", capture]);
         let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(document["config"].is_null() && document["error"].is_string(), "{document}");
+        assert!(
+            document["config"].is_null() && document["error"].is_string(),
+            "{document}"
+        );
     }
     let output = folder.run(&["suggest"]);
     assert_eq!(output.status.code(), Some(2));
@@ -509,7 +767,11 @@ fn a_capture_of_both_directions_requires_the_hosts_address() {
     std::fs::write(&capture, bytes).unwrap();
     let output = folder.run(&["suggest", "day.pcap"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--local 192.0.2.1"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("--local 192.0.2.1"),
+        "{}",
+        text(&output.stderr)
+    );
     let output = folder.run(&["suggest", "--local", "192.0.2.1", "day.pcap"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
@@ -522,6 +784,10 @@ fn of_a_truncated_capture_the_part_that_can_be_read_is_used_and_the_error_report
     std::fs::write(folder.path("cut.pcap"), &bytes[..bytes.len() - 7]).unwrap();
     let output = folder.run(&["suggest", "cut.pcap"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("truncated within the record"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("truncated within the record"),
+        "{}",
+        text(&output.stderr)
+    );
     assert!(text(&output.stdout).contains("[[limit]]"));
 }

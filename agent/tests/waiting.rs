@@ -15,7 +15,12 @@ use testbed::stalls::Stalls;
 const JOBS: &str = "[[limit]]\nname = \"jobs\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"2/s\"\nburst = 1\n";
 
 fn start(decide: &str, config: &str) -> Agent {
-    Agent::start_as(&Setup { decide, config, agent: "metrics = \"127.0.0.1:0\"", ..Setup::default() })
+    Agent::start_as(&Setup {
+        decide,
+        config,
+        agent: "metrics = \"127.0.0.1:0\"",
+        ..Setup::default()
+    })
 }
 
 fn job(user: &str, wait: &str) -> Value {
@@ -29,7 +34,11 @@ fn line(agent: &Agent) -> Value {
 fn until_waiting(agent: &Agent, count: u64) {
     let start = Instant::now();
     while line(agent)["waiting"] != count {
-        assert!(start.elapsed() < Duration::from_secs(60), "never {count} in line: {}", line(agent));
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "never {count} in line: {}",
+            line(agent)
+        );
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -53,13 +62,19 @@ fn end(mut stream: TcpStream) -> (String, Value) {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), serde_json::from_str(body).unwrap())
+    (
+        head.lines().next().unwrap().to_owned(),
+        serde_json::from_str(body).unwrap(),
+    )
 }
 
 #[test]
 fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
     let slow = JOBS.replace("2/s", "1/s");
-    for decide in ["http = \"127.0.0.1:0\"", "http = \"unix:FOLDER/decide.sock\""] {
+    for decide in [
+        "http = \"127.0.0.1:0\"",
+        "http = \"unix:FOLDER/decide.sock\"",
+    ] {
         let agent = start(decide, &slow);
         let (began, stalls) = (Instant::now(), Stalls::watch());
         assert_eq!(agent.ask(&job("alice", "30s")).0, 200);
@@ -67,10 +82,14 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
             let waiting: Vec<_> = (1..=3)
                 .map(|nth| {
                     let agent = &agent;
-                    let client = scope.spawn(move || (agent.ask(&job("alice", "30s")), Instant::now()));
+                    let client =
+                        scope.spawn(move || (agent.ask(&job("alice", "30s")), Instant::now()));
                     // Each is in line, or has passed already, before the next one comes.
                     let start = Instant::now();
-                    while line(agent)["waiting"].as_u64().unwrap() + line(agent)["passed"].as_u64().unwrap() < nth {
+                    while line(agent)["waiting"].as_u64().unwrap()
+                        + line(agent)["passed"].as_u64().unwrap()
+                        < nth
+                    {
                         assert!(start.elapsed() < Duration::from_secs(60));
                     }
                     client
@@ -78,10 +97,20 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
                 .collect();
             // Another key has a line of its own.
             assert_eq!(agent.ask(&job("bob", "30s")).0, 200);
-            let ends: Vec<_> = waiting.into_iter().map(|client| client.join().unwrap()).collect();
+            let ends: Vec<_> = waiting
+                .into_iter()
+                .map(|client| client.join().unwrap())
+                .collect();
             for (nth, ((status, answer), at)) in ends.iter().enumerate() {
-                assert_eq!((*status, &answer["allowed"]), (200, &json!(true)), "{answer}");
-                assert!(*at - began >= Duration::from_millis(990 * (nth as u64 + 1)), "{nth} passed too early");
+                assert_eq!(
+                    (*status, &answer["allowed"]),
+                    (200, &json!(true)),
+                    "{answer}"
+                );
+                assert!(
+                    *at - began >= Duration::from_millis(990 * (nth as u64 + 1)),
+                    "{nth} passed too early"
+                );
             }
             // A second apart, but for what a client's thread may have been held up.
             let late = 4 * stalls.so_far();
@@ -101,7 +130,10 @@ fn who_cannot_pass_in_time_is_refused_at_once_and_nobody_overtakes() {
     let (began, stalls) = (Instant::now(), Stalls::watch());
     let (status, answer) = agent.ask(&job("alice", "5s"));
     assert_eq!((status, &answer["allowed"]), (429, &json!(false)));
-    assert!(began.elapsed() < Duration::from_secs(5) + 4 * stalls.so_far(), "it waited");
+    assert!(
+        began.elapsed() < Duration::from_secs(5) + 4 * stalls.so_far(),
+        "it waited"
+    );
     assert!(answer["waited_seconds"].is_null(), "{answer}");
 
     let first = begin(&agent, &job("alice", "30s"));
@@ -109,20 +141,33 @@ fn who_cannot_pass_in_time_is_refused_at_once_and_nobody_overtakes() {
     let (status, answer) = agent.ask(&json!({"limit": "jobs", "key": {"user": "alice"}}));
     let retry_after = answer["retry_after_seconds"].as_f64().unwrap();
     // After the one in front, which takes up to ten seconds itself.
-    assert!(status == 429 && retry_after > 10.0 && retry_after <= 20.0, "{answer}");
-    let (status, peeked) = agent.ask(&json!({"limit": "jobs", "key": {"user": "alice"}, "peek": true}));
+    assert!(
+        status == 429 && retry_after > 10.0 && retry_after <= 20.0,
+        "{answer}"
+    );
+    let (status, peeked) =
+        agent.ask(&json!({"limit": "jobs", "key": {"user": "alice"}, "peek": true}));
     assert_eq!((status, &peeked["allowed"]), (429, &json!(false)));
     let (head, answer) = end(first);
-    assert!(head.contains("200") && answer["waited_seconds"].as_f64().unwrap() > 0.1, "{head} {answer}");
+    assert!(
+        head.contains("200") && answer["waited_seconds"].as_f64().unwrap() > 0.1,
+        "{head} {answer}"
+    );
 
     for (wrong, reason) in [
-        (json!({"limit": "jobs", "key": {"user": "a"}, "wait": "1s", "peek": true}), "peek conflicts with wait"),
+        (
+            json!({"limit": "jobs", "key": {"user": "a"}, "wait": "1s", "peek": true}),
+            "peek conflicts with wait",
+        ),
         (job("a", "61s"), "60 s at most"),
         (job("a", "5"), "invalid wait"),
         (job("a", "soon"), "invalid wait"),
     ] {
         let (status, answer) = agent.ask(&wrong);
-        assert!(status == 400 && answer["error"].as_str().unwrap().contains(reason), "{wrong}: {answer}");
+        assert!(
+            status == 400 && answer["error"].as_str().unwrap().contains(reason),
+            "{wrong}: {answer}"
+        );
     }
 }
 
@@ -131,10 +176,23 @@ fn a_client_that_disconnects_frees_its_place_and_charges_nothing() {
     let agent = start("http = \"127.0.0.1:0\"", &JOBS.replace("2/s", "6/min"));
     assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
     let (charged, stalls) = (Instant::now(), Stalls::watch());
-    let gone = [begin(&agent, &job("alice", "50s")), begin(&agent, &job("alice", "50s"))];
+    let gone = [
+        begin(&agent, &job("alice", "50s")),
+        begin(&agent, &job("alice", "50s")),
+    ];
     until_waiting(&agent, 2);
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"))
-        .args(["decide", "--limit", "jobs", "--key", "user=alice", "--wait", "50s", "--json", "--control"])
+        .args([
+            "decide",
+            "--limit",
+            "jobs",
+            "--key",
+            "user=alice",
+            "--wait",
+            "50s",
+            "--json",
+            "--control",
+        ])
         .arg(agent.socket())
         .stdout(Stdio::piped())
         .spawn()
@@ -145,17 +203,34 @@ fn a_client_that_disconnects_frees_its_place_and_charges_nothing() {
     // It is the first now, and passes when the first would have.
     let output = {
         let mut text = String::new();
-        command.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        command
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
         assert!(command.wait().unwrap().success());
         serde_json::from_str::<Value>(&text).unwrap()
     };
     let took = charged.elapsed();
     assert_eq!(output["allowed"], true);
     let most = Duration::from_secs(19) + 4 * stalls.so_far();
-    assert!(took >= Duration::from_millis(9_900) && took < most, "{took:?} of {most:?}");
+    assert!(
+        took >= Duration::from_millis(9_900) && took < most,
+        "{took:?} of {most:?}"
+    );
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"))
-        .args(["decide", "--limit", "jobs", "--key", "user=alice", "--wait", "50s", "--control"])
+        .args([
+            "decide",
+            "--limit",
+            "jobs",
+            "--key",
+            "user=alice",
+            "--wait",
+            "50s",
+            "--control",
+        ])
         .arg(agent.socket())
         .spawn()
         .unwrap();
@@ -165,13 +240,24 @@ fn a_client_that_disconnects_frees_its_place_and_charges_nothing() {
     command.wait().unwrap();
     until_waiting(&agent, 0);
     let line = line(&agent);
-    assert_eq!((&line["passed"], &line["left"], &line["refused"]), (&json!(1), &json!(3), &json!(0)));
+    assert_eq!(
+        (&line["passed"], &line["left"], &line["refused"]),
+        (&json!(1), &json!(3), &json!(0))
+    );
     let mut stream = TcpStream::connect(&agent.metrics).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n")
+        .unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
-    assert!(page.contains("weir_waited_requests_total{limit=\"jobs\",outcome=\"left\"} 3"), "{page}");
-    assert!(page.contains("weir_waiting_requests{limit=\"jobs\"} 0"), "{page}");
+    assert!(
+        page.contains("weir_waited_requests_total{limit=\"jobs\",outcome=\"left\"} 3"),
+        "{page}"
+    );
+    assert!(
+        page.contains("weir_waiting_requests{limit=\"jobs\"} 0"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -185,25 +271,41 @@ fn the_questions_of_a_batch_wait_each_for_itself() {
         {"limit": "jobs", "key": {"user": "alice"}},
         job("bob", "30s"),
     ]));
-    let allowed: Vec<bool> =
-        answers.as_array().unwrap().iter().map(|answer| answer["allowed"].as_bool().unwrap()).collect();
-    assert_eq!((status, allowed), (200, vec![true, true, true, false, true]));
+    let allowed: Vec<bool> = answers
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| answer["allowed"].as_bool().unwrap())
+        .collect();
+    assert_eq!(
+        (status, allowed),
+        (200, vec![true, true, true, false, true])
+    );
     assert!(began.elapsed() >= Duration::from_millis(990));
     // One that is not understood, and none waits.
-    assert_eq!(agent.ask(&json!([job("alice", "30s"), {"limit": "x"}])).0, 400);
+    assert_eq!(
+        agent.ask(&json!([job("alice", "30s"), {"limit": "x"}])).0,
+        400
+    );
     assert_eq!(line(&agent)["waiting"], 0);
 }
 
 /// A client that has sent its request and closed its half of the connection counts as gone.
 #[test]
 fn a_client_that_closes_its_half_frees_its_places() {
-    for decide in ["http = \"127.0.0.1:0\"", "http = \"unix:FOLDER/decide.sock\""] {
+    for decide in [
+        "http = \"127.0.0.1:0\"",
+        "http = \"unix:FOLDER/decide.sock\"",
+    ] {
         let agent = start(decide, &JOBS.replace("2/s", "6/min"));
         assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
         let jobs = json!([job("alice", "50s"), job("alice", "50s")]);
         if decide.contains("unix") {
             let path = agent.folder.path().join("decide.sock");
-            let stream = begin_on(std::os::unix::net::UnixStream::connect(path).unwrap(), &jobs);
+            let stream = begin_on(
+                std::os::unix::net::UnixStream::connect(path).unwrap(),
+                &jobs,
+            );
             until_waiting(&agent, 2);
             stream.shutdown(Shutdown::Write).unwrap();
             until_waiting(&agent, 0);
@@ -220,15 +322,21 @@ fn a_client_that_closes_its_half_frees_its_places() {
 /// A batch of a thousand waits in an eighth of the places at the most, over however many keys.
 #[test]
 fn a_batch_takes_no_more_than_its_part_of_the_places() {
-    let agent = start("http = \"127.0.0.1:0\"\nmax_waiting = 80", &JOBS.replace("2/s", "2/min"));
+    let agent = start(
+        "http = \"127.0.0.1:0\"\nmax_waiting = 80",
+        &JOBS.replace("2/s", "2/min"),
+    );
     // None of them passes within half a minute.
-    let jobs: Vec<Value> =
-        (0..500).flat_map(|user| [job(&user.to_string(), "60s"), job(&user.to_string(), "60s")]).collect();
+    let jobs: Vec<Value> = (0..500)
+        .flat_map(|user| [job(&user.to_string(), "60s"), job(&user.to_string(), "60s")])
+        .collect();
     let batch = begin(&agent, &json!(jobs));
     until_waiting(&agent, 10);
     assert_eq!(line(&agent)["full"], 490);
     // Others find room.
-    let others: Vec<TcpStream> = (0..20).map(|user| begin(&agent, &job(&user.to_string(), "60s"))).collect();
+    let others: Vec<TcpStream> = (0..20)
+        .map(|user| begin(&agent, &job(&user.to_string(), "60s")))
+        .collect();
     until_waiting(&agent, 30);
     drop(batch);
     until_waiting(&agent, 20);
@@ -248,15 +356,25 @@ fn a_reload_is_noticed_and_the_end_answers_everybody() {
     std::fs::write(&file, text.replace("1/min", "100/s")).unwrap();
     assert!(agent.command(&["reload"]).status.success());
     assert!(end(waits).0.contains("200"));
-    assert!(began.elapsed() < Duration::from_secs(30), "it waited for the limit before");
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "it waited for the limit before"
+    );
 
     std::fs::write(&file, &text).unwrap();
     assert!(agent.command(&["reload"]).status.success());
-    while agent.ask(&json!({"limit": "jobs", "key": {"user": "bob"}})).0 == 200 {}
+    while agent
+        .ask(&json!({"limit": "jobs", "key": {"user": "bob"}}))
+        .0
+        == 200
+    {}
     let waits = begin(&agent, &job("bob", "60s"));
     until_waiting(&agent, 1);
     kill(Pid::from_raw(agent.child.id() as i32), Signal::SIGTERM).unwrap();
     let (head, answer) = end(waits);
-    assert!(head.contains("429") && answer["allowed"] == false, "{head} {answer}");
+    assert!(
+        head.contains("429") && answer["allowed"] == false,
+        "{head} {answer}"
+    );
     assert!(agent.child.wait().unwrap().success());
 }

@@ -14,7 +14,10 @@ fn main() -> Result<(), PolicyError> {
     let clock = || started.elapsed().as_nanos() as u64;
 
     let mut burst = Limiter::<_, 1>::new(Policy::token_bucket(Rate::per_second(10), 3), clock)?;
-    let a_minute = Rate { count: 10, per_nanoseconds: 60_000_000_000 };
+    let a_minute = Rate {
+        count: 10,
+        per_nanoseconds: 60_000_000_000,
+    };
     let mut quota = Limiter::<_, 2>::new(Policy::sliding_window(a_minute)?, clock)?;
     let mut both = Tiers::<&mut dyn RateLimiter, 2>([&mut burst, &mut quota]);
 
@@ -22,13 +25,19 @@ fn main() -> Result<(), PolicyError> {
     for number in 1.. {
         let outcome = both.decide(1);
         match outcome.retry_after {
-            _ if outcome.allowed => println!("request {number}: allowed, {} more would be", outcome.remaining),
+            _ if outcome.allowed => println!(
+                "request {number}: allowed, {} more would be",
+                outcome.remaining
+            ),
             Some(wait) if wait < Duration::from_secs(1) => {
                 println!("request {number}: wait {} ms", wait.as_millis() + 1);
                 sleep(wait);
             }
             Some(wait) => {
-                println!("request {number}: the minute's ten are used up, retry in {} s", wait.as_secs() + 1);
+                println!(
+                    "request {number}: the minute's ten are used up, retry in {} s",
+                    wait.as_secs() + 1
+                );
                 break;
             }
             None => println!("request {number}: can never pass"),

@@ -13,7 +13,10 @@ pub struct Segments {
 
 impl Segments {
     /// A single packet.
-    pub const NONE: Self = Self { payload: 0, count: 0 };
+    pub const NONE: Self = Self {
+        payload: 0,
+        count: 0,
+    };
     /// `GSO_BY_FRAGS`: the packets have different lengths.
     const BY_FRAGMENTS: u32 = 0xffff;
 
@@ -21,7 +24,10 @@ impl Segments {
     #[inline(always)]
     #[must_use]
     pub const fn from_memory(word: u32) -> Self {
-        Self { payload: word & 0xffff, count: word >> 16 }
+        Self {
+            payload: word & 0xffff,
+            count: word >> 16,
+        }
     }
 
     /// The size on the wire of a buffer of `bytes` that begins with `headers` bytes of headers. Each packet has a copy of
@@ -38,7 +44,10 @@ impl Segments {
             0 => (bytes - headers).div_ceil(self.payload),
             count => count,
         };
-        Size { packets, bytes: bytes + (packets - 1) * headers }
+        Size {
+            packets,
+            bytes: bytes + (packets - 1) * headers,
+        }
     }
 }
 
@@ -61,7 +70,12 @@ pub struct BufferLayout {
 
 impl BufferLayout {
     /// No layout: a buffer counts as one packet.
-    pub const UNKNOWN: Self = Self { start: 0, length: 0, shared: 0, segments: 0 };
+    pub const UNKNOWN: Self = Self {
+        start: 0,
+        length: 0,
+        shared: 0,
+        segments: 0,
+    };
 
     /// Whether the layout is known.
     #[must_use]
@@ -77,14 +91,51 @@ mod tests {
     #[test]
     fn every_packet_of_a_buffer_has_its_headers() {
         let of = |payload, count| Segments { payload, count }.size(66 + 3_000, 66);
-        assert_eq!(of(0, 0), Size { packets: 1, bytes: 3_066 });
-        assert_eq!(of(1_000, 3), Size { packets: 3, bytes: 3_000 + 3 * 66 });
-        assert_eq!(of(1_000, 0), Size { packets: 3, bytes: 3_000 + 3 * 66 });
-        assert_eq!(of(1_448, 0), Size { packets: 3, bytes: 3_000 + 3 * 66 });
+        assert_eq!(
+            of(0, 0),
+            Size {
+                packets: 1,
+                bytes: 3_066
+            }
+        );
+        assert_eq!(
+            of(1_000, 3),
+            Size {
+                packets: 3,
+                bytes: 3_000 + 3 * 66
+            }
+        );
+        assert_eq!(
+            of(1_000, 0),
+            Size {
+                packets: 3,
+                bytes: 3_000 + 3 * 66
+            }
+        );
+        assert_eq!(
+            of(1_448, 0),
+            Size {
+                packets: 3,
+                bytes: 3_000 + 3 * 66
+            }
+        );
         assert_eq!(of(3_000, 0), Size::of_one(3_066));
         // Different lengths: only the kernel's count has the number of packets.
-        assert_eq!(of(0xffff, 7), Size { packets: 7, bytes: 3_000 + 7 * 66 });
+        assert_eq!(
+            of(0xffff, 7),
+            Size {
+                packets: 7,
+                bytes: 3_000 + 7 * 66
+            }
+        );
         assert_eq!(of(0xffff, 0), Size::of_one(3_066));
-        assert_eq!(Segments { payload: 9, count: 2 }.size(66, 66), Size::of_one(66));
+        assert_eq!(
+            Segments {
+                payload: 9,
+                count: 2
+            }
+            .size(66, 66),
+            Size::of_one(66)
+        );
     }
 }

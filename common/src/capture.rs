@@ -74,8 +74,16 @@ impl Captured {
     #[inline(always)]
     #[must_use]
     pub const fn flags(link: Link, direction: Direction, is_refused: u32) -> u32 {
-        let link = if matches!(link, Link::RawIp) { Self::RAW_IP } else { 0 };
-        let direction = if matches!(direction, Direction::Egress) { Self::OUTGOING } else { 0 };
+        let link = if matches!(link, Link::RawIp) {
+            Self::RAW_IP
+        } else {
+            0
+        };
+        let direction = if matches!(direction, Direction::Egress) {
+            Self::OUTGOING
+        } else {
+            0
+        };
         link | direction | is_refused & Self::REFUSED
     }
 
@@ -102,14 +110,29 @@ mod tests {
     #[test]
     fn the_sample_has_its_share_of_sources_and_another_seed_another_sample() {
         for one_in in [1u32, 3, 10, 100, 1_000] {
-            let capture = |seed| CaptureSettings { seed, one_in, ..CaptureSettings::default() };
-            let (one, other) = (capture([0x2545_f491_4f6c_dd1d, 7]), capture([0x9e37_79b9_7f4a_7c15, 11]));
+            let capture = |seed| CaptureSettings {
+                seed,
+                one_in,
+                ..CaptureSettings::default()
+            };
+            let (one, other) = (
+                capture([0x2545_f491_4f6c_dd1d, 7]),
+                capture([0x9e37_79b9_7f4a_7c15, 11]),
+            );
             let addresses = || (0..100_000u64).map(|nth| nth << 32 | 0xffff);
             let count = addresses().filter(|source| one.has(*source)).count() as f64;
             let expected = 100_000.0 / f64::from(one_in);
-            assert!((count - expected).abs() <= 6.0 * expected.sqrt(), "1 in {one_in}: {count}");
-            let both = addresses().filter(|source| one.has(*source) && other.has(*source)).count() as f64;
-            assert!(one_in == 1 || both <= expected / 2.0 + 6.0 * expected.sqrt(), "1 in {one_in}: {both} in both");
+            assert!(
+                (count - expected).abs() <= 6.0 * expected.sqrt(),
+                "1 in {one_in}: {count}"
+            );
+            let both = addresses()
+                .filter(|source| one.has(*source) && other.has(*source))
+                .count() as f64;
+            assert!(
+                one_in == 1 || both <= expected / 2.0 + 6.0 * expected.sqrt(),
+                "1 in {one_in}: {both} in both"
+            );
         }
     }
 
@@ -117,15 +140,32 @@ mod tests {
     fn a_record_is_read_back_as_it_was_laid_out() {
         let mut bytes = vec![0; Captured::LENGTH];
         bytes[..8].copy_from_slice(&5u64.to_ne_bytes());
-        for (place, value) in [(8, 1_500u32), (12, 3), (16, 2), (20, Captured::REFUSED | Captured::RAW_IP)] {
+        for (place, value) in [
+            (8, 1_500u32),
+            (12, 3),
+            (16, 2),
+            (20, Captured::REFUSED | Captured::RAW_IP),
+        ] {
             bytes[place..place + 4].copy_from_slice(&value.to_ne_bytes());
         }
         // The kernel pads records.
         bytes.extend([1, 2, 3, 0]);
         let (record, packet) = Captured::from_bytes(&bytes).unwrap();
-        assert_eq!(record, Captured { at: 5, length: 1_500, captured: 3, interface: 2, flags: 5 });
+        assert_eq!(
+            record,
+            Captured {
+                at: 5,
+                length: 1_500,
+                captured: 3,
+                interface: 2,
+                flags: 5
+            }
+        );
         assert_eq!(packet, [1, 2, 3]);
-        assert!((0..Captured::LENGTH + 3).all(|length| Captured::from_bytes(&bytes[..length]).is_none()));
+        assert!(
+            (0..Captured::LENGTH + 3)
+                .all(|length| Captured::from_bytes(&bytes[..length]).is_none())
+        );
         assert_eq!(Captured::flags(Link::RawIp, Direction::Egress, 1), 7);
     }
 }

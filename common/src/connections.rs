@@ -79,7 +79,11 @@ impl Pending {
     #[inline(always)]
     #[must_use]
     pub const fn plus_one(self) -> Self {
-        if self.0 & COUNT == COUNT { self } else { Self(self.0 + 1) }
+        if self.0 & COUNT == COUNT {
+            self
+        } else {
+            Self(self.0 + 1)
+        }
     }
 
     /// With one fewer of window `made`; the same if that has expired.
@@ -97,7 +101,11 @@ impl Pending {
         } else {
             return self;
         };
-        if self.0 & (COUNT * one) == 0 { self } else { Self(self.0 - one) }
+        if self.0 & (COUNT * one) == 0 {
+            self
+        } else {
+            Self(self.0 - one)
+        }
     }
 }
 
@@ -178,7 +186,12 @@ impl Stale {
     #[inline(always)]
     #[must_use]
     pub const fn of(socket: u64, connection: &Connection) -> Self {
-        Self { socket, since: connection.since, seen: connection.seen, unused: 0 }
+        Self {
+            socket,
+            since: connection.since,
+            seen: connection.seen,
+            unused: 0,
+        }
     }
 }
 
@@ -280,7 +293,11 @@ impl Admission {
     #[inline(always)]
     #[must_use]
     pub const fn refusing(self) -> Option<u32> {
-        if self.0 >> 32 == 0 { None } else { Some((self.0 >> 32) as u32 - 1) }
+        if self.0 >> 32 == 0 {
+            None
+        } else {
+            Some((self.0 >> 32) as u32 - 1)
+        }
     }
 }
 
@@ -317,7 +334,11 @@ fn reserve_one<C: Cell>(pending: C, open: u64, most: u64, now: u32, is_forced: b
             return Reserved::Over;
         }
         if pending.compare_exchange(before, current.plus_one().0) == before {
-            return if is_within { Reserved::Within } else { Reserved::Over };
+            return if is_within {
+                Reserved::Within
+            } else {
+                Reserved::Over
+            };
         }
     }
     Reserved::Lost
@@ -351,7 +372,9 @@ pub fn reserve<H: Ledger>(host: &H, attempt: &mut Attempt, count: u32) -> Admiss
         if nth as u32 >= count {
             break;
         }
-        let Some(rule) = host.rule(first + nth as u32) else { break };
+        let Some(rule) = host.rule(first + nth as u32) else {
+            break;
+        };
         if !rule.counts_open() {
             break;
         }
@@ -372,7 +395,9 @@ pub fn reserve<H: Ledger>(host: &H, attempt: &mut Attempt, count: u32) -> Admiss
         match reserved {
             Reserved::Within => continue,
             Reserved::Lost if !is_enforced => continue,
-            Reserved::Over if !is_enforced => count_refusal(host, attempt, rule, key, Outcome::WouldThrottle),
+            Reserved::Over if !is_enforced => {
+                count_refusal(host, attempt, rule, key, Outcome::WouldThrottle)
+            }
             _ => {
                 count_refusal(host, attempt, rule, key, Outcome::Throttled);
                 attempt.reservation.count = nth as u32;
@@ -419,7 +444,13 @@ fn take_back<H: Ledger>(host: &H, attempt: &Attempt) {
 #[inline(always)]
 fn count_refusal<H: Host>(host: &H, attempt: &Attempt, rule: &Rule, key: Key, outcome: Outcome) {
     host.count(rule.counter, outcome, attempt.subject.size);
-    host.sample_untallied(&Sample { rule, key, outcome, weight: 1, rest: 0 });
+    host.sample_untallied(&Sample {
+        rule,
+        key,
+        outcome,
+        weight: 1,
+        rest: 0,
+    });
 }
 
 #[cfg(test)]

@@ -18,7 +18,10 @@ impl Traffic {
     /// The sum.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
-        Self { packets: self.packets.wrapping_add(other.packets), bytes: self.bytes.wrapping_add(other.bytes) }
+        Self {
+            packets: self.packets.wrapping_add(other.packets),
+            bytes: self.bytes.wrapping_add(other.bytes),
+        }
     }
 }
 
@@ -210,7 +213,11 @@ impl KeyStatistics {
     #[inline(always)]
     #[must_use]
     pub const fn last_refused_at(&self) -> u64 {
-        if self.refused_at > self.would_refuse_at { self.refused_at } else { self.would_refuse_at }
+        if self.refused_at > self.would_refuse_at {
+            self.refused_at
+        } else {
+            self.would_refuse_at
+        }
     }
 }
 
@@ -226,7 +233,11 @@ pub const fn gained(before: &mut u64, count: u64) -> u64 {
         return 0;
     }
     let last = core::mem::replace(before, count);
-    if count >= last { count - last } else { count.saturating_sub(BEYOND) }
+    if count >= last {
+        count - last
+    } else {
+        count.saturating_sub(BEYOND)
+    }
 }
 
 /// The key of an entry: besides the group, in [`crate::key::Key::group`], the word of the state that refused, or the
@@ -309,10 +320,15 @@ mod tests {
         let mut quota = SampleQuota::default();
         let window = 1 << 27;
         for nth in 0..3 {
-            let granted = (0..10_000).filter(|packet| quota.take(nth * window + packet * 10_000)).count();
+            let granted = (0..10_000)
+                .filter(|packet| quota.take(nth * window + packet * 10_000))
+                .count();
             assert_eq!(granted as u64, SampleQuota::MOST);
         }
         // A pause accumulates no samples.
-        assert_eq!((0..10_000).filter(|_| quota.take(1_000 * window)).count() as u64, SampleQuota::MOST);
+        assert_eq!(
+            (0..10_000).filter(|_| quota.take(1_000 * window)).count() as u64,
+            SampleQuota::MOST
+        );
     }
 }

@@ -54,7 +54,11 @@ pub struct PacketBucket {
 
 impl PacketBucket {
     /// Nothing passes.
-    pub const CLOSED: Self = Self { emission: 1, tolerance: 0, burst: 0 };
+    pub const CLOSED: Self = Self {
+        emission: 1,
+        tolerance: 0,
+        burst: 0,
+    };
 
     /// All replies to refused packets together: 1,000 a second, 100 at once, which is also Linux's limit on ICMP
     /// errors. A forged source receives the replies without having requested them.
@@ -79,14 +83,23 @@ impl PacketBucket {
 
     pub(crate) fn new(per_second: u64, burst: u64, scale: TickScale) -> Self {
         let bucket = TokenBucket::new(Rate::per_second(per_second), burst, Costs::Single, scale);
-        Self { emission: bucket.emission, tolerance: bucket.tolerance, burst: bucket.burst }
+        Self {
+            emission: bucket.emission,
+            tolerance: bucket.tolerance,
+            burst: bucket.burst,
+        }
     }
 
     /// The limiter of this bucket.
     #[inline(always)]
     #[must_use]
     pub const fn bucket(&self) -> TokenBucket {
-        TokenBucket { emission: self.emission, emission_shift: 0, tolerance: self.tolerance, burst: self.burst }
+        TokenBucket {
+            emission: self.emission,
+            emission_shift: 0,
+            tolerance: self.tolerance,
+            burst: self.burst,
+        }
     }
 
     /// Charges one packet to the bucket with this state; `false` if it does not conform.
@@ -96,7 +109,9 @@ impl PacketBucket {
         let bucket = self.bucket();
         let mut found = state.load();
         for _ in 0..TRIES {
-            let Decision::Pass(next) = bucket.decide(found, now, 1) else { return false };
+            let Decision::Pass(next) = bucket.decide(found, now, 1) else {
+                return false;
+            };
             let current = found;
             found = state.compare_exchange(current, next);
             if found == current {
@@ -114,9 +129,15 @@ mod tests {
 
     #[test]
     fn each_kind_on_each_interface_has_a_bucket_of_its_own() {
-        let kinds = [Essential::Arp, Essential::NeighbourDiscovery, Essential::Dhcp, Essential::NotIp];
-        let buckets: HashSet<u32> =
-            (1..=INTERFACES).flat_map(|interface| kinds.map(|kind| kind.bucket(interface))).collect();
+        let kinds = [
+            Essential::Arp,
+            Essential::NeighbourDiscovery,
+            Essential::Dhcp,
+            Essential::NotIp,
+        ];
+        let buckets: HashSet<u32> = (1..=INTERFACES)
+            .flat_map(|interface| kinds.map(|kind| kind.bucket(interface)))
+            .collect();
         assert_eq!(buckets.len(), ESSENTIAL_BUCKETS as usize);
         assert!(buckets.iter().all(|bucket| *bucket < ESSENTIAL_BUCKETS));
         assert!(Essential::NotIp.bucket(u32::MAX) < ESSENTIAL_BUCKETS);
@@ -126,7 +147,10 @@ mod tests {
     fn the_slowest_policy_keeps_the_rates() {
         // A burst of ten million units at one a day: the coarsest clock that a policy can require.
         let scale = TickScale::for_longest_life(10_000_000 * 86_400 * 1_000_000_000);
-        for (bucket, rate) in [(PacketBucket::of_essential(scale), 10_000), (PacketBucket::of_not_ip(scale), 100_000)] {
+        for (bucket, rate) in [
+            (PacketBucket::of_essential(scale), 10_000),
+            (PacketBucket::of_not_ip(scale), 100_000),
+        ] {
             let bucket = bucket.bucket();
             let (mut state, mut passed) = (0, 0);
             for nanosecond in (1..=2_000_000_000u64).step_by(1_000) {
@@ -136,7 +160,10 @@ mod tests {
                 }
             }
             let expected = bucket.burst + 2 * rate;
-            assert!(passed <= expected && passed * 20 >= expected * 19, "{passed} of {expected}");
+            assert!(
+                passed <= expected && passed * 20 >= expected * 19,
+                "{passed} of {expected}"
+            );
         }
     }
 }

@@ -45,7 +45,12 @@ impl Event {
         let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         Some(Self {
-            key: Key { hi: word(0)?, lo: word(8)?, extra: half(16)?, group: half(20)? },
+            key: Key {
+                hi: word(0)?,
+                lo: word(8)?,
+                extra: half(16)?,
+                group: half(20)?,
+            },
             at: word(24)?,
             count: word(32)?,
             counter: half(40)?,
@@ -61,7 +66,12 @@ mod tests {
     #[test]
     fn a_record_is_read_back_as_it_was_laid_out() {
         let event = Event {
-            key: Key { hi: 1, lo: 2, extra: 3, group: 4 },
+            key: Key {
+                hi: 1,
+                lo: 2,
+                extra: 3,
+                group: 4,
+            },
             at: 5,
             count: 6,
             counter: 7,

@@ -46,7 +46,15 @@ pub struct GroupBucket {
 
 impl GroupBucket {
     /// No limit.
-    pub const NONE: Self = Self { emission: 0, tolerance: 0, burst: 0, emission_shift: 0, left: 0, right: 0, _pad: 0 };
+    pub const NONE: Self = Self {
+        emission: 0,
+        tolerance: 0,
+        burst: 0,
+        emission_shift: 0,
+        left: 0,
+        right: 0,
+        _pad: 0,
+    };
 
     /// The bucket of a rate in bytes. Its burst is the rate's bytes in half a second, at least [`LEAST_BURST`].
     ///
@@ -55,8 +63,11 @@ impl GroupBucket {
     /// stays far below the rate.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
-        let in_half_a_second = u128::from(rate.count) * 500_000_000 / u128::from(rate.per_nanoseconds);
-        let burst = u64::try_from(in_half_a_second).unwrap_or(u64::MAX).clamp(LEAST_BURST, 1 << 36);
+        let in_half_a_second =
+            u128::from(rate.count) * 500_000_000 / u128::from(rate.per_nanoseconds);
+        let burst = u64::try_from(in_half_a_second)
+            .unwrap_or(u64::MAX)
+            .clamp(LEAST_BURST, 1 << 36);
         Self::with(rate, burst, Costs::Many)
     }
 
@@ -97,7 +108,10 @@ impl GroupBucket {
     #[inline(always)]
     #[must_use]
     pub const fn scale(&self) -> TickScale {
-        TickScale { left: self.left, right: self.right }
+        TickScale {
+            left: self.left,
+            right: self.right,
+        }
     }
 }
 
@@ -183,9 +197,15 @@ mod tests {
     #[test]
     fn a_bucket_survives_the_way_into_the_kernel() {
         for rate in [
-            Rate { count: 1, per_nanoseconds: 86_400_000_000_000 },
+            Rate {
+                count: 1,
+                per_nanoseconds: 86_400_000_000_000,
+            },
             Rate::per_second(12_500_000),
-            Rate { count: 1 << 40, per_nanoseconds: 1_000_000_000 },
+            Rate {
+                count: 1 << 40,
+                per_nanoseconds: 1_000_000_000,
+            },
         ] {
             let group = GroupBucket::new(rate);
             let bucket = TokenBucket::new(rate, group.burst, Costs::Many, group.scale());
@@ -193,14 +213,20 @@ mod tests {
             assert!(group.burst >= LEAST_BURST);
             // A full bucket passes its burst, and no more.
             let now = group.scale().ticks(1 << 40);
-            assert!(matches!(bucket.decide(0, now, group.burst), Decision::Pass(_)));
+            assert!(matches!(
+                bucket.decide(0, now, group.burst),
+                Decision::Pass(_)
+            ));
             assert_eq!(bucket.decide(0, now, group.burst + 1), Decision::Refuse);
         }
     }
 
     #[test]
     fn a_bucket_of_ones_passes_its_count_at_once_and_then_its_rate() {
-        let rate = Rate { count: 100, per_nanoseconds: 60_000_000_000 };
+        let rate = Rate {
+            count: 100,
+            per_nanoseconds: 60_000_000_000,
+        };
         let group = GroupBucket::of_ones(rate);
         let (bucket, scale) = (group.bucket(), group.scale());
         let (mut state, mut passed) = (0, 0);

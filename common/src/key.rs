@@ -32,7 +32,9 @@ impl HashSeed {
     #[must_use]
     pub const fn new(random: [u64; 4]) -> Self {
         let [a, b, c, d] = random;
-        Self { multipliers: [a | 1, b | 1, c | 1, d | 1] }
+        Self {
+            multipliers: [a | 1, b | 1, c | 1, d | 1],
+        }
     }
 
     /// Multiply-shift hashing with secret odd multipliers (Dietzfelbinger et al., 1997: two keys have equal upper bits
@@ -61,22 +63,45 @@ mod tests {
 
     #[test]
     fn neighbouring_addresses_spread_over_the_lines_like_random_ones() {
-        let seed =
-            HashSeed::new([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0x2545_f491_4f6c_dd1d]);
+        let seed = HashSeed::new([
+            0x9e37_79b9_7f4a_7c15,
+            0xbf58_476d_1ce4_e5b9,
+            0x94d0_49bb_1331_11eb,
+            0x2545_f491_4f6c_dd1d,
+        ]);
         for keys in [
             (0..65_536u32)
-                .map(|n| Key { lo: u64::from((0x0a00_0000 + n).to_be()) << 32 | 0xffff_0000, ..Key::default() })
+                .map(|n| Key {
+                    lo: u64::from((0x0a00_0000 + n).to_be()) << 32 | 0xffff_0000,
+                    ..Key::default()
+                })
                 .collect::<Vec<_>>(),
-            (0..65_536u64).map(|n| Key { hi: (0x2001_0db8_0000_0000 + n).to_be(), ..Key::default() }).collect(),
-            (0..65_536u32).map(|n| Key { lo: 7, extra: n, ..Key::default() }).collect(),
+            (0..65_536u64)
+                .map(|n| Key {
+                    hi: (0x2001_0db8_0000_0000 + n).to_be(),
+                    ..Key::default()
+                })
+                .collect(),
+            (0..65_536u32)
+                .map(|n| Key {
+                    lo: 7,
+                    extra: n,
+                    ..Key::default()
+                })
+                .collect(),
         ] {
             // Balls into bins: with 4 balls per bin, a bin of more than 20 has a probability of 1e-9.
             let mut bins: HashMap<u64, u32> = HashMap::new();
             for key in &keys {
                 *bins.entry(seed.hash(key).0 & 0x3fff).or_default() += 1;
             }
-            assert!(bins.values().all(|balls| *balls <= 20), "{:?}", bins.values().max());
-            let tags: std::collections::HashSet<u64> = keys.iter().map(|key| seed.hash(key).0 >> 32).collect();
+            assert!(
+                bins.values().all(|balls| *balls <= 20),
+                "{:?}",
+                bins.values().max()
+            );
+            let tags: std::collections::HashSet<u64> =
+                keys.iter().map(|key| seed.hash(key).0 >> 32).collect();
             assert!(tags.len() > 65_500);
         }
     }

@@ -7,7 +7,9 @@ use crate::connections::{Connection, ConnectionSettings, MOST_KEYS, Reservation,
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
-use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, OUTBOUND, Refused, Started};
+use crate::group::{
+    DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, OUTBOUND, Refused, Started,
+};
 use crate::key::{HashSeed, Key};
 use crate::list::{CHUNK_WORDS, Chunk};
 use crate::own::OwnKey;

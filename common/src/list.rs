@@ -81,7 +81,10 @@ pub fn may_contain(words: &impl Words, address: Address) -> bool {
         (word, block % u64::BITS)
     } else {
         let block = ipv6_block((u64::from_be(address.hi) >> 32) as u32);
-        (words.head(IPV6_FILTER + block / u64::BITS), block % u64::BITS)
+        (
+            words.head(IPV6_FILTER + block / u64::BITS),
+            block % u64::BITS,
+        )
     };
     word >> bit & 1 != 0
 }
@@ -91,7 +94,11 @@ pub fn may_contain(words: &impl Words, address: Address) -> bool {
 #[must_use]
 pub fn list_of<L: Lines + ?Sized>(words: &impl Words, lines: &L, address: Address) -> u32 {
     let first = if address.is_ipv4() { 0 } else { ROOT_WORDS };
-    let root = PrefixRoot::from_words([words.head(first), words.head(first + 1), words.head(first + 2)]);
+    let root = PrefixRoot::from_words([
+        words.head(first),
+        words.head(first + 1),
+        words.head(first + 2),
+    ]);
     root.look_up_in_one_loop(lines, address).class()
 }
 

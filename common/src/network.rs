@@ -22,7 +22,11 @@ pub const fn from_asn(number: u32) -> Option<u32> {
 /// The number of the autonomous system.
 #[must_use]
 pub const fn to_asn(network: u32) -> u32 {
-    if network < PRIVATE { network } else { network - PRIVATE + FIRST_PRIVATE }
+    if network < PRIVATE {
+        network
+    } else {
+        network - PRIVATE + FIRST_PRIVATE
+    }
 }
 
 #[cfg(test)]
@@ -31,9 +35,19 @@ mod tests {
 
     #[test]
     fn every_number_in_use_has_its_own_within_a_node() {
-        let numbers = [1, 64_500, PRIVATE - 1, FIRST_PRIVATE, FIRST_PRIVATE + 1, LAST_PRIVATE];
+        let numbers = [
+            1,
+            64_500,
+            PRIVATE - 1,
+            FIRST_PRIVATE,
+            FIRST_PRIVATE + 1,
+            LAST_PRIVATE,
+        ];
         let networks = numbers.map(|number| from_asn(number).unwrap());
-        assert!(networks.is_sorted_by(|a, b| a < b) && networks[5] < 1 << 29, "{networks:?}");
+        assert!(
+            networks.is_sorted_by(|a, b| a < b) && networks[5] < 1 << 29,
+            "{networks:?}"
+        );
         assert_eq!(networks.map(to_asn), numbers);
         for reserved in [0, PRIVATE, FIRST_PRIVATE - 1, u32::MAX] {
             assert_eq!(from_asn(reserved), None, "{reserved}");

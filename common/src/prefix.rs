@@ -235,7 +235,11 @@ struct Header {
 impl Header {
     #[inline(always)]
     const fn of(line: &Line) -> Self {
-        Self { base: line.0[0], shift: line.0[1] as u32, last: (line.0[1] >> 32) as u32 }
+        Self {
+            base: line.0[0],
+            shift: line.0[1] as u32,
+            last: (line.0[1] >> 32) as u32,
+        }
     }
 
     /// The node for `key` in the table that starts with line `first`.
@@ -243,9 +247,15 @@ impl Header {
     fn follow<L: Lines + ?Sized>(self, lines: &L, first: u32, key: u64) -> Node {
         let from_base = key.saturating_sub(self.base);
         let stretch = from_base >> (self.shift % 64);
-        let stretch = if stretch < u64::from(self.last) { stretch } else { u64::from(self.last) };
+        let stretch = if stretch < u64::from(self.last) {
+            stretch
+        } else {
+            u64::from(self.last)
+        };
         let place = stretch + HEADER_NODES;
-        let Some(line) = lines.line(first + (place / NODES) as u32) else { return Node(0) };
+        let Some(line) = lines.line(first + (place / NODES) as u32) else {
+            return Node(0);
+        };
         line.node((place % NODES) as usize)
     }
 }
@@ -288,12 +298,21 @@ pub struct Roots {
 
 impl PrefixRoot {
     /// A tree without prefixes.
-    pub const NONE: Self = Self { base: 0, shift: 0, last: 0, node: Node(0), steps: 0 };
+    pub const NONE: Self = Self {
+        base: 0,
+        shift: 0,
+        last: 0,
+        node: Node(0),
+        steps: 0,
+    };
 }
 
 impl PrefixRoots {
     /// Trees without prefixes.
-    pub const NONE: Self = Self { ipv4: PrefixRoot::NONE, ipv6: PrefixRoot::NONE };
+    pub const NONE: Self = Self {
+        ipv4: PrefixRoot::NONE,
+        ipv6: PrefixRoot::NONE,
+    };
 
     /// Whether no address has an entry.
     #[must_use]
@@ -304,7 +323,11 @@ impl PrefixRoots {
     /// The entry of an address.
     #[must_use]
     pub fn look_up<L: Lines + ?Sized>(&self, lines: &L, address: Address) -> PrefixEntry {
-        let root = if address.is_ipv4() { &self.ipv4 } else { &self.ipv6 };
+        let root = if address.is_ipv4() {
+            &self.ipv4
+        } else {
+            &self.ipv6
+        };
         root.look_up(lines, address)
     }
 }
@@ -327,7 +350,11 @@ impl PrefixRoot {
     /// The same with all steps in one loop, for searches that few packets need: it is smaller.
     #[inline(always)]
     #[must_use]
-    pub fn look_up_in_one_loop<L: Lines + ?Sized>(self, lines: &L, address: Address) -> PrefixEntry {
+    pub fn look_up_in_one_loop<L: Lines + ?Sized>(
+        self,
+        lines: &L,
+        address: Address,
+    ) -> PrefixEntry {
         let mut search = self.begin(lines, address);
         // 64 bits, since the verifier loses a smaller counter that shares a word of the stack with a map's key.
         let mut left = u64::from(MOST_STEPS);
@@ -340,20 +367,35 @@ impl PrefixRoot {
     /// The search after the root.
     #[inline(always)]
     fn begin<L: Lines + ?Sized>(self, lines: &L, address: Address) -> Search {
-        let key =
-            if address.is_ipv4() { u64::from(u32::from_be(address.ipv4_memory())) } else { u64::from_be(address.hi) };
+        let key = if address.is_ipv4() {
+            u64::from(u32::from_be(address.ipv4_memory()))
+        } else {
+            u64::from_be(address.hi)
+        };
         let mut node = self.node;
         if node.is_table() {
-            let header = Header { base: self.base, shift: self.shift, last: self.last };
+            let header = Header {
+                base: self.base,
+                shift: self.shift,
+                last: self.last,
+            };
             node = header.follow(lines, node.line(), key);
         }
-        Search { node, key, lower: u64::from_be(address.lo) }
+        Search {
+            node,
+            key,
+            lower: u64::from_be(address.lo),
+        }
     }
 
     /// The words of its memory.
     #[must_use]
     pub const fn to_words(self) -> [u64; 3] {
-        [self.base, self.shift as u64 | (self.last as u64) << 32, self.node.0 as u64 | (self.steps as u64) << 32]
+        [
+            self.base,
+            self.shift as u64 | (self.last as u64) << 32,
+            self.node.0 as u64 | (self.steps as u64) << 32,
+        ]
     }
 
     /// The root with these words.
@@ -406,7 +448,9 @@ impl Search {
             self.key = self.lower;
         }
         self.node = match lines.line(self.node.line()) {
-            Some(line) if self.node.0 & Node::TABLE != 0 => Header::of(line).follow(lines, self.node.line(), self.key),
+            Some(line) if self.node.0 & Node::TABLE != 0 => {
+                Header::of(line).follow(lines, self.node.line(), self.key)
+            }
             Some(line) => line.behind_separators(self.key),
             None => Node(0),
         };

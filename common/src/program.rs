@@ -9,7 +9,9 @@ use crate::buffer::Segments;
 use crate::connections::{Admission, Tuple};
 use crate::counters::Bypass;
 use crate::essential::Essential;
-use crate::packet::{Address, Depth, Direction, Disposition, Kind, Link, Packet, Protocol, RareHeaders, parse};
+use crate::packet::{
+    Address, Depth, Direction, Disposition, Kind, Link, Packet, Protocol, RareHeaders, parse,
+};
 use crate::prefix::PrefixEntry;
 use crate::proof::{Proof, Step, SynReply, proven_span};
 use crate::rule::{RuleSpan, Size, Subject};
@@ -151,7 +153,10 @@ impl Found {
 
     #[inline(always)]
     const fn span(self) -> RuleSpan {
-        RuleSpan { first: (self.0 >> 8) as u32, count: (self.0 & 0xff) as u32 }
+        RuleSpan {
+            first: (self.0 >> 8) as u32,
+            count: (self.0 & 0xff) as u32,
+        }
     }
 }
 
@@ -170,7 +175,11 @@ impl Case {
     #[inline(always)]
     #[must_use]
     pub const fn new(interface: u32) -> Self {
-        Self { size: Size::of_one(0), interface, subject: MaybeUninit::uninit() }
+        Self {
+            size: Size::of_one(0),
+            interface,
+            subject: MaybeUninit::uninit(),
+        }
     }
 
     /// Parses, classifies, decides and counts.
@@ -188,7 +197,13 @@ impl Case {
     }
 
     #[inline(always)]
-    fn find(&mut self, program: &impl Program, frame: &impl Frame, link: Link, direction: Direction) -> Found {
+    fn find(
+        &mut self,
+        program: &impl Program,
+        frame: &impl Frame,
+        link: Link,
+        direction: Direction,
+    ) -> Found {
         self.size = Size::of_one(frame.length());
         let packet = match parse(frame, link, program.depth()) {
             Ok(packet) => packet,
@@ -227,13 +242,22 @@ impl Case {
         };
         let admission = program.reserve_connection(span, subject, tuple);
         if let Some(rule) = admission.refusing() {
-            return Found(Found::rules(RuleSpan { first: rule, count: 1 }).0 | Found::REFUSED);
+            return Found(
+                Found::rules(RuleSpan {
+                    first: rule,
+                    count: 1,
+                })
+                .0 | Found::REFUSED,
+            );
         }
         let reserved = admission.rules();
         if reserved == 0 {
             return Found::rules(span);
         }
-        let others = RuleSpan { first: span.first + reserved, count: span.count.saturating_sub(reserved) };
+        let others = RuleSpan {
+            first: span.first + reserved,
+            count: span.count.saturating_sub(reserved),
+        };
         Found(Found::rules(others).0 | Found::OPENS)
     }
 
@@ -275,9 +299,20 @@ impl Case {
             return Err(Found::bypass(Bypass::Malformed));
         }
         let index = span_index(packet.protocol, packet.kind);
-        let mut span = span(program, frame, packet, index, local_port, entry.source_index())
-            .ok_or(Found::bypass(Bypass::Unlimited))?;
-        let mut opening = if packet.kind == Kind::Connection { Found::OPENS } else { 0 };
+        let mut span = span(
+            program,
+            frame,
+            packet,
+            index,
+            local_port,
+            entry.source_index(),
+        )
+        .ok_or(Found::bypass(Bypass::Unlimited))?;
+        let mut opening = if packet.kind == Kind::Connection {
+            Found::OPENS
+        } else {
+            0
+        };
         if program.proves() && span.count & RuleSpan::PROVES != 0 {
             let proof = program.prove(frame.context(), packet, span.count & RuleSpan::RESETS != 0);
             if proof.is(Step::Answer) {
@@ -292,8 +327,15 @@ impl Case {
             if proof.is(Step::Proven) {
                 opening = Found::PROVEN;
                 let index = proven_span(packet.kind);
-                span = self::span(program, frame, packet, index, local_port, entry.source_index())
-                    .ok_or(Found::bypass(Bypass::Unlimited))?;
+                span = self::span(
+                    program,
+                    frame,
+                    packet,
+                    index,
+                    local_port,
+                    entry.source_index(),
+                )
+                .ok_or(Found::bypass(Bypass::Unlimited))?;
             }
             span = span.without_proofs();
         }
@@ -325,7 +367,11 @@ impl Case {
         if found.0 & Found::REFUSED != 0 {
             return PacketVerdict::Refused(span.first, subject);
         }
-        let decided = if span.count == 0 { Verdict::Pass(Passage::FREE) } else { evaluate(program, span, subject) };
+        let decided = if span.count == 0 {
+            Verdict::Pass(Passage::FREE)
+        } else {
+            evaluate(program, span, subject)
+        };
         if found.0 & Found::OPENS != 0 {
             program.conclude_connection(matches!(decided, Verdict::Pass(_)));
         }
@@ -342,12 +388,19 @@ impl Case {
             } else {
                 verdict(evaluate(program, found.span(), subject), subject)
             };
-            if program.proves() && found.0 & Found::PROVEN != 0 && matches!(verdict, PacketVerdict::Passed(_)) {
+            if program.proves()
+                && found.0 & Found::PROVEN != 0
+                && matches!(verdict, PacketVerdict::Passed(_))
+            {
                 program.note_proven();
             }
             return verdict;
         }
-        let bypass = if program.proves() { found.reason() } else { found.0 as u32 };
+        let bypass = if program.proves() {
+            found.reason()
+        } else {
+            found.0 as u32
+        };
         // A ban is an operator's order; `observe` only concerns limits.
         let is_enforced = !program.only_observes() || bypass == Bypass::Banned as u32;
         let outcome = match (Bypass::is_refusal(bypass), is_enforced) {
@@ -359,7 +412,11 @@ impl Case {
         if program.proves() && SynReply::is_of(bypass) {
             return PacketVerdict::Answered(found.reply());
         }
-        if outcome == Outcome::Throttled { PacketVerdict::Dropped } else { PacketVerdict::Passed(Passage::FREE) }
+        if outcome == Outcome::Throttled {
+            PacketVerdict::Dropped
+        } else {
+            PacketVerdict::Passed(Passage::FREE)
+        }
     }
 }
 
@@ -391,16 +448,23 @@ fn span(
     source_index: u32,
 ) -> Option<RuleSpan> {
     let spans_by = program.spans_by();
-    let is_of_port = || matches!(packet.protocol, Protocol::Tcp | Protocol::Udp) && packet.has_ports();
+    let is_of_port =
+        || matches!(packet.protocol, Protocol::Tcp | Protocol::Udp) && packet.has_ports();
     let mut span = match spans_by {
         SpansBy::Scope => {
             let scoped = ScopedPacket::new(index);
-            let scoped = if is_of_port() { scoped.with_port(local_port) } else { scoped };
+            let scoped = if is_of_port() {
+                scoped.with_port(local_port)
+            } else {
+                scoped
+            };
             return Some(program.scoped_span(source_index, frame.interface(), scoped));
         }
-        SpansBy::Port if is_of_port() => {
-            program.port_spans(local_port)?.packed.get(index).map(|packed| PortSpans::unpack(*packed))?
-        }
+        SpansBy::Port if is_of_port() => program
+            .port_spans(local_port)?
+            .packed
+            .get(index)
+            .map(|packed| PortSpans::unpack(*packed))?,
         _ if index < SPANS => program.span(index),
         _ => return None,
     };

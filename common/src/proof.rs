@@ -225,15 +225,26 @@ mod tests {
 
     #[test]
     fn a_proof_is_its_step_and_reply() {
-        for reply in [SynReply::cookie(0xdead_beef), SynReply::challenge(0xdead_beef)] {
+        for reply in [
+            SynReply::cookie(0xdead_beef),
+            SynReply::challenge(0xdead_beef),
+        ] {
             let answer = Proof::from_bits(Proof::answer(reply).to_bits());
             assert!(answer.is(Step::Answer) && !answer.is(Step::Proven));
-            assert_eq!((answer.reply(), answer.reply().number()), (reply, 0xdead_beef));
+            assert_eq!(
+                (answer.reply(), answer.reply().number()),
+                (reply, 0xdead_beef)
+            );
         }
         let (cookie, challenge) = (SynReply::cookie(u32::MAX), SynReply::challenge(u32::MAX));
         assert!(challenge.is_challenge() && !cookie.is_challenge());
-        assert_eq!([cookie.bypass(), challenge.bypass()], [Bypass::Answered as u32, Bypass::Challenged as u32]);
-        let rows: Vec<u32> = (0..BYPASS_ROWS).filter(|row| SynReply::is_of(*row)).collect();
+        assert_eq!(
+            [cookie.bypass(), challenge.bypass()],
+            [Bypass::Answered as u32, Bypass::Challenged as u32]
+        );
+        let rows: Vec<u32> = (0..BYPASS_ROWS)
+            .filter(|row| SynReply::is_of(*row))
+            .collect();
         assert_eq!(rows, [cookie.bypass(), challenge.bypass()]);
         assert!(Proof::NONE.is(Step::Evaluate) && Proof::of(Step::Unproven).is(Step::Unproven));
     }
@@ -244,7 +255,10 @@ mod tests {
         let (hash, then) = (0x1234_5678_9abc_def0, 77_000 * MILLISECOND);
         let recent = Recent::new(hash, then);
         assert!(recent.is(hash, then) && recent.is(hash, then + 100 * MILLISECOND));
-        assert!(!recent.is(hash, then + 110 * MILLISECOND) && !recent.is(hash, then + 10_000 * MILLISECOND));
+        assert!(
+            !recent.is(hash, then + 110 * MILLISECOND)
+                && !recent.is(hash, then + 10_000 * MILLISECOND)
+        );
         assert!(!recent.is(hash ^ 1 << 16, then) && !Recent(0).is(hash, then));
         assert!(Recent::index(hash) < Recent::COUNT);
     }

@@ -69,7 +69,11 @@ impl RecordKey {
             hi: packet.source.hi,
             lo: if packet.is_ipv4 { packet.source.lo } else { 0 },
             part: Self::part_at(nanoseconds),
-            local_port: if Self::is_reply(packet) { 0 } else { packet.local_port_or_0(Direction::Ingress) },
+            local_port: if Self::is_reply(packet) {
+                0
+            } else {
+                packet.local_port_or_0(Direction::Ingress)
+            },
             protocol,
         })
     }
@@ -94,7 +98,12 @@ impl RecordKey {
     #[inline(always)]
     #[must_use]
     pub fn is_sampled(&self, seed: &HashSeed, one_in: u32) -> bool {
-        let key = Key { hi: self.hi, lo: self.lo, extra: 0, group: 0 };
+        let key = Key {
+            hi: self.hi,
+            lo: self.lo,
+            extra: 0,
+            group: 0,
+        };
         seed.hash(&key).0 as u32 & one_in.wrapping_sub(1) == 0
     }
 }
@@ -109,7 +118,11 @@ impl Recorded {
             packets,
             bytes,
             // The packets of a buffer count as equally long.
-            squares: if packets > 1 { bytes * bytes / packets } else { bytes * bytes },
+            squares: if packets > 1 {
+                bytes * bytes / packets
+            } else {
+                bytes * bytes
+            },
             connections: matches!(kind, Kind::Connection) as u64,
             requests: matches!(kind, Kind::Request) as u64,
         }
@@ -140,19 +153,51 @@ mod tests {
 
     fn key(frame: Frame) -> Option<RecordKey> {
         let bytes = frame.build();
-        RecordKey::of(&parse(bytes.as_slice(), Link::Ethernet, Depth::Requests).unwrap(), 7 * PART + 1)
+        RecordKey::of(
+            &parse(bytes.as_slice(), Link::Ethernet, Depth::Requests).unwrap(),
+            7 * PART + 1,
+        )
     }
 
     #[test]
     fn a_packet_counts_for_its_service_and_a_reply_only_for_its_protocol() {
-        let tcp =
-            |from: u16, to: u16, flags| key(Frame::ethernet().ipv4([10, 0, 0, 7], HOST).tcp(from, to, flags, b""));
-        let udp = |from: u16, to: u16| key(Frame::ethernet().ipv4([10, 0, 0, 7], HOST).udp(from, to, b"12345678"));
+        let tcp = |from: u16, to: u16, flags| {
+            key(Frame::ethernet()
+                .ipv4([10, 0, 0, 7], HOST)
+                .tcp(from, to, flags, b""))
+        };
+        let udp = |from: u16, to: u16| {
+            key(Frame::ethernet()
+                .ipv4([10, 0, 0, 7], HOST)
+                .udp(from, to, b"12345678"))
+        };
         let port = |key: Option<RecordKey>| key.unwrap().local_port;
-        assert_eq!(tcp(40_000, 443, ACK).unwrap(), RecordKey { part: 7, ..tcp(50_000, 443, SYN).unwrap() });
-        assert_eq!((port(tcp(443, 40_000, ACK)), port(tcp(443, 40_000, SYN))), (0, 40_000));
-        assert_eq!((port(udp(53, 40_000)), port(udp(5_000, 51_820)), port(udp(53, 53))), (0, 51_820, 53));
-        assert_eq!((tcp(1, 2, ACK).unwrap().protocol, udp(1, 2).unwrap().protocol), (0, 1));
+        assert_eq!(
+            tcp(40_000, 443, ACK).unwrap(),
+            RecordKey {
+                part: 7,
+                ..tcp(50_000, 443, SYN).unwrap()
+            }
+        );
+        assert_eq!(
+            (port(tcp(443, 40_000, ACK)), port(tcp(443, 40_000, SYN))),
+            (0, 40_000)
+        );
+        assert_eq!(
+            (
+                port(udp(53, 40_000)),
+                port(udp(5_000, 51_820)),
+                port(udp(53, 53))
+            ),
+            (0, 51_820, 53)
+        );
+        assert_eq!(
+            (
+                tcp(1, 2, ACK).unwrap().protocol,
+                udp(1, 2).unwrap().protocol
+            ),
+            (0, 1)
+        );
     }
 
     #[test]
@@ -160,7 +205,10 @@ mod tests {
         let of = |last: u8| {
             let mut source = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, last];
             source[15] = last;
-            key(Frame::ethernet().ipv6(source, [0xfc; 16]).tcp(40_000, 443, ACK, b"")).unwrap()
+            key(Frame::ethernet()
+                .ipv6(source, [0xfc; 16])
+                .tcp(40_000, 443, ACK, b""))
+            .unwrap()
         };
         assert_eq!(of(1), of(2));
         assert_eq!(of(1).lo, 0);
@@ -168,22 +216,54 @@ mod tests {
 
     #[test]
     fn the_sample_has_its_share_of_sources_and_smaller_samples_are_within() {
-        let seed = HashSeed::new([0x2545_f491_4f6c_dd1d, 0x94d0_49bb_1331_11eb, 0xbf58_476d_1ce4_e5b9, 0x9e37_79b9]);
-        let sampled = |nth: u64, one_in| RecordKey { lo: nth << 32, ..RecordKey::default() }.is_sampled(&seed, one_in);
+        let seed = HashSeed::new([
+            0x2545_f491_4f6c_dd1d,
+            0x94d0_49bb_1331_11eb,
+            0xbf58_476d_1ce4_e5b9,
+            0x9e37_79b9,
+        ]);
+        let sampled = |nth: u64, one_in| {
+            RecordKey {
+                lo: nth << 32,
+                ..RecordKey::default()
+            }
+            .is_sampled(&seed, one_in)
+        };
         for one_in in [1u32, 2, 16, 64] {
             let count = (0..100_000).filter(|nth| sampled(*nth, one_in)).count() as f64;
             let expected = 100_000.0 / f64::from(one_in);
-            assert!((count - expected).abs() <= 6.0 * expected.sqrt(), "1 in {one_in}: {count}");
+            assert!(
+                (count - expected).abs() <= 6.0 * expected.sqrt(),
+                "1 in {one_in}: {count}"
+            );
             assert!((0..10_000).all(|nth| !sampled(nth, one_in * 2) || sampled(nth, one_in)));
         }
     }
 
     #[test]
     fn a_buffer_counts_as_its_packets() {
-        let one = Recorded::of(Size { packets: 1, bytes: 100 }, Kind::Connection);
-        assert_eq!((one.packets, one.bytes, one.squares, one.connections), (1, 100, 10_000, 1));
-        let three = Recorded::of(Size { packets: 3, bytes: 300 }, Kind::Request);
-        assert_eq!((three.packets, three.squares, three.requests), (3, 30_000, 1));
+        let one = Recorded::of(
+            Size {
+                packets: 1,
+                bytes: 100,
+            },
+            Kind::Connection,
+        );
+        assert_eq!(
+            (one.packets, one.bytes, one.squares, one.connections),
+            (1, 100, 10_000, 1)
+        );
+        let three = Recorded::of(
+            Size {
+                packets: 3,
+                bytes: 300,
+            },
+            Kind::Request,
+        );
+        assert_eq!(
+            (three.packets, three.squares, three.requests),
+            (3, 30_000, 1)
+        );
         assert_eq!(one.plus(three).bytes, 400);
     }
 }

@@ -167,14 +167,20 @@ impl Rule {
         let is_fast = !Algorithm::from_number(self.algorithm).has_ring()
             && self.action != Action::Shape as u8
             && self.enforcement != Enforcement::Mark as u8;
-        Self { is_fast: is_fast as u8, ..self }
+        Self {
+            is_fast: is_fast as u8,
+            ..self
+        }
     }
 
     /// Sets the handling of new keys while the table is full. `is_slow`: its group leaves some slots to others, whose
     /// states live much shorter.
     #[must_use]
     pub const fn when_full(self, on_full: OnFull, moves: Moves, is_slow: bool) -> Self {
-        Self { on_full: on_full as u8 | (moves as u8) << 2 | (is_slow as u8) << 4, ..self }
+        Self {
+            on_full: on_full as u8 | (moves as u8) << 2 | (is_slow as u8) << 4,
+            ..self
+        }
     }
 
     /// Whether this is the handling of new keys while the table is full.
@@ -187,7 +193,10 @@ impl Rule {
     /// The rule of a level, a wider key of its limit: its samples record how many sources it refuses.
     #[must_use]
     pub const fn of_level(self, is_level: bool) -> Self {
-        Self { on_full: self.on_full & !Self::LEVEL | if is_level { Self::LEVEL } else { 0 }, ..self }
+        Self {
+            on_full: self.on_full & !Self::LEVEL | if is_level { Self::LEVEL } else { 0 },
+            ..self
+        }
     }
 
     /// Whether it is the rule of a level.
@@ -235,7 +244,8 @@ impl Rule {
     #[inline(always)]
     #[must_use]
     pub const fn may_refuse(&self) -> bool {
-        self.enforcement != Enforcement::Observe as u8 && self.enforcement != Enforcement::Mark as u8
+        self.enforcement != Enforcement::Observe as u8
+            && self.enforcement != Enforcement::Mark as u8
     }
 
     /// Words of state in the slot.
@@ -306,15 +316,33 @@ impl Rule {
     /// Fills in a limiter's parameters.
     #[must_use]
     pub const fn with_parameters(self, algorithm: Algorithm, parameters: Parameters) -> Self {
-        let Parameters { interval, tolerance, most, shift, share_shift } = parameters;
-        Self { algorithm: algorithm as u8, interval, tolerance, most, shift, share_shift, ..self }
+        let Parameters {
+            interval,
+            tolerance,
+            most,
+            shift,
+            share_shift,
+        } = parameters;
+        Self {
+            algorithm: algorithm as u8,
+            interval,
+            tolerance,
+            most,
+            shift,
+            share_shift,
+            ..self
+        }
     }
 
     /// The row of a host that has this share of the rule. Nothing but `interval` and `most` differ.
     #[must_use]
     pub fn at_share(&self, share: Share) -> Self {
         let Parameters { interval, most, .. } = self.any_limiter().at_share(share).parameters();
-        Self { interval, most, ..*self }
+        Self {
+            interval,
+            most,
+            ..*self
+        }
     }
 
     /// The key of `subject`.
@@ -333,17 +361,34 @@ impl Rule {
                 0
             };
             if extra != 0 || self.key != KeyKind::Network as u8 {
-                return Key { hi: 0, lo: 0, extra, group };
+                return Key {
+                    hi: 0,
+                    lo: 0,
+                    extra,
+                    group,
+                };
             }
         }
         let (hi, lo) = if subject.is_ipv4 != 0 {
             // The first half of the second word is the prefix of IPv4-mapped addresses.
-            (subject.hi, subject.lo & (u64::from(self.mask_ipv4) << 32 | 0xffff_ffff))
+            (
+                subject.hi,
+                subject.lo & (u64::from(self.mask_ipv4) << 32 | 0xffff_ffff),
+            )
         } else {
             (subject.hi & self.mask_hi, subject.lo & self.mask_lo)
         };
-        let extra = if self.key == KeyKind::AddressPort as u8 { subject.local_port } else { 0 };
-        Key { hi, lo, extra, group }
+        let extra = if self.key == KeyKind::AddressPort as u8 {
+            subject.local_port
+        } else {
+            0
+        };
+        Key {
+            hi,
+            lo,
+            extra,
+            group,
+        }
     }
 }
 
@@ -398,7 +443,10 @@ impl Size {
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
-        Self { packets: (bits >> 32) as u32, bytes: bits as u32 }
+        Self {
+            packets: (bits >> 32) as u32,
+            bytes: bits as u32,
+        }
     }
 }
 
@@ -429,7 +477,10 @@ impl RuleSpan {
     #[inline(always)]
     #[must_use]
     pub const fn without_proofs(self) -> Self {
-        Self { first: self.first, count: self.count & !Self::BITS }
+        Self {
+            first: self.first,
+            count: self.count & !Self::BITS,
+        }
     }
 }
 
@@ -442,29 +493,78 @@ mod tests {
     fn subject(address: [u8; 4], asn: Option<u32>) -> Subject {
         let Address { hi, lo } = Address::from_ipv4(address);
         let network = asn.map_or(0, |asn| network::from_asn(asn).unwrap());
-        Subject { hi, lo, is_ipv4: 1, class: 3, interface: 5, network, ..Subject::default() }
+        Subject {
+            hi,
+            lo,
+            is_ipv4: 1,
+            class: 3,
+            interface: 5,
+            network,
+            ..Subject::default()
+        }
     }
 
     #[test]
     fn a_network_is_one_key_and_addresses_outside_of_all_share_keys_by_prefix() {
         let mask_ipv4 = 0xffff_ff00_u32.to_be();
-        let rule = Rule { key: KeyKind::Network as u8, mask_ipv4, mask_hi: u64::MAX, group: 2, ..Rule::EMPTY };
+        let rule = Rule {
+            key: KeyKind::Network as u8,
+            mask_ipv4,
+            mask_hi: u64::MAX,
+            group: 2,
+            ..Rule::EMPTY
+        };
         let key = |address, asn| rule.key_of(&subject(address, asn));
-        let of_network = Key { hi: 0, lo: 0, extra: 64_500, group: 2 };
+        let of_network = Key {
+            hi: 0,
+            lo: 0,
+            extra: 64_500,
+            group: 2,
+        };
         assert_eq!(key([192, 0, 2, 1], Some(64_500)), of_network);
         assert_eq!(key([198, 51, 100, 1], Some(64_500)), of_network);
         assert_ne!(key([192, 0, 2, 1], Some(64_501)), of_network);
         assert_ne!(key([192, 0, 2, 1], Some(4_200_064_500)), of_network);
         let Address { hi, lo } = Address::from_ipv4([192, 0, 2, 0]);
-        assert_eq!(key([192, 0, 2, 1], None), Key { hi, lo, extra: 0, group: 2 });
+        assert_eq!(
+            key([192, 0, 2, 1], None),
+            Key {
+                hi,
+                lo,
+                extra: 0,
+                group: 2
+            }
+        );
         assert_eq!(key([192, 0, 2, 1], None), key([192, 0, 2, 254], None));
         assert_ne!(key([192, 0, 2, 1], None), key([192, 0, 3, 1], None));
         // The network is no part of the other keys.
         for (kind, extra) in [(KeyKind::Class, 3), (KeyKind::Interface, 5)] {
-            let rule = Rule { key: kind as u8, ..rule };
-            assert_eq!(rule.key_of(&subject([192, 0, 2, 1], Some(64_500))), Key { hi: 0, lo: 0, extra, group: 2 });
+            let rule = Rule {
+                key: kind as u8,
+                ..rule
+            };
+            assert_eq!(
+                rule.key_of(&subject([192, 0, 2, 1], Some(64_500))),
+                Key {
+                    hi: 0,
+                    lo: 0,
+                    extra,
+                    group: 2
+                }
+            );
         }
-        let rule = Rule { key: KeyKind::Address as u8, ..rule };
-        assert_eq!(rule.key_of(&subject([192, 0, 2, 1], Some(64_500))), Key { hi, lo, extra: 0, group: 2 });
+        let rule = Rule {
+            key: KeyKind::Address as u8,
+            ..rule
+        };
+        assert_eq!(
+            rule.key_of(&subject([192, 0, 2, 1], Some(64_500))),
+            Key {
+                hi,
+                lo,
+                extra: 0,
+                group: 2
+            }
+        );
     }
 }

@@ -49,7 +49,11 @@ pub struct Scoping {
 
 impl Scoping {
     /// Every limit applies to all sources and interfaces.
-    pub const NONE: Self = Self { source_bits: 0, interfaces: 1, rows: 1 };
+    pub const NONE: Self = Self {
+        source_bits: 0,
+        interfaces: 1,
+        rows: 1,
+    };
 
     /// The source number in a source index.
     #[inline(always)]
@@ -105,17 +109,35 @@ pub trait Scopes {
 /// The rules of a packet from a source with this source index, on the interface with this index.
 #[inline(always)]
 #[must_use]
-pub fn find(scopes: &impl Scopes, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
+pub fn find(
+    scopes: &impl Scopes,
+    source_index: u32,
+    interface: u32,
+    packet: ScopedPacket,
+) -> RuleSpan {
     const NONE: RuleSpan = RuleSpan { first: 0, count: 0 };
     let scoping = scopes.scoping();
-    let number = if scoping.interfaces > 1 { scopes.interface_number(interface) } else { 0 };
+    let number = if scoping.interfaces > 1 {
+        scopes.interface_number(interface)
+    } else {
+        0
+    };
     let has_port = packet.0 & ScopedPacket::HAS_PORT != 0;
-    let row = if scoping.rows > 1 && has_port { scopes.port_row((packet.0 >> 16) as u16) } else { 0 };
+    let row = if scoping.rows > 1 && has_port {
+        scopes.port_row((packet.0 >> 16) as u16)
+    } else {
+        0
+    };
     let pair = scoping.source(source_index) * scoping.interfaces + number;
-    let Some(spans) = scopes.scope_spans(pair * scoping.rows + row) else { return NONE };
+    let Some(spans) = scopes.scope_spans(pair * scoping.rows + row) else {
+        return NONE;
+    };
     let span = PortSpans::unpack(spans.packed[(packet.0 & 15) as usize]);
     if span.count == 0 {
         return NONE;
     }
-    RuleSpan { first: span.first + scoping.multiplier(source_index) * scopes.rules_of_multiplier(), count: span.count }
+    RuleSpan {
+        first: span.first + scoping.multiplier(source_index) * scopes.rules_of_multiplier(),
+        count: span.count,
+    }
 }

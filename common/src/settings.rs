@@ -107,7 +107,12 @@ impl Settings {
     /// No policy: every packet passes. The default of a program until the agent writes its own.
     pub const NONE: Self = Self {
         seed: HashSeed::new([0; 4]),
-        shape: Shape { sets: 1, slot_words: 2, groups: 1, cells: 1 },
+        shape: Shape {
+            sets: 1,
+            slot_words: 2,
+            groups: 1,
+            cells: 1,
+        },
         scale: TickScale::FINEST,
         groups: 0,
         ring_words: 0,
@@ -198,9 +203,20 @@ impl Runtime {
     /// With the taps that the settings of captures and streams require.
     #[must_use]
     pub const fn with_taps(self) -> Self {
-        let capture = if self.capture.until == 0 { 0 } else { Self::CAPTURE };
-        let stream = if self.stream.until == 0 { 0 } else { Self::STREAM };
-        Self { taps: capture | stream, ..self }
+        let capture = if self.capture.until == 0 {
+            0
+        } else {
+            Self::CAPTURE
+        };
+        let stream = if self.stream.until == 0 {
+            0
+        } else {
+            Self::STREAM
+        };
+        Self {
+            taps: capture | stream,
+            ..self
+        }
     }
 }
 
@@ -242,6 +258,10 @@ impl TableIdentity {
     /// Whether a policy with `settings`, regardless of its seed, can reuse this table.
     #[must_use]
     pub fn fits(&self, settings: &Settings) -> bool {
-        *self == Self { seed: self.seed, ..Self::of(settings) }
+        *self
+            == Self {
+                seed: self.seed,
+                ..Self::of(settings)
+            }
     }
 }

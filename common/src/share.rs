@@ -23,7 +23,11 @@ impl Share {
     /// This many billionths, at most all.
     #[must_use]
     pub const fn of_parts(parts: u64) -> Self {
-        Self(if parts < Self::PARTS { parts } else { Self::PARTS })
+        Self(if parts < Self::PARTS {
+            parts
+        } else {
+            Self::PARTS
+        })
     }
 
     /// An equal share for each of `hosts`.
@@ -48,7 +52,9 @@ impl Share {
     #[must_use]
     pub fn units(self, units: u64) -> u64 {
         let parts = u128::from(units) * u128::from(self.0) + u128::from(Self::PARTS / 1_000);
-        u64::try_from(parts / u128::from(Self::PARTS)).unwrap_or(u64::MAX).min(units)
+        u64::try_from(parts / u128::from(Self::PARTS))
+            .unwrap_or(u64::MAX)
+            .min(units)
     }
 }
 
@@ -113,11 +119,24 @@ mod tests {
     fn an_nth_of_n_units_is_one_unit() {
         for hosts in 1..=100u64 {
             let share = Share::one_of(hosts);
-            let bucket = TokenBucket::new(Rate::per_second(hosts), hosts, Costs::Single, TickScale::FINEST);
+            let bucket = TokenBucket::new(
+                Rate::per_second(hosts),
+                hosts,
+                Costs::Single,
+                TickScale::FINEST,
+            );
             let own = bucket.at_share(share);
             assert_eq!(own.burst, 1);
-            assert!(matches!(own.decide(1 << 40, 1 << 40, 1), Decision::Pass(_)), "{hosts}");
-            assert_eq!(FixedWindow::new(Rate::per_second(hosts), TickScale::FINEST).at_share(share).most, 1);
+            assert!(
+                matches!(own.decide(1 << 40, 1 << 40, 1), Decision::Pass(_)),
+                "{hosts}"
+            );
+            assert_eq!(
+                FixedWindow::new(Rate::per_second(hosts), TickScale::FINEST)
+                    .at_share(share)
+                    .most,
+                1
+            );
         }
     }
 
@@ -128,7 +147,10 @@ mod tests {
             assert_eq!(bucket.at_share(share).decide(7, 7, 1), Decision::Refuse);
         }
         let window = FixedWindow::new(Rate::per_second(10), TickScale::FINEST);
-        assert_eq!(window.at_share(Share::NOTHING).decide(7, 7, 1), Decision::Refuse);
+        assert_eq!(
+            window.at_share(Share::NOTHING).decide(7, 7, 1),
+            Decision::Refuse
+        );
         let rule = Rule::EMPTY.with(bucket);
         assert_eq!(rule.at_share(Share::NOTHING).most, 0);
         assert_eq!(rule.at_share(Share::WHOLE), rule);

@@ -55,15 +55,19 @@ mod tests {
     fn it_is_that_of_the_paper_and_of_the_standard_library() {
         // The key 00 01 … 0f, and the first 8 and 16 bytes of 00 01 …: the authors' vectors.
         let bytes: [u8; 16] = std::array::from_fn(|nth| nth as u8);
-        let [a, b] = [&bytes[..8], &bytes[8..]].map(|half| u64::from_le_bytes(half.try_into().unwrap()));
+        let [a, b] =
+            [&bytes[..8], &bytes[8..]].map(|half| u64::from_le_bytes(half.try_into().unwrap()));
         assert_eq!(siphash([a, b], [a]), 0x93f5_f579_9a93_2462);
         assert_eq!(siphash([a, b], [a, b]), 0x3f2a_cc7f_57c2_9bdb);
         for seed in 0..1_000u64 {
-            let words: [u64; 5] = std::array::from_fn(|nth| (seed + nth as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let words: [u64; 5] =
+                std::array::from_fn(|nth| (seed + nth as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             // The only SipHash-2-4 of the standard library, whose default has fewer rounds.
             #[expect(deprecated)]
             let mut theirs = std::hash::SipHasher::new_with_keys(seed, !seed);
-            words.iter().for_each(|word| theirs.write(&word.to_le_bytes()));
+            words
+                .iter()
+                .for_each(|word| theirs.write(&word.to_le_bytes()));
             assert_eq!(siphash([seed, !seed], words), theirs.finish());
         }
     }

@@ -14,7 +14,9 @@ pub struct SourceSketch {
 
 impl SourceSketch {
     /// Without sources.
-    pub const EMPTY: Self = Self { registers: [0; REGISTERS] };
+    pub const EMPTY: Self = Self {
+        registers: [0; REGISTERS],
+    };
 
     /// Forgets all sources.
     #[inline(always)]
@@ -67,5 +69,9 @@ pub const fn hash([first, second]: [u64; 2], source: u64) -> u64 {
 #[inline(always)]
 #[must_use]
 pub const fn number(subject: &Subject) -> u64 {
-    if subject.is_ipv4 != 0 { subject.lo } else { subject.hi }
+    if subject.is_ipv4 != 0 {
+        subject.lo
+    } else {
+        subject.hi
+    }
 }

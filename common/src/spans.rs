@@ -48,7 +48,10 @@ impl PortSpans {
     #[inline(always)]
     #[must_use]
     pub const fn unpack(packed: u32) -> RuleSpan {
-        RuleSpan { first: packed >> 8, count: packed & 0xff }
+        RuleSpan {
+            first: packed >> 8,
+            count: packed & 0xff,
+        }
     }
 }
 

@@ -54,7 +54,14 @@ impl Streamed {
     #[inline(always)]
     #[must_use]
     pub const fn new(source: Address, size: Size, one_in: u32, is_refused: u32) -> Self {
-        Self { hi: source.hi, lo: source.lo, packets: size.packets, bytes: size.bytes, one_in, is_refused }
+        Self {
+            hi: source.hi,
+            lo: source.lo,
+            packets: size.packets,
+            bytes: size.bytes,
+            one_in,
+            is_refused,
+        }
     }
 
     /// Parses a record; `None` if it is too short.
@@ -75,7 +82,10 @@ impl Streamed {
     /// Its source.
     #[must_use]
     pub const fn source(&self) -> Address {
-        Address { hi: self.hi, lo: self.lo }
+        Address {
+            hi: self.hi,
+            lo: self.lo,
+        }
     }
 }
 
@@ -86,9 +96,14 @@ mod tests {
     #[test]
     fn one_in_so_many_random_numbers_is_in_the_sample() {
         for one_in in [1u32, 2, 3, 64, 1_000, 1 << 20] {
-            let settings = StreamSettings { one_in, ..StreamSettings::default() };
+            let settings = StreamSettings {
+                one_in,
+                ..StreamSettings::default()
+            };
             // Evenly spaced numbers instead of random ones.
-            let count = (0..1u64 << 22).filter(|nth| settings.has((nth << 10) as u32)).count() as u64;
+            let count = (0..1u64 << 22)
+                .filter(|nth| settings.has((nth << 10) as u32))
+                .count() as u64;
             assert_eq!(count, (1u64 << 22).div_ceil(one_in.into()), "1 in {one_in}");
         }
     }
@@ -100,10 +115,15 @@ mod tests {
         for (place, value) in [(16, 3u32), (20, 4_500), (24, 64), (28, 1)] {
             bytes[place..place + 4].copy_from_slice(&value.to_ne_bytes());
         }
-        let size = Size { packets: 3, bytes: 4_500 };
+        let size = Size {
+            packets: 3,
+            bytes: 4_500,
+        };
         let expected = Streamed::new(Address::from_ipv4([192, 0, 2, 7]), size, 64, 1);
         assert_eq!(Streamed::from_bytes(&bytes), Some(expected));
         assert_eq!(expected.source(), Address::from_ipv4([192, 0, 2, 7]));
-        assert!((0..Streamed::LENGTH).all(|length| Streamed::from_bytes(&bytes[..length]).is_none()));
+        assert!(
+            (0..Streamed::LENGTH).all(|length| Streamed::from_bytes(&bytes[..length]).is_none())
+        );
     }
 }

@@ -99,7 +99,14 @@ impl Tally {
         let rest = sum & (Self::STEP - 1);
         let next = rest as u8 | (instant & 3) << 6;
         let is_due = self.0 == 0 || (self.0 ^ next) >> 6 != 0;
-        (Self(next), Counted { carried: sum & !(Self::STEP - 1), rest, is_due })
+        (
+            Self(next),
+            Counted {
+                carried: sum & !(Self::STEP - 1),
+                rest,
+                is_due,
+            },
+        )
     }
 
     /// The packets since the last full step.
@@ -246,7 +253,11 @@ impl Shape {
     #[inline(always)]
     #[must_use]
     pub const fn home(&self, set: u32, tag: Tag) -> (u32, Tag) {
-        if tag.is_alternate() { (self.other_set(set, tag), Tag(tag.0 | AT_HOME)) } else { (set, tag) }
+        if tag.is_alternate() {
+            (self.other_set(set, tag), Tag(tag.0 | AT_HOME))
+        } else {
+            (set, tag)
+        }
     }
 
     /// The word of its home set with the mark that a key may be in its alternate set.
@@ -331,7 +342,10 @@ impl Shape {
     #[inline(always)]
     const fn behind_sets(&self, nth: u32) -> Place {
         let shift = if self.slots() == MOST_SLOTS { 3 } else { 2 };
-        Place { set: self.sets + (nth >> shift), word: self.slot(nth & (self.slots() - 1)) }
+        Place {
+            set: self.sets + (nth >> shift),
+            word: self.slot(nth & (self.slots() - 1)),
+        }
     }
 
     /// The number of array elements for the whole table.
@@ -362,7 +376,11 @@ impl Shape {
     /// The first word of the nth slot in a key's look-up order.
     #[inline(always)]
     fn nth_of(&self, tag: Tag, nth: u32) -> u32 {
-        let line = if self.slots() == MOST_SLOTS { tag.line() * LINE } else { 0 };
+        let line = if self.slots() == MOST_SLOTS {
+            tag.line() * LINE
+        } else {
+            0
+        };
         self.slot(nth ^ line)
     }
 

@@ -104,9 +104,15 @@ mod tests {
 
     #[test]
     fn the_scale_is_the_finest_that_holds_the_longest_life() {
-        assert_eq!(TickScale::for_longest_life(2_000_000_000), TickScale::FINEST);
+        assert_eq!(
+            TickScale::for_longest_life(2_000_000_000),
+            TickScale::FINEST
+        );
         let century = 100u128 * 365 * 86_400 * 1_000_000_000;
-        assert_eq!(TickScale::for_longest_life(century), TickScale { left: 0, right: 1 });
+        assert_eq!(
+            TickScale::for_longest_life(century),
+            TickScale { left: 0, right: 1 }
+        );
         // Ten million a day's worth of burst at 1/day: 27,000 years.
         let longest = 10_000_000u128 * 86_400 * 1_000_000_000;
         let scale = TickScale::for_longest_life(longest);

@@ -29,7 +29,9 @@ impl TracedSources {
     #[inline(always)]
     #[must_use]
     pub fn has(&self, address: Address) -> bool {
-        (0..).zip(&self.addresses).any(|(nth, place)| nth < self.count && *place == [address.hi, address.lo])
+        (0..)
+            .zip(&self.addresses)
+            .any(|(nth, place)| nth < self.count && *place == [address.hi, address.lo])
     }
 }
 
@@ -48,8 +50,13 @@ pub struct Reason {
 
 impl Reason {
     /// Ordered by how specific they are.
-    pub const OUTCOMES: [Outcome; 5] =
-        [Outcome::Passed, Outcome::Over, Outcome::WouldThrottle, Outcome::Throttled, Outcome::Contended];
+    pub const OUTCOMES: [Outcome; 5] = [
+        Outcome::Passed,
+        Outcome::Over,
+        Outcome::WouldThrottle,
+        Outcome::Throttled,
+        Outcome::Contended,
+    ];
     /// Every event of the table.
     pub const EVENTS: [TableEvent; 5] = [
         TableEvent::Evicted,
@@ -102,23 +109,41 @@ mod tests {
     #[test]
     fn a_filter_has_the_addresses_it_was_made_of_and_no_others() {
         let address = |last: u8| Address::from_ipv4([192, 0, 2, last]);
-        assert!(!TracedSources::default().has(Address::default()), "an empty place is no address");
+        assert!(
+            !TracedSources::default().has(Address::default()),
+            "an empty place is no address"
+        );
         let traced = TracedSources::of((1..=20).map(address));
         for last in 0..=20 {
-            assert_eq!(traced.has(address(last)), (1..=MOST_TRACED as u8).contains(&last), "192.0.2.{last}");
+            assert_eq!(
+                traced.has(address(last)),
+                (1..=MOST_TRACED as u8).contains(&last),
+                "192.0.2.{last}"
+            );
         }
     }
 
     #[test]
     fn the_reason_is_the_most_important_count_in_any_order() {
-        let counts = [(7, Outcome::Over), (8, Outcome::Throttled), (9, Outcome::Passed), (10, Outcome::WouldThrottle)];
+        let counts = [
+            (7, Outcome::Over),
+            (8, Outcome::Throttled),
+            (9, Outcome::Passed),
+            (10, Outcome::WouldThrottle),
+        ];
         for first in 0..counts.len() {
             let mut reason = Reason::default();
             for nth in 0..counts.len() {
                 let (counter, outcome) = counts[(first + nth) % counts.len()];
                 reason.count(counter, Reason::of_outcome(outcome));
             }
-            assert_eq!((reason.counter, Reason::OUTCOMES[reason.outcome as usize - 1]), (8, Outcome::Throttled));
+            assert_eq!(
+                (
+                    reason.counter,
+                    Reason::OUTCOMES[reason.outcome as usize - 1]
+                ),
+                (8, Outcome::Throttled)
+            );
         }
     }
 

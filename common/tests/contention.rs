@@ -15,20 +15,32 @@ const SCALE: TickScale = TickScale::FINEST;
 
 /// All threads' packets at once, with the clock at a standstill: (passed, refused).
 fn hammer(memory: &Memory) -> (u64, u64) {
-    let subject = Subject { lo: 1 << 32 | 0xffff_0000, is_ipv4: 1, size: Size::of_one(100), ..Subject::default() };
-    let span = RuleSpan { first: 0, count: memory.rules.len() as u32 };
+    let subject = Subject {
+        lo: 1 << 32 | 0xffff_0000,
+        is_ipv4: 1,
+        size: Size::of_one(100),
+        ..Subject::default()
+    };
+    let span = RuleSpan {
+        first: 0,
+        count: memory.rules.len() as u32,
+    };
     let barrier = Barrier::new(THREADS as usize);
     let passed = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
                     barrier.wait();
-                    let pass = |_: &u64| matches!(evaluate(&memory, span, &subject), Verdict::Pass(_));
+                    let pass =
+                        |_: &u64| matches!(evaluate(&memory, span, &subject), Verdict::Pass(_));
                     (0..PACKETS).filter(pass).count() as u64
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
     });
     (passed, THREADS * PACKETS - passed)
 }
@@ -49,9 +61,13 @@ fn sixteen_threads_on_one_key_refuse_nothing_that_conforms_in_silence() {
                 );
                 let conform = limit.min(all);
                 assert!(passed <= conform, "{name}: {passed} of {conform} passed");
-                assert!(passed + contended >= conform, "{name}: {passed} passed, {contended} contended of {conform}");
+                assert!(
+                    passed + contended >= conform,
+                    "{name}: {passed} passed, {contended} contended of {conform}"
+                );
                 assert_eq!(
-                    [Outcome::Passed, Outcome::Throttled, Outcome::Contended].map(|outcome| memory.counted(outcome)),
+                    [Outcome::Passed, Outcome::Throttled, Outcome::Contended]
+                        .map(|outcome| memory.counted(outcome)),
                     [passed, refused, contended],
                     "{name}"
                 );
@@ -89,13 +105,17 @@ fn sixteen_threads_under_several_rules_refuse_nothing_that_conforms_in_silence()
                     "{name}, {limit}, and two buckets, one in {delay_one_in}: {passed} passed, {contended} contended"
                 );
                 assert_eq!(
-                    [Outcome::Passed, Outcome::Throttled, Outcome::Contended].map(|outcome| memory.counted(outcome)),
+                    [Outcome::Passed, Outcome::Throttled, Outcome::Contended]
+                        .map(|outcome| memory.counted(outcome)),
                     [passed, refused, contended],
                     "{name}"
                 );
                 let conform = limit.min(all);
                 assert!(passed <= conform, "{name}: {passed} of {conform} passed");
-                assert!(passed + contended >= conform, "{name}: {passed} passed, {contended} contended of {conform}");
+                assert!(
+                    passed + contended >= conform,
+                    "{name}: {passed} passed, {contended} contended of {conform}"
+                );
                 if conform == all {
                     assert_eq!(refused, contended, "{name}: every refusal has its reason");
                 }

@@ -16,12 +16,17 @@ const POLITE: u32 = 400;
 const GREEDY: u32 = 40;
 
 fn rate(count: u64, seconds: u64) -> Rate {
-    Rate { count, per_nanoseconds: seconds * SECOND }
+    Rate {
+        count,
+        per_nanoseconds: seconds * SECOND,
+    }
 }
 
 fn bucket(rate: Rate, burst: u64) -> Rule {
     let bucket = TokenBucket::new(rate, burst, Costs::Single, SCALE);
-    MASKS.with(bucket).when_full(OnFull::Share, Moves::Anywhere, false)
+    MASKS
+        .with(bucket)
+        .when_full(OnFull::Share, Moves::Anywhere, false)
 }
 
 fn source(number: u32) -> Subject {
@@ -55,7 +60,13 @@ struct Outcome {
 
 /// A step is a hundredth of what a burst takes to come back, at the most a second.
 fn run(mix: &Mix) -> Outcome {
-    let memory = Memory::with_cells(vec![mix.rule], SETS, if mix.rule.words() == 1 { 2 } else { 4 }, mix.ring, CELLS);
+    let memory = Memory::with_cells(
+        vec![mix.rule],
+        SETS,
+        if mix.rule.words() == 1 { 2 } else { 4 },
+        mix.ring,
+        CELLS,
+    );
     let span = RuleSpan { first: 0, count: 1 };
     let pass = |number: u32| matches!(evaluate(&&memory, span, &source(number)), Verdict::Pass(_));
     for number in 0..mix.sources {
@@ -79,12 +90,22 @@ fn run(mix: &Mix) -> Outcome {
         }
         for (bot, passed) in greedy.iter_mut().enumerate() {
             // Half of them at once, the others a little at a time.
-            let packets = if bot % 2 == 0 { mix.burst.div_ceil(10) } else { mix.burst.div_ceil(30) };
-            *passed += (0..packets).filter(|_| pass(0x0a00_0000 + bot as u32)).count() as u64;
+            let packets = if bot % 2 == 0 {
+                mix.burst.div_ceil(10)
+            } else {
+                mix.burst.div_ceil(30)
+            };
+            *passed += (0..packets)
+                .filter(|_| pass(0x0a00_0000 + bot as u32))
+                .count() as u64;
         }
         // Half of the limit: a third of the burst in steps, then half the rate.
         let polite = mix.burst / 3 + (nth as f64 * step as f64 / refill / 2.0) as u64;
-        let before = if nth == 0 { 0 } else { mix.burst / 3 + ((nth - 1) as f64 * step as f64 / refill / 2.0) as u64 };
+        let before = if nth == 0 {
+            0
+        } else {
+            mix.burst / 3 + ((nth - 1) as f64 * step as f64 / refill / 2.0) as u64
+        };
         for source in 0..POLITE {
             for _ in before..polite {
                 sent += 1;
@@ -103,18 +124,45 @@ fn run(mix: &Mix) -> Outcome {
 /// Fails if a greedy source exceeds its limit by a tenth, or polite ones lose a hundredth.
 fn holds(mix: &Mix) {
     let outcome = run(mix);
-    let what = format!("{}, {} sources that used {} each, {} a second", mix.name, mix.sources, mix.each, mix.flood);
-    println!("{what}: the greediest {:.3}, the polite lost {:.4}", outcome.excess, outcome.lost);
-    assert!(outcome.excess <= 1.1, "{what}: a greedy source passed {:.3} of its limit", outcome.excess);
-    assert!(outcome.lost < 0.01, "{what}: the polite lost {:.4}", outcome.lost);
+    let what = format!(
+        "{}, {} sources that used {} each, {} a second",
+        mix.name, mix.sources, mix.each, mix.flood
+    );
+    println!(
+        "{what}: the greediest {:.3}, the polite lost {:.4}",
+        outcome.excess, outcome.lost
+    );
+    assert!(
+        outcome.excess <= 1.1,
+        "{what}: a greedy source passed {:.3} of its limit",
+        outcome.excess
+    );
+    assert!(
+        outcome.lost < 0.01,
+        "{what}: the polite lost {:.4}",
+        outcome.lost
+    );
 }
 
 fn of_bucket(name: &'static str, rate: Rate, burst: u64) {
     let rule = bucket(rate, burst);
-    for (sources, each, flood) in
-        [(4_000, 1, 500), (4_000, burst / 2, 0), (4_000, burst, 500), (8_000, burst, 0), (30_000, 1, 0)]
-    {
-        holds(&Mix { name, rule, rate, burst, ring: 0, sources, each, flood });
+    for (sources, each, flood) in [
+        (4_000, 1, 500),
+        (4_000, burst / 2, 0),
+        (4_000, burst, 500),
+        (8_000, burst, 0),
+        (30_000, 1, 0),
+    ] {
+        holds(&Mix {
+            name,
+            rule,
+            rate,
+            burst,
+            ring: 0,
+            sources,
+            each,
+            flood,
+        });
     }
 }
 
@@ -138,14 +186,41 @@ fn a_full_table_of_a_bucket_of_a_month_keeps_its_limit_and_the_polite() {
 fn a_full_table_of_windows_and_logs_keeps_its_limits_and_the_polite() {
     let limit = rate(12, 60);
     for (name, rule, moves, ring, sources) in [
-        ("fixed window", MASKS.with(FixedWindow::new(limit, SCALE)), Moves::Nowhere, 0, 3_000),
-        ("sliding window", MASKS.with(SlidingWindow::new(limit, SCALE)), Moves::Inherit, 0, 4_000),
-        ("sliding log", MASKS.with(SlidingLog::new(limit, SCALE)), Moves::Nowhere, 12, 3_000),
+        (
+            "fixed window",
+            MASKS.with(FixedWindow::new(limit, SCALE)),
+            Moves::Nowhere,
+            0,
+            3_000,
+        ),
+        (
+            "sliding window",
+            MASKS.with(SlidingWindow::new(limit, SCALE)),
+            Moves::Inherit,
+            0,
+            4_000,
+        ),
+        (
+            "sliding log",
+            MASKS.with(SlidingLog::new(limit, SCALE)),
+            Moves::Nowhere,
+            12,
+            3_000,
+        ),
     ] {
         let rule = rule.when_full(OnFull::Share, moves, false);
         for each in [1, 6, 12] {
             // A slot has the words of the widest state.
-            holds(&Mix { name, rule, rate: limit, burst: 12, ring, sources, each, flood: 0 });
+            holds(&Mix {
+                name,
+                rule,
+                rate: limit,
+                burst: 12,
+                ring,
+                sources,
+                each,
+                flood: 0,
+            });
         }
     }
 }
@@ -160,10 +235,17 @@ fn busy_sources_that_take_turns_in_a_full_table_have_one_burst_each() {
     for turn in 0..20 {
         for (number, passed) in passed.iter_mut().enumerate() {
             for _ in 0..1 + turn % 3 {
-                *passed += u32::from(matches!(evaluate(&&memory, span, &source(number as u32)), Verdict::Pass(_)));
+                *passed += u32::from(matches!(
+                    evaluate(&&memory, span, &source(number as u32)),
+                    Verdict::Pass(_)
+                ));
             }
         }
     }
-    assert!(passed.iter().all(|passed| *passed <= 10), "{:?}", passed.iter().max());
+    assert!(
+        passed.iter().all(|passed| *passed <= 10),
+        "{:?}",
+        passed.iter().max()
+    );
     assert!(passed.iter().sum::<u32>() > 2_950);
 }

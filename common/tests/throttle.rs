@@ -13,7 +13,12 @@ use testbed::memory::{MASKS, Memory, of_every_algorithm};
 const SCALE: TickScale = TickScale::FINEST;
 
 fn token_bucket(per_second: u64, burst: u64) -> Rule {
-    MASKS.with(TokenBucket::new(Rate::per_second(per_second), burst, Costs::Single, SCALE))
+    MASKS.with(TokenBucket::new(
+        Rate::per_second(per_second),
+        burst,
+        Costs::Single,
+        SCALE,
+    ))
 }
 
 fn source(number: u32) -> Subject {
@@ -43,7 +48,10 @@ fn in_own_slots(rules: &mut [Rule]) {
 }
 
 fn pass(memory: &Memory, subject: &Subject) -> bool {
-    let span = RuleSpan { first: 0, count: memory.rules.len() as u32 };
+    let span = RuleSpan {
+        first: 0,
+        count: memory.rules.len() as u32,
+    };
     matches!(evaluate(&memory, span, subject), Verdict::Pass(_))
 }
 
@@ -53,8 +61,18 @@ fn each_algorithm_passes_its_limit_and_then_refuses() {
         let memory = Memory::new(vec![rule], 16, 4, ring);
         let passed = (0..100).filter(|_| pass(&memory, &source(1))).count();
         assert_eq!(passed, 10, "{name}");
-        assert_eq!((memory.counted(Outcome::Passed), memory.counted(Outcome::Throttled)), (10, 90), "{name}");
-        assert!(pass(&memory, &source(2)), "{name}: one source's limit is not another's");
+        assert_eq!(
+            (
+                memory.counted(Outcome::Passed),
+                memory.counted(Outcome::Throttled)
+            ),
+            (10, 90),
+            "{name}"
+        );
+        assert!(
+            pass(&memory, &source(2)),
+            "{name}: one source's limit is not another's"
+        );
         memory.clock.fetch_add(3_000_000_000 << SCALE.left, SeqCst);
         assert!(pass(&memory, &source(1)), "{name}: the limit starts over");
     }
@@ -91,7 +109,11 @@ proptest! {
 #[test]
 fn a_packet_is_charged_by_all_or_by_none() {
     for arrange in [in_one_slot as fn(&mut [Rule]), in_own_slots] {
-        let mut rules = vec![token_bucket(1_000, 100), token_bucket(1_000, 10), token_bucket(1_000, 50)];
+        let mut rules = vec![
+            token_bucket(1_000, 100),
+            token_bucket(1_000, 10),
+            token_bucket(1_000, 50),
+        ];
         arrange(&mut rules);
         let memory = Memory::new(rules, 16, 4, 0);
         assert_eq!((0..200).filter(|_| pass(&memory, &source(1))).count(), 10);
@@ -110,7 +132,10 @@ fn a_soft_limit_passes_its_share_above_and_counts_it_apart() {
     rules[0].enforcement = Enforcement::Soft as u8;
     in_one_slot(&mut rules);
     let memory = Memory::new(rules, 16, 4, 0);
-    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 110);
+    assert_eq!(
+        (0..1_000).filter(|_| pass(&memory, &source(1))).count(),
+        110
+    );
     assert_eq!(memory.counted(Outcome::Over), 10);
     assert_eq!(memory.counted(Outcome::Throttled), 890);
 }
@@ -121,12 +146,18 @@ fn an_elastic_limit_gives_more_only_while_there_is_room() {
     rules[0].enforcement = Enforcement::Elastic as u8;
     in_one_slot(&mut rules);
     let memory = Memory::new(rules, 16, 4, 0);
-    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 100);
+    assert_eq!(
+        (0..1_000).filter(|_| pass(&memory, &source(1))).count(),
+        100
+    );
     let now = memory.clock.load(SeqCst);
     memory.room_until.store(now, SeqCst);
     assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 0);
     memory.room_until.store(now + 1, SeqCst);
-    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 200);
+    assert_eq!(
+        (0..1_000).filter(|_| pass(&memory, &source(1))).count(),
+        200
+    );
     assert_eq!(memory.counted(Outcome::Over), 200);
     // Nobody has renewed it.
     memory.clock.store(now + 1, SeqCst);
@@ -141,30 +172,53 @@ fn a_limit_that_marks_refuses_nothing_and_charges_only_what_conforms() {
         rules[0].enforcement = Enforcement::Mark as u8;
         in_one_slot(&mut rules);
         let memory = Memory::new(rules, 16, 4, 0);
-        let span = RuleSpan { first: 0, count: count as u32 };
+        let span = RuleSpan {
+            first: 0,
+            count: count as u32,
+        };
         for nth in 0..100 {
             let marked_by = if nth < 10 { Passage::UNMARKED } else { 0 };
             assert_eq!(
                 evaluate(&&memory, span, &source(1)),
-                Verdict::Pass(Passage { marked_by, departure: Passage::AT_ONCE })
+                Verdict::Pass(Passage {
+                    marked_by,
+                    departure: Passage::AT_ONCE
+                })
             );
         }
-        assert_eq!((memory.counted(Outcome::Passed), memory.counted(Outcome::Over)), (100, 90));
+        assert_eq!(
+            (
+                memory.counted(Outcome::Passed),
+                memory.counted(Outcome::Over)
+            ),
+            (100, 90)
+        );
     }
 }
 
 #[test]
 fn a_limit_that_shapes_spaces_packets_and_refuses_what_the_queue_does_not_hold() {
     for count in [1, 2] {
-        let mut rules = vec![MASKS.with(LeakyBucket::new(Rate::per_second(10), 5, Costs::Single, SCALE))];
+        let mut rules = vec![MASKS.with(LeakyBucket::new(
+            Rate::per_second(10),
+            5,
+            Costs::Single,
+            SCALE,
+        ))];
         rules.resize(count, token_bucket(1_000, 1_000));
         rules[0].action = Action::Shape as u8;
         in_one_slot(&mut rules);
         let memory = Memory::new(rules, 16, 4, 0);
-        let span = RuleSpan { first: 0, count: count as u32 };
+        let span = RuleSpan {
+            first: 0,
+            count: count as u32,
+        };
         for turn in 0..5 {
             let departure = memory.clock.load(SeqCst) + ((turn * 100_000_000) << SCALE.left);
-            let passage = Passage { marked_by: Passage::UNMARKED, departure };
+            let passage = Passage {
+                marked_by: Passage::UNMARKED,
+                departure,
+            };
             assert_eq!(evaluate(&&memory, span, &source(1)), Verdict::Pass(passage));
         }
         assert_eq!(evaluate(&&memory, span, &source(1)), Verdict::Refuse(0));
@@ -173,19 +227,36 @@ fn a_limit_that_shapes_spaces_packets_and_refuses_what_the_queue_does_not_hold()
 
 #[test]
 fn packets_that_were_put_together_cost_what_they_were() {
-    let large = Subject { size: Size { packets: 4, bytes: 6_000 }, ..source(1) };
-    for (unit, most, passes) in [(Cost::Packets, 10, 2), (Cost::Bytes, 13_000, 2), (Cost::One, 3, 3)] {
+    let large = Subject {
+        size: Size {
+            packets: 4,
+            bytes: 6_000,
+        },
+        ..source(1)
+    };
+    for (unit, most, passes) in [
+        (Cost::Packets, 10, 2),
+        (Cost::Bytes, 13_000, 2),
+        (Cost::One, 3, 3),
+    ] {
         let mut rule = token_bucket(1, most);
         rule.cost = unit as u8;
         let memory = Memory::new(vec![rule], 16, 2, 0);
-        assert_eq!((0..10).filter(|_| pass(&memory, &large)).count(), passes, "{unit:?}");
+        assert_eq!(
+            (0..10).filter(|_| pass(&memory, &large)).count(),
+            passes,
+            "{unit:?}"
+        );
     }
 }
 
 #[test]
 fn what_only_observes_refuses_nothing_however_full_the_table() {
     for enforcement in [Enforcement::Observe, Enforcement::Mark] {
-        let mut rule = Rule { on_full: OnFull::Throttle as u8, ..token_bucket(1, 10) };
+        let mut rule = Rule {
+            on_full: OnFull::Throttle as u8,
+            ..token_bucket(1, 10)
+        };
         rule.enforcement = enforcement as u8;
         let memory = Memory::new(vec![rule], 1, 2, 0);
         for number in 0..100 {
@@ -207,7 +278,11 @@ fn a_flood_of_new_sources_pushes_out_nobody_who_is_busier() {
     }
     // A tenth of a second has passed.
     for number in 0..10 {
-        assert_eq!((0..20).filter(|_| pass(&memory, &source(number))).count(), 5, "source {number} was forgotten");
+        assert_eq!(
+            (0..20).filter(|_| pass(&memory, &source(number))).count(),
+            5,
+            "source {number} was forgotten"
+        );
     }
     assert!(memory.noted(TableEvent::Evicted) > 0);
 }
@@ -218,12 +293,16 @@ fn a_flood_of_new_sources_pushes_out_nobody_who_is_busier() {
 fn of_a_table_that_is_half_full_one_key_in_a_thousand_or_fewer_finds_no_room() {
     let memory = Memory::new(vec![token_bucket(1, 10)], 25_000, 2, 0);
     // Two packets each, so that nobody who comes later is as busy as those who have a slot.
-    assert!((0..100_000).all(|number| pass(&memory, &source(number)) && pass(&memory, &source(number))));
+    assert!(
+        (0..100_000).all(|number| pass(&memory, &source(number)) && pass(&memory, &source(number)))
+    );
     let without = memory.noted(TableEvent::FullPassed) / 2;
     assert!((10..100).contains(&without), "{without}");
     assert_eq!(memory.noted(TableEvent::Evicted), 0);
     // Each of the others has its whole allowance, and no more.
-    let passed: usize = (0..100_000).map(|number| (0..20).filter(|_| pass(&memory, &source(number))).count()).sum();
+    let passed: usize = (0..100_000)
+        .map(|number| (0..20).filter(|_| pass(&memory, &source(number))).count())
+        .sum();
     assert_eq!(passed as u64, 8 * (100_000 - without) + 20 * without);
 }
 
@@ -241,10 +320,18 @@ fn keys_in_alternate_sets_pass_their_limit() {
                 assert!(pass(&memory, &source(number)) && pass(&memory, &source(number)));
             }
             let full = memory.noted(TableEvent::FullPassed) / 2;
-            assert!(full < u64::from(slots) / 4, "{name}: {full} of {slots} keys found no room");
-            let passed: usize =
-                (0..slots).map(|number| (0..20).filter(|_| pass(&memory, &source(number))).count()).sum();
-            assert_eq!(passed as u64, 8 * (u64::from(slots) - full) + 20 * full, "{name}, slots of {slot_words} words");
+            assert!(
+                full < u64::from(slots) / 4,
+                "{name}: {full} of {slots} keys found no room"
+            );
+            let passed: usize = (0..slots)
+                .map(|number| (0..20).filter(|_| pass(&memory, &source(number))).count())
+                .sum();
+            assert_eq!(
+                passed as u64,
+                8 * (u64::from(slots) - full) + 20 * full,
+                "{name}, slots of {slot_words} words"
+            );
         }
     }
 }
@@ -254,8 +341,11 @@ fn keys_in_alternate_sets_pass_their_limit() {
 fn marks_of_alternate_sets_go_with_their_keys() {
     let memory = Memory::new(vec![token_bucket(1, 10)], 2_000, 2, 0);
     let marks = || {
-        let of_set =
-            |set: usize| (1..8).filter(|slot| memory.words[set * 16 + slot * 2].load(SeqCst) & LOCK != 0).count();
+        let of_set = |set: usize| {
+            (1..8)
+                .filter(|slot| memory.words[set * 16 + slot * 2].load(SeqCst) & LOCK != 0)
+                .count()
+        };
         (0..2_000).map(of_set).sum::<usize>()
     };
     let generation = |nth: u32| {
@@ -267,7 +357,10 @@ fn marks_of_alternate_sets_go_with_their_keys() {
     assert!(first > 0);
     let last = (2..40).map(generation).last().unwrap();
     // If they stayed, forty generations would leave forty times as many.
-    assert!(last < 8 * first, "{first} marks after one generation of keys, {last} after forty");
+    assert!(
+        last < 8 * first,
+        "{first} marks after one generation of keys, {last} after forty"
+    );
 }
 
 #[test]
@@ -284,7 +377,9 @@ fn each_overflow_policy_does_what_it_says_and_is_counted() {
         for number in 0..8 {
             assert_eq!((0..9).filter(|_| pass(&memory, &source(number))).count(), 9);
         }
-        let passed = (100..200).filter(|number| pass(&memory, &source(*number))).count();
+        let passed = (100..200)
+            .filter(|number| pass(&memory, &source(*number)))
+            .count();
         match on_full {
             OnFull::Pass => assert_eq!(passed, 100),
             OnFull::Throttle => assert_eq!(passed, 0),
@@ -318,8 +413,14 @@ fn two_cpus_on_one_key_pass_exactly_the_limit() {
                         if leads {
                             let expected = 50 * (round + 1);
                             let passed = memory.counted(Outcome::Passed);
-                            assert!(passed <= expected, "{name}: {passed} passed of {expected} in round {round}");
-                            assert!(passed * 100 >= expected * 99, "{name}: only {passed} of {expected} passed");
+                            assert!(
+                                passed <= expected,
+                                "{name}: {passed} passed of {expected} in round {round}"
+                            );
+                            assert!(
+                                passed * 100 >= expected * 99,
+                                "{name}: only {passed} of {expected} passed"
+                            );
                             memory.clock.fetch_add(5_000_000_000 << SCALE.left, SeqCst);
                         }
                     }
@@ -384,7 +485,8 @@ fn two_cpus_that_meet_a_new_source_in_a_crowded_table_pass_one_burst() {
                         barrier.wait();
                         let new = source(1 << 24 | table << 16 | round);
                         let verdict = evaluate(&memory, once, &new);
-                        passed[thread].store(u64::from(matches!(verdict, Verdict::Pass(_))), SeqCst);
+                        passed[thread]
+                            .store(u64::from(matches!(verdict, Verdict::Pass(_))), SeqCst);
                         barrier.wait();
                         if thread == 0 && spared() == before {
                             let both = passed[0].load(SeqCst) + passed[1].load(SeqCst);
@@ -401,9 +503,14 @@ fn two_cpus_that_meet_a_new_source_in_a_crowded_table_pass_one_burst() {
         });
         let slots = 0..memory.shape.capacity() as usize;
         let heads = slots.map(|slot| memory.words[slot * 2].load(SeqCst));
-        in_alternate += heads.filter(|head| head >> 33 != 0 && head >> 32 & 1 == 0).count();
+        in_alternate += heads
+            .filter(|head| head >> 33 != 0 && head >> 32 & 1 == 0)
+            .count();
     }
-    assert!(in_alternate > 100, "{in_alternate} keys were in their alternate sets");
+    assert!(
+        in_alternate > 100,
+        "{in_alternate} keys were in their alternate sets"
+    );
 }
 
 /// Two threads, three tiers in one slot or in three: the tightest is used up exactly, the others not by more.
@@ -411,7 +518,11 @@ fn two_cpus_that_meet_a_new_source_in_a_crowded_table_pass_one_burst() {
 fn tiers_are_charged_by_all_or_none_on_two_cpus() {
     for arrange in [in_one_slot as fn(&mut [Rule]), in_own_slots] {
         for round in 0..300 {
-            let mut rules = vec![token_bucket(1, 1_000), token_bucket(1, 500), token_bucket(1, 800)];
+            let mut rules = vec![
+                token_bucket(1, 1_000),
+                token_bucket(1, 500),
+                token_bucket(1, 800),
+            ];
             arrange(&mut rules);
             let mut memory = Memory::new(rules, 16, 4, 0);
             let hammer = |memory: &Memory| (0..400).filter(|_| pass(memory, &source(1))).count();

@@ -7,7 +7,11 @@ use std::{env, fs};
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
-    let build = if env::var_os("CARGO_FEATURE_TRACE").is_some() { "bpf/trace" } else { "bpf" };
+    let build = if env::var_os("CARGO_FEATURE_TRACE").is_some() {
+        "bpf/trace"
+    } else {
+        "bpf"
+    };
     let last = root.join("../../target").join(build).join("weir.o");
     println!("cargo::rerun-if-env-changed=WEIR_EBPF_OBJECT");
     let weir = env::var_os("WEIR_EBPF_OBJECT").map_or(last, PathBuf::from);

@@ -5,6 +5,8 @@ use std::error::Error;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let definitions = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;
-    tonic_prost_build::configure().build_client(false).compile_fds(definitions)?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .compile_fds(definitions)?;
     Ok(())
 }

@@ -13,17 +13,29 @@ use crate::throttle::Kernel;
 /// Turns the frame into its reply; `false` if there is none, or the limit on replies is reached.
 #[inline(always)]
 pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
-    let Ok(packet) = parse(frame, link, Depth::Ports) else { return false };
-    let direction = if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress };
+    let Ok(packet) = parse(frame, link, Depth::Ports) else {
+        return false;
+    };
+    let direction = if setting!(is_egress) != 0 {
+        Direction::Egress
+    } else {
+        Direction::Ingress
+    };
     let own = packet.own(direction);
-    let headers = if frame.may_lack_tag() { packet.network_offset } else { 0 };
+    let headers = if frame.may_lack_tag() {
+        packet.network_offset
+    } else {
+        0
+    };
     if weir_own_address(own.hi, own.lo, u32::from(headers)) == 0 {
         return false;
     }
     if link == Link::Ethernet && direction == Direction::Ingress && !is_to_own_device(frame) {
         return false;
     }
-    let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
+    let Some(reply) = REPLY.get_ptr_mut(0) else {
+        return false;
+    };
     // SAFETY: a map value that only this CPU uses.
     let reply = unsafe { &mut *reply };
     *reply = Reply::EMPTY;
@@ -36,13 +48,21 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
 
 /// Sends a reply of so many words in the place of the packet.
 #[inline(always)]
-pub fn send(frame: &mut impl Writable, link: Link, packet: &Packet, reply: &Reply, words: usize) -> bool {
+pub fn send(
+    frame: &mut impl Writable,
+    link: Link,
+    packet: &Packet,
+    reply: &Reply,
+    words: usize,
+) -> bool {
     let network = usize::from(packet.network_offset);
     // Read again, since from above they would take more of the stack; and now, since the frame may begin elsewhere then.
     let swapped = match link {
         Link::RawIp => [0; 3],
         Link::Ethernet => {
-            let Some([a, b, c]) = addresses(frame) else { return false };
+            let Some([a, b, c]) = addresses(frame) else {
+                return false;
+            };
             [b >> 16 | c << 16, c >> 16 | a << 16, a >> 16 | b << 16]
         }
     };
@@ -54,7 +74,11 @@ pub fn send(frame: &mut impl Writable, link: Link, packet: &Packet, reply: &Repl
 /// Whether a received packet is to an address of this host and, if it has a link header, to its device.
 #[inline(always)]
 pub fn is_to_own(frame: &impl Writable, to: Address, network: usize) -> bool {
-    let headers = if frame.may_lack_tag() { network as u32 } else { 0 };
+    let headers = if frame.may_lack_tag() {
+        network as u32
+    } else {
+        0
+    };
     weir_own_address(to.hi, to.lo, headers) != 0 && (network == 0 || is_to_own_device(frame))
 }
 
@@ -67,7 +91,9 @@ fn is_to_own_device(frame: &impl Writable) -> bool {
 /// The [`Own`] of the device that a frame is to; 0 if it is not this host's.
 #[inline(always)]
 pub fn own_device(frame: &impl Writable) -> u32 {
-    addresses(frame).map_or(0, |[a, b, _]| weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32))
+    addresses(frame).map_or(0, |[a, b, _]| {
+        weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32)
+    })
 }
 
 /// The length of a link header without tags.
@@ -109,5 +135,7 @@ fn look_up(key: OwnKey) -> u32 {
 
 #[inline(always)]
 fn may_answer() -> bool {
-    ANSWERS.get_ptr_mut(0).is_some_and(|state| setting!(answers).take(MapCell(state), Kernel.now()))
+    ANSWERS
+        .get_ptr_mut(0)
+        .is_some_and(|state| setting!(answers).take(MapCell(state), Kernel.now()))
 }

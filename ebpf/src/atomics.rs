@@ -4,7 +4,9 @@
 //! the instructions of `-Ctarget-cpu=v3`. Only sequentially consistent: a relaxed exchange whose result is used
 //! compiles to an instruction with another result.
 
-use core::intrinsics::{AtomicOrdering::SeqCst, atomic_and, atomic_cxchg, atomic_or, atomic_xadd, atomic_xchg};
+use core::intrinsics::{
+    AtomicOrdering::SeqCst, atomic_and, atomic_cxchg, atomic_or, atomic_xadd, atomic_xchg,
+};
 
 /// Replaces `current` by `new` and returns the previous value.
 ///

@@ -28,7 +28,10 @@ pub fn coarse_nanoseconds() -> u64 {
 /// The length of a tick.
 #[inline(always)]
 pub fn scale() -> TickScale {
-    TickScale { left: setting!(scale.left), right: setting!(scale.right) }
+    TickScale {
+        left: setting!(scale.left),
+        right: setting!(scale.right),
+    }
 }
 
 /// An instant in ticks.

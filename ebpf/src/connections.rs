@@ -15,7 +15,8 @@ impl Ledger for Kernel {
     #[inline(always)]
     fn open_connections(&self, key: &Key) -> u64 {
         // SAFETY: a word of a map's value; volatile since other CPUs write it.
-        OPEN.get_ptr_mut(key).map_or(0, |open| unsafe { open.read_volatile() })
+        OPEN.get_ptr_mut(key)
+            .map_or(0, |open| unsafe { open.read_volatile() })
     }
 
     #[inline(always)]
@@ -31,7 +32,9 @@ impl Ledger for Kernel {
     #[inline(always)]
     fn reserved_in(&self, tuple: &Tuple) -> Option<u32> {
         // SAFETY: the value is written once, before it is in the map.
-        RESERVED.get_ptr_mut(tuple).map(|reservation| unsafe { (*reservation).window })
+        RESERVED
+            .get_ptr_mut(tuple)
+            .map(|reservation| unsafe { (*reservation).window })
     }
 
     #[inline(always)]
@@ -48,13 +51,17 @@ impl Ledger for Kernel {
 #[inline(always)]
 fn attempt() -> Option<&'static mut Attempt> {
     // SAFETY: a map value that only this CPU uses, as `PACKET_STATE` is.
-    ATTEMPT.get_ptr_mut(0).map(|attempt| unsafe { &mut *attempt })
+    ATTEMPT
+        .get_ptr_mut(0)
+        .map(|attempt| unsafe { &mut *attempt })
 }
 
 /// [`connections::reserve`] for a SYN.
 #[inline(always)]
 pub fn reserve(span: RuleSpan, subject: &Subject, tuple: Tuple) -> Admission {
-    let Some(attempt) = attempt() else { return Admission::admitted(0) };
+    let Some(attempt) = attempt() else {
+        return Admission::admitted(0);
+    };
     attempt.subject = *subject;
     attempt.tuple = tuple;
     attempt.first = span.first;

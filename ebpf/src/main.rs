@@ -2,8 +2,14 @@
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics, asm_experimental_arch)]
-#![expect(missing_docs, reason = "the entry points that aya's macros generate have none")]
-#![expect(internal_features, reason = "the BPF target has no stable compare-and-swap; see atomics.rs")]
+#![expect(
+    missing_docs,
+    reason = "the entry points that aya's macros generate have none"
+)]
+#![expect(
+    internal_features,
+    reason = "the BPF target has no stable compare-and-swap; see atomics.rs"
+)]
 
 mod answer;
 mod atomics;
@@ -79,7 +85,12 @@ fn express(context: *mut xdp_md) -> u32 {
     }
     record::driver_frame(context);
     let mut case = Case::new(interface);
-    let verdict = case.evaluate(&Kernel, &XdpFrame::new(context), Link::Ethernet, Direction::Ingress);
+    let verdict = case.evaluate(
+        &Kernel,
+        &XdpFrame::new(context),
+        Link::Ethernet,
+        Direction::Ingress,
+    );
     trace::driver_frame(context, &verdict);
     let rule = match verdict {
         PacketVerdict::Passed(_) => {
@@ -90,12 +101,20 @@ fn express(context: *mut xdp_md) -> u32 {
         PacketVerdict::Dropped => NO_RULE,
         PacketVerdict::Answered(reply) => {
             tap::driver_frame(context, Captured::REFUSED);
-            return if answer_driver_syn(context, reply.to_bits()) != 0 { XDP_TX } else { XDP_DROP };
+            return if answer_driver_syn(context, reply.to_bits()) != 0 {
+                XDP_TX
+            } else {
+                XDP_DROP
+            };
         }
     };
     // Before a reply takes the packet's place.
     tap::driver_frame(context, Captured::REFUSED);
-    if replies(rule) && answer_driver_frame(context) != 0 { XDP_TX } else { XDP_DROP }
+    if replies(rule) && answer_driver_frame(context) != 0 {
+        XDP_TX
+    } else {
+        XDP_DROP
+    }
 }
 
 #[inline(always)]
@@ -121,18 +140,30 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
         PacketVerdict::Dropped => NO_RULE,
         PacketVerdict::Answered(reply) => {
             tap::stack_frame(context, link, Captured::REFUSED);
-            return if answer_syn(context, link, reply.to_bits()) { send_back(context) } else { TC_ACT_SHOT };
+            return if answer_syn(context, link, reply.to_bits()) {
+                send_back(context)
+            } else {
+                TC_ACT_SHOT
+            };
         }
     };
     // Before a reply takes the packet's place.
     tap::stack_frame(context, link, Captured::REFUSED);
-    if replies(rule) && reply(context, link) { send_back(context) } else { TC_ACT_SHOT }
+    if replies(rule) && reply(context, link) {
+        send_back(context)
+    } else {
+        TC_ACT_SHOT
+    }
 }
 
 /// Sends a reply to its packet's origin: out again, or back to the program that sent it.
 #[inline(always)]
 fn send_back(context: *mut __sk_buff) -> i32 {
-    let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
+    let flags = if setting!(is_egress) != 0 {
+        u64::from(BPF_F_INGRESS)
+    } else {
+        0
+    };
     // SAFETY: the context of this program's call; the helper only stores the interface.
     unsafe { bpf_redirect((*context).ifindex, flags) as i32 }
 }
@@ -175,17 +206,32 @@ fn answer_stack_packet(context: *mut __sk_buff) -> u32 {
 
 #[inline(never)]
 fn answer_driver_syn(context: *mut xdp_md, reply: u64) -> u32 {
-    u32::from(prove::answer_syn(&mut XdpFrame::new(context), context.cast(), Link::Ethernet, reply))
+    u32::from(prove::answer_syn(
+        &mut XdpFrame::new(context),
+        context.cast(),
+        Link::Ethernet,
+        reply,
+    ))
 }
 
 #[inline(never)]
 fn answer_stack_syn(context: *mut __sk_buff, reply: u64) -> u32 {
-    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::Ethernet, reply))
+    u32::from(prove::answer_syn(
+        &mut TcFrame::new(context),
+        context.cast(),
+        Link::Ethernet,
+        reply,
+    ))
 }
 
 #[inline(never)]
 fn answer_stack_syn_packet(context: *mut __sk_buff, reply: u64) -> u32 {
-    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::RawIp, reply))
+    u32::from(prove::answer_syn(
+        &mut TcFrame::new(context),
+        context.cast(),
+        Link::RawIp,
+        reply,
+    ))
 }
 
 #[inline(never)]
@@ -204,7 +250,10 @@ const NO_RULE: u32 = u32::MAX;
 /// Whether the rule replies to refused packets.
 #[inline(always)]
 fn replies(rule: u32) -> bool {
-    setting!(reject_in_use) != 0 && Kernel.rule(rule).is_some_and(|rule| rule.action == Action::Reject as u8)
+    setting!(reject_in_use) != 0
+        && Kernel
+            .rule(rule)
+            .is_some_and(|rule| rule.action == Action::Reject as u8)
 }
 
 /// Marks a packet, and sets the departure of a delayed one.
@@ -220,7 +269,10 @@ fn send_on(context: *mut __sk_buff, link: Link, passage: Passage) {
         }
     }
     if setting!(mark_in_use) != 0 && passage.marked_by != Passage::UNMARKED {
-        let Some(mark) = MARKS.get(passage.marked_by % setting!(rules_per_multiplier).max(1)) else { return };
+        let Some(mark) = MARKS.get(passage.marked_by % setting!(rules_per_multiplier).max(1))
+        else {
+            return;
+        };
         if mark.sets_mark != 0 {
             frame.set_mark(mark.mark);
         }
@@ -236,7 +288,9 @@ fn send_on(context: *mut __sk_buff, link: Link, passage: Passage) {
 #[inline(always)]
 fn set_dscp(context: *mut __sk_buff, link: Link, dscp: u32) -> u32 {
     let mut frame = TcFrame::new(context);
-    let Ok(packet) = parse(&frame, link, Depth::Addresses) else { return 0 };
+    let Ok(packet) = parse(&frame, link, Depth::Addresses) else {
+        return 0;
+    };
     let network = usize::from(packet.network_offset);
     if packet.is_ipv4 {
         frame.set_dscp_ipv4(network, dscp as u8);

@@ -2,7 +2,9 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_F_RDONLY_PROG};
-use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerfEventArray, RingBuf};
+use aya_ebpf::btf_maps::{
+    Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerfEventArray, RingBuf,
+};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::connections::{Attempt, Reservation, Tuple};
@@ -221,5 +223,9 @@ pub(crate) use setting;
 /// The direction of packets in traffic control; in XDP always ingress, which gives the verifier less to track.
 #[inline(always)]
 pub fn direction() -> Direction {
-    if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress }
+    if setting!(is_egress) != 0 {
+        Direction::Egress
+    } else {
+        Direction::Ingress
+    }
 }

@@ -21,7 +21,9 @@ use crate::atomics;
 use crate::cell::MapCell;
 use crate::clock;
 use crate::connections;
-use crate::maps::{BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting};
+use crate::maps::{
+    BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting,
+};
 use crate::prove::{prove, weir_note_proven};
 use crate::resets;
 use crate::throttle::Kernel;
@@ -53,12 +55,17 @@ impl Program for Kernel {
         if setting!(networks_in_use) == 0 {
             return 0;
         }
-        weir_network(entry.bank(setting!(source_index_bits)).number(), address.hi, address.lo)
+        weir_network(
+            entry.bank(setting!(source_index_bits)).number(),
+            address.hi,
+            address.lo,
+        )
     }
 
     #[inline(always)]
     fn is_banned(&self, source: Address) -> bool {
-        RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0) && weir_ban(source.hi, source.lo) != 0
+        RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0)
+            && weir_ban(source.hi, source.lo) != 0
             || setting!(lists_in_use) != 0 && weir_list(source.hi, source.lo) != 0
     }
 
@@ -114,7 +121,10 @@ impl Program for Kernel {
     #[inline(always)]
     fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
         let span = weir_scope(source_index, interface, packet.0);
-        RuleSpan { first: (span >> 8) as u32, count: (span & 0xff) as u32 }
+        RuleSpan {
+            first: (span >> 8) as u32,
+            count: (span & 0xff) as u32,
+        }
     }
 
     #[inline(always)]
@@ -145,7 +155,9 @@ impl Program for Kernel {
 
 #[inline(always)]
 fn bank() -> Bank {
-    RUNTIME.get(0).map_or(Bank::FIRST, |runtime| Bank::from_setting(runtime.bank))
+    RUNTIME
+        .get(0)
+        .map_or(Bank::FIRST, |runtime| Bank::from_setting(runtime.bank))
 }
 
 /// A global function of numbers, so that it is verified once, and not at all without prefixes (Linux 6.8).
@@ -153,12 +165,22 @@ fn bank() -> Bank {
 #[inline(never)]
 extern "C" fn weir_prefix(hi: u64, lo: u64) -> u32 {
     let address = Address { hi, lo };
-    let Some(runtime) = RUNTIME.get(0) else { return 0 };
+    let Some(runtime) = RUNTIME.get(0) else {
+        return 0;
+    };
     let bank = Bank::from_setting(runtime.bank);
-    let Some(roots) = runtime.roots.get(bank.number() as usize) else { return 0 };
+    let Some(roots) = runtime.roots.get(bank.number() as usize) else {
+        return 0;
+    };
     // One choice between two addresses, instead of one per field.
-    let root = if address.is_ipv4() { &roots.prefixes.ipv4 } else { &roots.prefixes.ipv6 };
-    root.look_up(&Trees::of(bank), address).in_bank(bank, setting!(source_index_bits)).to_bits()
+    let root = if address.is_ipv4() {
+        &roots.prefixes.ipv4
+    } else {
+        &roots.prefixes.ipv6
+    };
+    root.look_up(&Trees::of(bank), address)
+        .in_bank(bank, setting!(source_index_bits))
+        .to_bits()
 }
 
 /// A global function of numbers, so that it is verified once, and not at all without keys of networks (Linux 6.8).
@@ -166,9 +188,19 @@ extern "C" fn weir_prefix(hi: u64, lo: u64) -> u32 {
 #[inline(never)]
 extern "C" fn weir_network(bank: u32, hi: u64, lo: u64) -> u32 {
     let (bank, address) = (Bank::from_setting(bank), Address { hi, lo });
-    let Some(roots) = RUNTIME.get(0).and_then(|runtime| runtime.roots.get(bank.number() as usize)) else { return 0 };
-    let root = if address.is_ipv4() { &roots.networks.ipv4 } else { &roots.networks.ipv6 };
-    root.look_up_in_one_loop(&Trees::of(bank), address).network()
+    let Some(roots) = RUNTIME
+        .get(0)
+        .and_then(|runtime| runtime.roots.get(bank.number() as usize))
+    else {
+        return 0;
+    };
+    let root = if address.is_ipv4() {
+        &roots.networks.ipv4
+    } else {
+        &roots.networks.ipv6
+    };
+    root.look_up_in_one_loop(&Trees::of(bank), address)
+        .network()
 }
 
 /// The trees of a bank, by its first line in [`PREFIXES`].
@@ -207,7 +239,13 @@ impl Lines for Trees {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_search(first_line: u32, node: u32, key: u64, lower: u64) -> u32 {
-    Search { node: Node(node), key, lower }.finish(&Trees(first_line)).0
+    Search {
+        node: Node(node),
+        key,
+        lower,
+    }
+    .finish(&Trees(first_line))
+    .0
 }
 
 impl Scopes for Kernel {
@@ -228,7 +266,9 @@ impl Scopes for Kernel {
 
     #[inline(always)]
     fn port_row(&self, port: u16) -> u32 {
-        PORTS.get(u32::from(port)).map_or(0, |spans| spans.packed[0])
+        PORTS
+            .get(u32::from(port))
+            .map_or(0, |spans| spans.packed[0])
     }
 
     #[inline(always)]
@@ -255,7 +295,9 @@ extern "C" fn weir_scope(source_index: u32, interface: u32, packet: u32) -> u64 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_ban(hi: u64, lo: u64) -> u32 {
-    let Some(ban) = BANS.get(&Prefix::new(128, Address { hi, lo }.octets())) else { return 0 };
+    let Some(ban) = BANS.get(&Prefix::new(128, Address { hi, lo }.octets())) else {
+        return 0;
+    };
     if !Ban::is_in_effect(ban.until, clock::nanoseconds()) {
         return 0;
     }
@@ -270,8 +312,13 @@ extern "C" fn weir_ban(hi: u64, lo: u64) -> u32 {
 extern "C" fn weir_list(hi: u64, lo: u64) -> u32 {
     let address = Address { hi, lo };
     let Some(chunks) = LISTS.get(0) else { return 0 };
-    let Some(head) = chunks.get_ptr_mut(0) else { return 0 };
-    let lists = Lists { head: head.cast(), chunks };
+    let Some(head) = chunks.get_ptr_mut(0) else {
+        return 0;
+    };
+    let lists = Lists {
+        head: head.cast(),
+        chunks,
+    };
     if !list::may_contain(&lists, address) {
         return 0;
     }
@@ -310,7 +357,9 @@ impl list::Words for Lists {
 
     #[inline(always)]
     fn word(&self, chunk: u32, index: u32) -> u64 {
-        let Some(chunk) = self.chunks.get_ptr_mut(chunk) else { return 0 };
+        let Some(chunk) = self.chunks.get_ptr_mut(chunk) else {
+            return 0;
+        };
         // SAFETY: as in `head`.
         unsafe { at(chunk.cast(), index).read_volatile() }
     }
@@ -339,6 +388,12 @@ impl Lines for Lists {
 #[inline(never)]
 extern "C" fn weir_essential(bucket: u32) -> u32 {
     let is_not_ip = bucket & 3 == Essential::NotIp as u32;
-    let limit = if is_not_ip { setting!(not_ip) } else { setting!(essential) };
-    ESSENTIAL.get_ptr_mut(bucket).map_or(0, |state| u32::from(limit.take(MapCell(state), Kernel.now())))
+    let limit = if is_not_ip {
+        setting!(not_ip)
+    } else {
+        setting!(essential)
+    };
+    ESSENTIAL.get_ptr_mut(bucket).map_or(0, |state| {
+        u32::from(limit.take(MapCell(state), Kernel.now()))
+    })
 }

@@ -4,7 +4,8 @@ use core::ffi::c_void;
 
 use aya_ebpf::bindings::{__sk_buff, bpf_sock, xdp_md};
 use aya_ebpf::helpers::generated::{
-    bpf_check_mtu, bpf_sk_release, bpf_skc_lookup_tcp, bpf_tcp_check_syncookie, bpf_tcp_gen_syncookie,
+    bpf_check_mtu, bpf_sk_release, bpf_skc_lookup_tcp, bpf_tcp_check_syncookie,
+    bpf_tcp_gen_syncookie,
 };
 use common::counters::Bypass;
 use common::key::Key;
@@ -19,7 +20,9 @@ use crate::answer::{is_to_own, send};
 use crate::cell::MapCell;
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
-use crate::maps::{COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting};
+use crate::maps::{
+    COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting,
+};
 use crate::throttle::Kernel;
 
 /// The fourth word of a TCP header: its length, flags, and window.
@@ -34,17 +37,28 @@ const THIS_NAMESPACE: u64 = u64::MAX;
 /// The proof in a TCP packet.
 #[inline(always)]
 pub fn prove(context: Context, packet: &Packet) -> Proof {
-    let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));
+    let (network, transport) = (
+        u32::from(packet.network_offset),
+        u32::from(packet.transport_offset),
+    );
     // The extension headers of IPv6 may be those of a fragment.
     if !packet.is_ipv4 && transport != network + 40 {
         return Proof::NONE;
     }
     Proof::from_bits(match (context, packet.is_ipv4) {
         (Context::None, _) => return Proof::NONE,
-        (Context::Driver(context), true) => weir_prove_driver_ipv4(context.cast(), network, transport),
-        (Context::Driver(context), false) => weir_prove_driver_ipv6(context.cast(), network, transport),
-        (Context::Stack(context), true) => weir_prove_stack_ipv4(context.cast(), network, transport),
-        (Context::Stack(context), false) => weir_prove_stack_ipv6(context.cast(), network, transport),
+        (Context::Driver(context), true) => {
+            weir_prove_driver_ipv4(context.cast(), network, transport)
+        }
+        (Context::Driver(context), false) => {
+            weir_prove_driver_ipv6(context.cast(), network, transport)
+        }
+        (Context::Stack(context), true) => {
+            weir_prove_stack_ipv4(context.cast(), network, transport)
+        }
+        (Context::Stack(context), false) => {
+            weir_prove_stack_ipv6(context.cast(), network, transport)
+        }
     })
 }
 
@@ -79,9 +93,16 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     const LATER_FRAGMENT: u32 = 0x1fff;
     const FIRST_FRAGMENT: u32 = 0x2000;
 
-    let (network, transport) = (frame.within(network as usize), frame.within(transport as usize));
-    let Some(ip) = frame.u32s::<5>(network) else { return Proof::NONE };
-    let Some(tcp) = frame.u32s::<5>(transport) else { return Proof::NONE };
+    let (network, transport) = (
+        frame.within(network as usize),
+        frame.within(transport as usize),
+    );
+    let Some(ip) = frame.u32s::<5>(network) else {
+        return Proof::NONE;
+    };
+    let Some(tcp) = frame.u32s::<5>(transport) else {
+        return Proof::NONE;
+    };
     let to = Address::from_ipv4_memory(ip[4]);
     let fragment = u32::from_be(ip[1]);
     if fragment & LATER_FRAGMENT != 0 || !concerns(tcp) {
@@ -89,30 +110,56 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     }
     if fragment & FIRST_FRAGMENT != 0 {
         // No host sends a SYN in parts: it would be charged to whoever it names.
-        return if is_syn(tcp) { Proof::of(Step::Refuse) } else { Proof::NONE };
+        return if is_syn(tcp) {
+            Proof::of(Step::Refuse)
+        } else {
+            Proof::NONE
+        };
     }
-    let Some(syn) = Syn::read(frame, transport, true) else { return Proof::NONE };
-    let Some(words) = words() else { return Proof::NONE };
+    let Some(syn) = Syn::read(frame, transport, true) else {
+        return Proof::NONE;
+    };
+    let Some(words) = words() else {
+        return Proof::NONE;
+    };
     words[..5].copy_from_slice(&ip);
     words[5] = tcp[0];
-    query::<6>(context, words, 3, tcp, syn, || is_to_own(frame, to, network))
+    query::<6>(context, words, 3, tcp, syn, || {
+        is_to_own(frame, to, network)
+    })
 }
 
 #[inline(always)]
 fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transport: u32) -> Proof {
-    let (network, transport) = (frame.within(network as usize), frame.within(transport as usize));
-    let Some(ip) = frame.u32s::<10>(network) else { return Proof::NONE };
-    let Some(tcp) = frame.u32s::<5>(transport) else { return Proof::NONE };
+    let (network, transport) = (
+        frame.within(network as usize),
+        frame.within(transport as usize),
+    );
+    let Some(ip) = frame.u32s::<10>(network) else {
+        return Proof::NONE;
+    };
+    let Some(tcp) = frame.u32s::<5>(transport) else {
+        return Proof::NONE;
+    };
     let half = |first: usize| u64::from(ip[first]) | u64::from(ip[first + 1]) << 32;
-    let to = Address { hi: half(6), lo: half(8) };
+    let to = Address {
+        hi: half(6),
+        lo: half(8),
+    };
     if !concerns(tcp) {
         return Proof::NONE;
     }
-    let Some(syn) = Syn::read(frame, transport, false) else { return Proof::NONE };
-    let Some(words) = words() else { return Proof::NONE };
+    let Some(syn) = Syn::read(frame, transport, false) else {
+        return Proof::NONE;
+    };
+    let Some(words) = words() else {
+        return Proof::NONE;
+    };
     words[..10].copy_from_slice(&ip);
     words[10] = tcp[0];
-    query::<11>(context, words, 2, tcp, syn, || is_to_own(frame, to, network))
+    query::<11>(context, words, 2, tcp, syn, || {
+        is_to_own(frame, to, network)
+    })
 }
 
 /// Whether it is a SYN, or an ACK to a port whose cookies are in use. An ACK with FIN opens a connection, too.
@@ -126,7 +173,9 @@ fn concerns(tcp: [u32; 5]) -> bool {
         return false;
     }
     let now = second(clock::coarse_nanoseconds());
-    COOKIE_PORTS.get(port(tcp)).is_some_and(|last| may_have_cookies(*last, now))
+    COOKIE_PORTS
+        .get(port(tcp))
+        .is_some_and(|last| may_have_cookies(*last, now))
 }
 
 /// Whether it opens a connection, as limits on connections see it: whatever its other flags.
@@ -144,7 +193,9 @@ const fn port(tcp: [u32; 5]) -> u32 {
 #[inline(always)]
 fn words() -> Option<&'static mut [u32; HEADERS]> {
     // SAFETY: a map value that only this CPU uses.
-    PROOF_HEADERS.get_ptr_mut(0).map(|words| unsafe { &mut *words })
+    PROOF_HEADERS
+        .get_ptr_mut(0)
+        .map(|words| unsafe { &mut *words })
 }
 
 /// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection. `words` are the IP header
@@ -182,7 +233,10 @@ fn query<const W: usize>(
     } else {
         [tcp[0], tcp[1], tcp[2], (5 << 28 | ACK).to_be(), 0, 0]
     };
-    let (ip, header) = (words.as_ptr().cast_mut().cast(), header.as_ptr().cast_mut().cast());
+    let (ip, header) = (
+        words.as_ptr().cast_mut().cast(),
+        header.as_ptr().cast_mut().cast(),
+    );
     if is_syn {
         // SAFETY: the headers have these lengths.
         let made = unsafe { bpf_tcp_gen_syncookie(socket.cast(), ip, header_length, header, 24) };
@@ -194,16 +248,34 @@ fn query<const W: usize>(
     let checked = unsafe { bpf_tcp_check_syncookie(socket.cast(), ip, header_length, header, 20) };
     // SAFETY: as above.
     unsafe { bpf_sk_release(socket.cast()) };
-    let half = |first: usize| u64::from(words[tuple + first]) | u64::from(words[tuple + first + 1]) << 32;
-    let (hi, lo) = if W == 6 { (0, words[tuple].into()) } else { (half(0), half(2)) };
-    concluded(Key { hi, lo, extra: tcp[0], group: 0 }, checked == 0)
+    let half =
+        |first: usize| u64::from(words[tuple + first]) | u64::from(words[tuple + first + 1]) << 32;
+    let (hi, lo) = if W == 6 {
+        (0, words[tuple].into())
+    } else {
+        (half(0), half(2))
+    };
+    concluded(
+        Key {
+            hi,
+            lo,
+            extra: tcp[0],
+            group: 0,
+        },
+        checked == 0,
+    )
 }
 
 /// The step of an ACK to a listener. A connection is charged once, although packets behind its ACK may find the listener, too.
 #[inline(always)]
 fn concluded(connection: Key, is_valid: bool) -> Proof {
-    let (hash, now) = (Kernel.seed().hash(&connection).0, clock::coarse_nanoseconds());
-    let Some(recent) = PROVEN.get_ptr_mut(Recent::index(hash)) else { return Proof::NONE };
+    let (hash, now) = (
+        Kernel.seed().hash(&connection).0,
+        clock::coarse_nanoseconds(),
+    );
+    let Some(recent) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
+        return Proof::NONE;
+    };
     // SAFETY: this CPU's own value.
     if unsafe { *recent }.is(hash, now) {
         return Proof::NONE;
@@ -211,7 +283,9 @@ fn concluded(connection: Key, is_valid: bool) -> Proof {
     if !is_valid {
         return Proof::of(Step::Unproven);
     }
-    let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else { return Proof::NONE };
+    let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else {
+        return Proof::NONE;
+    };
     // SAFETY: as above.
     unsafe { *proven = [u64::from(Recent::index(hash)), Recent::new(hash, now).0] };
     Kernel.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
@@ -223,7 +297,9 @@ fn concluded(connection: Key, is_valid: bool) -> Proof {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn weir_note_proven() -> u32 {
-    let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else { return 0 };
+    let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else {
+        return 0;
+    };
     // SAFETY: this CPU's own value.
     let [index, recent] = unsafe { *proven };
     if let Some(place) = PROVEN.get_ptr_mut(index as u32) {
@@ -260,7 +336,9 @@ fn made_cookie(made: i64, port: u32) -> Proof {
 /// Whether one more SYN may be answered.
 #[inline(always)]
 pub fn may_answer(now: u64) -> bool {
-    COOKIES.get_ptr_mut(0).is_some_and(|state| setting!(cookies).take(MapCell(state), clock::ticks(now)))
+    COOKIES
+        .get_ptr_mut(0)
+        .is_some_and(|state| setting!(cookies).take(MapCell(state), clock::ticks(now)))
 }
 
 /// Turns the frame, a SYN, into its SYN-ACK; `false` if that fails.
@@ -269,8 +347,12 @@ pub fn answer_syn(frame: &mut impl Writable, context: *mut c_void, link: Link, b
     let mut mtu = 0u32;
     // SAFETY: the helper writes the number; without one the reply has the SYN's.
     unsafe { bpf_check_mtu(context, 0, &raw mut mtu, 0, 0) };
-    let Ok(packet) = parse(frame, link, Depth::Ports) else { return false };
-    let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
+    let Ok(packet) = parse(frame, link, Depth::Ports) else {
+        return false;
+    };
+    let Some(reply) = REPLY.get_ptr_mut(0) else {
+        return false;
+    };
     // SAFETY: a map value that only this CPU uses. Every word of the reply is written.
     let reply = unsafe { &mut *reply };
     let words = reply.syn_ack(frame, &packet, SynReply::from_bits(bits), mtu);

@@ -13,7 +13,13 @@ use crate::context::{TcFrame, XdpFrame};
 use crate::maps::{RECORD_EVEN, RECORD_LOST, RECORD_ODD, RUNTIME, direction, setting};
 
 /// The initial counters. Not on the stack, which has no room for them.
-static UNSEEN: Recorded = Recorded { packets: 0, bytes: 0, squares: 0, connections: 0, requests: 0 };
+static UNSEEN: Recorded = Recorded {
+    packets: 0,
+    bytes: 0,
+    squares: 0,
+    connections: 0,
+    requests: 0,
+};
 
 /// One in this many sources is recorded; 0: none is.
 #[inline(always)]
@@ -63,15 +69,25 @@ extern "C" fn weir_record_stack_packet(context: *mut __sk_buff) -> u32 {
 
 #[inline(always)]
 fn record(frame: &impl Frame, link: Link) -> u32 {
-    let Ok(packet) = parse(frame, link, Depth::Requests) else { return 0 };
-    let Some(key) = RecordKey::of(&packet, 0) else { return 0 };
+    let Ok(packet) = parse(frame, link, Depth::Requests) else {
+        return 0;
+    };
+    let Some(key) = RecordKey::of(&packet, 0) else {
+        return 0;
+    };
     let segments = frame.segments();
     let mut size = Size::of_one(frame.length());
     if segments.payload != 0 {
         size = segments.size(frame.length(), packet.headers(frame));
     }
     let service = u32::from(key.local_port) << 16 | u32::from(key.protocol);
-    weir_record(key.hi, key.lo, service, u64::from(size.packets) << 32 | u64::from(size.bytes), packet.kind as u32)
+    weir_record(
+        key.hi,
+        key.lo,
+        service,
+        u64::from(size.packets) << 32 | u64::from(size.bytes),
+        packet.kind as u32,
+    )
 }
 
 /// A function of numbers, so that it is verified once.
@@ -81,7 +97,13 @@ extern "C" fn weir_record(hi: u64, lo: u64, service: u32, size: u64, kind: u32) 
     // SAFETY: a helper without arguments.
     let part = RecordKey::part_at(unsafe { bpf_ktime_get_ns() });
     // On this function's stack, since kernels such as 6.1 accept no memory of a caller as a map's key.
-    let key = &RecordKey { hi, lo, part, local_port: (service >> 16) as u16, protocol: service as u16 };
+    let key = &RecordKey {
+        hi,
+        lo,
+        part,
+        local_port: (service >> 16) as u16,
+        protocol: service as u16,
+    };
     let seed = HashSeed {
         multipliers: [
             setting!(seed.multipliers[0]),
@@ -93,14 +115,21 @@ extern "C" fn weir_record(hi: u64, lo: u64, service: u32, size: u64, kind: u32) 
     if !key.is_sampled(&seed, one_in()) {
         return 0;
     }
-    let size = Size { packets: (size >> 32) as u32, bytes: size as u32 };
+    let size = Size {
+        packets: (size >> 32) as u32,
+        bytes: size as u32,
+    };
     let kind = match kind {
         1 => Kind::Connection,
         2 => Kind::Request,
         _ => Kind::Plain,
     };
     let counted = Recorded::of(size, kind);
-    let mut found = if part & 1 == 0 { RECORD_EVEN.get_ptr_mut(key) } else { RECORD_ODD.get_ptr_mut(key) };
+    let mut found = if part & 1 == 0 {
+        RECORD_EVEN.get_ptr_mut(key)
+    } else {
+        RECORD_ODD.get_ptr_mut(key)
+    };
     if found.is_none() {
         // Another CPU may have been first, and its counters are kept.
         let unseen: &Recorded = &UNSEEN;

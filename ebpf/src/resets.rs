@@ -26,7 +26,10 @@ pub fn prove(context: Context, packet: &Packet) -> Proof {
     if !packet.has_ports() {
         return Proof::NONE;
     }
-    let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));
+    let (network, transport) = (
+        u32::from(packet.network_offset),
+        u32::from(packet.transport_offset),
+    );
     let is_ipv4 = u32::from(packet.is_ipv4);
     Proof::from_bits(match context {
         Context::None => return Proof::NONE,
@@ -39,20 +42,35 @@ pub fn prove(context: Context, packet: &Packet) -> Proof {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_reset_driver(context: *mut xdp_md, network: u32, transport: u32, is_ipv4: u32) -> u64 {
+extern "C" fn weir_reset_driver(
+    context: *mut xdp_md,
+    network: u32,
+    transport: u32,
+    is_ipv4: u32,
+) -> u64 {
     prove_in(&XdpFrame::new(context), network, transport, is_ipv4 != 0).to_bits()
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_reset_stack(context: *mut __sk_buff, network: u32, transport: u32, is_ipv4: u32) -> u64 {
+extern "C" fn weir_reset_stack(
+    context: *mut __sk_buff,
+    network: u32,
+    transport: u32,
+    is_ipv4: u32,
+) -> u64 {
     prove_in(&TcFrame::new(context), network, transport, is_ipv4 != 0).to_bits()
 }
 
 #[inline(always)]
 fn prove_in(frame: &impl Writable, network: u32, transport: u32, is_ipv4: bool) -> Proof {
-    let (network, transport) = (frame.within(network as usize), frame.within(transport as usize));
-    let Some([ports, sequence, _, flags]) = frame.u32s::<4>(transport) else { return Proof::NONE };
+    let (network, transport) = (
+        frame.within(network as usize),
+        frame.within(transport as usize),
+    );
+    let Some([ports, sequence, _, flags]) = frame.u32s::<4>(transport) else {
+        return Proof::NONE;
+    };
     let part = Part::of(u32::from_be(sequence), u32::from_be(flags));
     if part == Part::Other {
         return Proof::NONE;
@@ -67,16 +85,36 @@ fn prove_in(frame: &impl Writable, network: u32, transport: u32, is_ipv4: bool) 
         }
     }
     let addresses = if is_ipv4 {
-        let Some([from, to]) = frame.u32s::<2>(network + 12) else { return Proof::NONE };
-        [Address::from_ipv4_memory(from), Address::from_ipv4_memory(to)]
+        let Some([from, to]) = frame.u32s::<2>(network + 12) else {
+            return Proof::NONE;
+        };
+        [
+            Address::from_ipv4_memory(from),
+            Address::from_ipv4_memory(to),
+        ]
     } else {
-        let Some(words) = frame.u32s::<8>(network + 8) else { return Proof::NONE };
+        let Some(words) = frame.u32s::<8>(network + 8) else {
+            return Proof::NONE;
+        };
         let half = |first: usize| u64::from(words[first]) | u64::from(words[first + 1]) << 32;
-        [Address { hi: half(0), lo: half(2) }, Address { hi: half(4), lo: half(6) }]
+        [
+            Address {
+                hi: half(0),
+                lo: half(2),
+            },
+            Address {
+                hi: half(4),
+                lo: half(6),
+            },
+        ]
     };
     let [source, destination] = addresses;
     if !is_between_two_hosts(source, destination, is_ipv4) {
-        return if matches!(part, Part::Syn(_)) { Proof::of(Step::Refuse) } else { Proof::NONE };
+        return if matches!(part, Part::Syn(_)) {
+            Proof::of(Step::Refuse)
+        } else {
+            Proof::NONE
+        };
     }
     step(&Maps, part, prover(source, is_ipv4), destination, ports)
 }
@@ -88,7 +126,14 @@ impl Maps {
     /// The places of the source's set, and its hash.
     #[inline(always)]
     fn places(source: Address) -> Option<(*mut Known, u64)> {
-        let hash = Kernel.seed().hash(&Key { hi: source.hi, lo: source.lo, ..Key::default() }).0;
+        let hash = Kernel
+            .seed()
+            .hash(&Key {
+                hi: source.hi,
+                lo: source.lo,
+                ..Key::default()
+            })
+            .0;
         Some((PROVEN_SOURCES.get_ptr_mut(Known::set(hash))?.cast(), hash))
     }
 }
@@ -96,7 +141,9 @@ impl Maps {
 impl Memory for Maps {
     #[inline(always)]
     fn is_known(&self, source: Address) -> bool {
-        let Some((places, hash)) = Self::places(source) else { return false };
+        let Some((places, hash)) = Self::places(source) else {
+            return false;
+        };
         let now = self.now();
         for nth in 0..Known::PLACES {
             // SAFETY: an aligned word of a map's value, which other CPUs write.
@@ -115,7 +162,9 @@ impl Memory for Maps {
 
     #[inline(always)]
     fn learn(&self, source: Address) {
-        let Some((places, hash)) = Self::places(source) else { return };
+        let Some((places, hash)) = Self::places(source) else {
+            return;
+        };
         let (now, mut oldest, mut nth_oldest) = (self.now(), 0, 0);
         for nth in 0..Known::PLACES {
             // SAFETY: as above.
@@ -125,7 +174,11 @@ impl Memory for Maps {
             }
         }
         // SAFETY: as above; the mask tells the verifier of the bound.
-        unsafe { places.add(nth_oldest & (Known::PLACES - 1)).write_volatile(Known::new(hash, now)) };
+        unsafe {
+            places
+                .add(nth_oldest & (Known::PLACES - 1))
+                .write_volatile(Known::new(hash, now))
+        };
         Kernel.count(Bypass::ProvenByReset as u32, Outcome::Over, Size::of_one(0));
     }
 

@@ -13,7 +13,10 @@ use crate::maps::{EVENTS, EVENTS_LOST, PACKET_STATE, SAMPLE_QUOTA, SAMPLES, sett
 
 /// A kind of sample in [`weir_sample`], besides the verdicts of an event.
 const PASSED: u32 = 0;
-const _: () = assert!(Event::THROTTLED < 4 && Event::WOULD_THROTTLE < 4, "two bits hold them");
+const _: () = assert!(
+    Event::THROTTLED < 4 && Event::WOULD_THROTTLE < 4,
+    "two bits hold them"
+);
 
 /// Bit of [`weir_sample`]: the weight is that of one refusal, so that a new entry requires [`may_sample`].
 const UNTALLIED: u64 = 1 << 63;
@@ -38,14 +41,21 @@ fn request(sample: &Sample<'_>, bits: u64) {
     let Sample { rule, key, .. } = sample;
     let (outcome, entry) = match sample.outcome {
         Outcome::Passed => (PASSED, SampleKey::passed(key.group, rule.closes_key)),
-        Outcome::WouldThrottle => (Event::WOULD_THROTTLE, SampleKey::refused(key.group, rule.position)),
-        _ => (Event::THROTTLED, SampleKey::refused(key.group, rule.position)),
+        Outcome::WouldThrottle => (
+            Event::WOULD_THROTTLE,
+            SampleKey::refused(key.group, rule.position),
+        ),
+        _ => (
+            Event::THROTTLED,
+            SampleKey::refused(key.group, rule.position),
+        ),
     };
     let extra = u64::from(key.extra) << 32 | u64::from(entry.0);
     if rule.is_of_level() && outcome != PASSED {
         weir_source(key.hi, key.lo, extra);
     }
-    let what = u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
+    let what =
+        u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
     weir_sample(key.hi, key.lo, extra, rule.counter, what | bits);
 }
 
@@ -53,16 +63,27 @@ fn request(sample: &Sample<'_>, bits: u64) {
 #[inline(always)]
 pub fn may_sample(nanoseconds: u64) -> bool {
     // SAFETY: this CPU's own value.
-    SAMPLE_QUOTA.get_ptr_mut(0).is_some_and(|quota| unsafe { &mut *quota }.take(nanoseconds))
+    SAMPLE_QUOTA
+        .get_ptr_mut(0)
+        .is_some_and(|quota| unsafe { &mut *quota }.take(nanoseconds))
 }
 
 /// Only one packet in 64 of a key with a slot needs this function, so it is separate from the others' path.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
-    let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8 & u64::from(u32::MAX));
+    let (outcome, rest, weight) = (
+        what as u32 & 3,
+        what >> 2 & 63,
+        what >> 8 & u64::from(u32::MAX),
+    );
     // On this function's stack, since kernels such as 6.1 accept no memory of a caller as a map's key.
-    let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
+    let key = &Key {
+        hi,
+        lo,
+        extra: (extra >> 32) as u32,
+        group: extra as u32,
+    };
     let now = clock::nanoseconds();
     let statistics = match SAMPLES.get_ptr_mut(key) {
         Some(statistics) => statistics,
@@ -126,9 +147,18 @@ fn new_statistics(key: &Key) -> Option<*mut KeyStatistics> {
 #[inline(never)]
 extern "C" fn weir_source(hi: u64, lo: u64, extra: u64) -> u32 {
     // As in `weir_sample`.
-    let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
-    let Some(statistics) = statistics_of(key) else { return 0 };
-    let Some(packet_state) = PACKET_STATE.get_ptr_mut(0) else { return 0 };
+    let key = &Key {
+        hi,
+        lo,
+        extra: (extra >> 32) as u32,
+        group: extra as u32,
+    };
+    let Some(statistics) = statistics_of(key) else {
+        return 0;
+    };
+    let Some(packet_state) = PACKET_STATE.get_ptr_mut(0) else {
+        return 0;
+    };
     let seed = [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])];
     // SAFETY: a value of the map, as in `weir_sample`, and one that only this CPU uses.
     unsafe { (*statistics).add_source(hash(seed, (*packet_state).source()), clock::nanoseconds()) };
@@ -144,7 +174,9 @@ fn report(key: &Key, statistics: &mut KeyStatistics, count: u64, rule: u32, outc
     }
     // Of several CPUs at the same instant, one writes the record.
     // SAFETY: a word of a map's value.
-    if unsafe { atomics::compare_exchange(&raw mut statistics.reported_at, reported_at, now) } != reported_at {
+    if unsafe { atomics::compare_exchange(&raw mut statistics.reported_at, reported_at, now) }
+        != reported_at
+    {
         return;
     }
     let Some(mut record) = EVENTS.reserve(0) else {
@@ -158,7 +190,10 @@ fn report(key: &Key, statistics: &mut KeyStatistics, count: u64, rule: u32, outc
     let event = record.as_mut_ptr();
     // SAFETY: the ring's memory, reserved for one record; every field is written.
     unsafe {
-        (*event).key = Key { group: SampleKey(key.group).group(), ..*key };
+        (*event).key = Key {
+            group: SampleKey(key.group).group(),
+            ..*key
+        };
         (*event).at = now;
         (*event).count = count;
         (*event).counter = rule;

@@ -5,7 +5,9 @@ use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use common::packet::{Direction, Link};
 use common::settings::Runtime;
 
-use crate::capture::{weir_capture_driver_frame, weir_capture_stack_frame, weir_capture_stack_packet};
+use crate::capture::{
+    weir_capture_driver_frame, weir_capture_stack_frame, weir_capture_stack_packet,
+};
 use crate::maps::{RUNTIME, direction};
 use crate::stream::{weir_stream_driver_frame, weir_stream_stack_frame, weir_stream_stack_packet};
 

@@ -7,13 +7,17 @@ use common::key::HashSeed;
 use common::limiter::{Algorithm, Moves};
 use common::rule::{Rule, Size};
 use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
-use common::throttle::{self, FullTable, Host, Outcome, PackedVerdict, PacketState, Sample, Steps, TableEvent};
+use common::throttle::{
+    self, FullTable, Host, Outcome, PackedVerdict, PacketState, Sample, Steps, TableEvent,
+};
 use common::time::{Ticks, is_alive};
 
 use crate::atomics;
 use crate::cell::{MapCell, count_byte};
 use crate::clock;
-use crate::maps::{COUNTERS, PACKET_STATE, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting};
+use crate::maps::{
+    COUNTERS, PACKET_STATE, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting,
+};
 use crate::sample::{self, may_sample};
 use crate::trace;
 
@@ -131,7 +135,9 @@ impl Host for Kernel {
     #[inline(always)]
     fn set(&self, index: u32) -> Option<MapSet> {
         let (element, first) = self.shape().element(index);
-        SOURCES.get_ptr_mut(element).map(|element| MapSet { element, first })
+        SOURCES
+            .get_ptr_mut(element)
+            .map(|element| MapSet { element, first })
     }
 
     #[inline(always)]
@@ -184,7 +190,9 @@ impl Host for Kernel {
     #[inline(always)]
     fn has_room(&self, now: Ticks) -> bool {
         setting!(elastic_in_use) != 0
-            && RUNTIME.get(0).is_some_and(|runtime| is_alive(clock::ticks(runtime.room_until), now))
+            && RUNTIME
+                .get(0)
+                .is_some_and(|runtime| is_alive(clock::ticks(runtime.room_until), now))
     }
 
     #[inline(always)]
@@ -312,14 +320,18 @@ impl Steps for Kernel {
 extern "C" fn weir_bucket() -> u64 {
     Kernel
         .packet_state()
-        .map_or(PackedVerdict::FREE, |mut packet_state| throttle::charge_by_bucket(&Kernel, &mut packet_state))
+        .map_or(PackedVerdict::FREE, |mut packet_state| {
+            throttle::charge_by_bucket(&Kernel, &mut packet_state)
+        })
         .to_bits()
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_look(nth: u32) -> u32 {
-    Kernel.packet_state().map_or(1, |mut packet_state| u32::from(throttle::look(&Kernel, &mut packet_state, nth)))
+    Kernel.packet_state().map_or(1, |mut packet_state| {
+        u32::from(throttle::look(&Kernel, &mut packet_state, nth))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -334,7 +346,9 @@ extern "C" fn weir_open(nth: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_charge(nth: u32) -> u32 {
-    Kernel.packet_state().map_or(1, |mut packet_state| u32::from(throttle::charge(&Kernel, &mut packet_state, nth)))
+    Kernel.packet_state().map_or(1, |mut packet_state| {
+        u32::from(throttle::charge(&Kernel, &mut packet_state, nth))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -381,7 +395,11 @@ fn unpacked(claim: u64) -> Claim {
         4 => Claimed::Contended,
         _ => Claimed::Shared,
     };
-    Claim { outcome, slot: claim as u32, is_alternate: claim >> 40 != 0 }
+    Claim {
+        outcome,
+        slot: claim as u32,
+        is_alternate: claim >> 40 != 0,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -400,7 +418,9 @@ extern "C" fn weir_claim() -> u64 {
     packed(
         Kernel
             .packet_state()
-            .map_or(Claim::none(Claimed::Full), |mut packet_state| throttle::claim(&Kernel, &mut packet_state)),
+            .map_or(Claim::none(Claimed::Full), |mut packet_state| {
+                throttle::claim(&Kernel, &mut packet_state)
+            }),
     )
 }
 

@@ -49,7 +49,12 @@ pub fn begin(source: Address) {
 /// Records a counter of the packet.
 #[inline(always)]
 pub fn count(counter: u32, outcome: Outcome, size: Size) {
-    weir_trace_count(counter, Reason::of_outcome(outcome), size.packets, size.bytes);
+    weir_trace_count(
+        counter,
+        Reason::of_outcome(outcome),
+        size.packets,
+        size.bytes,
+    );
 }
 
 /// Records an event of the table.
@@ -90,13 +95,19 @@ fn packet() -> Option<&'static mut Traced> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_trace_begin(hi: u64, lo: u64) -> u32 {
-    let (Some(traced), Some(packet)) = (TRACED.get(0), packet()) else { return 0 };
+    let (Some(traced), Some(packet)) = (TRACED.get(0), packet()) else {
+        return 0;
+    };
     let is_traced = traced.has(Address { hi, lo });
     packet.is_traced = u32::from(is_traced);
     if is_traced {
         packet.source = [hi, lo];
         packet.size = Size::of_one(0);
-        packet.reason = Reason { counter: 0, outcome: 0, event: 0 };
+        packet.reason = Reason {
+            counter: 0,
+            outcome: 0,
+            event: 0,
+        };
     }
     0
 }
@@ -123,13 +134,23 @@ extern "C" fn weir_trace_note(event: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_trace_driver_frame(context: *mut xdp_md, is_refused: u32) -> u32 {
-    conclude(&XdpFrame::new(context), Link::Ethernet, Direction::Ingress, is_refused)
+    conclude(
+        &XdpFrame::new(context),
+        Link::Ethernet,
+        Direction::Ingress,
+        is_refused,
+    )
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_trace_stack_frame(context: *mut __sk_buff, is_refused: u32) -> u32 {
-    conclude(&TcFrame::new(context), Link::Ethernet, direction(), is_refused)
+    conclude(
+        &TcFrame::new(context),
+        Link::Ethernet,
+        direction(),
+        is_refused,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -141,28 +162,48 @@ extern "C" fn weir_trace_stack_packet(context: *mut __sk_buff, is_refused: u32) 
 /// Logs the verdict if the packet is traced. A packet without an address is never traced.
 #[inline(always)]
 fn conclude(frame: &impl Frame, link: Link, direction: Direction, is_refused: u32) -> u32 {
-    let Some(traced) = packet().filter(|packet| packet.is_traced != 0) else { return 0 };
+    let Some(traced) = packet().filter(|packet| packet.is_traced != 0) else {
+        return 0;
+    };
     traced.is_traced = 0;
-    let Ok(parsed) = parse(frame, link, Depth::Ports) else { return 0 };
+    let Ok(parsed) = parse(frame, link, Depth::Ports) else {
+        return 0;
+    };
     let (protocol, port) = (parsed.protocol as u32, parsed.local_port_or_0(direction));
-    weir_trace_log(is_refused, protocol << 16 | u32::from(port), frame.interface())
+    weir_trace_log(
+        is_refused,
+        protocol << 16 | u32::from(port),
+        frame.interface(),
+    )
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_trace_log(is_refused: u32, transport: u32, interface: u32) -> u32 {
     let Some(packet) = packet() else { return 0 };
-    let number = if is_refused != 0 { &mut packet.numbers[1] } else { &mut packet.numbers[0] };
+    let number = if is_refused != 0 {
+        &mut packet.numbers[1]
+    } else {
+        &mut packet.numbers[0]
+    };
     *number += 1;
     let number = *number;
     let now = nanoseconds();
-    let level = if is_refused != 0 { Level::Warn } else { Level::Info };
+    let level = if is_refused != 0 {
+        Level::Warn
+    } else {
+        Level::Info
+    };
     if !level_enabled(level) || !packet.quota.take(now) {
         return 0;
     }
     // SAFETY: a helper without arguments.
     let cpu = unsafe { bpf_get_smp_processor_id() };
-    let source = Address { hi: packet.source[0], lo: packet.source[1] }.octets();
+    let source = Address {
+        hi: packet.source[0],
+        lo: packet.source[1],
+    }
+    .octets();
     aya_log_ebpf::log!(
         &packet,
         level,

@@ -23,10 +23,16 @@ impl Apt {
     /// Installs packages without their recommendations.
     pub fn install(&mut self, packages: &[&str]) -> Result<()> {
         if process::find("apt-get").is_none() {
-            bail!("there is no apt-get here: install what the Debian packages {} hold", packages.join(" "));
+            bail!(
+                "there is no apt-get here: install what the Debian packages {} hold",
+                packages.join(" ")
+            );
         }
         if !nix::unistd::geteuid().is_root() {
-            bail!("installing packages needs root: run `sudo {}`", typed(packages));
+            bail!(
+                "installing packages needs root: run `sudo {}`",
+                typed(packages)
+            );
         }
         if !self.lists_are_fresh {
             println!("running    apt-get update");
@@ -39,8 +45,12 @@ impl Apt {
         println!("installing {}", packages.join(" "));
         // The package redis-server would start it on its usual port; only the program is needed.
         let _no_services = NoServices::at(Path::new(POLICY))?;
-        process::capture(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages))
-            .with_context(|| format!("installing {}", packages.join(" ")))?;
+        process::capture(
+            apt_get()
+                .args(["install", "-y", "--no-install-recommends"])
+                .args(packages),
+        )
+        .with_context(|| format!("installing {}", packages.join(" ")))?;
         Ok(())
     }
 }
@@ -53,12 +63,17 @@ struct NoServices<'p>(Option<&'p Path>);
 
 impl<'p> NoServices<'p> {
     fn at(path: &'p Path) -> Result<Self> {
-        match OpenOptions::new().write(true).create_new(true).mode(0o755).open(path) {
+        match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(path)
+        {
             Ok(mut file) => {
                 let made = Self(Some(path));
-                let text =
-                    "#!/bin/sh\n# `cargo xtask setup` is installing; remove this if it no longer runs.\nexit 101\n";
-                file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+                let text = "#!/bin/sh\n# `cargo xtask setup` is installing; remove this if it no longer runs.\nexit 101\n";
+                file.write_all(text.as_bytes())
+                    .with_context(|| format!("writing {}", path.display()))?;
                 Ok(made)
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Self(None)),
@@ -74,19 +89,27 @@ impl Drop for NoServices<'_> {
         if let Some(path) = self.0
             && let Err(error) = fs::remove_file(path)
         {
-            eprintln!("warning: {} could not be removed, and keeps services from starting: {error}", path.display());
+            eprintln!(
+                "warning: {} could not be removed, and keeps services from starting: {error}",
+                path.display()
+            );
         }
     }
 }
 
 /// The command that installs these packages, for messages.
 pub fn typed(packages: &[&str]) -> String {
-    format!("apt-get install -y --no-install-recommends {}", packages.join(" "))
+    format!(
+        "apt-get install -y --no-install-recommends {}",
+        packages.join(" ")
+    )
 }
 
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
-    command.args(["-qq", "-o", LOCK_SECONDS, "-o", "Dpkg::Use-Pty=0"]).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+        .args(["-qq", "-o", LOCK_SECONDS, "-o", "Dpkg::Use-Pty=0"])
+        .env("DEBIAN_FRONTEND", "noninteractive");
     command
 }
 
@@ -100,7 +123,10 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("policy-rc.d");
         let guard = NoServices::at(&path).unwrap();
-        let asked = Command::new(&path).args(["redis-server", "start"]).status().unwrap();
+        let asked = Command::new(&path)
+            .args(["redis-server", "start"])
+            .status()
+            .unwrap();
         assert_eq!(asked.code(), Some(101));
         drop(guard);
         assert!(!path.exists());

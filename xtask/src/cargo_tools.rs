@@ -75,7 +75,13 @@ impl CargoTool {
             return Ok(path);
         }
         let folder = self.folder()?;
-        println!("building   {} {} into {} ({})", self.name, self.version, folder.display(), self.reason);
+        println!(
+            "building   {} {} into {} ({})",
+            self.name,
+            self.version,
+            folder.display(),
+            self.reason
+        );
         if let Some((program, package)) = self.needs
             && process::find(program).is_none()
         {
@@ -85,30 +91,58 @@ impl CargoTool {
         }
         let mut install = Command::new(host_cargo());
         install
-            .args(["install", self.name, "--version", self.version, "--locked", "--quiet", "--force", "--root"])
+            .args([
+                "install",
+                self.name,
+                "--version",
+                self.version,
+                "--locked",
+                "--quiet",
+                "--force",
+                "--root",
+            ])
             .arg(&folder)
             .args(self.features)
             .env_remove("CARGO_TARGET_DIR");
         if !self.is_measured {
-            let quick = [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "256"), ("DEBUG", "0")];
-            install.envs(quick.map(|(setting, value)| (format!("CARGO_PROFILE_RELEASE_{setting}"), value)));
+            let quick = [
+                ("OPT_LEVEL", "0"),
+                ("LTO", "off"),
+                ("CODEGEN_UNITS", "256"),
+                ("DEBUG", "0"),
+            ];
+            install.envs(
+                quick.map(|(setting, value)| (format!("CARGO_PROFILE_RELEASE_{setting}"), value)),
+            );
         }
         process::capture(&mut install).with_context(|| {
-            format!("building {}: cargo install {} --version {}", self.name, self.name, self.version)
+            format!(
+                "building {}: cargo install {} --version {}",
+                self.name, self.name, self.version
+            )
         })?;
-        self.find().with_context(|| format!("{} was built, yet does not run", self.name))
+        self.find()
+            .with_context(|| format!("{} was built, yet does not run", self.name))
     }
 
     fn find(&self) -> Option<PathBuf> {
-        let built = self.folder().ok().map(|folder| folder.join("bin").join(self.name));
-        process::find(self.name).into_iter().chain(built).find(|path| self.is_version(path))
+        let built = self
+            .folder()
+            .ok()
+            .map(|folder| folder.join("bin").join(self.name));
+        process::find(self.name)
+            .into_iter()
+            .chain(built)
+            .find(|path| self.is_version(path))
     }
 
     fn is_version(&self, path: &PathBuf) -> bool {
         // One of them prints its name before the version, the other does not.
         process::is_executable(path)
-            && process::capture(Command::new(path).arg("--version"))
-                .is_ok_and(|said| said.split_whitespace().any(|word| word.trim_start_matches('v') == self.version))
+            && process::capture(Command::new(path).arg("--version")).is_ok_and(|said| {
+                said.split_whitespace()
+                    .any(|word| word.trim_start_matches('v') == self.version)
+            })
     }
 
     fn folder(&self) -> Result<PathBuf> {

@@ -44,7 +44,11 @@ struct Report {
 impl Places {
     fn of_this_machine() -> Self {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        Self { namespaces: "/run/netns".into(), pins: "/sys/fs/bpf".into(), hierarchies: cgroup_mounts(&mounts) }
+        Self {
+            namespaces: "/run/netns".into(),
+            pins: "/sys/fs/bpf".into(),
+            hierarchies: cgroup_mounts(&mounts),
+        }
     }
 
     fn clean(&self) -> Result<Vec<String>> {
@@ -55,7 +59,11 @@ impl Places {
         for pin in leftovers(&self.pins) {
             report.add("pins", &pin, remove_pins(&pin));
         }
-        for cgroup in self.hierarchies.iter().flat_map(|hierarchy| leftovers(hierarchy)) {
+        for cgroup in self
+            .hierarchies
+            .iter()
+            .flat_map(|hierarchy| leftovers(hierarchy))
+        {
             report.add("cgroup", &cgroup, remove_cgroup(&cgroup));
         }
         if !report.failed.is_empty() {
@@ -69,9 +77,14 @@ impl Report {
     fn add(&mut self, kind: &str, path: &Path, outcome: io::Result<usize>) {
         match outcome {
             Ok(0) => self.removed.push(format!("{kind} {}", path.display())),
-            Ok(ended) => self.removed.push(format!("{kind} {}, with {ended} processes in it", path.display())),
+            Ok(ended) => self.removed.push(format!(
+                "{kind} {}, with {ended} processes in it",
+                path.display()
+            )),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => self.failed.push(format!("removing {kind} {}: {error}", path.display())),
+            Err(error) => self
+                .failed
+                .push(format!("removing {kind} {}: {error}", path.display())),
         }
     }
 }
@@ -81,36 +94,59 @@ fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
-    let is_leftover = |name: &OsString| name.to_str().is_some_and(|name| is_of_a_test(name) && !is_in_use(name));
-    let mut found: Vec<PathBuf> =
-        entries.flatten().filter(|entry| is_leftover(&entry.file_name())).map(|entry| entry.path()).collect();
+    let is_leftover = |name: &OsString| {
+        name.to_str()
+            .is_some_and(|name| is_of_a_test(name) && !is_in_use(name))
+    };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| is_leftover(&entry.file_name()))
+        .map(|entry| entry.path())
+        .collect();
     found.sort();
     found
 }
 
 fn is_of_a_test(name: &str) -> bool {
-    name == PREFIX || name.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with('-')) || maker(name).is_some()
+    name == PREFIX
+        || name
+            .strip_prefix(PREFIX)
+            .is_some_and(|rest| rest.starts_with('-'))
+        || maker(name).is_some()
 }
 
 /// Whether the process ID in a name is that of a running test program of cargo.
 fn is_in_use(name: &str) -> bool {
-    let program = maker(name).and_then(|process| fs::read_link(format!("/proc/{process}/exe")).ok());
-    program.is_some_and(|program| program.parent().is_some_and(|folder| folder.ends_with("deps")))
+    let program =
+        maker(name).and_then(|process| fs::read_link(format!("/proc/{process}/exe")).ok());
+    program.is_some_and(|program| {
+        program
+            .parent()
+            .is_some_and(|folder| folder.ends_with("deps"))
+    })
 }
 
 /// The process ID in a name.
 fn maker(name: &str) -> Option<u32> {
     let rest = name.strip_prefix(PREFIX)?;
-    let rest = rest.strip_prefix(|letter: char| letter.is_ascii_lowercase()).unwrap_or(rest);
+    let rest = rest
+        .strip_prefix(|letter: char| letter.is_ascii_lowercase())
+        .unwrap_or(rest);
     let end = rest.bytes().take_while(u8::is_ascii_digit).count();
     rest[..end].parse().ok()
 }
 
 /// The roots of the cgroup hierarchies among lines of /proc/self/mounts.
 fn cgroup_mounts(mounts: &str) -> Vec<PathBuf> {
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let fields = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
     fields
-        .filter(|fields| fields.get(2).is_some_and(|kind| matches!(*kind, "cgroup" | "cgroup2")))
+        .filter(|fields| {
+            fields
+                .get(2)
+                .is_some_and(|kind| matches!(*kind, "cgroup" | "cgroup2"))
+        })
         .filter_map(|fields| fields.get(1).map(PathBuf::from))
         .collect()
 }
@@ -129,19 +165,35 @@ fn remove_namespace(name: &Path) -> io::Result<usize> {
 
 /// The processes in a namespace; none if it is that of the machine itself.
 fn processes_in(name: &Path) -> io::Result<BTreeSet<i32>> {
-    let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+    let identity = |path: &Path| {
+        path.metadata()
+            .map(|metadata| (metadata.dev(), metadata.ino()))
+    };
     let namespace = identity(name)?;
-    let of_process = |process: &str| identity(&Path::new("/proc").join(process).join("ns/net")).ok();
-    if ["1", "self"].iter().any(|process| of_process(process) == Some(namespace)) {
+    let of_process =
+        |process: &str| identity(&Path::new("/proc").join(process).join("ns/net")).ok();
+    if ["1", "self"]
+        .iter()
+        .any(|process| of_process(process) == Some(namespace))
+    {
         return Ok(BTreeSet::new());
     }
-    let names = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    Ok(names.filter(|name| of_process(name) == Some(namespace)).filter_map(|name| name.parse().ok()).collect())
+    let names = fs::read_dir("/proc")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names
+        .filter(|name| of_process(name) == Some(namespace))
+        .filter_map(|name| name.parse().ok())
+        .collect())
 }
 
 fn remove_pins(path: &Path) -> io::Result<usize> {
     let is_folder = path.symlink_metadata()?.is_dir();
-    let outcome = if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    let outcome = if is_folder {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    };
     outcome.map(|()| 0)
 }
 
@@ -155,7 +207,10 @@ fn remove_cgroup(folder: &Path) -> io::Result<usize> {
         }
     }
     let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    ended += end(&members.lines().filter_map(|line| line.parse().ok()).collect());
+    ended += end(&members
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect());
     let deadline = Instant::now() + PATIENCE;
     loop {
         match fs::remove_dir(folder) {
@@ -171,8 +226,11 @@ fn remove_cgroup(folder: &Path) -> io::Result<usize> {
 /// Sends SIGTERM to processes, then SIGKILL; returns their number. Skips this program and its parents.
 fn end(processes: &BTreeSet<i32>) -> usize {
     let spared = ancestry(std::process::id());
-    let mut left: Vec<Pid> =
-        processes.iter().filter(|process| !spared.contains(process)).map(|process| Pid::from_raw(*process)).collect();
+    let mut left: Vec<Pid> = processes
+        .iter()
+        .filter(|process| !spared.contains(process))
+        .map(|process| Pid::from_raw(*process))
+        .collect();
     let count = left.len();
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         for process in &left {
@@ -207,7 +265,13 @@ fn ancestry(process: u32) -> BTreeSet<i32> {
 /// State, parent and so on from /proc/PID/stat; the name before them may contain anything, also brackets.
 fn stat(process: i32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    Some(text.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect())
+    Some(
+        text.rsplit_once(") ")?
+            .1
+            .split(' ')
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -242,7 +306,10 @@ mod tests {
                 fs::create_dir_all(folder.0.join("cgroup").join(name)).unwrap();
             }
         };
-        let (theirs, ours) = (["weir", "weir-tables", "not-weir-t-a"], ["weir-t", "weir-t-a/b/c", "weir-tk99999999-a"]);
+        let (theirs, ours) = (
+            ["weir", "weir-tables", "not-weir-t-a"],
+            ["weir-t", "weir-t-a/b/c", "weir-tk99999999-a"],
+        );
         make(&theirs);
         make(&ours);
         let places = Places {
@@ -252,8 +319,14 @@ mod tests {
         };
         assert_eq!(places.clean().unwrap().len(), 6);
         for part in ["pins", "cgroup"] {
-            let left = fs::read_dir(folder.0.join(part)).unwrap().flatten().map(|entry| entry.file_name());
-            assert_eq!(left.collect::<BTreeSet<_>>(), theirs.map(OsString::from).into_iter().collect());
+            let left = fs::read_dir(folder.0.join(part))
+                .unwrap()
+                .flatten()
+                .map(|entry| entry.file_name());
+            assert_eq!(
+                left.collect::<BTreeSet<_>>(),
+                theirs.map(OsString::from).into_iter().collect()
+            );
         }
     }
 
@@ -270,7 +343,8 @@ mod tests {
     fn processes_are_ended_and_the_parents_of_this_one_spared() {
         let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
         let processes = BTreeSet::from(
-            [sleeper.id(), id(), std::os::unix::process::parent_id()].map(|process| i32::try_from(process).unwrap()),
+            [sleeper.id(), id(), std::os::unix::process::parent_id()]
+                .map(|process| i32::try_from(process).unwrap()),
         );
         assert_eq!(end(&processes), 1);
         assert!(!sleeper.wait().unwrap().success());

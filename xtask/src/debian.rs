@@ -30,10 +30,16 @@ impl Suite {
         }
         for needed in ["lists/partial", "cache/archives/partial"] {
             let needed = folder.join(needed);
-            fs::create_dir_all(&needed).with_context(|| format!("creating {}", needed.display()))?;
+            fs::create_dir_all(&needed)
+                .with_context(|| format!("creating {}", needed.display()))?;
         }
-        let archive = if name.ends_with("-security") { "debian-security" } else { "debian" };
-        let source = format!("deb [arch=amd64 signed-by={KEYRING}] {MIRROR}/{archive} {name} main\n");
+        let archive = if name.ends_with("-security") {
+            "debian-security"
+        } else {
+            "debian"
+        };
+        let source =
+            format!("deb [arch=amd64 signed-by={KEYRING}] {MIRROR}/{archive} {name} main\n");
         let suite = Self { name, folder };
         let sources = suite.sources();
         fs::write(&sources, source).with_context(|| format!("writing {}", sources.display()))?;
@@ -46,18 +52,32 @@ impl Suite {
     pub fn newest(&self, beginning: &str, end: &str) -> Result<Option<String>> {
         let names = process::capture(self.apt("apt-cache").args(["pkgnames", beginning]))
             .with_context(|| format!("listing the packages of Debian's {}", self.name))?;
-        let fitting = names.lines().filter(|name| name.starts_with(beginning) && name.ends_with(end));
+        let fitting = names
+            .lines()
+            .filter(|name| name.starts_with(beginning) && name.ends_with(end));
         Ok(fitting.max_by_key(|name| numbers(name)).map(str::to_owned))
     }
 
     /// Downloads a package and its dependencies with this suffix, and unpacks them all into `root`.
     pub fn unpack(&self, package: &str, end: &str, root: &Path) -> Result<()> {
         let packages = self.with_dependencies(package, end)?;
-        println!("fetching   {} of Debian's {}", packages.join(", "), self.name);
+        println!(
+            "fetching   {} of Debian's {}",
+            packages.join(", "),
+            self.name
+        );
         let downloads = self.folder.join("downloads");
-        fs::create_dir_all(&downloads).with_context(|| format!("creating {}", downloads.display()))?;
-        process::capture(self.apt("apt-get").arg("download").args(&packages).current_dir(&downloads))?;
-        for entry in fs::read_dir(&downloads).with_context(|| format!("listing {}", downloads.display()))? {
+        fs::create_dir_all(&downloads)
+            .with_context(|| format!("creating {}", downloads.display()))?;
+        process::capture(
+            self.apt("apt-get")
+                .arg("download")
+                .args(&packages)
+                .current_dir(&downloads),
+        )?;
+        for entry in
+            fs::read_dir(&downloads).with_context(|| format!("listing {}", downloads.display()))?
+        {
             let archive = entry?.path();
             process::capture(Command::new("dpkg").arg("-x").arg(&archive).arg(root))?;
         }
@@ -71,8 +91,16 @@ impl Suite {
             if found.contains(&package) {
                 continue;
             }
-            let said = process::capture(self.apt("apt-cache").args(["depends", "--important", &package]))?;
-            open.extend(dependencies(&said).filter(|name| name.ends_with(end)).map(str::to_owned));
+            let said =
+                process::capture(
+                    self.apt("apt-cache")
+                        .args(["depends", "--important", &package]),
+                )?;
+            open.extend(
+                dependencies(&said)
+                    .filter(|name| name.ends_with(end))
+                    .map(str::to_owned),
+            );
             found.insert(package);
         }
         Ok(found.into_iter().collect())
@@ -85,12 +113,35 @@ impl Suite {
     fn apt(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let option = |name: &str, path: PathBuf| format!("{name}={}", path.display());
-        command.args(["-o", &option("Dir::Etc::sourcelist", self.sources()), "-o", "Dir::Etc::sourceparts=-"]);
-        command.args(["-o", &option("Dir::State::Lists", self.folder.join("lists"))]);
-        command.args(["-o", &option("Dir::Cache", self.folder.join("cache")), "-o", "Dir::State::status=/dev/null"]);
+        command.args([
+            "-o",
+            &option("Dir::Etc::sourcelist", self.sources()),
+            "-o",
+            "Dir::Etc::sourceparts=-",
+        ]);
+        command.args([
+            "-o",
+            &option("Dir::State::Lists", self.folder.join("lists")),
+        ]);
+        command.args([
+            "-o",
+            &option("Dir::Cache", self.folder.join("cache")),
+            "-o",
+            "Dir::State::status=/dev/null",
+        ]);
         // The downloads are in the user's cache, which apt's own user cannot read.
-        command.args(["-o", "APT::Sandbox::User=", "-o", "APT::Architecture=amd64", "-o", "Acquire::Languages=none"]);
-        command.args(["-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false"]);
+        command.args([
+            "-o",
+            "APT::Sandbox::User=",
+            "-o",
+            "APT::Architecture=amd64",
+            "-o",
+            "Acquire::Languages=none",
+        ]);
+        command.args([
+            "-o",
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+        ]);
         if program == "apt-get" {
             command.args(["-qq", "-o", "Acquire::Retries=3"]);
         }
@@ -104,9 +155,19 @@ pub fn unpack_own(package: &str, folder: &Path, root: &Path) -> Result<()> {
     fs::create_dir_all(&downloads).with_context(|| format!("creating {}", downloads.display()))?;
     let mut apt = Command::new("apt-get");
     // The downloads are in the user's cache, which apt's own user cannot read.
-    apt.args(["-qq", "-o", "Acquire::Retries=3", "-o", "APT::Sandbox::User=", "download", package]);
+    apt.args([
+        "-qq",
+        "-o",
+        "Acquire::Retries=3",
+        "-o",
+        "APT::Sandbox::User=",
+        "download",
+        package,
+    ]);
     process::capture(apt.current_dir(&downloads))?;
-    for entry in fs::read_dir(&downloads).with_context(|| format!("listing {}", downloads.display()))? {
+    for entry in
+        fs::read_dir(&downloads).with_context(|| format!("listing {}", downloads.display()))?
+    {
         process::capture(Command::new("dpkg").arg("-x").arg(entry?.path()).arg(root))?;
     }
     fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))
@@ -122,7 +183,9 @@ fn dependencies(said: &str) -> impl Iterator<Item = &str> {
 
 /// The numbers in a name, in order.
 fn numbers(name: &str) -> Vec<u64> {
-    name.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    name.split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -134,7 +197,10 @@ mod tests {
         let older = "linux-image-6.12.99+deb12-cloud-amd64";
         let newer = "linux-image-6.12.101+deb12-cloud-amd64";
         assert!(numbers(newer) > numbers(older));
-        assert!(numbers("linux-image-6.1.0-56-cloud-amd64") > numbers("linux-image-6.1.0-9-cloud-amd64"));
+        assert!(
+            numbers("linux-image-6.1.0-56-cloud-amd64")
+                > numbers("linux-image-6.1.0-9-cloud-amd64")
+        );
     }
 
     #[test]
@@ -142,6 +208,13 @@ mod tests {
         let said = "linux-image-7.2.13+deb14-cloud-amd64\n  PreDepends: linux-base\n |Depends: dracut\n  \
                     Depends: <linux-initramfs-tool>\n    dracut\n  Depends: linux-binary-7.2.13+deb14-cloud-amd64\n";
         let found: Vec<&str> = dependencies(said).collect();
-        assert_eq!(found, ["linux-base", "dracut", "linux-binary-7.2.13+deb14-cloud-amd64"]);
+        assert_eq!(
+            found,
+            [
+                "linux-base",
+                "dracut",
+                "linux-binary-7.2.13+deb14-cloud-amd64"
+            ]
+        );
     }
 }

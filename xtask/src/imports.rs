@@ -45,19 +45,46 @@ struct Module {
 
 impl Modules {
     fn read(&mut self, workspace: &Path, file: &Path, path: &[String]) -> Result<()> {
-        let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-        let parsed = syn::parse_file(&text).with_context(|| format!("parsing {}", file.display()))?;
+        let text =
+            fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        let parsed =
+            syn::parse_file(&text).with_context(|| format!("parsing {}", file.display()))?;
         let named = file.strip_prefix(workspace).unwrap_or(file).to_owned();
         let directory = directory_of(file);
         self.add(workspace, &named, &directory, path, &parsed.items)
     }
 
-    fn add(&mut self, workspace: &Path, file: &Path, directory: &Path, path: &[String], items: &[Item]) -> Result<()> {
-        let mut module = Module { file: file.to_owned(), exports: Vec::new(), paths: Vec::new() };
-        let items: Vec<_> = items.iter().filter(|item| !is_test(attributes(item))).collect();
-        let declared = |item: &&Item| if let Item::Mod(child) = item { Some(child.ident.to_string()) } else { None };
+    fn add(
+        &mut self,
+        workspace: &Path,
+        file: &Path,
+        directory: &Path,
+        path: &[String],
+        items: &[Item],
+    ) -> Result<()> {
+        let mut module = Module {
+            file: file.to_owned(),
+            exports: Vec::new(),
+            paths: Vec::new(),
+        };
+        let items: Vec<_> = items
+            .iter()
+            .filter(|item| !is_test(attributes(item)))
+            .collect();
+        let declared = |item: &&Item| {
+            if let Item::Mod(child) = item {
+                Some(child.ident.to_string())
+            } else {
+                None
+            }
+        };
         let children = items.iter().filter_map(declared).collect();
-        let mut reader = Reader { at: path, imported: BTreeMap::new(), children, module: &mut module };
+        let mut reader = Reader {
+            at: path,
+            imported: BTreeMap::new(),
+            children,
+            module: &mut module,
+        };
         for item in &items {
             if let Item::Use(import) = item {
                 reader.import(import);
@@ -71,14 +98,20 @@ impl Modules {
         }
         self.0.insert(path.to_vec(), module);
         for item in items {
-            let Item::Mod(ItemMod { ident, content, .. }) = item else { continue };
+            let Item::Mod(ItemMod { ident, content, .. }) = item else {
+                continue;
+            };
             let child: ModulePath = path.iter().cloned().chain([ident.to_string()]).collect();
             let directory = directory.join(ident.to_string());
             match content {
                 Some((_, items)) => self.add(workspace, file, &directory, &child, items)?,
                 None => {
                     let beside = directory.with_extension("rs");
-                    let file = if beside.exists() { beside } else { directory.join("mod.rs") };
+                    let file = if beside.exists() {
+                        beside
+                    } else {
+                        directory.join("mod.rs")
+                    };
                     self.read(workspace, &file, &child)?;
                 }
             }
@@ -98,10 +131,15 @@ impl Modules {
             let module = self.0.get(&at)?;
             if depth < MOST_RE_EXPORTS {
                 for (exported, target) in &module.exports {
-                    let rest = if exported == name { &path[nth + 1..] } else { &path[nth..] };
+                    let rest = if exported == name {
+                        &path[nth + 1..]
+                    } else {
+                        &path[nth..]
+                    };
                     if exported == name || exported.is_empty() {
-                        let target =
-                            target.as_ref().map(|target| target.iter().chain(rest).cloned().collect::<Vec<_>>());
+                        let target = target
+                            .as_ref()
+                            .map(|target| target.iter().chain(rest).cloned().collect::<Vec<_>>());
                         let found = target.and_then(|target| self.defining(&target, depth + 1));
                         if exported == name || found.is_some() {
                             return found;
@@ -119,13 +157,21 @@ impl Modules {
         for module in self.0.values() {
             for path in &module.paths {
                 if let Some(file) = self.defining(path, 0).filter(|file| *file != module.file) {
-                    imports.entry((&module.file, file)).or_insert_with(|| path.join("::"));
+                    imports
+                        .entry((&module.file, file))
+                        .or_insert_with(|| path.join("::"));
                 }
             }
         }
-        let files: BTreeSet<&Path> = self.0.values().map(|module| module.file.as_path()).collect();
-        let reach: BTreeMap<&Path, BTreeSet<&Path>> =
-            files.iter().map(|file| (*file, reachable(file, &imports))).collect();
+        let files: BTreeSet<&Path> = self
+            .0
+            .values()
+            .map(|module| module.file.as_path())
+            .collect();
+        let reach: BTreeMap<&Path, BTreeSet<&Path>> = files
+            .iter()
+            .map(|file| (*file, reachable(file, &imports)))
+            .collect();
         let mut circles: BTreeSet<Vec<&Path>> = BTreeSet::new();
         for file in &files {
             let circle: Vec<&Path> = files
@@ -152,11 +198,17 @@ impl Modules {
     }
 }
 
-fn reachable<'a>(from: &'a Path, imports: &BTreeMap<(&'a Path, &'a Path), String>) -> BTreeSet<&'a Path> {
+fn reachable<'a>(
+    from: &'a Path,
+    imports: &BTreeMap<(&'a Path, &'a Path), String>,
+) -> BTreeSet<&'a Path> {
     let mut reached = BTreeSet::new();
     let mut waiting = vec![from];
     while let Some(file) = waiting.pop() {
-        for ((_, to), _) in imports.iter().filter(|((importer, _), _)| *importer == file) {
+        for ((_, to), _) in imports
+            .iter()
+            .filter(|((importer, _), _)| *importer == file)
+        {
             if reached.insert(*to) {
                 waiting.push(to);
             }
@@ -167,14 +219,22 @@ fn reachable<'a>(from: &'a Path, imports: &BTreeMap<(&'a Path, &'a Path), String
 
 /// The directory of a file's modules.
 fn directory_of(file: &Path) -> PathBuf {
-    let is_root = file.file_stem().is_some_and(|stem| stem == "mod" || stem == "lib" || stem == "main");
-    if is_root { file.parent().unwrap_or(Path::new("")).to_owned() } else { file.with_extension("") }
+    let is_root = file
+        .file_stem()
+        .is_some_and(|stem| stem == "mod" || stem == "lib" || stem == "main");
+    if is_root {
+        file.parent().unwrap_or(Path::new("")).to_owned()
+    } else {
+        file.with_extension("")
+    }
 }
 
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
-            && attribute.parse_args::<syn::Ident>().is_ok_and(|condition| condition == "test")
+            && attribute
+                .parse_args::<syn::Ident>()
+                .is_ok_and(|condition| condition == "test")
     })
 }
 
@@ -230,7 +290,8 @@ impl Reader<'_> {
             name => {
                 let child = || self.at.iter().cloned().chain([name.to_owned()]).collect();
                 let known = self.imported.get(name).cloned();
-                let mut found: ModulePath = known.or_else(|| self.children.contains(name).then(child))?;
+                let mut found: ModulePath =
+                    known.or_else(|| self.children.contains(name).then(child))?;
                 found.extend(rest.iter().cloned());
                 return Some(found);
             }
@@ -250,7 +311,11 @@ impl Reader<'_> {
 
 impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let names: Vec<String> = path
+            .segments
+            .iter()
+            .map(|segment| segment.ident.to_string())
+            .collect();
         let leads_on = names.len() > 1 && path.leading_colon.is_none();
         if leads_on && let Some(path) = self.absolute(&names) {
             self.module.paths.push(path);
@@ -267,7 +332,10 @@ fn leaves_of(tree: &UseTree, before: &mut Vec<String>, leaves: &mut Vec<(Vec<Str
             leaves_of(&path.tree, before, leaves);
             before.pop();
         }
-        UseTree::Group(group) => group.items.iter().for_each(|tree| leaves_of(tree, before, leaves)),
+        UseTree::Group(group) => group
+            .items
+            .iter()
+            .for_each(|tree| leaves_of(tree, before, leaves)),
         UseTree::Glob(_) => leaves.push((before.clone(), String::new())),
         UseTree::Name(_) | UseTree::Rename(_) => {
             let (ident, name) = match tree {
@@ -279,7 +347,11 @@ fn leaves_of(tree: &UseTree, before: &mut Vec<String>, leaves: &mut Vec<(Vec<Str
             if ident != "self" {
                 path.push(ident.to_string());
             }
-            let name = if name == "self" { before.last().cloned().unwrap_or_default() } else { name.to_string() };
+            let name = if name == "self" {
+                before.last().cloned().unwrap_or_default()
+            } else {
+                name.to_string()
+            };
             leaves.push((path, name));
         }
     }
@@ -297,7 +369,13 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let found = circles(folder.path(), &folder.path().join("lib.rs")).unwrap();
-        let names = |circle: Circle| circle.files.iter().map(|file| file.display().to_string()).collect();
+        let names = |circle: Circle| {
+            circle
+                .files
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect()
+        };
         found.into_iter().map(names).collect()
     }
 
@@ -334,7 +412,10 @@ mod tests {
         let files = [
             ("lib.rs", "mod a; mod b;"),
             ("a.rs", "use crate::b; fn f() { b::g(); } pub fn h() {}"),
-            ("b.rs", "pub fn g() {} #[cfg(test)] mod tests { use crate::a::h; }"),
+            (
+                "b.rs",
+                "pub fn g() {} #[cfg(test)] mod tests { use crate::a::h; }",
+            ),
         ];
         assert!(circles_of(&files).is_empty());
         let mut both = files;

@@ -12,13 +12,29 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::process;
 
 /// The programs that the package's scripts and the test call.
-const PROGRAMS: [&str; 10] =
-    ["dash", "getent", "groupadd", "groupdel", "rm", "rmdir", "cat", "true", "sh", "dpkg-query"];
+const PROGRAMS: [&str; 10] = [
+    "dash",
+    "getent",
+    "groupadd",
+    "groupdel",
+    "rm",
+    "rmdir",
+    "cat",
+    "true",
+    "sh",
+    "dpkg-query",
+];
 /// The largest size of the packaged program.
 const MOST_BYTES: u64 = 22_000_000;
 /// The libraries that the agent may be linked to: the C library and those of every system with one.
-const LIBRARIES: [&str; 6] =
-    ["linux-vdso.so", "libc.so", "libm.so", "libgcc_s.so", "ld-linux-x86-64.so", "ld-linux-aarch64.so"];
+const LIBRARIES: [&str; 6] = [
+    "linux-vdso.so",
+    "libc.so",
+    "libm.so",
+    "libgcc_s.so",
+    "ld-linux-x86-64.so",
+    "ld-linux-aarch64.so",
+];
 const CONFIG: &str = "etc/weir/limits.toml";
 const INSTALLED: [&str; 13] = [
     "usr/bin/agent",
@@ -40,9 +56,13 @@ const INSTALLED: [&str; 13] = [
 pub fn run(package: &Path, next: &Path) -> Result<()> {
     let root = Root::new()?;
     println!("trying     {} in a directory of its own", package.display());
-    root.dpkg(&["--install"], Some(package)).context("installing")?;
+    root.dpkg(&["--install"], Some(package))
+        .context("installing")?;
     for file in INSTALLED {
-        ensure!(root.path(file).exists(), "installed, yet there is no /{file}");
+        ensure!(
+            root.path(file).exists(),
+            "installed, yet there is no /{file}"
+        );
     }
     ensure!(root.has_group()?, "installed, yet there is no group weir");
     check_libraries(&root.path("usr/bin/agent"))?;
@@ -50,28 +70,61 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     // Only the libraries of its dependencies.
     root.provide(libraries_of(&root.path("usr/bin/agent"))?)?;
     let version = root.agent(&["--version"])?;
-    ensure!(version.status.success(), "the installed agent does not start: {}", said(&version));
+    ensure!(
+        version.status.success(),
+        "the installed agent does not start: {}",
+        said(&version)
+    );
     let check = root.agent(&["check", "/etc/weir/limits.toml"])?;
-    ensure!(check.status.success(), "the installed config is not valid: {}", said(&check));
-    ensure!(said(&check).contains("mode observe"), "the installed config throttles: {}", said(&check));
+    ensure!(
+        check.status.success(),
+        "the installed config is not valid: {}",
+        said(&check)
+    );
+    ensure!(
+        said(&check).contains("mode observe"),
+        "the installed config throttles: {}",
+        said(&check)
+    );
 
     let config = root.path(CONFIG);
-    let mine = format!("{}# mine\n", fs::read_to_string(&config).context("reading the installed config")?);
+    let mine = format!(
+        "{}# mine\n",
+        fs::read_to_string(&config).context("reading the installed config")?
+    );
     fs::write(&config, &mine).context("changing the installed config")?;
-    root.dpkg(&["--force-confdef", "--force-confold", "--install"], Some(next)).context("upgrading")?;
-    ensure!(fs::read_to_string(&config).is_ok_and(|text| text == mine), "the upgrade changed the operator's config");
+    root.dpkg(
+        &["--force-confdef", "--force-confold", "--install"],
+        Some(next),
+    )
+    .context("upgrading")?;
+    ensure!(
+        fs::read_to_string(&config).is_ok_and(|text| text == mine),
+        "the upgrade changed the operator's config"
+    );
 
     // Leftovers of a killed agent; here a plain directory, since nothing is mounted.
     fs::create_dir_all(root.path("sys/fs/bpf/weir")).context("making pins")?;
     root.dpkg(&["--remove", "weir"], None).context("removing")?;
-    ensure!(!root.path("usr/bin/agent").exists(), "removed, yet there is /usr/bin/agent");
-    ensure!(fs::read_to_string(&config).is_ok_and(|text| text == mine), "the removal took the operator's config");
+    ensure!(
+        !root.path("usr/bin/agent").exists(),
+        "removed, yet there is /usr/bin/agent"
+    );
+    ensure!(
+        fs::read_to_string(&config).is_ok_and(|text| text == mine),
+        "the removal took the operator's config"
+    );
     root.dpkg(&["--purge", "weir"], None).context("purging")?;
-    let left: Vec<PathBuf> = ["etc/weir", "run/weir", "sys/fs/bpf/weir", "usr/share/doc/weir"]
-        .into_iter()
-        .map(|path| root.path(path))
-        .filter(|path| path.exists())
-        .collect();
+    let left: Vec<PathBuf> = [
+        "etc/weir",
+        "run/weir",
+        "sys/fs/bpf/weir",
+        "usr/share/doc/weir",
+    ]
+    .into_iter()
+    .map(|path| root.path(path))
+    .filter(|path| path.exists())
+    .collect();
     ensure!(left.is_empty(), "purged, yet there is {left:?}");
     ensure!(!root.has_group()?, "purged, yet there is a group weir");
     println!("tried      installing, upgrading, removing and purging: 4 passed, 0 failed");
@@ -81,19 +134,31 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
 /// Checks that the installed binary only needs standard libraries.
 fn check_libraries(agent: &Path) -> Result<()> {
     let linked = process::capture(Command::new("ldd").arg(agent))?;
-    for line in linked.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in linked
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
         let name = line.split_whitespace().next().unwrap_or_default();
         let name = name.rsplit('/').next().unwrap_or_default();
-        ensure!(LIBRARIES.iter().any(|known| name.starts_with(known)), "the agent is linked to {name}: {linked}");
+        ensure!(
+            LIBRARIES.iter().any(|known| name.starts_with(known)),
+            "the agent is linked to {name}: {linked}"
+        );
     }
     Ok(())
 }
 
 /// Checks that the installed binary has not grown.
 fn check_size(agent: &Path) -> Result<()> {
-    let bytes = fs::metadata(agent).with_context(|| format!("reading {}", agent.display()))?.len();
+    let bytes = fs::metadata(agent)
+        .with_context(|| format!("reading {}", agent.display()))?
+        .len();
     println!("installed  the program has {:.1} MB", bytes as f64 / 1e6);
-    ensure!(bytes <= MOST_BYTES, "the program has {bytes} bytes, and may have {MOST_BYTES}");
+    ensure!(
+        bytes <= MOST_BYTES,
+        "the program has {bytes} bytes, and may have {MOST_BYTES}"
+    );
     Ok(())
 }
 
@@ -103,18 +168,33 @@ struct Root(tempfile::TempDir);
 impl Root {
     fn new() -> Result<Self> {
         let root = Self(tempfile::tempdir().context("making a directory")?);
-        for folder in
-            ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "dev", "etc", "tmp", "usr/bin"]
-        {
+        for folder in [
+            "var/lib/dpkg/info",
+            "var/lib/dpkg/updates",
+            "var/lib/dpkg/triggers",
+            "dev",
+            "etc",
+            "tmp",
+            "usr/bin",
+        ] {
             fs::create_dir_all(root.path(folder)).with_context(|| format!("making {folder}"))?;
         }
-        for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
+        for (link, target) in [
+            ("bin", "usr/bin"),
+            ("sbin", "usr/bin"),
+            ("lib", "usr/lib"),
+            ("lib64", "usr/lib64"),
+        ] {
             fs::create_dir_all(root.path(target)).with_context(|| format!("making {target}"))?;
-            std::os::unix::fs::symlink(target, root.path(link)).with_context(|| format!("linking {link}"))?;
+            std::os::unix::fs::symlink(target, root.path(link))
+                .with_context(|| format!("linking {link}"))?;
         }
         root.write("var/lib/dpkg/status", &host_packages()?)?;
-        for (file, text) in [("passwd", "root:x:0:0::/:/bin/sh\n"), ("group", "root:x:0:\n"), ("gshadow", "root:*::\n")]
-        {
+        for (file, text) in [
+            ("passwd", "root:x:0:0::/:/bin/sh\n"),
+            ("group", "root:x:0:\n"),
+            ("gshadow", "root:*::\n"),
+        ] {
             root.write(&format!("etc/{file}"), text)?;
         }
         // A plain file is sufficient in place of the device.
@@ -123,7 +203,8 @@ impl Root {
         root.write("etc/login.defs", "SYS_GID_MIN 100\nSYS_GID_MAX 999\n")?;
         let mut libraries = BTreeSet::new();
         for name in PROGRAMS {
-            let program = process::find(name).with_context(|| format!("there is no {name} here"))?;
+            let program =
+                process::find(name).with_context(|| format!("there is no {name} here"))?;
             root.copy(&program, &format!("usr/bin/{name}"))?;
             libraries.extend(libraries_of(&program)?);
         }
@@ -135,7 +216,10 @@ impl Root {
     fn provide(&self, libraries: impl IntoIterator<Item = PathBuf>) -> Result<()> {
         libraries.into_iter().try_for_each(|library| {
             let place = library.to_string_lossy();
-            self.copy(&library, &format!("usr{}", place.strip_prefix("/usr").unwrap_or(&place)))
+            self.copy(
+                &library,
+                &format!("usr{}", place.strip_prefix("/usr").unwrap_or(&place)),
+            )
         })
     }
 
@@ -152,14 +236,20 @@ impl Root {
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         }
-        fs::copy(from, &to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+        fs::copy(from, &to)
+            .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).context("making it executable")
     }
 
     fn dpkg(&self, arguments: &[&str], package: Option<&Path>) -> Result<()> {
         let mut dpkg = Command::new("dpkg");
-        dpkg.arg("--root").arg(self.0.path()).arg("--force-not-root").args(arguments).args(package);
-        dpkg.env("DEBIAN_FRONTEND", "noninteractive").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        dpkg.arg("--root")
+            .arg(self.0.path())
+            .arg("--force-not-root")
+            .args(arguments)
+            .args(package);
+        dpkg.env("DEBIAN_FRONTEND", "noninteractive")
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         let output = dpkg.output().context("starting dpkg")?;
         if !output.status.success() {
             bail!("dpkg {arguments:?} failed: {}", said(&output));
@@ -170,7 +260,10 @@ impl Root {
     /// Runs the installed agent.
     fn agent(&self, arguments: &[&str]) -> Result<Output> {
         let mut chroot = Command::new("chroot");
-        chroot.arg(self.0.path()).arg("/usr/bin/agent").args(arguments);
+        chroot
+            .arg(self.0.path())
+            .arg("/usr/bin/agent")
+            .args(arguments);
         chroot.output().context("starting chroot")
     }
 
@@ -186,8 +279,17 @@ fn host_packages() -> Result<String> {
     for package in ["libc6", "libgcc-s1", "passwd"] {
         let known = process::capture(Command::new("dpkg-query").args(["--status", package]))?;
         // Without their dependencies.
-        let dependencies = ["Depends:", "Pre-Depends:", "Recommends:", "Suggests:", "Conffiles:", " /"];
-        let lines = known.lines().filter(|line| !dependencies.iter().any(|field| line.starts_with(field)));
+        let dependencies = [
+            "Depends:",
+            "Pre-Depends:",
+            "Recommends:",
+            "Suggests:",
+            "Conffiles:",
+            " /",
+        ];
+        let lines = known
+            .lines()
+            .filter(|line| !dependencies.iter().any(|field| line.starts_with(field)));
         status.extend(lines.flat_map(|line| [line, "\n"]));
         status.push('\n');
     }
@@ -197,10 +299,18 @@ fn host_packages() -> Result<String> {
 /// The paths of the libraries that a program is linked to.
 fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
     let linked = process::capture(Command::new("ldd").arg(program))?;
-    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    let path = |line: &str| {
+        line.split_whitespace()
+            .find(|word| word.starts_with('/'))
+            .map(PathBuf::from)
+    };
     Ok(linked.lines().filter_map(path).collect())
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }

@@ -42,27 +42,50 @@ impl PythonTool {
             return Ok(program);
         }
         let package = format!("{}=={}", self.package, self.version);
-        println!("installing {package} into {} ({})", folder.display(), self.reason);
+        println!(
+            "installing {package} into {} ({})",
+            folder.display(),
+            self.reason
+        );
         make_environment(&folder, apt)?;
         // By module, since the length of a script's first line is limited.
         let mut install = Command::new(folder.join("bin/python3"));
-        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &package]);
+        install.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            &package,
+        ]);
         process::capture(&mut install).with_context(|| format!("installing {package}"))?;
-        ensure!(self.is_version(&program), "{package} was installed, yet {} does not run", program.display());
+        ensure!(
+            self.is_version(&program),
+            "{package} was installed, yet {} does not run",
+            program.display()
+        );
         Ok(program)
     }
 
     fn is_version(&self, program: &Path) -> bool {
         process::is_executable(program)
-            && process::capture(Command::new(program).arg("--version")).is_ok_and(|said| said.contains(self.version))
+            && process::capture(Command::new(program).arg("--version"))
+                .is_ok_and(|said| said.contains(self.version))
     }
 }
 
 fn make_environment(folder: &Path, apt: &mut Apt) -> Result<()> {
-    let make = || process::capture(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder));
+    let make = || {
+        process::capture(
+            Command::new("python3")
+                .args(["-m", "venv", "--clear"])
+                .arg(folder),
+        )
+    };
     if make().is_ok() {
         return Ok(());
     }
-    apt.install(&["python3-venv"]).context("providing Python's virtual environments")?;
+    apt.install(&["python3-venv"])
+        .context("providing Python's virtual environments")?;
     make().map(drop).context("making a virtual environment")
 }

@@ -30,12 +30,18 @@ impl std::ops::AddAssign<&Self> for Tally {
 impl Tally {
     /// Adds a line if it is a result line such as `test result: ok. 34 passed; 0 failed; 1 ignored; 0 measured; …`.
     pub fn take(&mut self, line: &str) {
-        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
+        let Some((_, counts)) = line
+            .strip_prefix("test result: ")
+            .and_then(|rest| rest.split_once(". "))
+        else {
             return;
         };
         self.programs += 1;
         for count in counts.split("; ") {
-            match count.split_once(' ').and_then(|(number, what)| Some((number.parse::<usize>().ok()?, what))) {
+            match count
+                .split_once(' ')
+                .and_then(|(number, what)| Some((number.parse::<usize>().ok()?, what)))
+            {
                 Some((number, "passed")) => self.passed += number,
                 Some((number, "failed")) => self.failed += number,
                 Some((number, "ignored")) => self.ignored += number,
@@ -47,7 +53,11 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
+        write!(
+            formatter,
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.ignored
+        )
     }
 }
 
@@ -59,7 +69,11 @@ pub fn forward(
     mut has_ended: impl FnMut() -> io::Result<bool>,
 ) -> io::Result<Tally> {
     let (sender, lines) = mpsc::channel();
-    thread::spawn(move || from.split(b'\n').map_while(|line| sender.send(line).ok()).for_each(drop));
+    thread::spawn(move || {
+        from.split(b'\n')
+            .map_while(|line| sender.send(line).ok())
+            .for_each(drop)
+    });
     let mut tally = Tally::default();
     let mut deadline = None;
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {
@@ -95,7 +109,15 @@ mod tests {
         let mut shown = Vec::new();
         let tally = forward(output.as_bytes(), &mut shown, || Ok(false)).unwrap();
         assert_eq!(String::from_utf8(shown).unwrap(), output);
-        assert_eq!(tally, Tally { programs: 2, passed: 7, failed: 1, ignored: 1 });
+        assert_eq!(
+            tally,
+            Tally {
+                programs: 2,
+                passed: 7,
+                failed: 1,
+                ignored: 1
+            }
+        );
         assert_eq!(tally.to_string(), "7 passed, 1 failed, 1 skipped");
     }
 

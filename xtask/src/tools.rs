@@ -29,32 +29,72 @@ struct Tool {
 }
 
 const TOOLS: [Tool; 16] = [
-    Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
+    Tool {
+        programs: &["ip", "tc"],
+        package: "iproute2",
+        group: Group::Test,
+        reason: "makes the tests' networks",
+    },
     Tool {
         programs: &["nsenter", "setpriv"],
         package: "util-linux",
         group: Group::Test,
         reason: "enters the tests' networks",
     },
-    Tool { programs: &["bpftool"], package: "bpftool", group: Group::Test, reason: "reads maps as a user would" },
+    Tool {
+        programs: &["bpftool"],
+        package: "bpftool",
+        group: Group::Test,
+        reason: "reads maps as a user would",
+    },
     Tool {
         programs: &["redis-server", "redis-cli"],
         package: "redis-server",
         group: Group::Test,
         reason: "the store of central counts and of a cluster",
     },
-    Tool { programs: &["openssl"], package: "openssl", group: Group::Test, reason: "certificates for the store" },
+    Tool {
+        programs: &["openssl"],
+        package: "openssl",
+        group: Group::Test,
+        reason: "certificates for the store",
+    },
     Tool {
         programs: &["qemu-system-x86_64"],
         package: "qemu-system-x86",
         group: Group::Vm,
         reason: "other kernels, in virtual machines",
     },
-    Tool { programs: &["busybox"], package: "busybox-static", group: Group::Vm, reason: "a guest's programs" },
-    Tool { programs: &["dash"], package: "dash", group: Group::Vm, reason: "a guest's shell" },
-    Tool { programs: &["depmod"], package: "kmod", group: Group::Vm, reason: "reads what kernel modules need" },
-    Tool { programs: &["mmdebstrap"], package: "mmdebstrap", group: Group::Vm, reason: "makes guests with systemd" },
-    Tool { programs: &["mke2fs"], package: "e2fsprogs", group: Group::Vm, reason: "makes the disks of guests" },
+    Tool {
+        programs: &["busybox"],
+        package: "busybox-static",
+        group: Group::Vm,
+        reason: "a guest's programs",
+    },
+    Tool {
+        programs: &["dash"],
+        package: "dash",
+        group: Group::Vm,
+        reason: "a guest's shell",
+    },
+    Tool {
+        programs: &["depmod"],
+        package: "kmod",
+        group: Group::Vm,
+        reason: "reads what kernel modules need",
+    },
+    Tool {
+        programs: &["mmdebstrap"],
+        package: "mmdebstrap",
+        group: Group::Vm,
+        reason: "makes guests with systemd",
+    },
+    Tool {
+        programs: &["mke2fs"],
+        package: "e2fsprogs",
+        group: Group::Vm,
+        reason: "makes the disks of guests",
+    },
     Tool {
         programs: &["nft"],
         package: "nftables",
@@ -73,8 +113,18 @@ const TOOLS: [Tool; 16] = [
         group: Group::Bench,
         reason: "sets up the benchmark's networks",
     },
-    Tool { programs: &["xz"], package: "xz-utils", group: Group::Vm, reason: "unpacks kernels" },
-    Tool { programs: &["zstd"], package: "zstd", group: Group::Vm, reason: "unpacks kernels" },
+    Tool {
+        programs: &["xz"],
+        package: "xz-utils",
+        group: Group::Vm,
+        reason: "unpacks kernels",
+    },
+    Tool {
+        programs: &["zstd"],
+        package: "zstd",
+        group: Group::Vm,
+        reason: "unpacks kernels",
+    },
 ];
 
 /// Which steps are printed.
@@ -102,9 +152,14 @@ pub fn ensure(group: Group, detail: Detail, apt: &mut Apt) -> Result<()> {
         println!("missing    {} ({})", tool.names(), tool.reason);
     }
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
-    apt.install(&packages).context("providing the system's tools")?;
+    apt.install(&packages)
+        .context("providing the system's tools")?;
     if let Some(tool) = missing.iter().find(|tool| !tool.is_there()) {
-        bail!("installed {}, yet {} is not in PATH: see where the package puts it", tool.package, tool.names());
+        bail!(
+            "installed {}, yet {} is not in PATH: see where the package puts it",
+            tool.package,
+            tool.names()
+        );
     }
     Ok(())
 }
@@ -115,6 +170,8 @@ impl Tool {
     }
 
     fn is_there(&self) -> bool {
-        self.programs.iter().all(|program| process::find(program).is_some())
+        self.programs
+            .iter()
+            .all(|program| process::find(program).is_some())
     }
 }

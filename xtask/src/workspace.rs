@@ -19,20 +19,29 @@ impl Workspace {
     /// The tree that this program belongs to.
     pub fn locate() -> Result<Self> {
         // Cargo sets the variable for `cargo run`; the compiled-in path serves a binary that is called directly.
-        let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let manifest =
+            env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest)
             .parent()
-            .with_context(|| format!("finding the workspace: {} has no parent folder", manifest.display()))?
+            .with_context(|| {
+                format!(
+                    "finding the workspace: {} has no parent folder",
+                    manifest.display()
+                )
+            })?
             .to_path_buf();
         let here = env::current_dir().context("reading the current directory")?;
-        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| here.join(target));
+        let target = env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| root.join("target"), |target| here.join(target));
         Ok(Self { root, target })
     }
 
     /// The cargo that runs this program, called from the root.
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new(host_cargo());
-        cargo.current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
+        cargo
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", &self.target);
         cargo
     }
 
@@ -45,9 +54,14 @@ impl Workspace {
     pub fn crate_roots(&self) -> Result<Vec<PathBuf>> {
         let mut roots = Vec::new();
         for folder in [self.root.clone(), self.root.join("crates")] {
-            for entry in fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))? {
+            for entry in
+                fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))?
+            {
                 let source = entry?.path().join("src");
-                let root = ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().find(|path| path.exists());
+                let root = ["lib.rs", "main.rs"]
+                    .map(|name| source.join(name))
+                    .into_iter()
+                    .find(|path| path.exists());
                 roots.extend(root);
             }
         }
@@ -63,14 +77,19 @@ impl Workspace {
 
 /// A path in the user's cache folder, for things that all trees share.
 pub fn cache(name: &str) -> Result<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|cache| cache.is_absolute());
     let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")));
-    let cache =
-        cache.with_context(|| format!("choosing a folder for {name}: neither XDG_CACHE_HOME nor HOME is set"))?;
+    let cache = cache.with_context(|| {
+        format!("choosing a folder for {name}: neither XDG_CACHE_HOME nor HOME is set")
+    })?;
     Ok(cache.join("weir").join(name))
 }
 
 /// The cargo that runs this program.
 pub fn host_cargo() -> PathBuf {
-    env::var_os("CARGO").unwrap_or_else(|| "cargo".into()).into()
+    env::var_os("CARGO")
+        .unwrap_or_else(|| "cargo".into())
+        .into()
 }

@@ -27,8 +27,11 @@ const BEFORE: u32 = 500;
 const PROGRAMS: [&str; 2] = ["weir_socket", "weir_socket_too"];
 
 /// The limits on the server's interface.
-const LIMITS: [(&str, Limit); 3] =
-    [("nothing", Limit::None), ("weir, a rate", Limit::Rate), ("weir, concurrent", Limit::Concurrent)];
+const LIMITS: [(&str, Limit); 3] = [
+    ("nothing", Limit::None),
+    ("weir, a rate", Limit::Rate),
+    ("weir, concurrent", Limit::Concurrent),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limit {
@@ -42,7 +45,9 @@ impl Limit {
         let tables = match self {
             Self::None => return Ok(None),
             Self::Rate => limit("a", HOT, "unit = \"connections\""),
-            Self::Concurrent => "[[limit]]\nname = \"a\"\nunit = \"connections\"\nconcurrent = 65535\n".to_owned(),
+            Self::Concurrent => {
+                "[[limit]]\nname = \"a\"\nunit = \"connections\"\nconcurrent = 65535\n".to_owned()
+            }
         };
         weir(lane, &tables, Attach::Native).map(Some)
     }
@@ -56,7 +61,9 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let lane = sender.lane()?;
     sender.add_address(&lane)?;
     lane.route_by_neighbour()?;
-    let server = lane.inside(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?.context("binding the server")?;
+    let server = lane
+        .inside(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?
+        .context("binding the server")?;
     let new = |case, by| Series::new(PART, case, by, "ns a connection");
     let mut series: Vec<(Limit, Series)> = LIMITS
         .into_iter()
@@ -79,13 +86,24 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
             }
         }
     }
-    Ok(series.into_iter().map(|(_, series)| series).chain([counting]).collect())
+    Ok(series
+        .into_iter()
+        .map(|(_, series)| series)
+        .chain([counting])
+        .collect())
 }
 
 /// The loaded programs for changes of sockets' states, of this and of other agents.
 fn programs() -> Vec<ProgramInfo> {
-    let is_one = |program: &ProgramInfo| program.name_as_str().is_some_and(|name| PROGRAMS.contains(&name));
-    loaded_programs().filter_map(Result::ok).filter(is_one).collect()
+    let is_one = |program: &ProgramInfo| {
+        program
+            .name_as_str()
+            .is_some_and(|name| PROGRAMS.contains(&name))
+    };
+    loaded_programs()
+        .filter_map(Result::ok)
+        .filter(is_one)
+        .collect()
 }
 
 /// Nanoseconds a connection, by the kernel's statistics of programs.
@@ -93,7 +111,11 @@ fn time_of_programs(server: &TcpListener, others: &[ProgramInfo]) -> Result<f64>
     let _counting = enable_stats(Stats::RunTime).context("counting the time of programs")?;
     let time = || -> Duration {
         let is_ours = |program: &ProgramInfo| others.iter().all(|other| other.id() != program.id());
-        programs().iter().filter(|program| is_ours(program)).map(ProgramInfo::run_time).sum()
+        programs()
+            .iter()
+            .filter(|program| is_ours(program))
+            .map(ProgramInfo::run_time)
+            .sum()
     };
     let before = time();
     cycle(server, CONNECTIONS)?;
@@ -116,7 +138,14 @@ fn cycle(server: &TcpListener, connections: u32) -> Result<()> {
     for _ in 0..connections {
         let client = TcpStream::connect_timeout(&address, PATIENCE).context("connecting")?;
         let (accepted, _) = server.accept().context("accepting")?;
-        setsockopt(&accepted, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+        setsockopt(
+            &accepted,
+            sockopt::Linger,
+            &libc::linger {
+                l_onoff: 1,
+                l_linger: 0,
+            },
+        )?;
         drop(accepted);
         drop(client);
     }

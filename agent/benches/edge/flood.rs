@@ -36,16 +36,36 @@ pub struct Flooded {
 }
 
 /// One packet for each source, and none after it.
-pub const REFUSING: Limit = Limit { count: 1, per: Per::Hour, burst: 1 };
+pub const REFUSING: Limit = Limit {
+    count: 1,
+    per: Per::Hour,
+    burst: 1,
+};
 
 /// A limit on so many sources such that a twentieth of a turn passes: what a bucket holds comes back before its next
 /// turn. With a hundred thousand sources or more it comes back more slowly than a run lasts, and nearly nothing passes.
 const fn twentieth(sources: u64) -> Limit {
     match sources {
-        1 => Limit { count: 6_250, per: Per::Second, burst: 2_880 },
-        1_000 => Limit { count: 6, per: Per::Second, burst: 3 },
-        100_000 => Limit { count: 4, per: Per::Minute, burst: 1 },
-        _ => Limit { count: 23, per: Per::Hour, burst: 1 },
+        1 => Limit {
+            count: 6_250,
+            per: Per::Second,
+            burst: 2_880,
+        },
+        1_000 => Limit {
+            count: 6,
+            per: Per::Second,
+            burst: 3,
+        },
+        100_000 => Limit {
+            count: 4,
+            per: Per::Minute,
+            burst: 1,
+        },
+        _ => Limit {
+            count: 23,
+            per: Per::Hour,
+            burst: 1,
+        },
     }
 }
 
@@ -53,7 +73,10 @@ const fn twentieth(sources: u64) -> Limit {
 pub fn frame() -> Vec<u8> {
     const CHECKSUM: usize = 14 + 20 + 6;
     let ethernet = Frame::between([2, 0, 0, 0, 0, 1], RECEIVER_MAC);
-    let mut frame = ethernet.ipv4([10, 0, 0, 0], RECEIVER).udp(7, PORT, &[0; 18]).build();
+    let mut frame = ethernet
+        .ipv4([10, 0, 0, 0], RECEIVER)
+        .udp(7, PORT, &[0; 18])
+        .build();
     // None: that of another source would be wrong.
     frame[CHECKSUM..CHECKSUM + 2].fill(0);
     frame
@@ -82,7 +105,11 @@ pub fn send_until_interrupted(harness: &Harness, frame: &[u8], packets: u32) -> 
     options.repeat = packets;
     options.attrs = TestRunAttrs::new().xdp_live_frames(BATCH);
     match harness.xdp("send")?.test_run(options) {
-        Err(ProgramError::SyscallError(error)) if error.io_error.kind() == ErrorKind::Interrupted => Ok(false),
+        Err(ProgramError::SyscallError(error))
+            if error.io_error.kind() == ErrorKind::Interrupted =>
+        {
+            Ok(false)
+        }
         sent => sent.map(|_| true).context("sending live frames"),
     }
 }
@@ -100,7 +127,12 @@ impl Flooded {
         let lane = sender.lane()?;
         let holding = rival.hold(&lane, limit)?;
         let harness = Harness::load(lane.from_index)?;
-        Ok(Self { rival, _holding: holding, harness, lane })
+        Ok(Self {
+            rival,
+            _holding: holding,
+            harness,
+            lane,
+        })
     }
 
     /// Lets every source be seen, twice so that what refuses after the first packet does so. Says if frames get lost.
@@ -127,13 +159,25 @@ struct Outcome {
 
 impl Outcome {
     fn new(case: &str, rivals: &[Rival]) -> Self {
-        let series = |unit| rivals.iter().map(move |rival| Series::new(PART, case, rival.name(), unit)).collect();
-        Self { speed: series("million packets/s"), passed: series("% passed") }
+        let series = |unit| {
+            rivals
+                .iter()
+                .map(move |rival| Series::new(PART, case, rival.name(), unit))
+                .collect()
+        };
+        Self {
+            speed: series("million packets/s"),
+            passed: series("% passed"),
+        }
     }
 
     fn add(&mut self, nth: usize, packets: u32, time: Duration, passed: u64) {
-        self.speed[nth].samples.push(f64::from(packets) / time.as_secs_f64() / 1e6);
-        self.passed[nth].samples.push(100.0 * passed as f64 / f64::from(packets));
+        self.speed[nth]
+            .samples
+            .push(f64::from(packets) / time.as_secs_f64() / 1e6);
+        self.passed[nth]
+            .samples
+            .push(100.0 * passed as f64 / f64::from(packets));
     }
 }
 
@@ -164,16 +208,29 @@ fn with_floors(floors: &[Rival]) -> Vec<Rival> {
 }
 
 fn flooded(sender: &Sender, rivals: &[Rival], limit: Limit) -> Result<Vec<Flooded>> {
-    rivals.iter().map(|rival| Flooded::new(sender, *rival, limit)).collect()
+    rivals
+        .iter()
+        .map(|rival| Flooded::new(sender, *rival, limit))
+        .collect()
 }
 
 /// Every source has had its packet: nothing passes any more.
 fn refused(sender: &Sender, rounds: usize, only: &str, outcomes: &mut Vec<Outcome>) -> Result<()> {
-    let random = SOURCE_COUNTS.map(|keys| (Order::Random, keys, format!("all refused, {keys} sources")));
-    let in_order = (Order::Orderly, 1_000_000, "all refused, 1000000 sources in order".to_owned());
-    let floods: Vec<(Order, u64, String)> =
-        random.into_iter().chain([in_order]).filter(|(_, _, case)| case.contains(only)).collect();
-    let Some(most) = floods.iter().map(|(_, keys, _)| *keys).max() else { return Ok(()) };
+    let random =
+        SOURCE_COUNTS.map(|keys| (Order::Random, keys, format!("all refused, {keys} sources")));
+    let in_order = (
+        Order::Orderly,
+        1_000_000,
+        "all refused, 1000000 sources in order".to_owned(),
+    );
+    let floods: Vec<(Order, u64, String)> = random
+        .into_iter()
+        .chain([in_order])
+        .filter(|(_, _, case)| case.contains(only))
+        .collect();
+    let Some(most) = floods.iter().map(|(_, keys, _)| *keys).max() else {
+        return Ok(());
+    };
     let rivals = with_floors(&[Rival::DropOnly]);
     let mut flooded = flooded(sender, &rivals, REFUSING)?;
     for flooded in &mut flooded {
@@ -251,7 +308,15 @@ fn overload(sender: &Sender, rounds: usize, case: &str, sources: u64) -> Result<
 /// No limit on a source refuses these: what each costs is remembering it, and passing it.
 fn new_sources(sender: &Sender, rounds: usize, case: &str) -> Result<Outcome> {
     let rivals = with_floors(&[Rival::PassOnly, Rival::DropOnly]);
-    let mut flooded = flooded(sender, &rivals, Limit { count: 1_000, per: Per::Second, burst: 1_000 })?;
+    let mut flooded = flooded(
+        sender,
+        &rivals,
+        Limit {
+            count: 1_000,
+            per: Per::Second,
+            burst: 1_000,
+        },
+    )?;
     for flooded in &mut flooded {
         flooded.harness.walk(Order::New, Order::MOST_NEW)?;
         // More than anybody remembers.

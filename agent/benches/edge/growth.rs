@@ -59,7 +59,10 @@ fn bare_drop(rounds: usize) -> Result<Series> {
             let mut options = TestRunOptions::new();
             options.data_in = Some(&frame);
             options.repeat = PACKETS;
-            harness.xdp("drop")?.test_run(options).context("running the program that drops")?;
+            harness
+                .xdp("drop")?
+                .test_run(options)
+                .context("running the program that drops")?;
             Ok(())
         })
     };
@@ -75,7 +78,10 @@ enum Keys {
 }
 
 fn frame(source: u8) -> Vec<u8> {
-    Frame::ethernet().ipv4([10, 0, 7, source], [10, 9, 9, 9]).udp(7, 53, &[0; 22]).build()
+    Frame::ethernet()
+        .ipv4([10, 0, 7, source], [10, 9, 9, 9])
+        .udp(7, 53, &[0; 22])
+        .build()
 }
 
 /// Nanoseconds of this thread's CPU time for each of [`PACKETS`].
@@ -87,7 +93,13 @@ fn nanoseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 
 /// The same packets by one CPU, by two, and by all at once: the time of a packet, and how many of a million met other CPUs
 /// at every attempt and were refused for it.
-fn on_cpus(rounds: usize, case: &str, bucket: Bucket, keys: Keys, all: usize) -> Result<Vec<Series>> {
+fn on_cpus(
+    rounds: usize,
+    case: &str,
+    bucket: Bucket,
+    keys: Keys,
+    all: usize,
+) -> Result<Vec<Series>> {
     let mut counts = vec![1, 2.min(all), all];
     counts.dedup();
     let weir = Weir::load(&policy_for(1_000_000, &limit("a", bucket, "")), Entry::Xdp)?;
@@ -120,15 +132,24 @@ fn on_cpus(rounds: usize, case: &str, bucket: Bucket, keys: Keys, all: usize) ->
                 let threads: Vec<_> = (0..*cpus).map(|cpu| scope.spawn(move || on(cpu))).collect();
                 threads
                     .into_iter()
-                    .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
+                    .map(|thread| {
+                        thread
+                            .join()
+                            .map_err(|_| anyhow::anyhow!("a thread panicked"))?
+                    })
                     .collect()
             });
             time.samples.push(times?.iter().sum::<f64>() / *cpus as f64);
             let met = weir.datapath.table_counters()?.contended - before;
-            contended.samples.push(met as f64 * 1e6 / (f64::from(PACKETS) * *cpus as f64));
+            contended
+                .samples
+                .push(met as f64 * 1e6 / (f64::from(PACKETS) * *cpus as f64));
         }
     }
-    Ok(series.into_iter().flat_map(|(_, time, contended)| [time, contended]).collect())
+    Ok(series
+        .into_iter()
+        .flat_map(|(_, time, contended)| [time, contended])
+        .collect())
 }
 
 /// Packets of any of so many sources: without the generator's time, but with that of a bare drop. And what the agent takes
@@ -146,7 +167,10 @@ fn of_sources(rounds: usize, sources: u32) -> Result<Vec<Series>> {
         let mut options = TestRunOptions::new();
         options.data_in = Some(&frame);
         options.repeat = repeat;
-        harness.xdp("generate")?.test_run(options).context("running the generator")?;
+        harness
+            .xdp("generate")?
+            .test_run(options)
+            .context("running the generator")?;
         Ok(())
     };
     // The first packet of each passes.
@@ -154,7 +178,10 @@ fn of_sources(rounds: usize, sources: u32) -> Result<Vec<Series>> {
     let table = weir.datapath.sources()?;
     let groups = weir.datapath.image().groups.len();
     let tracked: u64 = table.tracked(monotonic_nanoseconds(), groups).iter().sum();
-    ensure!(tracked > u64::from(sources) / 100 * 97, "of {sources} sources, {tracked} are in the table");
+    ensure!(
+        tracked > u64::from(sources) / 100 * 97,
+        "of {sources} sources, {tracked} are in the table"
+    );
     let name = format!("sources: {sources}");
     let mut time = Series::new(PART, name.clone(), WEIR, "ns");
     let mut scan = Series::new(PART, name.clone(), WEIR, "ms of a scan");
@@ -163,12 +190,14 @@ fn of_sources(rounds: usize, sources: u32) -> Result<Vec<Series>> {
     }
     for _ in 0..rounds {
         let with = nanoseconds(|| run(&generated, PACKETS))?;
-        time.samples.push(with - nanoseconds(|| run(&dropped, PACKETS))?);
+        time.samples
+            .push(with - nanoseconds(|| run(&dropped, PACKETS))?);
         let start = worked()?;
         std::hint::black_box(table.tracked(monotonic_nanoseconds(), groups));
         scan.samples.push((worked()? - start).as_secs_f64() * 1e3);
     }
-    let bytes = f64::from(weir.datapath.settings().shape.elements()) * f64::from(ELEMENT_WORDS) * 8.0;
+    let bytes =
+        f64::from(weir.datapath.settings().shape.elements()) * f64::from(ELEMENT_WORDS) * 8.0;
     let bytes = Series::new(PART, name, WEIR, "bytes").with(vec![bytes]);
     Ok(vec![time, scan, bytes])
 }
@@ -186,7 +215,8 @@ fn counters(rounds: usize) -> Result<Vec<Series>> {
     let cpus = aya::util::nr_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
     let bytes = f64::from(weir.datapath.image().counters()) * size_of::<Counters>() as f64;
     Ok(vec![
-        Series::new(PART, name.clone(), WEIR, "ms of a read").with((0..rounds).map(read).collect::<Result<_>>()?),
+        Series::new(PART, name.clone(), WEIR, "ms of a read")
+            .with((0..rounds).map(read).collect::<Result<_>>()?),
         Series::new(PART, name.clone(), WEIR, "bytes of a CPU").with(vec![bytes]),
         Series::new(PART, name, WEIR, "CPUs").with(vec![cpus as f64]),
     ])

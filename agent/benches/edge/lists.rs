@@ -31,8 +31,10 @@ const FIRST: u32 = u32::from_be_bytes([10, 0, 0, 0]);
 const PACKETS: u32 = 100_000;
 const RIVALS: [Rival; 3] = [Rival::WeirXdp, Rival::WeirTc, Rival::NftablesIngress];
 /// The sources of packets.
-const SOURCES: [(&str, Order, u64); 2] =
-    [("1000 sources", Order::Random, 1_000), ("every packet a new source", Order::New, Order::MOST_NEW)];
+const SOURCES: [(&str, Order, u64); 2] = [
+    ("1000 sources", Order::Random, 1_000),
+    ("every packet a new source", Order::New, Order::MOST_NEW),
+];
 const LIMIT: &str = "[[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 1\nipv4_prefix = 0\n";
 const LIST: &str = "[[ban_list]]\nname = \"l\"\nfile = \"/dev/null\"\n";
 
@@ -64,7 +66,10 @@ fn prefixes() -> Vec<(Ipv4Addr, u8)> {
             let length = [32, 32, 28, 32, 24][nth as usize % 5];
             let size = 1 << (32 - u32::from(length));
             let nth_place = (nth.wrapping_mul(0x9e37_79b1) >> 16) % (STRETCH / size);
-            (Ipv4Addr::from(FIRST + nth * STRETCH + nth_place * size), length)
+            (
+                Ipv4Addr::from(FIRST + nth * STRETCH + nth_place * size),
+                length,
+            )
         })
         .collect()
 }
@@ -79,16 +84,20 @@ fn text(prefixes: &[(Ipv4Addr, u8)], separator: &str) -> String {
 
 /// From the text of a list to a map that the kernel's program can use.
 fn weir_list(text: &str) -> Result<ListMap> {
-    let parsed = lists::parse(text.as_bytes(), &ListFormat::Plain).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let parsed = lists::parse(text.as_bytes(), &ListFormat::Plain)
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
     let dated = lists::dated(&parsed.prefixes, &[], 0);
-    ListMap::create(&build_lists(lists::merge(&[&dated], &[]))).context("creating the map of a list")
+    ListMap::create(&build_lists(lists::merge(&[&dated], &[])))
+        .context("creating the map of a list")
 }
 
 /// A chain that refuses everything, the sources of a set first.
 fn nft_script(elements: Option<&str>) -> String {
     let (set, rule) = elements.map_or_else(Default::default, |elements| {
         (
-            format!("set blocked {{\ntype ipv4_addr\nflags interval\nelements = {{ {elements} }}\n}}\n"),
+            format!(
+                "set blocked {{\ntype ipv4_addr\nflags interval\nelements = {{ {elements} }}\n}}\n"
+            ),
             "ip saddr @blocked drop\n",
         )
     });
@@ -101,10 +110,16 @@ fn nft_script(elements: Option<&str>) -> String {
 
 /// Milliseconds from a list's text until it is in effect, and bytes of kernel memory for each prefix.
 fn loading(rounds: usize, prefixes: &[(Ipv4Addr, u8)]) -> Result<Vec<Series>> {
-    let (lines, script) = (text(prefixes, "\n"), nft_script(Some(&text(prefixes, ", "))));
+    let (lines, script) = (
+        text(prefixes, "\n"),
+        nft_script(Some(&text(prefixes, ", "))),
+    );
     let case = "a million prefixes, from text to in effect";
     let [weir, nftables] = [Rival::WeirXdp, Rival::NftablesIngress].map(Rival::name);
-    let (mut ours, mut theirs) = (Series::new(PART, case, weir, "ms"), Series::new(PART, case, nftables, "ms"));
+    let (mut ours, mut theirs) = (
+        Series::new(PART, case, weir, "ms"),
+        Series::new(PART, case, nftables, "ms"),
+    );
     let case = "a million prefixes";
     let mut our_bytes = Series::new(PART, case, weir, "bytes a prefix");
     let mut their_bytes = Series::new(PART, case, nftables, "bytes a prefix");
@@ -115,14 +130,18 @@ fn loading(rounds: usize, prefixes: &[(Ipv4Addr, u8)]) -> Result<Vec<Series>> {
         let map = weir_list(&lines)?;
         loaded.datapath.set_lists(Some(&map))?;
         ours.samples.push(start.elapsed().as_secs_f64() * 1e3);
-        our_bytes.samples.push(map.bytes() as f64 / f64::from(PREFIXES));
+        our_bytes
+            .samples
+            .push(map.bytes() as f64 / f64::from(PREFIXES));
         drop((loaded, map));
         let lane = sender.lane()?;
         let before = crate::memory::settled()?;
         let start = Instant::now();
         nft(&lane, &script)?;
         theirs.samples.push(start.elapsed().as_secs_f64() * 1e3);
-        their_bytes.samples.push((crate::memory::settled()? - before) / f64::from(PREFIXES));
+        their_bytes
+            .samples
+            .push((crate::memory::settled()? - before) / f64::from(PREFIXES));
     }
     Ok(vec![ours, theirs, our_bytes, their_bytes])
 }
@@ -146,8 +165,19 @@ fn packets(rounds: usize, prefixes: &[(Ipv4Addr, u8)]) -> Result<Vec<Series>> {
             send(&listed.harness, &frame(), PACKETS)?;
         }
         let mut costs = RIVALS.map(|rival| {
-            ["without a list", "with a million prefixes", "the list's part"]
-                .map(|case| Series::new(PART, format!("{sources}, {case}"), rival.name(), "ns a packet"))
+            [
+                "without a list",
+                "with a million prefixes",
+                "the list's part",
+            ]
+            .map(|case| {
+                Series::new(
+                    PART,
+                    format!("{sources}, {case}"),
+                    rival.name(),
+                    "ns a packet",
+                )
+            })
         });
         for _ in 0..rounds {
             for (pair, costs) in pairs.iter().zip(&mut costs) {
@@ -192,6 +222,10 @@ impl Listed {
                 Some((weir, map))
             }
         };
-        Ok(Self { _weir: weir, harness: Harness::load(lane.from_index)?, _lane: lane })
+        Ok(Self {
+            _weir: weir,
+            harness: Harness::load(lane.from_index)?,
+            _lane: lane,
+        })
     }
 }

@@ -78,7 +78,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    ensure!(nix::unistd::geteuid().is_root(), "loading BPF programs needs root: run as root");
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "loading BPF programs needs root: run as root"
+    );
     let only = arguments.only.as_deref().unwrap_or("");
     let series = match arguments.part {
         Part::Packet => packet::run(arguments.rounds, only)?,

@@ -23,9 +23,12 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
     let case = "a million sources, whole kernel";
-    let rivals = Rival::LIMITERS.into_iter().filter(|rival| *rival != Rival::WeirTc && rival.name().contains(only));
-    let mut measured: Vec<(Rival, Series)> =
-        rivals.map(|rival| (rival, Series::new(PART, case, rival.name(), "bytes a key"))).collect();
+    let rivals = Rival::LIMITERS
+        .into_iter()
+        .filter(|rival| *rival != Rival::WeirTc && rival.name().contains(only));
+    let mut measured: Vec<(Rival, Series)> = rivals
+        .map(|rival| (rival, Series::new(PART, case, rival.name(), "bytes a key")))
+        .collect();
     for _ in 0..rounds {
         // All stay until the round is over: what one gives back late would count against the next.
         let mut held = Vec::new();
@@ -47,7 +50,11 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
 /// for a million sources takes in all.
 fn tables(only: &str) -> Result<Vec<Series>> {
     let mut series = Vec::new();
-    for (count, case) in [(1, "table, one limit"), (3, "table, 3 limits"), (7, "table, 7 limits")] {
+    for (count, case) in [
+        (1, "table, one limit"),
+        (3, "table, 3 limits"),
+        (7, "table, 7 limits"),
+    ] {
         if !Rival::WeirXdp.name().contains(only) {
             continue;
         }
@@ -60,7 +67,8 @@ fn tables(only: &str) -> Result<Vec<Series>> {
         let (table, all) = of_so_many(MILLION as u32)?;
         let further = of_so_many(2 * MILLION as u32)?.0 - table;
         let of = |bytes: f64, case: String| {
-            Series::new(PART, case, Rival::WeirXdp.name(), "bytes a key").with(vec![bytes / MILLION as f64])
+            Series::new(PART, case, Rival::WeirXdp.name(), "bytes a key")
+                .with(vec![bytes / MILLION as f64])
         };
         series.push(of(further, case.to_owned()));
         series.push(of(all, format!("{case}, and all that a policy has")));
@@ -75,8 +83,10 @@ fn maps() -> Result<Vec<f64>> {
     for entry in fs::read_dir("/proc/self/fdinfo").context("reading /proc/self/fdinfo")? {
         // One that was closed meanwhile is none of ours.
         let text = fs::read_to_string(entry?.path()).unwrap_or_default();
-        let field =
-            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")?.parse().ok());
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")?.parse().ok())
+        };
         if let (Some(memlock), Some(id)) = (field("memlock"), field("map_id"))
             && !seen.contains(&id)
         {
@@ -98,7 +108,11 @@ pub fn settled() -> Result<f64> {
     loop {
         thread::sleep(Duration::from_millis(500));
         let now = kernel_memory()?;
-        still = if (last - now).abs() < ENOUGH { still + 1 } else { 0 };
+        still = if (last - now).abs() < ENOUGH {
+            still + 1
+        } else {
+            0
+        };
         if still == LOOKS || Instant::now() > deadline {
             return Ok(now);
         }
@@ -110,7 +124,9 @@ pub fn settled() -> Result<f64> {
 fn kernel_memory() -> Result<f64> {
     let text = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
     let kilobytes = |name: &str| -> Option<f64> {
-        let row = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let row = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         row.trim().strip_suffix(" kB")?.parse().ok()
     };
     let parts = ["Slab", "VmallocUsed", "Percpu"].map(kilobytes);

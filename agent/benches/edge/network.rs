@@ -38,7 +38,10 @@ impl Sender {
     pub fn new() -> Result<Self> {
         let name = format!("weir-tb{}-s", std::process::id());
         run("ip", &["netns", "add", &name])?;
-        let sender = Self { name, lanes: AtomicU32::new(0) };
+        let sender = Self {
+            name,
+            lanes: AtomicU32::new(0),
+        };
         run("ip", &["-n", &sender.name, "link", "set", "lo", "up"])?;
         // Its kernel says nothing of itself: what is sent is what is measured.
         sender.inside(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))??;
@@ -52,7 +55,18 @@ impl Sender {
 
     /// Gives the sender's end of a lane an address, to which the receiver's packets go: see [`Lane::route_by_neighbour`].
     pub fn add_address(&self, lane: &Lane) -> Result<()> {
-        run("ip", &["-n", &self.name, "addr", "add", &format!("{NEIGHBOUR}/24"), "dev", &lane.from])
+        run(
+            "ip",
+            &[
+                "-n",
+                &self.name,
+                "addr",
+                "add",
+                &format!("{NEIGHBOUR}/24"),
+                "dev",
+                &lane.from,
+            ],
+        )
     }
 
     /// The thread that calls this is in the namespace from now on.
@@ -66,7 +80,11 @@ impl Sender {
         let namespace = format!("weir-tb{}-{nth}", std::process::id());
         run("ip", &["netns", "add", &namespace])?;
         let from = format!("to{nth}");
-        let mut lane = Lane { namespace, from, from_index: 0 };
+        let mut lane = Lane {
+            namespace,
+            from,
+            from_index: 0,
+        };
         inside(&lane.namespace, || {
             // Replies need not find back, and any source may send.
             std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "0")?;
@@ -74,19 +92,38 @@ impl Sender {
             std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
         })??;
         let (receiver, sender) = (lane.namespace.as_str(), self.name.as_str());
-        let ours = ["link", "add", INTERFACE, "address", RECEIVER_MAC_TEXT, "netns", receiver];
-        let theirs = ["type", "veth", "peer", "name", &lane.from, "address", SENDER_MAC, "netns", sender];
+        let ours = [
+            "link",
+            "add",
+            INTERFACE,
+            "address",
+            RECEIVER_MAC_TEXT,
+            "netns",
+            receiver,
+        ];
+        let theirs = [
+            "type", "veth", "peer", "name", &lane.from, "address", SENDER_MAC, "netns", sender,
+        ];
         run("ip", &[&ours[..], &theirs].concat())?;
         let address = RECEIVER.map(|byte| byte.to_string()).join(".");
-        run("ip", &["-n", receiver, "addr", "add", &address, "dev", INTERFACE])?;
+        run(
+            "ip",
+            &["-n", receiver, "addr", "add", &address, "dev", INTERFACE],
+        )?;
         run("ip", &["-n", receiver, "link", "set", INTERFACE, "up"])?;
         run("ip", &["-n", receiver, "link", "set", "lo", "up"])?;
         run("ip", &["-n", sender, "link", "set", &lane.from, "up"])?;
-        run("ip", &["-n", receiver, "route", "add", "default", "dev", INTERFACE])?;
+        run(
+            "ip",
+            &["-n", receiver, "route", "add", "default", "dev", INTERFACE],
+        )?;
         // Without a program on it, an interface takes frames from another's program only if it gathers them (GRO).
         for (namespace, interface) in [(receiver, INTERFACE), (sender, &lane.from)] {
             let namespace = format!("--net=/run/netns/{namespace}");
-            run("nsenter", &[&namespace, "ethtool", "-K", interface, "gro", "on"])?;
+            run(
+                "nsenter",
+                &[&namespace, "ethtool", "-K", interface, "gro", "on"],
+            )?;
         }
         lane.from_index = self.inside(|| nix::net::if_::if_nametoindex(lane.from.as_str()))??;
         Ok(lane)
@@ -108,7 +145,10 @@ impl Lane {
     /// Runs a program inside this namespace.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let namespace = format!("--net=/run/netns/{}", self.namespace);
-        run("nsenter", &[&[namespace.as_str(), program], arguments].concat())
+        run(
+            "nsenter",
+            &[&[namespace.as_str(), program], arguments].concat(),
+        )
     }
 
     /// IPv4 packets that have reached a protocol above, and frames that the interface has received.
@@ -117,9 +157,15 @@ impl Lane {
             let text = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
             let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
             let names = lines.next().context("/proc/net/snmp has no Ip")?.split(' ');
-            let mut pairs = names.zip(lines.next().context("/proc/net/snmp has no figures")?.split(' '));
-            let delivered =
-                pairs.find(|(name, _)| *name == "InDelivers").context("/proc/net/snmp has no InDelivers")?;
+            let mut pairs = names.zip(
+                lines
+                    .next()
+                    .context("/proc/net/snmp has no figures")?
+                    .split(' '),
+            );
+            let delivered = pairs
+                .find(|(name, _)| *name == "InDelivers")
+                .context("/proc/net/snmp has no InDelivers")?;
             Ok((delivered.1.parse()?, frames(INTERFACE)?))
         };
         self.inside(read)?
@@ -127,8 +173,14 @@ impl Lane {
 
     /// Has packets to anywhere leave through a neighbour that needs no address resolution: the sender's end.
     pub fn route_by_neighbour(&self) -> Result<()> {
-        let (neighbour, route) = (["neigh", "replace", NEIGHBOUR], ["route", "replace", "default", "via", NEIGHBOUR]);
-        self.run("ip", &[&neighbour[..], &["lladdr", SENDER_MAC, "dev", INTERFACE]].concat())?;
+        let (neighbour, route) = (
+            ["neigh", "replace", NEIGHBOUR],
+            ["route", "replace", "default", "via", NEIGHBOUR],
+        );
+        self.run(
+            "ip",
+            &[&neighbour[..], &["lladdr", SENDER_MAC, "dev", INTERFACE]].concat(),
+        )?;
         self.run("ip", &[&route[..], &["dev", INTERFACE, "onlink"]].concat())
     }
 
@@ -141,9 +193,13 @@ impl Lane {
 /// Frames that an interface of this thread's namespace has received.
 fn frames(interface: &str) -> Result<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
-    let row = text.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
+    let row = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
     let frames = row.and_then(|row| row.split_whitespace().nth(1));
-    Ok(frames.with_context(|| format!("/proc/net/dev has no {interface}"))?.parse()?)
+    Ok(frames
+        .with_context(|| format!("/proc/net/dev has no {interface}"))?
+        .parse()?)
 }
 
 impl Drop for Lane {
@@ -154,9 +210,17 @@ impl Drop for Lane {
 
 /// Runs a program that has to succeed.
 pub fn run(program: &str, arguments: &[&str]) -> Result<()> {
-    let output = Command::new(program).args(arguments).output().with_context(|| format!("starting {program}"))?;
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("starting {program}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), said.trim());
+    ensure!(
+        output.status.success(),
+        "{program} {}: {}",
+        arguments.join(" "),
+        said.trim()
+    );
     Ok(())
 }
 
@@ -177,6 +241,8 @@ fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> Result<T
             enter(namespace)?;
             Ok(work())
         });
-        thread.join().unwrap_or_else(|_| Err(anyhow!("a thread inside {namespace} panicked")))
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(anyhow!("a thread inside {namespace} panicked")))
     })
 }

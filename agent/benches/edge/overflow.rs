@@ -73,14 +73,23 @@ impl Attacked {
             Limiter::Weir(weir) => harness.aim(weir.datapath.entry_point(Entry::Xdp)?)?,
             Limiter::Minimal(ebpf) => harness.aim(xdp(ebpf, "minimal")?.fd()?)?,
         }
-        let attacked = Self { limiter, harness, nanoseconds: Vec::new(), polite: Vec::new(), greedy: Vec::new() };
+        let attacked = Self {
+            limiter,
+            harness,
+            nanoseconds: Vec::new(),
+            polite: Vec::new(),
+            greedy: Vec::new(),
+        };
         attacked.attack(2 * SOURCES)?;
         Ok(attacked)
     }
 
     /// So many requests, each of a source that was not seen before. Returns the nanoseconds that one takes.
     fn attack(&self, packets: u32) -> Result<f64> {
-        let frame = Frame::ethernet().ipv4([0; 4], [10, 9, 9, 9]).tcp(7, 80, 16, b"GET / HTTP/1.1\r\n\r\n").build();
+        let frame = Frame::ethernet()
+            .ipv4([0; 4], [10, 9, 9, 9])
+            .tcp(7, 80, 16, b"GET / HTTP/1.1\r\n\r\n")
+            .build();
         let mut options = TestRunOptions::new();
         options.data_in = Some(&frame);
         options.repeat = packets;
@@ -96,7 +105,8 @@ impl Attacked {
         for _ in 0..POLITE_PACKETS {
             nanoseconds += self.attack(MADE_UP / POLITE_PACKETS)? / f64::from(POLITE_PACKETS);
             for nth in 0..POLITE {
-                passed += u32::from(self.limiter.run(&udp(20, round * POLITE + nth), 1)? == XDP_PASS);
+                passed +=
+                    u32::from(self.limiter.run(&udp(20, round * POLITE + nth), 1)? == XDP_PASS);
             }
             for (nth, greedy) in (0..).zip(&mut greedy) {
                 let frame = udp(30, round * GREEDY + nth);
@@ -108,8 +118,10 @@ impl Attacked {
             }
         }
         self.nanoseconds.push(nanoseconds);
-        self.polite.push(100.0 * f64::from(passed) / f64::from(POLITE * POLITE_PACKETS));
-        self.greedy.push(greedy.iter().map(Greedy::of_limit).fold(0.0, f64::max));
+        self.polite
+            .push(100.0 * f64::from(passed) / f64::from(POLITE * POLITE_PACKETS));
+        self.greedy
+            .push(greedy.iter().map(Greedy::of_limit).fold(0.0, f64::max));
         Ok(())
     }
 }
@@ -132,13 +144,18 @@ impl Greedy {
 
 /// Nanoseconds of the clock that programs read.
 fn now() -> Result<u64> {
-    Ok(u64::try_from(std::time::Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_nanos())?)
+    Ok(u64::try_from(
+        std::time::Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_nanos(),
+    )?)
 }
 
 /// A packet of the nth source below `first`.
 fn udp(first: u8, nth: u32) -> Vec<u8> {
     let [_, b, c, d] = nth.to_be_bytes();
-    Frame::ethernet().ipv4([first, b, c, d], [10, 9, 9, 9]).udp(7, 53, &[0; 22]).build()
+    Frame::ethernet()
+        .ipv4([first, b, c, d], [10, 9, 9, 9])
+        .udp(7, 53, &[0; 22])
+        .build()
 }
 
 /// Measures Weir and the minimal limiter under the same attack.
@@ -153,7 +170,10 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     );
     let emission = 1_000_000_000 / PER_SECOND;
     let mut attacked = [
-        Attacked::new(Limiter::Weir(Box::new(Weir::load(&policy_for(SOURCES, &limits), Entry::Xdp)?)))?,
+        Attacked::new(Limiter::Weir(Box::new(Weir::load(
+            &policy_for(SOURCES, &limits),
+            Entry::Xdp,
+        )?)))?,
         Attacked::new(Limiter::Minimal(minimal(emission, emission * (BURST - 1))?))?,
     ];
     for attacked in &attacked {
@@ -172,8 +192,14 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let series = |attacked: &Attacked, unit, samples: &[f64]| {
         Series::new(PART, CASE, attacked.limiter.name(), unit).with(samples.to_vec())
     };
-    let nanoseconds = attacked.iter().map(|attacked| series(attacked, "ns a made-up packet", &attacked.nanoseconds));
-    let polite = attacked.iter().map(|attacked| series(attacked, "% of polite packets passed", &attacked.polite));
-    let greedy = attacked.iter().map(|attacked| series(attacked, "% of its limit, the greediest", &attacked.greedy));
+    let nanoseconds = attacked
+        .iter()
+        .map(|attacked| series(attacked, "ns a made-up packet", &attacked.nanoseconds));
+    let polite = attacked
+        .iter()
+        .map(|attacked| series(attacked, "% of polite packets passed", &attacked.polite));
+    let greedy = attacked
+        .iter()
+        .map(|attacked| series(attacked, "% of its limit, the greediest", &attacked.greedy));
     Ok(nanoseconds.chain(polite).chain(greedy).collect())
 }

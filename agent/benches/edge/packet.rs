@@ -66,7 +66,12 @@ impl Case {
             weir.datapath.stream().drain()?;
         }
         if let Some(expected) = self.verdict {
-            ensure!(verdict == expected, "{} of {}: the verdict is {verdict} and not {expected}", self.name, self.by);
+            ensure!(
+                verdict == expected,
+                "{} of {}: the verdict is {verdict} and not {expected}",
+                self.name,
+                self.by
+            );
         }
         Ok(time.as_nanos() as f64 / f64::from(repeat))
     }
@@ -77,10 +82,14 @@ impl Case {
         options.repeat = repeat;
         let result = match (&self.subject, self.sources) {
             (Subject::DropByTc, _) => return self.harness.run_drop_by_tc(options),
-            (Subject::Weir(weir, entry), Sources::One) => weir.datapath.test_run(*entry, options)?,
+            (Subject::Weir(weir, entry), Sources::One) => {
+                weir.datapath.test_run(*entry, options)?
+            }
             (Subject::Drop, Sources::One) => self.harness.xdp("drop")?.test_run(options)?,
             (Subject::Minimal(ebpf), Sources::One) => xdp(ebpf, "minimal")?.test_run(options)?,
-            (_, Sources::Random(_) | Sources::New) => self.harness.xdp("generate")?.test_run(options)?,
+            (_, Sources::Random(_) | Sources::New) => {
+                self.harness.xdp("generate")?.test_run(options)?
+            }
         };
         Ok(result.return_value)
     }
@@ -89,7 +98,9 @@ impl Case {
     fn prepare(&mut self) -> Result<()> {
         if self.sources != Sources::One {
             match &self.subject {
-                Subject::Weir(weir, entry) => self.harness.aim(weir.datapath.entry_point(*entry)?)?,
+                Subject::Weir(weir, entry) => {
+                    self.harness.aim(weir.datapath.entry_point(*entry)?)?
+                }
                 Subject::Minimal(ebpf) => self.harness.aim(xdp(ebpf, "minimal")?.fd()?)?,
                 Subject::Drop => {
                     let drop = self.harness.xdp("drop")?.fd()?.try_clone()?;
@@ -122,7 +133,8 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     pin(1).or_else(|_| pin(0))?;
     let mut cases = Vec::new();
     for mut case in cases::all(only)? {
-        case.prepare().with_context(|| format!("{} of {}", case.name, case.by))?;
+        case.prepare()
+            .with_context(|| format!("{} of {}", case.name, case.by))?;
         eprintln!("prepared   {} of {}", case.name, case.by);
         cases.push(case);
     }
@@ -151,7 +163,9 @@ fn without_generator(cases: Vec<Case>) -> Vec<Series> {
     let series = |case: &Case| {
         let mut samples = case.samples.clone();
         let is_generated = case.sources != Sources::One && !matches!(case.subject, Subject::Drop);
-        if is_generated && let (Some(generator), Some(drop)) = (drops(case.sources), drops(Sources::One)) {
+        if is_generated
+            && let (Some(generator), Some(drop)) = (drops(case.sources), drops(Sources::One))
+        {
             for ((sample, generator), drop) in samples.iter_mut().zip(generator).zip(drop) {
                 *sample += drop - generator;
             }

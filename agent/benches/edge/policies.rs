@@ -19,17 +19,41 @@ impl Bucket {
 }
 
 /// Passes every packet of one source, whose state never decays while it is measured.
-pub const HOT: Bucket = Bucket { rate: "1000000/s", burst: 1_000_000_000, emission_ns: 1_000 };
+pub const HOT: Bucket = Bucket {
+    rate: "1000000/s",
+    burst: 1_000_000_000,
+    emission_ns: 1_000,
+};
 /// The same for each of a thousand sources or more.
-pub const WARM: Bucket = Bucket { rate: "1000/s", burst: 1_000_000, emission_ns: 1_000_000 };
+pub const WARM: Bucket = Bucket {
+    rate: "1000/s",
+    burst: 1_000_000,
+    emission_ns: 1_000_000,
+};
 /// The same for each of a hundred thousand or more.
-pub const SLOW: Bucket = Bucket { rate: "10/s", burst: 1_000_000, emission_ns: 100_000_000 };
+pub const SLOW: Bucket = Bucket {
+    rate: "10/s",
+    burst: 1_000_000,
+    emission_ns: 100_000_000,
+};
 /// The same for each of a million, each of which has a packet now and then.
-pub const SLOWEST: Bucket = Bucket { rate: "1/min", burst: 10_000, emission_ns: 60_000_000_000 };
+pub const SLOWEST: Bucket = Bucket {
+    rate: "1/min",
+    burst: 10_000,
+    emission_ns: 60_000_000_000,
+};
 /// The operator's config.
-pub const USUAL: Bucket = Bucket { rate: "1000/s", burst: 1_000, emission_ns: 1_000_000 };
+pub const USUAL: Bucket = Bucket {
+    rate: "1000/s",
+    burst: 1_000,
+    emission_ns: 1_000_000,
+};
 /// Refuses all but the first packet.
-pub const REFUSING: Bucket = Bucket { rate: "1/h", burst: 1, emission_ns: 3_600_000_000_000 };
+pub const REFUSING: Bucket = Bucket {
+    rate: "1/h",
+    burst: 1,
+    emission_ns: 3_600_000_000_000,
+};
 
 /// A policy of these tables, for a million sources.
 pub fn policy(tables: &str) -> String {
@@ -43,12 +67,17 @@ pub fn policy_for(max_sources: u32, tables: &str) -> String {
 
 /// One limit, with whatever else it says.
 pub fn limit(name: &str, bucket: Bucket, more: &str) -> String {
-    format!("[[limit]]\nname = \"{name}\"\nrate = \"{}\"\nburst = {}\n{more}\n", bucket.rate, bucket.burst)
+    format!(
+        "[[limit]]\nname = \"{name}\"\nrate = \"{}\"\nburst = {}\n{more}\n",
+        bucket.rate, bucket.burst
+    )
 }
 
 /// So many limits on every packet.
 pub fn limits(count: usize, bucket: Bucket) -> String {
-    (0..count).map(|nth| limit(&format!("limit-{nth}"), bucket, "")).collect()
+    (0..count)
+        .map(|nth| limit(&format!("limit-{nth}"), bucket, ""))
+        .collect()
 }
 
 /// One limit on every packet, of another algorithm than the token bucket.
@@ -58,7 +87,9 @@ pub fn algorithm(name: &str, rate: &str) -> String {
 
 /// One limit of so many rates at once.
 pub fn tiers(rates: usize, bucket: Bucket) -> String {
-    let tiers: Vec<String> = (1..rates).map(|nth| format!("\"{}0000000000/day\"", 90 + nth)).collect();
+    let tiers: Vec<String> = (1..rates)
+        .map(|nth| format!("\"{}0000000000/day\"", 90 + nth))
+        .collect();
     limit("a", bucket, &format!("tiers = [{}]", tiers.join(", ")))
 }
 
@@ -69,13 +100,22 @@ pub fn levels(count: usize, bucket: Bucket) -> String {
         "{ prefix = \"16/32\", factor = 1.8 }",
         "{ key = \"all\", factor = 2 }",
     ];
-    limit("a", bucket, &format!("levels = [{}]", LEVELS[..count].join(", ")))
+    limit(
+        "a",
+        bucket,
+        &format!("levels = [{}]", LEVELS[..count].join(", ")),
+    )
 }
 
 /// So many limits on other ports than the packet's.
 pub fn limits_elsewhere(count: u32) -> String {
     (0..count).fold(String::new(), |mut text, nth| {
-        let _ = write!(text, "[[limit]]\nname = \"port-{nth}\"\nrate = \"{}/s\"\nports = [{}]\n", nth + 1, nth + 1_000);
+        let _ = write!(
+            text,
+            "[[limit]]\nname = \"port-{nth}\"\nrate = \"{}/s\"\nports = [{}]\n",
+            nth + 1,
+            nth + 1_000
+        );
         text
     })
 }
@@ -84,10 +124,14 @@ pub fn limits_elsewhere(count: u32) -> String {
 pub fn prefixes(count: u32) -> String {
     let mut text = String::new();
     for (class, multiplier) in [("first", 2), ("second", 5)] {
-        let _ = write!(text, "[[class]]\nname = \"{class}\"\nmultiplier = {multiplier}\nsources = [");
+        let _ = write!(
+            text,
+            "[[class]]\nname = \"{class}\"\nmultiplier = {multiplier}\nsources = ["
+        );
         for nth in (0..count).filter(|nth| (nth % 2 == 0) == (class == "first")) {
             // Three of four /24s of 10.0.0.0/7, where the packets come from too.
-            let [a, b, c, _] = (0x0a00_0000 | (nth.wrapping_mul(0x9e37_79b1) % (1 << 17)) << 8).to_be_bytes();
+            let [a, b, c, _] =
+                (0x0a00_0000 | (nth.wrapping_mul(0x9e37_79b1) % (1 << 17)) << 8).to_be_bytes();
             let _ = write!(text, "\"{a}.{b}.{c}.0/24\", ");
         }
         text.push_str("]\n");

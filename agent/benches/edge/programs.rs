@@ -84,7 +84,8 @@ unsafe impl Pod for Headers {}
 
 /// Reads one of the objects built for the benchmark.
 fn object(name: &str) -> Result<Vec<u8>> {
-    let folder = std::env::var_os(OBJECTS).with_context(|| format!("{OBJECTS} is not set: run `cargo xtask bench`"))?;
+    let folder = std::env::var_os(OBJECTS)
+        .with_context(|| format!("{OBJECTS} is not set: run `cargo xtask bench`"))?;
     let path = Path::new(&folder).join(name);
     std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
 }
@@ -109,20 +110,31 @@ impl Weir {
     pub fn load(text: &str, entry: Entry) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let pins = Pins(PathBuf::from(format!("/sys/fs/bpf/weir-tb{}-{number}", std::process::id())));
-        let loaded = config::parse(Path::new("limits.toml"), text).map_err(|report| anyhow::anyhow!("{report}"))?;
+        let pins = Pins(PathBuf::from(format!(
+            "/sys/fs/bpf/weir-tb{}-{number}",
+            std::process::id()
+        )));
+        let loaded = config::parse(Path::new("limits.toml"), text)
+            .map_err(|report| anyhow::anyhow!("{report}"))?;
         let image = compile(&loaded.config, Direction::Ingress)?;
         let mut datapath = Datapath::load(image, &PinDirectory::open(&pins.0)?)?;
         datapath.prepare(entry)?;
-        Ok(Self { datapath, _pins: pins })
+        Ok(Self {
+            datapath,
+            _pins: pins,
+        })
     }
 }
 
 /// The minimal limiter: one packet each `emission_ns`, `tolerance_ns` ahead of that at most.
 pub fn minimal(emission_ns: u64, tolerance_ns: u64) -> Result<Ebpf> {
     let mut loader = EbpfLoader::new();
-    loader.override_global("EMISSION_NS", &emission_ns, true).override_global("TOLERANCE_NS", &tolerance_ns, true);
-    let mut ebpf = loader.load(&object("minimal.o")?).context("loading minimal.o")?;
+    loader
+        .override_global("EMISSION_NS", &emission_ns, true)
+        .override_global("TOLERANCE_NS", &tolerance_ns, true);
+    let mut ebpf = loader
+        .load(&object("minimal.o")?)
+        .context("loading minimal.o")?;
     load_xdp(&mut ebpf, "minimal")?;
     Ok(ebpf)
 }
@@ -135,12 +147,16 @@ impl Harness {
     pub fn load(interface: u32) -> Result<Self> {
         let mut loader = EbpfLoader::new();
         loader.override_global("INTERFACE", &interface, true);
-        let mut ebpf = loader.load(&object("harness.o")?).context("loading harness.o")?;
+        let mut ebpf = loader
+            .load(&object("harness.o")?)
+            .context("loading harness.o")?;
         for name in ["drop", "pass", "generate", "send"] {
             load_xdp(&mut ebpf, name)?;
         }
-        let tc: &mut SchedClassifier =
-            ebpf.program_mut("drop_by_tc").context("harness.o has no drop_by_tc")?.try_into()?;
+        let tc: &mut SchedClassifier = ebpf
+            .program_mut("drop_by_tc")
+            .context("harness.o has no drop_by_tc")?
+            .try_into()?;
         tc.load()?;
         Ok(Self(ebpf))
     }
@@ -152,11 +168,28 @@ impl Harness {
 
     /// The same, evenly.
     pub fn walk_paced(&mut self, order: Order, keys: u64, pace: Pace) -> Result<()> {
-        let Pace { interval, latest, first_due: due, polite_every } = pace;
+        let Pace {
+            interval,
+            latest,
+            first_due: due,
+            polite_every,
+        } = pace;
         let first = u32::from_be_bytes([if order == Order::New { 64 } else { 10 }, 0, 0, 0]);
         let order = order as u32;
-        let walk = Walk { position: 0, keys, order, first, interval, latest, due, sent: 0, waited: 0, polite_every };
-        let mut map = Array::<_, Walk>::try_from(self.0.map_mut("WALK").context("harness.o has no WALK")?)?;
+        let walk = Walk {
+            position: 0,
+            keys,
+            order,
+            first,
+            interval,
+            latest,
+            due,
+            sent: 0,
+            waited: 0,
+            polite_every,
+        };
+        let mut map =
+            Array::<_, Walk>::try_from(self.0.map_mut("WALK").context("harness.o has no WALK")?)?;
         Ok(map.set(0, walk, 0)?)
     }
 
@@ -164,20 +197,35 @@ impl Harness {
     /// memory again, as the program that received it has left it.
     pub fn renew(&mut self, frame: &[u8]) -> Result<()> {
         let headers = frame.first_chunk().context("the frame has no TCP header")?;
-        let mut map = Array::<_, Headers>::try_from(self.0.map_mut("HEADERS").context("harness.o has no HEADERS")?)?;
-        Ok(map.set(0, Headers { are_renewed: 1, bytes: *headers }, 0)?)
+        let mut map = Array::<_, Headers>::try_from(
+            self.0
+                .map_mut("HEADERS")
+                .context("harness.o has no HEADERS")?,
+        )?;
+        Ok(map.set(
+            0,
+            Headers {
+                are_renewed: 1,
+                bytes: *headers,
+            },
+            0,
+        )?)
     }
 
     /// Its sender's progress since the walk began.
     pub fn sent(&self) -> Result<Sent> {
         let map = Array::<_, Walk>::try_from(self.0.map("WALK").context("harness.o has no WALK")?)?;
         let walk = map.get(&0, 0)?;
-        Ok(Sent { packets: walk.sent, waited: walk.waited })
+        Ok(Sent {
+            packets: walk.sent,
+            waited: walk.waited,
+        })
     }
 
     /// Has the generator hand its packets to `program`.
     pub fn aim(&mut self, program: &ProgramFd) -> Result<()> {
-        let mut map = ProgramArray::try_from(self.0.map_mut("NEXT").context("harness.o has no NEXT")?)?;
+        let mut map =
+            ProgramArray::try_from(self.0.map_mut("NEXT").context("harness.o has no NEXT")?)?;
         Ok(map.set(0, program, 0)?)
     }
 
@@ -188,32 +236,49 @@ impl Harness {
 
     /// One of its XDP programs, to attach it.
     pub fn xdp_mut(&mut self, name: &str) -> Result<&mut Xdp> {
-        Ok(self.0.program_mut(name).with_context(|| format!("there is no program {name}"))?.try_into()?)
+        Ok(self
+            .0
+            .program_mut(name)
+            .with_context(|| format!("there is no program {name}"))?
+            .try_into()?)
     }
 
     /// Attaches its program for traffic control, which drops, to what an interface receives.
     pub fn attach_drop_by_tc(&mut self, interface: &str) -> Result<()> {
-        let program: &mut SchedClassifier =
-            self.0.program_mut("drop_by_tc").context("harness.o has no drop_by_tc")?.try_into()?;
-        program.attach(interface, TcAttachType::Ingress).context("attaching drop_by_tc")?;
+        let program: &mut SchedClassifier = self
+            .0
+            .program_mut("drop_by_tc")
+            .context("harness.o has no drop_by_tc")?
+            .try_into()?;
+        program
+            .attach(interface, TcAttachType::Ingress)
+            .context("attaching drop_by_tc")?;
         Ok(())
     }
 
     /// Runs its program for traffic control and returns the verdict.
     pub fn run_drop_by_tc(&self, options: TestRunOptions<'_>) -> Result<u32> {
-        let program: &SchedClassifier =
-            self.0.program("drop_by_tc").context("harness.o has no drop_by_tc")?.try_into()?;
+        let program: &SchedClassifier = self
+            .0
+            .program("drop_by_tc")
+            .context("harness.o has no drop_by_tc")?
+            .try_into()?;
         Ok(program.test_run(options)?.return_value)
     }
 }
 
 fn load_xdp(ebpf: &mut Ebpf, name: &str) -> Result<()> {
-    let program: &mut Xdp =
-        ebpf.program_mut(name).with_context(|| format!("there is no program {name}"))?.try_into()?;
+    let program: &mut Xdp = ebpf
+        .program_mut(name)
+        .with_context(|| format!("there is no program {name}"))?
+        .try_into()?;
     program.load().with_context(|| format!("loading {name}"))
 }
 
 /// An XDP program of an object.
 pub fn xdp<'e>(ebpf: &'e Ebpf, name: &str) -> Result<&'e Xdp> {
-    Ok(ebpf.program(name).with_context(|| format!("there is no program {name}"))?.try_into()?)
+    Ok(ebpf
+        .program(name)
+        .with_context(|| format!("there is no program {name}"))?
+        .try_into()?)
 }

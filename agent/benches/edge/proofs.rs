@@ -92,7 +92,8 @@ impl Receiver {
         let lane = sender.lane()?;
         lane.route_by_neighbour()?;
         let listener = lane.inside(|| -> Result<TcpListener> {
-            std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").context("setting tcp_syncookies")?;
+            std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2")
+                .context("setting tcp_syncookies")?;
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).context("binding the listener")
         })??;
         let programs = match by {
@@ -117,7 +118,13 @@ impl Receiver {
             harness.attach_drop_by_tc(&lane.from)?;
         }
         harness.walk(Order::Random, SOURCES)?;
-        Ok(Self { by, _programs: programs, harness, _listener: listener, lane })
+        Ok(Self {
+            by,
+            _programs: programs,
+            harness,
+            _listener: listener,
+            lane,
+        })
     }
 }
 
@@ -152,14 +159,30 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     sender.enter()?;
     pin(CPU)?;
     let proving = |prove: &str| {
-        policies::limit("a", policies::USUAL, &format!("protocol = \"tcp\"\nunit = \"connections\"\nprove = {prove}"))
+        policies::limit(
+            "a",
+            policies::USUAL,
+            &format!("protocol = \"tcp\"\nunit = \"connections\"\nprove = {prove}"),
+        )
     };
     let (cookies, resets) = (proving("true"), proving("\"reset\""));
     let refusing = policies::limit("a", policies::REFUSING, "");
-    let answering = By::ANSWERING.map(|by| (by, if by == By::WeirResets { &resets } else { &cookies }));
-    let all = answering.into_iter().chain(By::WEIR.map(|by| (by, &refusing)));
-    let mut receivers: Vec<Receiver> =
-        all.map(|(by, tables)| Receiver::new(&sender, by, tables).with_context(|| by.name())).collect::<Result<_>>()?;
+    let answering = By::ANSWERING.map(|by| {
+        (
+            by,
+            if by == By::WeirResets {
+                &resets
+            } else {
+                &cookies
+            },
+        )
+    });
+    let all = answering
+        .into_iter()
+        .chain(By::WEIR.map(|by| (by, &refusing)));
+    let mut receivers: Vec<Receiver> = all
+        .map(|(by, tables)| Receiver::new(&sender, by, tables).with_context(|| by.name()))
+        .collect::<Result<_>>()?;
     let refusing = By::ANSWERING.len()..receivers.len();
     let mut rows = Vec::new();
     for (case, flags, packets, of) in [
@@ -170,7 +193,14 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
         if case.contains(only) {
             let row = |receiver: usize| {
                 let by = receivers[receiver].by;
-                Row { case, by, receiver, flags, packets, samples: Vec::new() }
+                Row {
+                    case,
+                    by,
+                    receiver,
+                    flags,
+                    packets,
+                    samples: Vec::new(),
+                }
             };
             rows.extend(of.map(row));
         }
@@ -186,19 +216,33 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     for _ in 0..rounds {
         for row in &mut rows {
             let sample = row.turn(&mut receivers[row.receiver]);
-            row.samples.push(sample.with_context(|| format!("{}: {}", row.by.name(), row.case))?);
+            row.samples
+                .push(sample.with_context(|| format!("{}: {}", row.by.name(), row.case))?);
         }
     }
-    Ok(rows.iter().map(|row| row.series(NANOSECONDS, row.samples.clone())).chain(over_a_drop(&rows)).collect())
+    Ok(rows
+        .iter()
+        .map(|row| row.series(NANOSECONDS, row.samples.clone()))
+        .chain(over_a_drop(&rows))
+        .collect())
 }
 
 /// The same, over what the program that only drops takes in the same round.
 fn over_a_drop(rows: &[Row]) -> impl Iterator<Item = Series> {
-    rows.iter().filter(|row| row.by != By::DropOnly).filter_map(|row| {
-        let drop = rows.iter().find(|drop| drop.case == row.case && drop.by == By::DropOnly)?;
-        let over = row.samples.iter().zip(&drop.samples).map(|(time, drop)| time - drop).collect();
-        Some(row.series(OVER_A_DROP, over))
-    })
+    rows.iter()
+        .filter(|row| row.by != By::DropOnly)
+        .filter_map(|row| {
+            let drop = rows
+                .iter()
+                .find(|drop| drop.case == row.case && drop.by == By::DropOnly)?;
+            let over = row
+                .samples
+                .iter()
+                .zip(&drop.samples)
+                .map(|(time, drop)| time - drop)
+                .collect();
+            Some(row.series(OVER_A_DROP, over))
+        })
 }
 
 impl Receiver {
@@ -237,9 +281,20 @@ impl Row {
         let time = receiver.send(self.flags, self.packets)?;
         let after = receiver.counts()?;
         let (replies, delivered) = (after.0 - before.0, after.1 - before.1);
-        let (few, most) = (u64::from(self.packets / 100), u64::from(self.packets / 100 * 99));
-        let is_as_expected = if receiver.replies(self.flags) { replies >= most } else { replies <= few };
-        ensure!(is_as_expected, "{replies} replies to {} packets", self.packets);
+        let (few, most) = (
+            u64::from(self.packets / 100),
+            u64::from(self.packets / 100 * 99),
+        );
+        let is_as_expected = if receiver.replies(self.flags) {
+            replies >= most
+        } else {
+            replies <= few
+        };
+        ensure!(
+            is_as_expected,
+            "{replies} replies to {} packets",
+            self.packets
+        );
         ensure!(
             !matches!(self.by, By::Weir(_) | By::WeirResets) || delivered <= few,
             "{delivered} of {} packets passed",
@@ -255,5 +310,8 @@ impl Row {
 
 /// A segment to the listener, whose source the sending program fills in.
 fn frame(flags: u8) -> Vec<u8> {
-    Frame::between([2, 0, 0, 0, 0, 1], RECEIVER_MAC).ipv4([10, 0, 0, 0], RECEIVER).tcp(4_000, PORT, flags, b"").build()
+    Frame::between([2, 0, 0, 0, 0, 1], RECEIVER_MAC)
+        .ipv4([10, 0, 0, 0], RECEIVER)
+        .tcp(4_000, PORT, flags, b"")
+        .build()
 }

@@ -31,9 +31,17 @@ pub fn run(part: &'static str, agent: &Path, rounds: usize, only: &str) -> Resul
         write_capture(&capture, sources).context("writing a capture")?;
         let config = folder.path().join("limits.toml");
         let limit = "[[limit]]\nname = \"a\"\nrate = \"100/s\"\nburst = 200\n";
-        std::fs::write(&config, format!("[agent]\ninterfaces = [\"eth0\"]\nmax_sources = {}\n{limit}", 2 * sources))?;
+        std::fs::write(
+            &config,
+            format!(
+                "[agent]\ninterfaces = [\"eth0\"]\nmax_sources = {}\n{limit}",
+                2 * sources
+            ),
+        )?;
         let arguments: [PathBuf; 4] = ["replay".into(), "--config".into(), config, capture];
-        let samples = (0..rounds).map(|_| nanoseconds(agent, &arguments)).collect::<Result<_>>()?;
+        let samples = (0..rounds)
+            .map(|_| nanoseconds(agent, &arguments))
+            .collect::<Result<_>>()?;
         series.push(Series::new(part, case, "weir", "ns a packet").with(samples));
     }
     Ok(series)
@@ -48,10 +56,17 @@ fn write_capture(path: &Path, sources: u32) -> Result<()> {
     let length = u32::try_from(frame.len())?;
     let mut random = 1u64;
     for nth in 0..PACKETS {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let source = 0x0b00_0000 + (((random >> 32) * u64::from(sources)) >> 32) as u32;
         frame[SOURCE..SOURCE + 4].copy_from_slice(&source.to_be_bytes());
-        let record = [1_700_000_000 + nth / 100_000, nth % 100_000 * 10, length, length];
+        let record = [
+            1_700_000_000 + nth / 100_000,
+            nth % 100_000 * 10,
+            length,
+            length,
+        ];
         file.write_all(&record.map(u32::to_ne_bytes).concat())?;
         file.write_all(&frame)?;
     }
@@ -65,7 +80,10 @@ fn nanoseconds(agent: &Path, arguments: &[PathBuf]) -> Result<f64> {
         Ok((usage.user_time() + usage.system_time()).num_microseconds())
     };
     let before = used()?;
-    let status = Command::new(agent).args(arguments).stdout(Stdio::null()).status()?;
+    let status = Command::new(agent)
+        .args(arguments)
+        .stdout(Stdio::null())
+        .status()?;
     ensure!(status.success(), "agent replay ended with {status}");
     Ok((used()? - before) as f64 * 1e3 / f64::from(PACKETS))
 }

@@ -125,7 +125,9 @@ impl Rival {
     /// Has it hold the lane's interface.
     pub fn hold(self, lane: &Lane, limit: Limit) -> Result<Holding> {
         self.try_hold(lane, limit)
-            .map(|programs| Holding { _programs: programs })
+            .map(|programs| Holding {
+                _programs: programs,
+            })
             .with_context(|| self.name().to_owned())
     }
 
@@ -134,20 +136,32 @@ impl Rival {
             Self::Nothing => Ok(Programs::None),
             Self::PassOnly | Self::DropOnly => {
                 let mut harness = Harness::load(lane.from_index)?;
-                let program = harness.xdp_mut(if self == Self::DropOnly { "drop" } else { "pass" })?;
+                let program = harness.xdp_mut(if self == Self::DropOnly {
+                    "drop"
+                } else {
+                    "pass"
+                })?;
                 lane.inside(|| attach(program))??;
                 Ok(Programs::Harness(Box::new(harness)))
             }
             Self::Minimal => {
                 let emission = limit.per.nanoseconds() / u64::from(limit.count);
                 let mut ebpf = minimal(emission, emission * u64::from(limit.burst - 1))?;
-                let program: &mut Xdp = ebpf.program_mut("minimal").context("there is no minimal")?.try_into()?;
+                let program: &mut Xdp = ebpf
+                    .program_mut("minimal")
+                    .context("there is no minimal")?
+                    .try_into()?;
                 lane.inside(|| attach(program))??;
                 Ok(Programs::Minimal(Box::new(ebpf)))
             }
             Self::WeirXdp => weir_with(lane, limit, Attach::Native),
             Self::WeirTc => weir_with(lane, limit, Attach::Tc),
-            Self::NftablesIngress => nftables(lane, limit, "netdev", &format!("ingress device {INTERFACE}")),
+            Self::NftablesIngress => nftables(
+                lane,
+                limit,
+                "netdev",
+                &format!("ingress device {INTERFACE}"),
+            ),
             Self::NftablesInput => nftables(lane, limit, "ip", "input"),
             Self::HashlimitRaw => hashlimit(lane, limit, "raw", "PREROUTING"),
             Self::HashlimitInput => hashlimit(lane, limit, "filter", "INPUT"),
@@ -156,7 +170,9 @@ impl Rival {
 }
 
 fn attach(program: &mut Xdp) -> Result<()> {
-    program.attach(INTERFACE, XdpMode::Driver).context("attaching")?;
+    program
+        .attach(INTERFACE, XdpMode::Driver)
+        .context("attaching")?;
     Ok(())
 }
 
@@ -168,7 +184,11 @@ fn weir_with(lane: &Lane, limit: Limit, attach: Attach) -> Result<Programs> {
 
 /// Weir with a policy of these tables on the lane's interface, as an agent in the lane would have it.
 pub fn weir(lane: &Lane, tables: &str, attach: Attach) -> Result<Weir> {
-    let entry = if attach == Attach::Tc { Entry::Tc } else { Entry::Xdp };
+    let entry = if attach == Attach::Tc {
+        Entry::Tc
+    } else {
+        Entry::Xdp
+    };
     lane.inside(|| {
         let mut weir = Weir::load(&policy(tables), entry)?;
         if weir.datapath.replies() {
@@ -195,14 +215,27 @@ fn nftables(lane: &Lane, limit: Limit, family: &str, hook: &str) -> Result<Progr
 /// Runs a script of nft in a lane.
 pub fn nft(lane: &Lane, script: &str) -> Result<()> {
     let mut nft = Command::new("nsenter")
-        .args([&format!("--net=/run/netns/{}", lane.namespace), "nft", "-f", "-"])
+        .args([
+            &format!("--net=/run/netns/{}", lane.namespace),
+            "nft",
+            "-f",
+            "-",
+        ])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .context("starting nft")?;
-    nft.stdin.take().context("nft takes no input")?.write_all(script.as_bytes()).context("writing to nft")?;
+    nft.stdin
+        .take()
+        .context("nft takes no input")?
+        .write_all(script.as_bytes())
+        .context("writing to nft")?;
     let output = nft.wait_with_output()?;
-    ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr).trim());
+    ensure!(
+        output.status.success(),
+        "nft: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(())
 }
 
@@ -210,9 +243,34 @@ fn hashlimit(lane: &Lane, limit: Limit, table: &str, chain: &str) -> Result<Prog
     let rate = format!("{}/{}", limit.count, limit.per.name());
     let (burst, most) = (limit.burst.to_string(), MOST_SOURCES.to_string());
     // The iptables that is xtables itself, and not a front end of nftables.
-    let rule = ["-t", table, "-A", chain, "-i", INTERFACE, "-m", "hashlimit", "--hashlimit-name", "bench"];
-    let held = ["--hashlimit-above", &rate, "--hashlimit-burst", &burst, "--hashlimit-mode", "srcip"];
-    let size = ["--hashlimit-htable-size", &most, "--hashlimit-htable-max", &most, "-j", "DROP"];
+    let rule = [
+        "-t",
+        table,
+        "-A",
+        chain,
+        "-i",
+        INTERFACE,
+        "-m",
+        "hashlimit",
+        "--hashlimit-name",
+        "bench",
+    ];
+    let held = [
+        "--hashlimit-above",
+        &rate,
+        "--hashlimit-burst",
+        &burst,
+        "--hashlimit-mode",
+        "srcip",
+    ];
+    let size = [
+        "--hashlimit-htable-size",
+        &most,
+        "--hashlimit-htable-max",
+        &most,
+        "-j",
+        "DROP",
+    ];
     lane.run("iptables-legacy", &[&rule[..], &held, &size].concat())?;
     Ok(Programs::None)
 }

@@ -31,7 +31,11 @@ const POLITE_EVERY: u64 = 400;
 const FLOODING_SOURCES: u64 = 100;
 /// 20 times the limit.
 const FLOOD_PER_SECOND: u64 = 1_000_000;
-const LIMIT: Limit = Limit { count: 500, per: Per::Second, burst: 500 };
+const LIMIT: Limit = Limit {
+    count: 500,
+    per: Per::Second,
+    burst: 500,
+};
 /// Packets that a network card has room for.
 const RING: u64 = 4_096;
 /// Runs of the sender that tell what waiting costs.
@@ -57,8 +61,11 @@ struct Turn {
 pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
-    let rivals: Vec<Rival> =
-        [Rival::Nothing].into_iter().chain(Rival::LIMITERS).filter(|rival| rival.name().contains(only)).collect();
+    let rivals: Vec<Rival> = [Rival::Nothing]
+        .into_iter()
+        .chain(Rival::LIMITERS)
+        .filter(|rival| rival.name().contains(only))
+        .collect();
     let mut flooded = Vec::new();
     for rival in &rivals {
         let one = Flooded::new(&sender, *rival, LIMIT)?;
@@ -68,9 +75,18 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     pin(CPU)?;
     catch_interrupts()?;
     let case = "under a flood of a million/s";
-    let series =
-        |unit| -> Vec<Series> { rivals.iter().map(|rival| Series::new(PART, case, rival.name(), unit)).collect() };
-    let units = ["% of polite requests served", "% of packets taken", "% of a CPU to receive", "% of a CPU to serve"];
+    let series = |unit| -> Vec<Series> {
+        rivals
+            .iter()
+            .map(|rival| Series::new(PART, case, rival.name(), unit))
+            .collect()
+    };
+    let units = [
+        "% of polite requests served",
+        "% of packets taken",
+        "% of a CPU to receive",
+        "% of a CPU to serve",
+    ];
     let mut measured = units.map(series);
     for _ in 0..rounds {
         for (nth, one) in flooded.iter_mut().enumerate() {
@@ -88,7 +104,18 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
 fn prepare(lane: &Lane) -> Result<()> {
     for source in 1..=POLITE_SOURCES {
         let address = format!("172.16.0.{source}");
-        lane.run("ip", &["neigh", "replace", &address, "lladdr", "02:00:00:00:00:01", "dev", INTERFACE])?;
+        lane.run(
+            "ip",
+            &[
+                "neigh",
+                "replace",
+                &address,
+                "lladdr",
+                "02:00:00:00:00:01",
+                "dev",
+                INTERFACE,
+            ],
+        )?;
     }
     Ok(())
 }
@@ -112,7 +139,9 @@ fn turn(one: &mut Flooded) -> Result<Turn> {
             Ok::<_, anyhow::Error>((flood, serving))
         })();
         served.is_over.store(true, Ordering::Relaxed);
-        server.join().map_err(|_| anyhow!("the server panicked"))??;
+        server
+            .join()
+            .map_err(|_| anyhow!("the server panicked"))??;
         let (Flood { sent, time, worked }, serving) = flooding?;
         let due = time.as_secs_f64() * FLOOD_PER_SECOND as f64;
         let receiving = worked.as_secs_f64() - waiting.as_secs_f64() * sent.waited as f64;
@@ -136,7 +165,11 @@ struct Flood {
 
 /// The sender's cost of a look at the clock without a packet due.
 fn waiting(harness: &mut Harness) -> Result<Duration> {
-    let never = Pace { interval: 1, first_due: u64::MAX, ..Pace::default() };
+    let never = Pace {
+        interval: 1,
+        first_due: u64::MAX,
+        ..Pace::default()
+    };
     harness.walk_paced(Order::Random, FLOODING_SOURCES, never)?;
     Ok(timed(harness, &frame(), WAITS)? / WAITS)
 }
@@ -148,13 +181,24 @@ fn flood(harness: &mut Harness, time: Duration, polite_every: u64) -> Result<Flo
     // The kernel has started the sender by then.
     let start = now()? + STARTING;
     let first_due = start.as_nanos() as u64;
-    let pace = Pace { interval, latest: interval * RING, first_due, polite_every };
+    let pace = Pace {
+        interval,
+        latest: interval * RING,
+        first_due,
+        polite_every,
+    };
     harness.walk_paced(Order::Random, FLOODING_SOURCES, pace)?;
     let cpu = CpuTime::of(CPU);
     let before = cpu.now()?;
-    interrupted_after(STARTING + time, || send_until_interrupted(harness, &frame(), u32::MAX))?;
+    interrupted_after(STARTING + time, || {
+        send_until_interrupted(harness, &frame(), u32::MAX)
+    })?;
     let worked = cpu.now()? - before;
-    Ok(Flood { sent: harness.sent()?, time: now()? - start, worked })
+    Ok(Flood {
+        sent: harness.sent()?,
+        time: now()? - start,
+        worked,
+    })
 }
 
 /// Runs `work`, and interrupts its system call when the time is over.
@@ -180,7 +224,11 @@ fn interrupted_after<T>(time: Duration, work: impl FnOnce() -> T) -> T {
 /// A signal that does nothing but interrupt.
 fn catch_interrupts() -> Result<()> {
     extern "C" fn nothing(_: i32) {}
-    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+    let action = SigAction::new(
+        SigHandler::Handler(nothing),
+        SaFlags::empty(),
+        SigSet::empty(),
+    );
     // SAFETY: the handler touches nothing.
     unsafe { sigaction(Signal::SIGUSR1, &action) }.context("catching a signal")?;
     Ok(())
@@ -199,7 +247,10 @@ struct Served {
 impl Served {
     /// Its thread's CPU time.
     fn worked(&self) -> Result<Duration> {
-        scheduled(Path::new(&format!("/proc/self/task/{}", self.thread.load(Ordering::Relaxed))))
+        scheduled(Path::new(&format!(
+            "/proc/self/task/{}",
+            self.thread.load(Ordering::Relaxed)
+        )))
     }
 }
 
@@ -213,7 +264,9 @@ fn serve(served: &Served) -> Result<()> {
     let mut buffer = [0; 64];
     while !served.is_over.load(Ordering::Relaxed) {
         // Nobody may be asking, for a while.
-        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
         if matches!(from.ip(), IpAddr::V4(address) if address.octets()[0] == 172) {
             served.polite.fetch_add(1, Ordering::Relaxed);
             // Where it goes, nobody waits for it.

@@ -24,8 +24,16 @@ const RELOADED: [(u32, u32); 5] = [(1, 0), (100, 0), (1_000, 0), (10_000, 0), (1
 /// Configs of an agent that starts.
 const STARTED: [(Directions, (u32, u32), &str); 3] = [
     (Directions::Ingress, RELOADED[0], "start, limits: 1"),
-    (Directions::Both, RELOADED[0], "start, limits: 1 of ingress and 1 of egress"),
-    (Directions::Ingress, RELOADED[4], "start, limits: 10000, prefixes: 100000"),
+    (
+        Directions::Both,
+        RELOADED[0],
+        "start, limits: 1 of ingress and 1 of egress",
+    ),
+    (
+        Directions::Ingress,
+        RELOADED[4],
+        "start, limits: 10000, prefixes: 100000",
+    ),
 ];
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -45,11 +53,19 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     for (of, size, case) in STARTED {
         if case.contains(only) {
             let lane = sender.lane()?;
-            series.push(Series::new(PART, case, "weir", "ms").with(starts(&lane, rounds, &of.policy(size))?));
+            series.push(Series::new(PART, case, "weir", "ms").with(starts(
+                &lane,
+                rounds,
+                &of.policy(size),
+            )?));
         }
     }
     let classes = [RELOADED[0], RELOADED[4]].map(|size| (Changed::Class, size));
-    for (changed, (count, prefix_count)) in RELOADED.map(|size| (Changed::Burst, size)).into_iter().chain(classes) {
+    for (changed, (count, prefix_count)) in RELOADED
+        .map(|size| (Changed::Burst, size))
+        .into_iter()
+        .chain(classes)
+    {
         let what = match changed {
             Changed::Burst => "reload",
             Changed::Class => "reload of a class",
@@ -74,7 +90,8 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
 }
 
 fn program() -> Result<PathBuf> {
-    let program = std::env::var_os(AGENT).with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
+    let program = std::env::var_os(AGENT)
+        .with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
     Ok(program.into())
 }
 
@@ -106,9 +123,20 @@ impl Directions {
 
 /// A policy that is another one in each round, so that there is something to reload.
 fn policy(changed: Changed, (count, prefix_count): (u32, u32), round: usize) -> String {
-    let [of_burst, of_class] = [Changed::Burst, Changed::Class].map(|of| if of == changed { round as u64 } else { 0 });
-    let class = format!("[[class]]\nname = \"changing\"\nsources = [\"192.0.2.{}\"]\nmultiplier = 7\n", of_class % 256);
-    let limits = limit("a", Bucket { burst: 1_000 + of_burst, ..USUAL }, "") + &limits_elsewhere(count - 1);
+    let [of_burst, of_class] =
+        [Changed::Burst, Changed::Class].map(|of| if of == changed { round as u64 } else { 0 });
+    let class = format!(
+        "[[class]]\nname = \"changing\"\nsources = [\"192.0.2.{}\"]\nmultiplier = 7\n",
+        of_class % 256
+    );
+    let limits = limit(
+        "a",
+        Bucket {
+            burst: 1_000 + of_burst,
+            ..USUAL
+        },
+        "",
+    ) + &limits_elsewhere(count - 1);
     limits + &class + &prefixes(prefix_count)
 }
 
@@ -127,9 +155,19 @@ fn starts(lane: &Lane, rounds: usize, tables: &str) -> Result<Vec<f64>> {
     let start = |_| {
         let start = Instant::now();
         let mut agent = Agent::spawn(lane, tables, Stdio::piped())?;
-        let reports = agent.child.stderr.take().context("the agent's standard error")?;
-        let is_ready = |line: &std::io::Result<String>| line.as_ref().is_ok_and(|line| line.starts_with("enforcing "));
-        ensure!(BufReader::new(reports).lines().any(|line| is_ready(&line)), "the agent ended at its start");
+        let reports = agent
+            .child
+            .stderr
+            .take()
+            .context("the agent's standard error")?;
+        let is_ready = |line: &std::io::Result<String>| {
+            line.as_ref()
+                .is_ok_and(|line| line.starts_with("enforcing "))
+        };
+        ensure!(
+            BufReader::new(reports).lines().any(|line| is_ready(&line)),
+            "the agent ended at its start"
+        );
         Ok(start.elapsed().as_secs_f64() * 1e3)
     };
     (0..rounds).map(start).collect()
@@ -142,10 +180,16 @@ fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
     harness.walk(Order::Orderly, MILLION)?;
     // The first packet of each passes, and the second one is refused.
     send(&harness, &frame(), 2 * MILLION as u32)?;
-    let status: Value = serde_json::from_slice(&agent.said(&["status", "--json"])?).context("reading the status")?;
+    let status: Value = serde_json::from_slice(&agent.said(&["status", "--json"])?)
+        .context("reading the status")?;
     let tracked = status["sources"]["tracked"].as_u64().unwrap_or(0);
-    ensure!(tracked > MILLION * 98 / 100, "of a million sources, {tracked} are in the table");
-    (0..rounds).map(|_| agent.timed(&["top", "--once"])).collect()
+    ensure!(
+        tracked > MILLION * 98 / 100,
+        "of a million sources, {tracked} are in the table"
+    );
+    (0..rounds)
+        .map(|_| agent.timed(&["top", "--once"]))
+        .collect()
 }
 
 impl<'l> Agent<'l> {
@@ -153,10 +197,21 @@ impl<'l> Agent<'l> {
         let program = program()?;
         let folder = tempfile::tempdir()?;
         let mut command = Command::new(&program);
-        command.arg("--config").arg(folder.path().join("limits.toml")).stderr(reports).stdout(Stdio::null());
+        command
+            .arg("--config")
+            .arg(folder.path().join("limits.toml"))
+            .stderr(reports)
+            .stdout(Stdio::null());
         write_config(&folder, lane, tables)?;
-        let child = lane.inside(|| command.spawn())?.context("starting the agent")?;
-        Ok(Self { lane, child, folder, program })
+        let child = lane
+            .inside(|| command.spawn())?
+            .context("starting the agent")?;
+        Ok(Self {
+            lane,
+            child,
+            folder,
+            program,
+        })
     }
 
     fn start(lane: &'l Lane, tables: &str) -> Result<Self> {
@@ -166,7 +221,10 @@ impl<'l> Agent<'l> {
             if let Some(status) = agent.child.try_wait()? {
                 bail!("the agent ended with {status}");
             }
-            ensure!(Instant::now() < deadline, "the agent did not answer within {PATIENCE:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "the agent did not answer within {PATIENCE:?}"
+            );
             thread::sleep(Duration::from_millis(20));
         }
         Ok(agent)
@@ -186,10 +244,18 @@ impl<'l> Agent<'l> {
     /// A command's output.
     fn said(&self, verb: &[&str]) -> Result<Vec<u8>> {
         let mut command = Command::new(&self.program);
-        command.args(verb).arg("--control").arg(self.folder.path().join("control.sock"));
+        command
+            .args(verb)
+            .arg("--control")
+            .arg(self.folder.path().join("control.sock"));
         let output = command.output().context("starting the agent")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "agent {}: {}", verb.join(" "), said.trim());
+        ensure!(
+            output.status.success(),
+            "agent {}: {}",
+            verb.join(" "),
+            said.trim()
+        );
         Ok(output.stdout)
     }
 }

@@ -73,13 +73,41 @@ struct Load {
 }
 
 impl Load {
-    const USUAL: Self = Self { connections: CONNECTIONS, at_once: 1, each: 1 };
+    const USUAL: Self = Self {
+        connections: CONNECTIONS,
+        at_once: 1,
+        each: 1,
+    };
     /// Loads of which only the server's time is reported.
     const MORE: [(&str, Self); 4] = [
-        ("CPU time of the server, 32 connections", Self { connections: 32, ..Self::USUAL }),
-        ("CPU time of the server, 512 connections", Self { connections: 512, ..Self::USUAL }),
-        ("CPU time of the server, 16 requests at once", Self { at_once: 16, ..Self::USUAL }),
-        ("CPU time of the server, arrays of 100", Self { each: ARRAY, ..Self::USUAL }),
+        (
+            "CPU time of the server, 32 connections",
+            Self {
+                connections: 32,
+                ..Self::USUAL
+            },
+        ),
+        (
+            "CPU time of the server, 512 connections",
+            Self {
+                connections: 512,
+                ..Self::USUAL
+            },
+        ),
+        (
+            "CPU time of the server, 16 requests at once",
+            Self {
+                at_once: 16,
+                ..Self::USUAL
+            },
+        ),
+        (
+            "CPU time of the server, arrays of 100",
+            Self {
+                each: ARRAY,
+                ..Self::USUAL
+            },
+        ),
     ];
 }
 
@@ -104,26 +132,65 @@ impl Kind {
         let mut command = match self {
             Self::Weir => {
                 let config = folder.path().join("limits.toml");
-                std::fs::write(&config, config_text(folder.path(), &at, &grpc)).context("writing a config")?;
+                std::fs::write(&config, config_text(folder.path(), &at, &grpc))
+                    .context("writing a config")?;
                 let mut command = Command::new(program("WEIR_AGENT")?);
                 command.arg("--config").arg(config);
                 command
             }
             Self::Throttlecrab => {
                 let mut command = Command::new(program("WEIR_THROTTLECRAB")?);
-                command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &port.to_string()]);
-                command.args(["--grpc", "--grpc-host", "127.0.0.1", "--grpc-port", &grpc_port.to_string()]);
+                command.args([
+                    "--http",
+                    "--http-host",
+                    "127.0.0.1",
+                    "--http-port",
+                    &port.to_string(),
+                ]);
+                command.args([
+                    "--grpc",
+                    "--grpc-host",
+                    "127.0.0.1",
+                    "--grpc-port",
+                    &grpc_port.to_string(),
+                ]);
                 // Room for all keys from the start, so that its table is not counted while it grows.
-                command.args(["--store-capacity", &MANY_KEYS.to_string(), "--log-level", "error"]);
+                command.args([
+                    "--store-capacity",
+                    &MANY_KEYS.to_string(),
+                    "--log-level",
+                    "error",
+                ]);
                 command
             }
         };
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting a server")?;
-        let mut server = Server { child, at, grpc, kind: self, _folder: folder };
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting a server")?;
+        let mut server = Server {
+            child,
+            at,
+            grpc,
+            kind: self,
+            _folder: folder,
+        };
         let start = Instant::now();
-        while [&server.at, &server.grpc].into_iter().any(|at| TcpStream::connect(at).is_err()) {
-            ensure!(server.child.try_wait()?.is_none(), "{} ended at once", self.name());
-            ensure!(start.elapsed() < PATIENCE, "{} does not listen", self.name());
+        while [&server.at, &server.grpc]
+            .into_iter()
+            .any(|at| TcpStream::connect(at).is_err())
+        {
+            ensure!(
+                server.child.try_wait()?.is_none(),
+                "{} ended at once",
+                self.name()
+            );
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "{} does not listen",
+                self.name()
+            );
             thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
@@ -131,12 +198,16 @@ impl Kind {
 
     fn request(self, key: u64, allowance: Allowance) -> String {
         let (path, body) = match (self, allowance) {
-            (Self::Weir, Allowance::Load) => {
-                ("/v1/decide", format!("{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"))
-            }
-            (Self::Weir, Allowance::Memory) => {
-                ("/v1/decide", format!("{{\"limit\":\"memory\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"))
-            }
+            (Self::Weir, Allowance::Load) => (
+                "/v1/decide",
+                format!("{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"),
+            ),
+            (Self::Weir, Allowance::Memory) => (
+                "/v1/decide",
+                format!(
+                    "{{\"limit\":\"memory\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"
+                ),
+            ),
             (Self::Throttlecrab, Allowance::Load) => ("/throttle", throttle(key, 1_000_000)),
             (Self::Throttlecrab, Allowance::Memory) => ("/throttle", throttle(key, 10)),
         };
@@ -146,11 +217,19 @@ impl Kind {
     /// Requests of a load with so many decisions each; empty if the server has no arrays.
     fn requests(self, each: usize) -> Vec<String> {
         match (self, each) {
-            (_, 1) => (0..KEYS).map(|key| self.request(key, Allowance::Load)).collect(),
+            (_, 1) => (0..KEYS)
+                .map(|key| self.request(key, Allowance::Load))
+                .collect(),
             (Self::Weir, _) => {
-                let one = |key| format!("{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}");
+                let one = |key| {
+                    format!(
+                        "{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"
+                    )
+                };
                 let keys: Vec<String> = (0..KEYS).map(one).collect();
-                keys.chunks(each).map(|keys| self.post("/v1/decide", &format!("[{}]", keys.join(",")))).collect()
+                keys.chunks(each)
+                    .map(|keys| self.post("/v1/decide", &format!("[{}]", keys.join(","))))
+                    .collect()
             }
             (Self::Throttlecrab, _) => Vec::new(),
         }
@@ -173,12 +252,17 @@ fn throttle(key: u64, hourly: u64) -> String {
 
 /// A port that nothing listens on now.
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).context("a port")?.port())
+    Ok(TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .context("a port")?
+        .port())
 }
 
 fn config_text(folder: &Path, at: &str, grpc: &str) -> String {
     let limit = |name: &str, rate: &str| {
-        format!("[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = [\"user\"]\nrate = {rate:?}\n")
+        format!(
+            "[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = [\"user\"]\nrate = {rate:?}\n"
+        )
     };
     format!(
         "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n[decide]\nhttp = {at:?}\ngrpc = {grpc:?}\nmax_keys = 2_000_000\n{}{}",
@@ -201,23 +285,38 @@ impl Server {
         let stream = TcpStream::connect(&self.at).context("connecting")?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Client { stream, buffer: vec![0; 64 * 1024], from: 0, to: 0 })
+        Ok(Client {
+            stream,
+            buffer: vec![0; 64 * 1024],
+            from: 0,
+            to: 0,
+        })
     }
 
     /// CPU time of its threads so far.
     fn worked(&self) -> Result<Duration> {
         let mut nanoseconds = 0;
-        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id())).context("listing threads")? {
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))
+            .context("listing threads")?
+        {
             let path = thread?.path().join("schedstat");
-            let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-            nanoseconds += text.split(' ').next().unwrap_or_default().parse::<u64>().context("a thread's time")?;
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("reading {}", path.display()))?;
+            nanoseconds += text
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .parse::<u64>()
+                .context("a thread's time")?;
         }
         Ok(Duration::from_nanos(nanoseconds))
     }
 
     /// As many decisions as it makes: (a second, CPU time of each in microseconds).
     fn load(&self, slice: Duration, load: Load, requests: &[String]) -> Result<(f64, f64)> {
-        let mut clients = (0..load.connections).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
+        let mut clients = (0..load.connections)
+            .map(|_| self.client())
+            .collect::<Result<Vec<_>>>()?;
         let (first, second) = clients.split_at_mut(load.connections / 2);
         let worked = self.worked()?;
         let start = Instant::now();
@@ -240,16 +339,28 @@ impl Server {
             }
             Ok(done)
         };
-        let done = thread::scope(|scope| both([scope.spawn(|| half(0, first)), scope.spawn(|| half(1, second))]));
-        let (done, elapsed) = (done?.into_iter().sum::<u64>() as f64, start.elapsed().as_secs_f64());
-        Ok((done / elapsed, (self.worked()? - worked).as_secs_f64() * 1e6 / done))
+        let done = thread::scope(|scope| {
+            both([
+                scope.spawn(|| half(0, first)),
+                scope.spawn(|| half(1, second)),
+            ])
+        });
+        let (done, elapsed) = (
+            done?.into_iter().sum::<u64>() as f64,
+            start.elapsed().as_secs_f64(),
+        );
+        Ok((
+            done / elapsed,
+            (self.worked()? - worked).as_secs_f64() * 1e6 / done,
+        ))
     }
 
     /// The CPU time of each decision over gRPC, in microseconds.
     fn load_grpc(&self, slice: Duration, connections: usize) -> Result<f64> {
         let (worked, start) = (self.worked()?, Instant::now());
         let done = thread::scope(|scope| {
-            let half = || scope.spawn(|| grpc::load(self.kind, &self.grpc, connections / 2, start, slice));
+            let half =
+                || scope.spawn(|| grpc::load(self.kind, &self.grpc, connections / 2, start, slice));
             both([half(), half()])
         })?;
         Ok((self.worked()? - worked).as_secs_f64() * 1e6 / done.into_iter().sum::<u64>() as f64)
@@ -263,7 +374,8 @@ impl Server {
             let half = |half: usize| {
                 move || {
                     let mut client = self.client()?;
-                    let (mut times, mut place, mut due) = (Vec::new(), half * requests.len() / 2, start);
+                    let (mut times, mut place, mut due) =
+                        (Vec::new(), half * requests.len() / 2, start);
                     while start.elapsed() < slice {
                         while Instant::now() < due {
                             thread::yield_now();
@@ -283,7 +395,12 @@ impl Server {
         });
         let mut times = times?.concat();
         times.sort_unstable_by(f64::total_cmp);
-        let at = |share: usize| times.get(times.len() * share / 100).copied().context("no answer came");
+        let at = |share: usize| {
+            times
+                .get(times.len() * share / 100)
+                .copied()
+                .context("no answer came")
+        };
         Ok((at(50)?, at(99)?))
     }
 
@@ -292,7 +409,9 @@ impl Server {
         thread::scope(|scope| {
             let half = |half: u64| {
                 move || {
-                    let mut clients = (0..CONNECTIONS / 2).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
+                    let mut clients = (0..CONNECTIONS / 2)
+                        .map(|_| self.client())
+                        .collect::<Result<Vec<_>>>()?;
                     let keys: Vec<u64> = (half..keys).step_by(2).collect();
                     for keys in keys.chunks(clients.len()) {
                         for (client, key) in clients.iter_mut().zip(keys) {
@@ -312,7 +431,14 @@ impl Server {
 
 /// The measurements of two client threads.
 fn both<T>(threads: [thread::ScopedJoinHandle<'_, Result<T>>; 2]) -> Result<Vec<T>> {
-    threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?).collect()
+    threads
+        .into_iter()
+        .map(|thread| {
+            thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a client panicked"))?
+        })
+        .collect()
 }
 
 /// A connection, and what has come on it.
@@ -333,20 +459,36 @@ impl Client {
         loop {
             let come = &self.buffer[self.from..self.to];
             if let Some(head) = come.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-                let text = std::str::from_utf8(&come[..head]).context("reading an answer's head")?;
-                let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
-                let length: usize = length.and_then(|length| length.parse().ok()).context("an answer has no length")?;
+                let text =
+                    std::str::from_utf8(&come[..head]).context("reading an answer's head")?;
+                let length = text
+                    .lines()
+                    .find_map(|line| line.strip_prefix("content-length: "));
+                let length: usize = length
+                    .and_then(|length| length.parse().ok())
+                    .context("an answer has no length")?;
                 if let Some(body) = come.get(head + 4..head + 4 + length) {
-                    let allowed = body.strip_prefix(b"[").unwrap_or(body).starts_with(b"{\"allowed\":true");
+                    let allowed = body
+                        .strip_prefix(b"[")
+                        .unwrap_or(body)
+                        .starts_with(b"{\"allowed\":true");
                     let is_passed = text.starts_with("HTTP/1.1 200 ") && allowed;
-                    ensure!(is_passed, "not passed: {text}\n{}", String::from_utf8_lossy(body));
+                    ensure!(
+                        is_passed,
+                        "not passed: {text}\n{}",
+                        String::from_utf8_lossy(body)
+                    );
                     self.from += head + 4 + length;
                     return Ok(());
                 }
             }
             self.buffer.copy_within(self.from..self.to, 0);
             (self.from, self.to) = (0, self.to - self.from);
-            match self.stream.read(&mut self.buffer[self.to..]).context("waiting for an answer")? {
+            match self
+                .stream
+                .read(&mut self.buffer[self.to..])
+                .context("waiting for an answer")?
+            {
                 0 => bail!("the server closed the connection"),
                 length => self.to += length,
             }
@@ -365,10 +507,17 @@ const COLUMNS: [(&str, &str); 4] = [
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let slice = Duration::from_millis(if arguments.quick { 200 } else { 1_000 });
-    let many = if arguments.quick { MANY_KEYS / 20 } else { MANY_KEYS };
+    let many = if arguments.quick {
+        MANY_KEYS / 20
+    } else {
+        MANY_KEYS
+    };
 
     let mut samples = Kind::ALL.map(|_| COLUMNS.map(|_| Vec::new()));
-    let servers = Kind::ALL.iter().map(|kind| kind.start()).collect::<Result<Vec<_>>>()?;
+    let servers = Kind::ALL
+        .iter()
+        .map(|kind| kind.start())
+        .collect::<Result<Vec<_>>>()?;
     let mut more = Load::MORE.map(|_| Kind::ALL.map(|_| Vec::new()));
     let mut over_grpc = Kind::ALL.map(|_| Vec::new());
     let requests = Kind::ALL.map(|kind| kind.requests(1));
@@ -413,8 +562,16 @@ fn main() -> Result<()> {
         series.extend(COLUMNS.iter().zip(samples).map(of_column));
     }
     for ((case, _), samples) in Load::MORE.iter().zip(more) {
-        let of = |(kind, samples): (&Kind, Vec<f64>)| Series::new(PART, *case, kind.name(), COLUMNS[1].1).with(samples);
-        series.extend(Kind::ALL.iter().zip(samples).filter(|(_, samples)| !samples.is_empty()).map(of));
+        let of = |(kind, samples): (&Kind, Vec<f64>)| {
+            Series::new(PART, *case, kind.name(), COLUMNS[1].1).with(samples)
+        };
+        series.extend(
+            Kind::ALL
+                .iter()
+                .zip(samples)
+                .filter(|(_, samples)| !samples.is_empty())
+                .map(of),
+        );
     }
     for (kind, samples) in Kind::ALL.iter().zip(over_grpc) {
         series.push(Series::new(PART, OVER_GRPC, kind.name(), COLUMNS[1].1).with(samples));
@@ -426,7 +583,15 @@ fn main() -> Result<()> {
         let before = resident();
         server.fill(many)?;
         let grown = resident();
-        series.push(Series::new(PART, format!("with {many} keys"), kind.name(), "MB resident").with(vec![grown / 1e6]));
+        series.push(
+            Series::new(
+                PART,
+                format!("with {many} keys"),
+                kind.name(),
+                "MB resident",
+            )
+            .with(vec![grown / 1e6]),
+        );
         let each = (grown - before) / (many - KEYS) as f64;
         series.push(Series::new(PART, "each further key", kind.name(), "bytes").with(vec![each]));
     }

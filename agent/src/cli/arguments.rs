@@ -17,9 +17,16 @@ use crate::log::{LogFormat, LogLevel};
 
 /// Weir: per-source rate limits in the kernel, and resource limits for process groups
 #[derive(Debug, Parser)]
-#[command(name = "agent", version, arg_required_else_help = true, max_term_width = 100)]
-#[command(after_help = "agent --config FILE is short for agent run --config FILE.\n\n\
-    Exit status: 0 done; 1 failed while running; 2 wrong usage or config (nothing was changed).")]
+#[command(
+    name = "agent",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+#[command(
+    after_help = "agent --config FILE is short for agent run --config FILE.\n\n\
+    Exit status: 0 done; 1 failed while running; 2 wrong usage or config (nothing was changed)."
+)]
 pub struct Cli {
     /// The verb; `agent --config FILE` without one runs the agent.
     #[command(subcommand)]
@@ -90,14 +97,25 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses a sample: one in so many.
 fn sample(text: &str) -> Result<u32, &'static str> {
-    let number = text.strip_prefix("1/").and_then(|number| number.parse().ok());
-    number.filter(|number| SAMPLES.contains(number)).ok_or("write 1/1 for all sources, or from 1/2 to 1/1000000")
+    let number = text
+        .strip_prefix("1/")
+        .and_then(|number| number.parse().ok());
+    number
+        .filter(|number| SAMPLES.contains(number))
+        .ok_or("write 1/1 for all sources, or from 1/2 to 1/1000000")
 }
 
 /// Parses a share of the packets.
 fn share(text: &str) -> Result<f64, &'static str> {
-    let percent: Option<f64> = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
-    let share = percent.map(|percent| percent / 100.0).filter(|share| SHARES.contains(share));
+    let percent: Option<f64> = text
+        .strip_suffix('%')
+        .unwrap_or(text)
+        .trim_end()
+        .parse()
+        .ok();
+    let share = percent
+        .map(|percent| percent / 100.0)
+        .filter(|share| SHARES.contains(share));
     share.ok_or("write a percentage from 0.1% to 100%")
 }
 
@@ -230,7 +248,9 @@ pub struct Import {
 
 /// A prefix, or a single address.
 fn prefix(text: &str) -> Result<IpNet, String> {
-    let parsed = text.parse().or_else(|_| text.parse().map(|address: IpAddr| address.into()));
+    let parsed = text
+        .parse()
+        .or_else(|_| text.parse().map(|address: IpAddr| address.into()));
     parsed.map_err(|_| format!("{text:?} is neither an address nor a prefix such as 192.0.2.0/24"))
 }
 
@@ -383,7 +403,11 @@ pub enum Command {
     /// Refuse every packet from addresses or prefixes until the ban expires or is lifted
     Ban {
         /// Addresses or prefixes; an IPv6 address stands for its /64
-        #[arg(value_name = "CIDR", required_unless_present = "file", conflicts_with = "file")]
+        #[arg(
+            value_name = "CIDR",
+            required_unless_present = "file",
+            conflicts_with = "file"
+        )]
         cidrs: Vec<String>,
         /// A list, one address or prefix a line, # begins a comment; - reads standard input
         #[arg(long, value_name = "FILE")]
@@ -453,7 +477,12 @@ pub enum Command {
         #[arg(long, value_name = "1/N", default_value = "1/1", requires = "capture", value_parser = sample)]
         sample: u32,
         /// Capture the refused packets or all
-        #[arg(long, value_name = "PACKETS", default_value = "refused", requires = "capture")]
+        #[arg(
+            long,
+            value_name = "PACKETS",
+            default_value = "refused",
+            requires = "capture"
+        )]
         of: Captured,
         /// End the capture before its file is larger
         #[arg(long, value_name = "SIZE", default_value = "100MiB", requires = "capture", value_parser = size)]

@@ -19,28 +19,51 @@ use super::print::Print;
 use super::table::{self, number};
 use crate::cli::arguments::{Options, TopOrder};
 use crate::stats::{
-    BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, OpenConnection, Precision, SourceRequests, SourceStatus,
-    Status, TopRow,
+    BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, OpenConnection, Precision,
+    SourceRequests, SourceStatus, Status, TopRow,
 };
 
 /// A ban as text.
 fn banned(ban: &BanStatus) -> String {
-    let reason = ban.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let reason = ban
+        .reason
+        .as_ref()
+        .map(|reason| format!(": {reason}"))
+        .unwrap_or_default();
     if let (Some(list), Some(since)) = (ban.origin.strip_prefix("list:"), ban.since) {
         let since = std::time::UNIX_EPOCH + std::time::Duration::from_secs(since);
-        return format!("as {}, by list {list} since {}", ban.cidr, humantime::format_rfc3339_seconds(since));
+        return format!(
+            "as {}, by list {list} since {}",
+            ban.cidr,
+            humantime::format_rfc3339_seconds(since)
+        );
     }
     match ban.expires_in_seconds {
-        Some(seconds) => format!("as {}, for another {}{reason}", ban.cidr, table::seconds(seconds)),
+        Some(seconds) => format!(
+            "as {}, for another {}{reason}",
+            ban.cidr,
+            table::seconds(seconds)
+        ),
         None => format!("as {}, until it is lifted{reason}", ban.cidr),
     }
 }
 
 /// The error for a name that the running agent does not have.
-pub(super) fn unknown<'n>(what: &str, name: &str, known: impl Iterator<Item = &'n str>) -> Option<String> {
+pub(super) fn unknown<'n>(
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'n str>,
+) -> Option<String> {
     let known: Vec<&str> = known.collect();
-    let has = || if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    (!known.contains(&name)).then(|| format!("unknown {what} {name:?}; the running agent has: {}", has()))
+    let has = || {
+        if known.is_empty() {
+            "none".to_owned()
+        } else {
+            known.join(", ")
+        }
+    };
+    (!known.contains(&name))
+        .then(|| format!("unknown {what} {name:?}; the running agent has: {}", has()))
 }
 
 /// Queries the agent, and prints the reply.
@@ -53,7 +76,11 @@ pub(super) fn ask<T: DeserializeOwned + Serialize>(
     print(options, &answer, table)
 }
 
-fn print<T: Serialize>(options: &Options, document: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<ExitCode> {
+fn print<T: Serialize>(
+    options: &Options,
+    document: &T,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<ExitCode> {
     Print::from(options.json).document(document, |document| println!("{}", table(document)))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -62,18 +89,38 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Status, |status: &Status| {
         let interfaces: Vec<String> = status.interfaces.iter().map(interface).collect();
         let uptime = human::time(std::time::Duration::from_secs(status.uptime_seconds));
-        let traffic = |packets, bytes| format!("{} packets, {}", number(packets), human::size(bytes));
+        let traffic =
+            |packets, bytes| format!("{} packets, {}", number(packets), human::size(bytes));
         let totals = &status.totals;
         let sources = &status.sources;
         let mut text = table::pairs([
             ("version", status.version.clone()),
             ("mode", status.mode.clone()),
             ("uptime", uptime),
-            ("config", status.config.clone().unwrap_or_else(|| "none: built-in limits, observed only".to_owned())),
+            (
+                "config",
+                status
+                    .config
+                    .clone()
+                    .unwrap_or_else(|| "none: built-in limits, observed only".to_owned()),
+            ),
             ("interfaces", interfaces.join(", ")),
-            ("groups", if status.groups.is_empty() { "none".to_owned() } else { status.groups.join(", ") }),
-            ("passed", traffic(totals.passed_packets, totals.passed_bytes)),
-            ("throttled", traffic(totals.throttled_packets, totals.throttled_bytes)),
+            (
+                "groups",
+                if status.groups.is_empty() {
+                    "none".to_owned()
+                } else {
+                    status.groups.join(", ")
+                },
+            ),
+            (
+                "passed",
+                traffic(totals.passed_packets, totals.passed_bytes),
+            ),
+            (
+                "throttled",
+                traffic(totals.throttled_packets, totals.throttled_bytes),
+            ),
             (
                 "sources",
                 format!(
@@ -113,7 +160,10 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
             text.push_str(&format!("\n\n{}\n", definitions(&status.limits)));
         }
         if !status.never_limit.is_empty() {
-            text.push_str(&format!("\nexempt by never_limit: {}", status.never_limit.join(", ")));
+            text.push_str(&format!(
+                "\nexempt by never_limit: {}",
+                status.never_limit.join(", ")
+            ));
         }
         for line in changes(status) {
             text.push('\n');
@@ -151,9 +201,20 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// An attack as text.
 fn attack_text(attack: &Attack) -> String {
-    let since = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs_f64(attack.started.max(0.0)));
-    let sources: Vec<&str> = attack.sources.iter().take(3).map(|source| source.source.as_str()).collect();
-    let sources = if sources.is_empty() { String::new() } else { format!("; most from {}", sources.join(", ")) };
+    let since = humantime::format_rfc3339_seconds(
+        UNIX_EPOCH + Duration::from_secs_f64(attack.started.max(0.0)),
+    );
+    let sources: Vec<&str> = attack
+        .sources
+        .iter()
+        .take(3)
+        .map(|source| source.source.as_str())
+        .collect();
+    let sources = if sources.is_empty() {
+        String::new()
+    } else {
+        format!("; most from {}", sources.join(", "))
+    };
     human::printable(&format!(
         "attack on {} since {since}: {} packets/s refused, {:.0} % of its traffic, at most {}/s{sources}",
         attack.limit,
@@ -166,7 +227,11 @@ fn attack_text(attack: &Attack) -> String {
 /// An interface as text: how it is attached, or which others charge its packets and why.
 fn interface(interface: &InterfaceStatus) -> String {
     match &interface.reason {
-        Some(reason) => format!("{} (enforced by {}: {reason})", interface.name, interface.enforced_by.join(", ")),
+        Some(reason) => format!(
+            "{} (enforced by {}: {reason})",
+            interface.name,
+            interface.enforced_by.join(", ")
+        ),
         None => interface.to_string(),
     }
 }
@@ -189,15 +254,25 @@ fn changes(status: &Status) -> Vec<String> {
     }
     if let Some(last) = &status.last_reload {
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(last.at.max(0.0));
-        let result = if last.ok { "ok" } else { "failed, nothing was changed" };
+        let result = if last.ok {
+            "ok"
+        } else {
+            "failed, nothing was changed"
+        };
         let file = last.file.as_deref().unwrap_or("the built-in limits");
         let at = humantime::format_rfc3339_seconds(at);
-        lines.push(format!("last reload ({}) of {file} at {at}: {result}", last.cause));
+        lines.push(format!(
+            "last reload ({}) of {file} at {at}: {result}",
+            last.cause
+        ));
         lines.extend(last.errors.iter().map(|error| format!("  {error}")));
         lines.extend(last.notes.iter().map(|note| format!("  note: {note}")));
     }
     if !status.protected.is_empty() {
-        let named = status.protected.iter().map(|one| format!("{} ({})", one.address, one.why));
+        let named = status
+            .protected
+            .iter()
+            .map(|one| format!("{} ({})", one.address, one.why));
         lines.push(format!("exempt: {}", named.collect::<Vec<_>>().join(", ")));
     }
     lines
@@ -205,27 +280,63 @@ fn changes(status: &Status) -> Vec<String> {
 
 /// The bouncer as text.
 fn crowdsec_text(crowdsec: &CrowdSecStatus) -> String {
-    let ago = |ago: Option<f64>| ago.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", table::seconds(ago)));
+    let ago = |ago: Option<f64>| {
+        ago.map_or_else(
+            || "never".to_owned(),
+            |ago| format!("{} ago", table::seconds(ago)),
+        )
+    };
     let (decisions, prefixes) = (number(crowdsec.decisions), number(crowdsec.banned_prefixes));
-    let decisions = format!("{decisions}, {prefixes} prefixes banned, {} ignored", number(crowdsec.ignored.total()));
+    let decisions = format!(
+        "{decisions}, {prefixes} prefixes banned, {} ignored",
+        number(crowdsec.ignored.total())
+    );
     let full = ago(crowdsec.last_full_pull_seconds_ago);
     let others = match crowdsec.exceptions.len().saturating_sub(MOST_EXCEPTIONS) {
         0 => String::new(),
         count => format!(" and {count} others"),
     };
-    let named: Vec<&str> = crowdsec.exceptions.iter().take(MOST_EXCEPTIONS).map(String::as_str).collect();
-    let exceptions = if named.is_empty() { "none".to_owned() } else { format!("{}{others}", named.join(", ")) };
+    let named: Vec<&str> = crowdsec
+        .exceptions
+        .iter()
+        .take(MOST_EXCEPTIONS)
+        .map(String::as_str)
+        .collect();
+    let exceptions = if named.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("{}{others}", named.join(", "))
+    };
     let alerts = crowdsec.alerts.as_ref().map_or_else(
         || "not sent: machine_id is not set".to_owned(),
         |alerts| {
-            let AlertsStatus { sent, waiting, dropped, .. } = alerts;
-            format!("{} sent, {} waiting, {} dropped", number(*sent), number(*waiting), number(*dropped))
+            let AlertsStatus {
+                sent,
+                waiting,
+                dropped,
+                ..
+            } = alerts;
+            format!(
+                "{} sent, {} waiting, {} dropped",
+                number(*sent),
+                number(*waiting),
+                number(*dropped)
+            )
         },
     );
     table::pairs([
-        ("crowdsec", format!("{} at {}", crowdsec.state, crowdsec.url)),
+        (
+            "crowdsec",
+            format!("{} at {}", crowdsec.state, crowdsec.url),
+        ),
         ("decisions", decisions),
-        ("last pull", format!("{}, of all decisions {full}", ago(crowdsec.last_pull_seconds_ago))),
+        (
+            "last pull",
+            format!(
+                "{}, of all decisions {full}",
+                ago(crowdsec.last_pull_seconds_ago)
+            ),
+        ),
         ("exceptions", exceptions),
         ("alerts", alerts),
     ])
@@ -237,11 +348,20 @@ const MOST_EXCEPTIONS: usize = 10;
 /// The cluster as text: its store, then each host's share of each limit.
 fn cluster_text(cluster: &ClusterStatus) -> String {
     let mut store = format!("{} at {}", cluster.health, cluster.store.join(", "));
-    if let (Some(answered_in), Some(ago)) = (cluster.answered_in_seconds, cluster.last_answer_seconds_ago) {
-        store.push_str(&format!(", replied {} ago within {}", table::seconds(ago), table::seconds(answered_in)));
+    if let (Some(answered_in), Some(ago)) =
+        (cluster.answered_in_seconds, cluster.last_answer_seconds_ago)
+    {
+        store.push_str(&format!(
+            ", replied {} ago within {}",
+            table::seconds(ago),
+            table::seconds(answered_in)
+        ));
     }
     if let Some(error) = cluster.last_error.as_ref().filter(|_| cluster.failures > 0) {
-        store.push_str(&format!("; {} failed requests, the last: {error}", number(cluster.failures)));
+        store.push_str(&format!(
+            "; {} failed requests, the last: {error}",
+            number(cluster.failures)
+        ));
     }
     let mut pairs = vec![("cluster node", cluster.node.clone()), ("store", store)];
     if !cluster.limits.is_empty() {
@@ -249,11 +369,24 @@ fn cluster_text(cluster: &ClusterStatus) -> String {
         pairs.push(("hosts seen", number(cluster.hosts)));
     }
     if let Some(bans) = &cluster.bans {
-        let SharedBansStatus { others, published, waiting, left_out, .. } = bans;
-        let numbers =
-            [("of other hosts", others), ("of this host", published), ("wait", waiting), ("left out", left_out)];
+        let SharedBansStatus {
+            others,
+            published,
+            waiting,
+            left_out,
+            ..
+        } = bans;
+        let numbers = [
+            ("of other hosts", others),
+            ("of this host", published),
+            ("wait", waiting),
+            ("left out", left_out),
+        ];
         let text = |(what, count): &(&str, &u64)| format!("{} {what}", number(**count));
-        pairs.push(("shared bans", numbers.iter().map(text).collect::<Vec<_>>().join(", ")));
+        pairs.push((
+            "shared bans",
+            numbers.iter().map(text).collect::<Vec<_>>().join(", "),
+        ));
     }
     let head = table::pairs(pairs);
     if cluster.limits.is_empty() {
@@ -261,17 +394,35 @@ fn cluster_text(cluster: &ClusterStatus) -> String {
     }
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let rows = cluster.limits.iter().flat_map(|limit| {
-        let from = if limit.is_settling { format!("{}, settling", limit.share_from) } else { limit.share_from.clone() };
+        let from = if limit.is_settling {
+            format!("{}, settling", limit.share_from)
+        } else {
+            limit.share_from.clone()
+        };
         let demand = |demand: f64| format!("{demand:.1}/s");
-        let own =
-            [limit.name.clone(), "this one".to_owned(), percent(limit.share), from, demand(limit.demand_per_second)];
+        let own = [
+            limit.name.clone(),
+            "this one".to_owned(),
+            percent(limit.share),
+            from,
+            demand(limit.demand_per_second),
+        ];
         let others = limit.shares.iter().map(move |host| {
             let share = percent(host.share);
-            [limit.name.clone(), host.host.clone(), share, "store".to_owned(), demand(host.demand_per_second)]
+            [
+                limit.name.clone(),
+                host.host.clone(),
+                share,
+                "store".to_owned(),
+                demand(host.demand_per_second),
+            ]
         });
         std::iter::once(own).chain(others)
     });
-    format!("{head}\n\n{}", table::render(["LIMIT", "HOST", "SHARE", "FROM", "DEMAND"], 2, rows))
+    format!(
+        "{head}\n\n{}",
+        table::render(["LIMIT", "HOST", "SHARE", "FROM", "DEMAND"], 2, rows)
+    )
 }
 
 pub fn limits(options: &Options) -> anyhow::Result<ExitCode> {
@@ -302,20 +453,30 @@ pub fn limits(options: &Options) -> anyhow::Result<ExitCode> {
                 std::iter::once(own).chain(levels)
             }),
         );
-        format!("{}\n\n{counts}", definitions(limits.iter().map(|limit| &limit.definition)))
+        format!(
+            "{}\n\n{counts}",
+            definitions(limits.iter().map(|limit| &limit.definition))
+        )
     })
 }
 
 pub fn reset_counters(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::ResetCounters, |reset: &CountersReset| {
         let limits = if reset.limits == 1 { "limit" } else { "limits" };
-        format!("counters of {} {limits} are 0 now, in top, show and metrics too", number(reset.limits))
+        format!(
+            "counters of {} {limits} are 0 now, in top, show and metrics too",
+            number(reset.limits)
+        )
     })
 }
 
 /// Each limit in one line.
 pub(super) fn definitions<'d>(limits: impl IntoIterator<Item = &'d LimitDefinition>) -> String {
-    table::definitions(limits.into_iter().map(|limit| (limit.name.as_str(), limit.summary.as_str())))
+    table::definitions(
+        limits
+            .into_iter()
+            .map(|limit| (limit.name.as_str(), limit.summary.as_str())),
+    )
 }
 
 /// Passed packets: with `~` where scaled up from a sample, with `<=` for an upper bound.
@@ -325,11 +486,18 @@ fn passed(packets: u64, precision: Precision) -> String {
 
 /// The time since the last refusal, as text.
 fn ago(seconds: Option<f64>) -> String {
-    seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{} ago", table::seconds(seconds)))
+    seconds.map_or_else(
+        || "-".to_owned(),
+        |seconds| format!("{} ago", table::seconds(seconds)),
+    )
 }
 
 /// One table of sources.
-pub fn top_once(count: Option<usize>, sort: Option<TopOrder>, options: &Options) -> anyhow::Result<ExitCode> {
+pub fn top_once(
+    count: Option<usize>,
+    sort: Option<TopOrder>,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
     let mut rows: Vec<TopRow> = options.client().ask(&Request::Top)?;
     if sort == Some(TopOrder::Passed) {
         rows.sort_by_key(|row| std::cmp::Reverse(row.passed_packets));
@@ -338,7 +506,14 @@ pub fn top_once(count: Option<usize>, sort: Option<TopOrder>, options: &Options)
     print(options, &rows, |rows: &Vec<TopRow>| {
         table::render_or(
             "No sources.",
-            ["SOURCE", "LIMIT", "PASSED", "THROTTLED", "WOULD THR", "LAST"],
+            [
+                "SOURCE",
+                "LIMIT",
+                "PASSED",
+                "THROTTLED",
+                "WOULD THR",
+                "LAST",
+            ],
             2,
             rows.iter().map(|row| {
                 [
@@ -355,59 +530,83 @@ pub fn top_once(count: Option<usize>, sort: Option<TopOrder>, options: &Options)
 }
 
 pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
-    ask(options, &Request::Show { source }, |status: &SourceStatus| {
-        let last = status.last_refused.as_ref().map_or_else(
-            || "not in the recorded statistics".to_owned(),
-            |last| {
-                let limit = at_level(&last.limit, last.level.as_deref());
-                format!("{} ago by limit {limit}", table::seconds(last.seconds_ago))
-            },
-        );
-        let head = table::pairs([
-            ("source", status.source.clone()),
-            ("class", class(status)),
-            ("banned", status.ban.as_ref().map_or_else(|| "no".to_owned(), banned)),
-            (
-                "exempt",
-                status.exempt.clone().unwrap_or_else(|| if status.never_limit { "yes" } else { "no" }.to_owned()),
-            ),
-            ("last refused", last),
-        ]);
-        let limits = table::render_or(
-            "No limits apply.",
-            ["LIMIT", "REMAINING", "RETRY AFTER", "PASSED", "THROTTLED", "WOULD THR", "LAST"],
-            1,
-            status.limits.iter().map(|limit| {
+    ask(
+        options,
+        &Request::Show { source },
+        |status: &SourceStatus| {
+            let last = status.last_refused.as_ref().map_or_else(
+                || "not in the recorded statistics".to_owned(),
+                |last| {
+                    let limit = at_level(&last.limit, last.level.as_deref());
+                    format!("{} ago by limit {limit}", table::seconds(last.seconds_ago))
+                },
+            );
+            let head = table::pairs([
+                ("source", status.source.clone()),
+                ("class", class(status)),
+                (
+                    "banned",
+                    status.ban.as_ref().map_or_else(|| "no".to_owned(), banned),
+                ),
+                (
+                    "exempt",
+                    status.exempt.clone().unwrap_or_else(|| {
+                        if status.never_limit { "yes" } else { "no" }.to_owned()
+                    }),
+                ),
+                ("last refused", last),
+            ]);
+            let limits = table::render_or(
+                "No limits apply.",
                 [
-                    match &limit.key {
-                        Some(key) => format!("{} ({})", limit.name, with_sources(key, limit.sources)),
-                        None => limit.name.clone(),
-                    },
-                    number(limit.remaining),
-                    table::seconds(limit.retry_after_seconds),
-                    passed(limit.passed_packets, limit.passed_precision),
-                    number(limit.throttled_packets),
-                    number(limit.would_throttle_packets),
-                    ago(limit.last_throttled_seconds_ago),
-                ]
-            }),
-        );
-        let limits = match connections(&status.connections) {
-            Some(connections) => format!("{limits}\n\n{connections}"),
-            None => limits,
-        };
-        let tables = match requests(&status.requests) {
-            Some(requests) if status.limits.is_empty() => requests,
-            Some(requests) => format!("{limits}\n\n{requests}"),
-            None => limits,
-        };
-        format!("{head}\n\n{tables}")
-    })
+                    "LIMIT",
+                    "REMAINING",
+                    "RETRY AFTER",
+                    "PASSED",
+                    "THROTTLED",
+                    "WOULD THR",
+                    "LAST",
+                ],
+                1,
+                status.limits.iter().map(|limit| {
+                    [
+                        match &limit.key {
+                            Some(key) => {
+                                format!("{} ({})", limit.name, with_sources(key, limit.sources))
+                            }
+                            None => limit.name.clone(),
+                        },
+                        number(limit.remaining),
+                        table::seconds(limit.retry_after_seconds),
+                        passed(limit.passed_packets, limit.passed_precision),
+                        number(limit.throttled_packets),
+                        number(limit.would_throttle_packets),
+                        ago(limit.last_throttled_seconds_ago),
+                    ]
+                }),
+            );
+            let limits = match connections(&status.connections) {
+                Some(connections) => format!("{limits}\n\n{connections}"),
+                None => limits,
+            };
+            let tables = match requests(&status.requests) {
+                Some(requests) if status.limits.is_empty() => requests,
+                Some(requests) => format!("{limits}\n\n{requests}"),
+                None => limits,
+            };
+            format!("{head}\n\n{tables}")
+        },
+    )
 }
 
 /// The class, and the list from which it comes.
 fn class(status: &SourceStatus) -> String {
-    let list = |from: &ClassOrigin| from.origin.strip_prefix("list:").unwrap_or(&from.origin).to_owned();
+    let list = |from: &ClassOrigin| {
+        from.origin
+            .strip_prefix("list:")
+            .unwrap_or(&from.origin)
+            .to_owned()
+    };
     match &status.class_from {
         Some(from) => format!("{}, by {} in list {}", status.class, from.cidr, list(from)),
         None => status.class.clone(),
@@ -417,13 +616,25 @@ fn class(status: &SourceStatus) -> String {
 /// The connections that a person can look through, and the number of the others.
 fn connections(open: &[OpenConnection]) -> Option<String> {
     const SHOWN: usize = 20;
-    let row =
-        |open: &OpenConnection| [open.port.to_string(), open.local_port.to_string(), table::seconds(open.open_seconds)];
-    let rendered = table::render(["FROM PORT", "TO PORT", "OPEN FOR"], 0, open.iter().take(SHOWN).map(row));
+    let row = |open: &OpenConnection| {
+        [
+            open.port.to_string(),
+            open.local_port.to_string(),
+            table::seconds(open.open_seconds),
+        ]
+    };
+    let rendered = table::render(
+        ["FROM PORT", "TO PORT", "OPEN FOR"],
+        0,
+        open.iter().take(SHOWN).map(row),
+    );
     let more = open.len().saturating_sub(SHOWN);
     match open.len() {
         0 => None,
-        _ if more > 0 => Some(format!("{rendered}\nand {} more connections", number(more as u64))),
+        _ if more > 0 => Some(format!(
+            "{rendered}\nand {} more connections",
+            number(more as u64)
+        )),
         _ => Some(rendered),
     }
 }
@@ -434,27 +645,51 @@ fn requests(rows: &[SourceRequests]) -> Option<String> {
         [
             limit.name.clone(),
             limit.remaining.map_or_else(|| "-".to_owned(), number),
-            limit.retry_after_seconds.map_or_else(|| "-".to_owned(), table::seconds),
+            limit
+                .retry_after_seconds
+                .map_or_else(|| "-".to_owned(), table::seconds),
             number(limit.throttled_requests),
             number(limit.would_throttle_requests),
             ago(limit.last_throttled_seconds_ago),
         ]
     };
-    let heading = ["REQUEST LIMIT", "REMAINING", "RETRY AFTER", "REFUSED", "WOULD REF", "LAST"];
+    let heading = [
+        "REQUEST LIMIT",
+        "REMAINING",
+        "RETRY AFTER",
+        "REFUSED",
+        "WOULD REF",
+        "LAST",
+    ];
     (!rows.is_empty()).then(|| table::render(heading, 1, rows.iter().map(row)))
 }
 
-pub fn reset(source: Option<IpAddr>, limit: Option<String>, options: &Options) -> anyhow::Result<ExitCode> {
+pub fn reset(
+    source: Option<IpAddr>,
+    limit: Option<String>,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
     let (request, whose) = match (source, limit) {
         (Some(source), _) => (Request::Reset { source }, source.to_string()),
         (None, limit) => {
             let limit = limit.unwrap_or_default();
             let limits: Vec<LimitStatus> = options.client().ask(&Request::Limits)?;
-            if let Some(unknown) = unknown("limit", &limit, limits.iter().map(|limit| limit.definition.name.as_str())) {
+            if let Some(unknown) = unknown(
+                "limit",
+                &limit,
+                limits.iter().map(|limit| limit.definition.name.as_str()),
+            ) {
                 return Ok(usage(&unknown));
             }
-            (Request::ResetLimit { limit: limit.clone() }, format!("limit {limit}"))
+            (
+                Request::ResetLimit {
+                    limit: limit.clone(),
+                },
+                format!("limit {limit}"),
+            )
         }
     };
-    ask(options, &request, |reset: &Reset| format!("{} states of {whose} forgotten", reset.forgotten))
+    ask(options, &request, |reset: &Reset| {
+        format!("{} states of {whose} forgotten", reset.forgotten)
+    })
 }

@@ -42,9 +42,20 @@ pub struct Terms {
     pub force: Force,
 }
 
-pub fn ban(cidrs: &[String], file: Option<&Path>, terms: &Terms, options: &Options) -> anyhow::Result<ExitCode> {
-    let Terms { duration, reason, force } = terms;
-    let Some(prefixes) = named(cidrs, file, "banned")? else { return Ok(ExitCode::from(USAGE)) };
+pub fn ban(
+    cidrs: &[String],
+    file: Option<&Path>,
+    terms: &Terms,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
+    let Terms {
+        duration,
+        reason,
+        force,
+    } = terms;
+    let Some(prefixes) = named(cidrs, file, "banned")? else {
+        return Ok(ExitCode::from(USAGE));
+    };
     if let Some(Err(error)) = reason.as_deref().map(ban_reason::check) {
         eprintln!("error: --reason: {error}\nnothing was banned");
         return Ok(ExitCode::from(USAGE));
@@ -62,11 +73,19 @@ pub fn ban(cidrs: &[String], file: Option<&Path>, terms: &Terms, options: &Optio
     let for_seconds = duration.map(|duration| duration.as_secs_f64());
     let mut all = Banned::default();
     for part in prefixes.chunks(MOST_ORDERS) {
-        let order = |named: &Named| BanOrder { cidr: named.prefix.to_string(), for_seconds, reason: reason.clone() };
+        let order = |named: &Named| BanOrder {
+            cidr: named.prefix.to_string(),
+            for_seconds,
+            reason: reason.clone(),
+        };
         let orders = part.iter().map(order).collect();
         let some: Banned = match client.ask(&Request::Ban { orders }) {
             Err(error) if all.banned > 0 => {
-                return Err(error).context(format!("{} of {} are banned; the next failed", all.banned, prefixes.len()));
+                return Err(error).context(format!(
+                    "{} of {} are banned; the next failed",
+                    all.banned,
+                    prefixes.len()
+                ));
             }
             some => some?,
         };
@@ -79,15 +98,30 @@ pub fn ban(cidrs: &[String], file: Option<&Path>, terms: &Terms, options: &Optio
     Print::from(options.json).document(&all, |all| {
         println!("{} banned", number(all.banned));
         all.notes.iter().for_each(|note| println!("note: {note}"));
-        all.without_effect.iter().for_each(|ban| eprintln!("no effect: {}: {}", ban.cidr, ban.reason));
+        all.without_effect
+            .iter()
+            .for_each(|ban| eprintln!("no effect: {}: {}", ban.cidr, ban.reason));
     })?;
-    for BanStatus { cidr, expires_in_seconds, .. } in &all.kept {
-        let until = expires_in_seconds
-            .map_or_else(|| "until it is lifted".to_owned(), |left| format!("for {}", table::seconds(left)));
-        eprintln!("{cidr} stays banned {until}, which is longer: to shorten it, agent unban {cidr} first");
+    for BanStatus {
+        cidr,
+        expires_in_seconds,
+        ..
+    } in &all.kept
+    {
+        let until = expires_in_seconds.map_or_else(
+            || "until it is lifted".to_owned(),
+            |left| format!("for {}", table::seconds(left)),
+        );
+        eprintln!(
+            "{cidr} stays banned {until}, which is longer: to shorten it, agent unban {cidr} first"
+        );
     }
     let is_as_ordered = all.kept.is_empty() && all.without_effect.is_empty();
-    Ok(if is_as_ordered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_as_ordered {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// A prefix as named by the operator.
@@ -100,7 +134,11 @@ struct Named {
 impl Named {
     fn widened(&self) -> Option<String> {
         let address = self.address?;
-        Some(format!("{} is the network of {}: write {address} for the address alone", self.prefix, address.address()))
+        Some(format!(
+            "{} is the network of {}: write {address} for the address alone",
+            self.prefix,
+            address.address()
+        ))
     }
 }
 
@@ -108,12 +146,16 @@ impl Named {
 fn named(cidrs: &[String], file: Option<&Path>, done: &str) -> anyhow::Result<Option<Vec<Named>>> {
     let listed = match file {
         None => parse("", &cidrs.join("\n")),
-        Some(path) if path == Path::new("-") => {
-            parse("standard input", &io::read_to_string(io::stdin()).context("reading standard input failed")?)
-        }
+        Some(path) if path == Path::new("-") => parse(
+            "standard input",
+            &io::read_to_string(io::stdin()).context("reading standard input failed")?,
+        ),
         Some(path) => match std::fs::read_to_string(path) {
             Ok(text) => parse(&path.display().to_string(), &text),
-            Err(error) => Err(vec![format!("error: reading {} failed: {error}", path.display())]),
+            Err(error) => Err(vec![format!(
+                "error: reading {} failed: {error}",
+                path.display()
+            )]),
         },
     };
     listed.map(Some).or_else(|wrong| {
@@ -133,53 +175,97 @@ fn parse(file: &str, text: &str) -> Result<Vec<Named>, Vec<String>> {
         }
         match prefix::parse(content) {
             Ok(prefix) => {
-                let network = (!content.contains('/')).then(|| prefix.network_of_host()).flatten();
+                let network = (!content.contains('/'))
+                    .then(|| prefix.network_of_host())
+                    .flatten();
                 let address = network.map(|_| prefix);
-                prefixes.push(Named { prefix: network.unwrap_or(prefix), address });
+                prefixes.push(Named {
+                    prefix: network.unwrap_or(prefix),
+                    address,
+                });
             }
-            Err(wrong) if file.is_empty() => errors.push(format!("{}: {}", wrong.message, wrong.help)),
-            Err(wrong) => errors.push(format!("{file}:{}: {}: {}", nth + 1, wrong.message, wrong.help)),
+            Err(wrong) if file.is_empty() => {
+                errors.push(format!("{}: {}", wrong.message, wrong.help))
+            }
+            Err(wrong) => errors.push(format!(
+                "{file}:{}: {}: {}",
+                nth + 1,
+                wrong.message,
+                wrong.help
+            )),
         }
     }
     if prefixes.is_empty() && errors.is_empty() {
-        let place = if file.is_empty() { format!("{text:?}") } else { file.to_owned() };
-        errors.push(format!("no address in {place}: write one, such as 192.0.2.10"));
+        let place = if file.is_empty() {
+            format!("{text:?}")
+        } else {
+            file.to_owned()
+        };
+        errors.push(format!(
+            "no address in {place}: write one, such as 192.0.2.10"
+        ));
     }
-    if errors.is_empty() { Ok(prefixes) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(prefixes)
+    } else {
+        Err(errors)
+    }
 }
 
 /// The prefix that would lock out the operator.
 fn locked_out(prefixes: &[Named], client: Option<IpAddr>) -> Option<String> {
     let client = client?;
-    let own = prefixes.iter().find(|named| named.prefix.contains(client))?;
-    Some(format!("{} contains the address of this SSH session, {client}", own.prefix))
+    let own = prefixes
+        .iter()
+        .find(|named| named.prefix.contains(client))?;
+    Some(format!(
+        "{} contains the address of this SSH session, {client}",
+        own.prefix
+    ))
 }
 
 /// The first prefix that is too wide for a ban without `--force`.
 fn too_wide(prefixes: &[Named]) -> Option<String> {
     // The agent refuses a prefix with every IPv4 address, also with --force.
     let is_wide = |key: PrefixKey| key.is_wide() && !key.covers_ipv4();
-    let wide = prefixes.iter().find(|named| is_wide(PrefixKey::from(&named.prefix)))?;
+    let wide = prefixes
+        .iter()
+        .find(|named| is_wide(PrefixKey::from(&named.prefix)))?;
     Some(format!("{} is wider than /8 (IPv6: /16)", wide.prefix))
 }
 
 pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
-    let Some(prefixes) = named(cidrs, file, "unbanned")? else { return Ok(ExitCode::from(USAGE)) };
+    let Some(prefixes) = named(cidrs, file, "unbanned")? else {
+        return Ok(ExitCode::from(USAGE));
+    };
     let client = options.client();
     let mut all = Unbanned::default();
     for part in prefixes.chunks(MOST_ORDERS / 2) {
         // An IPv6 address may have been banned individually, too.
-        let cidrs = part.iter().flat_map(|named| std::iter::once(named.prefix).chain(named.address));
-        let some: Unbanned = client.ask(&Request::Unban { cidrs: cidrs.map(|prefix| prefix.to_string()).collect() })?;
+        let cidrs = part
+            .iter()
+            .flat_map(|named| std::iter::once(named.prefix).chain(named.address));
+        let some: Unbanned = client.ask(&Request::Unban {
+            cidrs: cidrs.map(|prefix| prefix.to_string()).collect(),
+        })?;
         all.unbanned += some.unbanned;
         all.was_banned |= some.was_banned;
         all.still_banned.extend(some.still_banned);
         all.excepted.extend(some.excepted);
         all.exceptions.extend(some.exceptions);
         all.exceptions_from_hosts.extend(some.exceptions_from_hosts);
-        all.still_banned_by_crowdsec.extend(some.still_banned_by_crowdsec);
+        all.still_banned_by_crowdsec
+            .extend(some.still_banned_by_crowdsec);
     }
-    tell_unbanned(&all, options, &prefixes.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>().join(", "))
+    tell_unbanned(
+        &all,
+        options,
+        &prefixes
+            .iter()
+            .map(|named| named.prefix.to_string())
+            .collect::<Vec<_>>()
+            .join(", "),
+    )
 }
 
 pub fn unban_all(options: &Options) -> anyhow::Result<ExitCode> {
@@ -210,7 +296,9 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
             );
         }
         for prefix in &all.still_banned_by_crowdsec {
-            println!("note: CrowdSec still bans {prefix}: agent unban {prefix} once more makes an exception");
+            println!(
+                "note: CrowdSec still bans {prefix}: agent unban {prefix} once more makes an exception"
+            );
         }
         if all.banned_by_crowdsec > 0 {
             let count = number(all.banned_by_crowdsec);
@@ -220,9 +308,16 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
         }
     }
     for still in &all.still_banned {
-        eprintln!("{} is still banned, as part of {}: agent unban {}", still.cidr, still.by, still.by);
+        eprintln!(
+            "{} is still banned, as part of {}: agent unban {}",
+            still.cidr, still.by, still.by
+        );
     }
-    Ok(if all.still_banned.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all.still_banned.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
@@ -233,26 +328,57 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
         }
     }
     ask(options, &Request::Bans, |rows: &Vec<BansRow>| {
-        let until =
-            |row: &BansRow| row.ban.expires_in_seconds.map_or_else(|| "until lifted".to_owned(), table::seconds);
+        let until = |row: &BansRow| {
+            row.ban
+                .expires_in_seconds
+                .map_or_else(|| "until lifted".to_owned(), table::seconds)
+        };
         let is_plain = |row: &BansRow| row.ban.reason.is_none() && row.ban.origin == "operator";
         if rows.iter().all(is_plain) {
-            let cells = |row: &BansRow| [row.ban.cidr.clone(), until(row), number(row.throttled_packets)];
-            return table::render_or("No bans.", ["CIDR", "FOR ANOTHER", "THROTTLED"], 2, rows.iter().map(cells));
+            let cells = |row: &BansRow| {
+                [
+                    row.ban.cidr.clone(),
+                    until(row),
+                    number(row.throttled_packets),
+                ]
+            };
+            return table::render_or(
+                "No bans.",
+                ["CIDR", "FOR ANOTHER", "THROTTLED"],
+                2,
+                rows.iter().map(cells),
+            );
         }
         let reason = |row: &BansRow| row.ban.reason.clone().unwrap_or_else(|| "-".to_owned());
         let cells = |row: &BansRow| {
-            let BansRow { ban, throttled_packets } = row;
-            [ban.cidr.clone(), ban.origin.clone(), reason(row), until(row), number(*throttled_packets)]
+            let BansRow {
+                ban,
+                throttled_packets,
+            } = row;
+            [
+                ban.cidr.clone(),
+                ban.origin.clone(),
+                reason(row),
+                until(row),
+                number(*throttled_packets),
+            ]
         };
-        table::render(["CIDR", "ORIGIN", "REASON", "FOR ANOTHER", "THROTTLED"], 3, rows.iter().map(cells))
+        table::render(
+            ["CIDR", "ORIGIN", "REASON", "FOR ANOTHER", "THROTTLED"],
+            3,
+            rows.iter().map(cells),
+        )
     })
 }
 
 /// The ban lists as text: a table, exceptions and problems.
 fn ban_lists(lists: &ListsStatus) -> String {
-    let ago =
-        |seconds: Option<f64>| seconds.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", table::seconds(ago)));
+    let ago = |seconds: Option<f64>| {
+        seconds.map_or_else(
+            || "never".to_owned(),
+            |ago| format!("{} ago", table::seconds(ago)),
+        )
+    };
     let cells = |list: &ListStatus| {
         [
             list.name.clone(),
@@ -265,10 +391,22 @@ fn ban_lists(lists: &ListsStatus) -> String {
             list.source.clone(),
         ]
     };
-    let headings = ["LIST", "PREFIXES", "THROTTLED", "UPDATED", "CHECKED", "NEXT IN", "ACTION", "SOURCE"];
+    let headings = [
+        "LIST",
+        "PREFIXES",
+        "THROTTLED",
+        "UPDATED",
+        "CHECKED",
+        "NEXT IN",
+        "ACTION",
+        "SOURCE",
+    ];
     let mut text = table::render(headings, 1, lists.lists.iter().map(cells));
     if !lists.exceptions.is_empty() {
-        text.push_str(&format!("\nexceptions from lists: {}", lists.exceptions.join(", ")));
+        text.push_str(&format!(
+            "\nexceptions from lists: {}",
+            lists.exceptions.join(", ")
+        ));
     }
     for list in &lists.lists {
         for problem in list.problem.iter().chain(&list.note) {
@@ -287,12 +425,20 @@ mod tests {
         let list = "192.0.2.1 # scraper\n\n# nothing\n2001:db8::/32\n";
         let parsed = parse("list", list).unwrap();
         assert_eq!(
-            parsed.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>(),
+            parsed
+                .iter()
+                .map(|named| named.prefix.to_string())
+                .collect::<Vec<_>>(),
             ["192.0.2.1/32", "2001:db8::/32"]
         );
-        let errors = parse("list", "192.0.2.1\nnobody\n192.0.2.1/24\n").map(|_| ()).unwrap_err();
+        let errors = parse("list", "192.0.2.1\nnobody\n192.0.2.1/24\n")
+            .map(|_| ())
+            .unwrap_err();
         assert_eq!(errors.len(), 2);
-        assert!(errors[0].starts_with("list:2: ") && errors[1].contains("192.0.2.0/24"), "{errors:?}");
+        assert!(
+            errors[0].starts_with("list:2: ") && errors[1].contains("192.0.2.0/24"),
+            "{errors:?}"
+        );
         assert!(parse("", "").is_err() && parse("list", "# none\n").is_err());
     }
 
@@ -306,14 +452,22 @@ mod tests {
         for wide in ["0.0.0.0/0", "12.0.0.0/7", "2000::/3"] {
             assert!(too_wide(&parse("", wide).unwrap()).is_some(), "{wide}");
         }
-        assert!(too_wide(&parse("", "::/0").unwrap()).is_none(), "--force would not help");
+        assert!(
+            too_wide(&parse("", "::/0").unwrap()).is_none(),
+            "--force would not help"
+        );
     }
 
     #[test]
     fn an_ipv6_address_stands_for_its_network() {
         let named = parse("", "2001:db8::7\n2001:db8::7/128\n192.0.2.7").unwrap();
         let prefixes: Vec<String> = named.iter().map(|named| named.prefix.to_string()).collect();
-        assert_eq!(prefixes, ["2001:db8::/64", "2001:db8::7/128", "192.0.2.7/32"]);
-        assert!(named[0].widened().unwrap().contains("2001:db8::7/128") && named[1].widened().is_none());
+        assert_eq!(
+            prefixes,
+            ["2001:db8::/64", "2001:db8::7/128", "192.0.2.7/32"]
+        );
+        assert!(
+            named[0].widened().unwrap().contains("2001:db8::7/128") && named[1].widened().is_none()
+        );
     }
 }

@@ -56,14 +56,30 @@ pub fn capture(wanted: &Wanted, options: &Options) -> anyhow::Result<ExitCode> {
         return Ok(usage(&error));
     }
     let Sample { one_in, of } = wanted.sample;
-    let request = Request::Capture { one_in, of, for_seconds: length.as_secs_f64() };
+    let request = Request::Capture {
+        one_in,
+        of,
+        for_seconds: length.as_secs_f64(),
+    };
     let client = options.client();
     let (stream, mut parts) = client.capture(&request)?;
     let first = parts.next().ok_or_else(|| client.gone())??;
-    let mut file = if is_standard { Destination::standard() } else { Destination::open(wanted)? };
-    first.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let mut file = if is_standard {
+        Destination::standard()
+    } else {
+        Destination::open(wanted)?
+    };
+    first
+        .notes
+        .iter()
+        .for_each(|note| eprintln!("note: {note}"));
     watch(&client, &stream)?;
-    let outcome = write(&mut file, wanted.most_bytes, &stream, std::iter::once(Ok(first)).chain(parts));
+    let outcome = write(
+        &mut file,
+        wanted.most_bytes,
+        &stream,
+        std::iter::once(Ok(first)).chain(parts),
+    );
     // The agent ends the capture, also if this command failed.
     let _ = stream.shutdown(Shutdown::Both);
     let (end, notes, error) = match outcome {
@@ -87,7 +103,10 @@ pub fn capture(wanted: &Wanted, options: &Options) -> anyhow::Result<ExitCode> {
         (print, false) => print.document(&summary, |summary| println!("{}", text(summary)))?,
     }
     if let Some(error) = error {
-        return Err(error.context(format!("the capture ended early; {} is complete until then", wanted.file.display())));
+        return Err(error.context(format!(
+            "the capture ended early; {} is complete until then",
+            wanted.file.display()
+        )));
     }
     closed.with_context(|| format!("writing {} failed", wanted.file.display()))?;
     Ok(ExitCode::SUCCESS)
@@ -98,18 +117,26 @@ fn refusal(wanted: &Wanted, is_standard: bool, print: Print) -> Option<String> {
     let file = wanted.file.display();
     if is_standard {
         if print == Print::Json {
-            return Some("--json conflicts with --capture -, which writes packets to standard output".to_owned());
+            return Some(
+                "--json conflicts with --capture -, which writes packets to standard output"
+                    .to_owned(),
+            );
         }
         let is_terminal = io::stdout().is_terminal();
-        return is_terminal
-            .then(|| "standard output is a terminal: name a file, or pipe it into agent replay -".to_owned());
+        return is_terminal.then(|| {
+            "standard output is a terminal: name a file, or pipe it into agent replay -".to_owned()
+        });
     }
     if wanted.most_bytes < 4_096 {
         return Some("invalid --max-size: at least 4KiB".to_owned());
     }
     match wanted.file.symlink_metadata() {
-        Ok(_) if !wanted.force => Some(format!("{file} exists: name another file, or replace it with --force")),
-        Ok(metadata) if metadata.is_dir() => Some(format!("{file} is a directory: name a file in it")),
+        Ok(_) if !wanted.force => Some(format!(
+            "{file} exists: name another file, or replace it with --force"
+        )),
+        Ok(metadata) if metadata.is_dir() => {
+            Some(format!("{file} is a directory: name a file in it"))
+        }
         _ => None,
     }
 }
@@ -117,8 +144,10 @@ fn refusal(wanted: &Wanted, is_standard: bool, print: Print) -> Option<String> {
 /// Ends the capture at a signal, or when the terminal or the reader of standard output is closed.
 fn watch(client: &Client, stream: &UnixStream) -> anyhow::Result<()> {
     let stream = stream.try_clone().context("watching for signals")?;
-    let watched =
-        Watched { signals: Some(follower::signals().context("watching for signals")?), agent: client.process() };
+    let watched = Watched {
+        signals: Some(follower::signals().context("watching for signals")?),
+        agent: client.process(),
+    };
     let end = move |reason| {
         // The agent sends the rest, and then closes the connection.
         let _ = stream.shutdown(Shutdown::Write);
@@ -140,11 +169,15 @@ fn write(
     let mut is_full = false;
     for part in parts {
         let part = part?;
-        let blocks = STANDARD.decode(&part.blocks).context("the agent's reply has another format")?;
+        let blocks = STANDARD
+            .decode(&part.blocks)
+            .context("the agent's reply has another format")?;
         file.lost = part.lost;
         if !is_full {
             let room = most_bytes.saturating_sub(file.bytes + LOST_BYTES);
-            is_full = file.write(&blocks, room).with_context(|| format!("writing {} failed", file.name))?;
+            is_full = file
+                .write(&blocks, room)
+                .with_context(|| format!("writing {} failed", file.name))?;
             if is_full {
                 let _ = stream.shutdown(Shutdown::Write);
             }
@@ -178,7 +211,14 @@ impl Destination {
     }
 
     const fn of(name: String, out: Output) -> Self {
-        Self { name, out, bytes: 0, packets: 0, lost: 0, has_interface: false }
+        Self {
+            name,
+            out,
+            bytes: 0,
+            packets: 0,
+            lost: 0,
+            has_interface: false,
+        }
     }
 
     /// Creates the file, for its owner alone. With `--force`, an existing file is replaced, and a device or a named pipe is
@@ -187,15 +227,25 @@ impl Destination {
         let path: &Path = &wanted.file;
         let name = path.display().to_string();
         let creating = || format!("creating {name} failed");
-        let existing = path.symlink_metadata().ok().map(|metadata| metadata.file_type()).filter(|_| wanted.force);
-        let is_stream = existing.is_some_and(|kind| kind.is_char_device() || kind.is_fifo() || kind.is_block_device());
+        let existing = path
+            .symlink_metadata()
+            .ok()
+            .map(|metadata| metadata.file_type())
+            .filter(|_| wanted.force);
+        let is_stream = existing
+            .is_some_and(|kind| kind.is_char_device() || kind.is_fifo() || kind.is_block_device());
         if existing.is_some() && !is_stream {
             std::fs::remove_file(path).with_context(creating)?;
         }
         let mut how = OpenOptions::new();
         how.write(true).mode(0o600);
         // Never another user's file, or through another user's link.
-        let file = if is_stream { how.open(path) } else { how.create_new(true).open(path) }.with_context(creating)?;
+        let file = if is_stream {
+            how.open(path)
+        } else {
+            how.create_new(true).open(path)
+        }
+        .with_context(creating)?;
         Ok(Self::of(name, Output::File(file)))
     }
 
@@ -233,9 +283,15 @@ impl Destination {
     /// Adds the number of lost packets, and writes the file to its disk.
     fn close(&mut self) -> io::Result<()> {
         if self.lost > 0 && self.has_interface {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             let mut block = Vec::new();
-            pcapng::lost(&mut block, u64::try_from(now.as_nanos()).unwrap_or_default(), self.lost);
+            pcapng::lost(
+                &mut block,
+                u64::try_from(now.as_nanos()).unwrap_or_default(),
+                self.lost,
+            );
             self.write(&block, LOST_BYTES)?;
         }
         match &self.out {
@@ -247,11 +303,31 @@ impl Destination {
 }
 
 fn text(summary: &CaptureSummary) -> String {
-    let CaptureSummary { file, packets, bytes, lost, one_in, of, end, notes } = summary;
-    let what = if *of == CaptureOf::Refused { "refused packets" } else { "packets" };
-    let mut text = format!("{} {what} in {}: {file}", number(*packets), human::size(*bytes));
+    let CaptureSummary {
+        file,
+        packets,
+        bytes,
+        lost,
+        one_in,
+        of,
+        end,
+        notes,
+    } = summary;
+    let what = if *of == CaptureOf::Refused {
+        "refused packets"
+    } else {
+        "packets"
+    };
+    let mut text = format!(
+        "{} {what} in {}: {file}",
+        number(*packets),
+        human::size(*bytes)
+    );
     if *one_in > 1 {
-        text.push_str(&format!("\nsample: one in {} sources", number((*one_in).into())));
+        text.push_str(&format!(
+            "\nsample: one in {} sources",
+            number((*one_in).into())
+        ));
     }
     if *end == CaptureEnd::Size {
         text.push_str("\nended by its size: --max-size");
@@ -262,7 +338,9 @@ fn text(summary: &CaptureSummary) -> String {
             number(*lost)
         ));
     }
-    notes.iter().for_each(|note| text.push_str(&format!("\nnote: {note}")));
+    notes
+        .iter()
+        .for_each(|note| text.push_str(&format!("\nnote: {note}")));
     text
 }
 
@@ -273,7 +351,13 @@ mod tests {
     #[test]
     fn a_file_never_exceeds_its_room_and_ends_with_a_whole_block() {
         let mut blocks = Vec::new();
-        pcapng::section(&mut blocks, Sample { one_in: 1, of: CaptureOf::All });
+        pcapng::section(
+            &mut blocks,
+            Sample {
+                one_in: 1,
+                of: CaptureOf::All,
+            },
+        );
         let section = blocks.len() as u64;
         pcapng::interface(&mut blocks, "eth0", false);
         for _ in 0..3 {
@@ -283,16 +367,33 @@ mod tests {
         for room in 0..=whole {
             let directory = tempfile::tempdir().unwrap();
             let file = directory.path().join("a.pcapng");
-            let sample = Sample { one_in: 1, of: CaptureOf::All };
-            let wanted = Wanted { file: file.clone(), sample, most_bytes: room, length: None, force: false };
+            let sample = Sample {
+                one_in: 1,
+                of: CaptureOf::All,
+            };
+            let wanted = Wanted {
+                file: file.clone(),
+                sample,
+                most_bytes: room,
+                length: None,
+                force: false,
+            };
             let mut destination = Destination::open(&wanted).unwrap();
             assert_eq!(destination.write(&blocks, room).unwrap(), room < whole);
             let written = std::fs::read(&file).unwrap();
             assert!(written.len() as u64 <= room && (room < section) == written.is_empty());
-            assert_eq!(pcapng::blocks(&written).map(|(block, _)| block.len()).sum::<usize>(), written.len());
+            assert_eq!(
+                pcapng::blocks(&written)
+                    .map(|(block, _)| block.len())
+                    .sum::<usize>(),
+                written.len()
+            );
             assert_eq!(
                 (destination.bytes, destination.packets),
-                (written.len() as u64, pcapng::blocks(&written).filter(|(_, is)| *is).count() as u64)
+                (
+                    written.len() as u64,
+                    pcapng::blocks(&written).filter(|(_, is)| *is).count() as u64
+                )
             );
             assert!(Destination::open(&wanted).is_err(), "it exists");
         }
@@ -312,9 +413,15 @@ mod tests {
         };
         let text = text(&summary);
         assert!(
-            text.starts_with("1,234 refused packets in 256 KiB: /tmp/x.pcapng\nsample: one in 100 sources\n"),
+            text.starts_with(
+                "1,234 refused packets in 256 KiB: /tmp/x.pcapng\nsample: one in 100 sources\n"
+            ),
             "{text}"
         );
-        assert!(text.contains("ended by its size") && text.contains("12 packets of the sample were lost"), "{text}");
+        assert!(
+            text.contains("ended by its size")
+                && text.contains("12 packets of the sample were lost"),
+            "{text}"
+        );
     }
 }

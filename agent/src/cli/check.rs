@@ -71,10 +71,20 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     let databases = Databases::read(&loaded.config, &Databases::default(), class_lists);
     let problems = databases.problems();
     if !problems.is_empty() {
-        let messages: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect();
-        let errors: Vec<_> = messages.iter().map(|message| serde_json::json!({ "message": message })).collect();
+        let messages: Vec<String> = problems
+            .iter()
+            .map(|problem| format!("{}: {problem}", file.display()))
+            .collect();
+        let errors: Vec<_> = messages
+            .iter()
+            .map(|message| serde_json::json!({ "message": message }))
+            .collect();
         let document = serde_json::json!({ "valid": false, "errors": errors });
-        print.document(&document, |_| messages.iter().for_each(|message| eprintln!("error: {message}")))?;
+        print.document(&document, |_| {
+            messages
+                .iter()
+                .for_each(|message| eprintln!("error: {message}"))
+        })?;
         return Ok(ExitCode::from(USAGE));
     }
     let (effective, overlaps) = databases.applied(&loaded.config);
@@ -82,27 +92,43 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         Ok(plan) => plan,
         Err(error) => {
             let message = format!("{}: {error}", file.display());
-            let document = serde_json::json!({ "valid": false, "errors": [{ "message": message }] });
+            let document =
+                serde_json::json!({ "valid": false, "errors": [{ "message": message }] });
             print.document(&document, |_| eprintln!("error: {message}"))?;
             return Ok(ExitCode::from(USAGE));
         }
     };
     let memory = holds_packets(&loaded.config).then(|| {
-        let running: Option<Status> = Client::new(&loaded.config.agent.control).ask(&Request::Status).ok();
-        MemoryCheck::of(&effective, &plan, running.and_then(|status| status.memory).as_ref())
+        let running: Option<Status> = Client::new(&loaded.config.agent.control)
+            .ask(&Request::Status)
+            .ok();
+        MemoryCheck::of(
+            &effective,
+            &plan,
+            running.and_then(|status| status.memory).as_ref(),
+        )
     });
-    let refused = memory.as_ref().and_then(|memory| Some((memory.refused.clone()?, memory.of_running_agent)));
+    let refused = memory
+        .as_ref()
+        .and_then(|memory| Some((memory.refused.clone()?, memory.of_running_agent)));
     // If the devices cannot be listed, there are none here; `lacking` reports the error.
     let links = HostLinks::read(&loaded.config).unwrap_or_default();
     let gaps = links.gaps(&loaded.config.limits);
-    let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
+    let mut warnings: Vec<String> = loaded
+        .warnings
+        .iter()
+        .map(ToString::to_string)
+        .chain(gaps)
+        .collect();
     warnings.extend(crowdsec_warnings(&loaded.config, file));
     warnings.extend(databases.notes());
     warnings.extend(list_notes);
     warnings.extend(overlaps);
     let mut lacking = doctor::lacking(&loaded.config);
     match refused {
-        Some((why, true)) => warnings.push(format!("a reload that requires another table is refused: {why}")),
+        Some((why, true)) => warnings.push(format!(
+            "a reload that requires another table is refused: {why}"
+        )),
         Some((why, false)) => lacking.push(why),
         None => {}
     }
@@ -113,7 +139,12 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         protected: protect::of(&loaded.config, &BTreeSet::new()),
         interfaces: links.placements,
         limits: LimitDefinition::of_config(&loaded.config),
-        groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
+        groups: loaded
+            .config
+            .groups
+            .iter()
+            .map(GroupDefinition::from)
+            .collect(),
         memory: request_memory(&loaded.config),
         packet_memory: memory,
         notes: plan
@@ -129,21 +160,36 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
 
 /// Secrets of `[crowdsec]` that others than root can read, or that are missing.
 fn crowdsec_warnings(config: &Config, file: &Path) -> Vec<String> {
-    let Some(crowdsec) = &config.crowdsec else { return Vec::new() };
-    let password = crowdsec.machine.as_ref().map(|machine| ("password", &machine.password));
+    let Some(crowdsec) = &config.crowdsec else {
+        return Vec::new();
+    };
+    let password = crowdsec
+        .machine
+        .as_ref()
+        .map(|machine| ("password", &machine.password));
     let secrets = std::iter::once(("api_key", &crowdsec.api_key)).chain(password);
     let warning = |(key, secret): (&str, &Secret)| {
         let (path, help) = match secret {
-            Secret::Text(_) => (file, format!("chmod 600 {}, or write {key}_file instead", file.display())),
-            Secret::File(path) => (path.as_path(), format!("chown root {0} && chmod 600 {0}", path.display())),
+            Secret::Text(_) => (
+                file,
+                format!("chmod 600 {}, or write {key}_file instead", file.display()),
+            ),
+            Secret::File(path) => (
+                path.as_path(),
+                format!("chown root {0} && chmod 600 {0}", path.display()),
+            ),
         };
         let shown = path.display();
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
-            Err(error) => return Some(format!("[crowdsec] {key}: reading {shown} failed: {error}")),
+            Err(error) => {
+                return Some(format!("[crowdsec] {key}: reading {shown} failed: {error}"));
+            }
         };
         let is_private = metadata.mode() & 0o077 == 0;
-        (!is_private).then(|| format!("[crowdsec] {key} in {shown} can be read by others than its owner: {help}"))
+        (!is_private).then(|| {
+            format!("[crowdsec] {key} in {shown} can be read by others than its owner: {help}")
+        })
     };
     secrets.filter_map(warning).collect()
 }
@@ -151,12 +197,18 @@ fn crowdsec_warnings(config: &Config, file: &Path) -> Vec<String> {
 /// The memory of limits on requests; all limits of a valid config have one.
 fn request_memory(config: &Config) -> Vec<RequestMemory> {
     let memory = decide::memory(config).unwrap_or_default();
-    let rows = memory.into_iter().map(|LimitMemory { limit, keys, bytes }| RequestMemory { limit, keys, bytes });
+    let rows = memory
+        .into_iter()
+        .map(|LimitMemory { limit, keys, bytes }| RequestMemory { limit, keys, bytes });
     rows.collect()
 }
 
 fn show(file: &Path, config: &Config, checked: &Checked) {
-    println!("{} is valid; limits in mode {}:", file.display(), config.agent.mode);
+    println!(
+        "{} is valid; limits in mode {}:",
+        file.display(),
+        config.agent.mode
+    );
     if checked.limits.is_empty() {
         println!("no limit on packets");
     } else {
@@ -164,28 +216,55 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
     }
     if !checked.memory.is_empty() {
         let of_limit = |memory: &RequestMemory| {
-            format!("{} {} for {} keys", memory.limit, human::size(memory.bytes), table::number(memory.keys as u64))
+            format!(
+                "{} {} for {} keys",
+                memory.limit,
+                human::size(memory.bytes),
+                table::number(memory.keys as u64)
+            )
         };
         let all = checked.memory.iter().map(|memory| memory.bytes).sum();
         let each: Vec<String> = checked.memory.iter().map(of_limit).collect();
-        println!("memory of limits on requests: at most {} ({})", human::size(all), each.join(", "));
+        println!(
+            "memory of limits on requests: at most {} ({})",
+            human::size(all),
+            each.join(", ")
+        );
     }
-    for covered in checked.interfaces.iter().filter(|placement| !placement.enforces()) {
+    for covered in checked
+        .interfaces
+        .iter()
+        .filter(|placement| !placement.enforces())
+    {
         let (name, by) = (&covered.interface, covered.enforced_by.join(", "));
-        println!("interface {name}: enforced by {by}: {}", covered.reason.as_deref().unwrap_or_default());
+        println!(
+            "interface {name}: enforced by {by}: {}",
+            covered.reason.as_deref().unwrap_or_default()
+        );
     }
     if !checked.groups.is_empty() {
-        let rows =
-            checked.groups.iter().map(|group| [group.name.clone(), group.matches.join("\n"), group.limits.join("\n")]);
+        let rows = checked.groups.iter().map(|group| {
+            [
+                group.name.clone(),
+                group.matches.join("\n"),
+                group.limits.join("\n"),
+            ]
+        });
         println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
     }
-    protect::exempt(&config.agent.never_limit, &checked.protected).iter().for_each(|line| println!("{line}"));
+    protect::exempt(&config.agent.never_limit, &checked.protected)
+        .iter()
+        .for_each(|line| println!("{line}"));
     for notify in &config.notify {
         println!("notify {}: {}", notify.name, notify.summary());
     }
     if let Some(cluster) = &config.cluster {
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
-        let shared = checked.limits.iter().filter(|limit| limit.cluster).map(|limit| limit.name.as_str());
+        let shared = checked
+            .limits
+            .iter()
+            .filter(|limit| limit.cluster)
+            .map(|limit| limit.name.as_str());
         let shared = shared.chain(cluster.share_bans.then_some("bans by operators and limits"));
         println!(
             "\nshared with other hosts as {} through {}, synchronized every {} ms; {} when the store is down: {}",
@@ -221,6 +300,10 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
 impl From<&Group> for GroupDefinition {
     fn from(group: &Group) -> Self {
         let matches = group.matchers.iter().map(ToString::to_string).collect();
-        Self { name: group.name.clone(), matches, limits: group.limit_texts() }
+        Self {
+            name: group.name.clone(),
+            matches,
+            limits: group.limit_texts(),
+        }
     }
 }

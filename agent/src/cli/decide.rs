@@ -25,14 +25,23 @@ pub fn decide(decide: &Decide, options: &Options) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error.into()),
     };
     Print::from(options.json).document(&answer, |answer| println!("{}", text(answer)))?;
-    Ok(if decide.exit_status && !answer.allowed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if decide.exit_status && !answer.allowed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn text(answer: &Answer) -> String {
-    let retry_after = answer.retry_after_seconds.map_or_else(|| "never".to_owned(), table::seconds);
+    let retry_after = answer
+        .retry_after_seconds
+        .map_or_else(|| "never".to_owned(), table::seconds);
     table::pairs([
         ("limit", answer.limit.clone()),
-        ("allowed", if answer.allowed { "yes" } else { "no" }.to_owned()),
+        (
+            "allowed",
+            if answer.allowed { "yes" } else { "no" }.to_owned(),
+        ),
         ("remaining", table::number(answer.remaining)),
         ("retry after", retry_after),
         ("reset after", table::seconds(answer.reset_after_seconds)),
@@ -41,7 +50,10 @@ fn text(answer: &Answer) -> String {
 
 fn question(options: &Decide) -> Result<Question, String> {
     let (request, parameters) = match options.request.split_first() {
-        Some((name, parameters)) => (Some(name.clone()), pairs(parameters, "--request publish messages=3")?),
+        Some((name, parameters)) => (
+            Some(name.clone()),
+            pairs(parameters, "--request publish messages=3")?,
+        ),
         None => (None, BTreeMap::new()),
     };
     Ok(Question {
@@ -61,7 +73,8 @@ fn pairs<T: FromStr>(words: &[String], example: &str) -> Result<BTreeMap<String,
     for word in words {
         let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());
         let pair = pair.and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
-        let (name, value) = pair.ok_or_else(|| format!("invalid argument {word:?}: write {example}"))?;
+        let (name, value) =
+            pair.ok_or_else(|| format!("invalid argument {word:?}: write {example}"))?;
         if pairs.insert(name, value).is_some() {
             return Err(format!("duplicate argument {word:?}: leave out one"));
         }
@@ -77,7 +90,9 @@ mod tests {
 
     fn parse(line: &str) -> Result<Question, String> {
         let cli = Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
-        let Some(Command::Decide(options)) = cli.command else { return Err("no decide".to_owned()) };
+        let Some(Command::Decide(options)) = cli.command else {
+            return Err("no decide".to_owned());
+        };
         question(&options)
     }
 
@@ -91,15 +106,36 @@ mod tests {
             question.key,
             BTreeMap::from([("user", "alice"), ("team", "a=b")].map(|(k, v)| (k.into(), v.into())))
         );
-        assert_eq!((question.request.as_deref(), question.cost, question.peek), (Some("publish"), None, true));
-        assert_eq!(question.parameters, BTreeMap::from([("messages".into(), 3.0), ("topics".into(), 0.5)]));
-        assert_eq!(parse("agent decide --limit a --cost 30").unwrap().cost, Some(30));
+        assert_eq!(
+            (question.request.as_deref(), question.cost, question.peek),
+            (Some("publish"), None, true)
+        );
+        assert_eq!(
+            question.parameters,
+            BTreeMap::from([("messages".into(), 3.0), ("topics".into(), 0.5)])
+        );
+        assert_eq!(
+            parse("agent decide --limit a --cost 30").unwrap().cost,
+            Some(30)
+        );
         for (line, reason) in [
             ("agent decide", "--limit"),
-            ("agent decide --limit a --key user", "write --key user=alice"),
-            ("agent decide --limit a --key user=a --key user=b", "duplicate argument"),
-            ("agent decide --limit a --request publish messages=x", "messages=3"),
-            ("agent decide --limit a --request publish --cost 3", "cannot be used with"),
+            (
+                "agent decide --limit a --key user",
+                "write --key user=alice",
+            ),
+            (
+                "agent decide --limit a --key user=a --key user=b",
+                "duplicate argument",
+            ),
+            (
+                "agent decide --limit a --request publish messages=x",
+                "messages=3",
+            ),
+            (
+                "agent decide --limit a --request publish --cost 3",
+                "cannot be used with",
+            ),
             ("agent decide --limit a --cost -3", "-3"),
         ] {
             let error = parse(line).unwrap_err();

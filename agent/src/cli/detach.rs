@@ -19,14 +19,20 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
             Ok(loaded) => loaded.config.agent,
             // Detaching must work even if the file is invalid.
             Err(error @ ConfigError::Invalid(_)) => {
-                eprintln!("{error}\nwarning: the config is invalid: only its [agent] paths are used");
+                eprintln!(
+                    "{error}\nwarning: the config is invalid: only its [agent] paths are used"
+                );
                 config::paths(&config::read_text(file)?)
             }
             Err(error) => return Ok(invalid(&error)),
         },
     };
     // A running agent would report limits that no longer exist, and attach its programs again.
-    let pins = agent.pins.exists().then(|| PinDirectory::open(&agent.pins)).transpose()?;
+    let pins = agent
+        .pins
+        .exists()
+        .then(|| PinDirectory::open(&agent.pins))
+        .transpose()?;
     let lock = pins.as_ref().map(PinDirectory::lock).transpose();
     if matches!(lock, Err(LoadError::InUse { .. })) || Client::new(&agent.control).is_answered() {
         eprintln!(
@@ -36,7 +42,9 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let _lock = lock?;
-    if let Some(value) = syn_cookies::restore(&StateDirectory::at(&agent.state_dir)).context("restoring a setting")? {
+    if let Some(value) = syn_cookies::restore(&StateDirectory::at(&agent.state_dir))
+        .context("restoring a setting")?
+    {
         println!("{} is {value} again", syn_cookies::SETTING);
     }
     let (had_groups, problems) = cgroup::detach(&agent);
@@ -44,7 +52,9 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         return Err(problem).context("ending the process groups");
     }
     if had_groups {
-        println!("ended the process groups; their processes are back in the cgroups that they came from");
+        println!(
+            "ended the process groups; their processes are back in the cgroups that they came from"
+        );
     }
     let Some(pins) = pins else {
         if !had_groups {

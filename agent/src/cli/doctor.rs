@@ -22,7 +22,11 @@ pub fn doctor(file: Option<&Path>, print: Print) -> anyhow::Result<ExitCode> {
     };
     let report = doctor::examine(&config);
     print.document(&report, |report| show(file, report))?;
-    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn show(file: Option<&Path>, report: &Report) {
@@ -31,7 +35,10 @@ fn show(file: Option<&Path>, report: &Report) {
         println!("\n{}: {}", interface.name, described(&interface.facts));
         interface.checks.iter().for_each(tell);
     }
-    let what = file.map_or_else(|| "the built-in limits".to_owned(), |file| file.display().to_string());
+    let what = file.map_or_else(
+        || "the built-in limits".to_owned(),
+        |file| file.display().to_string(),
+    );
     if report.ok {
         println!("\nthis host has everything that {what} requires");
     } else {
@@ -54,13 +61,25 @@ fn tell(check: &Check) {
 
 fn described(facts: &DeviceFacts) -> String {
     let mut parts = Vec::new();
-    parts.push(facts.driver.as_ref().map_or_else(|| "driver unknown".to_owned(), |driver| format!("driver {driver}")));
+    parts.push(facts.driver.as_ref().map_or_else(
+        || "driver unknown".to_owned(),
+        |driver| format!("driver {driver}"),
+    ));
     parts.extend(facts.mtu.map(|mtu| format!("MTU {mtu}")));
     parts.extend(facts.queues.map(|(receiving, sending)| {
-        let most = facts.most_queues.map(|(receiving, sending)| format!(" of {receiving}/{sending}"));
-        format!("{}/{} queues in/out{}", table::number(receiving.into()), sending, most.unwrap_or_default())
+        let most = facts
+            .most_queues
+            .map(|(receiving, sending)| format!(" of {receiving}/{sending}"));
+        format!(
+            "{}/{} queues in/out{}",
+            table::number(receiving.into()),
+            sending,
+            most.unwrap_or_default()
+        )
     }));
-    let switch = |name: &str, is_on: Option<bool>| Some(format!("{name} {}", if is_on? { "on" } else { "off" }));
+    let switch = |name: &str, is_on: Option<bool>| {
+        Some(format!("{name} {}", if is_on? { "on" } else { "off" }))
+    };
     parts.extend(switch("LRO", facts.lro));
     parts.extend(switch("GRO-HW", facts.gro_hardware));
     if !facts.queueing.is_empty() {

@@ -45,13 +45,25 @@ pub struct Wanted {
 impl Wanted {
     /// `now` in seconds since 1970.
     fn has(&self, event: &Event, now: f64) -> bool {
-        self.source.as_deref().is_none_or(|source| event.is_about(source))
-            && self.limit.as_ref().is_none_or(|limit| event.limit.as_ref() == Some(limit))
-            && self.since.is_none_or(|since| event.time >= now - since.as_secs_f64())
+        self.source
+            .as_deref()
+            .is_none_or(|source| event.is_about(source))
+            && self
+                .limit
+                .as_ref()
+                .is_none_or(|limit| event.limit.as_ref() == Some(limit))
+            && self
+                .since
+                .is_none_or(|since| event.time >= now - since.as_secs_f64())
     }
 }
 
-pub fn events(follow: Follow, last: Option<usize>, wanted: &Wanted, options: &Options) -> anyhow::Result<ExitCode> {
+pub fn events(
+    follow: Follow,
+    last: Option<usize>,
+    wanted: &Wanted,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
     let now = seconds_since_1970();
     let client = options.client();
     let print = Print::from(options.json);
@@ -64,17 +76,25 @@ pub fn events(follow: Follow, last: Option<usize>, wanted: &Wanted, options: &Op
                 println!("No events.");
             }
             let skipped = events.len().saturating_sub(last.unwrap_or(usize::MAX));
-            events[skipped..].iter().try_for_each(|event| print.line(&mut out, event, line)).and_then(|()| out.flush())
+            events[skipped..]
+                .iter()
+                .try_for_each(|event| print.line(&mut out, event, line))
+                .and_then(|()| out.flush())
         }
         Follow::Yes => {
             end_with_the_reader()?;
             let first = last.unwrap_or(FIRST);
-            let is_some = wanted.source.is_some() || wanted.limit.is_some() || wanted.since.is_some();
+            let is_some =
+                wanted.source.is_some() || wanted.limit.is_some() || wanted.since.is_some();
             // With a filter, all remembered events are read and the last matching ones are printed.
             let mut skip = 0;
             if is_some {
                 let remembered: Vec<Event> = client.ask(&Request::Events)?;
-                skip = remembered.iter().filter(|event| wanted.has(event, now)).count().saturating_sub(first);
+                skip = remembered
+                    .iter()
+                    .filter(|event| wanted.has(event, now))
+                    .count()
+                    .saturating_sub(first);
             }
             client.follow(if is_some { REMEMBERED } else { first }, |event| {
                 if !wanted.has(&event, now) {
@@ -85,7 +105,10 @@ pub fn events(follow: Follow, last: Option<usize>, wanted: &Wanted, options: &Op
                     return ControlFlow::Continue(());
                 }
                 // Flushed one by one, since a person may be watching.
-                match print.line(&mut out, &event, line).and_then(|()| out.flush()) {
+                match print
+                    .line(&mut out, &event, line)
+                    .and_then(|()| out.flush())
+                {
                     Ok(()) => ControlFlow::Continue(()),
                     Err(error) => ControlFlow::Break(Err(error)),
                 }
@@ -105,7 +128,11 @@ pub(super) fn end_with_the_reader() -> anyhow::Result<()> {
 fn line(event: &Event) -> String {
     let time = UNIX_EPOCH + Duration::try_from_secs_f64(event.time).unwrap_or_default();
     let time = humantime::format_rfc3339_millis(time);
-    let whom = event.source.as_deref().or(event.group.as_deref()).unwrap_or("-");
+    let whom = event
+        .source
+        .as_deref()
+        .or(event.group.as_deref())
+        .unwrap_or("-");
     let whom = with_sources(whom, event.sources);
     let limit = event.limit.as_deref().unwrap_or("-");
     let mut text = format!(
@@ -116,8 +143,14 @@ fn line(event: &Event) -> String {
     );
     let port = event.port.map(|port| format!("port {port}"));
     // Most limits are on ingress, so only the other directions are printed.
-    let direction = event.direction.as_ref().filter(|direction| *direction == "egress");
-    append(&mut text, event.protocol.iter().chain(&port).chain(direction));
+    let direction = event
+        .direction
+        .as_ref()
+        .filter(|direction| *direction == "egress");
+    append(
+        &mut text,
+        event.protocol.iter().chain(&port).chain(direction),
+    );
     human::printable(&text)
 }
 
@@ -135,7 +168,11 @@ mod tests {
             protocol: Some("udp".to_owned()),
             port: Some(53),
             direction: Some("ingress".to_owned()),
-            ..Event::now(EventKind::WouldThrottle, 1_024, "more than 5/s packets, burst 5".to_owned())
+            ..Event::now(
+                EventKind::WouldThrottle,
+                1_024,
+                "more than 5/s packets, burst 5".to_owned(),
+            )
         };
         assert_eq!(
             line(&event),

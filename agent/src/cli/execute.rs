@@ -7,8 +7,8 @@ use api::request::Request;
 use super::exit::usage;
 use super::top::Rows;
 use super::{
-    ask, ban, capture, check, decide, detach, doctor, events, groups, import, package, record, reload, replay, run,
-    suggest, top, trace,
+    ask, ban, capture, check, decide, detach, doctor, events, groups, import, package, record,
+    reload, replay, run, suggest, top, trace,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, Options, TopBy};
 use crate::pcapng::Sample;
@@ -20,13 +20,19 @@ use crate::pcapng::Sample;
 /// When the command failed while running. Wrong usage and invalid configs are printed here, with exit status 2.
 pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let (options, command) = (&cli.options, cli.command);
-    let Some(command) = command else { return without_a_verb(options) };
+    let Some(command) = command else {
+        return without_a_verb(options);
+    };
     if !matches!(command, Command::Run(_)) {
         end_with_the_reader();
     }
     let config = match &command {
-        Command::Run(file) | Command::Doctor(file) | Command::Detach(file) => options.config_file(file),
-        Command::Check(file) | Command::Try { config: file, .. } => options.required_config(file).map(Some),
+        Command::Run(file) | Command::Doctor(file) | Command::Detach(file) => {
+            options.config_file(file)
+        }
+        Command::Check(file) | Command::Try { config: file, .. } => {
+            options.required_config(file).map(Some)
+        }
         Command::Replay(_) => options.required_config(&ConfigFile::default()).map(Some),
         _ => Ok(None),
     };
@@ -39,45 +45,109 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(_) => run::run(named, options),
         Command::Check(_) => check::check(&config, options.json.into()),
         Command::Status => ask::status(options),
-        Command::Limits { reset_counters: false } => ask::limits(options),
-        Command::Limits { reset_counters: true } => ask::reset_counters(options),
-        Command::Top { once, count, sort, by, share } => {
+        Command::Limits {
+            reset_counters: false,
+        } => ask::limits(options),
+        Command::Limits {
+            reset_counters: true,
+        } => ask::reset_counters(options),
+        Command::Top {
+            once,
+            count,
+            sort,
+            by,
+            share,
+        } => {
             let rows = match by {
                 TopBy::Source => Rows::Sources(sort),
                 TopBy::Prefix => Rows::Prefixes(sort, share),
             };
             top::top(once.into(), count, rows, options)
         }
-        Command::Events { follow, last, source, limit, since } => {
-            events::events(follow.into(), last, &events::Wanted { source, limit, since }, options)
-        }
+        Command::Events {
+            follow,
+            last,
+            source,
+            limit,
+            since,
+        } => events::events(
+            follow.into(),
+            last,
+            &events::Wanted {
+                source,
+                limit,
+                since,
+            },
+            options,
+        ),
         Command::Show { source } => ask::show(source, options),
         Command::Trace { source } => trace::trace(source, options),
         Command::Reset { source, limit } => ask::reset(source, limit, options),
-        Command::Ban { cidrs, file, duration, reason, force } => {
-            ban::ban(&cidrs, file.as_deref(), &ban::Terms { duration, reason, force: force.into() }, options)
-        }
+        Command::Ban {
+            cidrs,
+            file,
+            duration,
+            reason,
+            force,
+        } => ban::ban(
+            &cidrs,
+            file.as_deref(),
+            &ban::Terms {
+                duration,
+                reason,
+                force: force.into(),
+            },
+            options,
+        ),
         Command::Unban { all: true, .. } => ban::unban_all(options),
         Command::Unban { cidrs, file, .. } => ban::unban(&cidrs, file.as_deref(), options),
         Command::Bans => ban::bans(options),
         Command::Decide(question) => decide::decide(&question, options),
         Command::Groups { emergency: None } => groups::groups(options),
-        Command::Groups { emergency: Some(command) } => groups::emergency(&command, options),
-        Command::Usage { group, from, to, csv } => {
-            groups::usage(&Request::Usage { group, from, to }, csv.into(), options)
-        }
+        Command::Groups {
+            emergency: Some(command),
+        } => groups::emergency(&command, options),
+        Command::Usage {
+            group,
+            from,
+            to,
+            csv,
+        } => groups::usage(&Request::Usage { group, from, to }, csv.into(), options),
         Command::Reload { diff: true } => reload::compare(options),
         Command::Reload { diff: false } => reload::reload(options),
         Command::Try { duration, .. } => reload::try_config(&config, duration, options),
         Command::Confirm => reload::confirm(options),
         Command::Revert => reload::revert(options),
-        Command::Record { capture: Some(file), duration: length, sample: one_in, of, max_size, force, .. } => {
-            let sample = Sample { one_in, of: of.into() };
-            capture::capture(&capture::Wanted { file, sample, most_bytes: max_size, length, force }, options)
+        Command::Record {
+            capture: Some(file),
+            duration: length,
+            sample: one_in,
+            of,
+            max_size,
+            force,
+            ..
+        } => {
+            let sample = Sample {
+                one_in,
+                of: of.into(),
+            };
+            capture::capture(
+                &capture::Wanted {
+                    file,
+                    sample,
+                    most_bytes: max_size,
+                    length,
+                    force,
+                },
+                options,
+            )
         }
-        Command::Record { duration, stop, status, .. } => {
-            record::record(duration, record::Wanted::of(stop, status), options)
-        }
+        Command::Record {
+            duration,
+            stop,
+            status,
+            ..
+        } => record::record(duration, record::Wanted::of(stop, status), options),
         Command::Replay(question) => replay::replay(&config, &question, options.json.into()),
         Command::Suggest(question) => suggest::suggest(&question, options),
         Command::Import(question) => import::import(&question, options.json.into()),
@@ -93,7 +163,9 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
 fn without_a_verb(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.config {
         Some(config) => run::run(Some(config), options),
-        None => Ok(usage(&"missing command: agent --help lists them; agent --config FILE runs the agent")),
+        None => Ok(usage(
+            &"missing command: agent --help lists them; agent --config FILE runs the agent",
+        )),
     }
 }
 

@@ -14,7 +14,9 @@ use super::table::{self, number};
 use crate::cli::arguments::{GroupCommand, Options};
 
 pub fn groups(options: &Options) -> anyhow::Result<ExitCode> {
-    ask(options, &Request::Groups, |groups: &Vec<GroupStatus>| text(groups, table::width()))
+    ask(options, &Request::Groups, |groups: &Vec<GroupStatus>| {
+        text(groups, table::width())
+    })
 }
 
 /// The groups as text, for a terminal with this many columns.
@@ -22,59 +24,138 @@ fn text(groups: &[GroupStatus], room: Option<usize>) -> String {
     if groups.is_empty() {
         return "No groups.".to_owned();
     }
-    let usage = ["GROUP", "PROCESSES", "CPU TIME", "THROTTLED", "MEMORY", "KILLED"];
-    let mut parts = vec![table::fitted(usage, 1, groups.iter().map(usage_row).collect(), room)];
+    let usage = [
+        "GROUP",
+        "PROCESSES",
+        "CPU TIME",
+        "THROTTLED",
+        "MEMORY",
+        "KILLED",
+    ];
+    let mut parts = vec![table::fitted(
+        usage,
+        1,
+        groups.iter().map(usage_row).collect(),
+        room,
+    )];
     let mut limits = vec![("GROUP", "LIMITS".to_owned())];
-    limits.extend(groups.iter().map(|group| (group.name.as_str(), limits_of(group))));
+    limits.extend(
+        groups
+            .iter()
+            .map(|group| (group.name.as_str(), limits_of(group))),
+    );
     parts.push(defined(&limits, room));
-    let network: Vec<_> = groups.iter().filter(|group| has_network(group)).map(network_row).collect();
+    let network: Vec<_> = groups
+        .iter()
+        .filter(|group| has_network(group))
+        .map(network_row)
+        .collect();
     if !network.is_empty() {
-        parts.push(table::fitted(["GROUP", "SENT", "REFUSED", "RECEIVED", "REFUSED"], 1, network, room));
+        parts.push(table::fitted(
+            ["GROUP", "SENT", "REFUSED", "RECEIVED", "REFUSED"],
+            1,
+            network,
+            room,
+        ));
     }
     let pressure: Vec<_> = groups.iter().filter_map(pressure_row).collect();
     if !pressure.is_empty() {
-        parts.push(table::fitted(["GROUP", "WAITED FOR CPU", "FOR MEMORY", "FOR DISK"], 1, pressure, room));
+        parts.push(table::fitted(
+            ["GROUP", "WAITED FOR CPU", "FOR MEMORY", "FOR DISK"],
+            1,
+            pressure,
+            room,
+        ));
     }
     let members: Vec<(&str, String)> = groups.iter().flat_map(members).collect();
     if !members.is_empty() {
         let heading = ("GROUP", "ENFORCED ON".to_owned());
-        parts.push(defined(&std::iter::once(heading).chain(members).collect::<Vec<_>>(), room));
+        parts.push(defined(
+            &std::iter::once(heading).chain(members).collect::<Vec<_>>(),
+            room,
+        ));
     }
     let notes: Vec<(&str, String)> = groups.iter().flat_map(notes).collect();
     if !notes.is_empty() {
         let heading = ("GROUP", "NOTES".to_owned());
-        parts.push(defined(&std::iter::once(heading).chain(notes).collect::<Vec<_>>(), room));
+        parts.push(defined(
+            &std::iter::once(heading).chain(notes).collect::<Vec<_>>(),
+            room,
+        ));
     }
     human::printable(&parts.join("\n\n"))
 }
 
 fn defined(rows: &[(&str, String)], room: Option<usize>) -> String {
-    table::defined(rows.iter().map(|(name, text)| (*name, text.as_str())).collect(), room)
+    table::defined(
+        rows.iter()
+            .map(|(name, text)| (*name, text.as_str()))
+            .collect(),
+        room,
+    )
 }
 
 fn limits_of(group: &GroupStatus) -> String {
-    let cpu = group.cpu.max_percent.map(|percent| format!("cpu {percent:.0}% at this moment"));
+    let cpu = group
+        .cpu
+        .max_percent
+        .map(|percent| format!("cpu {percent:.0}% at this moment"));
     // An elastic group's present share differs from the config.
-    let cpu = cpu.filter(|_| group.limits.iter().any(|limit| limit.contains("more while")));
+    let cpu = cpu.filter(|_| {
+        group
+            .limits
+            .iter()
+            .any(|limit| limit.contains("more while"))
+    });
     let limits: Vec<String> = group.limits.iter().cloned().chain(cpu).collect();
-    if limits.is_empty() { "none: its processes are only counted".to_owned() } else { limits.join(", ") }
+    if limits.is_empty() {
+        "none: its processes are only counted".to_owned()
+    } else {
+        limits.join(", ")
+    }
 }
 
 fn processes(count: u64) -> String {
-    if count == 1 { "1 process".to_owned() } else { format!("{} processes", number(count)) }
+    if count == 1 {
+        "1 process".to_owned()
+    } else {
+        format!("{} processes", number(count))
+    }
 }
 
 /// How each process, unit and container of a group is enforced, and why some are not.
 fn members(group: &GroupStatus) -> Vec<(&str, String)> {
     let enforced = group.members.iter().map(|member| {
-        let part = if member.problems.is_empty() { "" } else { " (in part)" };
-        format!("{} {}, {}: {}{part}", member.kind, member.name, processes(member.processes), member.how)
+        let part = if member.problems.is_empty() {
+            ""
+        } else {
+            " (in part)"
+        };
+        format!(
+            "{} {}, {}: {}{part}",
+            member.kind,
+            member.name,
+            processes(member.processes),
+            member.how
+        )
     });
     let not = group.not_enforced.iter().map(|one| {
-        let place = if one.cgroup.is_empty() { String::new() } else { format!(" in {}", one.cgroup) };
-        format!("not enforced: {}{place}, {}: {}", one.name, processes(one.pids.len() as u64), one.reason)
+        let place = if one.cgroup.is_empty() {
+            String::new()
+        } else {
+            format!(" in {}", one.cgroup)
+        };
+        format!(
+            "not enforced: {}{place}, {}: {}",
+            one.name,
+            processes(one.pids.len() as u64),
+            one.reason
+        )
     });
-    enforced.chain(not).map(|text| (group.name.as_str(), text)).collect()
+    enforced
+        .chain(not)
+        .map(|text| (group.name.as_str(), text))
+        .collect()
 }
 
 fn notes(group: &GroupStatus) -> Vec<(&str, String)> {
@@ -86,18 +167,29 @@ fn notes(group: &GroupStatus) -> Vec<(&str, String)> {
             "refused {connects} connections above connects, {destinations} to destinations above destinations{last}"
         )
     });
-    refused.into_iter().chain(group.notes.iter().cloned()).map(|text| (group.name.as_str(), text)).collect()
+    refused
+        .into_iter()
+        .chain(group.notes.iter().cloned())
+        .map(|text| (group.name.as_str(), text))
+        .collect()
 }
 
 fn usage_row(group: &GroupStatus) -> [String; 6] {
     let memory = &group.memory;
     let used = human::size(memory.current_bytes);
     [
-        if group.frozen { format!("{} (frozen)", group.name) } else { group.name.clone() },
+        if group.frozen {
+            format!("{} (frozen)", group.name)
+        } else {
+            group.name.clone()
+        },
         number(group.pids.len() as u64),
         table::seconds(group.cpu.usage_seconds),
         table::seconds(group.cpu.throttled_seconds),
-        memory.max_bytes.map_or_else(|| used.clone(), |max| format!("{used} of {}", human::size(max))),
+        memory.max_bytes.map_or_else(
+            || used.clone(),
+            |max| format!("{used} of {}", human::size(max)),
+        ),
         number(memory.oom_kills),
     ]
 }
@@ -124,8 +216,16 @@ fn network_row(group: &GroupStatus) -> [String; 5] {
 /// `None` where the kernel does not report pressure.
 fn pressure_row(group: &GroupStatus) -> Option<[String; 4]> {
     let PressureStatus { cpu, memory, io } = group.pressure;
-    let percent = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0} %"));
-    (cpu.or(memory).or(io).is_some()).then(|| [group.name.clone(), percent(cpu), percent(memory), percent(io)])
+    let percent =
+        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0} %"));
+    (cpu.or(memory).or(io).is_some()).then(|| {
+        [
+            group.name.clone(),
+            percent(cpu),
+            percent(memory),
+            percent(io),
+        ]
+    })
 }
 
 /// The format of rows without `--json`.
@@ -145,8 +245,22 @@ pub fn usage(request: &Request, rows: Rows, options: &Options) -> anyhow::Result
     ask(options, request, |usage: &Vec<UsageRow>| match rows {
         Rows::Csv => csv(usage),
         Rows::Table => {
-            let heading = ["DAY", "GROUP", "CPU", "MEMORY (GiB HOURS)", "READ", "WRITTEN", "SENT", "RECEIVED"];
-            table::render_or("No group has used anything.", heading, 2, usage.iter().map(day_row))
+            let heading = [
+                "DAY",
+                "GROUP",
+                "CPU",
+                "MEMORY (GiB HOURS)",
+                "READ",
+                "WRITTEN",
+                "SENT",
+                "RECEIVED",
+            ];
+            table::render_or(
+                "No group has used anything.",
+                heading,
+                2,
+                usage.iter().map(day_row),
+            )
         }
     })
 }
@@ -157,7 +271,10 @@ fn day_row(row: &UsageRow) -> [String; 8] {
         row.day.clone(),
         row.group.clone(),
         table::seconds(usage.cpu_seconds),
-        format!("{:.3}", usage.memory_byte_seconds / f64::from(1 << 30) / 3_600.0),
+        format!(
+            "{:.3}",
+            usage.memory_byte_seconds / f64::from(1 << 30) / 3_600.0
+        ),
         human::size(usage.disk_read_bytes),
         human::size(usage.disk_write_bytes),
         human::size(usage.network_egress_bytes),
@@ -174,7 +291,9 @@ fn csv(rows: &[UsageRow]) -> String {
         let (cpu, memory) = (usage.cpu_seconds, usage.memory_byte_seconds);
         let (read, write) = (usage.disk_read_bytes, usage.disk_write_bytes);
         let (sent, received) = (usage.network_egress_bytes, usage.network_ingress_bytes);
-        text.push_str(&format!("\n{day},{group},{cpu:.6},{memory:.0},{read},{write},{sent},{received}"));
+        text.push_str(&format!(
+            "\n{day},{group},{cpu:.6},{memory:.0},{read},{write},{sent},{received}"
+        ));
     }
     text
 }
@@ -187,18 +306,29 @@ pub fn emergency(command: &GroupCommand, options: &Options) -> anyhow::Result<Ex
     };
     let groups: Vec<GroupStatus> = options.client().ask(&Request::Groups)?;
     // If the agent has no groups, its error gives the reason.
-    let unknown = ask::unknown("group", group, groups.iter().map(|group| group.name.as_str()));
+    let unknown = ask::unknown(
+        "group",
+        group,
+        groups.iter().map(|group| group.name.as_str()),
+    );
     if let Some(unknown) = unknown.filter(|_| !groups.is_empty()) {
         return Ok(exit::usage(&unknown));
     }
-    let request = Request::Emergency { group: group.clone(), what };
-    ask(options, &request, |answer: &Done| format!("group {} is {done}", answer.group))
+    let request = Request::Emergency {
+        group: group.clone(),
+        what,
+    };
+    ask(options, &request, |answer: &Done| {
+        format!("group {} is {done}", answer.group)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgroup::account::{CpuStatus, MemberStatus, MemoryStatus, NetworkStatus, NotEnforced, Refusal};
+    use cgroup::account::{
+        CpuStatus, MemberStatus, MemoryStatus, NetworkStatus, NotEnforced, Refusal,
+    };
 
     fn group() -> GroupStatus {
         GroupStatus {
@@ -251,7 +381,10 @@ mod tests {
     #[test]
     fn groups_fit_eighty_columns_and_lose_nothing_but_the_middle_of_names() {
         let text = text(&[group()], Some(80));
-        assert!(text.lines().all(|line| human::columns(line) <= 80), "{text}");
+        assert!(
+            text.lines().all(|line| human::columns(line) <= 80),
+            "{text}"
+        );
         // Joined to one line before the words are wrapped.
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in [
@@ -266,13 +399,19 @@ mod tests {
         ] {
             assert!(words.contains(part), "{part:?} in\n{text}");
         }
-        assert!(text.contains("a-batc…") && !text.contains('\u{1b}'), "{text}");
+        assert!(
+            text.contains("a-batc…") && !text.contains('\u{1b}'),
+            "{text}"
+        );
     }
 
     #[test]
     fn where_there_is_room_names_are_whole() {
         let text = text(&[group()], Some(200));
-        assert!(text.contains(&group().name) && !text.contains('…'), "{text}");
+        assert!(
+            text.contains(&group().name) && !text.contains('…'),
+            "{text}"
+        );
         assert_eq!(super::text(&[], Some(80)), "No groups.");
     }
 }

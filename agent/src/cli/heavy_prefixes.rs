@@ -47,23 +47,47 @@ fn text(found: &HeavyPrefixes) -> String {
             },
             number(row.packets_per_second as u64),
             number(row.throttled_per_second as u64),
-            format!("{}{}", if found.one_in > 1 { ">=" } else { "" }, number(row.sources)),
+            format!(
+                "{}{}",
+                if found.one_in > 1 { ">=" } else { "" },
+                number(row.sources)
+            ),
         ]
     };
     let table = table::render_or(
-        &format!("No prefix has {} of the packets.", percent(found.least_share)),
-        ["PREFIX", "OWN", "SHARE", "PACKETS/s", "THROTTLED/s", "SOURCES"],
+        &format!(
+            "No prefix has {} of the packets.",
+            percent(found.least_share)
+        ),
+        [
+            "PREFIX",
+            "OWN",
+            "SHARE",
+            "PACKETS/s",
+            "THROTTLED/s",
+            "SOURCES",
+        ],
         1,
         found.prefixes.iter().map(row),
     );
-    let sampled =
-        if found.one_in > 1 { format!("{} sampled packets", number(found.samples)) } else { "all packets".to_owned() };
+    let sampled = if found.one_in > 1 {
+        format!("{} sampled packets", number(found.samples))
+    } else {
+        "all packets".to_owned()
+    };
     let error = if found.error > 0.0 {
-        format!("; with 95 % probability no share is off by more than {}", percent(found.error))
+        format!(
+            "; with 95 % probability no share is off by more than {}",
+            percent(found.error)
+        )
     } else {
         String::new()
     };
-    let lost = if found.lost > 0 { format!("; {} samples were lost", number(found.lost)) } else { String::new() };
+    let lost = if found.lost > 0 {
+        format!("; {} samples were lost", number(found.lost))
+    } else {
+        String::new()
+    };
     format!(
         "{table}\n\n{} of {} packets/s come from elsewhere. By {sampled} of {:.1} s from {} sources{error}{lost}.",
         percent(found.elsewhere),
@@ -112,9 +136,28 @@ mod tests {
              59.9% of 25,000 packets/s come from elsewhere. By 8,000 sampled packets of 2.0 s from 5,000 sources; with 95 % \
              probability no share is off by more than 3.1%."
         );
-        let quiet = HeavyPrefixes { one_in: 1, error: 0.0, prefixes: Vec::new(), ..found };
-        assert!(text(&quiet).starts_with("No prefix has 1.0% of the packets.\n\n"), "{}", text(&quiet));
-        assert!(text(&quiet).ends_with("By all packets of 2.0 s from 5,000 sources."), "{}", text(&quiet));
-        assert_eq!(text(&HeavyPrefixes { seconds: 2.0, ..HeavyPrefixes::default() }), "No packets in 2.0 s.");
+        let quiet = HeavyPrefixes {
+            one_in: 1,
+            error: 0.0,
+            prefixes: Vec::new(),
+            ..found
+        };
+        assert!(
+            text(&quiet).starts_with("No prefix has 1.0% of the packets.\n\n"),
+            "{}",
+            text(&quiet)
+        );
+        assert!(
+            text(&quiet).ends_with("By all packets of 2.0 s from 5,000 sources."),
+            "{}",
+            text(&quiet)
+        );
+        assert_eq!(
+            text(&HeavyPrefixes {
+                seconds: 2.0,
+                ..HeavyPrefixes::default()
+            }),
+            "No packets in 2.0 s."
+        );
     }
 }

@@ -13,7 +13,9 @@ pub(super) fn destination(
     read: &[&PathBuf],
     print: Print,
 ) -> anyhow::Result<Result<Option<Destination>, ExitCode>> {
-    let Some(path) = html else { return Ok(Ok(None)) };
+    let Some(path) = html else {
+        return Ok(Ok(None));
+    };
     let read: Vec<&Path> = read.iter().map(|path| path.as_path()).collect();
     match Destination::new(path, &read) {
         Ok(Destination::Standard) if print == Print::Json => Ok(Err(usage(

@@ -35,24 +35,41 @@ struct List<'i> {
 }
 
 pub fn import(question: &Question, print: Print) -> anyhow::Result<ExitCode> {
-    if let Some(directory) = question.lists.as_deref().filter(|directory| !import::is_plain(directory)) {
+    if let Some(directory) = question
+        .lists
+        .as_deref()
+        .filter(|directory| !import::is_plain(directory))
+    {
         return Ok(usage(&format!(
             "--lists {}: write an absolute path without quotes and backslashes",
             directory.display()
         )));
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@*?".contains(c);
-    if let Some(name) = question.interfaces.iter().find(|name| name.is_empty() || !name.chars().all(is_plain)) {
-        return Ok(usage(&format!("--interface {name:?}: write the name of an interface, such as eth0")));
+    if let Some(name) = question
+        .interfaces
+        .iter()
+        .find(|name| name.is_empty() || !name.chars().all(is_plain))
+    {
+        return Ok(usage(&format!(
+            "--interface {name:?}: write the name of an interface, such as eth0"
+        )));
     }
     let standard_input = [PathBuf::from("-")];
-    let files = if question.files.is_empty() { &standard_input[..] } else { &question.files };
+    let files = if question.files.is_empty() {
+        &standard_input[..]
+    } else {
+        &question.files
+    };
     let inputs = match read(files) {
         Ok(inputs) => inputs,
         Err(error) => return Ok(usage(&error)),
     };
-    let options =
-        Options { format: question.from, interfaces: question.interfaces.clone(), lists: question.lists.clone() };
+    let options = Options {
+        format: question.from,
+        interfaces: question.interfaces.clone(),
+        lists: question.lists.clone(),
+    };
     let import = match import::import(&inputs, &options) {
         Ok(import) => import,
         Err(error) => return Ok(usage(&error)),
@@ -65,11 +82,20 @@ pub fn import(question: &Question, print: Print) -> anyhow::Result<ExitCode> {
         limits: import.limits,
         ban_lists: import.ban_lists,
         exempt: import.exempt,
-        lists: import.lists.iter().map(|list| shown(list, question.lists.is_some())).collect(),
+        lists: import
+            .lists
+            .iter()
+            .map(|list| shown(list, question.lists.is_some()))
+            .collect(),
         not_carried_over: &import.not_carried_over,
     };
     print.document(&document, |document| print!("{}", document.config))?;
-    let Import { limits, ban_lists, exempt, .. } = import;
+    let Import {
+        limits,
+        ban_lists,
+        exempt,
+        ..
+    } = import;
     if limits + ban_lists + exempt == 0 {
         eprintln!("error: nothing was carried over: the comments of the config have the reasons");
         return Ok(ExitCode::FAILURE);
@@ -78,7 +104,12 @@ pub fn import(question: &Question, print: Print) -> anyhow::Result<ExitCode> {
 }
 
 fn shown(list: &ListFile, written: bool) -> List<'_> {
-    List { name: &list.name, file: &list.path, prefixes: list.prefixes.len(), written }
+    List {
+        name: &list.name,
+        file: &list.path,
+        prefixes: list.prefixes.len(),
+        written,
+    }
 }
 
 /// Reads all inputs, as far as they are not too large together.
@@ -87,7 +118,11 @@ fn read(files: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut inputs = Vec::new();
     for path in files {
         let is_standard = path == Path::new("-");
-        let name = if is_standard { "standard input".to_owned() } else { path.display().to_string() };
+        let name = if is_standard {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
+        };
         let mut bytes = Vec::new();
         let result = if is_standard {
             io::stdin().lock().take(left + 1).read_to_end(&mut bytes)
@@ -95,9 +130,12 @@ fn read(files: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, String> {
             File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut bytes))
         };
         result.map_err(|error| format!("reading {name} failed: {error}"))?;
-        left = left
-            .checked_sub(bytes.len() as u64)
-            .ok_or_else(|| format!("{name}: the input is larger than {} MiB; import parts of it", MOST_BYTES >> 20))?;
+        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
+            format!(
+                "{name}: the input is larger than {} MiB; import parts of it",
+                MOST_BYTES >> 20
+            )
+        })?;
         inputs.push((name, bytes));
     }
     Ok(inputs)
@@ -105,7 +143,8 @@ fn read(files: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, String> {
 
 /// Writes the files of ban lists, each as a whole.
 fn write(directory: &Path, lists: &[ListFile]) -> anyhow::Result<()> {
-    std::fs::create_dir_all(directory).with_context(|| format!("making {} failed", directory.display()))?;
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("making {} failed", directory.display()))?;
     for list in lists {
         let failed = || format!("writing {} failed", list.path.display());
         let mut file = tempfile(&list.path).with_context(failed)?;

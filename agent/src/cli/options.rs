@@ -19,7 +19,9 @@ pub enum OptionsError {
     #[error("{positional} and --config {option} both name a config: name one of them")]
     TwoConfigs { positional: String, option: String },
     /// No config was named or found.
-    #[error("missing config: name one with --config FILE or in WEIR_CONFIG, or create {DEFAULT_CONFIG}")]
+    #[error(
+        "missing config: name one with --config FILE or in WEIR_CONFIG, or create {DEFAULT_CONFIG}"
+    )]
     NoConfig,
 }
 
@@ -28,12 +30,17 @@ impl Options {
     pub fn config_file(&self, positional: &ConfigFile) -> Result<Option<PathBuf>, OptionsError> {
         let named = match (&positional.file, &self.config) {
             (Some(positional), Some(option)) if positional != option => {
-                let (positional, option) = (positional.display().to_string(), option.display().to_string());
+                let (positional, option) = (
+                    positional.display().to_string(),
+                    option.display().to_string(),
+                );
                 return Err(OptionsError::TwoConfigs { positional, option });
             }
             (positional, option) => positional.clone().or_else(|| option.clone()),
         };
-        Ok(named.or_else(|| variable("WEIR_CONFIG")).or_else(default_config))
+        Ok(named
+            .or_else(|| variable("WEIR_CONFIG"))
+            .or_else(default_config))
     }
 
     /// The same for verbs that require a config.
@@ -47,8 +54,15 @@ impl Options {
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
         let named = self.control.clone().or_else(|| variable("WEIR_CONTROL"));
-        let of_config = || self.config_file(&ConfigFile::default()).ok().flatten().and_then(|file| control_in(&file));
-        named.or_else(of_config).unwrap_or_else(|| DEFAULT_SOCKET.into())
+        let of_config = || {
+            self.config_file(&ConfigFile::default())
+                .ok()
+                .flatten()
+                .and_then(|file| control_in(&file))
+        };
+        named
+            .or_else(of_config)
+            .unwrap_or_else(|| DEFAULT_SOCKET.into())
     }
 
     /// A client of the running agent.
@@ -59,7 +73,9 @@ impl Options {
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
-    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+    env::var_os(name)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
 }
 
 fn default_config() -> Option<PathBuf> {
@@ -76,15 +92,31 @@ mod tests {
 
     #[test]
     fn a_config_has_one_name() {
-        let positional = |file: &str| ConfigFile { file: Some(file.into()) };
-        let options = Options { config: Some("a.toml".into()), ..Options::default() };
-        assert_eq!(options.config_file(&positional("a.toml")), Ok(Some("a.toml".into())));
-        assert_eq!(options.config_file(&ConfigFile::default()), Ok(Some("a.toml".into())));
+        let positional = |file: &str| ConfigFile {
+            file: Some(file.into()),
+        };
+        let options = Options {
+            config: Some("a.toml".into()),
+            ..Options::default()
+        };
         assert_eq!(
-            options.config_file(&positional("b.toml")).map_err(|error| error.to_string()),
+            options.config_file(&positional("a.toml")),
+            Ok(Some("a.toml".into()))
+        );
+        assert_eq!(
+            options.config_file(&ConfigFile::default()),
+            Ok(Some("a.toml".into()))
+        );
+        assert_eq!(
+            options
+                .config_file(&positional("b.toml"))
+                .map_err(|error| error.to_string()),
             Err("b.toml and --config a.toml both name a config: name one of them".to_owned())
         );
-        assert_eq!(Options::default().config_file(&positional("b.toml")), Ok(Some("b.toml".into())));
+        assert_eq!(
+            Options::default().config_file(&positional("b.toml")),
+            Ok(Some("b.toml".into()))
+        );
     }
 
     #[test]
@@ -92,12 +124,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.toml");
         std::fs::write(&file, "[agent]\ncontrol = \"/run/other.sock\"\nmode = 7\n").unwrap();
-        let options = Options { config: Some(file.clone()), ..Options::default() };
+        let options = Options {
+            config: Some(file.clone()),
+            ..Options::default()
+        };
         assert_eq!(options.control_socket(), Path::new("/run/other.sock"));
-        let named = Options { control: Some("/run/named.sock".into()), ..options };
+        let named = Options {
+            control: Some("/run/named.sock".into()),
+            ..options
+        };
         assert_eq!(named.control_socket(), Path::new("/run/named.sock"));
         std::fs::write(&file, "[agent]\ncontrol = 7\n[[").unwrap();
-        let options = Options { config: Some(file), ..Options::default() };
+        let options = Options {
+            config: Some(file),
+            ..Options::default()
+        };
         assert_eq!(options.control_socket(), Path::new(DEFAULT_SOCKET));
     }
 }

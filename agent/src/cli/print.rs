@@ -22,7 +22,11 @@ impl From<bool> for Print {
 
 impl Print {
     /// Prints a document as JSON, or as text by `table`.
-    pub(super) fn document<T: Serialize>(self, document: &T, table: impl FnOnce(&T)) -> anyhow::Result<()> {
+    pub(super) fn document<T: Serialize>(
+        self,
+        document: &T,
+        table: impl FnOnce(&T),
+    ) -> anyhow::Result<()> {
         match self {
             Self::Json => println!("{}", serde_json::to_string_pretty(document)?),
             Self::Table => table(document),

@@ -9,14 +9,18 @@ use crate::replay::Progress;
 
 /// A progress bar on standard error, if that is a terminal.
 pub fn progress_bar(captures: &[PathBuf]) -> ProgressBar {
-    let is_sized = captures.iter().all(|path| path.metadata().is_ok_and(|metadata| metadata.is_file()));
+    let is_sized = captures
+        .iter()
+        .all(|path| path.metadata().is_ok_and(|metadata| metadata.is_file()));
     let template = if is_sized {
         "{bar:40} {percent:>3} %  {bytes}/{total_bytes}  {msg}, {eta} left"
     } else {
         "{spinner} {bytes}  {msg}"
     };
     let bar = ProgressBar::new(0);
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
     bar
 }
 

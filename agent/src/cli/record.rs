@@ -32,12 +32,18 @@ impl Wanted {
     }
 }
 
-pub fn record(duration: Option<Duration>, wanted: Wanted, options: &Options) -> anyhow::Result<ExitCode> {
+pub fn record(
+    duration: Option<Duration>,
+    wanted: Wanted,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
     if duration.is_some_and(|duration| !LENGTHS.contains(&duration)) {
         return Ok(usage(&WRONG_LENGTH));
     }
     let request = match wanted {
-        Wanted::Start => Request::Record { for_seconds: duration.unwrap_or(DAY).as_secs_f64() },
+        Wanted::Start => Request::Record {
+            for_seconds: duration.unwrap_or(DAY).as_secs_f64(),
+        },
         Wanted::Stop => Request::StopRecording,
         Wanted::Status => Request::Recording,
     };
@@ -51,21 +57,35 @@ fn text(status: &RecordStatus) -> String {
     };
     let time = |seconds: f64| human::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
     if status.state == RecordState::None {
-        let error = status.error.as_ref().map(|error| format!("\nnote: {error}")).unwrap_or_default();
+        let error = status
+            .error
+            .as_ref()
+            .map(|error| format!("\nnote: {error}"))
+            .unwrap_or_default();
         return format!("no recording; agent record --for 24h starts one{error}");
     }
     let mut pairs = vec![
         ("recording", status.state.name().to_owned()),
         ("file", status.file.clone()),
         ("started", at(status.started)),
-        (if status.state == RecordState::Ended { "ended" } else { "ends" }, at(status.ends)),
+        (
+            if status.state == RecordState::Ended {
+                "ended"
+            } else {
+                "ends"
+            },
+            at(status.ends),
+        ),
         ("time with packets", time(status.seconds)),
         ("packets", number(status.packets)),
         ("sources by service", number(status.sources)),
         ("protocols and ports", number(status.services)),
     ];
     if status.one_in > 1 {
-        pairs.push(("sample", format!("one in {} sources", number(status.one_in.into()))));
+        pairs.push((
+            "sample",
+            format!("one in {} sources", number(status.one_in.into())),
+        ));
     }
     let mut text = table::pairs(pairs);
     for gap in &status.gaps {
@@ -78,7 +98,10 @@ fn text(status: &RecordStatus) -> String {
         ));
     }
     if status.lost > 0 {
-        text.push_str(&format!("\nnote: {} packets of further sources were not recorded", number(status.lost)));
+        text.push_str(&format!(
+            "\nnote: {} packets of further sources were not recorded",
+            number(status.lost)
+        ));
     }
     if let Some(error) = &status.error {
         text.push_str(&format!("\nnote: the recording is not written: {error}"));

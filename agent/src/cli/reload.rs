@@ -14,7 +14,9 @@ use crate::cli::arguments::Options;
 use crate::daemon::reload::TRIALS;
 
 pub fn reload(options: &Options) -> anyhow::Result<ExitCode> {
-    let answer: Reloaded = options.client().ask(&Request::Reload { operator: ssh::client() })?;
+    let answer: Reloaded = options.client().ask(&Request::Reload {
+        operator: ssh::client(),
+    })?;
     tell(&answer, options, || {
         let mut lines = vec![format!("reloaded in {} ms", answer.milliseconds)];
         lines.extend(differences(&answer));
@@ -37,7 +39,11 @@ pub fn revert(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 fn differences(answer: &Reloaded) -> Vec<String> {
-    if answer.changes.is_empty() { vec!["no differences".to_owned()] } else { answer.changes.lines() }
+    if answer.changes.is_empty() {
+        vec!["no differences".to_owned()]
+    } else {
+        answer.changes.lines()
+    }
 }
 
 pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow::Result<ExitCode> {
@@ -45,15 +51,20 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
         return Ok(usage(&"a trial lasts from 1s to 24h: write --for 60s"));
     }
     // Errors are shown with their positions, without a request to the agent.
-    let checked =
-        config::read_text(file).and_then(|text| config::parse(file, &text).map(|_| text).map_err(ConfigError::Invalid));
+    let checked = config::read_text(file).and_then(|text| {
+        config::parse(file, &text)
+            .map(|_| text)
+            .map_err(ConfigError::Invalid)
+    });
     let text = match checked {
         Ok(text) => text,
         Err(error) => return Ok(invalid(&error)),
     };
     if text.len() > LONGEST_CONFIG {
         let (file, length) = (file.display(), text.len());
-        return Ok(usage(&format!("{file} has {length} bytes: a trial takes at most {LONGEST_CONFIG}")));
+        return Ok(usage(&format!(
+            "{file} has {length} bytes: a trial takes at most {LONGEST_CONFIG}"
+        )));
     }
     let request = Request::Try {
         // The agent has another working directory, and may not be allowed to read the file.
@@ -65,7 +76,10 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
     let answer: Reloaded = options.client().ask(&request)?;
     tell(&answer, options, || {
         let time = humantime::format_duration(duration);
-        format!("{} is in effect for {time}, then the previous config again; to keep it: agent confirm", file.display())
+        format!(
+            "{} is in effect for {time}, then the previous config again; to keep it: agent confirm",
+            file.display()
+        )
     })
 }
 
@@ -80,11 +94,18 @@ pub fn confirm(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(answer: &Reloaded, options: &Options, done: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
+fn tell(
+    answer: &Reloaded,
+    options: &Options,
+    done: impl FnOnce() -> String,
+) -> anyhow::Result<ExitCode> {
     Print::from(options.json).document(answer, |answer| {
         if answer.ok {
             println!("{}", done());
-            answer.notes.iter().for_each(|note| println!("note: {note}"));
+            answer
+                .notes
+                .iter()
+                .for_each(|note| println!("note: {note}"));
         } else {
             eprintln!("{}\nnothing was changed", answer.errors.join("\n"));
         }

@@ -19,8 +19,8 @@ use crate::daemon::lists;
 use crate::geo::Databases;
 use crate::replay::capture::InterfaceNames;
 use crate::replay::{
-    ComparisonReport, ConfigReport, DifferingSource, Evaluation, LimitReport, Local, Report, TableMemory,
-    replay as evaluate, replay_page,
+    ComparisonReport, ConfigReport, DifferingSource, Evaluation, LimitReport, Local, Report,
+    TableMemory, replay as evaluate, replay_page,
 };
 use crate::stats::Count;
 
@@ -30,7 +30,9 @@ const REPLAYED: [&str; 4] = ["agent", "geo", "class", "limit"];
 const SHOWN: usize = 10;
 
 pub fn replay(file: &Path, question: &Replay, print: Print) -> anyhow::Result<ExitCode> {
-    let files: Vec<PathBuf> = std::iter::once(file.to_owned()).chain(question.compare.clone()).collect();
+    let files: Vec<PathBuf> = std::iter::once(file.to_owned())
+        .chain(question.compare.clone())
+        .collect();
     let mut configs = Vec::new();
     let mut texts = Vec::new();
     for file in &files {
@@ -47,8 +49,10 @@ pub fn replay(file: &Path, question: &Replay, print: Print) -> anyhow::Result<Ex
         Ok(page) => page,
         Err(status) => return Ok(status),
     };
-    let mut memories: Vec<TableMemory> =
-        configs.iter().map(|(_, plan)| TableMemory::new(&plan.ingress.settings)).collect();
+    let mut memories: Vec<TableMemory> = configs
+        .iter()
+        .map(|(_, plan)| TableMemory::new(&plan.ingress.settings))
+        .collect();
     let mut evaluations: Vec<Evaluation<'_>> = configs
         .iter()
         .zip(&mut memories)
@@ -56,33 +60,59 @@ pub fn replay(file: &Path, question: &Replay, print: Print) -> anyhow::Result<Ex
         .collect();
     let bar = progress_bar(&question.captures);
     let names = InterfaceNames::with_unnamed(question.interface.as_deref());
-    let outcome = evaluate(&question.captures, names, &Local::new(&question.local), &mut evaluations, |progress| {
-        advance(&bar, progress);
-    });
+    let outcome = evaluate(
+        &question.captures,
+        names,
+        &Local::new(&question.local),
+        &mut evaluations,
+        |progress| {
+            advance(&bar, progress);
+        },
+    );
     bar.finish_and_clear();
-    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let names: Vec<String> = files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
     let report = Report::of(&outcome, &evaluations, &names);
     // A page that cannot be written leaves the text.
-    let written = page.as_ref().map_or(Ok(()), |page| page.write(&replay_page(&report, &texts)));
+    let written = page
+        .as_ref()
+        .map_or(Ok(()), |page| page.write(&replay_page(&report, &texts)));
     if !is_instead(page.as_ref()) {
         print.document(&report, print_tables)?;
     }
-    for error in report.captures.iter().filter_map(|capture| capture.error.as_ref()) {
+    for error in report
+        .captures
+        .iter()
+        .filter_map(|capture| capture.error.as_ref())
+    {
         eprintln!("error: {error}");
     }
     written?;
-    Ok(if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.is_complete() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// A config and its text, which may be from a pipe: it is read once.
 fn compiled(file: &Path) -> Result<((Config, Plan), String), String> {
     let text = config::read_text(file).map_err(|error| error.to_string())?;
-    let config = config::parse(file, &text).map_err(|error| error.to_string())?.config;
+    let config = config::parse(file, &text)
+        .map_err(|error| error.to_string())?
+        .config;
     if config.limits.is_empty() {
-        return Err(format!("error: {}: no [[limit]] on packets, so there is nothing to replay", file.display()));
+        return Err(format!(
+            "error: {}: no [[limit]] on packets, so there is nothing to replay",
+            file.display()
+        ));
     }
     let (lists, notes) = lists::of_classes(&config);
-    notes.iter().for_each(|note| eprintln!("warning: {}: {note}", file.display()));
+    notes
+        .iter()
+        .for_each(|note| eprintln!("warning: {}: {note}", file.display()));
     let databases = Databases::read(&config, &Databases::default(), lists);
     if let Some(problem) = databases.problems().first() {
         return Err(format!("error: {}: {problem}", file.display()));
@@ -130,60 +160,124 @@ fn config_heading(config: &ConfigReport) -> String {
     let mut parts = vec![format!("passed {}", share(config.passed, config))];
     parts.push(format!("refused {}", share(config.throttled, config)));
     if config.would_throttle.packets > 0 {
-        parts.push(format!("would refuse {}", share(config.would_throttle, config)));
+        parts.push(format!(
+            "would refuse {}",
+            share(config.would_throttle, config)
+        ));
     }
     for (count, what) in [
         (bypass.unlimited, "without a limit"),
         (bypass.never_limit, "exempt"),
-        (bypass.not_ip + bypass.essential, "ARP, neighbour discovery, DHCP, not IP"),
+        (
+            bypass.not_ip + bypass.essential,
+            "ARP, neighbour discovery, DHCP, not IP",
+        ),
         (bypass.malformed, "malformed and refused"),
-        (bypass.essential_throttled + bypass.not_ip_throttled, "not IP or essential, refused"),
+        (
+            bypass.essential_throttled + bypass.not_ip_throttled,
+            "not IP or essential, refused",
+        ),
     ] {
         if count > 0 {
             parts.push(format!("{} {what}", number(count)));
         }
     }
-    if config.table.evicted + config.table.full_passed + config.table.full_throttled + config.table.full_shared > 0 {
-        parts.push(format!("the table of {} sources was full", number(config.table.capacity)));
+    if config.table.evicted
+        + config.table.full_passed
+        + config.table.full_throttled
+        + config.table.full_shared
+        > 0
+    {
+        parts.push(format!(
+            "the table of {} sources was full",
+            number(config.table.capacity)
+        ));
     }
     format!("{} ({}): {}", config.config, config.mode, parts.join(", "))
 }
 
 fn share(count: Count, config: &ConfigReport) -> String {
     let all = config.passed.packets + config.throttled.packets;
-    format!("{} ({:.2} %)", number(count.packets), percent(count.packets, all))
+    format!(
+        "{} ({:.2} %)",
+        number(count.packets),
+        percent(count.packets, all)
+    )
 }
 
 fn percent(part: u64, all: u64) -> f64 {
-    if all == 0 { 0.0 } else { part as f64 * 100.0 / all as f64 }
+    if all == 0 {
+        0.0
+    } else {
+        part as f64 * 100.0 / all as f64
+    }
 }
 
 fn limits(config: &ConfigReport) -> String {
     let mut rows = Vec::new();
     for limit in &config.limits {
         let row = |name: String, passed: Count, refused: Count, would: Count, when: String| {
-            let refused_percent = percent(refused.packets + would.packets, passed.packets + refused.packets);
+            let refused_percent = percent(
+                refused.packets + would.packets,
+                passed.packets + refused.packets,
+            );
             let numbers = [passed.packets, refused.packets, would.packets].map(number);
             let [passed, refused, would] = numbers;
-            [name, passed, refused, would, format!("{refused_percent:.2} %"), when]
+            [
+                name,
+                passed,
+                refused,
+                would,
+                format!("{refused_percent:.2} %"),
+                when,
+            ]
         };
         let when = when(limit);
-        rows.push(row(limit.definition.name.clone(), limit.passed, limit.throttled, limit.would_throttle, when));
+        rows.push(row(
+            limit.definition.name.clone(),
+            limit.passed,
+            limit.throttled,
+            limit.would_throttle,
+            when,
+        ));
         if limit.classes.len() > 1 {
             rows.extend(limit.classes.iter().map(|class| {
                 let name = format!("  class {}", class.class);
-                row(name, class.passed, class.throttled, class.would_throttle, String::new())
+                row(
+                    name,
+                    class.passed,
+                    class.throttled,
+                    class.would_throttle,
+                    String::new(),
+                )
             }));
         }
     }
-    render(["limit", "passed", "refused", "would refuse", "share", "most refused"], 1, rows)
+    render(
+        [
+            "limit",
+            "passed",
+            "refused",
+            "would refuse",
+            "share",
+            "most refused",
+        ],
+        1,
+        rows,
+    )
 }
 
 /// The step with the most refusals.
 fn when(limit: &LimitReport) -> String {
     let timeline = &limit.timeline;
-    let refused = timeline.throttled.iter().zip(&timeline.would_throttle).map(|(refused, would)| refused + would);
-    let worst = refused.enumerate().max_by_key(|(nth, count)| (*count, std::cmp::Reverse(*nth)));
+    let refused = timeline
+        .throttled
+        .iter()
+        .zip(&timeline.would_throttle)
+        .map(|(refused, would)| refused + would);
+    let worst = refused
+        .enumerate()
+        .max_by_key(|(nth, count)| (*count, std::cmp::Reverse(*nth)));
     match worst {
         Some((nth, count)) if count > 0 => format!(
             "{}/s after {}",
@@ -197,7 +291,11 @@ fn when(limit: &LimitReport) -> String {
 fn sources(config: &ConfigReport) -> String {
     let rows = config.sources.iter().take(SHOWN).map(|source| {
         let limit = at_level(&source.limit, source.level.as_deref());
-        let limit = if source.observed { format!("{limit} (observed)") } else { limit };
+        let limit = if source.observed {
+            format!("{limit} (observed)")
+        } else {
+            limit
+        };
         let lasted = Duration::from_secs_f64((source.last - source.first).max(0.0));
         [
             with_sources(&source.source, source.sources),
@@ -212,46 +310,81 @@ fn sources(config: &ConfigReport) -> String {
         ]
     });
     let table = render(
-        ["source", "limit", "class", "first refused", "for", "refused", "bytes", "at most", "passed since"],
+        [
+            "source",
+            "limit",
+            "class",
+            "first refused",
+            "for",
+            "refused",
+            "bytes",
+            "at most",
+            "passed since",
+        ],
         4,
         rows,
     );
     match config.sources_error {
         0 => table,
-        error => format!("{table}\neach may have up to {} more: the smallest sources were dropped", number(error)),
+        error => format!(
+            "{table}\neach may have up to {} more: the smallest sources were dropped",
+            number(error)
+        ),
     }
 }
 
 fn differences(comparison: &ComparisonReport, one: &ConfigReport, other: &ConfigReport) -> String {
-    let all =
-        comparison.both_pass + comparison.both_refuse + comparison.only_first_refuses + comparison.only_second_refuses;
-    let row = |what: String, count: u64| [what, number(count), format!("{:.2} %", percent(count, all))];
+    let all = comparison.both_pass
+        + comparison.both_refuse
+        + comparison.only_first_refuses
+        + comparison.only_second_refuses;
+    let row =
+        |what: String, count: u64| [what, number(count), format!("{:.2} %", percent(count, all))];
     let mut text = render(
         ["verdicts", "packets", "share"],
         1,
         [
             row("both pass".to_owned(), comparison.both_pass),
             row("both refuse".to_owned(), comparison.both_refuse),
-            row(format!("only {} refuses", one.config), comparison.only_first_refuses),
-            row(format!("only {} refuses", other.config), comparison.only_second_refuses),
+            row(
+                format!("only {} refuses", one.config),
+                comparison.only_first_refuses,
+            ),
+            row(
+                format!("only {} refuses", other.config),
+                comparison.only_second_refuses,
+            ),
         ],
     );
-    for (config, sources) in [(one, &comparison.first_sources), (other, &comparison.second_sources)] {
+    for (config, sources) in [
+        (one, &comparison.first_sources),
+        (other, &comparison.second_sources),
+    ] {
         if !sources.is_empty() {
             text += &format!("\n\nonly {} refuses\n{}", config.config, differing(sources));
         }
     }
     let limits = limit_differences(one, other);
-    if limits.is_empty() { text } else { format!("{text}\n\n{limits}") }
+    if limits.is_empty() {
+        text
+    } else {
+        format!("{text}\n\n{limits}")
+    }
 }
 
 /// The limits that refuse differently in the two configs, and those that only one has.
 fn limit_differences(one: &ConfigReport, other: &ConfigReport) -> String {
     let refused = |config: &ConfigReport, name: &str| {
-        let limit = config.limits.iter().find(|limit| limit.definition.name == name)?;
+        let limit = config
+            .limits
+            .iter()
+            .find(|limit| limit.definition.name == name)?;
         Some(limit.throttled.packets + limit.would_throttle.packets)
     };
-    let new = other.limits.iter().filter(|limit| refused(one, &limit.definition.name).is_none());
+    let new = other
+        .limits
+        .iter()
+        .filter(|limit| refused(one, &limit.definition.name).is_none());
     let rows: Vec<[String; 4]> = one
         .limits
         .iter()
@@ -266,24 +399,44 @@ fn limit_differences(one: &ConfigReport, other: &ConfigReport) -> String {
             let difference = i128::from(counts.1.unwrap_or(0)) - i128::from(counts.0.unwrap_or(0));
             let sign = if difference < 0 { "-" } else { "+" };
             let size = u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX);
-            Some([name.to_owned(), text(counts.0), text(counts.1), format!("{sign}{}", number(size))])
+            Some([
+                name.to_owned(),
+                text(counts.0),
+                text(counts.1),
+                format!("{sign}{}", number(size)),
+            ])
         })
         .collect();
     if rows.is_empty() {
         return String::new();
     }
-    render(["limit: refused by", &one.config, &other.config, "difference"], 1, rows)
+    render(
+        [
+            "limit: refused by",
+            &one.config,
+            &other.config,
+            "difference",
+        ],
+        1,
+        rows,
+    )
 }
 
 fn differing(sources: &[DifferingSource]) -> String {
     let rows = sources.iter().take(SHOWN).map(|source| {
         let lasted = Duration::from_secs_f64((source.last - source.first).max(0.0));
-        [source.source.clone(), time(source.first), human::time(lasted), number(source.packets)]
+        [
+            source.source.clone(),
+            time(source.first),
+            human::time(lasted),
+            number(source.packets),
+        ]
     });
     render(["source", "first", "for", "packets"], 2, rows)
 }
 
 /// A captured time as text.
 fn time(seconds: f64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs_f64(seconds.max(0.0))).to_string()
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs_f64(seconds.max(0.0)))
+        .to_string()
 }

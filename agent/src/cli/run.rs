@@ -71,13 +71,17 @@ enum Stage {
 
 /// Runs with the config of `file`, or with the last valid one if `file` is invalid or cannot be enforced.
 fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<ExitCode> {
-    let Some(configured) = configuration(file)? else { return Ok(ExitCode::from(USAGE)) };
+    let Some(configured) = configuration(file)? else {
+        return Ok(ExitCode::from(USAGE));
+    };
     let text = configured.source.text.clone();
     let error = match run_with(file, configured, stage) {
         Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => error,
         ended => return ended,
     };
-    let Some((file, last)) = file.and_then(|file| Some((file, last_valid(file, "could not be put in effect")?))) else {
+    let Some((file, last)) =
+        file.and_then(|file| Some((file, last_valid(file, "could not be put in effect")?)))
+    else {
         return Err(error);
     };
     if last.source.text == text {
@@ -85,9 +89,19 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
     }
     let lines: Vec<String> = format!("{error:#}").lines().map(str::to_owned).collect();
     lines.iter().for_each(|line| tracing::error!("{line}"));
-    let not_in_effect = Some(NotInEffect { why: "COULD NOT BE PUT IN EFFECT", errors: lines });
-    let configured = Configured { source: last.source, seen: None, not_in_effect };
-    again(stage, |stage| run_with(Some(file), configured.clone(), stage)).map_err(|second| match stage {
+    let not_in_effect = Some(NotInEffect {
+        why: "COULD NOT BE PUT IN EFFECT",
+        errors: lines,
+    });
+    let configured = Configured {
+        source: last.source,
+        seen: None,
+        not_in_effect,
+    };
+    again(stage, |stage| {
+        run_with(Some(file), configured.clone(), stage)
+    })
+    .map_err(|second| match stage {
         Stage::Starting => {
             tracing::error!("the last valid config could not be put in effect either: {second:#}");
             error
@@ -97,11 +111,18 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
 }
 
 /// Starts again after a failed start, whose addresses may be in use for a moment.
-fn again(stage: &mut Stage, start: impl Fn(&mut Stage) -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+fn again(
+    stage: &mut Stage,
+    start: impl Fn(&mut Stage) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
     let until = Instant::now() + PAUSE;
     loop {
         match start(stage) {
-            Err(error) if matches!(stage, Stage::Starting) && is_taken(&error) && Instant::now() < until => {
+            Err(error)
+                if matches!(stage, Stage::Starting)
+                    && is_taken(&error)
+                    && Instant::now() < until =>
+            {
                 thread::sleep(A_MOMENT);
             }
             ended => return ended,
@@ -111,31 +132,49 @@ fn again(stage: &mut Stage, start: impl Fn(&mut Stage) -> anyhow::Result<ExitCod
 
 /// Whether a start failed because of the config. Missing features of the host may be present at the next attempt.
 fn is_of_the_config(error: &anyhow::Error) -> bool {
-    let is_of_load = |error: &LoadError| matches!(error, LoadError::Policy(_) | LoadError::Memory(_));
+    let is_of_load =
+        |error: &LoadError| matches!(error, LoadError::Policy(_) | LoadError::Memory(_));
     error.is::<CompileError>()
-        || matches!(error.downcast_ref(), Some(StartError::Engine(EngineError::Policy { .. })))
+        || matches!(
+            error.downcast_ref(),
+            Some(StartError::Engine(EngineError::Policy { .. }))
+        )
         || matches!(error.downcast_ref(), Some(AttachError::Load(error)) if is_of_load(error))
 }
 
 /// Whether an address is in use.
 fn is_taken(error: &anyhow::Error) -> bool {
     let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
-    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_taken))
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_taken))
 }
 
 /// Runs with a config, or without the prefixes of its databases if it cannot be enforced with them: they change by
 /// themselves, and must not prevent a start.
-fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> anyhow::Result<ExitCode> {
+fn run_with(
+    file: Option<&Path>,
+    configured: Configured,
+    stage: &mut Stage,
+) -> anyhow::Result<ExitCode> {
     // The notes are in the log when lists are started.
     let (lists, _) = daemon::lists::of_classes(&configured.source.config);
     let databases = Databases::read(&configured.source.config, &Databases::default(), lists);
-    let adds_prefixes = || !databases.have_same_prefixes(&Databases::default(), &configured.source.config);
+    let adds_prefixes =
+        || !databases.have_same_prefixes(&Databases::default(), &configured.source.config);
     let error = match enforce(file, configured.clone(), databases.clone(), stage) {
-        Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) && adds_prefixes() => error,
+        Err(error)
+            if matches!(stage, Stage::Starting) && is_of_the_config(&error) && adds_prefixes() =>
+        {
+            error
+        }
         ended => return ended,
     };
     let left_out = databases.left_out(&format!("{error:#}"));
-    again(stage, |stage| enforce(file, configured.clone(), left_out.clone(), stage)).map_err(|second| match stage {
+    again(stage, |stage| {
+        enforce(file, configured.clone(), left_out.clone(), stage)
+    })
+    .map_err(|second| match stage {
         Stage::Starting => error,
         Stage::Running => second,
     })
@@ -148,14 +187,22 @@ fn enforce(
     databases: Databases,
     stage: &mut Stage,
 ) -> anyhow::Result<ExitCode> {
-    let Configured { source, seen, not_in_effect } = configured;
+    let Configured {
+        source,
+        seen,
+        not_in_effect,
+    } = configured;
     let protected = protect::of(&source.config, &BTreeSet::new());
     let (applied, overlaps) = databases.applied(&source.config);
     let config = Arc::new(protect::applied(applied, &protected));
     let plan = compile::plan(&config)?;
-    let interfaces = datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
+    let interfaces =
+        datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
     let file = file.map(Path::to_owned);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
     runtime.block_on(async {
         // First of all, so that a second agent changes nothing.
         let server = Server::bind(&config.agent.control)?;
@@ -304,7 +351,15 @@ fn hold_packets(
     }
     let pins = PinDirectory::open(&config.agent.pins)?;
     let file = file.map(|file| file.display().to_string());
-    Ok(Some(Arc::new(PacketEngine::start(Arc::clone(config), file, plan, pins, interfaces, restore, shares)?)))
+    Ok(Some(Arc::new(PacketEngine::start(
+        Arc::clone(config),
+        file,
+        plan,
+        pins,
+        interfaces,
+        restore,
+        shares,
+    )?)))
 }
 
 /// Does the periodic work of the packet engine.
@@ -315,7 +370,9 @@ async fn keep_up(packets: &Packets) {
     loop {
         ticks.tick().await;
         memory::tick();
-        let Some(packets) = packets.load_full() else { continue };
+        let Some(packets) = packets.load_full() else {
+            continue;
+        };
         let result = packets.tick();
         // Logged once: the limits stay in effect.
         if let (Err(error), false) = (&result, is_failing) {
@@ -347,22 +404,40 @@ struct NotInEffect {
 /// Reads the config, or takes the built-in one; `None` if it is invalid or declined, which has been printed.
 fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
     let Some(file) = file else {
-        let interfaces = default_route_interfaces().context("finding the interfaces of the default route")?;
+        let interfaces =
+            default_route_interfaces().context("finding the interfaces of the default route")?;
         let names = interfaces.join(", ");
-        if io::stdin().is_terminal() && !agrees(&format!("no config: observe {names} with built-in limits? [y/N] "))? {
+        if io::stdin().is_terminal()
+            && !agrees(&format!(
+                "no config: observe {names} with built-in limits? [y/N] "
+            ))?
+        {
             return Ok(None);
         }
         tracing::warn!("no config: observing {names} with built-in limits, refusing nothing");
-        let source = Source { config: Arc::new(Config::built_in(&interfaces)), text: None };
-        return Ok(Some(Configured { source, seen: None, not_in_effect: None }));
+        let source = Source {
+            config: Arc::new(Config::built_in(&interfaces)),
+            text: None,
+        };
+        return Ok(Some(Configured {
+            source,
+            seen: None,
+            not_in_effect: None,
+        }));
     };
     let (source, warnings) = match Source::read(file) {
         Ok(read) => read,
         Err(error) => {
             tracing::error!("{error}");
             let errors = error.to_string().lines().map(str::to_owned).collect();
-            let not_in_effect = Some(NotInEffect { why: "IS INVALID", errors });
-            return Ok(last_valid(file, "is invalid").map(|last| Configured { not_in_effect, ..last }));
+            let not_in_effect = Some(NotInEffect {
+                why: "IS INVALID",
+                errors,
+            });
+            return Ok(last_valid(file, "is invalid").map(|last| Configured {
+                not_in_effect,
+                ..last
+            }));
         }
     };
     for warning in warnings {
@@ -373,13 +448,19 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
     if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
         tracing::warn!("{warning}");
     }
-    Ok(Some(Configured { source, seen, not_in_effect: None }))
+    Ok(Some(Configured {
+        source,
+        seen,
+        not_in_effect: None,
+    }))
 }
 
 fn agrees(question: &str) -> anyhow::Result<bool> {
     eprint!("{question}");
     let mut answer = String::new();
-    io::stdin().read_line(&mut answer).context("reading the reply from the terminal")?;
+    io::stdin()
+        .read_line(&mut answer)
+        .context("reading the reply from the terminal")?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
@@ -392,7 +473,11 @@ fn last_valid(file: &Path, why: &str) -> Option<Configured> {
         file.display(),
         copy.path().display()
     );
-    Some(Configured { source, seen: None, not_in_effect: None })
+    Some(Configured {
+        source,
+        seen: None,
+        not_in_effect: None,
+    })
 }
 
 /// The config before a trial, if this one was on trial when an earlier agent ended, and was not confirmed.
@@ -413,7 +498,9 @@ fn before_the_trial(file: &Path, source: Source) -> Source {
         }
         return source;
     }
-    let Some(text) = record.before else { return source };
+    let Some(text) = record.before else {
+        return source;
+    };
     let config = match config::parse(file, &text) {
         Ok(loaded) => loaded.config,
         Err(report) => {
@@ -428,7 +515,10 @@ fn before_the_trial(file: &Path, source: Source) -> Source {
         "{} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect",
         file.display()
     );
-    Source { config: Arc::new(config), text: Some(text) }
+    Source {
+        config: Arc::new(config),
+        text: Some(text),
+    }
 }
 
 /// Logs what is in effect and its notes; returns the former in one line.
@@ -439,11 +529,19 @@ fn introduce(
     groups: &GroupManager,
 ) -> String {
     let in_effect = reload::in_effect(config, packets);
-    tracing::info!("{in_effect}; control socket {}", config.agent.control.display());
+    tracing::info!(
+        "{in_effect}; control socket {}",
+        config.agent.control.display()
+    );
     for endpoint in requests.endpoints() {
         tracing::info!("deciding {endpoint}");
     }
-    for note in packets.map(PacketEngine::notes).unwrap_or_default().into_iter().chain(groups.notes()) {
+    for note in packets
+        .map(PacketEngine::notes)
+        .unwrap_or_default()
+        .into_iter()
+        .chain(groups.notes())
+    {
         tracing::warn!("{note}");
     }
     in_effect

@@ -19,7 +19,8 @@ use crate::replay::capture::InterfaceNames;
 use crate::replay::{CaptureReport, Local, Report};
 use crate::suggest::capture::{Summary, interfaces, refusals, summarise};
 use crate::suggest::{
-    Decision, READ_ONCE, Refusal, SuggestError, SuggestReport, Traffic, decide, limit_plots, limits_toml, suggest_page,
+    Decision, READ_ONCE, Refusal, SuggestError, SuggestReport, Traffic, decide, limit_plots,
+    limits_toml, suggest_page,
 };
 
 pub fn suggest(question: &Suggest, options: &Options) -> anyhow::Result<ExitCode> {
@@ -32,7 +33,10 @@ pub fn suggest(question: &Suggest, options: &Options) -> anyhow::Result<ExitCode
         (None, captures) => captures.to_vec(),
     };
     if let Some(recording) = captures.iter().find(|file| is_recording(file)) {
-        return Ok(usage(&format!("{} is a recording: name it alone, with --from", recording.display())));
+        return Ok(usage(&format!(
+            "{} is a recording: name it alone, with --from",
+            recording.display()
+        )));
     }
     captured(question, &captures, print)
 }
@@ -43,7 +47,9 @@ fn recording(options: &Options) -> PathBuf {
     let file = of_agent.map(|status| PathBuf::from(status.file));
     file.unwrap_or_else(|| {
         let named = options.config_file(&ConfigFile::default()).ok().flatten();
-        let text = named.and_then(|file| config::read_text(&file).ok()).unwrap_or_default();
+        let text = named
+            .and_then(|file| config::read_text(&file).ok())
+            .unwrap_or_default();
         RecordFile::path(&StateDirectory::at(&config::paths(&text).state_dir))
     })
 }
@@ -51,7 +57,9 @@ fn recording(options: &Options) -> PathBuf {
 /// Suggests limits for a recording.
 fn recorded(file: &Path, question: &Suggest, print: Print) -> anyhow::Result<ExitCode> {
     if !question.local.is_empty() {
-        return Ok(usage(&"--local is for captures: a recording has incoming packets only"));
+        return Ok(usage(
+            &"--local is for captures: a recording has incoming packets only",
+        ));
     }
     let page = match destination(question.html.as_deref(), &[&file.to_owned()], print)? {
         Ok(page) => page,
@@ -80,7 +88,10 @@ fn recorded(file: &Path, question: &Suggest, print: Print) -> anyhow::Result<Exi
         lost: 0,
         error: None,
     };
-    let found = question.interface.clone().map_or_else(|| recording.interfaces.clone(), |interface| vec![interface]);
+    let found = question
+        .interface
+        .clone()
+        .map_or_else(|| recording.interfaces.clone(), |interface| vec![interface]);
     let report = SuggestReport::new(vec![report], &traffic, notes.clone());
     finish(report, &traffic, &found, print, page.as_ref(), |decision| {
         let mut decision = decision.clone();
@@ -99,8 +110,13 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
         Err(status) => return Ok(status),
     };
     let bar = progress_bar(captures);
-    let Summary { outcome, traffic, likely_local } =
-        summarise(captures, names(), &local, |progress| advance(&bar, progress));
+    let Summary {
+        outcome,
+        traffic,
+        likely_local,
+    } = summarise(captures, names(), &local, |progress| {
+        advance(&bar, progress)
+    });
     bar.finish_and_clear();
     if let Some(address) = likely_local {
         let error = format!(
@@ -110,7 +126,11 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
         return Ok(usage(&error));
     }
     let read = Report::of(&outcome, &[], &[]);
-    if let Some(refused) = read.captures.iter().find(|capture| capture.of == Some(CaptureOf::Refused)) {
+    if let Some(refused) = read
+        .captures
+        .iter()
+        .find(|capture| capture.of == Some(CaptureOf::Refused))
+    {
         eprintln!(
             "error: {}: too little data: it has only refused packets, without those of polite sources; capture all with agent \
              record --capture FILE --of all",
@@ -118,7 +138,11 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
         );
         return Ok(ExitCode::FAILURE);
     }
-    for error in read.captures.iter().filter_map(|capture| capture.error.as_ref()) {
+    for error in read
+        .captures
+        .iter()
+        .filter_map(|capture| capture.error.as_ref())
+    {
         eprintln!("error: {error}");
     }
     // The decision's notes are comments of the config.
@@ -132,7 +156,11 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
         let refusals = replayed(question, captures, &traffic, decision, &found, &local)?;
         Ok((decision.clone(), refusals.ok_or(READ_ONCE)))
     })?;
-    Ok(if is_complete { status } else { ExitCode::FAILURE })
+    Ok(if is_complete {
+        status
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Decides and prints. `replay` returns the decision with further notes, and its refusals or why there are none.
@@ -166,7 +194,9 @@ fn finish(
     // A page that cannot be written leaves the text.
     let written = page.map_or(Ok(()), |page| page.write(&suggest_page(&report, &plots)));
     if !is_instead(page) {
-        print.document(&report, |report| print!("{}", report.config.as_deref().unwrap_or_default()))?;
+        print.document(&report, |report| {
+            print!("{}", report.config.as_deref().unwrap_or_default())
+        })?;
     }
     written?;
     Ok(status)
@@ -181,14 +211,20 @@ fn replayed(
     found: &[String],
     local: &Local,
 ) -> anyhow::Result<Option<Vec<Refusal>>> {
-    let is_file = |path: &PathBuf| Path::new(path).metadata().is_ok_and(|metadata| metadata.is_file());
+    let is_file = |path: &PathBuf| {
+        Path::new(path)
+            .metadata()
+            .is_ok_and(|metadata| metadata.is_file())
+    };
     if !captures.iter().all(is_file) {
         return Ok(None);
     }
     let config = limits_toml(traffic, decision, found, Err(READ_ONCE));
     let bar = progress_bar(captures);
     let names = InterfaceNames::with_unnamed(question.interface.as_deref());
-    let refusals = refusals(&config, captures, names, local, |progress| advance(&bar, progress))?;
+    let refusals = refusals(&config, captures, names, local, |progress| {
+        advance(&bar, progress)
+    })?;
     bar.finish_and_clear();
     Ok(Some(refusals))
 }

@@ -23,15 +23,21 @@ const WIDENING: [&str; 2] = ["--all", "--force"];
 
 /// Removes destructive verbs and options from an error's suggestions.
 pub(super) fn without_risky(mut error: clap::Error) -> clap::Error {
-    keep_suggestions(&mut error, ContextKind::SuggestedSubcommand, |verb| READING.contains(&verb));
-    keep_suggestions(&mut error, ContextKind::SuggestedArg, |option| !WIDENING.contains(&option));
+    keep_suggestions(&mut error, ContextKind::SuggestedSubcommand, |verb| {
+        READING.contains(&verb)
+    });
+    keep_suggestions(&mut error, ContextKind::SuggestedArg, |option| {
+        !WIDENING.contains(&option)
+    });
     error
 }
 
 fn keep_suggestions(error: &mut clap::Error, kind: ContextKind, is_safe: impl Fn(&str) -> bool) {
     let kept = match error.remove(kind) {
         None => return,
-        Some(ContextValue::Strings(words)) => words.into_iter().filter(|word| is_safe(word)).collect(),
+        Some(ContextValue::Strings(words)) => {
+            words.into_iter().filter(|word| is_safe(word)).collect()
+        }
         Some(ContextValue::String(word)) if is_safe(&word) => vec![word],
         Some(_) => Vec::new(),
     };
@@ -54,7 +60,9 @@ mod tests {
     fn tip(arguments: &[&str]) -> Option<String> {
         let error = Cli::try_parse_from([&["agent"], arguments].concat()).err()?;
         let text = without_risky(error).to_string();
-        text.lines().find(|line| line.contains("tip:")).map(str::to_owned)
+        text.lines()
+            .find(|line| line.contains("tip:"))
+            .map(str::to_owned)
     }
 
     /// Every variant of the word with one letter missing or two swapped.
@@ -76,9 +84,19 @@ mod tests {
     #[test]
     fn suggestions_offer_nothing_that_changes_anything() {
         let command = Cli::command();
-        let verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
-        let changing: Vec<&str> = verbs.iter().copied().filter(|verb| !READING.contains(verb)).collect();
-        assert!(changing.contains(&"detach") && changing.contains(&"unban"), "{changing:?}");
+        let verbs: Vec<&str> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        let changing: Vec<&str> = verbs
+            .iter()
+            .copied()
+            .filter(|verb| !READING.contains(verb))
+            .collect();
+        assert!(
+            changing.contains(&"detach") && changing.contains(&"unban"),
+            "{changing:?}"
+        );
         for typo in verbs.iter().flat_map(|verb| typos(verb)) {
             let Some(tip) = tip(&[&typo]) else { continue };
             for verb in &changing {
@@ -86,10 +104,16 @@ mod tests {
             }
         }
         assert!(tip(&["statsu"]).is_some_and(|tip| tip.contains("'status'")));
-        for arguments in
-            [&["detahc"][..], &["groups", "kil", "web"], &["unban", "--al"], &["ban", "192.0.2.1", "--forc"]]
-        {
-            assert!(tip(arguments).is_none_or(|tip| !tip.contains("similar")), "{arguments:?}");
+        for arguments in [
+            &["detahc"][..],
+            &["groups", "kil", "web"],
+            &["unban", "--al"],
+            &["ban", "192.0.2.1", "--forc"],
+        ] {
+            assert!(
+                tip(arguments).is_none_or(|tip| !tip.contains("similar")),
+                "{arguments:?}"
+            );
         }
     }
 }

@@ -32,7 +32,11 @@ pub fn render_or<const N: usize>(
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
     let rows: Vec<[String; N]> = rows.into_iter().collect();
-    if rows.is_empty() { empty.to_owned() } else { fitted(heading, numbers, rows, width()) }
+    if rows.is_empty() {
+        empty.to_owned()
+    } else {
+        fitted(heading, numbers, rows, width())
+    }
 }
 
 /// [`render`] for this many columns.
@@ -50,13 +54,19 @@ pub fn fitted<const N: usize>(
     while let Some(room) = room
         && widths.iter().sum::<usize>() + GAP * N.saturating_sub(1) > room
     {
-        let longest = (0..numbers.min(N)).max_by_key(|nth| widths[*nth]).filter(|nth| widths[*nth] > SHORTEST);
+        let longest = (0..numbers.min(N))
+            .max_by_key(|nth| widths[*nth])
+            .filter(|nth| widths[*nth] > SHORTEST);
         let Some(longest) = longest else { break };
         widths[longest] -= 1;
     }
     for row in &mut rows {
         for (cell, width) in row.iter_mut().zip(widths).take(numbers) {
-            *cell = cell.lines().map(|line| cut(line, width)).collect::<Vec<_>>().join("\n");
+            *cell = cell
+                .lines()
+                .map(|line| cut(line, width))
+                .collect::<Vec<_>>()
+                .join("\n");
         }
     }
     let mut builder = Builder::default();
@@ -69,12 +79,20 @@ pub fn fitted<const N: usize>(
     if numbers < N {
         table.modify(Columns::new(numbers..), Alignment::right());
     }
-    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    table
+        .to_string()
+        .lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The columns of the terminal, or COLUMNS; `None` if the output is not a terminal, and nothing is cut.
 pub fn width() -> Option<usize> {
-    if let Some(columns) = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()) {
+    if let Some(columns) = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok())
+    {
         return Some(columns);
     }
     let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
@@ -88,7 +106,11 @@ pub fn definitions<'d>(rows: impl IntoIterator<Item = (&'d str, &'d str)>) -> St
 
 /// [`definitions`] for this many columns.
 pub fn defined(rows: Vec<(&str, &str)>, room: Option<usize>) -> String {
-    let longest = rows.iter().map(|(name, _)| columns(name)).max().unwrap_or(0);
+    let longest = rows
+        .iter()
+        .map(|(name, _)| columns(name))
+        .max()
+        .unwrap_or(0);
     let names = room.map_or(longest, |room| longest.min((room / 3).max(SHORTEST)));
     let mut lines = Vec::new();
     for (name, text) in rows {
@@ -108,14 +130,21 @@ pub fn defined(rows: Vec<(&str, &str)>, room: Option<usize>) -> String {
         }
         lines.push(line);
     }
-    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+    lines
+        .iter()
+        .map(|line| line.trim_end())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Two columns: names and values.
 pub fn pairs<'n>(rows: impl AsRef<[(&'n str, String)]>) -> String {
     let rows = rows.as_ref();
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    rows.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect::<Vec<_>>().join("\n")
+    rows.iter()
+        .map(|(name, value)| format!("{name:width$}  {value}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Seconds as text.
@@ -134,12 +163,29 @@ mod tests {
 
     #[test]
     fn a_table_fits_the_terminal_and_names_lose_their_middle() {
-        let row = |name: &str| [name.to_owned(), "2001:db8:1234:5678::/64".to_owned(), number(1_234_567)];
-        let rows = || vec![row("a-limit-with-a-name-that-is-much-longer-than-any-name-needs-to-be-really"), row("ssh")];
+        let row = |name: &str| {
+            [
+                name.to_owned(),
+                "2001:db8:1234:5678::/64".to_owned(),
+                number(1_234_567),
+            ]
+        };
+        let rows = || {
+            vec![
+                row("a-limit-with-a-name-that-is-much-longer-than-any-name-needs-to-be-really"),
+                row("ssh"),
+            ]
+        };
         let table = fitted(["LIMIT", "SOURCE", "PASSED"], 2, rows(), Some(80));
         assert!(table.lines().all(|line| columns(line) <= 80), "{table}");
-        assert!(table.contains("a-limit-with") && table.contains("…") && table.contains("be-really"), "{table}");
-        assert!(table.contains("2001:db8:1234:5678::/64") && table.contains("1,234,567"), "{table}");
+        assert!(
+            table.contains("a-limit-with") && table.contains("…") && table.contains("be-really"),
+            "{table}"
+        );
+        assert!(
+            table.contains("2001:db8:1234:5678::/64") && table.contains("1,234,567"),
+            "{table}"
+        );
         assert!(!fitted(["LIMIT", "SOURCE", "PASSED"], 2, rows(), None).contains('…'));
         assert!(!fitted(["LIMIT", "SOURCE", "PASSED"], 2, rows(), Some(200)).contains('…'));
     }
@@ -147,8 +193,14 @@ mod tests {
     #[test]
     fn a_definition_goes_on_below_its_name() {
         let text = "ingress tcp/22  5 connections/min per address (IPv6 /64), burst 5, reject";
-        assert_eq!(defined(vec![("ssh", text)], Some(80)), format!("ssh  {text}"));
+        assert_eq!(
+            defined(vec![("ssh", text)], Some(80)),
+            format!("ssh  {text}")
+        );
         let narrow = defined(vec![("ssh", text), ("a", "b")], Some(40));
-        assert!(narrow.lines().all(|line| columns(line) <= 40) && narrow.lines().count() > 2, "{narrow}");
+        assert!(
+            narrow.lines().all(|line| columns(line) <= 40) && narrow.lines().count() > 2,
+            "{narrow}"
+        );
     }
 }

@@ -33,7 +33,12 @@ pub enum Rows {
     Prefixes(Option<TopOrder>, f64),
 }
 
-pub fn top(looks: Looks, count: Option<usize>, rows: Rows, options: &Options) -> anyhow::Result<ExitCode> {
+pub fn top(
+    looks: Looks,
+    count: Option<usize>,
+    rows: Rows,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
     let (sort, share) = match rows {
         Rows::Sources(sort) => (sort, None),
         Rows::Prefixes(None, share) => (None, Some(share)),
@@ -44,7 +49,9 @@ pub fn top(looks: Looks, count: Option<usize>, rows: Rows, options: &Options) ->
     };
     let is_rate = matches!(sort, Some(TopOrder::ThrottledRate | TopOrder::PassedRate));
     if looks == Looks::One && is_rate {
-        eprintln!("a rate requires two samples: use --sort throttled or passed with --once, or leave out --once");
+        eprintln!(
+            "a rate requires two samples: use --sort throttled or passed with --once, or leave out --once"
+        );
         return Ok(ExitCode::from(USAGE));
     }
     if looks == Looks::One {
@@ -54,7 +61,9 @@ pub fn top(looks: Looks, count: Option<usize>, rows: Rows, options: &Options) ->
         };
     }
     if count.is_some() {
-        eprintln!("-n conflicts with the live view, which has as many rows as the terminal: use agent top --once -n N");
+        eprintln!(
+            "-n conflicts with the live view, which has as many rows as the terminal: use agent top --once -n N"
+        );
         return Ok(ExitCode::from(USAGE));
     }
     if options.json {
@@ -72,6 +81,10 @@ pub fn top(looks: Looks, count: Option<usize>, rows: Rows, options: &Options) ->
         TopOrder::PassedRate => Sort::PassedRate,
     });
     let app = App::sorted(sort).by_prefix(share);
-    tui::run(options.client(), (tui::Theme::of_environment(), tui::Glyphs::of_environment()), app)?;
+    tui::run(
+        options.client(),
+        (tui::Theme::of_environment(), tui::Glyphs::of_environment()),
+        app,
+    )?;
     Ok(ExitCode::SUCCESS)
 }

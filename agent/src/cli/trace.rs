@@ -19,12 +19,15 @@ pub fn trace(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
     end_with_the_reader()?;
     let print = Print::from(options.json);
     let mut out = io::stdout().lock();
-    let error = options.client().stream(&Request::Trace { source }, |line: TraceLine| {
-        match print.line(&mut out, &line, text).and_then(|()| out.flush()) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => ControlFlow::Break(error),
-        }
-    })?;
+    let error =
+        options
+            .client()
+            .stream(&Request::Trace { source }, |line: TraceLine| {
+                match print.line(&mut out, &line, text).and_then(|()| out.flush()) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => ControlFlow::Break(error),
+                }
+            })?;
     print::written(Err(error))
 }
 
@@ -34,15 +37,30 @@ fn text(line: &TraceLine) -> String {
     let time = humantime::format_rfc3339_micros(time);
     let verdict = line.verdict.name();
     if line.verdict == TraceVerdict::Lost {
-        return format!("{time}  {verdict:<14}  {} verdicts: {}", number(line.packets), line.reason);
+        return format!(
+            "{time}  {verdict:<14}  {} verdicts: {}",
+            number(line.packets),
+            line.reason
+        );
     }
     let limit = line.limit.as_deref().unwrap_or("-");
-    let mut text = format!("{time}  {verdict:<14}  {limit:<18}  {}, {} bytes", line.reason, number(line.bytes));
+    let mut text = format!(
+        "{time}  {verdict:<14}  {limit:<18}  {}, {} bytes",
+        line.reason,
+        number(line.bytes)
+    );
     if line.packets > 1 {
         text.push_str(&format!(" in {} packets", number(line.packets)));
     }
     let port = line.port.map(|port| format!("port {port}"));
-    append(&mut text, line.protocol.iter().chain(&port).chain(&line.direction).chain(&line.interface));
+    append(
+        &mut text,
+        line.protocol
+            .iter()
+            .chain(&port)
+            .chain(&line.direction)
+            .chain(&line.interface),
+    );
     human::printable(&text)
 }
 
@@ -69,7 +87,11 @@ mod tests {
              bytes in 2 packets, udp, port 53, ingress, weir0"
         );
         assert_eq!(
-            text(&TraceLine::lost(0.0, 12, "this client reads more slowly than packets come")),
+            text(&TraceLine::lost(
+                0.0,
+                12,
+                "this client reads more slowly than packets come"
+            )),
             "1970-01-01T00:00:00.000000Z  lost            12 verdicts: this client reads more slowly than packets come"
         );
     }

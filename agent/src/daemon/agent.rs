@@ -70,7 +70,10 @@ pub struct Agent {
 impl Agent {
     /// Assembles the running parts; `file` is the config's path, and `state` saves the state for a reboot.
     #[must_use]
-    #[expect(clippy::too_many_arguments, reason = "the parts of an agent, which nothing else puts together")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of an agent, which nothing else puts together"
+    )]
     pub fn new(
         file: Option<PathBuf>,
         live: Live,
@@ -88,7 +91,10 @@ impl Agent {
         lists: Arc<BanLists>,
         recorder: Recorder,
     ) -> Self {
-        let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
+        let (changing, cluster) = (
+            Changing::new(live),
+            Arc::new(ArcSwapOption::new(cluster.map(Arc::new))),
+        );
         let exchange = Arc::new(ArcSwapOption::new(exchange.map(Arc::new)));
         let sharer = Arc::new(ArcSwapOption::new(sharer.map(Arc::new)));
         let (started, counter_resets) = (Instant::now(), AtomicU64::new(0));
@@ -150,11 +156,15 @@ impl Agent {
             }
             None => None,
         };
-        let requests = Some(self.requests.engine().save(self.requests.now())).filter(|requests| !requests.is_empty());
+        let requests = Some(self.requests.engine().save(self.requests.now()))
+            .filter(|requests| !requests.is_empty());
         if saved.is_none() && requests.is_none() {
             return None;
         }
-        let saved = saved.unwrap_or_else(|| Saved { at: Some(Moment::now()), ..Saved::default() });
+        let saved = saved.unwrap_or_else(|| Saved {
+            at: Some(Moment::now()),
+            ..Saved::default()
+        });
         Some(Saved { requests, ..saved })
     }
 
@@ -184,8 +194,16 @@ impl Agent {
             Some(cluster) => cluster.shares(config),
             None => cluster::first_shares(config, &past(config)),
         };
-        if let Some(exchange) = self.exchange.load_full().filter(|exchange| exchange.goes_on(config)) {
-            shares.extend(exchange.shares(config).map(|(name, share)| (name.to_owned(), share)));
+        if let Some(exchange) = self
+            .exchange
+            .load_full()
+            .filter(|exchange| exchange.goes_on(config))
+        {
+            shares.extend(
+                exchange
+                    .shares(config)
+                    .map(|(name, share)| (name.to_owned(), share)),
+            );
         }
         shares
     }
@@ -193,7 +211,9 @@ impl Agent {
     /// Leases shares for another config's limits. Leases of limits that stay remain valid. Returns a note for the
     /// operator.
     pub(crate) fn replace_cluster(&self, config: &Config) -> Option<String> {
-        let result = self.replace_leases(config).and_then(|()| self.replace_exchange(config));
+        let result = self
+            .replace_leases(config)
+            .and_then(|()| self.replace_exchange(config));
         let result = result.and_then(|()| self.replace_sharer(config));
         result.err().map(|error| {
             format!(
@@ -203,7 +223,11 @@ impl Agent {
     }
 
     fn replace_leases(&self, config: &Config) -> Result<(), cluster::ClusterError> {
-        let shared = cluster::shared(config, &for_cluster(&self.packets), &self.requests.current());
+        let shared = cluster::shared(
+            config,
+            &for_cluster(&self.packets),
+            &self.requests.current(),
+        );
         match self.cluster.load_full() {
             Some(cluster) if shared.is_empty() => {
                 self.cluster.store(None);
@@ -211,8 +235,12 @@ impl Agent {
             }
             Some(cluster) => cluster.replace(config, shared),
             None => {
-                let lease_client =
-                    cluster::LeaseClient::start(config, shared, &past(config), Arc::clone(&self.events))?;
+                let lease_client = cluster::LeaseClient::start(
+                    config,
+                    shared,
+                    &past(config),
+                    Arc::clone(&self.events),
+                )?;
                 self.cluster.store(lease_client.map(Arc::new));
             }
         }
@@ -221,7 +249,11 @@ impl Agent {
 
     /// The exchange continues with another config's engine, unless the store differs.
     fn replace_exchange(&self, config: &Config) -> Result<(), cluster::ClusterError> {
-        if let Some(exchange) = self.exchange.load_full().filter(|exchange| exchange.goes_on(config)) {
+        if let Some(exchange) = self
+            .exchange
+            .load_full()
+            .filter(|exchange| exchange.goes_on(config))
+        {
             exchange.enforce();
             return Ok(());
         }
@@ -231,14 +263,19 @@ impl Agent {
         let engine = self.requests.current();
         let (past, now) = (past(config), monotonic_nanoseconds);
         let packets = for_cluster(&self.packets);
-        let exchange = cluster::Exchanger::start(config, &engine, &packets, now, &past, &self.events)?;
+        let exchange =
+            cluster::Exchanger::start(config, &engine, &packets, now, &past, &self.events)?;
         self.exchange.store(exchange.map(Arc::new));
         Ok(())
     }
 
     /// The sharing of bans continues with another config's limits on packets, unless the cluster differs.
     fn replace_sharer(&self, config: &Config) -> Result<(), cluster::ClusterError> {
-        if let Some(sharer) = self.sharer.load_full().filter(|sharer| sharer.goes_on(config)) {
+        if let Some(sharer) = self
+            .sharer
+            .load_full()
+            .filter(|sharer| sharer.goes_on(config))
+        {
             sharer.apply_again();
             return Ok(());
         }
@@ -274,7 +311,10 @@ impl Agent {
 
     /// The layout of the table of sources.
     pub(crate) fn layout(&self) -> Layout {
-        self.packets.load_full().map(|packets| packets.layout()).unwrap_or_default()
+        self.packets
+            .load_full()
+            .map(|packets| packets.layout())
+            .unwrap_or_default()
     }
 
     /// Replaces the limits on packets, all or none. Returns notes for the operator.
@@ -289,13 +329,24 @@ impl Agent {
         match (self.packets.load_full(), holds_packets(config)) {
             (Some(packets), true) => {
                 packets.expect_shares(&shares);
-                packets.replace(Arc::clone(config), plan, interfaces, lasting).map_err(|error| error.to_string())
+                packets
+                    .replace(Arc::clone(config), plan, interfaces, lasting)
+                    .map_err(|error| error.to_string())
             }
             (None, true) => {
-                let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
+                let pins =
+                    PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
                 let file = self.file.as_ref().map(|file| file.display().to_string());
-                let packets = PacketEngine::start(Arc::clone(config), file, plan, pins, interfaces, None, shares)
-                    .map_err(|error| error.to_string())?;
+                let packets = PacketEngine::start(
+                    Arc::clone(config),
+                    file,
+                    plan,
+                    pins,
+                    interfaces,
+                    None,
+                    shares,
+                )
+                .map_err(|error| error.to_string())?;
                 let notes = packets.notes();
                 self.packets.store(Some(Arc::new(packets)));
                 Ok(notes)
@@ -303,7 +354,9 @@ impl Agent {
             (Some(packets), false) => {
                 packets.detach().map_err(|error| error.to_string())?;
                 self.packets.store(None);
-                Ok(vec!["the config has no limits on packets: their programs are detached".to_owned()])
+                Ok(vec![
+                    "the config has no limits on packets: their programs are detached".to_owned(),
+                ])
             }
             (None, false) => Ok(Vec::new()),
         }
@@ -314,7 +367,9 @@ impl Agent {
     pub(crate) fn follow_host(&self, is_changed: bool) -> bool {
         // Not while another config is put in effect.
         let _one = self.changing.one();
-        let Some(packets) = self.packets.load_full() else { return true };
+        let Some(packets) = self.packets.load_full() else {
+            return true;
+        };
         let turns = match packets.follow_host(is_changed) {
             Ok(turns) => turns,
             Err(error) => {
@@ -323,15 +378,32 @@ impl Agent {
             }
         };
         for turn in turns {
-            let verdict = if turn.is_attached { EventKind::Attached } else { EventKind::Detached };
+            let verdict = if turn.is_attached {
+                EventKind::Attached
+            } else {
+                EventKind::Detached
+            };
             match verdict {
                 EventKind::Attached => {
-                    tracing::info!(interface = turn.interface, "{} attached: {}", turn.interface, turn.reason);
+                    tracing::info!(
+                        interface = turn.interface,
+                        "{} attached: {}",
+                        turn.interface,
+                        turn.reason
+                    );
                 }
-                _ => tracing::warn!(interface = turn.interface, "{} detached: {}", turn.interface, turn.reason),
+                _ => tracing::warn!(
+                    interface = turn.interface,
+                    "{} detached: {}",
+                    turn.interface,
+                    turn.reason
+                ),
             }
             let source = Some(format!("interface {}", turn.interface));
-            self.events.push(Event { source, ..Event::now(verdict, 1, turn.reason) });
+            self.events.push(Event {
+                source,
+                ..Event::now(verdict, 1, turn.reason)
+            });
         }
         true
     }
@@ -348,7 +420,9 @@ pub fn start_sharer(
     if sharer.is_none() {
         bans.report_to(None);
         if let Err(error) = bans.set(&BTreeMap::new()) {
-            tracing::error!("lifting the bans of other hosts failed: {error}; agent bans lists them");
+            tracing::error!(
+                "lifting the bans of other hosts failed: {error}; agent bans lists them"
+            );
         }
     }
     Ok(sharer)

@@ -26,7 +26,8 @@ use crate::geo::ClassLists;
 use crate::pcapng::Sample;
 use crate::server::control::Handler;
 use crate::stats::{
-    ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery, monotonic_nanoseconds,
+    ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery,
+    monotonic_nanoseconds,
 };
 
 impl Agent {
@@ -60,24 +61,42 @@ impl Agent {
         status.trial = live.trial();
         status.protected = live.protected();
         status.limits = LimitDefinition::of_config(live.config());
-        status.never_limit = live.config().agent.never_limit.iter().map(ToString::to_string).collect();
+        status.never_limit = live
+            .config()
+            .agent
+            .never_limit
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         drop(live);
         let cluster = self.cluster.load_full();
-        status.notes.extend(cluster.iter().flat_map(|cluster| cluster.notes()));
+        status
+            .notes
+            .extend(cluster.iter().flat_map(|cluster| cluster.notes()));
         (status.attacks, status.attacks_total) = self.attacks.get();
         status.notifications = self.notifier.status();
         status.notes.extend(Notifier::notes(&status.notifications));
         let exchange = self.exchange.load_full().map(|exchange| exchange.status());
         let sharer = self.sharer.load_full();
-        status.notes.extend(sharer.iter().flat_map(|sharer| sharer.notes()));
-        let parts = [cluster.map(|cluster| cluster.status()), exchange, sharer.map(|sharer| sharer.status())];
+        status
+            .notes
+            .extend(sharer.iter().flat_map(|sharer| sharer.notes()));
+        let parts = [
+            cluster.map(|cluster| cluster.status()),
+            exchange,
+            sharer.map(|sharer| sharer.status()),
+        ];
         status.cluster = parts.into_iter().flatten().reduce(ClusterStatus::with);
         status.notes.extend(self.crowdsec.notes());
         status.crowdsec = self.crowdsec.status();
         Ok(status)
     }
 
-    fn show(&self, source: IpAddr, packets: Option<Arc<PacketEngine>>) -> Result<SourceStatus, String> {
+    fn show(
+        &self,
+        source: IpAddr,
+        packets: Option<Arc<PacketEngine>>,
+    ) -> Result<SourceStatus, String> {
         let mut status = match packets {
             Some(packets) => packets.show(source).map_err(text)?,
             None => self.class_of(source),
@@ -88,7 +107,9 @@ impl Agent {
         {
             let live = self.changing.live();
             let databases = live.databases();
-            let listed = databases.lists().of_address(live.config(), source.to_canonical());
+            let listed = databases
+                .lists()
+                .of_address(live.config(), source.to_canonical());
             status.class_from = listed.map(|(name, listed)| ClassOrigin {
                 origin: format!("list:{name}"),
                 cidr: listed.prefix().to_string(),
@@ -96,7 +117,10 @@ impl Agent {
             });
         }
         status.exempt = self.exempt(source, &status);
-        status.requests = self.requests.engine().requests_of(source, self.requests.now());
+        status.requests = self
+            .requests
+            .engine()
+            .requests_of(source, self.requests.now());
         Ok(status)
     }
 
@@ -110,7 +134,11 @@ impl Agent {
         SourceStatus {
             source: source.to_string(),
             class: class.unwrap_or_else(|| "default".to_owned()),
-            never_limit: config.agent.never_limit.iter().any(|prefix| prefix.contains(address)),
+            never_limit: config
+                .agent
+                .never_limit
+                .iter()
+                .any(|prefix| prefix.contains(address)),
             ..SourceStatus::default()
         }
     }
@@ -121,12 +149,22 @@ impl Agent {
         let live = self.changing.live();
         let config = live.config();
         if !status.never_limit {
-            let class = config.classes.iter().find(|class| class.name == status.class)?;
+            let class = config
+                .classes
+                .iter()
+                .find(|class| class.name == status.class)?;
             let is_unlimited = class.service == policy::Service::Unlimited;
             return is_unlimited.then(|| format!("class {} is unlimited", class.name));
         }
-        let named = config.agent.never_limit.iter().find(|prefix| prefix.contains(source));
-        let protected = live.protected().into_iter().find(|one| one.address == source);
+        let named = config
+            .agent
+            .never_limit
+            .iter()
+            .find(|prefix| prefix.contains(source));
+        let protected = live
+            .protected()
+            .into_iter()
+            .find(|one| one.address == source);
         let protected = || protected.map(|one| format!("it is {}", one.why));
         Some(
             named
@@ -141,7 +179,10 @@ impl Agent {
             Some(packets) => packets.view(&query)?,
             None => View::default(),
         };
-        let prefixes = query.prefixes.map(|share| self.prefixes.summary(share)).transpose()?;
+        let prefixes = query
+            .prefixes
+            .map(|share| self.prefixes.summary(share))
+            .transpose()?;
         Ok(View {
             prefixes,
             status: self.status(Extent::Whole)?,
@@ -152,8 +193,19 @@ impl Agent {
     }
 
     fn record(&self, for_seconds: f64) -> Result<RecordStatus, String> {
-        let interfaces = self.changing.live().config().agent.interfaces.iter().map(ToString::to_string).collect();
-        self.recorder.start(Duration::try_from_secs_f64(for_seconds).unwrap_or_default(), interfaces)
+        let interfaces = self
+            .changing
+            .live()
+            .config()
+            .agent
+            .interfaces
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        self.recorder.start(
+            Duration::try_from_secs_f64(for_seconds).unwrap_or_default(),
+            interfaces,
+        )
     }
 
     fn reset_counters(&self) -> Result<CountersReset, String> {
@@ -163,7 +215,9 @@ impl Agent {
         };
         let of_requests = self.requests.engine().reset_counters();
         self.counter_resets.fetch_add(1, Ordering::Relaxed);
-        let reset = CountersReset { limits: of_packets + of_requests };
+        let reset = CountersReset {
+            limits: of_packets + of_requests,
+        };
         tracing::info!("counters of {} limits reset by an operator", reset.limits);
         Ok(reset)
     }
@@ -175,8 +229,11 @@ impl Agent {
         if packets.decision_counts().1.len() != exceptions {
             self.crowdsec.exceptions_changed();
         }
-        ordered(orders, &banned).into_iter().for_each(|event| self.events.push(event));
-        self.lists.end_exceptions(orders.iter().filter_map(|order| prefix_key(&order.cidr)));
+        ordered(orders, &banned)
+            .into_iter()
+            .for_each(|event| self.events.push(event));
+        self.lists
+            .end_exceptions(orders.iter().filter_map(|order| prefix_key(&order.cidr)));
         Ok(banned)
     }
 
@@ -199,13 +256,17 @@ impl Agent {
         };
         limits.extend(self.requests.engine().statuses());
         let classes = ClassShare::all(self.changing.live().config());
-        limits.iter_mut().for_each(|limit| limit.definition.classes.clone_from(&classes));
+        limits
+            .iter_mut()
+            .for_each(|limit| limit.definition.classes.clone_from(&classes));
         Ok(limits)
     }
 
     /// The packet engine, for commands that require it.
     fn packet_engine(&self) -> Result<Arc<PacketEngine>, String> {
-        let none = || "this command requires a limit on packets, and the config in effect has none".to_owned();
+        let none = || {
+            "this command requires a limit on packets, and the config in effect has none".to_owned()
+        };
         self.packets().ok_or_else(none)
     }
 
@@ -284,7 +345,14 @@ impl Handler for Agent {
         let mode = self.changing.live().config().agent.mode;
         let refuses_nothing = mode == Mode::Observe && sample.of == CaptureOf::Refused;
         let note = "the config in effect only observes, so that no limit refuses a packet: capture all with --of all";
-        self.capturer.start(sample, length, refuses_nothing.then(|| note.to_owned()).into_iter().collect())
+        self.capturer.start(
+            sample,
+            length,
+            refuses_nothing
+                .then(|| note.to_owned())
+                .into_iter()
+                .collect(),
+        )
     }
 
     fn follow(&self, last: usize, follower: Follower) -> Result<Subscription, String> {
@@ -293,7 +361,9 @@ impl Handler for Agent {
 }
 
 fn prefix_key(cidr: &str) -> Option<PrefixKey> {
-    prefix::parse(cidr).ok().map(|prefix| PrefixKey::from(&prefix))
+    prefix::parse(cidr)
+        .ok()
+        .map(|prefix| PrefixKey::from(&prefix))
 }
 
 fn json(document: impl serde::Serialize) -> Result<serde_json::Value, String> {
@@ -307,8 +377,12 @@ fn text(error: impl std::fmt::Display) -> String {
 /// Corrects the status of lists whose newest content is not in effect in their classes.
 fn of_classes(statuses: &mut [ListStatus], lists: &ClassLists) {
     for status in statuses {
-        let Some((prefixes, Some(why))) = lists.in_effect(&status.name) else { continue };
+        let Some((prefixes, Some(why))) = lists.in_effect(&status.name) else {
+            continue;
+        };
         status.prefixes = prefixes;
-        status.problem.get_or_insert_with(|| format!("it could not be put in effect: {why}"));
+        status
+            .problem
+            .get_or_insert_with(|| format!("it could not be put in effect: {why}"));
     }
 }

@@ -12,7 +12,12 @@ fn ban_time(seconds: Option<f64>) -> String {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.map_or_else(
         || "until it is lifted".to_owned(),
-        |time| format!("for {}", humantime::format_duration(Duration::from_secs(time.as_secs().max(1)))),
+        |time| {
+            format!(
+                "for {}",
+                humantime::format_duration(Duration::from_secs(time.as_secs().max(1)))
+            )
+        },
     )
 }
 
@@ -22,16 +27,36 @@ const NAMED_BANS: usize = 10;
 /// The events of an operator's bans.
 pub(super) fn ordered(orders: &[BanOrder], banned: &Banned) -> Vec<Event> {
     let is_in_effect = |cidr: &String| {
-        banned.kept.iter().all(|kept| kept.cidr != *cidr) && banned.without_effect.iter().all(|ban| ban.cidr != *cidr)
+        banned.kept.iter().all(|kept| kept.cidr != *cidr)
+            && banned.without_effect.iter().all(|ban| ban.cidr != *cidr)
     };
-    let canonical = |order: &BanOrder| prefix::parse(&order.cidr).ok().map(|cidr| PrefixKey::from(&cidr).to_string());
+    let canonical = |order: &BanOrder| {
+        prefix::parse(&order.cidr)
+            .ok()
+            .map(|cidr| PrefixKey::from(&cidr).to_string())
+    };
     let event = |order: &BanOrder, source: Option<String>, count: u64| {
-        let reason = order.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let reason = format!("ordered by an operator {}{reason}", ban_time(order.for_seconds));
-        Event { source, ..Event::now(EventKind::Banned, count, reason) }
+        let reason = order
+            .reason
+            .as_ref()
+            .map(|reason| format!(": {reason}"))
+            .unwrap_or_default();
+        let reason = format!(
+            "ordered by an operator {}{reason}",
+            ban_time(order.for_seconds)
+        );
+        Event {
+            source,
+            ..Event::now(EventKind::Banned, count, reason)
+        }
     };
-    let named = orders.iter().filter_map(|order| Some((order, canonical(order).filter(is_in_effect)?)));
-    let mut events: Vec<Event> = named.take(NAMED_BANS).map(|(order, source)| event(order, Some(source), 1)).collect();
+    let named = orders
+        .iter()
+        .filter_map(|order| Some((order, canonical(order).filter(is_in_effect)?)));
+    let mut events: Vec<Event> = named
+        .take(NAMED_BANS)
+        .map(|(order, source)| event(order, Some(source), 1))
+        .collect();
     let others = banned.banned.saturating_sub(events.len() as u64);
     if let (Some(order), true) = (orders.last(), others > 0) {
         events.push(event(order, None, others));

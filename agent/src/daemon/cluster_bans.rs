@@ -19,11 +19,18 @@ pub fn bans_for_cluster(packets: &Packets) -> Arc<dyn HostBans> {
 
 impl HostBans for Running {
     fn report_to(&self, outbox: Option<&Arc<BanOutbox>>) -> bool {
-        self.0.load().as_ref().is_some_and(|engine| engine.report_bans_to(outbox))
+        self.0
+            .load()
+            .as_ref()
+            .is_some_and(|engine| engine.report_bans_to(outbox))
     }
 
     fn own(&self, most: usize) -> Vec<(PrefixKey, OwnBan, u64)> {
-        self.0.load().as_ref().map(|engine| engine.own_bans(most)).unwrap_or_default()
+        self.0
+            .load()
+            .as_ref()
+            .map(|engine| engine.own_bans(most))
+            .unwrap_or_default()
     }
 
     fn change(
@@ -31,12 +38,20 @@ impl HostBans for Running {
         bans: &BTreeMap<PrefixKey, Option<SharedBan>>,
         lifted: &[PrefixKey],
     ) -> Result<Applied, HostBansError> {
-        let Some(engine) = self.0.load_full() else { return Ok(Applied::default()) };
-        engine.change_shared_bans(bans, lifted).map_err(|error| HostBansError(error.to_string()))
+        let Some(engine) = self.0.load_full() else {
+            return Ok(Applied::default());
+        };
+        engine
+            .change_shared_bans(bans, lifted)
+            .map_err(|error| HostBansError(error.to_string()))
     }
 
     fn set(&self, bans: &BTreeMap<PrefixKey, SharedBan>) -> Result<Applied, HostBansError> {
-        let Some(engine) = self.0.load_full() else { return Ok(Applied::default()) };
-        engine.set_shared_bans(bans).map_err(|error| HostBansError(error.to_string()))
+        let Some(engine) = self.0.load_full() else {
+            return Ok(Applied::default());
+        };
+        engine
+            .set_shared_bans(bans)
+            .map_err(|error| HostBansError(error.to_string()))
     }
 }

@@ -31,16 +31,24 @@ impl cluster::Packets for Running {
     }
 
     fn exchanged(&self) -> Vec<(String, u64, f64)> {
-        self.0.load().as_ref().map(|engine| engine.exchanged()).unwrap_or_default()
+        self.0
+            .load()
+            .as_ref()
+            .map(|engine| engine.exchanged())
+            .unwrap_or_default()
     }
 
     fn busy_sources(&self, limit: &str) -> Result<Vec<BusySource>, PacketsError> {
-        let Some(engine) = self.0.load_full() else { return Ok(Vec::new()) };
+        let Some(engine) = self.0.load_full() else {
+            return Ok(Vec::new());
+        };
         Ok(engine.busy_sources(limit)?)
     }
 
     fn charge_beyond(&self, limit: &str, charges: &[Elsewhere]) -> Result<(), PacketsError> {
-        let Some(engine) = self.0.load_full() else { return Ok(()) };
+        let Some(engine) = self.0.load_full() else {
+            return Ok(());
+        };
         Ok(engine.charge_beyond(limit, charges)?)
     }
 }

@@ -34,10 +34,15 @@ pub fn start(
 ) -> Result<(decide::Service, Orders), StartError> {
     let (queue, orders) = escalation::queue();
     let mut engine = Engine::new(config, Arc::new(queue))?;
-    if let Some((saved, restore)) = restore.and_then(|restore| Some((restore.saved.requests.as_ref()?, restore))) {
+    if let Some((saved, restore)) =
+        restore.and_then(|restore| Some((restore.saved.requests.as_ref()?, restore)))
+    {
         engine.resume(saved, restore.then, restore.now);
     }
     // Before the first question, which would otherwise be evaluated under the whole limit on every host.
     engine.set_shares(shares);
-    Ok((decide::Service::start(&config.decide, engine, monotonic_nanoseconds)?, orders))
+    Ok((
+        decide::Service::start(&config.decide, engine, monotonic_nanoseconds)?,
+        orders,
+    ))
 }

@@ -30,13 +30,19 @@ struct ForgedSyns {
 impl ForgedSyns {
     /// Processes the counters; returns whether there is a flood.
     fn look(&mut self, answered: u64, accepted: u64, now: Instant) -> bool {
-        let Some((answered_before, accepted_before, then)) = self.last.replace((answered, accepted, now)) else {
+        let Some((answered_before, accepted_before, then)) =
+            self.last.replace((answered, accepted, now))
+        else {
             return false;
         };
         let seconds = now.saturating_duration_since(then).as_secs_f64().max(1e-3);
         let answered = answered.saturating_sub(answered_before) as f64;
         let forged = (answered - accepted.saturating_sub(accepted_before) as f64).max(0.0);
-        let share = if answered > 0.0 { forged / answered } else { 0.0 };
+        let share = if answered > 0.0 {
+            forged / answered
+        } else {
+            0.0
+        };
         let is_turning = if self.is_flood {
             forged / seconds < ENDS_BELOW || share < ENDS_BELOW_SHARE
         } else {
@@ -47,7 +53,13 @@ impl ForgedSyns {
             return self.is_flood;
         }
         let since = *self.since.get_or_insert(then);
-        if now.saturating_duration_since(since) >= if self.is_flood { ENDS_AFTER } else { BEGINS_AFTER } {
+        if now.saturating_duration_since(since)
+            >= if self.is_flood {
+                ENDS_AFTER
+            } else {
+                BEGINS_AFTER
+            }
+        {
             (self.is_flood, self.since) = (!self.is_flood, None);
         }
         self.is_flood
@@ -65,9 +77,17 @@ pub async fn run(packets: &Packets, attacks: Arc<CurrentAttacks>, directory: Sta
         let wanted = proving.is_some_and(|proving| {
             let is_flood = forged.look(proving.answered, proving.accepted, Instant::now());
             let (attacks, _) = attacks.get();
-            proving.always || is_flood || attacks.iter().any(|attack| proving.limits.contains(&attack.limit))
+            proving.always
+                || is_flood
+                || attacks
+                    .iter()
+                    .any(|attack| proving.limits.contains(&attack.limit))
         });
-        let result = if wanted { set(&directory) } else { restore(&directory) };
+        let result = if wanted {
+            set(&directory)
+        } else {
+            restore(&directory)
+        };
         // Logged once: it is tried again every second.
         if let (Err(error), false) = (&result, is_failing) {
             let setting = syn_cookies::SETTING;
@@ -82,7 +102,10 @@ pub async fn run(packets: &Packets, attacks: Arc<CurrentAttacks>, directory: Sta
 fn set(directory: &StateDirectory) -> std::io::Result<()> {
     if syn_cookies::current() != Some(syn_cookies::ALWAYS) {
         syn_cookies::set_always(directory)?;
-        tracing::info!("{} is set to 2: SYN cookies for every connection", syn_cookies::SETTING);
+        tracing::info!(
+            "{} is set to 2: SYN cookies for every connection",
+            syn_cookies::SETTING
+        );
     }
     Ok(())
 }
@@ -98,7 +121,10 @@ fn restore(directory: &StateDirectory) -> std::io::Result<()> {
 pub fn leave(directory: &StateDirectory, proving: Option<&Proving>, on_exit: OnExit) {
     let stays = on_exit == OnExit::Keep && proving.is_some_and(|proving| proving.always);
     if !stays && let Err(error) = restore(directory) {
-        tracing::warn!("restoring {} failed: {error}; the next agent tries again", syn_cookies::SETTING);
+        tracing::warn!(
+            "restoring {} failed: {error}; the next agent tries again",
+            syn_cookies::SETTING
+        );
     }
 }
 

@@ -36,13 +36,21 @@ struct Trace {
 impl Trace {
     fn send(&mut self, line: &Arc<TraceLine>) {
         if self.lost > 0 {
-            let lost = TraceLine::lost(line.time, self.lost, "this client reads more slowly than packets come");
+            let lost = TraceLine::lost(
+                line.time,
+                self.lost,
+                "this client reads more slowly than packets come",
+            );
             if self.lines.try_send(Arc::new(lost)).is_ok() {
                 self.lost = 0;
             }
         }
         if self.lost > 0 || self.lines.try_send(Arc::clone(line)).is_err() {
-            self.lost += if line.verdict == TraceVerdict::Lost { line.packets } else { 1 };
+            self.lost += if line.verdict == TraceVerdict::Lost {
+                line.packets
+            } else {
+                1
+            };
         }
     }
 }
@@ -65,7 +73,11 @@ impl Tracer {
     /// For the programs of `packets`.
     #[must_use]
     pub fn new(packets: Packets) -> Self {
-        Self { packets, traces: Mutex::default(), begun: Notify::new() }
+        Self {
+            packets,
+            traces: Mutex::default(),
+            begun: Notify::new(),
+        }
     }
 
     /// Starts a trace: verdicts from this instant on.
@@ -83,7 +95,11 @@ impl Tracer {
             ));
         }
         let (lines, verdicts) = mpsc::channel(MOST_BEHIND);
-        traces.push(Trace { source, lines, lost: 0 });
+        traces.push(Trace {
+            source,
+            lines,
+            lost: 0,
+        });
         if let Err(error) = self.apply(&traces) {
             traces.pop();
             return Err(error);
@@ -118,7 +134,9 @@ impl Tracer {
             traces.clear();
             return false;
         }
-        let Some(packets) = self.packets.load_full().filter(|_| is_begun) else { return is_begun };
+        let Some(packets) = self.packets.load_full().filter(|_| is_begun) else {
+            return is_begun;
+        };
         let (lines, lost) = packets.drain_trace();
         let lost = (lost > 0).then(|| {
             let reason = "packets come faster than verdicts are logged";
@@ -129,8 +147,13 @@ impl Tracer {
         }
         for line in lines {
             let line = Arc::new(line);
-            let is_of = |trace: &&mut Trace| line.source.as_deref() == Some(trace.source.to_string().as_str());
-            traces.iter_mut().filter(is_of).for_each(|trace| trace.send(&line));
+            let is_of = |trace: &&mut Trace| {
+                line.source.as_deref() == Some(trace.source.to_string().as_str())
+            };
+            traces
+                .iter_mut()
+                .filter(is_of)
+                .for_each(|trace| trace.send(&line));
         }
         true
     }
@@ -138,9 +161,14 @@ impl Tracer {
     /// Lets the kernel programs log these sources.
     fn apply(&self, traces: &[Trace]) -> Result<(), String> {
         let Some(packets) = self.packets.load_full() else {
-            return Err("this command requires a limit on packets, and the config in effect has none".to_owned());
+            return Err(
+                "this command requires a limit on packets, and the config in effect has none"
+                    .to_owned(),
+            );
         };
-        let sources = traces.iter().map(|trace| Address::from_ipv6(mapped(trace.source)));
+        let sources = traces
+            .iter()
+            .map(|trace| Address::from_ipv6(mapped(trace.source)));
         match packets.trace(TracedSources::of(sources)) {
             Ok(true) => Ok(()),
             Ok(false) => {

@@ -26,19 +26,47 @@ pub struct Check {
 
 impl Check {
     pub(super) fn good(name: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { name: name.into(), verdict: Verdict::Good, found: found.into(), fix: None }
+        Self {
+            name: name.into(),
+            verdict: Verdict::Good,
+            found: found.into(),
+            fix: None,
+        }
     }
 
-    pub(super) fn limited(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { name: name.into(), verdict: Verdict::Limited, found: found.into(), fix: Some(fix.into()) }
+    pub(super) fn limited(
+        name: impl Into<String>,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            verdict: Verdict::Limited,
+            found: found.into(),
+            fix: Some(fix.into()),
+        }
     }
 
-    pub(super) fn missing(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { name: name.into(), verdict: Verdict::Missing, found: found.into(), fix: Some(fix.into()) }
+    pub(super) fn missing(
+        name: impl Into<String>,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            verdict: Verdict::Missing,
+            found: found.into(),
+            fix: Some(fix.into()),
+        }
     }
 
     /// A failed check: missing if it is needed, else limited.
-    pub(super) fn lacking(is_needed: Needed, name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(super) fn lacking(
+        is_needed: Needed,
+        name: &str,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         match is_needed {
             Needed::Yes => Self::missing(name, found, fix),
             Needed::No => Self::limited(name, found, fix),

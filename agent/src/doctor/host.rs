@@ -24,10 +24,15 @@ pub fn checks(config: &Config) -> Vec<Check> {
         kernel(uses_bpf),
         capabilities(uses_bpf),
         btf(on_groups),
-        connections(Needed::from(config.limits.iter().any(|limit| limit.concurrent.is_some()))),
+        connections(Needed::from(
+            config.limits.iter().any(|limit| limit.concurrent.is_some()),
+        )),
         jit(),
         bpffs(&config.agent.pins, uses_bpf),
-        Check::good("memlock", "not needed: since Linux 5.11 the memory of BPF is charged to the cgroup"),
+        Check::good(
+            "memlock",
+            "not needed: since Linux 5.11 the memory of BPF is charged to the cgroup",
+        ),
     ];
     checks.extend(syn_cookies(config));
     checks.extend(cgroups(config, on_groups));
@@ -38,23 +43,40 @@ pub fn checks(config: &Config) -> Vec<Check> {
 fn kernel(uses_bpf: Needed) -> Check {
     let release = kernel_release();
     if is_kernel_too_old() {
-        return Check::lacking(uses_bpf, "kernel", release, "Weir needs Linux 5.15 or newer: install a newer kernel");
+        return Check::lacking(
+            uses_bpf,
+            "kernel",
+            release,
+            "Weir needs Linux 5.15 or newer: install a newer kernel",
+        );
     }
     Check::good("kernel", release)
 }
 
 fn capabilities(uses_bpf: Needed) -> Check {
-    const NEEDED: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
+    const NEEDED: [Capability; 3] = [
+        Capability::CAP_BPF,
+        Capability::CAP_NET_ADMIN,
+        Capability::CAP_PERFMON,
+    ];
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     // The capability from which the two newer ones were split.
     let has_all = has(Capability::CAP_SYS_ADMIN) && has(Capability::CAP_NET_ADMIN);
-    let missing: Vec<String> =
-        NEEDED.iter().filter(|capability| !has(**capability) && !has_all).map(ToString::to_string).collect();
+    let missing: Vec<String> = NEEDED
+        .iter()
+        .filter(|capability| !has(**capability) && !has_all)
+        .map(ToString::to_string)
+        .collect();
     if missing.is_empty() {
         return Check::good("capabilities", "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON");
     }
     let found = format!("this user lacks {}", missing.join(", "));
-    Check::lacking(uses_bpf, "capabilities", found, "run as root: sudo agent doctor")
+    Check::lacking(
+        uses_bpf,
+        "capabilities",
+        found,
+        "run as root: sudo agent doctor",
+    )
 }
 
 fn btf(on_groups: Needed) -> Check {
@@ -62,8 +84,14 @@ fn btf(on_groups: Needed) -> Check {
     if Path::new(PATH).exists() {
         return Check::good("BTF", PATH);
     }
-    let found = format!("there is no {PATH}: processes of groups are found by scanning, not as they start");
-    Check::lacking(on_groups, "BTF", found, "use a kernel with CONFIG_DEBUG_INFO_BTF=y")
+    let found =
+        format!("there is no {PATH}: processes of groups are found by scanning, not as they start");
+    Check::lacking(
+        on_groups,
+        "BTF",
+        found,
+        "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
+    )
 }
 
 /// For limits whose sources prove their address by cookies; `None` without any.
@@ -79,7 +107,11 @@ fn syn_cookies(config: &Config) -> Option<Check> {
             "the kernel has none: prove has no effect",
             "use a kernel with CONFIG_SYN_COOKIES=y, or leave out prove",
         ),
-        Some(0) => Check::missing(NAME, format!("{setting} is 0: prove has no effect"), format!("sysctl {setting}=1")),
+        Some(0) => Check::missing(
+            NAME,
+            format!("{setting} is 0: prove has no effect"),
+            format!("sysctl {setting}=1"),
+        ),
         Some(value) => Check::good(NAME, format!("{setting} is {value}")),
     })
 }
@@ -87,20 +119,28 @@ fn syn_cookies(config: &Config) -> Option<Check> {
 fn connections(needed: Needed) -> Check {
     match unsupported(Path::new("/sys")) {
         None => Check::good("connections", "open connections can be counted"),
-        Some(why) => {
-            Check::lacking(needed, "connections", why, "use such a kernel, or leave out limits with concurrent")
-        }
+        Some(why) => Check::lacking(
+            needed,
+            "connections",
+            why,
+            "use such a kernel, or leave out limits with concurrent",
+        ),
     }
 }
 
 fn jit() -> Check {
     const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
     match fs::read_to_string(PATH).as_deref().map(str::trim) {
-        Ok("0") => {
-            Check::limited("JIT", "off: every packet costs many times as much", "sysctl net.core.bpf_jit_enable=1")
-        }
+        Ok("0") => Check::limited(
+            "JIT",
+            "off: every packet costs many times as much",
+            "sysctl net.core.bpf_jit_enable=1",
+        ),
         Ok(_) => Check::good("JIT", "on"),
-        Err(_) => Check::good("JIT", "unknown here (another network namespace, or a kernel that always compiles)"),
+        Err(_) => Check::good(
+            "JIT",
+            "unknown here (another network namespace, or a kernel that always compiles)",
+        ),
     }
 }
 
@@ -110,16 +150,30 @@ fn bpffs(pins: &Path, uses_bpf: Needed) -> Check {
     const USUAL: &str = "/sys/fs/bpf";
     // The directory is created when it is needed.
     let Some(place) = pins.ancestors().find(|place| place.exists()) else {
-        return Check::lacking(uses_bpf, "bpffs", format!("there is no {}", pins.display()), mount());
+        return Check::lacking(
+            uses_bpf,
+            "bpffs",
+            format!("there is no {}", pins.display()),
+            mount(),
+        );
     };
     if !statfs(place).is_ok_and(|it| it.filesystem_type() == BPF_FS_MAGIC) {
         let found = format!("{} is not in a BPF file system", pins.display());
-        let fix = if pins.starts_with(USUAL) { mount() } else { format!("set [agent] pins to a path below {USUAL}") };
+        let fix = if pins.starts_with(USUAL) {
+            mount()
+        } else {
+            format!("set [agent] pins to a path below {USUAL}")
+        };
         return Check::lacking(uses_bpf, "bpffs", found, fix);
     }
     if statvfs(place).is_ok_and(|it| it.flags().contains(FsFlags::ST_RDONLY)) {
         let found = format!("the BPF file system of {} is read-only", pins.display());
-        return Check::lacking(uses_bpf, "bpffs", found, format!("mount -o remount,rw {USUAL}"));
+        return Check::lacking(
+            uses_bpf,
+            "bpffs",
+            found,
+            format!("mount -o remount,rw {USUAL}"),
+        );
     }
     Check::good("bpffs", place.display().to_string())
 }
@@ -151,7 +205,11 @@ fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
             None => format!("no {name}"),
         })
         .collect();
-    let place = if tree.unified("").is_some() { "" } else { "no unified hierarchy, which network limits need; " };
+    let place = if tree.unified("").is_some() {
+        ""
+    } else {
+        "no unified hierarchy, which network limits need; "
+    };
     let found = format!("{place}{}, below {}", found.join(", "), tree.parent());
     let mut checks = vec![Check::good("cgroups", found)];
     let lacking = cgroup::lacking(config);
@@ -159,7 +217,8 @@ fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
         checks.extend(enforced(config));
     }
     checks.extend(lacking.into_iter().map(|why| {
-        let fix = "boot with systemd.unified_cgroup_hierarchy=1, or take the limit out of the group";
+        let fix =
+            "boot with systemd.unified_cgroup_hierarchy=1, or take the limit out of the group";
         Check::missing("groups", why, fix)
     }));
     checks
@@ -168,21 +227,38 @@ fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
 /// The groups' enforcement by the running agent, since this process may have privileges that a service lacks. Without
 /// an agent, only the host is checked.
 fn enforced(config: &Config) -> Vec<Check> {
-    let Ok(groups) = Client::new(&config.agent.control).ask::<Vec<GroupStatus>>(&Request::Groups) else {
-        return vec![Check::good("groups", "this host has what they need; no agent runs that enforces them")];
+    let Ok(groups) = Client::new(&config.agent.control).ask::<Vec<GroupStatus>>(&Request::Groups)
+    else {
+        return vec![Check::good(
+            "groups",
+            "this host has what they need; no agent runs that enforces them",
+        )];
     };
     let check = |wanted: &Group| {
         let found = groups.iter().find(|group| group.name == wanted.name);
         let name = &wanted.name;
         match found {
-            None => Check::missing("groups", format!("{name}: the running agent does not enforce it"), RELOAD),
-            Some(group) if group.enforcement == Enforcement::Full => {
-                Check::good("groups", format!("{name}: enforced on {}", count(group.members.len())))
-            }
+            None => Check::missing(
+                "groups",
+                format!("{name}: the running agent does not enforce it"),
+                RELOAD,
+            ),
+            Some(group) if group.enforcement == Enforcement::Full => Check::good(
+                "groups",
+                format!("{name}: enforced on {}", count(group.members.len())),
+            ),
             Some(group) => {
-                let how = if group.enforcement == Enforcement::None { "not" } else { "partly" };
+                let how = if group.enforcement == Enforcement::None {
+                    "not"
+                } else {
+                    "partly"
+                };
                 let found = format!("{name}: {how} enforced: {}", group.notes.join("; "));
-                Check::limited("groups", found, "agent groups lists what is not enforced, and why")
+                Check::limited(
+                    "groups",
+                    found,
+                    "agent groups lists what is not enforced, and why",
+                )
             }
         }
     };
@@ -202,7 +278,10 @@ fn count(members: usize) -> String {
 
 fn control_group() -> Check {
     match nix::unistd::Group::from_name("weir") {
-        Ok(Some(_)) => Check::good("group weir", "its members may query the agent (status, limits, top, show)"),
+        Ok(Some(_)) => Check::good(
+            "group weir",
+            "its members may query the agent (status, limits, top, show)",
+        ),
         _ => Check::limited(
             "group weir",
             "not found: only root may query the agent",

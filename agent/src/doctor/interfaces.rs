@@ -2,8 +2,8 @@
 
 use config::policy::{Action, Attach, Config, Direction};
 use datapath::{
-    AttachedProgram, DeviceFacts, LostReplies, Owner, default_route_interfaces, device_facts, interface_names,
-    lacking_for_shape,
+    AttachedProgram, DeviceFacts, LostReplies, Owner, default_route_interfaces, device_facts,
+    interface_names, lacking_for_shape,
 };
 use serde::Serialize;
 
@@ -52,11 +52,23 @@ pub fn examine(config: &Config) -> Vec<Interface> {
             if shapes(config) {
                 checks.push(spacing(&name, config));
             }
-            Interface { name, facts, checks }
+            Interface {
+                name,
+                facts,
+                checks,
+            }
         }
         Err(error) => {
-            let check = Check::missing("interface", format!("reading the interface failed: {error}"), "run as root");
-            Interface { name, facts: DeviceFacts::default(), checks: vec![check] }
+            let check = Check::missing(
+                "interface",
+                format!("reading the interface failed: {error}"),
+                "run as root",
+            );
+            Interface {
+                name,
+                facts: DeviceFacts::default(),
+                checks: vec![check],
+            }
         }
     }));
     interfaces
@@ -92,23 +104,38 @@ pub(super) fn checks(name: &str, facts: &DeviceFacts, attach: Attach) -> Vec<Che
             format!("ip link set dev {name} mtu 1500"),
         ));
     }
-    for other in facts.tcx.iter().filter(|program| program.owner == Owner::Other) {
-        checks.push(Check::good("TCX", format!("{other} is in the chain too, and stays where it is")));
+    for other in facts
+        .tcx
+        .iter()
+        .filter(|program| program.owner == Owner::Other)
+    {
+        checks.push(Check::good(
+            "TCX",
+            format!("{other} is in the chain too, and stays where it is"),
+        ));
     }
     if facts.clsact {
-        checks.push(Check::good("clsact", "there is a discipline for programs already; its filters stay"));
+        checks.push(Check::good(
+            "clsact",
+            "there is a discipline for programs already; its filters stay",
+        ));
     }
     checks
 }
 
 /// The hook for ingress limits.
 fn hook(facts: &DeviceFacts, attach: Attach) -> Check {
-    let owner = |program: &AttachedProgram| format!("find its owner: bpftool prog show id {}", program.id);
-    match (attach, facts.xdp.as_ref().map(|program| (program, program.owner))) {
+    let owner =
+        |program: &AttachedProgram| format!("find its owner: bpftool prog show id {}", program.id);
+    match (
+        attach,
+        facts.xdp.as_ref().map(|program| (program, program.owner)),
+    ) {
         (Attach::Tc, _) => Check::good("hook", "traffic control, as configured"),
-        (_, Some((program, Owner::Weir))) => {
-            Check::good("hook", format!("used by Weir: {program}; the next agent with the same pins takes it over"))
-        }
+        (_, Some((program, Owner::Weir))) => Check::good(
+            "hook",
+            format!("used by Weir: {program}; the next agent with the same pins takes it over"),
+        ),
         (_, Some((program, Owner::Hidden))) => Check::limited(
             "hook",
             format!("used by {program}; no conflict if it is Weir's"),
@@ -116,17 +143,24 @@ fn hook(facts: &DeviceFacts, attach: Attach) -> Check {
         ),
         (Attach::Auto, Some((program, Owner::Other))) => Check::limited(
             "hook",
-            format!("XDP is used by {program}; the agent will use traffic control, which costs more a packet"),
+            format!(
+                "XDP is used by {program}; the agent will use traffic control, which costs more a packet"
+            ),
             owner(program),
         ),
         (_, Some((program, Owner::Other))) => Check::missing(
             "hook",
             format!("XDP is used by {program}"),
-            format!("set attach = \"auto\", which uses traffic control; or {}", owner(program)),
+            format!(
+                "set attach = \"auto\", which uses traffic control; or {}",
+                owner(program)
+            ),
         ),
-        (Attach::Generic, None) => {
-            Check::limited("hook", "generic XDP, as configured: slower than traffic control", "set attach = \"auto\"")
-        }
+        (Attach::Generic, None) => Check::limited(
+            "hook",
+            "generic XDP, as configured: slower than traffic control",
+            "set attach = \"auto\"",
+        ),
         (_, None) => match (facts.native_xdp, attach) {
             (Some(true), _) => Check::good("hook", "native XDP"),
             (Some(false), Attach::Native) => Check::missing(
@@ -149,15 +183,18 @@ fn hook(facts: &DeviceFacts, attach: Attach) -> Check {
 
 /// Whether replies to refused packets arrive, if the config has such replies.
 fn replies(name: &str, facts: &DeviceFacts, config: &Config) -> Option<Check> {
-    let answers =
-        config.limits.iter().any(|limit| limit.action == Action::Reject && limit.direction == Direction::Ingress);
-    let is_native =
-        matches!(config.agent.attach, Attach::Auto | Attach::Native) && facts.driver.as_deref() == Some("veth");
+    let answers = config
+        .limits
+        .iter()
+        .any(|limit| limit.action == Action::Reject && limit.direction == Direction::Ingress);
+    let is_native = matches!(config.agent.attach, Attach::Auto | Attach::Native)
+        && facts.driver.as_deref() == Some("veth");
     match facts.peer_receives_xdp {
         _ if !(answers && is_native) => None,
-        Some(true) => {
-            Some(Check::good("replies", "the veth's peer has an XDP program, or GRO, with which replies arrive late"))
-        }
+        Some(true) => Some(Check::good(
+            "replies",
+            "the veth's peer has an XDP program, or GRO, with which replies arrive late",
+        )),
         Some(false) => {
             let lost = LostReplies(name);
             Some(Check::limited("replies", lost.found(), LostReplies::FIX))
@@ -172,7 +209,10 @@ fn replies(name: &str, facts: &DeviceFacts, config: &Config) -> Option<Check> {
 
 fn spacing(name: &str, config: &Config) -> Check {
     match lacking_for_shape(name, &config.limits) {
-        None => Check::good("spacing", "fq: packets leave at the times that limits give them"),
+        None => Check::good(
+            "spacing",
+            "fq: packets leave at the times that limits give them",
+        ),
         Some(why) => Check::limited(
             "spacing",
             why,
@@ -183,5 +223,8 @@ fn spacing(name: &str, config: &Config) -> Check {
 
 /// Whether a limit delays packets.
 pub(super) fn shapes(config: &Config) -> bool {
-    config.limits.iter().any(|limit| limit.action == Action::Shape)
+    config
+        .limits
+        .iter()
+        .any(|limit| limit.action == Action::Shape)
 }

@@ -26,16 +26,30 @@ pub struct Report {
 pub fn examine(config: &Config) -> Report {
     let host = host::checks(config);
     let interfaces = interfaces::examine(config);
-    let all = host.iter().chain(interfaces.iter().flat_map(|interface| &interface.checks));
-    let ok = all.into_iter().all(|check| check.verdict != Verdict::Missing);
-    Report { ok, host, interfaces }
+    let all = host
+        .iter()
+        .chain(interfaces.iter().flat_map(|interface| &interface.checks));
+    let ok = all
+        .into_iter()
+        .all(|check| check.verdict != Verdict::Missing);
+    Report {
+        ok,
+        host,
+        interfaces,
+    }
 }
 
 /// The first limit with `concurrent`, on a kernel that cannot count connections.
 fn lacking_for_connections(config: &Config, sys: &Path) -> Option<String> {
-    let limit = config.limits.iter().find(|limit| limit.concurrent.is_some())?;
+    let limit = config
+        .limits
+        .iter()
+        .find(|limit| limit.concurrent.is_some())?;
     let why = unsupported(sys)?;
-    Some(format!("limit `{}` has concurrent, which is not supported here: {why}; write a rate instead", limit.name))
+    Some(format!(
+        "limit `{}` has concurrent, which is not supported here: {why}; write a rate instead",
+        limit.name
+    ))
 }
 
 /// A program or file of a `[[notify]]` that this host does not have.
@@ -44,10 +58,16 @@ fn lacking_for_notify(notify: &Notify) -> Option<String> {
         NotifyTarget::Command(command) => (Path::new(command.first()?), "command"),
         NotifyTarget::Webhook { secret_file, .. } => (secret_file.as_deref()?, "secret_file"),
     };
-    let is_there = file
-        .metadata()
-        .is_ok_and(|found| found.is_file() && (what == "secret_file" || found.permissions().mode() & 0o111 != 0));
-    (!is_there).then(|| format!("notify {:?}: {what} `{}` not found, or no file for it", notify.name, file.display()))
+    let is_there = file.metadata().is_ok_and(|found| {
+        found.is_file() && (what == "secret_file" || found.permissions().mode() & 0o111 != 0)
+    });
+    (!is_there).then(|| {
+        format!(
+            "notify {:?}: {what} `{}` not found, or no file for it",
+            notify.name,
+            file.display()
+        )
+    })
 }
 
 /// The features that the config requires and this host lacks, found without privileges; for `check`.
@@ -64,11 +84,18 @@ pub fn lacking(config: &Config) -> Vec<String> {
         }
     }
     if !config.limits.is_empty() && !std::path::Path::new("/sys/fs/bpf").exists() {
-        lacking.push("/sys/fs/bpf not found: limits on packets require a kernel with BPF".to_owned());
+        lacking
+            .push("/sys/fs/bpf not found: limits on packets require a kernel with BPF".to_owned());
     }
     lacking.extend(lacking_for_connections(config, Path::new("/sys")));
     if shapes(config) {
-        let held = names.iter().filter(|name| config.agent.interfaces.iter().any(|pattern| pattern.matches(name)));
+        let held = names.iter().filter(|name| {
+            config
+                .agent
+                .interfaces
+                .iter()
+                .any(|pattern| pattern.matches(name))
+        });
         lacking.extend(held.filter_map(|name| lacking_for_shape(name, &config.limits)));
     }
     lacking.extend(cgroup::lacking(config));
@@ -84,11 +111,22 @@ mod tests {
     fn a_kernel_without_btf_tracepoints_lacks_what_concurrent_requires() {
         let sys = tempfile::tempdir().unwrap();
         let of = |lines: &str| {
-            let text = format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"open\"\n{lines}\n");
-            config::parse(Path::new("limits.toml"), &text).unwrap().config
+            let text =
+                format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"open\"\n{lines}\n");
+            config::parse(Path::new("limits.toml"), &text)
+                .unwrap()
+                .config
         };
-        let lacking = lacking_for_connections(&of("unit = \"connections\"\nconcurrent = 50"), sys.path()).unwrap();
-        assert!(lacking.starts_with("limit `open` has concurrent") && lacking.contains("BTF"), "{lacking}");
-        assert_eq!(lacking_for_connections(&of("rate = \"5/s\""), sys.path()), None);
+        let lacking =
+            lacking_for_connections(&of("unit = \"connections\"\nconcurrent = 50"), sys.path())
+                .unwrap();
+        assert!(
+            lacking.starts_with("limit `open` has concurrent") && lacking.contains("BTF"),
+            "{lacking}"
+        );
+        assert_eq!(
+            lacking_for_connections(&of("rate = \"5/s\""), sys.path()),
+            None
+        );
     }
 }

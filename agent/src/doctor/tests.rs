@@ -5,7 +5,12 @@ use super::interfaces::checks;
 use super::{Verdict, examine};
 
 fn facts() -> DeviceFacts {
-    DeviceFacts { native_xdp: Some(true), native_xdp_fragments: Some(false), mtu: Some(1500), ..DeviceFacts::default() }
+    DeviceFacts {
+        native_xdp: Some(true),
+        native_xdp_fragments: Some(false),
+        mtu: Some(1500),
+        ..DeviceFacts::default()
+    }
 }
 
 /// (name, verdict, fix) of every check that is not good.
@@ -15,7 +20,13 @@ fn faults(facts: &DeviceFacts, attach: Attach) -> Vec<(String, Verdict, String)>
     checks
         .into_iter()
         .filter(|check| check.verdict != Verdict::Good)
-        .map(|check| (check.name, check.verdict, check.fix.expect("what is not good has a fix")))
+        .map(|check| {
+            (
+                check.name,
+                check.verdict,
+                check.fix.expect("what is not good has a fix"),
+            )
+        })
         .collect()
 }
 
@@ -27,16 +38,44 @@ fn fault(name: &str, verdict: Verdict, fix: &str) -> Vec<(String, Verdict, Strin
 fn every_obstacle_to_native_xdp_comes_with_the_command_that_removes_it() {
     use Verdict::{Limited, Missing};
     assert_eq!(faults(&facts(), Attach::Auto), []);
-    let lro = DeviceFacts { lro: Some(true), ..facts() };
-    assert_eq!(faults(&lro, Attach::Auto), fault("LRO", Limited, "ethtool -K eth7 lro off"));
-    assert_eq!(faults(&lro, Attach::Tc), [], "traffic control does not mind");
-    let gro = DeviceFacts { gro_hardware: Some(true), ..facts() };
-    assert_eq!(faults(&gro, Attach::Native), fault("GRO-HW", Limited, "ethtool -K eth7 rx-gro-hw off"));
-    let jumbo = DeviceFacts { mtu: Some(9000), ..facts() };
-    assert_eq!(faults(&jumbo, Attach::Auto), fault("MTU", Limited, "ip link set dev eth7 mtu 1500"));
-    let fragments = DeviceFacts { native_xdp_fragments: Some(true), ..jumbo };
+    let lro = DeviceFacts {
+        lro: Some(true),
+        ..facts()
+    };
+    assert_eq!(
+        faults(&lro, Attach::Auto),
+        fault("LRO", Limited, "ethtool -K eth7 lro off")
+    );
+    assert_eq!(
+        faults(&lro, Attach::Tc),
+        [],
+        "traffic control does not mind"
+    );
+    let gro = DeviceFacts {
+        gro_hardware: Some(true),
+        ..facts()
+    };
+    assert_eq!(
+        faults(&gro, Attach::Native),
+        fault("GRO-HW", Limited, "ethtool -K eth7 rx-gro-hw off")
+    );
+    let jumbo = DeviceFacts {
+        mtu: Some(9000),
+        ..facts()
+    };
+    assert_eq!(
+        faults(&jumbo, Attach::Auto),
+        fault("MTU", Limited, "ip link set dev eth7 mtu 1500")
+    );
+    let fragments = DeviceFacts {
+        native_xdp_fragments: Some(true),
+        ..jumbo
+    };
     assert_eq!(faults(&fragments, Attach::Auto), []);
-    let none = DeviceFacts { native_xdp: Some(false), ..facts() };
+    let none = DeviceFacts {
+        native_xdp: Some(false),
+        ..facts()
+    };
     assert_eq!(faults(&none, Attach::Native)[0].1, Missing);
     assert_eq!(faults(&none, Attach::Auto)[0].1, Limited);
 }
@@ -44,27 +83,54 @@ fn every_obstacle_to_native_xdp_comes_with_the_command_that_removes_it() {
 #[test]
 fn another_program_on_the_hook_is_named_and_ours_is_no_obstacle() {
     let program = |name: &str| AttachedProgram::named(7, Some(name), "native");
-    let other = DeviceFacts { xdp: Some(program("xdp_lb")), ..facts() };
+    let other = DeviceFacts {
+        xdp: Some(program("xdp_lb")),
+        ..facts()
+    };
     assert_eq!(faults(&other, Attach::Auto)[0].1, Verdict::Limited);
     let faults_of_native = faults(&other, Attach::Native);
     assert_eq!(faults_of_native[0].1, Verdict::Missing);
-    assert!(faults_of_native[0].2.contains("bpftool prog show id 7"), "{faults_of_native:?}");
-    assert!(faults_of_native[0].2.contains("attach = \"auto\""), "{faults_of_native:?}");
-    assert!(checks("eth7", &other, Attach::Native)[0].found.contains("xdp_lb (program 7, native)"));
-    let ours = DeviceFacts { xdp: Some(program("weir_xdp")), ..facts() };
+    assert!(
+        faults_of_native[0].2.contains("bpftool prog show id 7"),
+        "{faults_of_native:?}"
+    );
+    assert!(
+        faults_of_native[0].2.contains("attach = \"auto\""),
+        "{faults_of_native:?}"
+    );
+    assert!(
+        checks("eth7", &other, Attach::Native)[0]
+            .found
+            .contains("xdp_lb (program 7, native)")
+    );
+    let ours = DeviceFacts {
+        xdp: Some(program("weir_xdp")),
+        ..facts()
+    };
     assert_eq!(faults(&ours, Attach::Native), []);
 }
 
 /// A user who cannot read a program's name is not advised to remove what may be Weir's.
 #[test]
 fn a_program_without_a_readable_name_is_no_strangers() {
-    let hidden = AttachedProgram { id: 7, name: None, owner: Owner::Hidden, at: "native" };
-    let facts = DeviceFacts { xdp: Some(hidden), ..facts() };
+    let hidden = AttachedProgram {
+        id: 7,
+        name: None,
+        owner: Owner::Hidden,
+        at: "native",
+    };
+    let facts = DeviceFacts {
+        xdp: Some(hidden),
+        ..facts()
+    };
     for attach in [Attach::Auto, Attach::Native, Attach::Generic] {
         let faults = faults(&facts, attach);
         assert_eq!(faults.len(), 1);
         assert_eq!(faults[0].1, Verdict::Limited, "{faults:?}");
-        assert!(faults[0].2.contains("sudo agent doctor") && !faults[0].2.contains("off"), "{faults:?}");
+        assert!(
+            faults[0].2.contains("sudo agent doctor") && !faults[0].2.contains("off"),
+            "{faults:?}"
+        );
     }
 }
 
@@ -73,6 +139,12 @@ fn a_config_for_an_interface_that_does_not_exist_cannot_be_put_in_effect() {
     let report = examine(&Config::built_in(&["weir-none".to_owned()]));
     assert!(!report.ok);
     let interface = &report.interfaces[0];
-    assert_eq!((interface.name.as_str(), interface.checks[0].verdict), ("weir-none", Verdict::Missing));
-    assert!(interface.checks[0].found.contains("lo"), "it tells which there are");
+    assert_eq!(
+        (interface.name.as_str(), interface.checks[0].verdict),
+        ("weir-none", Verdict::Missing)
+    );
+    assert!(
+        interface.checks[0].found.contains("lo"),
+        "it tells which there are"
+    );
 }

@@ -26,7 +26,9 @@ struct ClassList {
 impl ClassList {
     /// The content that was last to be put in effect.
     fn last(&self) -> &Arc<Vec<Listed>> {
-        self.refused.as_ref().map_or(&self.prefixes, |(prefixes, _)| prefixes)
+        self.refused
+            .as_ref()
+            .map_or(&self.prefixes, |(prefixes, _)| prefixes)
     }
 
     fn note(&self) -> Option<String> {
@@ -54,11 +56,16 @@ impl ClassLists {
     }
 
     /// The prefixes of each list.
-    pub(super) fn prefixes(&self) -> impl Iterator<Item = ClassPrefixes<'_, impl Iterator<Item = Prefix> + '_>> {
+    pub(super) fn prefixes(
+        &self,
+    ) -> impl Iterator<Item = ClassPrefixes<'_, impl Iterator<Item = Prefix> + '_>> {
         self.0.iter().map(|list| ClassPrefixes {
             list: &list.name,
             class: &list.class,
-            prefixes: list.prefixes.iter().map(|listed| Prefix::from(&listed.prefix())),
+            prefixes: list
+                .prefixes
+                .iter()
+                .map(|listed| Prefix::from(&listed.prefix())),
         })
     }
 
@@ -67,14 +74,19 @@ impl ClassLists {
     pub fn are(&self, contents: &Self) -> bool {
         self.0.len() == contents.0.len()
             && self.0.iter().zip(&contents.0).all(|(known, list)| {
-                known.name == list.name && known.class == list.class && has_same(known.last(), list.last())
+                known.name == list.name
+                    && known.class == list.class
+                    && has_same(known.last(), list.last())
             })
     }
 
     /// These contents, after those of `next` could not be put in effect.
     pub(super) fn kept(&self, next: &Self, why: &str) -> Self {
         let keep = |next: &ClassList| {
-            let before = self.0.iter().find(|list| list.name == next.name && list.class == next.class);
+            let before = self
+                .0
+                .iter()
+                .find(|list| list.name == next.name && list.class == next.class);
             match before.filter(|before| !has_same(&before.prefixes, &next.prefixes)) {
                 Some(before) => ClassList {
                     prefixes: Arc::clone(&before.prefixes),
@@ -105,32 +117,58 @@ impl ClassLists {
     /// The notes that the contents `before` had not, with their lists.
     pub(super) fn failures(&self, before: &Self) -> Vec<(String, u64, String)> {
         let known: Vec<String> = before.notes().collect();
-        let failure = |list: &ClassList| Some((list.name.clone(), list.prefixes.len() as u64, list.note()?));
-        self.0.iter().filter_map(failure).filter(|(_, _, note)| !known.contains(note)).collect()
+        let failure =
+            |list: &ClassList| Some((list.name.clone(), list.prefixes.len() as u64, list.note()?));
+        self.0
+            .iter()
+            .filter_map(failure)
+            .filter(|(_, _, note)| !known.contains(note))
+            .collect()
     }
 
     /// The prefixes in effect of a list, and why its newest content is not.
     #[must_use]
     pub fn in_effect(&self, name: &str) -> Option<(u64, Option<&str>)> {
         let list = self.0.iter().find(|list| list.name == name)?;
-        Some((list.prefixes.len() as u64, list.refused.as_ref().map(|(_, why)| why.as_str())))
+        Some((
+            list.prefixes.len() as u64,
+            list.refused.as_ref().map(|(_, why)| why.as_str()),
+        ))
     }
 
     /// The list that put an address into its class, with the prefix; `None` if `sources` did, or databases.
     #[must_use]
     pub fn of_address(&self, config: &Config, address: IpAddr) -> Option<(&str, Listed)> {
-        let whole = PrefixKey { address: prefix::mapped(address), length: 128 };
+        let whole = PrefixKey {
+            address: prefix::mapped(address),
+            length: 128,
+        };
         let literal = config.classes.iter().flat_map(|class| &class.sources);
-        let literal = literal.filter(|prefix| prefix.contains(address)).map(Prefix::mapped_length).max();
-        let found = self.0.iter().filter_map(|list| Some((list.name.as_str(), *find(&list.prefixes, &whole)?)));
+        let literal = literal
+            .filter(|prefix| prefix.contains(address))
+            .map(Prefix::mapped_length)
+            .max();
+        let found = self
+            .0
+            .iter()
+            .filter_map(|list| Some((list.name.as_str(), *find(&list.prefixes, &whole)?)));
         // The first of the longest.
-        let longest =
-            found.reduce(|best, next| if next.1.prefix().length > best.1.prefix().length { next } else { best });
+        let longest = found.reduce(|best, next| {
+            if next.1.prefix().length > best.1.prefix().length {
+                next
+            } else {
+                best
+            }
+        });
         longest.filter(|(_, listed)| literal.is_none_or(|literal| listed.prefix().length > literal))
     }
 }
 
 /// Whether two contents have the same prefixes.
 fn has_same(one: &Arc<Vec<Listed>>, other: &Arc<Vec<Listed>>) -> bool {
-    Arc::ptr_eq(one, other) || one.iter().map(Listed::prefix).eq(other.iter().map(Listed::prefix))
+    Arc::ptr_eq(one, other)
+        || one
+            .iter()
+            .map(Listed::prefix)
+            .eq(other.iter().map(Listed::prefix))
 }

@@ -43,10 +43,14 @@ impl State {
             let has_networks = before.wants_networks || !wants_networks;
             before.problem.is_none() && has_networks && wanted.is_subset(&before.wanted)
         };
-        let known = before.filter(is_known).and_then(|before| before.fingerprint);
+        let known = before
+            .filter(is_known)
+            .and_then(|before| before.fingerprint);
         let read = files::read(path, known, MOST_BYTES);
         // A file that is too large is not read again until it changes.
-        let fingerprint = read.as_ref().map_or_else(|_| files::fingerprint(path), |(_, found)| Some(*found));
+        let fingerprint = read
+            .as_ref()
+            .map_or_else(|_| files::fingerprint(path), |(_, found)| Some(*found));
         let database = match read {
             Ok((None, _)) => Ok(before.and_then(|before| before.database.clone())),
             Ok((Some(bytes), _)) => Database::read(&bytes, kind, &wanted, wants_networks)
@@ -56,7 +60,10 @@ impl State {
         };
         let (database, problem) = match database {
             Ok(database) => (database, None),
-            Err(problem) => (before.and_then(|before| before.database.clone()), Some(problem)),
+            Err(problem) => (
+                before.and_then(|before| before.database.clone()),
+                Some(problem),
+            ),
         };
         // A file that is touched has the same content, and lists and classes stay as they are.
         let old = before.and_then(|before| before.database.as_ref());
@@ -64,13 +71,28 @@ impl State {
             (Some(new), Some(old)) if new == *old => Some(Arc::clone(old)),
             (new, _) => new,
         };
-        Self { kind, path: path.to_owned(), wanted, wants_networks, database, problem, fingerprint }
+        Self {
+            kind,
+            path: path.to_owned(),
+            wanted,
+            wants_networks,
+            database,
+            problem,
+            fingerprint,
+        }
     }
 
     /// The same file with another content in use, since its own could not be put in effect.
     pub fn not_in_effect(&self, instead: Option<Arc<Database>>, why: &str) -> Self {
-        let problem = Some(format!("{} could not be put in effect: {why}", self.path.display()));
-        Self { database: instead, problem, ..self.clone() }
+        let problem = Some(format!(
+            "{} could not be put in effect: {why}",
+            self.path.display()
+        ));
+        Self {
+            database: instead,
+            problem,
+            ..self.clone()
+        }
     }
 
     /// The problem with its consequence.
@@ -88,32 +110,51 @@ impl State {
 
     /// The problem with the key in limits.toml.
     pub fn problem(&self) -> Option<String> {
-        Some(format!("[geo] {}: {}", self.kind.key(), self.problem.as_ref()?))
+        Some(format!(
+            "[geo] {}: {}",
+            self.kind.key(),
+            self.problem.as_ref()?
+        ))
     }
 
     /// Whether some key was never read.
     pub fn lacks_any(&self) -> bool {
         self.lacks_networks()
-            || self.wanted.iter().any(|key| !self.database.as_ref().is_some_and(|read| read.prefixes.contains_key(key)))
+            || self.wanted.iter().any(|key| {
+                !self
+                    .database
+                    .as_ref()
+                    .is_some_and(|read| read.prefixes.contains_key(key))
+            })
     }
 
     fn lacks_networks(&self) -> bool {
-        self.wants_networks && self.database.as_ref().is_none_or(|read| read.networks.is_none())
+        self.wants_networks
+            && self
+                .database
+                .as_ref()
+                .is_none_or(|read| read.networks.is_none())
     }
 
     /// Whether some key was never read, and was not requested before either.
     pub fn lacks_more_than(&self, before: Option<&Self>) -> bool {
         let known = before.filter(|before| before.path == self.path);
         let is_new = |key: &&GeoKey| !known.is_some_and(|before| before.wanted.contains(*key));
-        let is_read = |key: &GeoKey| self.database.as_ref().is_some_and(|read| read.prefixes.contains_key(key));
-        let lacks_new_networks = self.lacks_networks() && !known.is_some_and(|before| before.wants_networks);
+        let is_read = |key: &GeoKey| {
+            self.database
+                .as_ref()
+                .is_some_and(|read| read.prefixes.contains_key(key))
+        };
+        let lacks_new_networks =
+            self.lacks_networks() && !known.is_some_and(|before| before.wants_networks);
         lacks_new_networks || self.wanted.iter().filter(is_new).any(|key| !is_read(key))
     }
 
     /// The keys that the database does not contain.
     pub fn missing(&self) -> impl Iterator<Item = GeoKey> + '_ {
         let read = self.database.iter().flat_map(|database| &database.prefixes);
-        read.filter(|(key, prefixes)| prefixes.is_empty() && self.wanted.contains(key)).map(|(key, _)| *key)
+        read.filter(|(key, prefixes)| prefixes.is_empty() && self.wanted.contains(key))
+            .map(|(key, _)| *key)
     }
 
     pub fn missing_note(&self, key: GeoKey) -> String {
@@ -123,8 +164,16 @@ impl State {
 
     /// A note about networks that cannot be told apart.
     pub fn reserved_note(&self) -> Option<String> {
-        let networks = self.database.as_ref()?.networks.as_ref().filter(|_| self.wants_networks)?;
-        let (count, path) = (config::human::number(networks.reserved), self.path.display());
+        let networks = self
+            .database
+            .as_ref()?
+            .networks
+            .as_ref()
+            .filter(|_| self.wants_networks)?;
+        let (count, path) = (
+            config::human::number(networks.reserved),
+            self.path.display(),
+        );
         (networks.reserved > 0).then(|| {
             format!("[geo] asn: {count} prefixes of {path} have reserved AS numbers; key = \"asn\" counts their addresses by prefix")
         })
@@ -132,12 +181,17 @@ impl State {
 
     /// The number of prefixes of all requested keys, or of all networks.
     pub fn count(&self) -> usize {
-        let networks = self.database.as_ref().and_then(|database| database.networks.as_ref());
+        let networks = self
+            .database
+            .as_ref()
+            .and_then(|database| database.networks.as_ref());
         if let Some(networks) = networks.filter(|_| self.wants_networks) {
             return networks.prefixes.len();
         }
         let read = self.database.iter().flat_map(|database| &database.prefixes);
-        read.filter(|(key, _)| self.wanted.contains(key)).map(|(_, prefixes)| prefixes.len()).sum()
+        read.filter(|(key, _)| self.wanted.contains(key))
+            .map(|(_, prefixes)| prefixes.len())
+            .sum()
     }
 
     pub fn status(&self) -> GeoStatus {
@@ -153,11 +207,13 @@ impl State {
     /// A summary of the content in use.
     pub fn summary(&self) -> Option<String> {
         let database = self.database.as_ref()?;
-        let built = std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_secs(database.built));
+        let built =
+            std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_secs(database.built));
         // A year beyond 9999 cannot be printed.
         let built = built.filter(|_| database.built < 253_402_300_800);
-        let built =
-            built.map_or_else(String::new, |time| format!(", built {}", humantime::format_rfc3339_seconds(time)));
+        let built = built.map_or_else(String::new, |time| {
+            format!(", built {}", humantime::format_rfc3339_seconds(time))
+        });
         Some(format!(
             "{} prefixes from {} ({}{built})",
             config::human::number(self.count() as u64),

@@ -17,17 +17,26 @@ fn config(folder: &Path, keys: &str) -> Config {
         "[agent]\ninterfaces = [\"lo\"]\nallow_empty = true\n[geo]\nasn = {path:?}\n\
          [[class]]\nname = \"a\"\nsources = [\"203.0.113.7\"]\nasn = {keys}\nmultiplier = 2\n"
     );
-    config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+    config::parse(Path::new("limits.toml"), &text)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config
 }
 
 fn file(folder: &Path, network: &str) -> Vec<u8> {
-    let bytes = Mmdb::new(6, 24).with(network, asn(64500)).with("10.0.0.0/8", asn(64501)).bytes();
+    let bytes = Mmdb::new(6, 24)
+        .with(network, asn(64500))
+        .with("10.0.0.0/8", asn(64501))
+        .bytes();
     fs::write(folder.join("asn.mmdb"), &bytes).unwrap();
     bytes
 }
 
 fn sources(databases: &Databases, config: &Config) -> Vec<String> {
-    databases.applied(config).0.classes[0].sources.iter().map(|prefix| prefix.short()).collect()
+    databases.applied(config).0.classes[0]
+        .sources
+        .iter()
+        .map(|prefix| prefix.short())
+        .collect()
 }
 
 #[test]
@@ -41,7 +50,8 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
     assert!(missing.are_current());
     let note = missing.notes().join("\n");
     assert!(
-        note.contains("asn.mmdb failed: No such file") && note.contains("classes and limits have only their sources"),
+        note.contains("asn.mmdb failed: No such file")
+            && note.contains("classes and limits have only their sources"),
         "{note}"
     );
     assert!(
@@ -54,30 +64,70 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
     let first = Databases::read(&config, &missing, ClassLists::default());
     assert_eq!(sources(&first, &config), ["203.0.113.7", "192.0.2.0/24"]);
     let warning = first.notes().join("\n");
-    assert!(warning.contains("AS64502 is not in ") && warning.contains("correct or remove it"), "{warning}");
-    let [DatabaseChange::Updated { prefixes: 1, summary, .. }] = &first.changes(&missing)[..] else { panic!() };
-    assert!(summary.starts_with("1 prefixes from /") && summary.ends_with("(Test, built 2023-11-14T22:13:20Z)"));
+    assert!(
+        warning.contains("AS64502 is not in ") && warning.contains("correct or remove it"),
+        "{warning}"
+    );
+    let [
+        DatabaseChange::Updated {
+            prefixes: 1,
+            summary,
+            ..
+        },
+    ] = &first.changes(&missing)[..]
+    else {
+        panic!()
+    };
+    assert!(
+        summary.starts_with("1 prefixes from /")
+            && summary.ends_with("(Test, built 2023-11-14T22:13:20Z)")
+    );
     for cut in [0, whole.len() / 2, whole.len() - 1] {
         fs::write(folder.path().join("asn.mmdb"), &whole[..cut]).unwrap();
         let damaged = Databases::read(&config, &first, ClassLists::default());
-        assert_eq!(sources(&damaged, &config), ["203.0.113.7", "192.0.2.0/24"], "{cut}");
+        assert_eq!(
+            sources(&damaged, &config),
+            ["203.0.113.7", "192.0.2.0/24"],
+            "{cut}"
+        );
         let note = damaged.notes().join("\n");
-        assert!(note.contains("download it again; the prefixes in effect stay"), "{note}");
+        assert!(
+            note.contains("download it again; the prefixes in effect stay"),
+            "{note}"
+        );
         assert!(damaged.lacking(&first).is_none() && damaged.are_current());
-        assert!(matches!(&damaged.changes(&first)[..], [DatabaseChange::Failed { prefixes: 1, .. }]));
+        assert!(matches!(
+            &damaged.changes(&first)[..],
+            [DatabaseChange::Failed { prefixes: 1, .. }]
+        ));
         // Reported once.
-        assert!(Databases::read(&config, &damaged, ClassLists::default()).changes(&damaged).is_empty());
+        assert!(
+            Databases::read(&config, &damaged, ClassLists::default())
+                .changes(&damaged)
+                .is_empty()
+        );
         // At a start.
-        assert_eq!(sources(&Databases::read(&config, &none, ClassLists::default()), &config), ["203.0.113.7"]);
+        assert_eq!(
+            sources(
+                &Databases::read(&config, &none, ClassLists::default()),
+                &config
+            ),
+            ["203.0.113.7"]
+        );
     }
     file(folder.path(), "198.51.100.0/24");
     let next = Databases::read(&config, &first, ClassLists::default());
     assert_eq!(sources(&next, &config), ["203.0.113.7", "198.51.100.0/24"]);
     let kept = first.kept(&next, "no memory");
     assert_eq!(sources(&kept, &config), ["203.0.113.7", "192.0.2.0/24"]);
-    assert!(kept.problems()[0].ends_with("could not be put in effect: no memory") && kept.are_current());
+    assert!(
+        kept.problems()[0].ends_with("could not be put in effect: no memory") && kept.are_current()
+    );
     assert_eq!(
-        sources(&Databases::read(&config, &kept, ClassLists::default()), &config),
+        sources(
+            &Databases::read(&config, &kept, ClassLists::default()),
+            &config
+        ),
         ["203.0.113.7", "198.51.100.0/24"]
     );
 }
@@ -86,12 +136,24 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
 fn a_config_with_other_networks_reads_the_same_file_again() {
     let folder = tempfile::tempdir().unwrap();
     file(folder.path(), "192.0.2.0/24");
-    let first = Databases::read(&config(folder.path(), "[64500]"), &Databases::default(), ClassLists::default());
+    let first = Databases::read(
+        &config(folder.path(), "[64500]"),
+        &Databases::default(),
+        ClassLists::default(),
+    );
     let both = config(folder.path(), "[64500, 64501]");
     let databases = Databases::read(&both, &first, ClassLists::default());
-    assert_eq!(sources(&databases, &both), ["203.0.113.7", "10.0.0.0/8", "192.0.2.0/24"]);
+    assert_eq!(
+        sources(&databases, &both),
+        ["203.0.113.7", "10.0.0.0/8", "192.0.2.0/24"]
+    );
     let classes = databases.classes(both.classes.clone());
-    assert_eq!(class_of(&classes, IpAddr::from([10, 1, 2, 3])).unwrap().name, "a");
+    assert_eq!(
+        class_of(&classes, IpAddr::from([10, 1, 2, 3]))
+            .unwrap()
+            .name,
+        "a"
+    );
     // The file is gone: networks that were read stay, others are missing.
     fs::remove_file(folder.path().join("asn.mmdb")).unwrap();
     let gone = Databases::read(&both, &first, ClassLists::default());
@@ -107,40 +169,66 @@ fn a_list_of_a_class_that_does_not_fit_leaves_the_last_content() {
                 [[class]]\nname = \"a\"\nsources = [\"192.0.2.0/28\"]\nmultiplier = 2\n\
                 [[class]]\nname = \"b\"\nmultiplier = 3\n\
                 [[ban_list]]\nname = \"l\"\nfile = \"/l\"\naction = \"class:b\"\n";
-    let config = config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}")).config;
+    let config = config::parse(Path::new("limits.toml"), text)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config;
     let lists = |texts: &[&str]| {
-        let key = |text: &&str| PrefixKey::from(&config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}")));
+        let key = |text: &&str| {
+            PrefixKey::from(&config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}")))
+        };
         let mut keys: Vec<PrefixKey> = texts.iter().map(key).collect();
         keys.sort_unstable();
         let listed: Vec<Listed> = keys.into_iter().map(|key| Listed::new(key, 7)).collect();
         ClassLists::of(&config, |_| Arc::new(listed.clone()))
     };
     let of = |databases: &Databases| -> Vec<String> {
-        databases.applied(&config).0.classes[1].sources.iter().map(|prefix| prefix.short()).collect()
+        databases.applied(&config).0.classes[1]
+            .sources
+            .iter()
+            .map(|prefix| prefix.short())
+            .collect()
     };
     let none = Databases::default();
     let first = Databases::read(&config, &none, lists(&["192.0.2.0/24", "2001:db8::/32"]));
     assert_eq!(of(&first), ["192.0.2.0/24", "2001:db8::/32"]);
     // The list has the longest prefix of one address; the sources of a class, of the other.
     let list = |databases: &Databases, last: u8| {
-        let found = databases.lists().of_address(&config, IpAddr::from([192, 0, 2, last]));
+        let found = databases
+            .lists()
+            .of_address(&config, IpAddr::from([192, 0, 2, last]));
         found.map(|(name, listed)| (name.to_owned(), listed.prefix().to_string(), listed.since))
     };
-    assert_eq!(list(&first, 77), Some(("l".to_owned(), "192.0.2.0/24".to_owned(), 7)));
+    assert_eq!(
+        list(&first, 77),
+        Some(("l".to_owned(), "192.0.2.0/24".to_owned(), 7))
+    );
     assert_eq!((list(&first, 7), list(&none, 77)), (None, None));
-    assert!(first.lists().are(&lists(&["2001:db8::/32", "192.0.2.0/24"])));
+    assert!(
+        first
+            .lists()
+            .are(&lists(&["2001:db8::/32", "192.0.2.0/24"]))
+    );
     let contents = lists(&["198.51.100.0/24"]);
     assert!(!first.lists().are(&contents) && first.notes().is_empty());
-    let kept = first.kept(&Databases::read(&config, &first, contents.clone()), "no memory");
+    let kept = first.kept(
+        &Databases::read(&config, &first, contents.clone()),
+        "no memory",
+    );
     assert_eq!(of(&kept), of(&first));
     assert_eq!(kept.lists().in_effect("l"), Some((2, Some("no memory"))));
     let note = "ban list \"l\" could not be put in effect: no memory; 2 prefixes of it stay in class \"b\"";
     assert_eq!(kept.notes(), [note]);
-    assert!(matches!(&kept.changes(&first)[..], [DatabaseChange::ListFailed { prefixes: 2, .. }]));
+    assert!(matches!(
+        &kept.changes(&first)[..],
+        [DatabaseChange::ListFailed { prefixes: 2, .. }]
+    ));
     // It is not tried again until it changes, and reported once.
     assert!(kept.lists().are(&contents) && kept.changes(&kept).is_empty());
     let next = Databases::read(&config, &kept, lists(&["203.0.113.0/24"]));
-    assert_eq!((of(&next), next.notes().len()), (vec!["203.0.113.0/24".to_owned()], 0));
+    assert_eq!(
+        (of(&next), next.notes().len()),
+        (vec!["203.0.113.0/24".to_owned()], 0)
+    );
     // At a start.
     let without = next.left_out("no memory");
     assert!(of(&without).is_empty() && without.notes()[0].contains("0 prefixes of it stay"));

@@ -97,5 +97,9 @@ pub enum ImportError {
     #[error(
         "{name}: no rule, set or address of {format}: {unread} lines are none; see agent import --help for the formats"
     )]
-    Nothing { name: String, format: Format, unread: u64 },
+    Nothing {
+        name: String,
+        format: Format,
+        unread: u64,
+    },
 }

@@ -31,7 +31,11 @@ pub fn parse_bans(text: &str, sets: &mut BTreeMap<String, Set>) -> u64 {
         {
             let is_lasting = time.trim_start().starts_with("-1 ");
             let set = set_of(&jail, sets);
-            let into = if is_lasting { &mut set.prefixes } else { &mut set.temporary };
+            let into = if is_lasting {
+                &mut set.prefixes
+            } else {
+                &mut set.temporary
+            };
             unread += u64::from(!prefixes::append(address, into));
         } else {
             unread += add_all(line, &jail, sets);
@@ -45,14 +49,21 @@ fn set_of<'s>(jail: &str, sets: &'s mut BTreeMap<String, Set>) -> &'s mut Set {
     let jail = if is_known { jail } else { "fail2ban" };
     sets.entry(format!("jail {jail}")).or_insert_with(|| Set {
         name: jail.to_owned(),
-        origin: if jail == "fail2ban" { "the list of fail2ban".to_owned() } else { format!("jail {jail}") },
+        origin: if jail == "fail2ban" {
+            "the list of fail2ban".to_owned()
+        } else {
+            format!("jail {jail}")
+        },
         ..Set::default()
     })
 }
 
 fn add_all(addresses: &str, jail: &str, sets: &mut BTreeMap<String, Set>) -> u64 {
     let mut unread = 0;
-    for address in addresses.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
+    for address in addresses
+        .split([' ', '\t', ','])
+        .filter(|word| !word.is_empty())
+    {
         let mut prefixes = Vec::new();
         if prefixes::append(address, &mut prefixes) {
             set_of(jail, sets).prefixes.append(&mut prefixes);
@@ -92,11 +103,21 @@ pub fn parse_jails(text: &str, found: &mut Found) -> u64 {
     let mut sections: Vec<(String, Section)> = Vec::new();
     let mut last = String::new();
     for line in text.lines() {
-        let content = line.split(" #").next().unwrap_or_default().split(" ;").next().unwrap_or_default().trim_end();
+        let content = line
+            .split(" #")
+            .next()
+            .unwrap_or_default()
+            .split(" ;")
+            .next()
+            .unwrap_or_default()
+            .trim_end();
         if content.trim().is_empty() || content.starts_with(['#', ';']) {
             continue;
         }
-        if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+        if let Some(name) = content
+            .strip_prefix('[')
+            .and_then(|rest| rest.split(']').next())
+        {
             if sections.len() >= MOST_JAILS {
                 unread += 1;
                 continue;
@@ -118,14 +139,26 @@ pub fn parse_jails(text: &str, found: &mut Found) -> u64 {
             unread += 1;
         }
     }
-    let defaults = sections.iter().find(|(name, _)| name == "DEFAULT").map(|(_, section)| section.clone());
+    let defaults = sections
+        .iter()
+        .find(|(name, _)| name == "DEFAULT")
+        .map(|(_, section)| section.clone());
     let defaults = defaults.unwrap_or_default();
     ignored("[DEFAULT]", &defaults, found);
-    for (name, section) in sections.iter().filter(|(name, _)| !matches!(name.as_str(), "DEFAULT" | "INCLUDES")) {
-        let value = |key: &str| section.values.get(key).or_else(|| defaults.values.get(key)).map(String::as_str);
-        if value("enabled")
-            .is_some_and(|enabled| !matches!(enabled.to_lowercase().as_str(), "true" | "1" | "yes" | "on"))
-        {
+    for (name, section) in sections
+        .iter()
+        .filter(|(name, _)| !matches!(name.as_str(), "DEFAULT" | "INCLUDES"))
+    {
+        let value = |key: &str| {
+            section
+                .values
+                .get(key)
+                .or_else(|| defaults.values.get(key))
+                .map(String::as_str)
+        };
+        if value("enabled").is_some_and(|enabled| {
+            !matches!(enabled.to_lowercase().as_str(), "true" | "1" | "yes" | "on")
+        }) {
             continue;
         }
         if value("enabled").is_none() {
@@ -142,9 +175,14 @@ pub fn parse_jails(text: &str, found: &mut Found) -> u64 {
 
 /// `ignoreip`: addresses are exempt.
 fn ignored(place: &str, section: &Section, found: &mut Found) {
-    let Some(ignored) = section.values.get("ignoreip") else { return };
+    let Some(ignored) = section.values.get("ignoreip") else {
+        return;
+    };
     let mut prefixes = Vec::new();
-    for word in ignored.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
+    for word in ignored
+        .split([' ', '\t', ','])
+        .filter(|word| !word.is_empty())
+    {
         if !prefixes::append(word, &mut prefixes) {
             let why = "exempt sources are addresses and prefixes";
             found.leave_out(why, &format!("ignoreip of {place}: {}", quoted(word)));
@@ -153,14 +191,28 @@ fn ignored(place: &str, section: &Section, found: &mut Found) {
     prefixes.retain(|prefix| !prefix.addr().is_loopback() && prefix.prefix_len() > 0);
     let count = prefixes.len();
     let sources = super::rule::Sources::Prefixes(prefixes.into());
-    if count > 0 && !found.exempt(&super::rule::Ruleset::default(), &sources, &format!("ignoreip of {place}")) {
-        found.leave_out("there are too many exempt prefixes", &format!("ignoreip of {place}"));
+    if count > 0
+        && !found.exempt(
+            &super::rule::Ruleset::default(),
+            &sources,
+            &format!("ignoreip of {place}"),
+        )
+    {
+        found.leave_out(
+            "there are too many exempt prefixes",
+            &format!("ignoreip of {place}"),
+        );
     }
 }
 
 fn jail<'v>(name: &str, value: impl Fn(&str) -> Option<&'v str>, found: &mut Found) {
-    let attempts: u64 = value("maxretry").and_then(|text| text.parse().ok()).unwrap_or(5);
-    let (find, ban) = (value("findtime").unwrap_or("10m"), value("bantime").unwrap_or("10m"));
+    let attempts: u64 = value("maxretry")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(5);
+    let (find, ban) = (
+        value("findtime").unwrap_or("10m"),
+        value("bantime").unwrap_or("10m"),
+    );
     let origin = format!(
         "jail {} (maxretry = {attempts}, findtime = {}, bantime = {})",
         quoted(name),
@@ -170,10 +222,16 @@ fn jail<'v>(name: &str, value: impl Fn(&str) -> Option<&'v str>, found: &mut Fou
     let why = "it counts failures in logs, which Weir does not read: let fail2ban ban through Weir, with banaction = weir \
                (docs/RECIPES.md)";
     found.leave_out(why, &origin);
-    let ports =
-        value("port").map(|ports| ports.split(',').map(|port| port.trim().replace(':', "-")).collect::<Vec<_>>());
+    let ports = value("port").map(|ports| {
+        ports
+            .split(',')
+            .map(|port| port.trim().replace(':', "-"))
+            .collect::<Vec<_>>()
+    });
     let seconds = time(find).filter(|seconds| *seconds > 0);
-    let (Some(ports), Some(seconds)) = (ports, seconds) else { return };
+    let (Some(ports), Some(seconds)) = (ports, seconds) else {
+        return;
+    };
     let escalate = time(ban).filter(|ban| *ban > 0).map(|ban| (seconds, ban));
     if let Some(block) = jail_limit(name, &ports, (attempts.max(1), seconds), escalate) {
         let text = format!(
@@ -190,10 +248,14 @@ fn time(text: &str) -> Option<u64> {
     let mut total = 0u64;
     let mut rest = text.trim();
     while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
         let number: u64 = rest[..end].parse().ok()?;
         rest = rest[end..].trim_start();
-        let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(rest.len());
         let scale = match &rest[..end] {
             "" | "s" | "sec" | "ss" => 1,
             "m" | "min" | "mm" => 60,
@@ -214,9 +276,18 @@ mod tests {
 
     #[test]
     fn times_are_sums_with_units() {
-        for (text, seconds) in [("600", 600), ("10m", 600), ("1d 12h", 129_600), ("1w", 604_800)] {
+        for (text, seconds) in [
+            ("600", 600),
+            ("10m", 600),
+            ("1d 12h", 129_600),
+            ("1w", 604_800),
+        ] {
             assert_eq!(time(text), Some(seconds), "{text}");
         }
-        assert!(["-1", "soon", "10x", "99999999999999999999"].iter().all(|text| time(text).is_none()));
+        assert!(
+            ["-1", "soon", "10x", "99999999999999999999"]
+                .iter()
+                .all(|text| time(text).is_none())
+        );
     }
 }

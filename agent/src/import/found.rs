@@ -99,7 +99,11 @@ impl Found {
         origin: &str,
         more: Option<String>,
     ) -> bool {
-        let before = self.left_out.values().map(|left_out| left_out.count).sum::<u64>();
+        let before = self
+            .left_out
+            .values()
+            .map(|left_out| left_out.count)
+            .sum::<u64>();
         match sources {
             Sources::Prefixes(prefixes) => self.ban_prefixes(chain, prefixes, origin, more),
             Sources::Set(key) => match self.usable(ruleset, key) {
@@ -107,7 +111,12 @@ impl Found {
                 Err(why) => self.leave_out(&why, origin),
             },
         }
-        before == self.left_out.values().map(|left_out| left_out.count).sum::<u64>()
+        before
+            == self
+                .left_out
+                .values()
+                .map(|left_out| left_out.count)
+                .sum::<u64>()
     }
 
     /// Adds all of a set to its ban list.
@@ -117,14 +126,23 @@ impl Found {
             let why = format!(
                 "a list has no elements that expire, such as {first}: agent ban {first} --for TIME, with the time that is left"
             );
-            self.leave_out(&why, &format!("{} of {}", elements(count as u64), set.origin));
+            self.leave_out(
+                &why,
+                &format!("{} of {}", elements(count as u64), set.origin),
+            );
         }
         if set.invalid > 0 {
-            self.leave_out("they are not addresses", &format!("{} of {}", elements(set.invalid), set.origin));
+            self.leave_out(
+                "they are not addresses",
+                &format!("{} of {}", elements(set.invalid), set.origin),
+            );
         }
         if set.prefixes.is_empty() {
             if set.temporary.is_empty() {
-                self.leave_out("the set is empty, or its elements are added as packets arrive", origin);
+                self.leave_out(
+                    "the set is empty, or its elements are added as packets arrive",
+                    origin,
+                );
             }
             return;
         }
@@ -138,11 +156,21 @@ impl Found {
         }
     }
 
-    pub fn ban_prefixes(&mut self, name: &str, prefixes: &[IpNet], origin: &str, more: Option<String>) {
-        let wide: Vec<&IpNet> = prefixes.iter().filter(|prefix| !is_narrow(prefix)).collect();
+    pub fn ban_prefixes(
+        &mut self,
+        name: &str,
+        prefixes: &[IpNet],
+        origin: &str,
+        more: Option<String>,
+    ) {
+        let wide: Vec<&IpNet> = prefixes
+            .iter()
+            .filter(|prefix| !is_narrow(prefix))
+            .collect();
         if let Some(first) = wide.first() {
-            let why =
-                format!("a list has no prefixes wider than /8 (IPv6: /16), such as {first}: agent ban --force {first}");
+            let why = format!(
+                "a list has no prefixes wider than /8 (IPv6: /16), such as {first}: agent ban --force {first}"
+            );
             self.leave_out(&why, origin);
         }
         let narrow = prefixes.iter().filter(|prefix| is_narrow(prefix));
@@ -152,11 +180,18 @@ impl Found {
         self.banned += prefixes.len();
         if self.banned > lists::MOST_PREFIXES {
             self.banned -= prefixes.len();
-            return self.leave_out(&format!("ban lists have at most {} prefixes", lists::MOST_PREFIXES), origin);
+            return self.leave_out(
+                &format!("ban lists have at most {} prefixes", lists::MOST_PREFIXES),
+                origin,
+            );
         }
         let bans = self.bans.entry((name.to_owned(), more)).or_default();
         bans.prefixes.extend(narrow);
-        if bans.origins.len() < MOST_ORIGINS { bans.origins.push(origin.to_owned()) } else { bans.further += 1 }
+        if bans.origins.len() < MOST_ORIGINS {
+            bans.origins.push(origin.to_owned())
+        } else {
+            bans.further += 1
+        }
     }
 
     /// Exempts sources; `false` if they are too many, or unknown.
@@ -164,7 +199,9 @@ impl Found {
         let prefixes: Vec<IpNet> = match sources {
             Sources::Prefixes(prefixes) => prefixes.to_vec(),
             Sources::Set(key) => match self.usable(ruleset, key) {
-                Ok(set) if set.invalid == 0 => set.prefixes.iter().chain(&set.temporary).copied().collect(),
+                Ok(set) if set.invalid == 0 => {
+                    set.prefixes.iter().chain(&set.temporary).copied().collect()
+                }
                 _ => return false,
             },
         };
@@ -204,9 +241,21 @@ impl Found {
     fn usable<'r>(&mut self, ruleset: &'r Ruleset, key: &str) -> Result<&'r Set, String> {
         self.used.insert(key.to_owned());
         let Some(set) = ruleset.sets.get(key) else {
-            let name: String = key.rsplit(' ').next().unwrap_or(key).chars().take(64).collect();
-            let program = if key.starts_with("ipset ") { "ipset save" } else { "nft -j list ruleset" };
-            return Err(format!("set {name} is not in the input: import the output of {program} with it"));
+            let name: String = key
+                .rsplit(' ')
+                .next()
+                .unwrap_or(key)
+                .chars()
+                .take(64)
+                .collect();
+            let program = if key.starts_with("ipset ") {
+                "ipset save"
+            } else {
+                "nft -j list ruleset"
+            };
+            return Err(format!(
+                "set {name} is not in the input: import the output of {program} with it"
+            ));
         };
         match &set.unusable {
             Some(why) => Err(format!("set {} cannot be a list: {why}", set.name)),
@@ -247,7 +296,10 @@ impl Found {
     /// Adds exempt sources, comments and offers of another import.
     pub fn append(&mut self, other: Self) {
         self.exempt.extend(other.exempt);
-        other.exempt_origins.into_iter().for_each(|origin| self.exempt_origin(origin));
+        other
+            .exempt_origins
+            .into_iter()
+            .for_each(|origin| self.exempt_origin(origin));
         self.exempt_further += other.exempt_further;
         self.offers.extend(other.offers);
         for (why, left_out) in other.left_out {
@@ -264,5 +316,9 @@ impl Found {
 }
 
 fn elements(count: u64) -> String {
-    if count == 1 { "1 element".to_owned() } else { format!("{} elements", config::human::number(count)) }
+    if count == 1 {
+        "1 element".to_owned()
+    } else {
+        format!("{} elements", config::human::number(count))
+    }
 }

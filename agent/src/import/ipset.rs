@@ -7,9 +7,16 @@ use super::rule::{Ruleset, Set};
 /// Parses all sets; lines that are none are counted.
 pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
     let mut unread = 0;
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         let mut words = line.split_ascii_whitespace();
-        let (verb, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (verb, name) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
         let name: String = name.chars().take(64).collect();
         match (verb, words.next()) {
             ("create" | "-N", Some(kind)) => {
@@ -30,7 +37,11 @@ pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
 }
 
 fn create<'t>(name: &str, kind: &str, options: impl Iterator<Item = &'t str>) -> Set {
-    let mut set = Set { name: name.to_owned(), origin: format!("ipset {name}"), ..Set::default() };
+    let mut set = Set {
+        name: name.to_owned(),
+        origin: format!("ipset {name}"),
+        ..Set::default()
+    };
     let mut options = options.peekable();
     let has_netmask = options.any(|option| option == "netmask" || option == "bitmask");
     if !matches!(kind, "hash:ip" | "hash:net" | "bitmap:ip") {

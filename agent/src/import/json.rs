@@ -32,7 +32,10 @@ impl Json {
 
     pub fn get(&self, key: &str) -> Option<&Self> {
         match self {
-            Self::Map(entries) => entries.iter().find(|(name, _)| &**name == key).map(|(_, value)| value),
+            Self::Map(entries) => entries
+                .iter()
+                .find(|(name, _)| &**name == key)
+                .map(|(_, value)| value),
             _ => None,
         }
     }
@@ -93,7 +96,8 @@ impl<'de> DeserializeSeed<'de> for Value<'_> {
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
         let left = self.left.get().checked_sub(1);
-        self.left.set(left.ok_or_else(|| D::Error::custom(format!("more than {MOST_VALUES} values")))?);
+        self.left
+            .set(left.ok_or_else(|| D::Error::custom(format!("more than {MOST_VALUES} values")))?);
         deserializer.deserialize_any(self)
     }
 }
@@ -152,10 +156,28 @@ mod tests {
 
     #[test]
     fn values_are_bounded_in_number_and_depth() {
-        assert_eq!(Json::parse("{\"a\": [1, \"b\"]}").unwrap().get("a").unwrap().elements().len(), 2);
+        assert_eq!(
+            Json::parse("{\"a\": [1, \"b\"]}")
+                .unwrap()
+                .get("a")
+                .unwrap()
+                .elements()
+                .len(),
+            2
+        );
         let many = format!("[{}0]", "0,".repeat(MOST_VALUES as usize));
-        assert!(Json::parse(&many).unwrap_err().to_string().contains("more than"));
+        assert!(
+            Json::parse(&many)
+                .unwrap_err()
+                .to_string()
+                .contains("more than")
+        );
         let deep = "[".repeat(100_000);
-        assert!(Json::parse(&deep).unwrap_err().to_string().contains("recursion limit"));
+        assert!(
+            Json::parse(&deep)
+                .unwrap_err()
+                .to_string()
+                .contains("recursion limit")
+        );
     }
 }

@@ -14,13 +14,26 @@ use super::rule::{Conditions, Family, Key, Protocol, Unit};
 /// # Errors
 ///
 /// When Weir has no such limit; the text says why.
-pub fn limit_toml(of: &FoundLimit, names: &mut BTreeSet<String>) -> Result<(String, Vec<String>), String> {
-    let FoundLimit { limit, conditions, .. } = of;
-    let Some(Allowed { rate, burst, mut notes }) = allowed(limit, conditions.protocol) else {
+pub fn limit_toml(
+    of: &FoundLimit,
+    names: &mut BTreeSet<String>,
+) -> Result<(String, Vec<String>), String> {
+    let FoundLimit {
+        limit, conditions, ..
+    } = of;
+    let Some(Allowed {
+        rate,
+        burst,
+        mut notes,
+    }) = allowed(limit, conditions.protocol)
+    else {
         return Err("its rate or burst is too large for a limit".to_owned());
     };
     let mut before = names.clone();
-    let name = unique(&limit.name.clone().unwrap_or_else(|| named(conditions)), &mut before);
+    let name = unique(
+        &limit.name.clone().unwrap_or_else(|| named(conditions)),
+        &mut before,
+    );
     let mut lines = vec!["[[limit]]".to_owned(), format!("name = \"{name}\"")];
     if let Some(protocol) = conditions.protocol {
         lines.push(format!("protocol = \"{}\"", protocol_name(protocol)));
@@ -31,9 +44,17 @@ pub fn limit_toml(of: &FoundLimit, names: &mut BTreeSet<String>) -> Result<(Stri
     if let Some(sources) = sources(of) {
         lines.push(format!("sources = [{sources}]"));
     }
-    let interfaces: Vec<&String> = conditions.interfaces.iter().flatten().filter(|name| *name != "lo").collect();
+    let interfaces: Vec<&String> = conditions
+        .interfaces
+        .iter()
+        .flatten()
+        .filter(|name| *name != "lo")
+        .collect();
     if !interfaces.is_empty() {
-        lines.push(format!("interfaces = [{}]", quoted_list(interfaces.into_iter().cloned())));
+        lines.push(format!(
+            "interfaces = [{}]",
+            quoted_list(interfaces.into_iter().cloned())
+        ));
     }
     match limit.key {
         Key::All => {
@@ -45,7 +66,9 @@ pub fn limit_toml(of: &FoundLimit, names: &mut BTreeSet<String>) -> Result<(Stri
                 lines.push("key = \"source-port\"".to_owned());
             }
             match conditions.family {
-                Some(Family::V4) => lines.extend(prefix.map(|prefix| format!("ipv4_prefix = {prefix}"))),
+                Some(Family::V4) => {
+                    lines.extend(prefix.map(|prefix| format!("ipv4_prefix = {prefix}")))
+                }
                 _ => lines.push(format!("ipv6_prefix = {}", prefix.unwrap_or(128))),
             }
         }
@@ -55,7 +78,11 @@ pub fn limit_toml(of: &FoundLimit, names: &mut BTreeSet<String>) -> Result<(Stri
         (false, Unit::Bytes) => lines.push("unit = \"bytes\"".to_owned()),
         (false, Unit::Packets) => {}
     }
-    let burst = if limit.unit == Unit::Bytes { format!("\"{burst}\"") } else { burst };
+    let burst = if limit.unit == Unit::Bytes {
+        format!("\"{burst}\"")
+    } else {
+        burst
+    };
     lines.extend([format!("rate = \"{rate}\""), format!("burst = {burst}")]);
     match of.action {
         Action::Drop => {}
@@ -79,15 +106,25 @@ pub fn jail_limit(
     escalate: Option<(u64, u64)>,
 ) -> Option<String> {
     let name = unique(name, &mut BTreeSet::new());
-    let ports = ports.iter().map(|port| if port.parse::<u16>().is_ok() { port.clone() } else { format!("{port:?}") });
+    let ports = ports.iter().map(|port| {
+        if port.parse::<u16>().is_ok() {
+            port.clone()
+        } else {
+            format!("{port:?}")
+        }
+    });
     let block = format!(
         "[[limit]]\nname = \"{name}\"\nprotocol = \"tcp\"\nports = [{}]\nunit = \"connections\"\nrate = \"{attempts}/{seconds}s\"\n\
          burst = {attempts}\n",
         ports.collect::<Vec<_>>().join(", ")
     );
-    let banned = escalate
-        .map(|(within, ban)| format!("{block}escalate = {{ after = 1, within = \"{within}s\", ban = \"{ban}s\" }}\n"));
-    banned.into_iter().chain([block]).find(|block| check(block).is_ok())
+    let banned = escalate.map(|(within, ban)| {
+        format!("{block}escalate = {{ after = 1, within = \"{within}s\", ban = \"{ban}s\" }}\n")
+    });
+    banned
+        .into_iter()
+        .chain([block])
+        .find(|block| check(block).is_ok())
 }
 
 /// Whether the table is valid.
@@ -96,7 +133,11 @@ fn check(text: &str) -> Result<(), String> {
     match config::parse(Path::new("limits.toml"), &format!("{interfaces}{text}")) {
         Ok(_) => Ok(()),
         Err(report) => {
-            let message = report.errors.first().map(|error| error.message.clone()).unwrap_or_default();
+            let message = report
+                .errors
+                .first()
+                .map(|error| error.message.clone())
+                .unwrap_or_default();
             Err(format!("Weir has no such limit: {message}"))
         }
     }
@@ -114,12 +155,20 @@ fn protocol_name(protocol: Protocol) -> &'static str {
 fn named(conditions: &Conditions) -> String {
     let protocol = conditions.protocol.map_or("all", protocol_name);
     let port = conditions.ports.as_ref().and_then(|ports| ports.first());
-    port.map_or_else(|| protocol.to_owned(), |(first, _)| format!("{protocol}-{first}"))
+    port.map_or_else(
+        || protocol.to_owned(),
+        |(first, _)| format!("{protocol}-{first}"),
+    )
 }
 
 fn ports_toml(ports: &[(u16, u16)]) -> String {
-    let port =
-        |(first, last): &(u16, u16)| if first == last { first.to_string() } else { format!("\"{first}-{last}\"") };
+    let port = |(first, last): &(u16, u16)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("\"{first}-{last}\"")
+        }
+    };
     match ports {
         [one] => port(one),
         many => format!("[{}]", many.iter().map(port).collect::<Vec<_>>().join(", ")),
@@ -129,7 +178,9 @@ fn ports_toml(ports: &[(u16, u16)]) -> String {
 /// The sources of the limit: prefixes of the rule, or all of its family.
 fn sources(of: &FoundLimit) -> Option<String> {
     match (&of.sources, of.conditions.family) {
-        (Some(prefixes), _) => Some(quoted_list(ipnet::IpNet::aggregate(prefixes).iter().map(short))),
+        (Some(prefixes), _) => Some(quoted_list(
+            ipnet::IpNet::aggregate(prefixes).iter().map(short),
+        )),
         (None, Some(Family::V4)) => Some("\"0.0.0.0/0\"".to_owned()),
         (None, Some(Family::V6)) => Some("\"!0.0.0.0/0\"".to_owned()),
         (None, None) => None,

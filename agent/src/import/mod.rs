@@ -39,8 +39,8 @@ pub fn import(inputs: &[(String, Vec<u8>)], options: &Options) -> Result<Import,
     let mut found = Found::default();
     let mut jails = BTreeMap::new();
     for (name, bytes) in inputs {
-        let text =
-            std::str::from_utf8(bytes).map_err(|error| ImportError::NotText(name.clone(), error.valid_up_to() + 1))?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| ImportError::NotText(name.clone(), error.valid_up_to() + 1))?;
         let format = match options.format {
             Some(format) => format,
             None => detect::format(name, text)?,
@@ -48,8 +48,10 @@ pub fn import(inputs: &[(String, Vec<u8>)], options: &Options) -> Result<Import,
         let before = (count(&ruleset), jails.len(), found.size());
         let unread = match format {
             Format::Nftables => {
-                let document = Json::parse(text).map_err(|error| ImportError::Json(name.clone(), error))?;
-                nftables::parse(&document, &mut ruleset).ok_or_else(|| ImportError::NotNftables(name.clone()))?;
+                let document =
+                    Json::parse(text).map_err(|error| ImportError::Json(name.clone(), error))?;
+                nftables::parse(&document, &mut ruleset)
+                    .ok_or_else(|| ImportError::NotNftables(name.clone()))?;
                 0
             }
             Format::Ipset => ipset::parse(text, &mut ruleset),
@@ -62,10 +64,17 @@ pub fn import(inputs: &[(String, Vec<u8>)], options: &Options) -> Result<Import,
         }
         let is_empty = before == (count(&ruleset), jails.len(), found.size());
         if unread > 0 && is_empty {
-            return Err(ImportError::Nothing { name: name.clone(), format, unread });
+            return Err(ImportError::Nothing {
+                name: name.clone(),
+                format,
+                unread,
+            });
         }
         if unread > 0 {
-            found.leave_out("lines that are not understood", &format!("{unread} lines of {name}"));
+            found.leave_out(
+                "lines that are not understood",
+                &format!("{unread} lines of {name}"),
+            );
         }
     }
     let mut all = walk::walk(&ruleset);

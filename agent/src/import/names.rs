@@ -13,7 +13,11 @@ pub fn cut(name: &str) -> String {
 
 /// A text for a comment: without control characters, and not long.
 pub fn quoted(text: &str) -> String {
-    let mut short: String = text.chars().take(QUOTED).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    let mut short: String = text
+        .chars()
+        .take(QUOTED)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
     if text.chars().nth(QUOTED).is_some() {
         short.push('…');
     }
@@ -22,10 +26,20 @@ pub fn quoted(text: &str) -> String {
 
 /// A name for limits.toml and a file that is in no other place, from a name of the rule's.
 pub fn unique(name: &str, names: &mut BTreeSet<String>) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+            c
+        } else {
+            '-'
+        }
+    };
     let name: String = name.chars().take(48).map(plain).collect();
     let name = name.trim_matches(['-', '.']).to_owned();
-    let name = if name.is_empty() { "imported".to_owned() } else { name };
+    let name = if name.is_empty() {
+        "imported".to_owned()
+    } else {
+        name
+    };
     let mut free = name.clone();
     let mut nth = 2;
     while !names.insert(free.clone()) {
@@ -37,5 +51,8 @@ pub fn unique(name: &str, names: &mut BTreeSet<String>) -> String {
 
 /// Texts as elements of a TOML list.
 pub fn quoted_list(texts: impl Iterator<Item = String>) -> String {
-    texts.map(|text| format!("\"{text}\"")).collect::<Vec<_>>().join(", ")
+    texts
+        .map(|text| format!("\"{text}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

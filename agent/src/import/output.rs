@@ -31,7 +31,10 @@ pub fn write(mut found: Found, options: &Options) -> Import {
     let mut lists = Vec::new();
     for ((name, more), bans) in std::mem::take(&mut found.bans) {
         if lists.len() >= MOST_LISTS {
-            found.leave_out(&format!("a config has at most {MOST_LISTS} ban lists"), &bans.origins.join("; "));
+            found.leave_out(
+                &format!("a config has at most {MOST_LISTS} ban lists"),
+                &bans.origins.join("; "),
+            );
             continue;
         }
         let name = unique(&name, &mut names);
@@ -51,8 +54,18 @@ pub fn write(mut found: Found, options: &Options) -> Import {
         };
         blocks.push('\n');
         comment(&mut blocks, &quoted(&of.origin));
-        of.notes.iter().chain(&notes).for_each(|note| comment(&mut blocks, note));
-        interfaces.extend(of.conditions.interfaces.iter().flatten().filter(|name| *name != "lo").cloned());
+        of.notes
+            .iter()
+            .chain(&notes)
+            .for_each(|note| comment(&mut blocks, note));
+        interfaces.extend(
+            of.conditions
+                .interfaces
+                .iter()
+                .flatten()
+                .filter(|name| *name != "lo")
+                .cloned(),
+        );
         match &of.more {
             None => {
                 blocks += &text;
@@ -85,12 +98,30 @@ pub fn write(mut found: Found, options: &Options) -> Import {
         config += &format!("max_sources = {}\n", sources.min(MOST_SOURCES.into()));
     }
     config += &blocks;
-    Import { config, limits, ban_lists, exempt: found.exempt.len(), lists, not_carried_over: found.left_out }
+    Import {
+        config,
+        limits,
+        ban_lists,
+        exempt: found.exempt.len(),
+        lists,
+        not_carried_over: found.left_out,
+    }
 }
 
 /// The first comment, and `[agent]`.
-fn head(out: &mut String, found: &Found, (limits, lists): (usize, usize), interfaces: &BTreeSet<String>) {
-    let count = |of: usize, what: &str| format!("{} {what}{}", number(of as u64), if of == 1 { "" } else { "s" });
+fn head(
+    out: &mut String,
+    found: &Found,
+    (limits, lists): (usize, usize),
+    interfaces: &BTreeSet<String>,
+) {
+    let count = |of: usize, what: &str| {
+        format!(
+            "{} {what}{}",
+            number(of as u64),
+            if of == 1 { "" } else { "s" }
+        )
+    };
     let left: u64 = found.left_out.values().map(|left| left.count).sum();
     comment(
         out,
@@ -99,7 +130,11 @@ fn head(out: &mut String, found: &Found, (limits, lists): (usize, usize), interf
             count(limits, "limit"),
             count(lists, "ban list"),
             count(found.exempt.len(), "exempt prefix").replace("prefixs", "prefixes"),
-            if left == 1 { "1 rule or set is".to_owned() } else { format!("{} rules or sets are", number(left)) },
+            if left == 1 {
+                "1 rule or set is".to_owned()
+            } else {
+                format!("{} rules or sets are", number(left))
+            },
         ),
     );
     if limits + lists > 0 {
@@ -113,25 +148,45 @@ fn head(out: &mut String, found: &Found, (limits, lists): (usize, usize), interf
     if interfaces.is_empty() {
         *out += "interfaces = [\"eth0\"]   # the rules name none: write the host's interfaces\n";
     } else {
-        let names: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
-        *out += &format!("interfaces = [{}]   # add the host's others\n", names.join(", "));
+        let names: Vec<String> = interfaces
+            .iter()
+            .map(|name| format!("\"{name}\""))
+            .collect();
+        *out += &format!(
+            "interfaces = [{}]   # add the host's others\n",
+            names.join(", ")
+        );
     }
     if limits + lists == 0 {
         *out += "allow_empty = true\n";
     }
     if !found.exempt.is_empty() {
-        let mut origins: Vec<String> = found.exempt_origins.iter().map(|origin| quoted(origin)).collect();
+        let mut origins: Vec<String> = found
+            .exempt_origins
+            .iter()
+            .map(|origin| quoted(origin))
+            .collect();
         if found.exempt_further > 0 {
             origins.push(format!("{} more", number(found.exempt_further)));
         }
-        comment(out, &format!("Exempt from every limit and ban: {}", origins.join("; ")));
-        *out += &format!("never_limit = [{}]\n", quoted_list(found.exempt.iter().map(short)));
+        comment(
+            out,
+            &format!("Exempt from every limit and ban: {}", origins.join("; ")),
+        );
+        *out += &format!(
+            "never_limit = [{}]\n",
+            quoted_list(found.exempt.iter().map(short))
+        );
     }
 }
 
 fn ban_list(out: &mut String, name: &str, bans: &FoundBans, more: Option<&str>, options: &Options) {
     out.push('\n');
-    let further = if bans.further > 0 { format!("; {} more", number(bans.further)) } else { String::new() };
+    let further = if bans.further > 0 {
+        format!("; {} more", number(bans.further))
+    } else {
+        String::new()
+    };
     let origins: Vec<String> = bans.origins.iter().map(|origin| quoted(origin)).collect();
     comment(out, &format!("{}{further}", origins.join("; ")));
     bans.notes.iter().for_each(|note| comment(out, note));
@@ -146,7 +201,10 @@ fn ban_list(out: &mut String, name: &str, bans: &FoundBans, more: Option<&str>, 
             ),
         );
     }
-    let block = format!("[[ban_list]]\nname = \"{name}\"\nfile = \"{}\"\nformat = \"netset\"\n", file.display());
+    let block = format!(
+        "[[ban_list]]\nname = \"{name}\"\nfile = \"{}\"\nformat = \"netset\"\n",
+        file.display()
+    );
     match more {
         None => *out += &block,
         Some(more) => {
@@ -166,7 +224,11 @@ fn ban_list(out: &mut String, name: &str, bans: &FoundBans, more: Option<&str>, 
 fn list(name: String, bans: FoundBans, options: &Options) -> ListFile {
     let prefixes = IpNet::aggregate(&bans.prefixes);
     let path = options.list_directory().join(format!("{name}.netset"));
-    ListFile { name, path, prefixes }
+    ListFile {
+        name,
+        path,
+        prefixes,
+    }
 }
 
 /// Rules that are not carried over, by reason.
@@ -174,7 +236,9 @@ fn left_out(out: &mut String, found: &Found) {
     for (why, LeftOut { count, rules }) in &found.left_out {
         out.push('\n');
         comment(out, &format!("Not carried over: {}:", quoted(why)));
-        rules.iter().for_each(|rule| comment(out, &format!("- {}", quoted(rule))));
+        rules
+            .iter()
+            .for_each(|rule| comment(out, &format!("- {}", quoted(rule))));
         let more = count - rules.len() as u64;
         if more > 0 {
             comment(out, &format!("- and {} more", number(more)));
@@ -185,5 +249,9 @@ fn left_out(out: &mut String, found: &Found) {
 /// Whether a path can be written in the config.
 pub fn is_plain(path: &Path) -> bool {
     path.is_absolute()
-        && path.to_str().is_some_and(|text| !text.chars().any(|c| c.is_control() || c == '"' || c == '\\'))
+        && path.to_str().is_some_and(|text| {
+            !text
+                .chars()
+                .any(|c| c.is_control() || c == '"' || c == '\\')
+        })
 }

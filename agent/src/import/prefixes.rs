@@ -36,7 +36,11 @@ pub fn append_range(first: &str, last: &str, prefixes: &mut Vec<IpNet>) -> bool 
 
 /// An address without its length, a prefix with it.
 pub fn short(prefix: &IpNet) -> String {
-    if prefix.prefix_len() == prefix.max_prefix_len() { prefix.addr().to_string() } else { prefix.to_string() }
+    if prefix.prefix_len() == prefix.max_prefix_len() {
+        prefix.addr().to_string()
+    } else {
+        prefix.to_string()
+    }
 }
 
 /// Whether a ban list may contain it: not wider than /8, or /16 for IPv6.

@@ -16,13 +16,18 @@ pub fn allowed(limit: &Limit, protocol: Option<Protocol>) -> Option<Allowed> {
     let mut burst = u128::from(limit.burst.max(1));
     let mut count = u128::from(limit.count);
     let mut milliseconds = u128::from(limit.seconds) * 1000;
-    let (rule_rate, rule_burst) = (rate(count, milliseconds, limit.unit)?, size(burst, limit.unit)?);
+    let (rule_rate, rule_burst) = (
+        rate(count, milliseconds, limit.unit)?,
+        size(burst, limit.unit)?,
+    );
     if limit.is_rounded_up {
         notes.push("The kernel rounds the rule's rate: it is one more here.".to_owned());
     }
     match limit.forgets {
         // A source may pause for this long, and then have the burst again: the burst in this time is another rate.
-        Some(Forgets::Idle(time)) if time > 0 && burst * milliseconds > count * u128::from(time) => {
+        Some(Forgets::Idle(time))
+            if time > 0 && burst * milliseconds > count * u128::from(time) =>
+        {
             (count, milliseconds) = (burst, time.into());
             notes.push(format!(
                 "The rule has {rule_rate}, and forgets a source that pauses for {}, which then has the burst of {rule_burst} \
@@ -49,13 +54,20 @@ pub fn allowed(limit: &Limit, protocol: Option<Protocol>) -> Option<Allowed> {
             Some(Protocol::Udp | Protocol::Icmp) => 28,
             None => 20,
         };
-        (count, burst) = ((count * 60).div_ceil(smallest), (burst * 60).div_ceil(smallest));
+        (count, burst) = (
+            (count * 60).div_ceil(smallest),
+            (burst * 60).div_ceil(smallest),
+        );
         notes.push(format!(
             "The rule has {rule_rate} of IP packets, and Weir counts whole frames: the rate and burst are rounded up for \
              packets of {smallest} bytes in frames of 60. For packets of 1,500 bytes, 1 % more than the rule's is enough."
         ));
     }
-    Some(Allowed { rate: rate(count, milliseconds, limit.unit)?, burst: size(burst, limit.unit)?, notes })
+    Some(Allowed {
+        rate: rate(count, milliseconds, limit.unit)?,
+        burst: size(burst, limit.unit)?,
+        notes,
+    })
 }
 
 /// A rate as in limits.toml.
@@ -63,7 +75,11 @@ fn rate(count: u128, milliseconds: u128, unit: Unit) -> Option<String> {
     let (mut count, mut milliseconds) = (count, milliseconds);
     // A whole number of units a second, where it is one.
     let seconds = milliseconds / 1000;
-    if milliseconds.is_multiple_of(1000) && seconds < 60 && count.is_multiple_of(seconds.max(1)) && seconds > 1 {
+    if milliseconds.is_multiple_of(1000)
+        && seconds < 60
+        && count.is_multiple_of(seconds.max(1))
+        && seconds > 1
+    {
         (count, milliseconds) = (count / seconds, 1000);
     }
     let time = match milliseconds {
@@ -79,13 +95,19 @@ fn rate(count: u128, milliseconds: u128, unit: Unit) -> Option<String> {
         Unit::Packets => count.to_string(),
         Unit::Bytes => bytes(count),
     };
-    u64::try_from(milliseconds).ok().map(|_| format!("{count}/{time}"))
+    u64::try_from(milliseconds)
+        .ok()
+        .map(|_| format!("{count}/{time}"))
 }
 
 /// A burst as in limits.toml.
 fn size(burst: u128, unit: Unit) -> Option<String> {
     let burst = u64::try_from(burst).ok()?.into();
-    Some(if unit == Unit::Bytes { bytes(burst) } else { burst.to_string() })
+    Some(if unit == Unit::Bytes {
+        bytes(burst)
+    } else {
+        burst.to_string()
+    })
 }
 
 fn bytes(count: u128) -> String {

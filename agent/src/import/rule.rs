@@ -205,12 +205,22 @@ impl Conditions {
 
     /// Whether it is about loopback alone, which Weir does not limit.
     pub fn is_loopback(&self) -> bool {
-        self.interfaces.as_ref().is_some_and(|names| names.iter().all(|name| name == "lo"))
+        self.interfaces
+            .as_ref()
+            .is_some_and(|names| names.iter().all(|name| name == "lo"))
     }
 
     /// Whether it has no conditions but on the source's address.
     pub fn is_by_source_alone(&self) -> bool {
-        let Self { family: _, protocol, ports, sources, interfaces, connection, others } = self;
+        let Self {
+            family: _,
+            protocol,
+            ports,
+            sources,
+            interfaces,
+            connection,
+            others,
+        } = self;
         sources.is_some()
             && protocol.is_none()
             && ports.is_none()
@@ -223,9 +233,14 @@ impl Conditions {
     pub fn covers(&self, other: &Self) -> bool {
         let is_in = |range: &(u16, u16)| {
             let of = self.ports.iter().flatten();
-            of.clone().any(|(first, last)| *first <= range.0 && range.1 <= *last)
+            of.clone()
+                .any(|(first, last)| *first <= range.0 && range.1 <= *last)
         };
-        let ports = self.ports.is_none() || other.ports.as_ref().is_some_and(|ports| ports.iter().all(is_in));
+        let ports = self.ports.is_none()
+            || other
+                .ports
+                .as_ref()
+                .is_some_and(|ports| ports.iter().all(is_in));
         (self.family.is_none() || self.family == other.family)
             && (self.protocol.is_none() || self.protocol == other.protocol)
             && ports
@@ -248,17 +263,22 @@ impl Conditions {
             return None;
         }
         both.ports = match (&self.ports, both.ports) {
-            (Some(outer), Some(inner)) => {
-                Some(common_ranges(outer, &inner)).filter(|common| !common.is_empty())?.into()
-            }
+            (Some(outer), Some(inner)) => Some(common_ranges(outer, &inner))
+                .filter(|common| !common.is_empty())?
+                .into(),
             (outer, inner) => inner.or_else(|| outer.clone()),
         };
         both.interfaces = match (&self.interfaces, both.interfaces) {
             (Some(outer), Some(inner)) if *outer != inner => {
                 if outer.iter().chain(&inner).any(|name| name.contains('*')) {
-                    both.others.push("two conditions on the interface".to_owned());
+                    both.others
+                        .push("two conditions on the interface".to_owned());
                 }
-                let common: Vec<String> = inner.iter().filter(|name| outer.contains(name)).cloned().collect();
+                let common: Vec<String> = inner
+                    .iter()
+                    .filter(|name| outer.contains(name))
+                    .cloned()
+                    .collect();
                 if common.is_empty() && both.others.is_empty() {
                     return None;
                 }
@@ -270,7 +290,9 @@ impl Conditions {
             (Connection::Any, inner) => inner,
             (outer, Connection::Any) => outer,
             (outer, inner) if outer == inner => outer,
-            (Connection::Syn | Connection::New, Connection::Syn | Connection::New) => Connection::Syn,
+            (Connection::Syn | Connection::New, Connection::Syn | Connection::New) => {
+                Connection::Syn
+            }
             _ => return None,
         };
         match (&self.sources, &both.sources) {
@@ -278,13 +300,16 @@ impl Conditions {
             (Some(outer), None) => both.sources = Some(outer.clone()),
             (None, _) => {}
         }
-        self.others.iter().for_each(|other| both.other(other.clone()));
+        self.others
+            .iter()
+            .for_each(|other| both.other(other.clone()));
         Some(both)
     }
 
     /// Whether a packet may have both, as far as is known.
     pub fn overlaps(&self, other: &Self) -> bool {
-        let differ = |one: Option<u8>, two: Option<u8>| one.is_some() && two.is_some() && one != two;
+        let differ =
+            |one: Option<u8>, two: Option<u8>| one.is_some() && two.is_some() && one != two;
         let family = |it: &Self| it.family.map(|family| family as u8);
         let protocol = |it: &Self| it.protocol.map(|protocol| protocol as u8);
         let ports = match (&self.ports, &other.ports) {
@@ -293,16 +318,22 @@ impl Conditions {
         };
         let interfaces = match (&self.interfaces, &other.interfaces) {
             (Some(one), Some(two)) => {
-                one.iter().any(|name| two.contains(name)) || one.iter().chain(two).any(|name| name.contains('*'))
+                one.iter().any(|name| two.contains(name))
+                    || one.iter().chain(two).any(|name| name.contains('*'))
             }
             _ => true,
         };
-        !differ(family(self), family(other)) && !differ(protocol(self), protocol(other)) && ports && interfaces
+        !differ(family(self), family(other))
+            && !differ(protocol(self), protocol(other))
+            && ports
+            && interfaces
     }
 }
 
 /// The ports in both.
 fn common_ranges(one: &[(u16, u16)], two: &[(u16, u16)]) -> Vec<(u16, u16)> {
-    let pairs = one.iter().flat_map(|a| two.iter().map(move |b| (a.0.max(b.0), a.1.min(b.1))));
+    let pairs = one
+        .iter()
+        .flat_map(|a| two.iter().map(move |b| (a.0.max(b.0), a.1.min(b.1))));
     pairs.filter(|(first, last)| first <= last).collect()
 }

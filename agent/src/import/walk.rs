@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::found::{Action, Found, FoundLimit, MOST_LIMITS};
-use super::rule::{Conditions, Connection, Hook, Key, Limit, Protocol, Rule, Ruleset, Unit, Verdict};
+use super::rule::{
+    Conditions, Connection, Hook, Key, Limit, Protocol, Rule, Ruleset, Unit, Verdict,
+};
 
 /// The most rules in all chains with their jumps, and the deepest jump, as in the kernel.
 const MOST_STEPS: u32 = 2_000_000;
@@ -15,7 +17,11 @@ const UNNAMED: &str = "its chain is of one device, which this version of nft doe
 
 /// Walks through all chains of incoming packets.
 pub fn walk(ruleset: &Ruleset) -> Found {
-    let names = ruleset.chains.iter().enumerate().map(|(at, chain)| ((chain.table.as_str(), chain.name.as_str()), at));
+    let names = ruleset
+        .chains
+        .iter()
+        .enumerate()
+        .map(|(at, chain)| ((chain.table.as_str(), chain.name.as_str()), at));
     let mut walk = Walk {
         ruleset,
         names: names.collect(),
@@ -31,23 +37,37 @@ pub fn walk(ruleset: &Ruleset) -> Found {
         let chain = &ruleset.chains[at];
         match &chain.hook {
             Hook::None => {}
-            Hook::Other(why) => chain.rules.iter().for_each(|rule| walk.found.leave_out(why, &rule.origin)),
+            Hook::Other(why) => chain
+                .rules
+                .iter()
+                .for_each(|rule| walk.found.leave_out(why, &rule.origin)),
             Hook::Incoming(_) | Hook::IncomingUnnamed => {
                 // The next chain gets accepted packets alone.
                 walk.earlier.retain(|(earlier, _)| earlier.is_refused);
                 walk.is_unnamed = chain.hook == Hook::IncomingUnnamed;
-                let device = if let Hook::Incoming(device) = &chain.hook { device.clone() } else { None };
+                let device = if let Hook::Incoming(device) = &chain.hook {
+                    device.clone()
+                } else {
+                    None
+                };
                 let interfaces = device.map(|device| vec![device]);
-                walk.chain(at, &Conditions { interfaces, ..Conditions::default() }, 0);
+                walk.chain(
+                    at,
+                    &Conditions {
+                        interfaces,
+                        ..Conditions::default()
+                    },
+                    0,
+                );
             }
         }
     }
     for (at, chain) in ruleset.chains.iter().enumerate() {
         if chain.hook == Hook::None && !walk.visited.contains(&at) {
-            chain
-                .rules
-                .iter()
-                .for_each(|rule| walk.found.leave_out("no incoming packet comes to its chain", &rule.origin));
+            chain.rules.iter().for_each(|rule| {
+                walk.found
+                    .leave_out("no incoming packet comes to its chain", &rule.origin)
+            });
         }
     }
     walk.found
@@ -85,16 +105,19 @@ impl<'r> Walk<'r> {
         while let Some(rule) = rules.next() {
             self.steps += 1;
             if self.steps > MOST_STEPS || depth > DEEPEST {
-                self.found.leave_out("its chain is reached by too many jumps", &rule.origin);
+                self.found
+                    .leave_out("its chain is reached by too many jumps", &rule.origin);
                 break;
             }
             let Some(conditions) = outer.and(&rule.conditions) else {
-                self.found.leave_out("no packet meets its conditions", &rule.origin);
+                self.found
+                    .leave_out("no packet meets its conditions", &rule.origin);
                 continue;
             };
             if conditions.is_loopback() {
                 if rule.verdict != Verdict::Accept {
-                    self.found.leave_out("Weir does not limit loopback", &rule.origin);
+                    self.found
+                        .leave_out("Weir does not limit loopback", &rule.origin);
                 }
                 continue;
             }
@@ -107,7 +130,8 @@ impl<'r> Walk<'r> {
                 None => self.without_limit(&chain.table, &chain.name, rule, conditions, depth),
             }
         }
-        self.earlier.retain(|(earlier, _)| earlier.until != Some(depth));
+        self.earlier
+            .retain(|(earlier, _)| earlier.until != Some(depth));
     }
 
     /// A rule for packets above a limit.
@@ -117,26 +141,45 @@ impl<'r> Walk<'r> {
             Verdict::Reject => self.limit(&rule.origin, limit, conditions, Action::Reject),
             Verdict::Mark(mark) => self.limit(&rule.origin, limit, conditions, Action::Mark(*mark)),
             Verdict::Continue => {
-                let why =
-                    "it counts or logs packets above a limit and refuses none; action = \"observe\" comes closest";
+                let why = "it counts or logs packets above a limit and refuses none; action = \"observe\" comes closest";
                 self.found.leave_out(why, &rule.origin);
             }
-            Verdict::Accept | Verdict::Return | Verdict::Jump(_) | Verdict::Goto(_) | Verdict::Other(_) => {
-                self.found.leave_out("packets above its limit are not refused by the rule itself", &rule.origin);
+            Verdict::Accept
+            | Verdict::Return
+            | Verdict::Jump(_)
+            | Verdict::Goto(_)
+            | Verdict::Other(_) => {
+                self.found.leave_out(
+                    "packets above its limit are not refused by the rule itself",
+                    &rule.origin,
+                );
                 self.remember(&rule.origin, conditions, None, false);
             }
         }
     }
 
     /// A rule for packets up to a limit, and the next rule if it refuses all others.
-    fn up_to(&mut self, rule: &Rule, limit: &Limit, conditions: Conditions, next: Option<&Rule>, depth: u32) {
+    fn up_to(
+        &mut self,
+        rule: &Rule,
+        limit: &Limit,
+        conditions: Conditions,
+        next: Option<&Rule>,
+        depth: u32,
+    ) {
         match (&rule.verdict, next) {
             (_, Some(next)) => {
-                let action = if next.verdict == Verdict::Reject { Action::Reject } else { Action::Drop };
+                let action = if next.verdict == Verdict::Reject {
+                    Action::Reject
+                } else {
+                    Action::Drop
+                };
                 let origin = format!("{}, and the next rule", rule.origin);
                 self.limit(&origin, limit, conditions.clone(), action);
             }
-            (Verdict::Continue, _) => self.found.leave_out("it counts, marks or logs packets", &rule.origin),
+            (Verdict::Continue, _) => self
+                .found
+                .leave_out("it counts, marks or logs packets", &rule.origin),
             _ => {
                 let why = "packets above its limit come to the next rules, and none refuses exactly these";
                 self.found.leave_out(why, &rule.origin);
@@ -149,32 +192,50 @@ impl<'r> Walk<'r> {
         }
     }
 
-    fn without_limit(&mut self, table: &str, chain: &str, rule: &Rule, conditions: Conditions, depth: u32) {
+    fn without_limit(
+        &mut self,
+        table: &str,
+        chain: &str,
+        rule: &Rule,
+        conditions: Conditions,
+        depth: u32,
+    ) {
         let origin = &rule.origin;
         match &rule.verdict {
             Verdict::Drop | Verdict::Reject => self.refuse(chain, origin, conditions),
             Verdict::Accept => {
                 let is_exempt = !self.is_unnamed
                     && conditions.is_by_source_alone()
-                    && conditions.sources.as_ref().is_some_and(|of| self.found.exempt(self.ruleset, of, origin));
+                    && conditions
+                        .sources
+                        .as_ref()
+                        .is_some_and(|of| self.found.exempt(self.ruleset, of, origin));
                 if !is_exempt {
-                    self.found.leave_out("a rule that accepts packets stays with the firewall", origin);
+                    self.found.leave_out(
+                        "a rule that accepts packets stays with the firewall",
+                        origin,
+                    );
                     self.remember(origin, conditions, None, false);
                 }
             }
             Verdict::Return => self.remember(origin, conditions, Some(depth), false),
-            Verdict::Continue | Verdict::Mark(_) => self.found.leave_out("it counts, marks or logs packets", origin),
+            Verdict::Continue | Verdict::Mark(_) => self
+                .found
+                .leave_out("it counts, marks or logs packets", origin),
             Verdict::Jump(target) | Verdict::Goto(target) => {
                 match self.names.get(&(table, target.as_str())) {
                     Some(at) => self.chain(*at, &conditions, depth + 1),
-                    None => self.found.leave_out("its target is not in the input", origin),
+                    None => self
+                        .found
+                        .leave_out("its target is not in the input", origin),
                 }
                 if matches!(rule.verdict, Verdict::Goto(_)) {
                     self.remember(origin, conditions, None, false);
                 }
             }
             Verdict::Other(what) => {
-                self.found.leave_out(&format!("Weir has no equal of {what}"), origin);
+                self.found
+                    .leave_out(&format!("Weir has no equal of {what}"), origin);
                 self.remember(origin, conditions, None, false);
             }
         }
@@ -184,13 +245,19 @@ impl<'r> Walk<'r> {
     fn refuse(&mut self, chain: &str, origin: &str, conditions: Conditions) {
         let Some(sources) = &conditions.sources else {
             let why = match conditions.others.as_slice() {
-                [] => "a rule without a limit and without sources stays with the firewall".to_owned(),
+                [] => {
+                    "a rule without a limit and without sources stays with the firewall".to_owned()
+                }
                 others => unknown(others),
             };
             self.found.leave_out(&why, origin);
             return self.remember(origin, conditions, None, true);
         };
-        let accepted = || self.earlier.iter().find(|(it, _)| !it.is_refused && it.conditions.overlaps(&conditions));
+        let accepted = || {
+            self.earlier
+                .iter()
+                .find(|(it, _)| !it.is_refused && it.conditions.overlaps(&conditions))
+        };
         let more = if self.is_unnamed {
             Some(UNNAMED.to_owned())
         } else if !conditions.is_by_source_alone() {
@@ -205,16 +272,32 @@ impl<'r> Walk<'r> {
                 format!("a rule before it accepts some packets of these sources, which a ban list refuses ({before})")
             })
         };
-        let is_carried = self.found.ban(self.ruleset, chain, sources, origin, more.clone()) && more.is_none();
+        let is_carried = self
+            .found
+            .ban(self.ruleset, chain, sources, origin, more.clone())
+            && more.is_none();
         if !is_carried {
             self.remember(origin, conditions, None, true);
         }
     }
 
-    fn remember(&mut self, origin: &str, mut conditions: Conditions, until: Option<u32>, is_refused: bool) {
+    fn remember(
+        &mut self,
+        origin: &str,
+        mut conditions: Conditions,
+        until: Option<u32>,
+        is_refused: bool,
+    ) {
         let has_sources = conditions.sources.take().is_some();
-        let earlier = Earlier { conditions, has_sources, until, is_refused };
-        if self.earlier.len() < MOST_EARLIER && !self.earlier.iter().any(|(known, _)| *known == earlier) {
+        let earlier = Earlier {
+            conditions,
+            has_sources,
+            until,
+            is_refused,
+        };
+        if self.earlier.len() < MOST_EARLIER
+            && !self.earlier.iter().any(|(known, _)| *known == earlier)
+        {
             self.earlier.push((earlier, origin.to_owned()));
         }
     }
@@ -230,13 +313,19 @@ impl<'r> Walk<'r> {
             // A source whose packets are all refused needs no allowance.
             true => {
                 let is_own = matches!(key, Key::Source { prefix: None, .. });
-                let is_of_state =
-                    it.conditions.others.iter().all(|other| matches!(other.as_str(), "ct state" | "--ctstate"));
+                let is_of_state = it
+                    .conditions
+                    .others
+                    .iter()
+                    .all(|other| matches!(other.as_str(), "ct state" | "--ctstate"));
                 (it.has_sources && is_own && it.conditions.covers(conditions))
                     || (is_syn && is_of_state && !it.conditions.others.is_empty())
             }
         };
-        let before = self.earlier.iter().find(|(it, _)| it.conditions.overlaps(conditions) && !is_harmless(it));
+        let before = self
+            .earlier
+            .iter()
+            .find(|(it, _)| it.conditions.overlaps(conditions) && !is_harmless(it));
         before.map(|(it, origin)| {
             let verb = if it.is_refused { "refuses" } else { "accepts" };
             format!("a rule before it {verb} packets that Weir counts ({origin})")
@@ -271,10 +360,17 @@ impl<'r> Walk<'r> {
         let is_counted = is_tcp && limit.unit == Unit::Packets;
         let mut notes = Vec::new();
         if conditions.connection == Connection::Any && is_counted {
-            let is_established = |it: &Earlier| !it.is_refused && it.conditions.connection == Connection::Established;
-            let mut before = self.earlier.iter().filter(|(it, _)| it.conditions.overlaps(&conditions));
+            let is_established = |it: &Earlier| {
+                !it.is_refused && it.conditions.connection == Connection::Established
+            };
+            let mut before = self
+                .earlier
+                .iter()
+                .filter(|(it, _)| it.conditions.overlaps(&conditions));
             if let Some((_, before)) = before.find(|(it, _)| is_established(it)) {
-                notes.push(format!("Packets of established connections are accepted before it ({before})."));
+                notes.push(format!(
+                    "Packets of established connections are accepted before it ({before})."
+                ));
                 conditions.connection = Connection::New;
             }
         }
@@ -284,7 +380,8 @@ impl<'r> Walk<'r> {
             _ => return Err("Weir sees TCP's SYNs, and no other state of a connection".to_owned()),
         }
         let is_syn = conditions.connection != Connection::Any;
-        let is_merged = !is_syn && !matches!(conditions.protocol, Some(Protocol::Udp | Protocol::Icmp));
+        let is_merged =
+            !is_syn && !matches!(conditions.protocol, Some(Protocol::Udp | Protocol::Icmp));
         let more = if self.is_unnamed {
             Some(format!("{UNNAMED}; add it as interfaces"))
         } else {
@@ -296,15 +393,30 @@ impl<'r> Walk<'r> {
         if self.found.limits.len() >= MOST_LIMITS {
             return Err(format!("an import has at most {MOST_LIMITS} limits"));
         }
-        let sources =
-            conditions.sources.as_ref().map(|sources| self.found.inline(self.ruleset, sources)).transpose()?;
+        let sources = conditions
+            .sources
+            .as_ref()
+            .map(|sources| self.found.inline(self.ruleset, sources))
+            .transpose()?;
         let (origin, limit) = (origin.to_owned(), limit.clone());
-        Ok(FoundLimit { origin, limit, conditions, sources, action, is_syn, notes, more })
+        Ok(FoundLimit {
+            origin,
+            limit,
+            conditions,
+            sources,
+            action,
+            is_syn,
+            notes,
+            more,
+        })
     }
 }
 
 fn unknown(conditions: &[String]) -> String {
-    format!("it has conditions that Weir does not have ({})", conditions.join(", "))
+    format!(
+        "it has conditions that Weir does not have ({})",
+        conditions.join(", ")
+    )
 }
 
 /// Whether the second rule refuses exactly the packets that the first one has not accepted.

@@ -11,7 +11,8 @@ use crate::cli::arguments::Cli;
 pub fn page() -> String {
     let mut command = Cli::command();
     command.build();
-    let mut page = "# Commands\n\n`agent --config FILE` is short for `agent run --config FILE`.\n".to_owned();
+    let mut page =
+        "# Commands\n\n`agent --config FILE` is short for `agent run --config FILE`.\n".to_owned();
     page.push_str("\n## Options of all commands\n\n");
     options(&mut page, command.get_arguments());
     for verb in verbs(&command) {
@@ -26,13 +27,22 @@ pub fn page() -> String {
 }
 
 fn verbs(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
+    command
+        .get_subcommands()
+        .filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
 }
 
 fn section(page: &mut String, parent: &str, verb: &Command) {
     let name = format!("{parent} {}", verb.get_name());
-    let _ = write!(page, "\n## `{name}`\n\n{}.\n", about(verb).trim_end_matches('.'));
-    let own: Vec<&Arg> = verb.get_arguments().filter(|argument| !argument.is_global_set()).collect();
+    let _ = write!(
+        page,
+        "\n## `{name}`\n\n{}.\n",
+        about(verb).trim_end_matches('.')
+    );
+    let own: Vec<&Arg> = verb
+        .get_arguments()
+        .filter(|argument| !argument.is_global_set())
+        .collect();
     if own.iter().any(|argument| !is_built_in(argument)) {
         page.push('\n');
         options(page, own.into_iter());
@@ -52,9 +62,19 @@ fn options<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
             let space = if name.is_empty() { "" } else { " " };
             name = format!("{name}{space}{}", value_names(argument));
         }
-        let mut text = argument.get_help().map(ToString::to_string).unwrap_or_default();
-        let defaults: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        if !defaults.is_empty() && argument.get_action().takes_values() && !argument.is_hide_default_value_set() {
+        let mut text = argument
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let defaults: Vec<_> = argument
+            .get_default_values()
+            .iter()
+            .map(|value| value.to_string_lossy())
+            .collect();
+        if !defaults.is_empty()
+            && argument.get_action().takes_values()
+            && !argument.is_hide_default_value_set()
+        {
             let _ = write!(text, " (default: {})", defaults.join(" "));
         }
         let _ = writeln!(page, "| `{name}` | {} |", text.replace('|', "\\|"));

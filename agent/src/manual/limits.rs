@@ -29,7 +29,10 @@ pub fn page() -> io::Result<Vec<u8>> {
         roff.text(inline(paragraph));
     }
     for table in TABLES {
-        let variant = table.variant.map(|variant| format!(" with {variant}")).unwrap_or_default();
+        let variant = table
+            .variant
+            .map(|variant| format!(" with {variant}"))
+            .unwrap_or_default();
         roff.control("SH", [format!("{}{variant}", table.heading).as_str()]);
         roff.text(inline(table.summary));
         for key in table.keys {
@@ -57,7 +60,11 @@ fn entry(roff: &mut Roff, key: &KeyReference) {
     roff.text([bold(key.name)]);
     roff.text(inline(key.text));
     roff.control("br", []);
-    roff.text(inline(&format!("Type: {}. Default: {}.", key.kind.description(), key.default.description())));
+    roff.text(inline(&format!(
+        "Type: {}. Default: {}.",
+        key.kind.description(),
+        key.default.description()
+    )));
     let inner = inner_keys(&key.kind);
     if !inner.is_empty() {
         roff.control("RS", []);
@@ -68,7 +75,16 @@ fn entry(roff: &mut Roff, key: &KeyReference) {
 
 /// Text in backticks becomes bold.
 fn inline(text: &str) -> Vec<Inline> {
-    text.split('`').enumerate().map(|(nth, part)| if nth % 2 == 1 { bold(part) } else { roman(part) }).collect()
+    text.split('`')
+        .enumerate()
+        .map(|(nth, part)| {
+            if nth % 2 == 1 {
+                bold(part)
+            } else {
+                roman(part)
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -79,9 +95,17 @@ mod tests {
     fn the_page_has_every_key_of_every_table() {
         let page = String::from_utf8(page().unwrap()).unwrap();
         for table in TABLES {
-            let keys = table.keys.iter().flat_map(|key| std::iter::once(key).chain(inner_keys(&key.kind)));
+            let keys = table
+                .keys
+                .iter()
+                .flat_map(|key| std::iter::once(key).chain(inner_keys(&key.kind)));
             for key in keys {
-                assert!(page.contains(&format!("\\fB{}\\fR", key.name)), "{} {}", table.heading, key.name);
+                assert!(
+                    page.contains(&format!("\\fB{}\\fR", key.name)),
+                    "{} {}",
+                    table.heading,
+                    key.name
+                );
             }
         }
         assert!(!page.contains('`'));

@@ -42,17 +42,27 @@ impl Destination {
         if path == Path::new("-") {
             return Ok(Self::Standard);
         }
-        let error = |source| PageError::Write { path: path.to_owned(), source };
-        let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        let error = |source| PageError::Write {
+            path: path.to_owned(),
+            source,
+        };
+        let identity = |path: &Path| {
+            fs::metadata(path)
+                .ok()
+                .map(|metadata| (metadata.dev(), metadata.ino()))
+        };
         let own = identity(path);
         if own.is_some() && read.iter().any(|read| identity(read) == own) {
-            return Err(PageError::IsRead { path: path.to_owned() });
+            return Err(PageError::IsRead {
+                path: path.to_owned(),
+            });
         }
         // Found now, and not when hours of packets have been read.
         match target(path).map_err(error)? {
             Target::Replaced => drop(Temporary::beside(path).map_err(error)?),
             // A pipe's reader would take this for the end.
-            Target::Written if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) => {}
+            Target::Written
+                if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) => {}
             Target::Written => drop(OpenOptions::new().write(true).open(path).map_err(error)?),
         }
         Ok(Self::File(path.to_owned()))
@@ -68,9 +78,15 @@ impl Destination {
             Self::Standard => {
                 let mut out = io::stdout().lock();
                 let written = out.write_all(page.as_bytes()).and_then(|()| out.flush());
-                written.map_err(|source| PageError::Write { path: "-".into(), source })
+                written.map_err(|source| PageError::Write {
+                    path: "-".into(),
+                    source,
+                })
             }
-            Self::File(path) => replace(path, page).map_err(|source| PageError::Write { path: path.clone(), source }),
+            Self::File(path) => replace(path, page).map_err(|source| PageError::Write {
+                path: path.clone(),
+                source,
+            }),
         }
     }
 }
@@ -96,13 +112,19 @@ fn target(path: &Path) -> io::Result<Target> {
 
 fn replace(path: &Path, page: &str) -> io::Result<()> {
     match target(path)? {
-        Target::Written => OpenOptions::new().write(true).truncate(true).open(path)?.write_all(page.as_bytes()),
+        Target::Written => OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(path)?
+            .write_all(page.as_bytes()),
         Target::Replaced => {
             let mut temporary = Temporary::beside(path)?;
             // A file that others could not read stays so.
             if let Ok(old) = path.symlink_metadata() {
                 let mode = temporary.file.metadata()?.mode() & old.mode();
-                temporary.file.set_permissions(Permissions::from_mode(mode))?;
+                temporary
+                    .file
+                    .set_permissions(Permissions::from_mode(mode))?;
             }
             temporary.file.write_all(page.as_bytes())?;
             temporary.file.sync_all()?;
@@ -124,7 +146,11 @@ impl Temporary {
             let mut hidden = std::ffi::OsString::from(".weir-");
             hidden.push(format!("{}-{attempt}.", std::process::id()));
             // Long names leave no room for more.
-            hidden.push(if name.len() < 200 { name } else { "html".as_ref() });
+            hidden.push(if name.len() < 200 {
+                name
+            } else {
+                "html".as_ref()
+            });
             let path = target.with_file_name(hidden);
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) => return Ok(Self { path, file }),
@@ -148,8 +174,10 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -160,17 +188,26 @@ mod tests {
         let path = folder.path().join("page.html");
         for page in ["first, and longer", "second"] {
             let destination = Destination::new(&path, &[]).unwrap();
-            assert!(page.starts_with("first") || fs::read_to_string(&path).unwrap().starts_with("first"));
+            assert!(
+                page.starts_with("first")
+                    || fs::read_to_string(&path).unwrap().starts_with("first")
+            );
             destination.write(page).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), page);
         }
         let link = folder.path().join("link.html");
         std::os::unix::fs::symlink("page.html", &link).unwrap();
-        Destination::new(&link, &[]).unwrap().write("third").unwrap();
+        Destination::new(&link, &[])
+            .unwrap()
+            .write("third")
+            .unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "third");
         assert!(link.symlink_metadata().unwrap().is_symlink());
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        Destination::new(&path, &[]).unwrap().write("fourth").unwrap();
+        Destination::new(&path, &[])
+            .unwrap()
+            .write("fourth")
+            .unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         assert_eq!(names(folder.path()), ["link.html", "page.html"]);
     }
@@ -183,7 +220,10 @@ mod tests {
         fs::hard_link(&path, &link).unwrap();
         let error = Destination::new(&link, &[Path::new("missing"), &path]).unwrap_err();
         assert!(error.to_string().contains("is also read"), "{error}");
-        Destination::new(Path::new("/dev/null"), &[]).unwrap().write("page").unwrap();
+        Destination::new(Path::new("/dev/null"), &[])
+            .unwrap()
+            .write("page")
+            .unwrap();
         assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
         assert_eq!(fs::read_to_string(&path).unwrap(), "packets");
     }
@@ -191,10 +231,17 @@ mod tests {
     #[test]
     fn a_page_that_cannot_be_written_is_an_error_at_the_start() {
         let folder = tempfile::tempdir().unwrap();
-        for (path, words) in [("missing/page.html", "No such file"), ("", "directory"), ("..", "directory")] {
+        for (path, words) in [
+            ("missing/page.html", "No such file"),
+            ("", "directory"),
+            ("..", "directory"),
+        ] {
             let path = folder.path().join(path);
             let error = Destination::new(&path, &[]).unwrap_err().to_string();
-            assert!(error.contains(words) && error.contains(&format!("{path:?}")), "{error}");
+            assert!(
+                error.contains(words) && error.contains(&format!("{path:?}")),
+                "{error}"
+            );
         }
         assert!(names(folder.path()).is_empty());
     }

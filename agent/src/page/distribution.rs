@@ -32,7 +32,12 @@ const LABELS: u32 = 5;
 /// Appends a plot; `id` is unique in the page.
 pub fn distribution(html: &mut Html, id: &str, title: &str, of: &Distribution) {
     let sources: u64 = of.rows.iter().map(|(_, sources)| sources).sum();
-    let above: u64 = of.rows.iter().filter(|(count, _)| *count as f64 > of.limit).map(|(_, sources)| sources).sum();
+    let above: u64 = of
+        .rows
+        .iter()
+        .filter(|(count, _)| *count as f64 > of.limit)
+        .map(|(_, sources)| sources)
+        .sum();
     html.element("figure", &[], |html| {
         html.leaf("figcaption", &[], title);
         html.element("ul", &[("class", "legend")], |html| {
@@ -70,7 +75,11 @@ struct Scale {
 
 impl Scale {
     fn of(of: &Distribution) -> Self {
-        let highest = of.rows.last().map_or(1, |(count, _)| *count).max(of.quantile.1) as f64;
+        let highest = of
+            .rows
+            .last()
+            .map_or(1, |(count, _)| *count)
+            .max(of.quantile.1) as f64;
         // Room for the label of the limit, at the right of it.
         let width = ((highest.max(of.limit).max(9.0).log10() * 1.05 * BARS).floor() + 1.0) / BARS;
         let limit = of.limit.max(1.0).log10();
@@ -85,14 +94,21 @@ impl Scale {
             if from < limit && limit < to {
                 (from, to) = if is_above { (limit, to) } else { (from, limit) };
             }
-            match bars.last_mut().filter(|bar| bar.0.to_bits() == from.to_bits() && bar.3 == is_above) {
+            match bars
+                .last_mut()
+                .filter(|bar| bar.0.to_bits() == from.to_bits() && bar.3 == is_above)
+            {
                 Some(bar) => bar.2 += sources,
                 None => bars.push((from, to, *sources, is_above)),
             }
         }
         let most = bars.iter().map(|bar| bar.2).max().unwrap_or(1).max(9);
         // Room above for labels.
-        Self { width, bars, height: (most as f64).log10() + ONE + 0.25 }
+        Self {
+            width,
+            bars,
+            height: (most as f64).log10() + ONE + 0.25,
+        }
     }
 
     fn x(&self, power: f64) -> f64 {
@@ -100,7 +116,11 @@ impl Scale {
     }
 
     fn y(&self, sources: f64) -> f64 {
-        let power = if sources < 1.0 { 0.0 } else { sources.log10() + ONE };
+        let power = if sources < 1.0 {
+            0.0
+        } else {
+            sources.log10() + ONE
+        };
         ABOVE + HEIGHT * (1.0 - power / self.height)
     }
 
@@ -108,43 +128,121 @@ impl Scale {
         let powers = powers(self.height - ONE);
         for power in &powers {
             let at = self.y(10f64.powi(*power)).to_string();
-            html.leaf("line", &[("class", "grid"), ("x1", "0"), ("x2", "100%"), ("y1", &at), ("y2", &at)], "");
+            html.leaf(
+                "line",
+                &[
+                    ("class", "grid"),
+                    ("x1", "0"),
+                    ("x2", "100%"),
+                    ("y1", &at),
+                    ("y2", &at),
+                ],
+                "",
+            );
         }
         for (from, to, sources, is_above) in &self.bars {
             let top = self.y(*sources as f64);
-            let (x, width) = (self.x(*from), (self.x(*to) - self.x(*from) - 0.25).max(0.25));
+            let (x, width) = (
+                self.x(*from),
+                (self.x(*to) - self.x(*from) - 0.25).max(0.25),
+            );
             let class = if *is_above { "refused" } else { "passed" };
             let [x, width] = [x, width].map(|percent| format!("{percent:.2}%"));
             let [y, height] = [top, ABOVE + HEIGHT - top].map(|pixels| format!("{pixels:.1}"));
-            html.leaf("rect", &[("class", class), ("x", &x), ("width", &width), ("y", &y), ("height", &height)], "");
+            html.leaf(
+                "rect",
+                &[
+                    ("class", class),
+                    ("x", &x),
+                    ("width", &width),
+                    ("y", &y),
+                    ("height", &height),
+                ],
+                "",
+            );
         }
         let base = (ABOVE + HEIGHT).to_string();
-        html.leaf("line", &[("class", "base"), ("x1", "0"), ("x2", "100%"), ("y1", &base), ("y2", &base)], "");
+        html.leaf(
+            "line",
+            &[
+                ("class", "base"),
+                ("x1", "0"),
+                ("x2", "100%"),
+                ("y1", &base),
+                ("y2", &base),
+            ],
+            "",
+        );
         for power in powers {
             let value = 10f64.powi(power);
             let at = format!("{:.1}", self.y(value) - 3.0);
-            let text = if power == 0 { "1 source".to_owned() } else { compact(value) };
-            html.leaf("text", &[("class", "inside"), ("x", "2"), ("y", &at)], &text);
+            let text = if power == 0 {
+                "1 source".to_owned()
+            } else {
+                compact(value)
+            };
+            html.leaf(
+                "text",
+                &[("class", "inside"), ("x", "2"), ("y", &at)],
+                &text,
+            );
         }
         self.axis(html, &of.counted);
         let (share, quantile) = &of.quantile;
         let within = format!("{share} ≤ {}", compact(*quantile as f64));
         self.mark(html, "quantile", (*quantile).max(1) as f64, 28.0, &within);
-        self.mark(html, "limit", of.limit.max(1.0), 12.0, &format!("limit {}", compact(of.limit.floor())));
+        self.mark(
+            html,
+            "limit",
+            of.limit.max(1.0),
+            12.0,
+            &format!("limit {}", compact(of.limit.floor())),
+        );
     }
 
     /// A vertical line with a label at a height.
     fn mark(&self, html: &mut Html, class: &'static str, count: f64, height: f64, label: &str) {
         let share = self.x(count.log10());
-        let (x, top, bottom) = (format!("{share:.2}%"), (height - 10.0).to_string(), (ABOVE + HEIGHT).to_string());
-        html.leaf("line", &[("class", class), ("x1", &x), ("x2", &x), ("y1", &top), ("y2", &bottom)], "");
-        let (anchor, shift) = if share > 55.0 { ("end", "-5") } else { ("start", "5") };
+        let (x, top, bottom) = (
+            format!("{share:.2}%"),
+            (height - 10.0).to_string(),
+            (ABOVE + HEIGHT).to_string(),
+        );
+        html.leaf(
+            "line",
+            &[
+                ("class", class),
+                ("x1", &x),
+                ("x2", &x),
+                ("y1", &top),
+                ("y2", &bottom),
+            ],
+            "",
+        );
+        let (anchor, shift) = if share > 55.0 {
+            ("end", "-5")
+        } else {
+            ("start", "5")
+        };
         let y = height.to_string();
-        html.leaf("text", &[("class", "inside"), ("x", &x), ("dx", shift), ("y", &y), ("text-anchor", anchor)], label);
+        html.leaf(
+            "text",
+            &[
+                ("class", "inside"),
+                ("x", &x),
+                ("dx", shift),
+                ("y", &y),
+                ("text-anchor", anchor),
+            ],
+            label,
+        );
     }
 
     fn axis(&self, html: &mut Html, counted: &str) {
-        let (labels, below) = ((ABOVE + HEIGHT + 14.0).to_string(), (ABOVE + HEIGHT + 31.0).to_string());
+        let (labels, below) = (
+            (ABOVE + HEIGHT + 14.0).to_string(),
+            (ABOVE + HEIGHT + 31.0).to_string(),
+        );
         for power in powers(self.width) {
             let share = self.x(f64::from(power));
             let anchor = match power {
@@ -154,14 +252,25 @@ impl Scale {
             };
             let x = format!("{share:.2}%");
             let text = compact(10f64.powi(power));
-            html.leaf("text", &[("x", &x), ("y", &labels), ("text-anchor", anchor)], &text);
+            html.leaf(
+                "text",
+                &[("x", &x), ("y", &labels), ("text-anchor", anchor)],
+                &text,
+            );
         }
-        html.leaf("text", &[("x", "50%"), ("y", &below), ("text-anchor", "middle")], counted);
+        html.leaf(
+            "text",
+            &[("x", "50%"), ("y", &below), ("text-anchor", "middle")],
+            counted,
+        );
     }
 }
 
 /// The powers of ten up to one, at most [`LABELS`].
 fn powers(highest: f64) -> Vec<i32> {
     let highest = (highest + 1e-9).floor().max(0.0) as u32;
-    (0..=highest).step_by((highest / LABELS + 1) as usize).map(|power| power as i32).collect()
+    (0..=highest)
+        .step_by((highest / LABELS + 1) as usize)
+        .map(|power| power as i32)
+        .collect()
 }

@@ -14,7 +14,12 @@ impl Html {
     }
 
     /// Appends an element with content.
-    pub fn element(&mut self, tag: &'static str, attributes: Attributes<'_>, content: impl FnOnce(&mut Self)) {
+    pub fn element(
+        &mut self,
+        tag: &'static str,
+        attributes: Attributes<'_>,
+        content: impl FnOnce(&mut Self),
+    ) {
         self.open(tag, attributes);
         content(self);
         self.0.push_str("</");
@@ -71,7 +76,11 @@ fn escape(out: &mut String, text: &str) {
             '\'' => out.push_str("&#39;"),
             '\n' | '\t' => out.push(letter),
             '\r' if letters.peek() == Some(&'\n') => {}
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
                 out.push('\u{fffd}');
             }
             letter if letter.is_control() => out.push('\u{fffd}'),
@@ -87,7 +96,11 @@ mod tests {
     #[test]
     fn texts_and_attributes_cannot_end_what_they_are_in() {
         let mut html = Html::default();
-        html.leaf("p", &[("title", "\"><script>alert('x')</script>&amp;")], "</p><script>1 && 2</script>]]>-->");
+        html.leaf(
+            "p",
+            &[("title", "\"><script>alert('x')</script>&amp;")],
+            "</p><script>1 && 2</script>]]>-->",
+        );
         assert_eq!(
             html.finish(),
             "<p title=\"&quot;&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;amp;\">\
@@ -99,6 +112,9 @@ mod tests {
     fn control_characters_and_those_that_reorder_text_are_replaced() {
         let mut html = Html::default();
         html.text("a\r\nb\0c\u{1b}[2Jd\u{202e}e\rf\tg");
-        assert_eq!(html.finish(), "a\nb\u{fffd}c\u{fffd}[2Jd\u{fffd}e\u{fffd}f\tg");
+        assert_eq!(
+            html.finish(),
+            "a\nb\u{fffd}c\u{fffd}[2Jd\u{fffd}e\u{fffd}f\tg"
+        );
     }
 }

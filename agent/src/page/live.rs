@@ -16,12 +16,28 @@ pub fn page() -> String {
     let styles = [STYLE, LIVE_STYLE];
     let scripts = [SCRIPT, LIVE_SCRIPT];
     // The policy is a header, which can also forbid frames.
-    shell("Weir, live", &Shell { policy: None, styles: &styles, scripts: &scripts }, |html| {
-        html.leaf("p", &[("id", "state"), ("class", "state")], "Asking the agent.");
-        html.leaf("noscript", &[], "This page requires JavaScript. agent status, limits and top print the same.");
-        html.element("div", &[("id", "alerts")], |_| {});
-        html.element("div", &[("id", "content"), ("hidden", "")], content);
-    })
+    shell(
+        "Weir, live",
+        &Shell {
+            policy: None,
+            styles: &styles,
+            scripts: &scripts,
+        },
+        |html| {
+            html.leaf(
+                "p",
+                &[("id", "state"), ("class", "state")],
+                "Asking the agent.",
+            );
+            html.leaf(
+                "noscript",
+                &[],
+                "This page requires JavaScript. agent status, limits and top print the same.",
+            );
+            html.element("div", &[("id", "alerts")], |_| {});
+            html.element("div", &[("id", "content"), ("hidden", "")], content);
+        },
+    )
 }
 
 fn content(html: &mut Html) {
@@ -40,7 +56,11 @@ fn content(html: &mut Html) {
         }
     });
     section(html, "Limits", |html| {
-        html.leaf("p", &[("class", "note")], "Drawn since this page was opened: the agent keeps no history.");
+        html.leaf(
+            "p",
+            &[("class", "note")],
+            "Drawn since this page was opened: the agent keeps no history.",
+        );
         html.element("div", &[("id", "plots"), ("class", "plots")], |_| {});
         note(html, "plots-note");
         use Column::{Number, Text};
@@ -62,22 +82,42 @@ fn content(html: &mut Html) {
         );
     });
     tables(html);
-    html.element("section", &[("id", "notes-section"), ("hidden", "")], |html| {
-        html.leaf("h2", &[], "Notes");
-        html.element("ul", &[("id", "notes")], |_| {});
-    });
+    html.element(
+        "section",
+        &[("id", "notes-section"), ("hidden", "")],
+        |html| {
+            html.leaf("h2", &[], "Notes");
+            html.element("ul", &[("id", "notes")], |_| {});
+        },
+    );
 }
 
 fn tables(html: &mut Html) {
     use Column::{Number, Text};
     section(html, "Sources", |html| {
-        let counts =
-            [Number("refused/s"), Number("passed/s"), Number("refused"), Number("would refuse"), Number("passed")];
-        filled(html, "sources", "Busiest sources", &[&[Text("source"), Text("limit")], &counts[..]].concat());
+        let counts = [
+            Number("refused/s"),
+            Number("passed/s"),
+            Number("refused"),
+            Number("would refuse"),
+            Number("passed"),
+        ];
+        filled(
+            html,
+            "sources",
+            "Busiest sources",
+            &[&[Text("source"), Text("limit")], &counts[..]].concat(),
+        );
         note(html, "sources-age");
     });
     section(html, "Bans", |html| {
-        let columns = [Text("prefix"), Text("origin"), Text("reason"), Number("ends in"), Number("refused packets")];
+        let columns = [
+            Text("prefix"),
+            Text("origin"),
+            Text("reason"),
+            Number("ends in"),
+            Number("refused packets"),
+        ];
         filled(html, "bans", "Bans", &columns);
         note(html, "bans-more");
     });
@@ -94,25 +134,47 @@ fn tables(html: &mut Html) {
             html,
             "groups",
             "Process groups",
-            &[&[Text("group"), Text("enforced")], &usage[..], &[Text("notes")]].concat(),
+            &[
+                &[Text("group"), Text("enforced")],
+                &usage[..],
+                &[Text("notes")],
+            ]
+            .concat(),
         );
     });
     section(html, "Interfaces", |html| {
-        let columns = [Text("interface"), Text("state"), Text("hook"), Text("charged on"), Text("reason")];
+        let columns = [
+            Text("interface"),
+            Text("state"),
+            Text("hook"),
+            Text("charged on"),
+            Text("reason"),
+        ];
         filled(html, "interfaces", "Interfaces", &columns);
     });
-    html.element("section", &[("id", "cluster-section"), ("hidden", "")], |html| {
-        html.leaf("h2", &[], "Cluster");
-        html.leaf("p", &[("id", "cluster-state")], "");
-        let share = [Text("limit"), Text("mode"), Number("share"), Text("from")];
-        let rest = [Number("hosts"), Number("demand"), Number("failures")];
-        filled(html, "cluster", "Shared limits", &[&share[..], &rest].concat());
-    });
+    html.element(
+        "section",
+        &[("id", "cluster-section"), ("hidden", "")],
+        |html| {
+            html.leaf("h2", &[], "Cluster");
+            html.leaf("p", &[("id", "cluster-state")], "");
+            let share = [Text("limit"), Text("mode"), Number("share"), Text("from")];
+            let rest = [Number("hosts"), Number("demand"), Number("failures")];
+            filled(
+                html,
+                "cluster",
+                "Shared limits",
+                &[&share[..], &rest].concat(),
+            );
+        },
+    );
 }
 
 /// A table that the script fills, and a note for when it has no rows.
 fn filled(html: &mut Html, id: &str, title: &str, columns: &[Column]) {
-    html.element("div", &[("id", id), ("hidden", "")], |html| frame(html, title, columns, |_| {}));
+    html.element("div", &[("id", id), ("hidden", "")], |html| {
+        frame(html, title, columns, |_| {})
+    });
     note(html, &format!("{id}-note"));
 }
 

@@ -36,7 +36,15 @@ const POLICY: &str = "default-src 'none'; style-src 'sha256-nKBqSielgyOh/npdN1xN
 
 /// A page with this title, as heading too, and this content.
 pub fn page(title: &str, content: impl FnOnce(&mut Html)) -> String {
-    shell(title, &Shell { policy: Some(POLICY), styles: &[STYLE], scripts: &[SCRIPT] }, content)
+    shell(
+        title,
+        &Shell {
+            policy: Some(POLICY),
+            styles: &[STYLE],
+            scripts: &[SCRIPT],
+        },
+        content,
+    )
 }
 
 /// The parts of a page around its content.
@@ -55,13 +63,31 @@ fn shell(title: &str, shell: &Shell<'_>, content: impl FnOnce(&mut Html)) -> Str
         html.element("head", &[], |html| {
             html.open("meta", &[("charset", "utf-8")]);
             if let Some(policy) = shell.policy {
-                html.open("meta", &[("http-equiv", "Content-Security-Policy"), ("content", policy)]);
+                html.open(
+                    "meta",
+                    &[
+                        ("http-equiv", "Content-Security-Policy"),
+                        ("content", policy),
+                    ],
+                );
             }
-            html.open("meta", &[("name", "viewport"), ("content", "width=device-width, initial-scale=1")]);
-            html.open("meta", &[("name", "color-scheme"), ("content", "light dark")]);
+            html.open(
+                "meta",
+                &[
+                    ("name", "viewport"),
+                    ("content", "width=device-width, initial-scale=1"),
+                ],
+            );
+            html.open(
+                "meta",
+                &[("name", "color-scheme"), ("content", "light dark")],
+            );
             html.open("meta", &[("name", "referrer"), ("content", "no-referrer")]);
             html.leaf("title", &[], &title);
-            shell.styles.iter().for_each(|style| html.element("style", &[], |html| html.verbatim(style)));
+            shell
+                .styles
+                .iter()
+                .for_each(|style| html.element("style", &[], |html| html.verbatim(style)));
         });
         html.line();
         html.element("body", &[], |html| {
@@ -69,8 +95,15 @@ fn shell(title: &str, shell: &Shell<'_>, content: impl FnOnce(&mut Html)) -> Str
                 html.leaf("h1", &[], &title);
                 content(html);
             });
-            html.leaf("footer", &[], concat!("Made by Weir ", env!("CARGO_PKG_VERSION"), "."));
-            shell.scripts.iter().for_each(|script| html.element("script", &[], |html| html.verbatim(script)));
+            html.leaf(
+                "footer",
+                &[],
+                concat!("Made by Weir ", env!("CARGO_PKG_VERSION"), "."),
+            );
+            shell
+                .scripts
+                .iter()
+                .for_each(|script| html.element("script", &[], |html| html.verbatim(script)));
         });
     });
     html.line();
@@ -113,17 +146,28 @@ pub fn notes(html: &mut Html, notes: &[String]) {
     }
     section(html, "Notes", |html| {
         html.element("ul", &[], |html| {
-            notes.iter().take(MOST_NOTES).for_each(|note| html.leaf("li", &[], &cut(note, LONGEST.1)));
+            notes
+                .iter()
+                .take(MOST_NOTES)
+                .for_each(|note| html.leaf("li", &[], &cut(note, LONGEST.1)));
         });
         if let Some(more) = notes.len().checked_sub(MOST_NOTES).filter(|more| *more > 0) {
-            html.leaf("p", &[("class", "note")], &format!("And {} more.", number(more as u64)));
+            html.leaf(
+                "p",
+                &[("class", "note")],
+                &format!("And {} more.", number(more as u64)),
+            );
         }
     });
 }
 
 /// Appends an error.
 pub fn error(html: &mut Html, error: &str) {
-    html.leaf("p", &[("class", "error"), ("role", "alert")], &cut_text(error, LONGEST.1).0);
+    html.leaf(
+        "p",
+        &[("class", "error"), ("role", "alert")],
+        &cut_text(error, LONGEST.1).0,
+    );
 }
 
 /// Appends a config's text, which can be folded away.
@@ -146,14 +190,21 @@ pub fn config(html: &mut Html, title: &str, text: &str) {
 
 /// The first `most` bytes of a text, and whether it has more.
 fn cut_text(text: &str, most: usize) -> (String, bool) {
-    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let end = (0..=most.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or(0);
     (text[..end].to_owned(), end < text.len())
 }
 
 /// The percentage `part` of `all`; 0 of nothing.
 #[must_use]
 pub fn percent(part: u64, all: u64) -> f64 {
-    if all == 0 { 0.0 } else { part as f64 * 100.0 / all as f64 }
+    if all == 0 {
+        0.0
+    } else {
+        part as f64 * 100.0 / all as f64
+    }
 }
 
 #[cfg(test)]

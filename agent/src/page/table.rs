@@ -60,7 +60,12 @@ impl Cell {
 }
 
 /// Appends a table, with at most [`MOST_ROWS`] rows, or nothing without rows.
-pub fn table(html: &mut Html, title: &str, headings: &[Column], rows: impl IntoIterator<Item = Vec<Cell>>) {
+pub fn table(
+    html: &mut Html,
+    title: &str,
+    headings: &[Column],
+    rows: impl IntoIterator<Item = Vec<Cell>>,
+) {
     let mut rows = rows.into_iter();
     let shown: Vec<Vec<Cell>> = rows.by_ref().take(MOST_ROWS).collect();
     let hidden = rows.count();
@@ -75,24 +80,43 @@ pub fn table(html: &mut Html, title: &str, headings: &[Column], rows: impl IntoI
         }
     });
     if hidden > 0 {
-        let text =
-            format!("The first {} of {} rows.", number(shown.len() as u64), number((shown.len() + hidden) as u64));
+        let text = format!(
+            "The first {} of {} rows.",
+            number(shown.len() as u64),
+            number((shown.len() + hidden) as u64)
+        );
         html.leaf("p", &[("class", "note")], &text);
     }
     html.line();
 }
 
 /// Appends a table with these rows.
-pub(super) fn frame(html: &mut Html, title: &str, headings: &[Column], rows: impl FnOnce(&mut Html)) {
+pub(super) fn frame(
+    html: &mut Html,
+    title: &str,
+    headings: &[Column],
+    rows: impl FnOnce(&mut Html),
+) {
     // A box of its own that scrolls, also by keys: the page does not scroll sideways.
-    html.element("div", &[("class", "box"), ("tabindex", "0"), ("role", "region"), ("aria-label", title)], |html| {
-        html.element("table", &[("aria-label", title)], |html| {
-            html.element("thead", &[], |html| {
-                html.element("tr", &[], |html| headings.iter().for_each(|column| heading(html, *column)));
+    html.element(
+        "div",
+        &[
+            ("class", "box"),
+            ("tabindex", "0"),
+            ("role", "region"),
+            ("aria-label", title),
+        ],
+        |html| {
+            html.element("table", &[("aria-label", title)], |html| {
+                html.element("thead", &[], |html| {
+                    html.element("tr", &[], |html| {
+                        headings.iter().for_each(|column| heading(html, *column))
+                    });
+                });
+                html.element("tbody", &[], rows);
             });
-            html.element("tbody", &[], rows);
-        });
-    });
+        },
+    );
 }
 
 fn heading(html: &mut Html, column: Column) {
@@ -109,7 +133,11 @@ fn cell(html: &mut Html, cell: &Cell) {
         }
         Cell::Text(text) => html.leaf("td", &[], text),
         Cell::Number(text, value) => {
-            html.leaf("td", &[("class", "number"), ("data-value", &value.to_string())], text);
+            html.leaf(
+                "td",
+                &[("class", "number"), ("data-value", &value.to_string())],
+                text,
+            );
         }
     }
 }

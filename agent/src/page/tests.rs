@@ -27,7 +27,8 @@ fn assert_well_formed(page: &str) {
 
 fn hash(text: &str) -> String {
     use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()))
+    base64::engine::general_purpose::STANDARD
+        .encode(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()))
 }
 
 #[test]
@@ -39,13 +40,20 @@ fn the_policy_allows_the_style_the_script_and_nothing_else() {
     );
     assert_eq!(POLICY, policy, "write this into POLICY");
     for text in [STYLE, SCRIPT] {
-        assert!(!text.contains("</") && !text.contains("://") && !text.contains("url("), "{text}");
+        assert!(
+            !text.contains("</") && !text.contains("://") && !text.contains("url("),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn the_policy_of_the_live_page_allows_its_styles_and_scripts_and_requests_to_itself() {
-    let sources = |texts: [&str; 2]| texts.map(|text| format!("'sha256-{}'", hash(text))).join(" ");
+    let sources = |texts: [&str; 2]| {
+        texts
+            .map(|text| format!("'sha256-{}'", hash(text)))
+            .join(" ")
+    };
     let policy = format!(
         "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'",
@@ -56,10 +64,23 @@ fn the_policy_of_the_live_page_allows_its_styles_and_scripts_and_requests_to_its
     let page = live::page();
     assert_well_formed(&page);
     for text in [live::LIVE_STYLE, live::LIVE_SCRIPT] {
-        assert!(page.contains(text) && !text.contains("</") && !text.contains("url("), "{text}");
+        assert!(
+            page.contains(text) && !text.contains("</") && !text.contains("url("),
+            "{text}"
+        );
     }
-    for markup in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
-        assert!(!live::LIVE_SCRIPT.contains(markup), "{markup}: texts are set as text only");
+    for markup in [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+    ] {
+        assert!(
+            !live::LIVE_SCRIPT.contains(markup),
+            "{markup}: texts are set as text only"
+        );
     }
     // Only as the name of SVG.
     assert_eq!(live::LIVE_SCRIPT.matches("://").count(), 1);
@@ -68,9 +89,16 @@ fn the_policy_of_the_live_page_allows_its_styles_and_scripts_and_requests_to_its
 /// A plot with refusals in some steps.
 fn plot(steps: usize) -> String {
     let passed: Vec<u64> = (0..steps as u64).map(|nth| 1_000 + nth % 7).collect();
-    let refused: Vec<u64> = (0..steps as u64).map(|nth| if nth == 3 { 500 } else { 0 }).collect();
+    let refused: Vec<u64> = (0..steps as u64)
+        .map(|nth| if nth == 3 { 500 } else { 0 })
+        .collect();
     page("Title", |html| {
-        let data = Timeline { step_seconds: 2, passed: &passed, refused: &refused, would_refuse: &vec![0; steps] };
+        let data = Timeline {
+            step_seconds: 2,
+            passed: &passed,
+            refused: &refused,
+            would_refuse: &vec![0; steps],
+        };
         timeline(html, "plot-1", "web", data);
     })
 }
@@ -92,16 +120,27 @@ fn a_timeline_has_a_text_and_units_and_shows_every_kind_of_packets() {
     ] {
         assert!(page.contains(part), "no {part:?} in {page}");
     }
-    assert!(!page.contains("<path class=\"would\""), "nothing would be refused");
+    assert!(
+        !page.contains("<path class=\"would\""),
+        "nothing would be refused"
+    );
 }
 
 #[test]
 fn one_refused_packet_among_a_billion_is_visible() {
-    let data = Timeline { step_seconds: 1, passed: &[900_000_000; 2], refused: &[0, 1], would_refuse: &[0, 0] };
+    let data = Timeline {
+        step_seconds: 1,
+        passed: &[900_000_000; 2],
+        refused: &[0, 1],
+        would_refuse: &[0, 0],
+    };
     let mut html = Html::default();
     timeline(&mut html, "a", "", data);
     let html = html.finish();
-    assert!(html.contains("class=\"refused\" d=\"M0 1000H1V89H2V1000Z\""), "{html}");
+    assert!(
+        html.contains("class=\"refused\" d=\"M0 1000H1V89H2V1000Z\""),
+        "{html}"
+    );
 }
 
 #[test]
@@ -109,20 +148,43 @@ fn empty_and_huge_plots_are_drawn() {
     for (seconds, count) in [(1, 0), (1, 1), (1 << 40, u64::MAX / 700)] {
         let counts = vec![count; 600];
         let mut html = Html::default();
-        let data = Timeline { step_seconds: seconds, passed: &counts, refused: &[], would_refuse: &counts };
+        let data = Timeline {
+            step_seconds: seconds,
+            passed: &counts,
+            refused: &[],
+            would_refuse: &counts,
+        };
         timeline(&mut html, "a", "", data);
         let html = html.finish();
-        assert!(!html.contains("NaN") && !html.contains("inf") && html.len() < 20_000, "{html}");
+        assert!(
+            !html.contains("NaN") && !html.contains("inf") && html.len() < 20_000,
+            "{html}"
+        );
     }
     let mut html = Html::default();
-    timeline(&mut html, "a", "", Timeline { step_seconds: 1, passed: &[], refused: &[], would_refuse: &[] });
+    timeline(
+        &mut html,
+        "a",
+        "",
+        Timeline {
+            step_seconds: 1,
+            passed: &[],
+            refused: &[],
+            would_refuse: &[],
+        },
+    );
     assert!(!html.finish().contains("NaN"));
 }
 
 fn sources(rows: Vec<(u64, u64)>, limit: f64) -> String {
     let counted = "packets of a source in its busiest 10 s".to_owned();
     let mut html = Html::default();
-    let of = Distribution { counted, rows, limit, quantile: ("99 %".to_owned(), 5) };
+    let of = Distribution {
+        counted,
+        rows,
+        limit,
+        quantile: ("99 %".to_owned(), 5),
+    };
     distribution(&mut html, "b", "busiest 10 s", &of);
     html.finish()
 }
@@ -143,7 +205,10 @@ fn a_distribution_has_the_limit_between_sources_within_it_and_above_it() {
     }
     // 26 and 28 would share a bar; the limit divides it.
     assert_eq!(
-        (html.matches("<rect class=\"passed\"").count(), html.matches("<rect class=\"refused\"").count()),
+        (
+            html.matches("<rect class=\"passed\"").count(),
+            html.matches("<rect class=\"refused\"").count()
+        ),
         (3, 2)
     );
 }
@@ -158,7 +223,10 @@ fn a_distribution_of_any_size_is_small() {
     ] {
         for limit in [0.0, 1.0, 1e12] {
             let html = sources(rows.clone(), limit);
-            assert!(!html.contains("NaN") && !html.contains("inf") && html.len() < 16_000, "{html}");
+            assert!(
+                !html.contains("NaN") && !html.contains("inf") && html.len() < 16_000,
+                "{html}"
+            );
         }
     }
 }
@@ -178,26 +246,46 @@ fn tables_and_configs_are_cut_and_say_so() {
         error(html, &"e".repeat(100_000));
     });
     assert_well_formed(&page);
-    assert!(page.contains("The first 200 of 10,000 rows.") && page.contains("The first 256 KiB of 4 MiB."));
+    assert!(
+        page.contains("The first 200 of 10,000 rows.")
+            && page.contains("The first 256 KiB of 4 MiB.")
+    );
     assert!(page.contains("And 950 more.") && !page.contains("without rows"));
     assert!(page.len() < 1 << 20, "{}", page.len());
 }
 
 #[test]
 fn hostile_texts_stay_texts() {
-    const HOSTILE: &str = "</title></style></script><script>alert(1)</script>\" onload='x' ]]> --> <!-- <svg>";
+    const HOSTILE: &str =
+        "</title></style></script><script>alert(1)</script>\" onload='x' ]]> --> <!-- <svg>";
     let page = page(HOSTILE, |html| {
         figures(html, &[("figure", HOSTILE.to_owned())]);
         section(html, HOSTILE, |html| {
-            let data = Timeline { step_seconds: 1, passed: &[1], refused: &[1], would_refuse: &[0] };
+            let data = Timeline {
+                step_seconds: 1,
+                passed: &[1],
+                refused: &[1],
+                would_refuse: &[0],
+            };
             timeline(html, "c", HOSTILE, data);
-            table(html, HOSTILE, &[Column::Text("a")], [vec![Cell::text(HOSTILE)]]);
+            table(
+                html,
+                HOSTILE,
+                &[Column::Text("a")],
+                [vec![Cell::text(HOSTILE)]],
+            );
             config(html, HOSTILE, HOSTILE);
         });
         notes(html, &[HOSTILE.to_owned()]);
         error(html, HOSTILE);
     });
     assert_well_formed(&page);
-    assert_eq!((page.matches("<script>").count(), page.matches("</title>").count()), (1, 2));
+    assert_eq!(
+        (
+            page.matches("<script>").count(),
+            page.matches("</title>").count()
+        ),
+        (1, 2)
+    );
     assert!(!page.contains("onload='") && !page.contains("]]>"));
 }

@@ -39,13 +39,25 @@ pub fn timeline(html: &mut Html, id: &str, title: &str, data: Timeline<'_>) {
     html.element("figure", &[], |html| {
         html.leaf("figcaption", &[], &name(title));
         html.element("ul", &[("class", "legend")], |html| {
-            html.leaf("li", &[("class", "passed")], &format!("passed {}", number(passed - would.min(passed))));
+            html.leaf(
+                "li",
+                &[("class", "passed")],
+                &format!("passed {}", number(passed - would.min(passed))),
+            );
             if would > 0 {
-                let text = format!("would be refused {} ({:.2} %)", number(would), percent(would, all));
+                let text = format!(
+                    "would be refused {} ({:.2} %)",
+                    number(would),
+                    percent(would, all)
+                );
                 html.leaf("li", &[("class", "would")], &text);
             }
             if refused > 0 || would == 0 {
-                let text = format!("refused {} ({:.2} %)", number(refused), percent(refused, all));
+                let text = format!(
+                    "refused {} ({:.2} %)",
+                    number(refused),
+                    percent(refused, all)
+                );
                 html.leaf("li", &[("class", "refused")], &text);
             }
         });
@@ -55,13 +67,21 @@ pub fn timeline(html: &mut Html, id: &str, title: &str, data: Timeline<'_>) {
             _ => 1.0,
         };
         let (described, total) = (format!("{id}-text"), (HEIGHT + ABOVE + BELOW).to_string());
-        let attributes =
-            [("class", "plot"), ("role", "img"), ("aria-labelledby", described.as_str()), ("width", "100%")];
-        html.element("svg", &[&attributes[..], &[("height", total.as_str())]].concat(), |html| {
-            let text = describe(title, &stacks, (passed, refused, would), steps, seconds);
-            html.leaf("title", &[("id", &described)], &text);
-            draw(html, &stacks, highest, steps, seconds);
-        });
+        let attributes = [
+            ("class", "plot"),
+            ("role", "img"),
+            ("aria-labelledby", described.as_str()),
+            ("width", "100%"),
+        ];
+        html.element(
+            "svg",
+            &[&attributes[..], &[("height", total.as_str())]].concat(),
+            |html| {
+                let text = describe(title, &stacks, (passed, refused, would), steps, seconds);
+                html.leaf("title", &[("id", &described)], &text);
+                draw(html, &stacks, highest, steps, seconds);
+            },
+        );
     });
     html.line();
 }
@@ -88,7 +108,11 @@ fn describe(
     match stacks.worst() {
         Some((nth, count)) => {
             let after = time(nth as u64 * seconds);
-            let _ = write!(text, "; most of these after {after}: {}/s.", compact(count / seconds as f64));
+            let _ = write!(
+                text,
+                "; most of these after {after}: {}/s.",
+                compact(count / seconds as f64)
+            );
         }
         None => text.push('.'),
     }
@@ -130,10 +154,18 @@ impl Stacks {
             let mut below = 0.0;
             for sum in &stack[..=which] {
                 own = sum - below;
-                height += if own > 0.0 { (own * scale).max(LEAST) } else { 0.0 };
+                height += if own > 0.0 {
+                    (own * scale).max(LEAST)
+                } else {
+                    0.0
+                };
                 below = *sum;
             }
-            let y = if own > 0.0 { (UNITS - height).max(0.0).round() } else { UNITS };
+            let y = if own > 0.0 {
+                (UNITS - height).max(0.0).round()
+            } else {
+                UNITS
+            };
             if (y - last).abs() > 0.5 {
                 let _ = write!(path, "H{nth}V{y}");
                 last = y;
@@ -144,7 +176,9 @@ impl Stacks {
     }
 
     fn has(&self, which: usize) -> bool {
-        self.0.iter().any(|stack| stack[which] > if which == 0 { 0.0 } else { stack[which - 1] })
+        self.0
+            .iter()
+            .any(|stack| stack[which] > if which == 0 { 0.0 } else { stack[which - 1] })
     }
 }
 
@@ -155,28 +189,69 @@ fn draw(html: &mut Html, stacks: &Stacks, highest: f64, steps: usize, seconds: u
     let y = |value: f64| ABOVE + HEIGHT * (1.0 - value / (tick * ticks));
     for nth in 1..=ticks as u32 {
         let at = y(tick * f64::from(nth)).to_string();
-        html.leaf("line", &[("class", "grid"), ("x1", "0"), ("x2", "100%"), ("y1", &at), ("y2", &at)], "");
+        html.leaf(
+            "line",
+            &[
+                ("class", "grid"),
+                ("x1", "0"),
+                ("x2", "100%"),
+                ("y1", &at),
+                ("y2", &at),
+            ],
+            "",
+        );
     }
-    let (above, height, view) = (ABOVE.to_string(), HEIGHT.to_string(), format!("0 0 {steps} {UNITS}"));
-    let area = [("x", "0"), ("y", above.as_str()), ("width", "100%"), ("height", height.as_str())];
+    let (above, height, view) = (
+        ABOVE.to_string(),
+        HEIGHT.to_string(),
+        format!("0 0 {steps} {UNITS}"),
+    );
+    let area = [
+        ("x", "0"),
+        ("y", above.as_str()),
+        ("width", "100%"),
+        ("height", height.as_str()),
+    ];
     let stretched = [("viewBox", view.as_str()), ("preserveAspectRatio", "none")];
     html.element("svg", &[&area[..], &stretched[..]].concat(), |html| {
         let scale = UNITS / (tick * ticks * seconds as f64);
         // The largest sum first: the others cover it.
         for (which, class) in [(2, "refused"), (1, "would"), (0, "passed")] {
             if stacks.has(which) {
-                html.leaf("path", &[("class", class), ("d", &stacks.path(which, scale))], "");
+                html.leaf(
+                    "path",
+                    &[("class", class), ("d", &stacks.path(which, scale))],
+                    "",
+                );
             }
         }
     });
     let base = y(0.0).to_string();
-    html.leaf("line", &[("class", "base"), ("x1", "0"), ("x2", "100%"), ("y1", &base), ("y2", &base)], "");
+    html.leaf(
+        "line",
+        &[
+            ("class", "base"),
+            ("x1", "0"),
+            ("x2", "100%"),
+            ("y1", &base),
+            ("y2", &base),
+        ],
+        "",
+    );
     for nth in 1..=ticks as u32 {
         let value = tick * f64::from(nth);
         let at = (y(value) - 4.0).to_string();
-        let unit = if nth == ticks as u32 { " packets/s" } else { "" };
+        let unit = if nth == ticks as u32 {
+            " packets/s"
+        } else {
+            ""
+        };
         let text = format!("{}{unit}", compact(value));
-        html.leaf("text", &[("class", "inside"), ("x", "2"), ("y", &at)], &text);
+        html.leaf(
+            "text",
+            &[("class", "inside"), ("x", "2"), ("y", &at)],
+            &text,
+        );
     }
     let length = steps as u64 * seconds;
     let tick = time_step(length, 4);
@@ -185,7 +260,11 @@ fn draw(html: &mut Html, stacks: &Stacks, highest: f64, steps: usize, seconds: u
         let at = nth * tick;
         let share = at as f64 * 100.0 / length as f64;
         let (x, anchor) = (format!("{share:.3}%"), anchor(share));
-        html.leaf("text", &[("x", &x), ("y", &below), ("text-anchor", anchor)], &time(at));
+        html.leaf(
+            "text",
+            &[("x", &x), ("y", &below), ("text-anchor", anchor)],
+            &time(at),
+        );
     }
 }
 

@@ -91,7 +91,10 @@ pub fn read(
     mut progress: impl FnMut(Progress),
     mut each: impl FnMut(&mut Outcome, &CapturedPacket<'_>),
 ) -> Outcome {
-    let mut outcome = Outcome { interfaces, ..Outcome::default() };
+    let mut outcome = Outcome {
+        interfaces,
+        ..Outcome::default()
+    };
     let mut open = Vec::new();
     let mut next = BinaryHeap::new();
     for path in paths {
@@ -106,7 +109,8 @@ pub fn read(
         };
         match Capture::open(path, &mut outcome.interfaces) {
             Ok(mut capture) => {
-                (read.format, read.compression) = (Some(capture.format()), Some(capture.compression().name()));
+                (read.format, read.compression) =
+                    (Some(capture.format()), Some(capture.compression().name()));
                 match capture.advance(&mut outcome.interfaces) {
                     Ok(true) => next.push(Reverse((capture.time(), open.len()))),
                     Ok(false) => {}
@@ -150,7 +154,11 @@ pub fn read(
 
 impl Progress {
     fn of(packets: u64, open: &[(usize, Capture)]) -> Self {
-        let mut sum = Self { packets, bytes: 0, length: Some(0) };
+        let mut sum = Self {
+            packets,
+            bytes: 0,
+            length: Some(0),
+        };
         for (read, length) in open.iter().map(|(_, capture)| capture.progress()) {
             sum.bytes += read;
             sum.length = sum.length.zip(length).map(|(sum, length)| sum + length);
@@ -166,10 +174,12 @@ impl Outcome {
         let now = self.clock.advance(packet.nanoseconds);
         self.merged += u64::from(packet.length > MERGED);
         let is_cut = Cell::new(false);
-        let direction = local.direction(packet, &CapturedFrame::new(packet, &is_cut)).unwrap_or_else(|| {
-            self.undirected += 1;
-            Direction::Ingress
-        });
+        let direction = local
+            .direction(packet, &CapturedFrame::new(packet, &is_cut))
+            .unwrap_or_else(|| {
+                self.undirected += 1;
+                Direction::Ingress
+            });
         (now, direction)
     }
 
@@ -184,12 +194,15 @@ impl Outcome {
     ) {
         let (now, direction) = self.place(packet, local);
         let captured = self.clock.captured();
-        evaluations.iter().for_each(|evaluation| evaluation.name_interfaces(&self.interfaces));
+        evaluations
+            .iter()
+            .for_each(|evaluation| evaluation.name_interfaces(&self.interfaces));
         let needs_name = evaluations.iter().any(Evaluation::needs_interface);
         self.unnamed += u64::from(needs_name && self.interfaces.named(packet.interface).is_none());
         match (evaluations, comparison) {
             ([one, other], Some(comparison)) => {
-                let verdicts = [one, other].map(|evaluation| evaluation.evaluate(packet, direction, now, captured));
+                let verdicts = [one, other]
+                    .map(|evaluation| evaluation.evaluate(packet, direction, now, captured));
                 comparison.add(&verdicts, captured);
             }
             (evaluations, _) => {

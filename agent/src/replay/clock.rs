@@ -34,7 +34,12 @@ pub struct Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        Self { now: START, captured: None, first: None, troubles: ClockTroubles::default() }
+        Self {
+            now: START,
+            captured: None,
+            first: None,
+            troubles: ClockTroubles::default(),
+        }
     }
 }
 
@@ -105,11 +110,31 @@ mod tests {
         assert_eq!(clock.advance(Some(start + 5)), START + 5);
         assert_eq!(clock.advance(Some(start + 2)), START + 5, "reordered");
         assert_eq!(clock.advance(None), START + 5);
-        assert_eq!(clock.advance(Some(start + 7)), START + 7, "measured from the latest");
-        assert_eq!(clock.advance(Some(start - 10 * second)), START + 7, "a step back");
-        assert_eq!(clock.advance(Some(start - 9 * second)), START + 7 + second, "goes on from there");
-        assert_eq!(clock.advance(Some(start * 3)), START + 7 + second + LONGEST_GAP);
-        let expected = ClockTroubles { reordered: 1, stepped_back: 1, gaps: 1, without_time: 1 };
+        assert_eq!(
+            clock.advance(Some(start + 7)),
+            START + 7,
+            "measured from the latest"
+        );
+        assert_eq!(
+            clock.advance(Some(start - 10 * second)),
+            START + 7,
+            "a step back"
+        );
+        assert_eq!(
+            clock.advance(Some(start - 9 * second)),
+            START + 7 + second,
+            "goes on from there"
+        );
+        assert_eq!(
+            clock.advance(Some(start * 3)),
+            START + 7 + second + LONGEST_GAP
+        );
+        let expected = ClockTroubles {
+            reordered: 1,
+            stepped_back: 1,
+            gaps: 1,
+            without_time: 1,
+        };
         assert_eq!(clock.troubles(), expected);
     }
 

@@ -25,17 +25,31 @@ impl Comparison {
     /// For two evaluations; `None` for any other number.
     #[must_use]
     pub fn of(evaluations: &[Evaluation<'_>]) -> Option<Self> {
-        let [one, other] = evaluations else { return None };
-        let refused = |evaluation: &Evaluation<'_>| {
-            Refused::new(evaluation.programs().map(|program| program.image().max_sources).max().unwrap_or(0))
+        let [one, other] = evaluations else {
+            return None;
         };
-        Some(Self { both_pass: 0, both_refuse: 0, only: [0; 2], sources: [refused(one), refused(other)] })
+        let refused = |evaluation: &Evaluation<'_>| {
+            Refused::new(
+                evaluation
+                    .programs()
+                    .map(|program| program.image().max_sources)
+                    .max()
+                    .unwrap_or(0),
+            )
+        };
+        Some(Self {
+            both_pass: 0,
+            both_refuse: 0,
+            only: [0; 2],
+            sources: [refused(one), refused(other)],
+        })
     }
 
     /// Adds a packet's two verdicts.
     #[inline]
     pub fn add(&mut self, verdicts: &[Evaluated; 2], captured: u64) {
-        let refuses = |evaluated: &Evaluated| matches!(evaluated.verdict, Verdict::Refuse | Verdict::Drop);
+        let refuses =
+            |evaluated: &Evaluated| matches!(evaluated.verdict, Verdict::Refuse | Verdict::Drop);
         let nth = match (refuses(&verdicts[0]), refuses(&verdicts[1])) {
             (false, false) => return self.both_pass += 1,
             (true, true) => return self.both_refuse += 1,
@@ -44,7 +58,11 @@ impl Comparison {
         };
         self.only[nth] += 1;
         if let Some(Subject { hi, lo, size, .. }) = verdicts[nth].subject {
-            let key = Key { hi, lo, ..Key::default() };
+            let key = Key {
+                hi,
+                lo,
+                ..Key::default()
+            };
             let source = SourceKey::of(LimitAt::default(), key);
             self.sources[nth].add(source, (1, size.bytes.into()), 0, captured, None);
         }

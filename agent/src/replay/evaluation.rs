@@ -16,8 +16,12 @@ use super::timeline::{Step, Timeline};
 use crate::stats::counted::{of_level, of_limit};
 
 /// The seed of the table of sources: fixed, so that every replay of a capture gives the same result.
-const SEED: HashSeed =
-    HashSeed::new([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0x2545_f491_4f6c_dd1d]);
+const SEED: HashSeed = HashSeed::new([
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0x2545_f491_4f6c_dd1d,
+]);
 
 /// The result of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +69,8 @@ impl<'m> Evaluation<'m> {
     /// The same with another seed.
     #[must_use]
     pub fn with_seed(config: &'m Config, plan: &'m Plan, table: Table<'m>, seed: HashSeed) -> Self {
-        let program = |image: &'m Image| MemoryProgram::new(image, table, seed, config.classes.len());
+        let program =
+            |image: &'m Image| MemoryProgram::new(image, table, seed, config.classes.len());
         Self {
             config,
             ingress: program(&plan.ingress),
@@ -80,13 +85,15 @@ impl<'m> Evaluation<'m> {
     /// Applies limits for certain interfaces by the names in the captures.
     #[inline]
     pub fn name_interfaces(&self, names: &InterfaceNames) {
-        self.programs().for_each(|program| program.name_interfaces(names));
+        self.programs()
+            .for_each(|program| program.name_interfaces(names));
     }
 
     /// Whether a limit is for certain interfaces.
     #[must_use]
     pub fn needs_interface(&self) -> bool {
-        self.programs().any(|program| program.image().interfaces.are_in_use())
+        self.programs()
+            .any(|program| program.image().interfaces.are_in_use())
     }
 
     /// Evaluates a packet at an instant of the clock; `captured` is the time for reports.
@@ -114,21 +121,40 @@ impl<'m> Evaluation<'m> {
             (Direction::Egress, None) => {
                 self.tally.egress_unlimited.packets += 1;
                 self.tally.egress_unlimited.bytes += u64::from(packet.length);
-                return Evaluated { verdict: Verdict::Pass, subject: None, is_cut: false };
+                return Evaluated {
+                    verdict: Verdict::Pass,
+                    subject: None,
+                    is_cut: false,
+                };
             }
         };
         let mut subject = None;
         let verdict = program.evaluate(packet, direction, nanoseconds, |rule, looked_at| {
             subject = Some(*looked_at);
-            let source = SourceKey::of(limit_of(program.image(), rule.counter), rule.key_of(looked_at));
+            let source = SourceKey::of(
+                limit_of(program.image(), rule.counter),
+                rule.key_of(looked_at),
+            );
             let sender = rule.is_of_level().then(|| source_sketch::number(looked_at));
-            self.refused.add(source, (1, looked_at.size.bytes.into()), looked_at.class, captured, sender);
+            self.refused.add(
+                source,
+                (1, looked_at.size.bytes.into()),
+                looked_at.class,
+                captured,
+                sender,
+            );
         });
         program.take_sampled(|sampled| {
             let source = SourceKey::of(limit_of(program.image(), sampled.counter), sampled.key);
             if sampled.would_refuse {
                 let bytes = u64::from(sampled.packets) * u64::from(packet.length);
-                self.would_refuse.add(source, (u64::from(sampled.packets), bytes), program.class(), captured, None);
+                self.would_refuse.add(
+                    source,
+                    (u64::from(sampled.packets), bytes),
+                    program.class(),
+                    captured,
+                    None,
+                );
             } else {
                 self.refused.passed(&source, sampled.packets.into());
             }
@@ -140,7 +166,11 @@ impl<'m> Evaluation<'m> {
                 _ => self.tally.cut += 1,
             }
         }
-        Evaluated { verdict, subject, is_cut }
+        Evaluated {
+            verdict,
+            subject,
+            is_cut,
+        }
     }
 
     /// Ends the evaluation: adds the last counts to the timeline.
@@ -153,10 +183,14 @@ impl<'m> Evaluation<'m> {
         let ingress = self.ingress.counters();
         let egress = self.egress.as_ref().map(MemoryProgram::counters);
         let limits = self.config.limits.iter().enumerate();
-        let counted = limits.map(|(nth, limit)| match (limit.direction, &self.egress, &egress) {
-            (Direction::Egress, Some(program), Some(rows)) => of_limit(nth, limit, program.image(), rows),
-            _ => of_limit(nth, limit, self.ingress.image(), &ingress),
-        });
+        let counted = limits.map(
+            |(nth, limit)| match (limit.direction, &self.egress, &egress) {
+                (Direction::Egress, Some(program), Some(rows)) => {
+                    of_limit(nth, limit, program.image(), rows)
+                }
+                _ => of_limit(nth, limit, self.ingress.image(), &ingress),
+            },
+        );
         counted.map(|counters| Step::of(&counters)).collect()
     }
 
@@ -190,29 +224,44 @@ impl<'m> Evaluation<'m> {
     /// The counters of packets without any rule, by reason.
     #[must_use]
     pub fn bypass(&self, bypass: Bypass) -> Counters {
-        let rows = self.programs().map(|program| program.counters_of(0)[bypass as usize]);
+        let rows = self
+            .programs()
+            .map(|program| program.counters_of(0)[bypass as usize]);
         rows.fold(Counters::default(), Counters::plus)
     }
 
     /// The counters of all packets.
     #[must_use]
     pub fn totals(&self) -> Counters {
-        let unlimited = Counters { passed: self.tally.egress_unlimited, ..Counters::default() };
-        self.programs().flat_map(MemoryProgram::counters).fold(unlimited, Counters::plus)
+        let unlimited = Counters {
+            passed: self.tally.egress_unlimited,
+            ..Counters::default()
+        };
+        self.programs()
+            .flat_map(MemoryProgram::counters)
+            .fold(unlimited, Counters::plus)
     }
 
     /// A rule with the key of a limit's level.
     #[must_use]
     pub fn rule_of(&self, at: LimitAt) -> Option<&'m Rule> {
-        let image = self.program_of(self.config.limits[at.limit].direction).image();
-        let row = image.catalogue.iter().position(|counted| (counted.limit, counted.level) == (at.limit, at.level))?;
+        let image = self
+            .program_of(self.config.limits[at.limit].direction)
+            .image();
+        let row = image
+            .catalogue
+            .iter()
+            .position(|counted| (counted.limit, counted.level) == (at.limit, at.level))?;
         image.rules.get(row)
     }
 
     /// Keys whose allowance is not full at the end.
     #[must_use]
     pub fn tracked(&self) -> u64 {
-        self.programs().map(MemoryProgram::tracked).max().unwrap_or(0)
+        self.programs()
+            .map(MemoryProgram::tracked)
+            .max()
+            .unwrap_or(0)
     }
 
     #[must_use]
@@ -247,6 +296,11 @@ impl<'m> Evaluation<'m> {
 
 /// The limit of a row of counters.
 fn limit_of(image: &Image, counter: u32) -> LimitAt {
-    let counted = counter.checked_sub(BYPASS_ROWS).and_then(|row| image.catalogue.get(row as usize));
-    counted.map_or_else(LimitAt::default, |counted| LimitAt { limit: counted.limit, level: counted.level })
+    let counted = counter
+        .checked_sub(BYPASS_ROWS)
+        .and_then(|row| image.catalogue.get(row as usize));
+    counted.map_or_else(LimitAt::default, |counted| LimitAt {
+        limit: counted.limit,
+        level: counted.level,
+    })
 }

@@ -22,7 +22,12 @@ impl<'a> CapturedFrame<'a> {
     /// The frame of a packet.
     #[must_use]
     pub const fn new(packet: &CapturedPacket<'a>, is_cut: &'a Cell<bool>) -> Self {
-        Self { bytes: packet.frame, length: packet.length, interface: packet.interface, is_cut }
+        Self {
+            bytes: packet.frame,
+            length: packet.length,
+            interface: packet.interface,
+            is_cut,
+        }
     }
 
     #[inline(always)]
@@ -64,13 +69,17 @@ impl Bytes for CapturedFrame<'_> {
     #[inline(always)]
     fn u32s<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
         let part = self.part(offset, 4 * N)?;
-        Some(std::array::from_fn(|nth| u32::from_ne_bytes(part[4 * nth..].first_chunk().copied().unwrap_or_default())))
+        Some(std::array::from_fn(|nth| {
+            u32::from_ne_bytes(part[4 * nth..].first_chunk().copied().unwrap_or_default())
+        }))
     }
 
     #[inline(always)]
     fn u64s<const N: usize>(&self, offset: usize) -> Option<[u64; N]> {
         let part = self.part(offset, 8 * N)?;
-        Some(std::array::from_fn(|nth| u64::from_ne_bytes(part[8 * nth..].first_chunk().copied().unwrap_or_default())))
+        Some(std::array::from_fn(|nth| {
+            u64::from_ne_bytes(part[8 * nth..].first_chunk().copied().unwrap_or_default())
+        }))
     }
 
     #[inline(always)]

@@ -29,7 +29,8 @@ pub use page::replay_page;
 pub(crate) use page::{captured, captures};
 pub use program::{MemoryProgram, Verdict};
 pub use report::{
-    CaptureReport, ClassReport, ComparisonReport, ConfigReport, DifferingSource, LimitReport, Report, SourceReport,
+    CaptureReport, ClassReport, ComparisonReport, ConfigReport, DifferingSource, LimitReport,
+    Report, SourceReport,
 };
 pub use table::{Table, TableMemory};
 pub use timeline::TimelineDocument;

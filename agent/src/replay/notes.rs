@@ -29,7 +29,13 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
         "packet",
         "evaluated without the limits that have interfaces: the capture does not name theirs; name it with --interface NAME",
     );
-    let most = |of: fn(&super::Tally) -> u64| evaluations.iter().map(|each| of(&each.tally())).max().unwrap_or(0);
+    let most = |of: fn(&super::Tally) -> u64| {
+        evaluations
+            .iter()
+            .map(|each| of(&each.tally()))
+            .max()
+            .unwrap_or(0)
+    };
     note(
         most(|tally| tally.unknown),
         "packet",
@@ -46,33 +52,96 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
         "longer than 9,216 bytes: merged by offloads before the capture, and counted as one packet each",
     );
     let troubles = outcome.clock.troubles();
-    note(troubles.reordered, "packet", "up to 1 s older than the previous packet: evaluated at that packet's time");
-    note(troubles.stepped_back, "step", "of the capture's clock back by 1 s or more: the replay's clock continues");
-    note(troubles.gaps, "gap", "of more than 400 days: counted as 400 days");
-    note(troubles.without_time, "packet", "without a time: evaluated at the previous packet's time");
+    note(
+        troubles.reordered,
+        "packet",
+        "up to 1 s older than the previous packet: evaluated at that packet's time",
+    );
+    note(
+        troubles.stepped_back,
+        "step",
+        "of the capture's clock back by 1 s or more: the replay's clock continues",
+    );
+    note(
+        troubles.gaps,
+        "gap",
+        "of more than 400 days: counted as 400 days",
+    );
+    note(
+        troubles.without_time,
+        "packet",
+        "without a time: evaluated at the previous packet's time",
+    );
     for read in &outcome.captures {
         let file = read.path.display();
-        notes.extend(of_origin(read.origin).into_iter().map(|note| format!("{file}: {note}")));
+        notes.extend(
+            of_origin(read.origin)
+                .into_iter()
+                .map(|note| format!("{file}: {note}")),
+        );
         if !read.skipped.link_types.is_empty() {
             let packets = counted(read.skipped.link_types.values().sum(), "packet");
-            let types: Vec<String> = read.skipped.link_types.keys().take(LISTED_TYPES).map(u32::to_string).collect();
-            notes.push(format!("{file}: {packets} skipped: link type {} is not supported", types.join(", ")));
+            let types: Vec<String> = read
+                .skipped
+                .link_types
+                .keys()
+                .take(LISTED_TYPES)
+                .map(u32::to_string)
+                .collect();
+            notes.push(format!(
+                "{file}: {packets} skipped: link type {} is not supported",
+                types.join(", ")
+            ));
         }
         if read.skipped.headerless > 0 {
             let packets = counted(read.skipped.headerless, "packet");
-            notes.push(format!("{file}: {packets} skipped: truncated within the capture's own header"));
+            notes.push(format!(
+                "{file}: {packets} skipped: truncated within the capture's own header"
+            ));
         }
     }
     for config in evaluations.iter().map(Evaluation::config) {
-        let elastic = config.limits.iter().filter(|limit| limit.throttle.is_elastic()).count();
-        let open = config.limits.iter().filter(|limit| limit.concurrent.is_some()).count();
-        let banning = config.ban_lists.iter().filter(|list| list.class().is_none()).count();
-        let cluster = config.limits.iter().filter(|limit| limit.cluster.is_some()).count();
+        let elastic = config
+            .limits
+            .iter()
+            .filter(|limit| limit.throttle.is_elastic())
+            .count();
+        let open = config
+            .limits
+            .iter()
+            .filter(|limit| limit.concurrent.is_some())
+            .count();
+        let banning = config
+            .ban_lists
+            .iter()
+            .filter(|list| list.class().is_none())
+            .count();
+        let cluster = config
+            .limits
+            .iter()
+            .filter(|limit| limit.cluster.is_some())
+            .count();
         for (count, what, text) in [
-            (elastic, "elastic limit", "evaluated as on a host without spare CPU time"),
-            (open, "limit on open connections", "not evaluated: a capture has packets, and no sockets"),
-            (banning, "ban list", "not applied: a replay refuses by limits only"),
-            (cluster, "limit of the cluster", "evaluated as if this host had the whole limit"),
+            (
+                elastic,
+                "elastic limit",
+                "evaluated as on a host without spare CPU time",
+            ),
+            (
+                open,
+                "limit on open connections",
+                "not evaluated: a capture has packets, and no sockets",
+            ),
+            (
+                banning,
+                "ban list",
+                "not applied: a replay refuses by limits only",
+            ),
+            (
+                cluster,
+                "limit of the cluster",
+                "evaluated as if this host had the whole limit",
+            ),
             (
                 config.decide.limits.len(),
                 "limit on requests",
@@ -90,7 +159,9 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
 
 /// What a capture of `agent record --capture` lacks.
 fn of_origin(origin: Origin) -> Vec<String> {
-    let Some(Sample { one_in, of }) = origin.sample else { return Vec::new() };
+    let Some(Sample { one_in, of }) = origin.sample else {
+        return Vec::new();
+    };
     let mut notes = Vec::new();
     if one_in > 1 {
         notes.push(format!(
@@ -108,14 +179,20 @@ fn of_origin(origin: Origin) -> Vec<String> {
         );
     }
     if origin.lost > 0 {
-        notes.push(format!("{} missing, which the capture lost", counted(origin.lost, "packet")));
+        notes.push(format!(
+            "{} missing, which the capture lost",
+            counted(origin.lost, "packet")
+        ));
     }
     notes
 }
 
 /// `1 packet`, `2,000 packets`; text after the noun is kept.
 fn counted(count: u64, what: &str) -> String {
-    let (head, tail) = what.split_once(' ').filter(|(head, _)| *head == "limit").unwrap_or((what, ""));
+    let (head, tail) = what
+        .split_once(' ')
+        .filter(|(head, _)| *head == "limit")
+        .unwrap_or((what, ""));
     let plural = if count == 1 { "" } else { "s" };
     let space = if tail.is_empty() { "" } else { " " };
     format!("{} {head}{plural}{space}{tail}", number(count))
@@ -127,11 +204,17 @@ mod tests {
 
     #[test]
     fn a_capture_says_what_it_lacks() {
-        let origin = |one_in, of, lost| Origin { sample: Some(Sample { one_in, of }), lost };
+        let origin = |one_in, of, lost| Origin {
+            sample: Some(Sample { one_in, of }),
+            lost,
+        };
         assert!(of_origin(Origin::default()).is_empty());
         assert!(of_origin(origin(1, CaptureOf::All, 0)).is_empty());
         let notes = of_origin(origin(100, CaptureOf::Refused, 2_000));
-        assert!(notes[0].starts_with("a sample of one in 100 sources") && notes[1].starts_with("only refused packets"));
+        assert!(
+            notes[0].starts_with("a sample of one in 100 sources")
+                && notes[1].starts_with("only refused packets")
+        );
         assert_eq!(notes[2], "2,000 packets missing, which the capture lost");
     }
 
@@ -140,6 +223,9 @@ mod tests {
         assert_eq!(counted(1, "packet"), "1 packet");
         assert_eq!(counted(2_000, "packet"), "2,000 packets");
         assert_eq!(counted(2, "elastic limit"), "2 elastic limits");
-        assert_eq!(counted(2, "limit of the cluster"), "2 limits of the cluster");
+        assert_eq!(
+            counted(2, "limit of the cluster"),
+            "2 limits of the cluster"
+        );
     }
 }

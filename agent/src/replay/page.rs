@@ -5,26 +5,37 @@ use std::time::{Duration, UNIX_EPOCH};
 use api::source::{at_level, with_sources};
 use config::human::{self, number};
 
-use super::report::{CaptureReport, ComparisonReport, ConfigReport, DifferingSource, LimitReport, Report};
+use super::report::{
+    CaptureReport, ComparisonReport, ConfigReport, DifferingSource, LimitReport, Report,
+};
 use crate::page::{
-    Cell, Column, Html, MOST_PLOTTED, Timeline, config as config_text, figures, name, notes, page, percent, section,
-    table, timeline,
+    Cell, Column, Html, MOST_PLOTTED, Timeline, config as config_text, figures, name, notes, page,
+    percent, section, table, timeline,
 };
 
 /// The page of a report; `configs` are the texts of its configs.
 #[must_use]
 pub fn replay_page(report: &Report, configs: &[String]) -> String {
-    page(&format!("Replay of {}", captured(&report.captures)), |html| {
-        summary(html, report);
-        if let (Some(comparison), [one, other]) = (&report.comparison, report.configs.as_slice()) {
-            section(html, "Differences", |html| differences(html, comparison, one, other));
-        }
-        for (nth, (config, text)) in report.configs.iter().zip(configs).enumerate() {
-            section(html, &config.config, |html| of_config(html, nth, config, text));
-        }
-        captures(html, &report.captures);
-        notes(html, &report.notes);
-    })
+    page(
+        &format!("Replay of {}", captured(&report.captures)),
+        |html| {
+            summary(html, report);
+            if let (Some(comparison), [one, other]) =
+                (&report.comparison, report.configs.as_slice())
+            {
+                section(html, "Differences", |html| {
+                    differences(html, comparison, one, other)
+                });
+            }
+            for (nth, (config, text)) in report.configs.iter().zip(configs).enumerate() {
+                section(html, &config.config, |html| {
+                    of_config(html, nth, config, text)
+                });
+            }
+            captures(html, &report.captures);
+            notes(html, &report.notes);
+        },
+    )
 }
 
 /// The captures, for a title.
@@ -47,8 +58,17 @@ pub(crate) fn captures(html: &mut Html, captures: &[CaptureReport]) {
             Column::Text("error"),
         ];
         let rows = captures.iter().map(|capture| {
-            let compressed = capture.compression.as_deref().filter(|compression| *compression != "none");
-            let format = capture.format.as_deref().into_iter().chain(compressed).collect::<Vec<_>>().join(", ");
+            let compressed = capture
+                .compression
+                .as_deref()
+                .filter(|compression| *compression != "none");
+            let format = capture
+                .format
+                .as_deref()
+                .into_iter()
+                .chain(compressed)
+                .collect::<Vec<_>>()
+                .join(", ");
             vec![
                 Cell::text(&capture.file),
                 Cell::text(format),
@@ -80,7 +100,10 @@ fn of_config(html: &mut Html, nth: usize, config: &ConfigReport, text: &str) {
     let all = config.passed.packets + config.throttled.packets;
     let share = |packets: u64| format!("{} ({:.2} %)", number(packets), percent(packets, all));
     let would = config.would_throttle.packets;
-    let mut parts = vec![("mode", config.mode.clone()), ("passed", share(config.passed.packets))];
+    let mut parts = vec![
+        ("mode", config.mode.clone()),
+        ("passed", share(config.passed.packets)),
+    ];
     parts.push(("refused", share(config.throttled.packets)));
     if would > 0 {
         parts.push(("would be refused", share(would)));
@@ -90,13 +113,18 @@ fn of_config(html: &mut Html, nth: usize, config: &ConfigReport, text: &str) {
     let mut order: Vec<&LimitReport> = config.limits.iter().collect();
     order.sort_by_key(|limit| std::cmp::Reverse(refused(limit)));
     let hidden = order.len().saturating_sub(MOST_PLOTTED);
-    let step = config.limits.first().map_or(1, |limit| limit.timeline.step_seconds);
+    let step = config
+        .limits
+        .first()
+        .map_or(1, |limit| limit.timeline.step_seconds);
     let step = human::time(Duration::from_secs(step));
-    let mut text_of_plots = format!("Packets a second under each limit, since the first packet, in steps of {step}.");
+    let mut text_of_plots =
+        format!("Packets a second under each limit, since the first packet, in steps of {step}.");
     if hidden > 0 {
         let more = number(hidden as u64);
-        text_of_plots +=
-            &format!(" The {MOST_PLOTTED} limits that refuse most have a plot; {more} more are in the table.");
+        text_of_plots += &format!(
+            " The {MOST_PLOTTED} limits that refuse most have a plot; {more} more are in the table."
+        );
     }
     html.leaf("p", &[("class", "note")], &text_of_plots);
     html.element("div", &[("class", "plots")], |html| {
@@ -108,7 +136,12 @@ fn of_config(html: &mut Html, nth: usize, config: &ConfigReport, text: &str) {
                 refused: &of.throttled,
                 would_refuse: &of.would_throttle,
             };
-            timeline(html, &format!("plot-{nth}-{place}"), &limit.definition.name, data);
+            timeline(
+                html,
+                &format!("plot-{nth}-{place}"),
+                &limit.definition.name,
+                data,
+            );
         }
     });
     limits(html, config);
@@ -143,13 +176,25 @@ fn limits(html: &mut Html, config: &ConfigReport) {
             ]
         };
         let all = [limit.passed, limit.throttled, limit.would_throttle].map(|count| count.packets);
-        let classes = limit.classes.iter().filter(|_| limit.classes.len() > 1).map(move |class| {
-            let counts = [class.passed, class.throttled, class.would_throttle].map(|count| count.packets);
-            row(&class.class, counts, "")
-        });
-        std::iter::once(row("all", all, &limit.definition.summary)).chain(classes).collect::<Vec<_>>()
+        let classes = limit
+            .classes
+            .iter()
+            .filter(|_| limit.classes.len() > 1)
+            .map(move |class| {
+                let counts = [class.passed, class.throttled, class.would_throttle]
+                    .map(|count| count.packets);
+                row(&class.class, counts, "")
+            });
+        std::iter::once(row("all", all, &limit.definition.summary))
+            .chain(classes)
+            .collect::<Vec<_>>()
     });
-    table(html, "Limits, with the share of packets that are or would be refused", &columns, rows);
+    table(
+        html,
+        "Limits, with the share of packets that are or would be refused",
+        &columns,
+        rows,
+    );
 }
 
 fn sources(html: &mut Html, config: &ConfigReport) {
@@ -166,7 +211,11 @@ fn sources(html: &mut Html, config: &ConfigReport) {
     ];
     let rows = config.sources.iter().map(|source| {
         let limit = at_level(&name(&source.limit), source.level.as_deref());
-        let limit = if source.observed { format!("{limit} (observed)") } else { limit };
+        let limit = if source.observed {
+            format!("{limit} (observed)")
+        } else {
+            limit
+        };
         vec![
             Cell::text(with_sources(&source.source, source.sources)),
             Cell::text(limit),
@@ -174,34 +223,78 @@ fn sources(html: &mut Html, config: &ConfigReport) {
             Cell::text(instant(source.first)),
             lasted(source.first, source.last),
             Cell::count(source.throttled_packets),
-            Cell::Number(human::size(source.throttled_bytes), source.throttled_bytes as f64),
-            Cell::Number(format!("{}/s", number(source.peak_per_second)), source.peak_per_second as f64),
+            Cell::Number(
+                human::size(source.throttled_bytes),
+                source.throttled_bytes as f64,
+            ),
+            Cell::Number(
+                format!("{}/s", number(source.peak_per_second)),
+                source.peak_per_second as f64,
+            ),
             Cell::count(source.passed_packets),
         ]
     });
-    table(html, "Sources with the most refused packets", &columns, rows);
+    table(
+        html,
+        "Sources with the most refused packets",
+        &columns,
+        rows,
+    );
     if config.sources_error > 0 {
-        let text =
-            format!("Each may have up to {} more: the smallest sources were dropped.", number(config.sources_error));
+        let text = format!(
+            "Each may have up to {} more: the smallest sources were dropped.",
+            number(config.sources_error)
+        );
         html.leaf("p", &[("class", "note")], &text);
     }
 }
 
-fn differences(html: &mut Html, comparison: &ComparisonReport, one: &ConfigReport, other: &ConfigReport) {
-    let all =
-        comparison.both_pass + comparison.both_refuse + comparison.only_first_refuses + comparison.only_second_refuses;
-    let row = |what: String, count: u64| vec![Cell::text(what), Cell::count(count), Cell::share(count, all)];
+fn differences(
+    html: &mut Html,
+    comparison: &ComparisonReport,
+    one: &ConfigReport,
+    other: &ConfigReport,
+) {
+    let all = comparison.both_pass
+        + comparison.both_refuse
+        + comparison.only_first_refuses
+        + comparison.only_second_refuses;
+    let row = |what: String, count: u64| {
+        vec![
+            Cell::text(what),
+            Cell::count(count),
+            Cell::share(count, all),
+        ]
+    };
     let verdicts = [
         row("both pass".to_owned(), comparison.both_pass),
         row("both refuse".to_owned(), comparison.both_refuse),
-        row(format!("only {} refuses", name(&one.config)), comparison.only_first_refuses),
-        row(format!("only {} refuses", name(&other.config)), comparison.only_second_refuses),
+        row(
+            format!("only {} refuses", name(&one.config)),
+            comparison.only_first_refuses,
+        ),
+        row(
+            format!("only {} refuses", name(&other.config)),
+            comparison.only_second_refuses,
+        ),
     ];
-    let columns = [Column::Text("verdicts"), Column::Number("packets"), Column::Number("share")];
+    let columns = [
+        Column::Text("verdicts"),
+        Column::Number("packets"),
+        Column::Number("share"),
+    ];
     table(html, "Verdicts of both configs", &columns, verdicts);
-    for (config, sources) in [(one, &comparison.first_sources), (other, &comparison.second_sources)] {
+    for (config, sources) in [
+        (one, &comparison.first_sources),
+        (other, &comparison.second_sources),
+    ] {
         let title = format!("Sources that only {} refuses", name(&config.config));
-        let columns = [Column::Text("source"), Column::Text("first"), Column::Number("for"), Column::Number("packets")];
+        let columns = [
+            Column::Text("source"),
+            Column::Text("first"),
+            Column::Number("for"),
+            Column::Number("packets"),
+        ];
         table(html, &title, &columns, sources.iter().map(differing));
     }
 }
@@ -222,5 +315,6 @@ fn lasted(first: f64, last: f64) -> Cell {
 
 /// A captured time as text.
 fn instant(seconds: f64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs_f64(seconds.max(0.0))).to_string()
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs_f64(seconds.max(0.0)))
+        .to_string()
 }

@@ -79,7 +79,10 @@ impl<'m> MemoryProgram<'m> {
     /// A program that runs `image` on `table`, with this `seed`. Class 0 is the default one.
     #[must_use]
     pub fn new(image: &'m Image, table: Table<'m>, seed: HashSeed, classes: usize) -> Self {
-        let settings = Settings { seed, ..image.settings };
+        let settings = Settings {
+            seed,
+            ..image.settings
+        };
         Self {
             image,
             settings,
@@ -122,7 +125,11 @@ impl<'m> MemoryProgram<'m> {
         self.is_unknown.set(false);
         self.class.set(0);
         let frame = CapturedFrame::new(packet, &self.is_cut);
-        let interface = if self.settings.interfaces_in_use != 0 { packet.interface } else { 0 };
+        let interface = if self.settings.interfaces_in_use != 0 {
+            packet.interface
+        } else {
+            0
+        };
         match Case::new(interface).evaluate(&self, &frame, packet.link, direction) {
             _ if self.is_unknown.get() => Verdict::Unknown,
             PacketVerdict::Passed(_) => Verdict::Pass,
@@ -163,7 +170,10 @@ impl<'m> MemoryProgram<'m> {
     #[must_use]
     pub fn counters_of(&self, class: usize) -> Vec<Counters> {
         let words = self.image.counters() as usize * ROW;
-        self.counters[class * words..][..words].chunks_exact(ROW).map(counters).collect()
+        self.counters[class * words..][..words]
+            .chunks_exact(ROW)
+            .map(counters)
+            .collect()
     }
 
     /// The rows of counters of all classes.
@@ -186,7 +196,12 @@ impl<'m> MemoryProgram<'m> {
             let slot = shape.slot(nth);
             !Tag::is_free(set.load(slot)) && shape.life(set, slot, now) > 0
         };
-        sets.map(|set| (0..shape.slots()).filter(|nth| is_tracked(set, *nth)).count() as u64).sum()
+        sets.map(|set| {
+            (0..shape.slots())
+                .filter(|nth| is_tracked(set, *nth))
+                .count() as u64
+        })
+        .sum()
     }
 
     /// The events of the table.
@@ -227,7 +242,10 @@ impl<'m> Host for &MemoryProgram<'m> {
     #[inline(always)]
     fn set(&self, index: u32) -> Option<MemorySet<'m>> {
         let first = index as usize * self.words_of_set;
-        self.table.words.get(first..first + self.words_of_set).map(MemorySet)
+        self.table
+            .words
+            .get(first..first + self.words_of_set)
+            .map(MemorySet)
     }
 
     #[inline(always)]
@@ -276,7 +294,8 @@ impl<'m> Host for &MemoryProgram<'m> {
             self.is_unknown.set(true);
             return;
         }
-        let row = (self.class.get() * self.image.counters() + counter) as usize * ROW + 2 * outcome as usize;
+        let row = (self.class.get() * self.image.counters() + counter) as usize * ROW
+            + 2 * outcome as usize;
         if let Some([packets, bytes]) = self.counters.get(row..row + 2) {
             packets.set(packets.get() + u64::from(size.packets));
             bytes.set(bytes.get() + u64::from(size.bytes));
@@ -302,7 +321,13 @@ impl<'m> Host for &MemoryProgram<'m> {
 
     #[inline(always)]
     fn sample(&self, sample: &Sample<'_>) {
-        let Sample { rule, key, outcome, weight, .. } = sample;
+        let Sample {
+            rule,
+            key,
+            outcome,
+            weight,
+            ..
+        } = sample;
         // Refusals are counted packet by packet.
         if *outcome != Outcome::Throttled {
             self.sampled.borrow_mut().push(Sampled {
@@ -358,7 +383,11 @@ impl Program for &MemoryProgram<'_> {
     }
 
     fn conforms(&self, kind: Essential, interface: u32) -> bool {
-        let limit = if kind == Essential::NotIp { self.settings.not_ip } else { self.settings.essential };
+        let limit = if kind == Essential::NotIp {
+            self.settings.not_ip
+        } else {
+            self.settings.essential
+        };
         let state = self.essential.get(kind.bucket(interface) as usize);
         state.is_some_and(|state| limit.take(MemoryCell(state), self.now()))
     }
@@ -430,7 +459,10 @@ impl Scopes for &MemoryProgram<'_> {
 
     #[inline(always)]
     fn port_row(&self, port: u16) -> u32 {
-        self.image.ports.get(usize::from(port)).map_or(0, |spans| spans.packed[0])
+        self.image
+            .ports
+            .get(usize::from(port))
+            .map_or(0, |spans| spans.packed[0])
     }
 
     #[inline(always)]

@@ -79,11 +79,22 @@ impl Refused {
     /// For a policy with this many sources.
     #[must_use]
     pub fn new(max_sources: u32) -> Self {
-        Self { sources: HashMap::default(), capacity: (max_sources as usize).clamp(FEWEST, MOST), missed: 0 }
+        Self {
+            sources: HashMap::default(),
+            capacity: (max_sources as usize).clamp(FEWEST, MOST),
+            missed: 0,
+        }
     }
 
     /// Adds refused packets with their bytes. Under a level, `sender` is the number of the packet's own source.
-    pub fn add(&mut self, source: SourceKey, traffic: (u64, u64), class: u32, captured: u64, sender: Option<u64>) {
+    pub fn add(
+        &mut self,
+        source: SourceKey,
+        traffic: (u64, u64),
+        class: u32,
+        captured: u64,
+        sender: Option<u64>,
+    ) {
         if self.sources.len() >= self.capacity && !self.sources.contains_key(&source) {
             self.drop_half();
         }
@@ -119,9 +130,20 @@ impl Refused {
     /// The sources with the most refusals, most first.
     #[must_use]
     pub fn top(&self, count: usize) -> Vec<(SourceKey, RefusedSource)> {
-        let mut sources: Vec<_> = self.sources.iter().map(|(key, source)| (*key, *source)).collect();
+        let mut sources: Vec<_> = self
+            .sources
+            .iter()
+            .map(|(key, source)| (*key, *source))
+            .collect();
         let order = |(key, source): &(SourceKey, RefusedSource)| {
-            (std::cmp::Reverse(source.packets), source.first, key.at, key.key.hi, key.key.lo, key.key.extra)
+            (
+                std::cmp::Reverse(source.packets),
+                source.first,
+                key.at,
+                key.key.hi,
+                key.key.lo,
+                key.key.extra,
+            )
         };
         sources.sort_unstable_by_key(order);
         sources.truncate(count);
@@ -154,7 +176,13 @@ mod tests {
     use super::*;
 
     fn source(number: u64) -> SourceKey {
-        SourceKey::of(LimitAt::default(), Key { lo: number, ..Key::default() })
+        SourceKey::of(
+            LimitAt::default(),
+            Key {
+                lo: number,
+                ..Key::default()
+            },
+        )
     }
 
     #[test]
@@ -163,7 +191,11 @@ mod tests {
         let mut counts = HashMap::new();
         for nth in 0..400_000u64 {
             // One in ten is from one of ten heavy sources; the others are from sources that occur once.
-            let number = if nth % 10 == 0 { nth / 10 % 10 } else { 1_000 + nth };
+            let number = if nth % 10 == 0 {
+                nth / 10 % 10
+            } else {
+                1_000 + nth
+            };
             refused.add(source(number), (1, 100), 0, 1 + nth * 1_000, None);
             *counts.entry(number).or_insert(0u64) += 1;
         }
@@ -172,7 +204,10 @@ mod tests {
         for (key, found) in &top {
             assert!(key.key.lo < 10, "{key:?}");
             let real = counts[&key.key.lo];
-            assert!(found.packets <= real && real <= found.packets + refused.missed(), "{found:?} of {real}");
+            assert!(
+                found.packets <= real && real <= found.packets + refused.missed(),
+                "{found:?} of {real}"
+            );
         }
     }
 

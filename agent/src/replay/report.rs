@@ -17,7 +17,9 @@ use super::evaluation::Evaluation;
 use super::refused::{Refused, RefusedSource, SourceKey};
 use super::timeline::TimelineDocument;
 use super::{ClockTroubles, Outcome};
-use crate::stats::{BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text, source_count};
+use crate::stats::{
+    BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text, source_count,
+};
 
 /// The most sources in the document.
 pub const LISTED: usize = 100;
@@ -217,14 +219,17 @@ impl Report {
                 .zip(files)
                 .map(|(evaluation, file)| ConfigReport::of(evaluation, file, &outcome.interfaces))
                 .collect(),
-            comparison: outcome.comparison.as_ref().map(|comparison| ComparisonReport {
-                both_pass: comparison.both_pass,
-                both_refuse: comparison.both_refuse,
-                only_first_refuses: comparison.only[0],
-                only_second_refuses: comparison.only[1],
-                first_sources: differing(&comparison.sources[0]),
-                second_sources: differing(&comparison.sources[1]),
-            }),
+            comparison: outcome
+                .comparison
+                .as_ref()
+                .map(|comparison| ComparisonReport {
+                    both_pass: comparison.both_pass,
+                    both_refuse: comparison.both_refuse,
+                    only_first_refuses: comparison.only[0],
+                    only_second_refuses: comparison.only[1],
+                    first_sources: differing(&comparison.sources[0]),
+                    second_sources: differing(&comparison.sources[1]),
+                }),
             notes: super::notes::of(outcome, evaluations),
             captures,
         }
@@ -259,20 +264,27 @@ impl ConfigReport {
         let totals = evaluation.totals();
         let tally = evaluation.tally();
         let bypass = bypass_status(|bypass| evaluation.bypass(bypass));
-        let table = evaluation.programs().fold(SourcesStatus::default(), |sum, program| {
-            let counted = program.table_counters();
-            SourcesStatus {
-                capacity: program.image().settings.shape.capacity(),
-                evicted: sum.evicted + counted.evicted,
-                full_passed: sum.full_passed + counted.full_passed,
-                full_throttled: sum.full_throttled + counted.full_throttled,
-                full_shared: sum.full_shared + counted.full_shared,
-                contended: sum.contended + counted.contended,
-                tracked: evaluation.tracked(),
-            }
-        });
+        let table = evaluation
+            .programs()
+            .fold(SourcesStatus::default(), |sum, program| {
+                let counted = program.table_counters();
+                SourcesStatus {
+                    capacity: program.image().settings.shape.capacity(),
+                    evicted: sum.evicted + counted.evicted,
+                    full_passed: sum.full_passed + counted.full_passed,
+                    full_throttled: sum.full_throttled + counted.full_throttled,
+                    full_shared: sum.full_shared + counted.full_shared,
+                    contended: sum.contended + counted.contended,
+                    tracked: evaluation.tracked(),
+                }
+            });
         let mut sources = sources_of(evaluation, evaluation.refused(), false, interfaces);
-        sources.extend(sources_of(evaluation, evaluation.would_refuse(), true, interfaces));
+        sources.extend(sources_of(
+            evaluation,
+            evaluation.would_refuse(),
+            true,
+            interfaces,
+        ));
         sources.retain(|source| source.throttled_packets > 0);
         sources.sort_by_key(|source| std::cmp::Reverse(source.throttled_packets));
         sources.truncate(LISTED);
@@ -286,11 +298,19 @@ impl ConfigReport {
             egress_packets: tally.egress + tally.egress_unlimited.packets,
             unknown_packets: tally.unknown,
             cut_packets: tally.cut,
-            bypass: BypassStatus { unlimited: bypass.unlimited + tally.egress_unlimited.packets, ..bypass },
+            bypass: BypassStatus {
+                unlimited: bypass.unlimited + tally.egress_unlimited.packets,
+                ..bypass
+            },
             table,
-            limits: (0..config.limits.len()).map(|nth| LimitReport::of(evaluation, nth)).collect(),
+            limits: (0..config.limits.len())
+                .map(|nth| LimitReport::of(evaluation, nth))
+                .collect(),
             sources,
-            sources_error: evaluation.refused().missed().max(evaluation.would_refuse().missed()),
+            sources_error: evaluation
+                .refused()
+                .missed()
+                .max(evaluation.would_refuse().missed()),
         }
     }
 }
@@ -298,8 +318,15 @@ impl ConfigReport {
 impl LimitReport {
     fn of(evaluation: &Evaluation<'_>, nth: usize) -> Self {
         let config = evaluation.config();
-        let Counters { passed, throttled, would_throttle, over, .. } = evaluation.counters(nth, None);
-        let classes = (0..=config.classes.len()).map(|class| (class, evaluation.counters(nth, Some(class))));
+        let Counters {
+            passed,
+            throttled,
+            would_throttle,
+            over,
+            ..
+        } = evaluation.counters(nth, None);
+        let classes =
+            (0..=config.classes.len()).map(|class| (class, evaluation.counters(nth, Some(class))));
         Self {
             definition: LimitDefinition::from(&config.limits[nth]),
             passed: passed.into(),
@@ -363,13 +390,22 @@ fn sources_of(
 /// A key as text.
 fn describe(config: &Config, key: &Key, rule: &Rule, interfaces: &InterfaceNames) -> String {
     match rule.key {
-        kind if kind == KeyKind::Class as u8 => format!("class {}", policy::class_name(&config.classes, key.extra)),
-        kind if kind == KeyKind::Interface as u8 => {
-            format!("interface {}", interfaces.name(key.extra).unwrap_or("unknown"))
+        kind if kind == KeyKind::Class as u8 => {
+            format!("class {}", policy::class_name(&config.classes, key.extra))
         }
-        kind if kind == KeyKind::Network as u8 && key.extra != 0 => format!("AS{}", network::to_asn(key.extra)),
+        kind if kind == KeyKind::Interface as u8 => {
+            format!(
+                "interface {}",
+                interfaces.name(key.extra).unwrap_or("unknown")
+            )
+        }
+        kind if kind == KeyKind::Network as u8 && key.extra != 0 => {
+            format!("AS{}", network::to_asn(key.extra))
+        }
         kind if kind == KeyKind::All as u8 => policy::Key::All.to_string(),
-        kind if kind == KeyKind::AddressPort as u8 => format!("{} port {}", prefix_text(key, rule), key.extra),
+        kind if kind == KeyKind::AddressPort as u8 => {
+            format!("{} port {}", prefix_text(key, rule), key.extra)
+        }
         _ => prefix_text(key, rule),
     }
 }
@@ -385,7 +421,15 @@ fn differing(refused: &Refused) -> Vec<DifferingSource> {
 }
 
 fn address_text(key: &Key) -> String {
-    IpAddr::from(Ipv6Addr::from(Address { hi: key.hi, lo: key.lo }.octets())).to_canonical().to_string()
+    IpAddr::from(Ipv6Addr::from(
+        Address {
+            hi: key.hi,
+            lo: key.lo,
+        }
+        .octets(),
+    ))
+    .to_canonical()
+    .to_string()
 }
 
 fn seconds(nanoseconds: u64) -> f64 {

@@ -21,7 +21,10 @@ impl TableMemory {
         let slots = settings.shape.all_slots() as usize;
         let mut words = vec![0; slots * settings.shape.slot_words as usize];
         memory::prefer_huge_pages(&mut words);
-        Self { words, rings: vec![0; slots * settings.ring_words as usize] }
+        Self {
+            words,
+            rings: vec![0; slots * settings.ring_words as usize],
+        }
     }
 
     /// The table, shared by the programs of both directions.

@@ -74,7 +74,13 @@ impl Timeline {
     /// For this many limits.
     #[must_use]
     pub fn new(limits: usize) -> Self {
-        Self { start: None, step: SECOND, steps: Vec::new(), before: vec![Step::default(); limits], end: 0 }
+        Self {
+            start: None,
+            step: SECOND,
+            steps: Vec::new(),
+            before: vec![Step::default(); limits],
+            end: 0,
+        }
     }
 
     /// Whether `now` is after the current step, so that its counts must be added first.
@@ -91,19 +97,27 @@ impl Timeline {
         while ((now - start) / self.step) as usize >= MOST {
             self.step *= 2;
             let pairs = self.steps.chunks(2).map(|pair| match pair {
-                [one, other] => one.iter().zip(other).map(|(one, other)| one.plus(*other)).collect(),
+                [one, other] => one
+                    .iter()
+                    .zip(other)
+                    .map(|(one, other)| one.plus(*other))
+                    .collect(),
                 _ => pair.concat(),
             });
             self.steps = pairs.collect();
         }
         let nth = (now - start) / self.step;
-        self.steps.resize_with(nth as usize + 1, || vec![Step::default(); self.before.len()]);
+        self.steps.resize_with(nth as usize + 1, || {
+            vec![Step::default(); self.before.len()]
+        });
         self.end = start + (nth + 1) * self.step;
     }
 
     /// Adds the counts since the start of the current step to it.
     pub fn note(&mut self, counted: impl IntoIterator<Item = Step>) {
-        let Some(step) = self.steps.last_mut() else { return };
+        let Some(step) = self.steps.last_mut() else {
+            return;
+        };
         for ((sum, before), counted) in step.iter_mut().zip(&mut self.before).zip(counted) {
             *sum = sum.plus(counted.since(*before));
             *before = counted;
@@ -113,7 +127,12 @@ impl Timeline {
     /// The steps of one limit.
     #[must_use]
     pub fn document(&self, limit: usize) -> TimelineDocument {
-        let of = |what: fn(&Step) -> u64| self.steps.iter().map(|step| step.get(limit).map_or(0, what)).collect();
+        let of = |what: fn(&Step) -> u64| {
+            self.steps
+                .iter()
+                .map(|step| step.get(limit).map_or(0, what))
+                .collect()
+        };
         TimelineDocument {
             step_seconds: self.step / SECOND,
             passed: of(|step| step.passed),
@@ -146,6 +165,11 @@ mod tests {
         assert_eq!(document.passed.last(), Some(&1));
         let full = 10 * document.step_seconds;
         let whole = 3_600 / document.step_seconds as usize;
-        assert!(document.passed[..whole].iter().all(|packets| *packets == full), "{document:?}");
+        assert!(
+            document.passed[..whole]
+                .iter()
+                .all(|packets| *packets == full),
+            "{document:?}"
+        );
     }
 }

@@ -26,9 +26,13 @@ impl Baseline {
 
     /// Subtracts a key's counts at the reset.
     pub fn subtract(&self, key: &Key, counts: &mut [LimitCounts]) {
-        let Some(then) = self.keys.get(key) else { return };
+        let Some(then) = self.keys.get(key) else {
+            return;
+        };
         for counts in counts {
-            let Some(then) = then.iter().find(|then| then.limit == counts.limit) else { continue };
+            let Some(then) = then.iter().find(|then| then.limit == counts.limit) else {
+                continue;
+            };
             // A slot that another key has taken meanwhile restarts.
             counts.passed = counts.passed.saturating_sub(then.passed);
             counts.refused = counts.refused.saturating_sub(then.refused);

@@ -10,19 +10,35 @@ use serde::{Deserialize, Serialize};
 /// The names under which counters are kept: the limits, in the config's order, and then their levels.
 #[must_use]
 pub fn names(limits: &[Limit]) -> Vec<String> {
-    let of_levels = limits.iter().flat_map(|limit| limit.levels.iter().map(|level| limit.level_name(level)));
-    limits.iter().map(|limit| limit.name.clone()).chain(of_levels).collect()
+    let of_levels = limits
+        .iter()
+        .flat_map(|limit| limit.levels.iter().map(|level| limit.level_name(level)));
+    limits
+        .iter()
+        .map(|limit| limit.name.clone())
+        .chain(of_levels)
+        .collect()
 }
 
 /// For each row of a rule: the index among [`names`], and the row with the span's passed packets.
 #[must_use]
 pub fn rows(limits: &[Limit], image: &Image) -> Vec<(usize, u32)> {
-    let levels_before = |limit: usize| limits.iter().take(limit).map(|limit| limit.levels.len()).sum::<usize>();
+    let levels_before = |limit: usize| {
+        limits
+            .iter()
+            .take(limit)
+            .map(|limit| limit.levels.len())
+            .sum::<usize>()
+    };
     let index = |limit: usize, level: usize| match level {
         0 => limit,
         level => limits.len() + levels_before(limit) + level - 1,
     };
-    image.catalogue.iter().map(|counted| (index(counted.limit, counted.level), counted.span)).collect()
+    image
+        .catalogue
+        .iter()
+        .map(|counted| (index(counted.limit, counted.level), counted.span))
+        .collect()
 }
 
 /// Counters of earlier policies.
@@ -60,7 +76,11 @@ impl Counted {
         rows: &[Counters],
         table: TableCounters,
     ) {
-        for (sum, row) in self.bypass.iter_mut().zip(rows.iter().take(bypass as usize)) {
+        for (sum, row) in self
+            .bypass
+            .iter_mut()
+            .zip(rows.iter().take(bypass as usize))
+        {
             *sum = sum.plus(*row);
         }
         self.total = rows.iter().fold(self.total, |sum, row| sum.plus(*row));
@@ -69,9 +89,14 @@ impl Counted {
         let mut spans = BTreeSet::new();
         for (counter, (limit, span)) in (bypass..).zip(catalogue) {
             let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
-            let Some(name) = limits.get(*limit) else { continue };
+            let Some(name) = limits.get(*limit) else {
+                continue;
+            };
             let sum = self.limits.entry(name.clone()).or_default();
-            *sum = sum.plus(Counters { passed: Traffic::default(), ..row(counter) });
+            *sum = sum.plus(Counters {
+                passed: Traffic::default(),
+                ..row(counter)
+            });
             if spans.insert((*limit, *span)) {
                 sum.passed = sum.passed.plus(row(*span).passed);
             }
@@ -102,7 +127,10 @@ pub fn of_limit(nth: usize, limit: &Limit, image: &Image, rows: &[Counters]) -> 
 /// A limit's counters with those of a level, whose passed packets are the limit's.
 #[must_use]
 pub fn with_level(limit: Counters, level: Counters) -> Counters {
-    limit.plus(Counters { passed: Traffic::default(), ..level })
+    limit.plus(Counters {
+        passed: Traffic::default(),
+        ..level
+    })
 }
 
 /// The counters of a limit at one of its keys.
@@ -115,7 +143,10 @@ pub fn of_level(at: LimitAt, image: &Image, rows: &[Counters]) -> Counters {
         .zip(&image.catalogue)
         .filter(|(_, counted)| (counted.limit, counted.level) == (at.limit, at.level))
     {
-        sum = sum.plus(Counters { passed: Traffic::default(), ..row(counter) });
+        sum = sum.plus(Counters {
+            passed: Traffic::default(),
+            ..row(counter)
+        });
         // A limit with tiers has several rules in one span, whose packets count once.
         if spans.insert(counted.span) {
             sum.passed = sum.passed.plus(row(counted.span).passed);
@@ -126,14 +157,37 @@ pub fn of_level(at: LimitAt, image: &Image, rows: &[Counters]) -> Counters {
 
 fn words(counters: &Counters) -> [u64; 8] {
     let of = |traffic: Traffic| [traffic.packets, traffic.bytes];
-    let [passed, throttled, would, over] =
-        [counters.passed, counters.throttled, counters.would_throttle, counters.over].map(of);
-    [passed[0], passed[1], throttled[0], throttled[1], would[0], would[1], over[0], over[1]]
+    let [passed, throttled, would, over] = [
+        counters.passed,
+        counters.throttled,
+        counters.would_throttle,
+        counters.over,
+    ]
+    .map(of);
+    [
+        passed[0],
+        passed[1],
+        throttled[0],
+        throttled[1],
+        would[0],
+        would[1],
+        over[0],
+        over[1],
+    ]
 }
 
 fn counters(words: &[u64; 8]) -> Counters {
-    let of = |nth: usize| Traffic { packets: words[2 * nth], bytes: words[2 * nth + 1] };
-    Counters { passed: of(0), throttled: of(1), would_throttle: of(2), over: of(3), contended: Traffic::default() }
+    let of = |nth: usize| Traffic {
+        packets: words[2 * nth],
+        bytes: words[2 * nth + 1],
+    };
+    Counters {
+        passed: of(0),
+        throttled: of(1),
+        would_throttle: of(2),
+        over: of(3),
+        contended: Traffic::default(),
+    }
 }
 
 impl From<&Counted> for CountedDocument {
@@ -146,7 +200,11 @@ impl From<&Counted> for CountedDocument {
             ("contended", counted.table.contended),
         ];
         Self {
-            limits: counted.limits.iter().map(|(name, row)| (name.clone(), words(row))).collect(),
+            limits: counted
+                .limits
+                .iter()
+                .map(|(name, row)| (name.clone(), words(row)))
+                .collect(),
             contended: counted
                 .limits
                 .iter()
@@ -155,7 +213,10 @@ impl From<&Counted> for CountedDocument {
                 .collect(),
             bypass: counted.bypass.iter().map(words).collect(),
             total: words(&counted.total),
-            table: table.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            table: table
+                .into_iter()
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
         }
     }
 }
@@ -165,14 +226,21 @@ impl From<&CountedDocument> for Counted {
         let table = |name: &str| document.table.get(name).copied().unwrap_or_default();
         let limit = |name: &str, words: &[u64; 8]| {
             let [packets, bytes] = document.contended.get(name).copied().unwrap_or_default();
-            Counters { contended: Traffic { packets, bytes }, ..counters(words) }
+            Counters {
+                contended: Traffic { packets, bytes },
+                ..counters(words)
+            }
         };
         let mut bypass = [Counters::default(); BYPASS_ROWS as usize];
         for (row, words) in bypass.iter_mut().zip(&document.bypass) {
             *row = counters(words);
         }
         Self {
-            limits: document.limits.iter().map(|(name, words)| (name.clone(), limit(name, words))).collect(),
+            limits: document
+                .limits
+                .iter()
+                .map(|(name, words)| (name.clone(), limit(name, words)))
+                .collect(),
             bypass,
             total: counters(&document.total),
             table: TableCounters {

@@ -8,10 +8,12 @@ pub mod source_count;
 
 pub use api::limit::{ClassShare, Count, LevelStatus, LimitDefinition, LimitStatus, WaitingStatus};
 pub use api::source::{
-    BanHolder, BanStatus, BansRow, LastRefused, OpenConnection, Precision, SourceLimit, SourceRequests, SourceStatus,
-    TopRow,
+    BanHolder, BanStatus, BansRow, LastRefused, OpenConnection, Precision, SourceLimit,
+    SourceRequests, SourceStatus, TopRow,
 };
-pub use api::status::{BypassStatus, InterfaceState, InterfaceStatus, ProofStatus, SourcesStatus, Status, Totals};
+pub use api::status::{
+    BypassStatus, InterfaceState, InterfaceStatus, ProofStatus, SourcesStatus, Status, Totals,
+};
 pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 pub use counted::{Counted, CountedDocument, names, rows, with_level};
 pub use host::monotonic_nanoseconds;

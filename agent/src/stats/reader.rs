@@ -55,7 +55,15 @@ impl<'a> Reader<'a> {
         counted: &'a Counted,
         baseline: &'a Baseline,
     ) -> Self {
-        Self { config, ingress, egress, bans, counted, baseline, table: OnceLock::new() }
+        Self {
+            config,
+            ingress,
+            egress,
+            bans,
+            counted,
+            baseline,
+            table: OnceLock::new(),
+        }
     }
 }
 
@@ -70,7 +78,10 @@ pub enum Extent {
 impl Reader<'_> {
     fn now(&self) -> (u64, Ticks) {
         let nanoseconds = monotonic_nanoseconds();
-        (nanoseconds, self.ingress.settings().scale.ticks(nanoseconds))
+        (
+            nanoseconds,
+            self.ingress.settings().scale.ticks(nanoseconds),
+        )
     }
 
     fn datapaths(&self) -> impl Iterator<Item = &Datapath> {
@@ -119,7 +130,9 @@ impl Reader<'_> {
             counters.extend(rows);
             table = table.plus(datapath.table_counters()?);
         }
-        let sum = counters.iter().fold(self.counted.total, |sum, row| sum.plus(*row));
+        let sum = counters
+            .iter()
+            .fold(self.counted.total, |sum, row| sum.plus(*row));
         let totals = Totals {
             passed_packets: sum.passed.packets,
             passed_bytes: sum.passed.bytes,
@@ -128,7 +141,11 @@ impl Reader<'_> {
         };
         let bypass = bypass_status(|bypass| bypassing[bypass as usize]);
         let tracked = match extent {
-            Extent::Whole => self.sources()?.tracked(self.now().1, self.groups().len()).iter().sum(),
+            Extent::Whole => self
+                .sources()?
+                .tracked(self.now().1, self.groups().len())
+                .iter()
+                .sum(),
             Extent::Counters => 0,
         };
         let sources = SourcesStatus {
@@ -152,20 +169,31 @@ impl Reader<'_> {
     /// When a map cannot be read.
     pub fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, LoadError> {
         let ingress = self.ingress.counters()?;
-        let egress = self.egress.map(Datapath::counters).transpose()?.unwrap_or_default();
+        let egress = self
+            .egress
+            .map(Datapath::counters)
+            .transpose()?
+            .unwrap_or_default();
         let keys = match extent {
             Extent::Whole => self.keys()?,
             Extent::Counters => HashMap::new(),
         };
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
-            let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
+            let counters = if limit.direction == Direction::Egress {
+                &egress
+            } else {
+                &ingress
+            };
             let keys = |at: LimitAt| keys.get(&at).copied().unwrap_or(0);
             let of = |name: &str, at: LimitAt| {
                 let before = self.counted.limits.get(name).copied().unwrap_or_default();
                 let sum = before.plus(of_level(at, self.datapath_of(limit).image(), counters));
                 self.baseline.of_limit(name, sum)
             };
-            let own = LimitAt { limit: nth, level: 0 };
+            let own = LimitAt {
+                limit: nth,
+                level: 0,
+            };
             let mut sum = of(&limit.name, own);
             let mut levels = Vec::new();
             for (level, it) in (1..).zip(&limit.levels) {
@@ -201,7 +229,9 @@ impl Reader<'_> {
         let (_, now) = self.now();
         let mut keys = HashMap::new();
         for view in self.sources()?.iter() {
-            let Some(group) = self.groups().get(view.group as usize) else { continue };
+            let Some(group) = self.groups().get(view.group as usize) else {
+                continue;
+            };
             let mut last = None;
             for (at, rule) in &group.states {
                 // Several states of one limit count as one key.
@@ -225,15 +255,26 @@ impl Reader<'_> {
 
     /// The sets of states that packets of each group pass.
     fn spans(&self) -> Spans {
-        Spans::of(self.datapaths().flat_map(|datapath| &datapath.image().rules))
+        Spans::of(
+            self.datapaths()
+                .flat_map(|datapath| &datapath.image().rules),
+        )
     }
 
     /// The counts of each limit for a key.
-    fn counts(&self, key: &Key, samples: &Samples, spans: &Spans) -> Result<Vec<LimitCounts>, LoadError> {
-        let Some(group) = self.groups().get(key.group as usize) else { return Ok(Vec::new()) };
+    fn counts(
+        &self,
+        key: &Key,
+        samples: &Samples,
+        spans: &Spans,
+    ) -> Result<Vec<LimitCounts>, LoadError> {
+        let Some(group) = self.groups().get(key.group as usize) else {
+            return Ok(Vec::new());
+        };
         let observes = |limit: usize| {
             let limit = self.config.limits.get(limit);
-            self.config.agent.mode == Mode::Observe || limit.is_some_and(|limit| limit.action == Action::Observe)
+            self.config.agent.mode == Mode::Observe
+                || limit.is_some_and(|limit| limit.action == Action::Observe)
         };
         let mut counts = samples.counts(key, (group, spans), self.sources()?, observes);
         self.baseline.subtract(key, &mut counts);
@@ -248,7 +289,8 @@ impl Reader<'_> {
     pub fn counted_by_key(&self) -> Result<HashMap<Key, Vec<LimitCounts>>, LoadError> {
         let spans = self.spans();
         let keys = samples::by_key(self.ingress.samples()?).into_iter();
-        keys.map(|(key, samples)| Ok((key, self.counts(&key, &samples, &spans)?))).collect()
+        keys.map(|(key, samples)| Ok((key, self.counts(&key, &samples, &spans)?)))
+            .collect()
     }
 
     /// A key under one limit.
@@ -282,8 +324,18 @@ impl Reader<'_> {
             let known = counts.iter().filter(|counts| counts.is_known());
             rows.extend(known.filter_map(|counts| self.top_row(&key, counts, now)));
         }
-        let order = |row: &TopRow| Reverse((row.throttled_packets, row.would_throttle_packets, row.passed_packets));
-        rows.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| (&a.source, &a.limit).cmp(&(&b.source, &b.limit))));
+        let order = |row: &TopRow| {
+            Reverse((
+                row.throttled_packets,
+                row.would_throttle_packets,
+                row.passed_packets,
+            ))
+        };
+        rows.sort_by(|a, b| {
+            order(a)
+                .cmp(&order(b))
+                .then_with(|| (&a.source, &a.limit).cmp(&(&b.source, &b.limit)))
+        });
         Ok(rows)
     }
 
@@ -291,14 +343,25 @@ impl Reader<'_> {
     fn describe(&self, key: &Key, rule: &Rule) -> String {
         match rule.key {
             kind if kind == KeyKind::Class as u8 => {
-                format!("class {}", policy::class_name(&self.config.classes, key.extra))
+                format!(
+                    "class {}",
+                    policy::class_name(&self.config.classes, key.extra)
+                )
             }
-            kind if kind == KeyKind::Interface as u8 => format!("interface {}", interface_name(key.extra)),
-            kind if kind == KeyKind::Network as u8 && key.extra != 0 => format!("AS{}", network::to_asn(key.extra)),
+            kind if kind == KeyKind::Interface as u8 => {
+                format!("interface {}", interface_name(key.extra))
+            }
+            kind if kind == KeyKind::Network as u8 && key.extra != 0 => {
+                format!("AS{}", network::to_asn(key.extra))
+            }
             kind if kind == KeyKind::All as u8 => policy::Key::All.to_string(),
             kind => {
                 let address = prefix_text(key, rule);
-                if kind == KeyKind::AddressPort as u8 { format!("{address} port {}", key.extra) } else { address }
+                if kind == KeyKind::AddressPort as u8 {
+                    format!("{address} port {}", key.extra)
+                } else {
+                    address
+                }
             }
         }
     }
@@ -340,13 +403,21 @@ fn seconds_since(at: u64, now: u64) -> Option<f64> {
 
 /// (units that would pass, ticks until one passes) of one rule.
 fn allowance(sources: &Sources, rule: &Rule, slot: Option<&SlotView>, now: Ticks) -> (u64, Ticks) {
-    let Some(slot) = slot else { return (rule.most, 0) };
+    let Some(slot) = slot else {
+        return (rule.most, 0);
+    };
     let (limiter, words) = (rule.any_limiter(), sources.state(slot, rule));
-    (limiter.remaining(&words, now), limiter.wait_for_one(&words, now))
+    (
+        limiter.remaining(&words, now),
+        limiter.wait_for_one(&words, now),
+    )
 }
 
 fn interface_name(index: u32) -> String {
-    nix::net::if_::if_indextoname(index).map_or_else(|_| index.to_string(), |name| name.to_string_lossy().into_owned())
+    nix::net::if_::if_indextoname(index).map_or_else(
+        |_| index.to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    )
 }
 
 /// The address of a key, with the limit's prefix length if it is shorter than the address.
@@ -356,7 +427,11 @@ pub(crate) fn prefix_text(key: &Key, rule: &Rule) -> String {
 
 /// The prefix of a key.
 pub(crate) fn prefix_of(key: &Key, rule: &Rule) -> PrefixKey {
-    let address = Address { hi: key.hi, lo: key.lo }.octets();
+    let address = Address {
+        hi: key.hi,
+        lo: key.lo,
+    }
+    .octets();
     let length = match Ipv6Addr::from(address).to_ipv4_mapped() {
         Some(_) => PrefixKey::IPV4.length + rule.mask_ipv4.count_ones(),
         None => rule.mask_hi.count_ones() + rule.mask_lo.count_ones(),

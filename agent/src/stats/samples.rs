@@ -45,20 +45,28 @@ impl LimitCounts {
     /// Whether there is anything to report.
     #[must_use]
     pub const fn is_known(&self) -> bool {
-        self.refused > 0 || self.would_refuse > 0 || (self.passed > 0 && !matches!(self.precision, Precision::AtMost))
+        self.refused > 0
+            || self.would_refuse > 0
+            || (self.passed > 0 && !matches!(self.precision, Precision::AtMost))
     }
 }
 
 /// A sample's key without the part that distinguishes samples of one key.
 fn base(key: &Key) -> Key {
-    Key { group: SampleKey(key.group).group(), ..*key }
+    Key {
+        group: SampleKey(key.group).group(),
+        ..*key
+    }
 }
 
 #[must_use]
 pub fn by_key(samples: Vec<(Key, KeyStatistics)>) -> HashMap<Key, Samples> {
     let mut all: HashMap<Key, Samples> = HashMap::with_capacity(samples.len());
     for (key, statistics) in samples {
-        all.entry(base(&key)).or_default().0.push((SampleKey(key.group), statistics));
+        all.entry(base(&key))
+            .or_default()
+            .0
+            .push((SampleKey(key.group), statistics));
     }
     all
 }
@@ -97,11 +105,18 @@ impl Samples {
         spans: &Spans,
         mut look_up: impl FnMut(&Key) -> Result<Option<KeyStatistics>, E>,
     ) -> Result<Self, E> {
-        let refused = (1..WIDEST_SLOT as u8).map(|position| SampleKey::refused(key.group, position));
-        let passed = spans.of_group(key.group).iter().map(|states| SampleKey::passed(key.group, *states));
+        let refused =
+            (1..WIDEST_SLOT as u8).map(|position| SampleKey::refused(key.group, position));
+        let passed = spans
+            .of_group(key.group)
+            .iter()
+            .map(|states| SampleKey::passed(key.group, *states));
         let mut samples = Vec::new();
         for entry in refused.chain(passed) {
-            if let Some(statistics) = look_up(&Key { group: entry.0, ..*key })? {
+            if let Some(statistics) = look_up(&Key {
+                group: entry.0,
+                ..*key
+            })? {
                 samples.push((entry, statistics));
             }
         }
@@ -127,15 +142,27 @@ impl Samples {
             let counts = match found {
                 Some(counts) => counts,
                 None => {
-                    let (passed, precision) = self.passed(*limit, (group, spans.of_group(key.group)), rest);
-                    let new = LimitCounts { limit: *limit, level: *level, passed, precision, ..LimitCounts::default() };
+                    let (passed, precision) =
+                        self.passed(*limit, (group, spans.of_group(key.group)), rest);
+                    let new = LimitCounts {
+                        limit: *limit,
+                        level: *level,
+                        passed,
+                        precision,
+                        ..LimitCounts::default()
+                    };
                     limits.push(new);
-                    let Some(counts) = limits.last_mut() else { continue };
+                    let Some(counts) = limits.last_mut() else {
+                        continue;
+                    };
                     counts
                 }
             };
-            let sample =
-                self.0.iter().find(|(entry, _)| entry.position() == rule.position).map(|(_, statistics)| statistics);
+            let sample = self
+                .0
+                .iter()
+                .find(|(entry, _)| entry.position() == rule.position)
+                .map(|(_, statistics)| statistics);
             let tally = u64::from(tallies[usize::from(rule.position)]);
             let is_observed = match sample {
                 Some(statistics) => statistics.would_refuse_at > statistics.refused_at,
@@ -146,11 +173,20 @@ impl Samples {
                 counts.would_refuse += statistics.would_refuse;
                 counts.refused_at = counts.refused_at.max(statistics.refused_at);
                 counts.would_refuse_at = counts.would_refuse_at.max(statistics.would_refuse_at);
-                counts.sources = counts.sources.max(source_count::estimate(&statistics.sources));
+                counts.sources = counts
+                    .sources
+                    .max(source_count::estimate(&statistics.sources));
             }
-            *(if is_observed { &mut counts.would_refuse } else { &mut counts.refused }) += tally;
+            *(if is_observed {
+                &mut counts.would_refuse
+            } else {
+                &mut counts.refused
+            }) += tally;
         }
-        for counts in limits.iter_mut().filter(|counts| counts.precision == Precision::Sampled) {
+        for counts in limits
+            .iter_mut()
+            .filter(|counts| counts.precision == Precision::Sampled)
+        {
             // Packets that a limit on `observe` would refuse have passed.
             counts.passed = counts.passed.max(counts.would_refuse);
         }
@@ -160,18 +196,33 @@ impl Samples {
 
     /// The packets that passed one limit. `rest` are those of all limits that are not sampled yet.
     fn passed(&self, limit: usize, (group, spans): (&Group, &[u8]), rest: u64) -> (u64, Precision) {
-        let positions = || group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| rule.position);
+        let positions = || {
+            group
+                .states
+                .iter()
+                .filter(|(of, _)| of.limit == limit)
+                .map(|(_, rule)| rule.position)
+        };
         let all: u64 = self.0.iter().map(|(_, statistics)| statistics.passed).sum();
-        if spans.iter().all(|states| positions().any(|position| states >> position & 1 != 0)) {
+        if spans
+            .iter()
+            .all(|states| positions().any(|position| states >> position & 1 != 0))
+        {
             return (all + rest, Precision::Exact);
         }
-        let own = self.0.iter().filter(|(entry, _)| positions().any(|position| entry.has_passed(position)));
+        let own = self
+            .0
+            .iter()
+            .filter(|(entry, _)| positions().any(|position| entry.has_passed(position)));
         let own: u64 = own.map(|(_, statistics)| statistics.passed).sum();
         match (all, rest) {
             (0, 0) => (0, Precision::Exact),
             (0, _) => (rest, Precision::AtMost),
             // Unsampled packets are assumed to be distributed like the sampled ones.
-            _ => (own + (u128::from(rest) * u128::from(own) / u128::from(all)) as u64, Precision::Sampled),
+            _ => (
+                own + (u128::from(rest) * u128::from(own) / u128::from(all)) as u64,
+                Precision::Sampled,
+            ),
         }
     }
 }
@@ -199,8 +250,9 @@ pub fn moved<'n>(
         };
         let new_parts = parts(new, new_name);
         for (name, nth, position) in parts(old, old_name) {
-            let same =
-                new_parts.iter().find(|(new_name, new_nth, _)| name.is_some() && (*new_name, *new_nth) == (name, nth));
+            let same = new_parts.iter().find(|(new_name, new_nth, _)| {
+                name.is_some() && (*new_name, *new_nth) == (name, nth)
+            });
             if let Some((_, _, to)) = same {
                 positions.insert((number, position), *to);
             }
@@ -212,12 +264,22 @@ pub fn moved<'n>(
         let group = entry.group();
         if entry.position() == 0 {
             let states = (1..WIDEST_SLOT as u8).filter(|position| entry.has_passed(*position));
-            let states = states.filter_map(|position| to(group, position)).fold(0, |states, to| states | 1 << to);
+            let states = states
+                .filter_map(|position| to(group, position))
+                .fold(0, |states, to| states | 1 << to);
             let entry = SampleKey::passed(group, states);
-            return (states != 0).then_some((Key { group: entry.0, ..*key }, *statistics));
+            return (states != 0).then_some((
+                Key {
+                    group: entry.0,
+                    ..*key
+                },
+                *statistics,
+            ));
         }
         let slot = table.find(&base(key));
-        let tally = slot.map_or(0, |slot| u64::from(table.refused(&slot)[usize::from(entry.position())]));
+        let tally = slot.map_or(0, |slot| {
+            u64::from(table.refused(&slot)[usize::from(entry.position())])
+        });
         let mut statistics = *statistics;
         *(if statistics.would_refuse_at > statistics.refused_at {
             &mut statistics.would_refuse
@@ -225,7 +287,13 @@ pub fn moved<'n>(
             &mut statistics.refused
         }) += tally;
         let entry = SampleKey::refused(group, to(group, entry.position())?);
-        Some((Key { group: entry.0, ..*key }, statistics))
+        Some((
+            Key {
+                group: entry.0,
+                ..*key
+            },
+            statistics,
+        ))
     });
     moved.collect()
 }

@@ -12,7 +12,9 @@ use super::collect::Collector;
 use super::text::Refusal;
 use super::traffic::Traffic;
 use crate::replay::capture::InterfaceNames;
-use crate::replay::{CapturedFrame, Evaluation, Local, Outcome, Progress, TableMemory, read, replay};
+use crate::replay::{
+    CapturedFrame, Evaluation, Local, Outcome, Progress, TableMemory, read, replay,
+};
 
 /// The longest interface name.
 const LONGEST_NAME: usize = 15;
@@ -63,7 +65,11 @@ pub fn summarise(
             _ => collector.pass(now),
         }
     });
-    Summary { outcome, traffic: collector.finish(), likely_local: ends.likely_local() }
+    Summary {
+        outcome,
+        traffic: collector.finish(),
+        likely_local: ends.likely_local(),
+    }
 }
 
 /// The address that most packets have at one end, if there is one (the majority vote of Boyer and Moore, 1981).
@@ -81,7 +87,10 @@ impl Ends {
 
     fn add(&mut self, source: Address, destination: Address) {
         if self.votes == 0 {
-            *self = Self { candidate: destination, ..Self::default() };
+            *self = Self {
+                candidate: destination,
+                ..Self::default()
+            };
         }
         let (is_from, is_to) = (source == self.candidate, destination == self.candidate);
         self.from += u64::from(is_from);
@@ -106,9 +115,16 @@ impl Ends {
 pub fn interfaces(names: &InterfaceNames) -> Vec<String> {
     let is_usual = |name: &&str| {
         let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-:@".contains(&byte);
-        !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(is_usual) && *name != "any"
+        !name.is_empty()
+            && name.len() <= LONGEST_NAME
+            && name.bytes().all(is_usual)
+            && *name != "any"
     };
-    (1..=names.count() as u32).filter_map(|number| names.named(number)).filter(is_usual).map(str::to_owned).collect()
+    (1..=names.count() as u32)
+        .filter_map(|number| names.named(number))
+        .filter(is_usual)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Evaluates a config on captures with the enforcing code.

@@ -67,13 +67,25 @@ impl Bulk {
     /// From the sampled sources that exceed no limit.
     pub(super) fn of(service: &ServiceTraffic, limits: &[&SuggestedLimit]) -> Self {
         let is_within = |source: &&SourceTraffic| {
-            limits.iter().all(|limit| limit.factor(&source.busiest[limit.unit as usize]).0 <= 1.0)
+            limits
+                .iter()
+                .all(|limit| limit.factor(&source.busiest[limit.unit as usize]).0 <= 1.0)
         };
-        let sources: Vec<&SourceTraffic> = service.sample.iter().map(|(_, source)| source).filter(is_within).collect();
+        let sources: Vec<&SourceTraffic> = service
+            .sample
+            .iter()
+            .map(|(_, source)| source)
+            .filter(is_within)
+            .collect();
         let opening = || sources.iter().filter(|source| source.connections > 0);
         Self {
             deviation: at(sources.iter().map(|source| source.deviation).collect(), 0.5),
-            per_connection: at(opening().map(|source| source.packets_per_connection()).collect(), 0.05),
+            per_connection: at(
+                opening()
+                    .map(|source| source.packets_per_connection())
+                    .collect(),
+                0.05,
+            ),
         }
     }
 
@@ -125,7 +137,10 @@ pub(super) fn classes(
     let mut named: BTreeMap<(Service, super::traffic::Unit), Vec<Exceeding>> = BTreeMap::new();
     let mut most = MOST as u64;
     for service in &traffic.services {
-        let own: Vec<&SuggestedLimit> = limits.iter().filter(|limit| limit.service == service.service).collect();
+        let own: Vec<&SuggestedLimit> = limits
+            .iter()
+            .filter(|limit| limit.service == service.service)
+            .collect();
         let bulk = Bulk::of(service, &own);
         for limit in &own {
             let mut is_exceeded = false;
@@ -136,9 +151,19 @@ pub(super) fn classes(
                 }
                 is_exceeded = true;
                 let unlike = bulk.unlike(source, service.service.protocol, traffic.active_seconds);
-                let (value, window_seconds) = (source.busiest[limit.unit as usize][window], WINDOWS[window]);
-                let row = Exceeding { address: source.address, value, window_seconds, factor, unlike };
-                named.entry((limit.service, limit.unit)).or_default().push(row);
+                let (value, window_seconds) =
+                    (source.busiest[limit.unit as usize][window], WINDOWS[window]);
+                let row = Exceeding {
+                    address: source.address,
+                    value,
+                    window_seconds,
+                    factor,
+                    unlike,
+                };
+                named
+                    .entry((limit.service, limit.unit))
+                    .or_default()
+                    .push(row);
                 let new = Candidate {
                     factor,
                     source: ClassSource {
@@ -146,8 +171,11 @@ pub(super) fn classes(
                         limit: limit.name(),
                         value,
                         window_seconds,
-                        packets_per_connection: (source.connections > 0).then(|| source.packets_per_connection()),
-                        active: (source.active_seconds as f64 / traffic.active_seconds.max(1) as f64).min(1.0),
+                        packets_per_connection: (source.connections > 0)
+                            .then(|| source.packets_per_connection()),
+                        active: (source.active_seconds as f64
+                            / traffic.active_seconds.max(1) as f64)
+                            .min(1.0),
                     },
                     unlike,
                 };
@@ -168,13 +196,27 @@ pub(super) fn classes(
         }
     }
     for limit in limits.iter_mut() {
-        let mut rows = named.remove(&(limit.service, limit.unit)).unwrap_or_default();
-        rows.sort_by(|one, other| other.factor.total_cmp(&one.factor).then(one.address.cmp(&other.address)));
+        let mut rows = named
+            .remove(&(limit.service, limit.unit))
+            .unwrap_or_default();
+        rows.sort_by(|one, other| {
+            other
+                .factor
+                .total_cmp(&one.factor)
+                .then(one.address.cmp(&other.address))
+        });
         rows.truncate(NAMED);
         limit.basis.busiest = rows;
     }
-    let multiplier = |factor: f64| MULTIPLIERS.into_iter().find(|multiplier| f64::from(*multiplier) >= factor * MARGIN);
-    let alike: Vec<Candidate> = candidates.into_values().filter(|candidate| candidate.unlike.is_none()).collect();
+    let multiplier = |factor: f64| {
+        MULTIPLIERS
+            .into_iter()
+            .find(|multiplier| f64::from(*multiplier) >= factor * MARGIN)
+    };
+    let alike: Vec<Candidate> = candidates
+        .into_values()
+        .filter(|candidate| candidate.unlike.is_none())
+        .collect();
     if alike.len() as u64 > most {
         notes.push(format!(
             "{} sources exceed limits and otherwise resemble most sources; more than {most} may be an attack, so none gets a \

@@ -10,7 +10,9 @@ use common::rule::Size;
 use foldhash::fast::RandomState;
 
 use super::saved::{SavedCollector, SavedSource};
-use super::traffic::{ByWindow, MOST_SERVICES, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit};
+use super::traffic::{
+    ByWindow, MOST_SERVICES, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit,
+};
 use super::window::Busiest;
 
 /// The most sources of services at a time, some 300 to 700 bytes each.
@@ -27,8 +29,12 @@ const FIRST_EPHEMERAL: u16 = 32_768;
 /// Ports below this are well known.
 const WELL_KNOWN: u16 = 1_024;
 /// Selects the sampled sources: the same for each capture, so that summaries can be merged.
-const SEED: HashSeed =
-    HashSeed::new([0x2545_f491_4f6c_dd1d, 0x94d0_49bb_1331_11eb, 0xbf58_476d_1ce4_e5b9, 0x9e37_79b9_7f4a_7c15]);
+const SEED: HashSeed = HashSeed::new([
+    0x2545_f491_4f6c_dd1d,
+    0x94d0_49bb_1331_11eb,
+    0xbf58_476d_1ce4_e5b9,
+    0x9e37_79b9_7f4a_7c15,
+]);
 
 /// A source of a service.
 #[derive(Debug, Default)]
@@ -53,7 +59,11 @@ impl Record {
         self.packets += counted.packets;
         self.busiest.add(nanoseconds, counted.packets);
         self.busiest_bytes.add(nanoseconds, counted.bytes);
-        for (other, count) in self.others.iter_mut().zip([counted.connections, counted.requests]) {
+        for (other, count) in self
+            .others
+            .iter_mut()
+            .zip([counted.connections, counted.requests])
+        {
             if count > 0 {
                 other.get_or_insert_default().add(nanoseconds, count);
             }
@@ -67,8 +77,18 @@ impl Record {
     }
 
     fn busiest(&self) -> [ByWindow<u64>; Unit::ALL.len()] {
-        let other = |nth: usize| self.others[nth].as_ref().map(|busiest| busiest.counts()).unwrap_or_default();
-        [self.busiest.counts(), other(0), other(1), self.busiest_bytes.counts()]
+        let other = |nth: usize| {
+            self.others[nth]
+                .as_ref()
+                .map(|busiest| busiest.counts())
+                .unwrap_or_default()
+        };
+        [
+            self.busiest.counts(),
+            other(0),
+            other(1),
+            self.busiest_bytes.counts(),
+        ]
     }
 
     fn finish(&self, address: IpAddr) -> SourceTraffic {
@@ -78,7 +98,9 @@ impl Record {
             busiest: self.busiest(),
             packets: self.packets,
             connections: self.connections,
-            deviation: (self.squares / self.packets as f64 - mean * mean).max(0.0).sqrt(),
+            deviation: (self.squares / self.packets as f64 - mean * mean)
+                .max(0.0)
+                .sqrt(),
             active_seconds: self.active_steps * STEP,
         }
     }
@@ -103,16 +125,27 @@ impl Open {
         }
         if source.only_opens() {
             let counts = source.busiest[Unit::Connections as usize];
-            traffic.only_open.iter_mut().zip(counts).for_each(|(counts, count)| counts.add(count));
+            traffic
+                .only_open
+                .iter_mut()
+                .zip(counts)
+                .for_each(|(counts, count)| counts.add(count));
         } else {
             for (counts, busiest) in traffic.busiest.iter_mut().zip(source.busiest) {
                 // A source without any connections or requests is not counted by them.
                 if busiest[0] > 0 {
-                    counts.iter_mut().zip(busiest).for_each(|(counts, count)| counts.add(count));
+                    counts
+                        .iter_mut()
+                        .zip(busiest)
+                        .for_each(|(counts, count)| counts.add(count));
                 }
             }
             if record.packets >= TELLING {
-                let key = Key { hi: address.hi, lo: address.lo, ..Key::default() };
+                let key = Key {
+                    hi: address.hi,
+                    lo: address.lo,
+                    ..Key::default()
+                };
                 traffic.offer(SEED.hash(&key).0, source.clone());
             }
         }
@@ -210,14 +243,32 @@ impl Collector {
             return self.pass(nanoseconds);
         }
         // The key of limits: IPv6 addresses by /64.
-        let address = if packet.is_ipv4 { packet.source } else { Address { lo: 0, ..packet.source } };
-        let port = packet.local_port(Direction::Ingress).filter(|_| match (protocol, packet.ports()) {
-            (Transport::Tcp, _) => true,
-            // Not a reply to the host's own request.
-            (_, Some(ports)) => ports.source >= WELL_KNOWN || ports.destination < FIRST_EPHEMERAL,
-            (_, None) => false,
-        });
-        let counted = Recorded::of(Size { packets: 1, bytes: length }, packet.kind);
+        let address = if packet.is_ipv4 {
+            packet.source
+        } else {
+            Address {
+                lo: 0,
+                ..packet.source
+            }
+        };
+        let port =
+            packet
+                .local_port(Direction::Ingress)
+                .filter(|_| match (protocol, packet.ports()) {
+                    (Transport::Tcp, _) => true,
+                    // Not a reply to the host's own request.
+                    (_, Some(ports)) => {
+                        ports.source >= WELL_KNOWN || ports.destination < FIRST_EPHEMERAL
+                    }
+                    (_, None) => false,
+                });
+        let counted = Recorded::of(
+            Size {
+                packets: 1,
+                bytes: length,
+            },
+            packet.kind,
+        );
         self.add_counted(nanoseconds, protocol, port, address, &counted);
     }
 
@@ -233,13 +284,23 @@ impl Collector {
     ) {
         self.advance(nanoseconds);
         self.packets += counted.packets;
-        let own = port.map(|port| Service { protocol, port: Some(port) });
+        let own = port.map(|port| Service {
+            protocol,
+            port: Some(port),
+        });
         // A port to which nobody connects is one of the host's own connections.
         let is_open = |service: &Service| {
-            protocol != Transport::Tcp || counted.connections > 0 || self.services.contains_key(service)
+            protocol != Transport::Tcp
+                || counted.connections > 0
+                || self.services.contains_key(service)
         };
         let own = own.filter(is_open);
-        for service in std::iter::once(Service { protocol, port: None }).chain(own) {
+        for service in std::iter::once(Service {
+            protocol,
+            port: None,
+        })
+        .chain(own)
+        {
             self.add_to(service, address, nanoseconds, counted);
         }
     }
@@ -252,7 +313,9 @@ impl Collector {
         if self.sources.len() >= self.capacity && !self.sources.contains_key(&(id, address)) {
             self.make_room();
         }
-        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(open) = self.open.get_mut(&id) else {
+            return;
+        };
         open.traffic.packets += counted.packets;
         let record = self.sources.entry((id, address)).or_default();
         record.add(nanoseconds, counted);
@@ -282,16 +345,28 @@ impl Collector {
         self.next += 1;
         self.services.insert(service, id);
         let traffic = ServiceTraffic::new(service);
-        self.open.insert(id, Open { traffic, completed: Busiest::default(), unanswered: Busiest::default() });
+        self.open.insert(
+            id,
+            Open {
+                traffic,
+                completed: Busiest::default(),
+                unanswered: Busiest::default(),
+            },
+        );
         id
     }
 
     /// Drops the half of the services with the fewest packets.
     fn forget_services(&mut self) {
-        let mut packets: Vec<u64> = self.open.values().map(|open| open.traffic.packets).collect();
+        let mut packets: Vec<u64> = self
+            .open
+            .values()
+            .map(|open| open.traffic.packets)
+            .collect();
         let middle = packets.len() / 2;
         let median = *packets.select_nth_unstable(middle).1;
-        self.open.retain(|_, open| open.traffic.service.port.is_none() || open.traffic.packets > median);
+        self.open
+            .retain(|_, open| open.traffic.service.port.is_none() || open.traffic.packets > median);
         self.services.retain(|_, id| self.open.contains_key(id));
         self.sources.retain(|(id, _), _| self.open.contains_key(id));
     }
@@ -324,7 +399,11 @@ impl Collector {
     /// The numbers of packets, of pairs of a source and a service, and of services.
     #[must_use]
     pub fn sizes(&self) -> (u64, u64, u64) {
-        (self.packets, self.sources.len() as u64, self.services.len() as u64)
+        (
+            self.packets,
+            self.sources.len() as u64,
+            self.services.len() as u64,
+        )
     }
 
     /// The state, to continue later. Windows that are not over are cut here.
@@ -335,7 +414,8 @@ impl Collector {
         let service = |id: &u32| {
             let open = &self.open[id];
             let mut traffic = open.traffic.clone();
-            (traffic.completed, traffic.unanswered) = (open.completed.counts(), open.unanswered.counts());
+            (traffic.completed, traffic.unanswered) =
+                (open.completed.counts(), open.unanswered.counts());
             traffic
         };
         let source = |((id, address), record): (&(u32, Address), &Record)| {
@@ -370,8 +450,18 @@ impl Collector {
         (self.packets, self.others, self.early) = (saved.packets, saved.others, saved.early);
         for (id, traffic) in (0..).zip(saved.services) {
             self.services.insert(traffic.service, id);
-            let (completed, unanswered) = (Busiest::of(traffic.completed), Busiest::of(traffic.unanswered));
-            self.open.insert(id, Open { traffic, completed, unanswered });
+            let (completed, unanswered) = (
+                Busiest::of(traffic.completed),
+                Busiest::of(traffic.unanswered),
+            );
+            self.open.insert(
+                id,
+                Open {
+                    traffic,
+                    completed,
+                    unanswered,
+                },
+            );
             self.next = id + 1;
         }
         for source in saved.sources {
@@ -380,7 +470,8 @@ impl Collector {
                 IpAddr::V6(address) => Address::from_ipv6(address.octets()),
             };
             let [packets, connections, requests, bytes] = source.busiest;
-            let other = |counts: ByWindow<u64>| (counts[0] > 0).then(|| Box::new(Busiest::of(counts)));
+            let other =
+                |counts: ByWindow<u64>| (counts[0] > 0).then(|| Box::new(Busiest::of(counts)));
             let record = Record {
                 busiest: Busiest::of(packets),
                 busiest_bytes: Busiest::of(bytes),
@@ -410,7 +501,8 @@ impl Collector {
         let active_seconds = self.active_steps * STEP;
         let close = |open: Open| {
             let mut traffic = open.traffic;
-            (traffic.completed, traffic.unanswered) = (open.completed.counts(), open.unanswered.counts());
+            (traffic.completed, traffic.unanswered) =
+                (open.completed.counts(), open.unanswered.counts());
             traffic.keep_busiest(active_seconds);
             traffic
         };

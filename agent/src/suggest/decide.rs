@@ -11,8 +11,12 @@ use thiserror::Error;
 
 use super::classes::{self, Bulk, SuggestedClass};
 use super::gap::{Split, split};
-use super::limit::{Basis, LEAST_SOURCES, Lacking, Pace, SuggestedLimit, Together, WindowBasis, two_digits};
-use super::traffic::{ByWindow, Counts, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit, WINDOWS};
+use super::limit::{
+    Basis, LEAST_SOURCES, Lacking, Pace, SuggestedLimit, Together, WindowBasis, two_digits,
+};
+use super::traffic::{
+    ByWindow, Counts, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit, WINDOWS,
+};
 
 /// The shortest capture, in seconds: ten times a minute, the longest window that is used then.
 pub const LEAST_SECONDS: u64 = 600;
@@ -86,12 +90,20 @@ pub struct Decision {
 /// When there is too little data; the error has the required amount.
 pub fn decide(traffic: &Traffic) -> Result<Decision, SuggestError> {
     if traffic.packets == 0 {
-        return Err(SuggestError::Empty { others: traffic.others });
+        return Err(SuggestError::Empty {
+            others: traffic.others,
+        });
     }
     if traffic.active_seconds < LEAST_SECONDS {
-        return Err(SuggestError::Short { seconds: traffic.seconds, active_seconds: traffic.active_seconds });
+        return Err(SuggestError::Short {
+            seconds: traffic.seconds,
+            active_seconds: traffic.active_seconds,
+        });
     }
-    let usable = WINDOWS.iter().take_while(|window| traffic.active_seconds >= **window * TIMES).count();
+    let usable = WINDOWS
+        .iter()
+        .take_while(|window| traffic.active_seconds >= **window * TIMES)
+        .count();
     let (mut limits, mut lacking) = (Vec::new(), Vec::new());
     for service in &traffic.services {
         for found in limits_of(service, usable, traffic.active_seconds) {
@@ -106,7 +118,11 @@ pub fn decide(traffic: &Traffic) -> Result<Decision, SuggestError> {
     }
     let mut notes = Vec::new();
     let classes = classes::classes(traffic, &mut limits, &mut notes);
-    let together: Vec<Together> = traffic.services.iter().filter_map(|service| together(service, usable)).collect();
+    let together: Vec<Together> = traffic
+        .services
+        .iter()
+        .filter_map(|service| together(service, usable))
+        .collect();
     notes.extend(limits.iter().filter_map(uniform));
     notes.extend(limits.iter().filter_map(long_tail));
     notes.extend(traffic.services.iter().filter_map(light));
@@ -116,7 +132,13 @@ pub fn decide(traffic: &Traffic) -> Result<Decision, SuggestError> {
             number(traffic.early)
         ));
     }
-    Ok(Decision { limits, classes, together, lacking, notes })
+    Ok(Decision {
+        limits,
+        classes,
+        together,
+        lacking,
+        notes,
+    })
 }
 
 /// The units of limits on a service.
@@ -137,21 +159,38 @@ fn units(service: &ServiceTraffic) -> Vec<Unit> {
 /// Named sources that are outliers in one window are excluded from all: a slow attack is inconspicuous in a second and
 /// an outlier in ten minutes. So are the few that are busy all the time and otherwise resemble most: limits are for the
 /// others, and these may get a class.
-fn limits_of(service: &ServiceTraffic, usable: usize, active_seconds: u64) -> Vec<Result<SuggestedLimit, Lacking>> {
+fn limits_of(
+    service: &ServiceTraffic,
+    usable: usize,
+    active_seconds: u64,
+) -> Vec<Result<SuggestedLimit, Lacking>> {
     let units = units(service);
     let mut excluded = vec![false; service.named.len()];
     exclude_apart(service, &units, usable, &mut excluded);
-    let find =
-        |excluded: &[bool]| -> Vec<_> { units.iter().map(|unit| limit(service, *unit, usable, excluded)).collect() };
+    let find = |excluded: &[bool]| -> Vec<_> {
+        units
+            .iter()
+            .map(|unit| limit(service, *unit, usable, excluded))
+            .collect()
+    };
     let first = find(&excluded);
-    let limits: Vec<&SuggestedLimit> = first.iter().filter_map(|limit| limit.as_ref().ok()).collect();
-    let lasting = service.sample.iter().filter(|(_, source)| source.is_lasting(active_seconds)).count();
+    let limits: Vec<&SuggestedLimit> = first
+        .iter()
+        .filter_map(|limit| limit.as_ref().ok())
+        .collect();
+    let lasting = service
+        .sample
+        .iter()
+        .filter(|(_, source)| source.is_lasting(active_seconds))
+        .count();
     if limits.is_empty() || lasting * BULK >= service.sample.len() {
         return first;
     }
     let bulk = Bulk::of(service, &limits);
     for (source, is_excluded) in service.named.iter().zip(&mut excluded) {
-        *is_excluded |= bulk.unlike(source, service.service.protocol, active_seconds).is_none();
+        *is_excluded |= bulk
+            .unlike(source, service.service.protocol, active_seconds)
+            .is_none();
     }
     exclude_apart(service, &units, usable, &mut excluded);
     find(&excluded)
@@ -163,7 +202,10 @@ fn exclude_apart(service: &ServiceTraffic, units: &[Unit], usable: usize, exclud
     for _ in 0..ROUNDS {
         let mut is_changed = false;
         for unit in units {
-            for (window, split) in splits(service, *unit, usable, excluded).into_iter().enumerate() {
+            for (window, split) in splits(service, *unit, usable, excluded)
+                .into_iter()
+                .enumerate()
+            {
                 if split.beyond == 0 || split.below < LEAST_SOURCES {
                     continue;
                 }
@@ -184,26 +226,48 @@ fn exclude_apart(service: &ServiceTraffic, units: &[Unit], usable: usize, exclud
 fn splits(service: &ServiceTraffic, unit: Unit, usable: usize, excluded: &[bool]) -> Vec<Split> {
     // The lowest counts between which there may be a gap.
     let least = if unit == Unit::Packets { 8 } else { 3 };
-    counts(service, unit, usable, excluded).iter().map(|counts| split(counts, least)).collect()
+    counts(service, unit, usable, excluded)
+        .iter()
+        .map(|counts| split(counts, least))
+        .collect()
 }
 
 /// The counts of the sources that are not excluded.
 fn counts(service: &ServiceTraffic, unit: Unit, usable: usize, excluded: &[bool]) -> Vec<Counts> {
-    let is_counted = |source: &SourceTraffic| !source.only_opens() && source.busiest[unit as usize][0] > 0;
+    let is_counted =
+        |source: &SourceTraffic| !source.only_opens() && source.busiest[unit as usize][0] > 0;
     let without = |(window, counts): (usize, &Counts)| {
-        let out = service.named.iter().zip(excluded).filter(|(source, is_out)| **is_out && is_counted(source));
+        let out = service
+            .named
+            .iter()
+            .zip(excluded)
+            .filter(|(source, is_out)| **is_out && is_counted(source));
         counts.without(out.map(|(source, _)| source.busiest[unit as usize][window]))
     };
-    service.busiest[unit as usize][..usable].iter().enumerate().map(without).collect()
+    service.busiest[unit as usize][..usable]
+        .iter()
+        .enumerate()
+        .map(without)
+        .collect()
 }
 
-fn limit(service: &ServiceTraffic, unit: Unit, usable: usize, excluded: &[bool]) -> Result<SuggestedLimit, Lacking> {
+fn limit(
+    service: &ServiceTraffic,
+    unit: Unit,
+    usable: usize,
+    excluded: &[bool],
+) -> Result<SuggestedLimit, Lacking> {
     let all = splits(service, unit, usable, &[]);
     let splits = splits(service, unit, usable, excluded);
     let sources = splits.iter().map(|split| split.below).min().unwrap_or(0);
     let only_open = service.only_open[0].sources();
     if sources < LEAST_SOURCES {
-        return Err(Lacking { service: service.service, unit, sources, only_open });
+        return Err(Lacking {
+            service: service.service,
+            unit,
+            sources,
+            only_open,
+        });
     }
     let quantile = if sources >= MANY_SOURCES { 0.999 } else { 0.99 };
     let counts = counts(service, unit, usable, excluded);
@@ -216,17 +280,42 @@ fn limit(service: &ServiceTraffic, unit: Unit, usable: usize, excluded: &[bool])
         next: all[nth].next,
     };
     let windows: Vec<WindowBasis> = (0..usable).map(window).collect();
-    let needs: Vec<(u64, u64)> = windows.iter().map(|window| (window.seconds, window.highest)).collect();
+    let needs: Vec<(u64, u64)> = windows
+        .iter()
+        .map(|window| (window.seconds, window.highest))
+        .collect();
     let margin = MARGIN * (MANY_SOURCES as f64 / sources as f64).max(1.0).sqrt();
     let (rate, burst) = bucket(&needs, margin, if unit == Unit::Packets { 50 } else { 10 });
     let value = windows.first().map_or(0, |window| window.value);
-    let basis = Basis { sources, quantile, value, margin, windows, exceeding: 0, only_open: 0, busiest: Vec::new() };
-    let mut limit = SuggestedLimit { service: service.service, unit, rate, burst, basis };
+    let basis = Basis {
+        sources,
+        quantile,
+        value,
+        margin,
+        windows,
+        exceeding: 0,
+        only_open: 0,
+        busiest: Vec::new(),
+    };
+    let mut limit = SuggestedLimit {
+        service: service.service,
+        unit,
+        rate,
+        burst,
+        basis,
+    };
     let above = |counts: &ByWindow<Counts>| {
-        let by_window = counts.iter().zip(WINDOWS).map(|(counts, seconds)| counts.above(limit.allows(seconds) as u64));
+        let by_window = counts
+            .iter()
+            .zip(WINDOWS)
+            .map(|(counts, seconds)| counts.above(limit.allows(seconds) as u64));
         by_window.max().unwrap_or(0)
     };
-    let opening = if matches!(unit, Unit::Requests | Unit::Bytes) { 0 } else { above(&service.only_open) };
+    let opening = if matches!(unit, Unit::Requests | Unit::Bytes) {
+        0
+    } else {
+        above(&service.only_open)
+    };
     let exceeding = above(&service.busiest[unit as usize]) + opening;
     (limit.basis.exceeding, limit.basis.only_open) = (exceeding, opening);
     Ok(limit)
@@ -237,9 +326,13 @@ fn limit(service: &ServiceTraffic, unit: Unit, usable: usize, excluded: &[bool])
 /// The rate is that of the longest window: beyond it, sources are assumed to continue likewise. The burst covers the
 /// others.
 fn bucket(needs: &[(u64, u64)], margin: f64, least_burst: u64) -> (Pace, u64) {
-    let rate = needs.last().map_or(0.0, |(seconds, count)| margin * *count as f64 / *seconds as f64);
+    let rate = needs.last().map_or(0.0, |(seconds, count)| {
+        margin * *count as f64 / *seconds as f64
+    });
     let rate = Pace::at_least(rate);
-    let beyond = |(seconds, count): &(u64, u64)| margin * *count as f64 - rate.per_second() * *seconds as f64;
+    let beyond = |(seconds, count): &(u64, u64)| {
+        margin * *count as f64 - rate.per_second() * *seconds as f64
+    };
     let burst = needs.iter().map(beyond).fold(least_burst as f64, f64::max);
     (rate, two_digits(burst))
 }
@@ -248,23 +341,42 @@ fn bucket(needs: &[(u64, u64)], margin: f64, least_burst: u64) -> (Pace, u64) {
 fn together(service: &ServiceTraffic, usable: usize) -> Option<Together> {
     const TEN_SECONDS: usize = 1;
     service.service.port?;
-    let (unanswered, completed) = (service.unanswered[TEN_SECONDS], service.completed[TEN_SECONDS]);
+    let (unanswered, completed) = (
+        service.unanswered[TEN_SECONDS],
+        service.completed[TEN_SECONDS],
+    );
     if unanswered < FEWEST_OPENED || unanswered < completed.saturating_mul(FLOODED) {
         return None;
     }
-    let needs: Vec<(u64, u64)> =
-        WINDOWS.iter().zip(service.completed).map(|(seconds, count)| (*seconds, count)).take(usable).collect();
+    let needs: Vec<(u64, u64)> = WINDOWS
+        .iter()
+        .zip(service.completed)
+        .map(|(seconds, count)| (*seconds, count))
+        .take(usable)
+        .collect();
     let (rate, burst) = bucket(&needs, MARGIN, 100);
     // In a long flood, the burst is used up.
     let allowed = rate.per_second() * WINDOWS[TEN_SECONDS] as f64;
     let refused_share = (1.0 - allowed / unanswered.saturating_add(completed) as f64).max(0.0);
-    Some(Together { service: service.service, rate: rate.to_string(), burst, unanswered, completed, refused_share })
+    Some(Together {
+        service: service.service,
+        rate: rate.to_string(),
+        burst,
+        unanswered,
+        completed,
+        refused_share,
+    })
 }
 
 /// A note about sources that are all busy and equal.
 fn uniform(limit: &SuggestedLimit) -> Option<String> {
-    let minute = limit.basis.windows.iter().find(|window| window.seconds == 60)?;
-    let is_uniform = limit.unit == Unit::Packets && minute.median >= BUSY && minute.median * 3 >= minute.highest;
+    let minute = limit
+        .basis
+        .windows
+        .iter()
+        .find(|window| window.seconds == 60)?;
+    let is_uniform =
+        limit.unit == Unit::Packets && minute.median >= BUSY && minute.median * 3 >= minute.highest;
     is_uniform.then(|| {
         format!(
             "{}: half of the sources send {} packets or more in a minute, and none sends three times as much: if this is an \
@@ -277,7 +389,11 @@ fn uniform(limit: &SuggestedLimit) -> Option<String> {
 
 /// A note about a limit that depends on a few sources without a gap to the others.
 fn long_tail(limit: &SuggestedLimit) -> Option<String> {
-    let window = limit.basis.windows.iter().find(|window| window.highest > window.value * LONG_TAIL)?;
+    let window = limit
+        .basis
+        .windows
+        .iter()
+        .find(|window| window.highest > window.value * LONG_TAIL)?;
     Some(format!(
         "{}: the busiest source sends {} in {}, and {} % of the sources at most {}, with no gap between them: the limit allows \
          the busiest, also if it is part of an attack",
@@ -312,9 +428,14 @@ mod tests {
 
     #[test]
     fn rates_have_two_digits_and_are_never_too_low() {
-        for (per_second, text) in
-            [(38.0, "38/s"), (1_234.0, "1300/s"), (9.9, "600/min"), (0.2, "12/min"), (0.1, "360/h"), (0.0, "1/h")]
-        {
+        for (per_second, text) in [
+            (38.0, "38/s"),
+            (1_234.0, "1300/s"),
+            (9.9, "600/min"),
+            (0.2, "12/min"),
+            (0.1, "360/h"),
+            (0.0, "1/h"),
+        ] {
             let pace = Pace::at_least(per_second);
             assert_eq!(pace.to_string(), text);
             assert!(pace.per_second() >= per_second * 0.999_999);
@@ -339,17 +460,36 @@ mod tests {
 
     #[test]
     fn too_little_data_says_how_much_is_needed() {
-        let mut traffic = Traffic { packets: 1, seconds: 86_458.0, active_seconds: 60, ..Traffic::default() };
+        let mut traffic = Traffic {
+            packets: 1,
+            seconds: 86_458.0,
+            active_seconds: 60,
+            ..Traffic::default()
+        };
         let said = decide(&traffic).unwrap_err().to_string();
-        assert!(said.contains("in 1 min of 1 d") && said.contains("10 min"), "{said}");
+        assert!(
+            said.contains("in 1 min of 1 d") && said.contains("10 min"),
+            "{said}"
+        );
         traffic.active_seconds = 3_600;
-        let service = Service { protocol: Transport::Tcp, port: Some(443) };
+        let service = Service {
+            protocol: Transport::Tcp,
+            port: Some(443),
+        };
         let mut web = ServiceTraffic::new(service);
         (0..14).for_each(|_| web.busiest[0].iter_mut().for_each(|counts| counts.add(3)));
         traffic.services.push(web);
         let said = decide(&traffic).unwrap_err().to_string();
-        assert!(said.contains("TCP port 443, packets: 14 of at least 100 sources"), "{said}");
+        assert!(
+            said.contains("TCP port 443, packets: 14 of at least 100 sources"),
+            "{said}"
+        );
         traffic.packets = 0;
-        assert!(decide(&traffic).unwrap_err().to_string().contains("--local"));
+        assert!(
+            decide(&traffic)
+                .unwrap_err()
+                .to_string()
+                .contains("--local")
+        );
     }
 }

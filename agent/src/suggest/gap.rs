@@ -44,7 +44,9 @@ pub(super) fn split(counts: &Counts, least: u64) -> Split {
     let mut found: Option<(Split, f64)> = None;
     for (nth, (low, sources)) in rows.iter().enumerate() {
         below += sources;
-        let Some((high, _)) = rows.get(nth + 1) else { break };
+        let Some((high, _)) = rows.get(nth + 1) else {
+            break;
+        };
         let beyond = all - below;
         if *low < least || below < LEAST_SOURCES {
             continue;
@@ -60,10 +62,23 @@ pub(super) fn split(counts: &Counts, least: u64) -> Split {
             unlikely > *of_lower && below - lower.below <= (lower.below / OUTLIERS).max(1)
         };
         if found.as_ref().is_none_or(is_end_of_tail) {
-            found = Some((Split { highest: *low, below, beyond, next: *high }, unlikely));
+            found = Some((
+                Split {
+                    highest: *low,
+                    below,
+                    beyond,
+                    next: *high,
+                },
+                unlikely,
+            ));
         }
     }
-    let without = Split { highest: rows.last().map_or(0, |(value, _)| *value), below: all, beyond: 0, next: 0 };
+    let without = Split {
+        highest: rows.last().map_or(0, |(value, _)| *value),
+        below: all,
+        beyond: 0,
+        next: 0,
+    };
     found.map_or(without, |(split, _)| split)
 }
 
@@ -74,13 +89,18 @@ mod tests {
     /// Counts of a Pareto tail with this exponent, by its quantiles.
     fn tail(sources: u32, exponent: f64) -> Vec<u32> {
         (0..sources)
-            .map(|nth| (8.0 * (1.0 - (f64::from(nth) + 0.5) / f64::from(sources)).powf(-1.0 / exponent)) as u32)
+            .map(|nth| {
+                (8.0 * (1.0 - (f64::from(nth) + 0.5) / f64::from(sources)).powf(-1.0 / exponent))
+                    as u32
+            })
             .collect()
     }
 
     fn counts(values: impl IntoIterator<Item = u32>) -> Counts {
         let mut counts = Counts::default();
-        values.into_iter().for_each(|value| counts.add(value.into()));
+        values
+            .into_iter()
+            .for_each(|value| counts.add(value.into()));
         counts
     }
 
@@ -89,7 +109,11 @@ mod tests {
         for sources in [100, 1_000, 20_000] {
             for exponent in [1.0, 1.2, 2.0, 4.0] {
                 let found = split(&counts(tail(sources, exponent)), 8);
-                assert_eq!((found.beyond, found.below), (0, u64::from(sources)), "{sources} {exponent}");
+                assert_eq!(
+                    (found.beyond, found.below),
+                    (0, u64::from(sources)),
+                    "{sources} {exponent}"
+                );
             }
         }
     }
@@ -108,20 +132,28 @@ mod tests {
     fn a_few_that_are_somewhat_busier_are_no_attack_and_many_are() {
         let bulk = || (0..1_000).map(|nth| 10 + nth % 50);
         assert_eq!(split(&counts(bulk().chain([240])), 8).beyond, 0);
-        assert_eq!(split(&counts(bulk().chain((0..40).map(|nth| 240 + nth))), 8).beyond, 40);
+        assert_eq!(
+            split(&counts(bulk().chain((0..40).map(|nth| 240 + nth))), 8).beyond,
+            40
+        );
     }
 
     #[test]
     fn a_lower_group_of_attackers_is_no_end_of_the_tail() {
         let bulk = (0..1_000).map(|nth| 10 + nth % 50);
-        let attack = (0..100).map(|nth| 1_000 + nth).chain((0..1_000).map(|nth| 30_000 + nth));
+        let attack = (0..100)
+            .map(|nth| 1_000 + nth)
+            .chain((0..1_000).map(|nth| 30_000 + nth));
         let found = split(&counts(bulk.chain(attack)), 8);
         assert_eq!((found.below, found.beyond), (1_000, 1_100));
     }
 
     #[test]
     fn too_few_sources_below_are_no_bulk() {
-        let found = split(&counts((0..99).map(|_| 10).chain((0..1_000).map(|_| 5_000))), 8);
+        let found = split(
+            &counts((0..99).map(|_| 10).chain((0..1_000).map(|_| 5_000))),
+            8,
+        );
         assert_eq!((found.beyond, found.below), (0, 1_099));
     }
 }

@@ -26,12 +26,25 @@ pub struct Lacking {
 
 impl fmt::Display for Lacking {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, unit, sources, only_open } = self;
+        let Self {
+            service,
+            unit,
+            sources,
+            only_open,
+        } = self;
         let sources = number(*sources);
-        write!(out, "{service}, {}: {sources} of at least {LEAST_SOURCES} sources", unit.name())?;
+        write!(
+            out,
+            "{service}, {}: {sources} of at least {LEAST_SOURCES} sources",
+            unit.name()
+        )?;
         match only_open {
             0 => Ok(()),
-            only_open => write!(out, "; {} more only open connections and are not counted", number(*only_open)),
+            only_open => write!(
+                out,
+                "; {} more only open connections and are not counted",
+                number(*only_open)
+            ),
         }
     }
 }
@@ -53,7 +66,10 @@ impl Pace {
             rate if rate >= 0.17 => 60,
             _ => 3_600,
         };
-        Self { count: two_digits(per_second * seconds as f64).max(1), seconds }
+        Self {
+            count: two_digits(per_second * seconds as f64).max(1),
+            seconds,
+        }
     }
 
     /// The rate per second.
@@ -150,7 +166,10 @@ impl SuggestedLimit {
     pub fn name(&self) -> String {
         let Service { protocol, port } = self.service;
         let (protocol, unit) = (protocol.name(), self.unit.name());
-        port.map_or_else(|| format!("{protocol}-{unit}"), |port| format!("{protocol}-{port}-{unit}"))
+        port.map_or_else(
+            || format!("{protocol}-{unit}"),
+            |port| format!("{protocol}-{port}-{unit}"),
+        )
     }
 
     /// The most that passes in this many seconds.
@@ -162,8 +181,13 @@ impl SuggestedLimit {
     /// The factor by which these counts exceed the limit, and the window in which it is highest; above 1 if they exceed
     /// it.
     pub(super) fn factor(&self, counts: &ByWindow<u64>) -> (f64, usize) {
-        let factors = counts.iter().zip(WINDOWS).map(|(count, seconds)| *count as f64 / self.allows(seconds));
-        let most = factors.enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other));
+        let factors = counts
+            .iter()
+            .zip(WINDOWS)
+            .map(|(count, seconds)| *count as f64 / self.allows(seconds));
+        let most = factors
+            .enumerate()
+            .max_by(|(_, one), (_, other)| one.total_cmp(other));
         most.map_or((0.0, 0), |(window, factor)| (factor, window))
     }
 }

@@ -24,4 +24,6 @@ pub use page::{LimitPlots, limit_plots, suggest_page};
 pub use report::SuggestReport;
 pub use saved::SavedCollector;
 pub use text::{READ_ONCE, Refusal, limits_toml};
-pub use traffic::{Counts, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit, WINDOWS};
+pub use traffic::{
+    Counts, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit, WINDOWS,
+};

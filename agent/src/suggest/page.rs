@@ -9,8 +9,8 @@ use super::limit::{SuggestedLimit, WindowBasis};
 use super::report::{LimitRow, SuggestReport};
 use super::traffic::{Traffic, Unit};
 use crate::page::{
-    Cell, Column, Distribution, Html, MOST_PLOTTED, Timeline, config, distribution, error, figures, name, notes, page,
-    section, table, timeline,
+    Cell, Column, Distribution, Html, MOST_PLOTTED, Timeline, config, distribution, error, figures,
+    name, notes, page, section, table, timeline,
 };
 use crate::replay::{TimelineDocument, captured, captures};
 
@@ -25,32 +25,63 @@ pub struct LimitPlots {
 
 /// The plots of the limits of a decision on this traffic, in their order. `refusals` are those of a replay.
 #[must_use]
-pub fn limit_plots(traffic: &Traffic, decision: &Decision, refusals: Option<&[super::Refusal]>) -> Vec<LimitPlots> {
+pub fn limit_plots(
+    traffic: &Traffic,
+    decision: &Decision,
+    refusals: Option<&[super::Refusal]>,
+) -> Vec<LimitPlots> {
     let plots = |limit: &SuggestedLimit| {
         let own = limit.name();
-        let refusal = refusals.into_iter().flatten().find(|refusal| refusal.limit == own);
+        let refusal = refusals
+            .into_iter()
+            .flatten()
+            .find(|refusal| refusal.limit == own);
         let windows = limit.basis.windows.iter().enumerate();
         LimitPlots {
             distributions: windows
-                .filter_map(|(nth, window)| Some((window.seconds, sources(traffic, limit, nth, window)?)))
+                .filter_map(|(nth, window)| {
+                    Some((window.seconds, sources(traffic, limit, nth, window)?))
+                })
                 .collect(),
             timeline: refusal.map(|refusal| refusal.timeline.clone()),
         }
     };
-    decision.limits.iter().take(MOST_PLOTTED).map(plots).collect()
+    decision
+        .limits
+        .iter()
+        .take(MOST_PLOTTED)
+        .map(plots)
+        .collect()
 }
 
 /// The sources of a limit's service by their busiest window of a length.
-fn sources(traffic: &Traffic, limit: &SuggestedLimit, nth: usize, window: &WindowBasis) -> Option<Distribution> {
-    let service = traffic.services.iter().find(|service| service.service == limit.service)?;
-    let mut rows: Vec<(u64, u64)> = service.busiest.get(limit.unit as usize)?.get(nth)?.rows().collect();
+fn sources(
+    traffic: &Traffic,
+    limit: &SuggestedLimit,
+    nth: usize,
+    window: &WindowBasis,
+) -> Option<Distribution> {
+    let service = traffic
+        .services
+        .iter()
+        .find(|service| service.service == limit.service)?;
+    let mut rows: Vec<(u64, u64)> = service
+        .busiest
+        .get(limit.unit as usize)?
+        .get(nth)?
+        .rows()
+        .collect();
     // Sources that only open connections are apart in the statistics; a limit applies to them as well.
     if matches!(limit.unit, Unit::Packets | Unit::Connections) {
         rows.extend(service.only_open.get(nth)?.rows());
         rows.sort_unstable();
     }
     Some(Distribution {
-        counted: format!("{} of a source in its busiest {}", limit.unit.name(), time(window.seconds)),
+        counted: format!(
+            "{} of a source in its busiest {}",
+            limit.unit.name(),
+            time(window.seconds)
+        ),
         rows,
         limit: limit.allows(window.seconds),
         quantile: (percentage(limit.basis.quantile), window.value),
@@ -60,31 +91,39 @@ fn sources(traffic: &Traffic, limit: &SuggestedLimit, nth: usize, window: &Windo
 /// The page of a report, with the plots of its limits.
 #[must_use]
 pub fn suggest_page(report: &SuggestReport, plots: &[LimitPlots]) -> String {
-    page(&format!("Limits for {}", captured(&report.captures)), |html| {
-        if let Some(reason) = &report.error {
-            error(html, reason);
-        }
-        figures(
-            html,
-            &[
-                ("incoming packets", number(report.packets)),
-                ("time", human::time(Duration::from_secs_f64(report.seconds.max(0.0)))),
-                ("suggested limits", number(report.limits.len() as u64)),
-            ],
-        );
-        if !report.limits.is_empty() {
-            section(html, "Suggested limits", |html| limits(html, report));
-        }
-        for (nth, (limit, plots)) in report.limits.iter().zip(plots).enumerate() {
-            section(html, &limit.name, |html| of_limit(html, nth, limit, plots));
-        }
-        others(html, report);
-        if let Some(text) = &report.config {
-            section(html, "Config", |html| config(html, "limits.toml, in observe mode", text));
-        }
-        captures(html, &report.captures);
-        notes(html, &report.notes);
-    })
+    page(
+        &format!("Limits for {}", captured(&report.captures)),
+        |html| {
+            if let Some(reason) = &report.error {
+                error(html, reason);
+            }
+            figures(
+                html,
+                &[
+                    ("incoming packets", number(report.packets)),
+                    (
+                        "time",
+                        human::time(Duration::from_secs_f64(report.seconds.max(0.0))),
+                    ),
+                    ("suggested limits", number(report.limits.len() as u64)),
+                ],
+            );
+            if !report.limits.is_empty() {
+                section(html, "Suggested limits", |html| limits(html, report));
+            }
+            for (nth, (limit, plots)) in report.limits.iter().zip(plots).enumerate() {
+                section(html, &limit.name, |html| of_limit(html, nth, limit, plots));
+            }
+            others(html, report);
+            if let Some(text) = &report.config {
+                section(html, "Config", |html| {
+                    config(html, "limits.toml, in observe mode", text)
+                });
+            }
+            captures(html, &report.captures);
+            notes(html, &report.notes);
+        },
+    )
 }
 
 fn limits(html: &mut Html, report: &SuggestReport) {
@@ -112,10 +151,17 @@ fn limits(html: &mut Html, report: &SuggestReport) {
             Cell::count(limit.basis.exceeding),
             Cell::count_or_none(replayed.map(|replayed| replayed.packets)),
             Cell::count_or_none(replayed.map(|replayed| replayed.refused)),
-            replayed.map_or_else(Cell::none, |replayed| Cell::share(replayed.refused, replayed.packets)),
+            replayed.map_or_else(Cell::none, |replayed| {
+                Cell::share(replayed.refused, replayed.packets)
+            }),
         ]
     });
-    table(html, "Limits by source, with what a replay of this traffic refuses", &columns, rows);
+    table(
+        html,
+        "Limits by source, with what a replay of this traffic refuses",
+        &columns,
+        rows,
+    );
     if report.limits.len() > MOST_PLOTTED {
         let text = format!("The first {MOST_PLOTTED} limits have plots.");
         html.leaf("p", &[("class", "note")], &text);
@@ -140,7 +186,12 @@ fn limits(html: &mut Html, report: &SuggestReport) {
             ]
         })
     });
-    table(html, "The busiest sources that exceed a limit", &columns, rows);
+    table(
+        html,
+        "The busiest sources that exceed a limit",
+        &columns,
+        rows,
+    );
 }
 
 fn of_limit(html: &mut Html, nth: usize, limit: &LimitRow, plots: &LimitPlots) {
@@ -161,7 +212,12 @@ fn of_limit(html: &mut Html, nth: usize, limit: &LimitRow, plots: &LimitPlots) {
     html.leaf("p", &[], &text);
     html.element("div", &[("class", "plots")], |html| {
         for (window, (seconds, of)) in plots.distributions.iter().enumerate() {
-            distribution(html, &format!("sources-{nth}-{window}"), &format!("Busiest {}", time(*seconds)), of);
+            distribution(
+                html,
+                &format!("sources-{nth}-{window}"),
+                &format!("Busiest {}", time(*seconds)),
+                of,
+            );
         }
     });
     if let Some(of) = &plots.timeline {
@@ -171,7 +227,11 @@ fn of_limit(html: &mut Html, nth: usize, limit: &LimitRow, plots: &LimitPlots) {
             refused: &of.throttled,
             would_refuse: &of.would_throttle,
         };
-        let title = format!("{}: packets over time, in steps of {}", name(&limit.name), time(of.step_seconds));
+        let title = format!(
+            "{}: packets over time, in steps of {}",
+            name(&limit.name),
+            time(of.step_seconds)
+        );
         timeline(html, &format!("plot-{nth}"), &title, data);
     }
 }
@@ -203,7 +263,12 @@ fn others(html: &mut Html, report: &SuggestReport) {
                 ]
             })
         });
-        table(html, "Classes: heavy sources that otherwise resemble most", &columns, rows);
+        table(
+            html,
+            "Classes: heavy sources that otherwise resemble most",
+            &columns,
+            rows,
+        );
         let columns = [
             Column::Text("service"),
             Column::Text("rate"),
@@ -219,10 +284,18 @@ fn others(html: &mut Html, report: &SuggestReport) {
                 Cell::count(together.burst),
                 Cell::count(together.unanswered),
                 Cell::count(together.completed),
-                Cell::Number(format!("{:.1} %", together.refused_share * 100.0), together.refused_share),
+                Cell::Number(
+                    format!("{:.1} %", together.refused_share * 100.0),
+                    together.refused_share,
+                ),
             ]
         });
-        table(html, "Limits on all sources together, as comments in the config", &columns, rows);
+        table(
+            html,
+            "Limits on all sources together, as comments in the config",
+            &columns,
+            rows,
+        );
         let columns = [
             Column::Text("service"),
             Column::Text("unit"),

@@ -60,7 +60,9 @@ impl LimitRow {
             rate: limit.rate.to_string(),
             burst: limit.burst,
             basis: limit.basis.clone(),
-            replayed: refusals.and_then(|refusals| refusals.iter().find(|refusal| refusal.limit == name)).cloned(),
+            replayed: refusals
+                .and_then(|refusals| refusals.iter().find(|refusal| refusal.limit == name))
+                .cloned(),
             name,
         }
     }
@@ -86,8 +88,13 @@ impl SuggestReport {
 
     /// Adds a decision, its config, and the refusals of a replay.
     pub fn decided(&mut self, decision: Decision, config: String, refusals: Option<&[Refusal]>) {
-        self.limits = decision.limits.iter().map(|limit| LimitRow::of(limit, refusals)).collect();
-        (self.classes, self.together, self.lacking) = (decision.classes, decision.together, decision.lacking);
+        self.limits = decision
+            .limits
+            .iter()
+            .map(|limit| LimitRow::of(limit, refusals))
+            .collect();
+        (self.classes, self.together, self.lacking) =
+            (decision.classes, decision.together, decision.lacking);
         self.notes.extend(decision.notes);
         self.config = Some(config);
     }

@@ -53,16 +53,26 @@ impl SavedCollector {
                 && source.bytes >= 0.0
                 && source.squares >= 0.0
         };
-        let named = self
-            .services
-            .iter()
-            .flat_map(|service| service.named.iter().chain(service.sample.iter().map(|(_, source)| source)));
+        let named = self.services.iter().flat_map(|service| {
+            service
+                .named
+                .iter()
+                .chain(service.sample.iter().map(|(_, source)| source))
+        });
         (0.0..1e10).contains(&self.seconds)
             && self.active_steps < 1 << 32
             && self.packets < 1 << 60
             && self.sources.iter().all(is_possible)
-            && self.sources.iter().all(|source| source.packets < 1 << 48 && source.active_steps < 1 << 32)
-            && named.into_iter().all(|source| source.connections <= source.packets && source.packets < 1 << 48)
-            && self.services.iter().all(|service| service.packets < 1 << 60 && service.light_packets < 1 << 60)
+            && self
+                .sources
+                .iter()
+                .all(|source| source.packets < 1 << 48 && source.active_steps < 1 << 32)
+            && named
+                .into_iter()
+                .all(|source| source.connections <= source.packets && source.packets < 1 << 48)
+            && self
+                .services
+                .iter()
+                .all(|service| service.packets < 1 << 60 && service.light_packets < 1 << 60)
     }
 }

@@ -55,12 +55,21 @@ pub fn limits_toml(
     if let Err(reason) = refusals {
         comment(out, reason);
     }
-    decision.notes.iter().for_each(|note| comment(out, &format!("Note: {note}.")));
+    decision
+        .notes
+        .iter()
+        .for_each(|note| comment(out, &format!("Note: {note}.")));
     line(out, "[agent]");
     if interfaces.is_empty() {
-        line(out, "interfaces = [\"eth0\"]   # nothing names it: write the captured interface");
+        line(
+            out,
+            "interfaces = [\"eth0\"]   # nothing names it: write the captured interface",
+        );
     } else {
-        let names: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
+        let names: Vec<String> = interfaces
+            .iter()
+            .map(|name| format!("\"{name}\""))
+            .collect();
         line(out, &format!("interfaces = [{}]", names.join(", ")));
     }
     line(out, "mode = \"observe\"");
@@ -74,13 +83,25 @@ pub fn limits_toml(
     }
     decision.classes.iter().for_each(|of| class(out, of));
     let refusal = |name: &str| refusals.ok()?.iter().find(|refusal| refusal.limit == name);
-    decision.limits.iter().for_each(|of| limit(out, of, refusal(&of.name())));
+    decision
+        .limits
+        .iter()
+        .for_each(|of| limit(out, of, refusal(&of.name())));
     decision.together.iter().for_each(|of| together(out, of));
     if !decision.lacking.is_empty() {
         line(out, "");
         comment(out, "Without a limit, since there is too little data:");
-        decision.lacking.iter().take(LISTED).for_each(|lacking| comment(out, &format!("- {lacking}")));
-        if let Some(more) = decision.lacking.len().checked_sub(LISTED).filter(|more| *more > 0) {
+        decision
+            .lacking
+            .iter()
+            .take(LISTED)
+            .for_each(|lacking| comment(out, &format!("- {lacking}")));
+        if let Some(more) = decision
+            .lacking
+            .len()
+            .checked_sub(LISTED)
+            .filter(|more| *more > 0)
+        {
             comment(out, &format!("- and {} more", number(more as u64)));
         }
     }
@@ -90,7 +111,9 @@ pub fn limits_toml(
 fn class(out: &mut String, class: &SuggestedClass) {
     line(out, "");
     for source in &class.sources {
-        let connections = source.packets_per_connection.map(|packets| format!("{packets:.0} packets a connection, "));
+        let connections = source
+            .packets_per_connection
+            .map(|packets| format!("{packets:.0} packets a connection, "));
         comment(
             out,
             &format!(
@@ -129,9 +152,19 @@ fn limit(out: &mut String, limit: &SuggestedLimit, refusal: Option<&Refusal>) {
     let most: Vec<String> = basis
         .windows
         .iter()
-        .map(|window| format!("{} in {}", number(window.value), human::time(Duration::from_secs(window.seconds))))
+        .map(|window| {
+            format!(
+                "{} in {}",
+                number(window.value),
+                human::time(Duration::from_secs(window.seconds))
+            )
+        })
         .collect();
-    let highest: Vec<String> = basis.windows.iter().map(|window| number(window.highest)).collect();
+    let highest: Vec<String> = basis
+        .windows
+        .iter()
+        .map(|window| number(window.highest))
+        .collect();
     comment(
         out,
         &format!(
@@ -142,7 +175,12 @@ fn limit(out: &mut String, limit: &SuggestedLimit, refusal: Option<&Refusal>) {
             highest.join(", ")
         ),
     );
-    if let Some(gap) = basis.windows.iter().filter(|window| window.beyond > 0).max_by_key(|window| window.beyond) {
+    if let Some(gap) = basis
+        .windows
+        .iter()
+        .filter(|window| window.beyond > 0)
+        .max_by_key(|window| window.beyond)
+    {
         comment(
             out,
             &format!(
@@ -155,12 +193,29 @@ fn limit(out: &mut String, limit: &SuggestedLimit, refusal: Option<&Refusal>) {
         );
     }
     comment(out, &exceeding(limit));
-    comment(out, &format!("The limit allows {:.1} times the busiest in each of these times.", basis.margin));
-    if let Some(Refusal { packets, refused, .. }) = refusal {
-        let share = if *packets == 0 { 0.0 } else { *refused as f64 * 100.0 / *packets as f64 };
+    comment(
+        out,
+        &format!(
+            "The limit allows {:.1} times the busiest in each of these times.",
+            basis.margin
+        ),
+    );
+    if let Some(Refusal {
+        packets, refused, ..
+    }) = refusal
+    {
+        let share = if *packets == 0 {
+            0.0
+        } else {
+            *refused as f64 * 100.0 / *packets as f64
+        };
         comment(
             out,
-            &format!("Replayed: it refuses {} of {} packets ({share:.2} %).", number(*refused), number(*packets)),
+            &format!(
+                "Replayed: it refuses {} of {} packets ({share:.2} %).",
+                number(*refused),
+                number(*packets)
+            ),
         );
     }
     line(out, "[[limit]]");
@@ -186,15 +241,27 @@ fn exceeding(limit: &SuggestedLimit) -> String {
         }
     );
     if basis.only_open > 0 {
-        let _ = write!(text, " ({} of them only open connections)", number(basis.only_open));
+        let _ = write!(
+            text,
+            " ({} of them only open connections)",
+            number(basis.only_open)
+        );
     }
     let named: Vec<String> = basis
         .busiest
         .iter()
         .map(|source| {
-            let unlike = source.unlike.map(|unlike| format!(", {unlike}")).unwrap_or_default();
+            let unlike = source
+                .unlike
+                .map(|unlike| format!(", {unlike}"))
+                .unwrap_or_default();
             let time = human::time(Duration::from_secs(source.window_seconds));
-            format!("{} with {} in {time} ({:.1} times{unlike})", source.address, number(source.value), source.factor)
+            format!(
+                "{} with {} in {time} ({:.1} times{unlike})",
+                source.address,
+                number(source.value),
+                source.factor
+            )
         })
         .collect();
     if !named.is_empty() {
@@ -228,15 +295,24 @@ fn together(out: &mut String, together: &Together) {
     line(&mut commented, "unit = \"connections\"");
     line(&mut commented, &format!("rate = \"{}\"", together.rate));
     line(&mut commented, &format!("burst = {}", together.burst));
-    commented.lines().for_each(|one| line(out, &format!("#{one}")));
+    commented
+        .lines()
+        .for_each(|one| line(out, &format!("#{one}")));
 }
 
 impl Together {
     /// The name in the config.
     #[must_use]
     pub fn name(&self) -> String {
-        let port = self.service.port.map(|port| format!("-{port}")).unwrap_or_default();
-        format!("{}{port}-connections-together", self.service.protocol.name())
+        let port = self
+            .service
+            .port
+            .map(|port| format!("-{port}"))
+            .unwrap_or_default();
+        format!(
+            "{}{port}-connections-together",
+            self.service.protocol.name()
+        )
     }
 }
 
@@ -248,7 +324,11 @@ fn service(out: &mut String, service: Service) {
 }
 
 fn sources(count: u64) -> String {
-    if count == 1 { "1 source is".to_owned() } else { format!("{} sources are", number(count)) }
+    if count == 1 {
+        "1 source is".to_owned()
+    } else {
+        format!("{} sources are", number(count))
+    }
 }
 
 fn line(out: &mut String, text: &str) {

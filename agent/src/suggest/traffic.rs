@@ -37,7 +37,12 @@ pub enum Unit {
 
 impl Unit {
     /// All units, in the order of arrays by unit.
-    pub const ALL: [Self; 4] = [Self::Packets, Self::Connections, Self::Requests, Self::Bytes];
+    pub const ALL: [Self; 4] = [
+        Self::Packets,
+        Self::Connections,
+        Self::Requests,
+        Self::Bytes,
+    ];
 
     /// The name in configs.
     #[must_use]
@@ -119,13 +124,18 @@ impl Counts {
 
     /// Each count and its number of sources, the lowest first.
     pub fn rows(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter_recorded().map(|row| (row.value_iterated_to(), row.count_at_value()))
+        self.0
+            .iter_recorded()
+            .map(|row| (row.value_iterated_to(), row.count_at_value()))
     }
 
     /// The number of sources with a higher count.
     #[must_use]
     pub fn above(&self, count: u64) -> u64 {
-        self.rows().filter(|(value, _)| *value > count).map(|(_, sources)| sources).sum()
+        self.rows()
+            .filter(|(value, _)| *value > count)
+            .map(|(_, sources)| sources)
+            .sum()
     }
 
     /// The lowest count that this share of the sources with at most `highest` does not exceed.
@@ -154,7 +164,9 @@ impl Counts {
     }
 
     fn merge(&mut self, other: &Self) {
-        other.rows().for_each(|(value, sources)| self.add_several(value, sources));
+        other
+            .rows()
+            .for_each(|(value, sources)| self.add_several(value, sources));
     }
 
     fn add_several(&mut self, count: u64, sources: u64) {
@@ -177,7 +189,10 @@ impl<'de> Deserialize<'de> for Counts {
             if value > LARGEST_COUNT || sources > LARGEST_COUNT {
                 return Err(serde::de::Error::custom("a count is too large"));
             }
-            counts.0.record_n(value, sources).map_err(serde::de::Error::custom)?;
+            counts
+                .0
+                .record_n(value, sources)
+                .map_err(serde::de::Error::custom)?;
         }
         Ok(counts)
     }
@@ -262,7 +277,12 @@ impl ServiceTraffic {
     /// Adds the source to the sample if its hash is among the lowest.
     pub(super) fn offer(&mut self, hash: u64, source: SourceTraffic) {
         let place = self.sample.partition_point(|(other, _)| *other < hash);
-        if place < SAMPLED && self.sample.get(place).is_none_or(|(other, _)| *other != hash) {
+        if place < SAMPLED
+            && self
+                .sample
+                .get(place)
+                .is_none_or(|(other, _)| *other != hash)
+        {
             self.sample.insert(place, (hash, source));
             self.sample.truncate(SAMPLED);
         }
@@ -270,7 +290,8 @@ impl ServiceTraffic {
 
     /// Reduces the named sources to the busiest.
     pub(super) fn keep_busiest(&mut self, active_seconds: u64) {
-        self.named.sort_by_key(|source| std::cmp::Reverse((source.packets, source.address)));
+        self.named
+            .sort_by_key(|source| std::cmp::Reverse((source.packets, source.address)));
         let mut room = [NAMED; 2];
         self.named.retain(|source| {
             let room = &mut room[usize::from(source.is_lasting(active_seconds))];
@@ -282,32 +303,54 @@ impl ServiceTraffic {
 
     fn merge(&mut self, other: &Self, active_seconds: u64) {
         self.packets += other.packets;
-        let all =
-            |service: &Self| service.busiest.iter().flatten().chain(&service.only_open).cloned().collect::<Vec<_>>();
+        let all = |service: &Self| {
+            service
+                .busiest
+                .iter()
+                .flatten()
+                .chain(&service.only_open)
+                .cloned()
+                .collect::<Vec<_>>()
+        };
         let own = self.busiest.iter_mut().flatten().chain(&mut self.only_open);
-        own.zip(all(other)).for_each(|(own, other)| own.merge(&other));
+        own.zip(all(other))
+            .for_each(|(own, other)| own.merge(&other));
         self.light_packets += other.light_packets;
         self.light_sources += other.light_sources;
-        for (own, other) in [(&mut self.completed, &other.completed), (&mut self.unanswered, &other.unanswered)] {
-            own.iter_mut().zip(other).for_each(|(own, other)| *own = (*own).max(*other));
+        for (own, other) in [
+            (&mut self.completed, &other.completed),
+            (&mut self.unanswered, &other.unanswered),
+        ] {
+            own.iter_mut()
+                .zip(other)
+                .for_each(|(own, other)| *own = (*own).max(*other));
         }
         for source in &other.named {
-            match self.named.iter_mut().find(|own| own.address == source.address) {
+            match self
+                .named
+                .iter_mut()
+                .find(|own| own.address == source.address)
+            {
                 Some(own) => own.merge(source),
                 None => self.named.push(source.clone()),
             }
         }
         self.keep_busiest(active_seconds);
-        other.sample.iter().for_each(|(hash, source)| self.offer(*hash, source.clone()));
+        other
+            .sample
+            .iter()
+            .for_each(|(hash, source)| self.offer(*hash, source.clone()));
     }
 }
 
 impl SourceTraffic {
     fn merge(&mut self, other: &Self) {
         let own = self.busiest.iter_mut().flatten();
-        own.zip(other.busiest.iter().flatten()).for_each(|(own, other)| *own = (*own).max(*other));
+        own.zip(other.busiest.iter().flatten())
+            .for_each(|(own, other)| *own = (*own).max(*other));
         let (packets, others) = (self.packets as f64, other.packets as f64);
-        self.deviation = (self.deviation * packets + other.deviation * others) / (packets + others).max(1.0);
+        self.deviation =
+            (self.deviation * packets + other.deviation * others) / (packets + others).max(1.0);
         self.packets += other.packets;
         self.connections += other.connections;
         self.active_seconds += other.active_seconds;
@@ -341,7 +384,11 @@ impl Traffic {
         self.others += other.others;
         self.early += other.early;
         for service in &other.services {
-            match self.services.iter_mut().find(|own| own.service == service.service) {
+            match self
+                .services
+                .iter_mut()
+                .find(|own| own.service == service.service)
+            {
                 Some(own) => own.merge(service, self.active_seconds),
                 None => self.services.push(service.clone()),
             }
@@ -352,7 +399,11 @@ impl Traffic {
     /// Sorts the services, and drops those beyond the maximum.
     pub(super) fn order(&mut self) {
         self.services.sort_by_key(|service| {
-            (service.service.port.is_some(), std::cmp::Reverse(service.packets), service.service)
+            (
+                service.service.port.is_some(),
+                std::cmp::Reverse(service.packets),
+                service.service,
+            )
         });
         self.services.truncate(MOST_SERVICES);
     }
@@ -368,7 +419,14 @@ mod tests {
         (1..=100).for_each(|count| counts.add(count));
         (0..50).for_each(|_| counts.add(100_000));
         assert_eq!((counts.sources(), counts.above(100)), (150, 50));
-        assert_eq!((counts.quantile(0.5, 100), counts.quantile(0.99, 100), counts.quantile(1.0, 100)), (50, 99, 100));
+        assert_eq!(
+            (
+                counts.quantile(0.5, 100),
+                counts.quantile(0.99, 100),
+                counts.quantile(1.0, 100)
+            ),
+            (50, 99, 100)
+        );
         assert!(counts.quantile(0.99, u64::MAX).abs_diff(100_000) <= 1_000);
         assert_eq!(Counts::default().quantile(0.5, 100), 0);
     }
@@ -376,10 +434,15 @@ mod tests {
     #[test]
     fn counts_survive_being_written_and_read() {
         let mut counts = Counts::default();
-        [0, 1, 1, 7, 300, 4_000_000_000].iter().for_each(|count| counts.add(*count));
+        [0, 1, 1, 7, 300, 4_000_000_000]
+            .iter()
+            .for_each(|count| counts.add(*count));
         let text = serde_json::to_string(&counts).unwrap();
         let read: Counts = serde_json::from_str(&text).unwrap();
-        assert_eq!(read.rows().collect::<Vec<_>>(), counts.rows().collect::<Vec<_>>());
+        assert_eq!(
+            read.rows().collect::<Vec<_>>(),
+            counts.rows().collect::<Vec<_>>()
+        );
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
     }
 }

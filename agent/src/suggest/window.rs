@@ -55,7 +55,10 @@ impl<C: Count> Highest<C> {
         self.part = self.part.max(part);
         let count = &mut self.counts[self.part as usize % (PARTS + 1)];
         *count = count.plus(added);
-        let sum = self.counts.iter().fold(C::default(), |sum, count| sum.plus(*count));
+        let sum = self
+            .counts
+            .iter()
+            .fold(C::default(), |sum, count| sum.plus(*count));
         self.highest = self.highest.max(sum);
     }
 }
@@ -67,7 +70,10 @@ pub(super) struct Busiest<C = u32>([Highest<C>; WINDOWS.len()]);
 impl<C: Count> Busiest<C> {
     /// With these highest counts so far.
     pub(super) fn of(counts: [u64; WINDOWS.len()]) -> Self {
-        Self(counts.map(|highest| Highest { highest: C::of(highest), ..Highest::default() }))
+        Self(counts.map(|highest| Highest {
+            highest: C::of(highest),
+            ..Highest::default()
+        }))
     }
 
     /// Adds to the count, at an instant in nanoseconds that is no earlier than previous ones.
@@ -94,7 +100,12 @@ mod tests {
 
     /// The most instants in any window of this length, by definition.
     fn most(instants: &[u64], length: u64) -> u64 {
-        let within = |from: u64| instants.iter().filter(|at| (from..from + length).contains(at)).count() as u64;
+        let within = |from: u64| {
+            instants
+                .iter()
+                .filter(|at| (from..from + length).contains(at))
+                .count() as u64
+        };
         instants.iter().map(|at| within(*at)).max().unwrap_or(0)
     }
 

@@ -72,7 +72,10 @@ impl App {
     /// With the first order.
     #[must_use]
     pub fn sorted(sort: Sort) -> Self {
-        Self { sort, ..Self::default() }
+        Self {
+            sort,
+            ..Self::default()
+        }
     }
 
     /// With prefixes that have at least this share of the packets, or with sources.
@@ -84,7 +87,12 @@ impl App {
     /// The query for the agent.
     #[must_use]
     pub fn query(&self) -> ViewQuery {
-        ViewQuery { sort: self.sort, within: self.within.clone(), most: MOST_SOURCES, prefixes: self.prefixes }
+        ViewQuery {
+            sort: self.sort,
+            within: self.within.clone(),
+            most: MOST_SOURCES,
+            prefixes: self.prefixes,
+        }
     }
 
     /// Whether to query the agent now: once per `period`, and at once after a key changed the query.
@@ -93,7 +101,9 @@ impl App {
         if self.is_waiting {
             return false;
         }
-        let is_time = self.asked_at.is_none_or(|asked| now.duration_since(asked) >= period);
+        let is_time = self
+            .asked_at
+            .is_none_or(|asked| now.duration_since(asked) >= period);
         self.is_wanted || (is_time && self.motion == Motion::Live)
     }
 
@@ -135,9 +145,19 @@ impl App {
                 let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
                 for limit in &view.limits {
                     let name = &limit.definition.name;
-                    let Some(old) = before.limits.iter().find(|old| old.definition.name == *name) else { continue };
+                    let Some(old) = before
+                        .limits
+                        .iter()
+                        .find(|old| old.definition.name == *name)
+                    else {
+                        continue;
+                    };
                     let of = |count: crate::stats::Count| {
-                        if limit.definition.unit == "bytes" { count.bytes } else { count.packets }
+                        if limit.definition.unit == "bytes" {
+                            count.bytes
+                        } else {
+                            count.packets
+                        }
                     };
                     let flow = Flow {
                         passed: rate(of(limit.passed), of(old.passed)),
@@ -151,9 +171,12 @@ impl App {
                     passed: rate(now.passed_packets, then.passed_packets),
                     throttled: rate(now.throttled_packets, then.throttled_packets),
                 };
-                self.history.add(before.at_seconds, view.at_seconds, all, &self.flows);
+                self.history
+                    .add(before.at_seconds, view.at_seconds, all, &self.flows);
                 for group in &view.groups {
-                    let Some(old) = before.groups.iter().find(|old| old.name == group.name) else { continue };
+                    let Some(old) = before.groups.iter().find(|old| old.name == group.name) else {
+                        continue;
+                    };
                     let used = (group.cpu.usage_seconds - old.cpu.usage_seconds).max(0.0);
                     self.cpu.insert(group.name.clone(), 100.0 * used / seconds);
                 }
@@ -168,7 +191,11 @@ impl App {
             return Effect::Nothing;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Effect::Quit } else { Effect::Nothing };
+            return if key.code == KeyCode::Char('c') {
+                Effect::Quit
+            } else {
+                Effect::Nothing
+            };
         }
         match &mut self.typing {
             Typing::Commands => self.command(key.code),
@@ -179,7 +206,9 @@ impl App {
             Typing::Filter { text, wrong } => {
                 *wrong = None;
                 match key.code {
-                    KeyCode::Char(letter) if !letter.is_control() && text.len() < 64 => text.push(letter),
+                    KeyCode::Char(letter) if !letter.is_control() && text.len() < 64 => {
+                        text.push(letter)
+                    }
                     KeyCode::Backspace => drop(text.pop()),
                     KeyCode::Esc => self.typing = Typing::Commands,
                     KeyCode::Enter => self.take_filter(),
@@ -199,12 +228,19 @@ impl App {
             KeyCode::Char('T') => self.sort_by(Sort::Throttled),
             KeyCode::Char('B') => self.sort_by(Sort::Passed),
             KeyCode::Char('x') => {
-                self.prefixes = if self.prefixes.is_some() { None } else { Some(SHARE) };
+                self.prefixes = if self.prefixes.is_some() {
+                    None
+                } else {
+                    Some(SHARE)
+                };
                 self.scroll = 0;
                 self.is_wanted = true;
             }
             KeyCode::Char('/' | 'f') => {
-                self.typing = Typing::Filter { text: self.within.clone().unwrap_or_default(), wrong: None };
+                self.typing = Typing::Filter {
+                    text: self.within.clone().unwrap_or_default(),
+                    wrong: None,
+                };
             }
             KeyCode::Char('c') => self.filter(None),
             KeyCode::Char('p' | ' ') => {
@@ -238,7 +274,9 @@ impl App {
     }
 
     fn take_filter(&mut self) {
-        let Typing::Filter { text, wrong } = &mut self.typing else { return };
+        let Typing::Filter { text, wrong } = &mut self.typing else {
+            return;
+        };
         let typed = text.trim().to_owned();
         if !typed.is_empty()
             && let Err(why) = prefix::parse(&typed)
@@ -251,10 +289,13 @@ impl App {
     }
 
     fn scroll_to(&mut self, line: usize) {
-        let lines = self.view.as_ref().map_or(0, |view| match (self.prefixes, &view.prefixes) {
-            (Some(_), found) => found.as_ref().map_or(0, |found| found.prefixes.len()),
-            (None, _) => view.sources.len(),
-        });
+        let lines = self
+            .view
+            .as_ref()
+            .map_or(0, |view| match (self.prefixes, &view.prefixes) {
+                (Some(_), found) => found.as_ref().map_or(0, |found| found.prefixes.len()),
+                (None, _) => view.sources.len(),
+            });
         self.scroll = line.min(lines.saturating_sub(1));
     }
 

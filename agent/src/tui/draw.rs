@@ -26,7 +26,11 @@ impl Theme {
     /// Without colours if NO_COLOR is set and not empty (no-color.org).
     #[must_use]
     pub fn of_environment() -> Self {
-        if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) { Self::Plain } else { Self::Colour }
+        if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+            Self::Plain
+        } else {
+            Self::Colour
+        }
     }
 
     fn style(self, colour: Color) -> Style {
@@ -55,10 +59,19 @@ impl Glyphs {
 
     pub(super) fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).unwrap_or_default().to_ascii_lowercase();
-        let is_console = variable("TERM").is_some_and(|terminal| matches!(terminal.as_str(), "linux" | "dumb"));
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .find_map(set)
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        let is_console =
+            variable("TERM").is_some_and(|terminal| matches!(terminal.as_str(), "linux" | "dumb"));
         let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
-        if is_utf8 && !is_console { Self::Blocks } else { Self::Letters }
+        if is_utf8 && !is_console {
+            Self::Blocks
+        } else {
+            Self::Letters
+        }
     }
 }
 
@@ -88,11 +101,20 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
     // Sources get the remaining lines, at least half.
     let minute = u16::from(glyphs == Glyphs::Blocks && area.height >= TALL);
     let room = usize::from(area.height.saturating_sub(4 + minute)) / 2;
-    let groups = if view.groups.is_empty() { 0 } else { 1 + view.groups.len().min(room / 3) };
-    let limits = if view.limits.is_empty() { 0 } else { 1 + view.limits.len().min(room.saturating_sub(groups + 1)) };
+    let groups = if view.groups.is_empty() {
+        0
+    } else {
+        1 + view.groups.len().min(room / 3)
+    };
+    let limits = if view.limits.is_empty() {
+        0
+    } else {
+        1 + view.limits.len().min(room.saturating_sub(groups + 1))
+    };
     let heights = [2, minute, limits as u16, groups as u16].map(Constraint::Length);
     let [head, minute, limits, groups, sources, foot] =
-        Layout::vertical([&heights[..], &[Constraint::Min(2), Constraint::Length(1)]].concat()).areas(area);
+        Layout::vertical([&heights[..], &[Constraint::Min(2), Constraint::Length(1)]].concat())
+            .areas(area);
     frame.render_widget(Paragraph::new(heading(app, view, theme)), head);
     frame.render_widget(last_minute(app, minute.width, theme), minute);
     frame.render_widget(limit_table(app, view, limits, theme, glyphs), limits);
@@ -110,25 +132,38 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
 
 fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
     let status = &view.status;
-    let shown = status.interfaces.iter().filter(|on| on.enforced_by.is_empty());
+    let shown = status
+        .interfaces
+        .iter()
+        .filter(|on| on.enforced_by.is_empty());
     let interfaces: Vec<String> = shown.map(ToString::to_string).collect();
     let uptime = human::time(std::time::Duration::from_secs(status.uptime_seconds));
-    let mut first =
-        vec![Span::styled("weir", BOLD), format!("  {}  {}  up {uptime}", status.mode, interfaces.join(", ")).into()];
+    let mut first = vec![
+        Span::styled("weir", BOLD),
+        format!("  {}  {}  up {uptime}", status.mode, interfaces.join(", ")).into(),
+    ];
     if app.motion() == Motion::Paused {
-        first.insert(1, Span::styled("  PAUSED", theme.style(Color::Yellow).patch(BOLD)));
+        first.insert(
+            1,
+            Span::styled("  PAUSED", theme.style(Color::Yellow).patch(BOLD)),
+        );
     }
     if let Some(attack) = status.attacks.first() {
         let others = status.attacks.len() - 1;
-        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+        let more = if others > 0 {
+            format!(" and {others} more")
+        } else {
+            String::new()
+        };
         let limit = human::cut(&human::printable(&attack.limit), LONGEST_ATTACKED);
         let text = format!("  ATTACK on {limit}{more}");
         first.insert(1, Span::styled(text, theme.style(Color::Red).patch(BOLD)));
     }
     let second = match app.trouble() {
-        Some(trouble) => {
-            Line::styled(format!("NO ANSWER, trying on: {trouble}"), theme.style(Color::Red).patch(REVERSED))
-        }
+        Some(trouble) => Line::styled(
+            format!("NO ANSWER, trying on: {trouble}"),
+            theme.style(Color::Red).patch(REVERSED),
+        ),
         None => {
             let (sources, totals) = (&status.sources, &status.totals);
             Line::from(format!(
@@ -153,26 +188,47 @@ fn last_minute<'v>(app: &App, width: u16, theme: Theme) -> Paragraph<'v> {
     let all = app.history().all();
     let part = |of: fn(&Flow) -> f64| {
         let highest = all.highest(of);
-        format!("{} {:<8}", all.sparkline(cells, highest, of), format!("≤{}/s", compact(highest)))
+        format!(
+            "{} {:<8}",
+            all.sparkline(cells, highest, of),
+            format!("≤{}/s", compact(highest))
+        )
     };
     let throttled: fn(&Flow) -> f64 = |flow| flow.throttled;
     Paragraph::new(Line::from(vec![
-        Span::raw(format!("last 60 s  passed {}  throttled ", part(|flow| flow.passed))),
+        Span::raw(format!(
+            "last 60 s  passed {}  throttled ",
+            part(|flow| flow.passed)
+        )),
         Span::styled(part(throttled), alarm(Some(all.highest(throttled)), theme)),
     ]))
 }
 
 /// A table whose columns from `numbers` on are numbers.
-fn table<'r>(heading: &[&'static str], widths: &[u16], numbers: usize, rows: Vec<Vec<Cell<'r>>>) -> Table<'r> {
+fn table<'r>(
+    heading: &[&'static str],
+    widths: &[u16],
+    numbers: usize,
+    rows: Vec<Vec<Cell<'r>>>,
+) -> Table<'r> {
     let aligned = |nth: usize, text: &'static str| {
         let line = Line::from(text);
-        Cell::from(if nth >= numbers { line.alignment(Alignment::Right) } else { line })
+        Cell::from(if nth >= numbers {
+            line.alignment(Alignment::Right)
+        } else {
+            line
+        })
     };
-    let heading = heading.iter().enumerate().map(|(nth, text)| aligned(nth, text));
+    let heading = heading
+        .iter()
+        .enumerate()
+        .map(|(nth, text)| aligned(nth, text));
     // The first column gets the remaining width.
     let first = std::iter::once(Constraint::Min(widths[0]));
     let widths = first.chain(widths[1..].iter().map(|width| Constraint::Length(*width)));
-    Table::new(rows.into_iter().map(Row::new), widths).header(Row::new(heading).style(REVERSED)).column_spacing(1)
+    Table::new(rows.into_iter().map(Row::new), widths)
+        .header(Row::new(heading).style(REVERSED))
+        .column_spacing(1)
 }
 
 /// The width of a table's first column.
@@ -187,27 +243,47 @@ fn number<'r>(text: String) -> Cell<'r> {
 
 const LIMIT_WIDTHS: [u16; 6] = [14, 18, 7, 9, 11, 13];
 
-fn limit_table<'v>(app: &App, view: &'v View, area: Rect, theme: Theme, glyphs: Glyphs) -> Table<'v> {
+fn limit_table<'v>(
+    app: &App,
+    view: &'v View,
+    area: Rect,
+    theme: Theme,
+    glyphs: Glyphs,
+) -> Table<'v> {
     let shown = usize::from(area.height).saturating_sub(1);
     let mut widths = LIMIT_WIDTHS.to_vec();
     let mut heading = vec!["LIMIT", "RATE", "KEYS", "PASSED/s", "THROTTLED/s", "LOAD"];
     // Sparklines of a limit leave room for its name.
-    let cells = if glyphs == Glyphs::Blocks && area.width >= WIDE { ((area.width - 100) / 2).min(30) } else { 0 };
+    let cells = if glyphs == Glyphs::Blocks && area.width >= WIDE {
+        ((area.width - 100) / 2).min(30)
+    } else {
+        0
+    };
     if cells > 0 {
         widths.extend([cells; 2]);
         heading.extend(["PASSED, 60 s", "THROTTLED, 60 s"]);
     }
     let name = first_width(area.width, &widths);
     let hidden = view.limits.len().saturating_sub(shown);
-    let mut rows: Vec<Vec<Cell<'v>>> =
-        view.limits.iter().map(|limit| limit_row(app, view, limit, (name, cells), theme)).collect();
+    let mut rows: Vec<Vec<Cell<'v>>> = view
+        .limits
+        .iter()
+        .map(|limit| limit_row(app, view, limit, (name, cells), theme))
+        .collect();
     if hidden > 0 && shown > 0 {
         // Limits with the most refusals come first.
         let mut order: Vec<usize> = (0..rows.len()).collect();
-        let refused = |nth: &usize| app.flow(&view.limits[*nth].definition.name).unwrap_or_default().throttled;
+        let refused = |nth: &usize| {
+            app.flow(&view.limits[*nth].definition.name)
+                .unwrap_or_default()
+                .throttled
+        };
         order.sort_by(|a, b| refused(b).total_cmp(&refused(a)));
         order.truncate(shown - 1);
-        rows = order.into_iter().map(|nth| limit_row(app, view, &view.limits[nth], (name, cells), theme)).collect();
+        rows = order
+            .into_iter()
+            .map(|nth| limit_row(app, view, &view.limits[nth], (name, cells), theme))
+            .collect();
         rows.push(vec![Cell::from(format!("and {} more", hidden + 1))]);
     }
     table(&heading, &widths, 2, rows)
@@ -224,8 +300,14 @@ fn limit_row<'v>(
     let definition = &limit.definition;
     let flow = app.flow(&definition.name);
     let throttled = flow.map(|flow| flow.throttled);
-    let allowed = view.allowed_per_second.get(&definition.name).map(|rate| rate * limit.keys.max(1) as f64);
-    let load = flow.zip(allowed).filter(|(_, allowed)| *allowed > 0.0).map(|(flow, allowed)| flow.passed / allowed);
+    let allowed = view
+        .allowed_per_second
+        .get(&definition.name)
+        .map(|rate| rate * limit.keys.max(1) as f64);
+    let load = flow
+        .zip(allowed)
+        .filter(|(_, allowed)| *allowed > 0.0)
+        .map(|(flow, allowed)| flow.passed / allowed);
     let mut row = vec![
         Cell::from(human::cut(&definition.name, name)),
         Cell::from(format!("{} {}", definition.rate, definition.unit)),
@@ -235,29 +317,59 @@ fn limit_row<'v>(
         number(load.map_or_else(|| "-".to_owned(), bar)),
     ];
     if let Some(flows) = app.history().limit(&definition.name).filter(|_| cells > 0) {
-        let [passed, throttled]: [fn(&Flow) -> f64; 2] = [|flow| flow.passed, |flow| flow.throttled];
+        let [passed, throttled]: [fn(&Flow) -> f64; 2] =
+            [|flow| flow.passed, |flow| flow.throttled];
         // One scale, so that both can be compared.
         let highest = flows.highest(passed).max(flows.highest(throttled));
         let spark = |of| number(flows.sparkline(cells.into(), highest, of));
-        row.extend([spark(passed), spark(throttled).style(alarm(Some(flows.highest(throttled)), theme))]);
+        row.extend([
+            spark(passed),
+            spark(throttled).style(alarm(Some(flows.highest(throttled)), theme)),
+        ]);
     }
     row
 }
 
 fn group_table<'v>(app: &App, view: &'v View, height: usize) -> Table<'v> {
-    let rows = view.groups.iter().take(height.saturating_sub(1)).map(|group| group_row(app, group)).collect();
-    table(&["GROUP", "PROCESSES", "CPU", "MEMORY", "HELD BACK", "PRESSURE"], &[14, 9, 13, 18, 10, 9], 1, rows)
+    let rows = view
+        .groups
+        .iter()
+        .take(height.saturating_sub(1))
+        .map(|group| group_row(app, group))
+        .collect();
+    table(
+        &[
+            "GROUP",
+            "PROCESSES",
+            "CPU",
+            "MEMORY",
+            "HELD BACK",
+            "PRESSURE",
+        ],
+        &[14, 9, 13, 18, 10, 9],
+        1,
+        rows,
+    )
 }
 
 fn group_row<'v>(app: &App, group: &'v GroupStatus) -> Vec<Cell<'v>> {
     let percent = |value: f64| format!("{value:.0}%");
     let cpu = app.cpu(&group.name).map_or_else(|| "-".to_owned(), percent);
-    let of = |used: String, most: Option<String>| most.map_or_else(|| used.clone(), |most| format!("{used} of {most}"));
+    let of = |used: String, most: Option<String>| {
+        most.map_or_else(|| used.clone(), |most| format!("{used} of {most}"))
+    };
     vec![
-        Cell::from(if group.frozen { format!("{} (frozen)", group.name) } else { group.name.clone() }),
+        Cell::from(if group.frozen {
+            format!("{} (frozen)", group.name)
+        } else {
+            group.name.clone()
+        }),
         number(group.pids.len().to_string()),
         number(of(cpu, group.cpu.max_percent.map(percent))),
-        number(of(human::size(group.memory.current_bytes), group.memory.max_bytes.map(human::size))),
+        number(of(
+            human::size(group.memory.current_bytes),
+            group.memory.max_bytes.map(human::size),
+        )),
         number(format!("{:.1} s", group.cpu.throttled_seconds)),
         number(group.pressure.cpu.map_or_else(|| "-".to_owned(), percent)),
     ]
@@ -268,11 +380,30 @@ fn source_table<'v>(app: &App, view: &'v View, width: u16, theme: Theme) -> Tabl
     let widths = [16, if width < 120 { 14 } else { 40 }, 9, 11, 9, 9];
     let names = [first_width(width, &widths), usize::from(widths[1])];
     let is_observing = view.status.mode == "observe";
-    let rows = view.sources.iter().skip(app.scroll()).map(|source| source_row(source, names, theme)).collect();
+    let rows = view
+        .sources
+        .iter()
+        .skip(app.scroll())
+        .map(|source| source_row(source, names, theme))
+        .collect();
     let heading = if is_observing {
-        ["SOURCE", "LIMIT", "PASSED/s", "WOULD THR/s", "PASSED", "WOULD THR"]
+        [
+            "SOURCE",
+            "LIMIT",
+            "PASSED/s",
+            "WOULD THR/s",
+            "PASSED",
+            "WOULD THR",
+        ]
     } else {
-        ["SOURCE", "LIMIT", "PASSED/s", "THROTTLED/s", "PASSED", "THROTTLED"]
+        [
+            "SOURCE",
+            "LIMIT",
+            "PASSED/s",
+            "THROTTLED/s",
+            "PASSED",
+            "THROTTLED",
+        ]
     };
     table(&heading, &widths, 2, rows)
 }
@@ -285,29 +416,54 @@ fn source_row<'v>(source: &'v SourceLoad, names: [usize; 2], theme: Theme) -> Ve
         Cell::from(human::cut(&row.limit_text(), names[1])),
         number(rate(source.passed_per_second)),
         number(rate(source.throttled_per_second)).style(alarm(source.throttled_per_second, theme)),
-        number(format!("{}{}", row.passed_precision.mark(), compact(row.passed_packets as f64))),
+        number(format!(
+            "{}{}",
+            row.passed_precision.mark(),
+            compact(row.passed_packets as f64)
+        )),
         number(compact(throttled as f64)),
     ]
 }
 
 fn prefix_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
-    let rows = view.prefixes.iter().flat_map(|found| &found.prefixes).skip(app.scroll());
+    let rows = view
+        .prefixes
+        .iter()
+        .flat_map(|found| &found.prefixes)
+        .skip(app.scroll());
     let rows = rows.map(|found| {
         vec![
             Cell::from(found.prefix.as_str()),
             number(percent(found.own_share)),
             number(percent(found.share)),
             number(compact(found.packets_per_second)),
-            number(compact(found.throttled_per_second)).style(alarm(Some(found.throttled_per_second), theme)),
+            number(compact(found.throttled_per_second))
+                .style(alarm(Some(found.throttled_per_second), theme)),
             number(format!(">={}", compact(found.sources as f64))),
         ]
     });
-    table(&["PREFIX", "OWN", "SHARE", "PACKETS/s", "THROTTLED/s", "SOURCES"], &[20, 7, 7, 9, 11, 9], 1, rows.collect())
+    table(
+        &[
+            "PREFIX",
+            "OWN",
+            "SHARE",
+            "PACKETS/s",
+            "THROTTLED/s",
+            "SOURCES",
+        ],
+        &[20, 7, 7, 9, 11, 9],
+        1,
+        rows.collect(),
+    )
 }
 
 /// What rows of prefixes are based on.
 fn sampled_text(found: &HeavyPrefixes) -> String {
-    let of = if found.one_in > 1 { format!(", 1 in {}", compact(found.one_in.into())) } else { String::new() };
+    let of = if found.one_in > 1 {
+        format!(", 1 in {}", compact(found.one_in.into()))
+    } else {
+        String::new()
+    };
     format!(
         "{} packets of {:.0} s{of}; {} elsewhere",
         compact(found.samples as f64),
@@ -322,12 +478,14 @@ fn percent(share: f64) -> String {
 
 fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
     match app.typing() {
-        Typing::Filter { text, wrong: None } => {
-            Paragraph::new(format!("only sources in: {text}_   (Enter takes it, nothing means all, Esc leaves)"))
-        }
-        Typing::Filter { text, wrong: Some(wrong) } => {
-            Paragraph::new(format!("only sources in: {text}_   {wrong}")).style(theme.style(Color::Red))
-        }
+        Typing::Filter { text, wrong: None } => Paragraph::new(format!(
+            "only sources in: {text}_   (Enter takes it, nothing means all, Esc leaves)"
+        )),
+        Typing::Filter {
+            text,
+            wrong: Some(wrong),
+        } => Paragraph::new(format!("only sources in: {text}_   {wrong}"))
+            .style(theme.style(Color::Red)),
         Typing::Commands | Typing::Help => {
             let order = match app.sort() {
                 Sort::ThrottledRate => "throttled/s",
@@ -341,11 +499,21 @@ fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
                 Some(within) => format!("{matching} in {within}"),
                 None => format!("{matching} sources"),
             };
-            if let Some(sampled) = app.view().and_then(|view| view.prefixes.as_ref()).filter(|_| app.is_by_prefix()) {
-                return Paragraph::new(format!("q quit  x sources  ? help   {}", sampled_text(sampled)))
-                    .style(REVERSED);
+            if let Some(sampled) = app
+                .view()
+                .and_then(|view| view.prefixes.as_ref())
+                .filter(|_| app.is_by_prefix())
+            {
+                return Paragraph::new(format!(
+                    "q quit  x sources  ? help   {}",
+                    sampled_text(sampled)
+                ))
+                .style(REVERSED);
             }
-            Paragraph::new(format!("q quit  s sort  / filter  p pause  ? help   by {order}: {what}")).style(REVERSED)
+            Paragraph::new(format!(
+                "q quit  s sort  / filter  p pause  ? help   by {order}: {what}"
+            ))
+            .style(REVERSED)
         }
     }
 }
@@ -353,14 +521,26 @@ fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
 fn help(frame: &mut Frame<'_>, area: Rect) {
     let lines = HELP.lines().count() as u16;
     let (width, height) = (70.min(area.width), (lines + 2).min(area.height));
-    let middle = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+    let middle = Rect {
+        x: (area.width - width) / 2,
+        y: (area.height - height) / 2,
+        width,
+        height,
+    };
     frame.render_widget(Clear, middle);
-    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys ")), middle);
+    frame.render_widget(
+        Paragraph::new(HELP).block(Block::bordered().title(" keys ")),
+        middle,
+    );
 }
 
 /// The style for current refusals.
 fn alarm(throttled: Option<f64>, theme: Theme) -> Style {
-    if throttled.is_some_and(|rate| rate > 0.0) { theme.style(Color::Red).patch(BOLD) } else { Style::new() }
+    if throttled.is_some_and(|rate| rate > 0.0) {
+        theme.style(Color::Red).patch(BOLD)
+    } else {
+        Style::new()
+    }
 }
 
 fn rate(value: Option<f64>) -> String {
@@ -383,5 +563,10 @@ fn compact(value: f64) -> String {
 fn bar(share: f64) -> String {
     const CELLS: usize = 8;
     let filled = ((share * CELLS as f64).round() as usize).min(CELLS);
-    format!("{}{} {:>3.0}%", "#".repeat(filled), ".".repeat(CELLS - filled), (share * 100.0).min(999.0))
+    format!(
+        "{}{} {:>3.0}%",
+        "#".repeat(filled),
+        ".".repeat(CELLS - filled),
+        (share * 100.0).min(999.0)
+    )
 }

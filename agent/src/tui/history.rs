@@ -49,13 +49,20 @@ impl Flows {
     /// before the first document are empty.
     #[must_use]
     pub fn sparkline(&self, cells: usize, highest: f64, of: fn(&Flow) -> f64) -> String {
-        let Some(last) = self.0.back() else { return " ".repeat(cells) };
+        let Some(last) = self.0.back() else {
+            return " ".repeat(cells);
+        };
         let length = MINUTE / cells.max(1) as f64;
         let cell = |nth: usize| {
             let from = last.to - MINUTE + nth as f64 * length;
             // A thousandth for rounding.
             let within = |span: &&Span| span.to > from + 1e-3 && span.from < from + length - 1e-3;
-            let found = self.0.iter().filter(within).map(|span| of(&span.flow)).reduce(f64::max);
+            let found = self
+                .0
+                .iter()
+                .filter(within)
+                .map(|span| of(&span.flow))
+                .reduce(f64::max);
             found.map_or(' ', |flow| level(flow, highest))
         };
         (0..cells).map(cell).collect()
@@ -83,7 +90,10 @@ impl History {
         self.all.add(from, to, all);
         self.limits.retain(|name, _| limits.contains_key(name));
         for (name, flow) in limits {
-            self.limits.entry(name.clone()).or_default().add(from, to, *flow);
+            self.limits
+                .entry(name.clone())
+                .or_default()
+                .add(from, to, *flow);
         }
     }
 
@@ -112,7 +122,14 @@ mod tests {
         let mut flows = Flows::default();
         let mut now = 100.0;
         for (seconds, rate) in rates {
-            flows.add(now, now + seconds, Flow { passed: *rate, throttled: 0.0 });
+            flows.add(
+                now,
+                now + seconds,
+                Flow {
+                    passed: *rate,
+                    throttled: 0.0,
+                },
+            );
             now += seconds;
         }
         flows
@@ -121,9 +138,15 @@ mod tests {
     #[test]
     fn cells_have_the_highest_flow_of_their_part_and_zero_is_not_nothing() {
         let found = flows(&[(1.0, 0.0), (1.0, 1.0), (1.0, 700.0), (1.0, 350.0)]);
-        assert_eq!(found.sparkline(60, 700.0, passed), format!("{}▁▂█▅", " ".repeat(56)));
+        assert_eq!(
+            found.sparkline(60, 700.0, passed),
+            format!("{}▁▂█▅", " ".repeat(56))
+        );
         // Two seconds a cell.
-        assert_eq!(found.sparkline(30, 700.0, passed), format!("{}▂█", " ".repeat(28)));
+        assert_eq!(
+            found.sparkline(30, 700.0, passed),
+            format!("{}▂█", " ".repeat(28))
+        );
         assert_eq!(found.highest(passed), 700.0);
         assert_eq!(Flows::default().sparkline(4, 0.0, passed), "    ");
         assert_eq!(flows(&[(60.0, 0.0)]).sparkline(4, 0.0, passed), "▁▁▁▁");
@@ -134,7 +157,10 @@ mod tests {
         let mut rates = vec![(1.0, 900.0); 30];
         rates.extend([(45.0, 100.0), (1.0, 200.0)]);
         let found = flows(&rates);
-        assert_eq!(found.sparkline(60, 900.0, passed), format!("{}{}▃", "█".repeat(14), "▂".repeat(45)));
+        assert_eq!(
+            found.sparkline(60, 900.0, passed),
+            format!("{}{}▃", "█".repeat(14), "▂".repeat(45))
+        );
         let many = flows(&[(0.001, 1.0); 100_000]);
         assert!(many.0.len() <= MOST);
     }
@@ -142,7 +168,10 @@ mod tests {
     #[test]
     fn limits_that_are_gone_are_forgotten() {
         let mut history = History::default();
-        let flow = Flow { passed: 1.0, throttled: 0.0 };
+        let flow = Flow {
+            passed: 1.0,
+            throttled: 0.0,
+        };
         history.add(0.0, 1.0, flow, &HashMap::from([("a".to_owned(), flow)]));
         history.add(1.0, 2.0, flow, &HashMap::from([("b".to_owned(), flow)]));
         assert!(history.limit("a").is_none() && history.limit("b").is_some());

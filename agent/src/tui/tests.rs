@@ -59,9 +59,17 @@ fn app(sources: usize) -> App {
     app
 }
 
-fn terminal(app: &App, width: u16, height: u16, theme: Theme, glyphs: Glyphs) -> Terminal<TestBackend> {
+fn terminal(
+    app: &App,
+    width: u16,
+    height: u16,
+    theme: Theme,
+    glyphs: Glyphs,
+) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, app, theme, glyphs)).unwrap();
+    terminal
+        .draw(|frame| draw(frame, app, theme, glyphs))
+        .unwrap();
     terminal
 }
 
@@ -72,7 +80,13 @@ fn lines(app: &App, width: u16, height: u16) -> Vec<String> {
 fn drawn(app: &App, width: u16, height: u16, glyphs: Glyphs) -> Vec<String> {
     let terminal = terminal(app, width, height, Theme::Colour, glyphs);
     let buffer = terminal.backend().buffer();
-    let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    let line = |y: u16| {
+        (0..width)
+            .map(|x| buffer[(x, y)].symbol())
+            .collect::<String>()
+            .trim_end()
+            .to_owned()
+    };
     (0..height).map(line).collect()
 }
 
@@ -90,25 +104,58 @@ fn type_in(app: &mut App, text: &str) {
 fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
     let lines = lines(&app(200), 80, 24);
     assert_eq!(lines[0], "weir  enforce  weir0 (native)  up 1 min 1 s");
-    assert_eq!(lines[1], "passed 3000  throttled 7  sources 1.0M of 1.0M  evicted 3  bans 2");
-    assert_eq!(lines[2], "LIMIT             RATE                  KEYS  PASSED/s THROTTLED/s          LOAD");
+    assert_eq!(
+        lines[1],
+        "passed 3000  throttled 7  sources 1.0M of 1.0M  evicted 3  bans 2"
+    );
+    assert_eq!(
+        lines[2],
+        "LIMIT             RATE                  KEYS  PASSED/s THROTTLED/s          LOAD"
+    );
     // 2,000 in two seconds, of 2,000 a second for two keys: half of it.
-    assert_eq!(lines[3], "packets           1000/s packets           2      1000         500 ####....  50%");
-    assert_eq!(lines[4], "traffic           1000/s bytes             2      1000           0 ####....  50%");
-    assert_eq!(lines[5], "GROUP            PROCESSES           CPU             MEMORY  HELD BACK  PRESSURE");
+    assert_eq!(
+        lines[3],
+        "packets           1000/s packets           2      1000         500 ####....  50%"
+    );
+    assert_eq!(
+        lines[4],
+        "traffic           1000/s bytes             2      1000           0 ####....  50%"
+    );
+    assert_eq!(
+        lines[5],
+        "GROUP            PROCESSES           CPU             MEMORY  HELD BACK  PRESSURE"
+    );
     // A second of CPU time in two.
-    assert_eq!(lines[6], "batch                    3   50% of 150%     3 MiB of 1 GiB      1.5 s        2%");
-    assert_eq!(lines[7], "SOURCE                  LIMIT           PASSED/s THROTTLED/s    PASSED THROTTLED");
-    assert_eq!(lines[8], "10.77.0.0               packets             1000       12346      1003      5.0M");
-    assert_eq!(lines[22], "10.77.0.14              packets             1000           0      1003      5.0M");
-    assert_eq!(lines[23], "q quit  s sort  / filter  p pause  ? help   by throttled/s: 200 sources");
+    assert_eq!(
+        lines[6],
+        "batch                    3   50% of 150%     3 MiB of 1 GiB      1.5 s        2%"
+    );
+    assert_eq!(
+        lines[7],
+        "SOURCE                  LIMIT           PASSED/s THROTTLED/s    PASSED THROTTLED"
+    );
+    assert_eq!(
+        lines[8],
+        "10.77.0.0               packets             1000       12346      1003      5.0M"
+    );
+    assert_eq!(
+        lines[22],
+        "10.77.0.14              packets             1000           0      1003      5.0M"
+    );
+    assert_eq!(
+        lines[23],
+        "q quit  s sort  / filter  p pause  ? help   by throttled/s: 200 sources"
+    );
     assert!(lines.iter().all(|line| line.chars().count() <= 80));
 }
 
 #[test]
 fn a_screen_of_prefixes_has_their_shares_and_its_sample() {
     let mut app = app(200);
-    assert_eq!((press(&mut app, KeyCode::Char('x')), app.query().prefixes), (Effect::Redraw, Some(0.01)));
+    assert_eq!(
+        (press(&mut app, KeyCode::Char('x')), app.query().prefixes),
+        (Effect::Redraw, Some(0.01))
+    );
     assert!(app.is_due(Instant::now(), PERIOD));
     let mut view = view(4, 200);
     let prefix = |prefix: &str, share: f64, throttled: f64| {
@@ -121,10 +168,22 @@ fn a_screen_of_prefixes_has_their_shares_and_its_sample() {
     view.prefixes = Some(serde_json::from_value(found).unwrap());
     app.arrived(Ok(view));
     let screen = lines(&app, 80, 24);
-    assert_eq!(screen[7], "PREFIX                               OWN   SHARE PACKETS/s THROTTLED/s   SOURCES");
-    assert_eq!(screen[8], "198.18.0.0/16                      40.0%   50.0%     12346           0    >=3112");
-    assert_eq!(screen[9], "2001:db8:1234:5678::/64             5.0%   15.0%     12346           7    >=3112");
-    assert_eq!(screen[23], "q quit  x sources  ? help   40000 packets of 10 s, 1 in 64; 55.0% elsewhere");
+    assert_eq!(
+        screen[7],
+        "PREFIX                               OWN   SHARE PACKETS/s THROTTLED/s   SOURCES"
+    );
+    assert_eq!(
+        screen[8],
+        "198.18.0.0/16                      40.0%   50.0%     12346           0    >=3112"
+    );
+    assert_eq!(
+        screen[9],
+        "2001:db8:1234:5678::/64             5.0%   15.0%     12346           7    >=3112"
+    );
+    assert_eq!(
+        screen[23],
+        "q quit  x sources  ? help   40000 packets of 10 s, 1 in 64; 55.0% elsewhere"
+    );
     // Only its rows are scrolled.
     press(&mut app, KeyCode::End);
     assert!(lines(&app, 80, 24)[8].starts_with("2001:db8:1234:5678::/64"));
@@ -164,9 +223,19 @@ fn many_limits_leave_half_the_screen_to_sources_and_show_those_that_refuse() {
     }
     let lines = lines(&app, 80, 24);
     assert!(lines[3].starts_with("limit-39"), "{}", lines[3]);
-    let more = lines.iter().position(|line| line.starts_with("and ")).unwrap();
+    let more = lines
+        .iter()
+        .position(|line| line.starts_with("and "))
+        .unwrap();
     assert!(more < 12, "{lines:#?}");
-    assert!(lines.iter().filter(|line| line.starts_with("10.77.")).count() >= 10, "{lines:#?}");
+    assert!(
+        lines
+            .iter()
+            .filter(|line| line.starts_with("10.77."))
+            .count()
+            >= 10,
+        "{lines:#?}"
+    );
 }
 
 #[test]
@@ -174,7 +243,10 @@ fn without_colour_nothing_is_coloured_and_with_it_refusals_are_red() {
     let coloured = |theme| {
         let terminal = terminal(&app(5), 80, 24, theme, Glyphs::Blocks);
         let cells = terminal.backend().buffer().content().to_vec();
-        cells.iter().filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
+        cells
+            .iter()
+            .filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+            .count()
     };
     assert!(coloured(Theme::Colour) > 0);
     assert_eq!(coloured(Theme::Plain), 0);
@@ -189,7 +261,10 @@ fn an_agent_that_observes_is_shown_with_what_would_be_throttled() {
     let mut app = App::default();
     app.arrived(Ok(view));
     let lines = lines(&app, 80, 24);
-    assert!(lines[7].contains("WOULD THR/s") && lines[8].ends_with("640"), "{lines:#?}");
+    assert!(
+        lines[7].contains("WOULD THR/s") && lines[8].ends_with("640"),
+        "{lines:#?}"
+    );
 }
 
 #[test]
@@ -197,7 +272,10 @@ fn keys_sort_and_what_is_sorted_is_asked_for_at_once() {
     let mut app = app(5);
     let now = Instant::now();
     app.asked(now);
-    assert!(!app.is_due(now + 5 * PERIOD, PERIOD), "one question at a time");
+    assert!(
+        !app.is_due(now + 5 * PERIOD, PERIOD),
+        "one question at a time"
+    );
     app.arrived(Ok(view(4, 5)));
     assert!(!app.is_due(now, PERIOD) && app.is_due(now + PERIOD, PERIOD));
     for (key, sort) in [
@@ -221,7 +299,12 @@ fn a_filter_is_typed_corrected_taken_and_cleared() {
     press(&mut app, KeyCode::Char('/'));
     type_in(&mut app, "10.77.q");
     assert_eq!(press(&mut app, KeyCode::Enter), Effect::Redraw);
-    let Typing::Filter { wrong: Some(wrong), .. } = app.typing() else { panic!("{:?}", app.typing()) };
+    let Typing::Filter {
+        wrong: Some(wrong), ..
+    } = app.typing()
+    else {
+        panic!("{:?}", app.typing())
+    };
     assert!(!wrong.is_empty());
     assert_eq!(app.query().within, None);
     press(&mut app, KeyCode::Backspace);
@@ -247,7 +330,11 @@ fn a_pause_holds_what_is_shown_and_a_key_still_asks() {
     press(&mut app, KeyCode::Char('p'));
     assert_eq!(app.motion(), Motion::Paused);
     app.arrived(Ok(view(9, 1)));
-    assert_eq!(app.view().unwrap().sources.len(), 5, "what was under way does not move it");
+    assert_eq!(
+        app.view().unwrap().sources.len(),
+        5,
+        "what was under way does not move it"
+    );
     assert!(!app.is_due(now + 10 * PERIOD, PERIOD));
     assert!(lines(&app, 80, 24)[0].starts_with("weir  PAUSED"));
     press(&mut app, KeyCode::Char('s'));
@@ -267,8 +354,14 @@ fn an_agent_that_goes_is_told_of_and_asked_again() {
     app.asked(now);
     app.arrived(Err("the agent on /run/x has gone".to_owned()));
     let lines_then = lines(&app, 80, 24);
-    assert_eq!(lines_then[1], "NO ANSWER, trying on: the agent on /run/x has gone");
-    assert!(lines_then[8].starts_with("10.77.0.0"), "the last that was known stays");
+    assert_eq!(
+        lines_then[1],
+        "NO ANSWER, trying on: the agent on /run/x has gone"
+    );
+    assert!(
+        lines_then[8].starts_with("10.77.0.0"),
+        "the last that was known stays"
+    );
     assert!(app.is_due(now + PERIOD, PERIOD));
     // A restarted agent's counters start at 0, and nothing is negative.
     app.arrived(Ok(view(0, 5)));
@@ -317,7 +410,11 @@ fn three_keys_quit() {
     assert_eq!(app(1).typed(control_c), Effect::Quit);
     let mut app = app(1);
     press(&mut app, KeyCode::Char('/'));
-    assert_eq!(press(&mut app, KeyCode::Char('q')), Effect::Redraw, "a letter of the filter");
+    assert_eq!(
+        press(&mut app, KeyCode::Char('q')),
+        Effect::Redraw,
+        "a letter of the filter"
+    );
     assert_eq!(app.typed(control_c), Effect::Quit);
 }
 
@@ -328,19 +425,38 @@ fn varied() -> App {
     let refused = |seconds: u64| (36..=seconds).map(|second| (second - 35) * 20).sum::<u64>();
     for seconds in 1..=60 {
         let mut view = view(seconds, 60);
-        let wave: u64 = (1..=seconds).map(|second| 900 + second * second % 400).sum();
-        (view.limits[0].passed.packets, view.limits[0].throttled.packets) = (wave, refused(seconds));
-        (view.status.totals.passed_packets, view.status.totals.throttled_packets) = (wave, refused(seconds));
+        let wave: u64 = (1..=seconds)
+            .map(|second| 900 + second * second % 400)
+            .sum();
+        (
+            view.limits[0].passed.packets,
+            view.limits[0].throttled.packets,
+        ) = (wave, refused(seconds));
+        (
+            view.status.totals.passed_packets,
+            view.status.totals.throttled_packets,
+        ) = (wave, refused(seconds));
         let (limit, source) = (view.limits[0].clone(), view.sources[0].clone());
         for nth in 0..30 {
             let mut more = limit.clone();
-            more.definition.name = format!("a-limit-with-a-long-name-for-the-service-behind-port-{}", 8_000 + nth);
+            more.definition.name = format!(
+                "a-limit-with-a-long-name-for-the-service-behind-port-{}",
+                8_000 + nth
+            );
             more.throttled.packets = if nth < 12 { nth * seconds * 10 } else { 0 };
             view.limits.push(more);
         }
-        for (nth, of) in view.sources.iter_mut().enumerate().filter(|(nth, _)| nth % 3 == 1) {
+        for (nth, of) in view
+            .sources
+            .iter_mut()
+            .enumerate()
+            .filter(|(nth, _)| nth % 3 == 1)
+        {
             of.row.source = format!("2001:db8:{nth:x}:4567:89ab:cdef:123:{nth:x}/128 port 4{nth}");
-            of.row.limit = format!("a-limit-with-a-long-name-for-the-service-behind-port-{}", 8_000 + nth);
+            of.row.limit = format!(
+                "a-limit-with-a-long-name-for-the-service-behind-port-{}",
+                8_000 + nth
+            );
             (of.row.throttled_packets, of.row.would_throttle_packets) = (0, 640 + nth as u64);
             of.row.passed_precision = crate::stats::Precision::Sampled;
         }
@@ -356,15 +472,40 @@ fn sparklines_show_the_last_minute_where_the_terminal_can() {
     let app = app(5);
     let narrow = drawn(&app, 80, 24, Glyphs::Blocks);
     // 2,000 in the two seconds of one document, in cells of 4 s.
-    assert_eq!(narrow[2], "last 60 s  passed               █ ≤1000/s   throttled               ▁ ≤0/s");
-    assert!(narrow[3].starts_with("LIMIT") && narrow[4].ends_with("50%"), "{narrow:#?}");
+    assert_eq!(
+        narrow[2],
+        "last 60 s  passed               █ ≤1000/s   throttled               ▁ ≤0/s"
+    );
+    assert!(
+        narrow[3].starts_with("LIMIT") && narrow[4].ends_with("50%"),
+        "{narrow:#?}"
+    );
     let wide = drawn(&app, 160, 24, Glyphs::Blocks);
-    assert!(wide[3].ends_with("PASSED, 60 s                THROTTLED, 60 s"), "{}", wide[3]);
+    assert!(
+        wide[3].ends_with("PASSED, 60 s                THROTTLED, 60 s"),
+        "{}",
+        wide[3]
+    );
     // Half as many are throttled as pass: of the same scale, half as high.
-    assert!(wide[4].ends_with("█                              ▅"), "{}", wide[4]);
-    assert!(wide[5].ends_with("█                              ▁"), "{}", wide[5]);
-    let blocks = |lines: &[String]| lines.iter().any(|line| line.contains(|letter| ('▁'..='█').contains(&letter)));
-    assert!(!blocks(&drawn(&app, 80, 15, Glyphs::Blocks)), "a low screen has rows instead");
+    assert!(
+        wide[4].ends_with("█                              ▅"),
+        "{}",
+        wide[4]
+    );
+    assert!(
+        wide[5].ends_with("█                              ▁"),
+        "{}",
+        wide[5]
+    );
+    let blocks = |lines: &[String]| {
+        lines
+            .iter()
+            .any(|line| line.contains(|letter| ('▁'..='█').contains(&letter)))
+    };
+    assert!(
+        !blocks(&drawn(&app, 80, 15, Glyphs::Blocks)),
+        "a low screen has rows instead"
+    );
     for width in [80, 160] {
         assert!(!blocks(&lines(&app, width, 24)));
         assert!(lines(&app, width, 24)[2].starts_with("LIMIT"));
@@ -377,13 +518,27 @@ fn only_terminals_of_utf8_with_all_block_elements_get_sparklines() {
         (&[("LANG", "en_GB.UTF-8")][..], Glyphs::Blocks),
         (&[("LC_CTYPE", "C.utf8"), ("LANG", "C")], Glyphs::Blocks),
         (&[("LC_ALL", "C"), ("LANG", "en_GB.UTF-8")], Glyphs::Letters),
-        (&[("LC_ALL", ""), ("LANG", "en_GB.UTF-8"), ("TERM", "xterm-256color")], Glyphs::Blocks),
-        (&[("LANG", "en_GB.UTF-8"), ("TERM", "linux")], Glyphs::Letters),
+        (
+            &[
+                ("LC_ALL", ""),
+                ("LANG", "en_GB.UTF-8"),
+                ("TERM", "xterm-256color"),
+            ],
+            Glyphs::Blocks,
+        ),
+        (
+            &[("LANG", "en_GB.UTF-8"), ("TERM", "linux")],
+            Glyphs::Letters,
+        ),
         (&[("LANG", "de_DE.ISO-8859-1")], Glyphs::Letters),
         (&[], Glyphs::Letters),
     ] {
-        let value =
-            |name: &str| variables.iter().find(|(found, _)| *found == name).map(|(_, value)| (*value).to_owned());
+        let value = |name: &str| {
+            variables
+                .iter()
+                .find(|(found, _)| *found == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
         assert_eq!(Glyphs::of(value), glyphs, "{variables:?}");
     }
 }
@@ -395,27 +550,43 @@ fn pictures_in_the_documentation_are_what_is_drawn() {
     (empty.limits, empty.groups, empty.matching) = (Vec::new(), Vec::new(), 0);
     let mut none = App::default();
     none.arrived(Ok(empty));
-    for (app, name, width, height) in
-        [(varied(), "top-80x24", 80, 24), (varied(), "top-200x50", 200, 50), (none, "top-empty-80x24", 80, 24)]
-    {
+    for (app, name, width, height) in [
+        (varied(), "top-80x24", 80, 24),
+        (varied(), "top-200x50", 200, 50),
+        (none, "top-empty-80x24", 80, 24),
+    ] {
         let shown = drawn(&app, width, height, Glyphs::Blocks);
-        assert!(shown.iter().all(|line| config::human::columns(line) <= usize::from(width)));
+        assert!(
+            shown
+                .iter()
+                .all(|line| config::human::columns(line) <= usize::from(width))
+        );
         let drawn = format!("{}\n", shown.join("\n"));
-        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/pictures/{name}.txt"));
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("../docs/pictures/{name}.txt"));
         if std::env::var_os("WEIR_PICTURES").is_some_and(|value| value == "write") {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(&file, &drawn).unwrap();
         }
-        assert_eq!(std::fs::read_to_string(&file).unwrap_or_default(), drawn, "WEIR_PICTURES=write writes {name}");
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap_or_default(),
+            drawn,
+            "WEIR_PICTURES=write writes {name}"
+        );
     }
 }
 
 #[test]
 fn attacks_are_in_the_first_line() {
     let mut view = view(3, 1);
-    let attack = |limit: &str| api::attack::Attack { limit: limit.to_owned(), ..api::attack::Attack::default() };
+    let attack = |limit: &str| api::attack::Attack {
+        limit: limit.to_owned(),
+        ..api::attack::Attack::default()
+    };
     view.status.attacks = vec![attack("packets"), attack("traffic")];
     let mut app = App::default();
     app.arrived(Ok(view));
-    assert!(lines(&app, 80, 24)[0].starts_with("weir  ATTACK on packets and 1 more  enforce  weir0"));
+    assert!(
+        lines(&app, 80, 24)[0].starts_with("weir  ATTACK on packets and 1 more  enforce  weir0")
+    );
 }

@@ -63,20 +63,30 @@ pub fn run(client: Client, (theme, glyphs): (Theme, Glyphs), mut app: App) -> an
     let (answered, answers) = channel();
     let asking = client.clone();
     let ask = move || answer(&asking, &asked, &answered);
-    thread::Builder::new().name("weir-ask".to_owned()).spawn(ask).context("starting a thread")?;
+    thread::Builder::new()
+        .name("weir-ask".to_owned())
+        .spawn(ask)
+        .context("starting a thread")?;
     let mut screen = Screen::take().context("initialising the terminal")?;
     let mut effect = Effect::Redraw;
     while end.get().is_none() {
         match effect {
             Effect::Quit => break,
             Effect::Redraw => {
-                screen.0.draw(|frame| draw(frame, &app, theme, glyphs)).context("drawing")?;
+                screen
+                    .0
+                    .draw(|frame| draw(frame, &app, theme, glyphs))
+                    .context("drawing")?;
             }
             Effect::Nothing => {}
         }
         effect = step(&mut app, &questions, &answers, &end)?;
     }
-    if end.get() == Some(&End::Agent) { Err(client.gone().into()) } else { Ok(()) }
+    if end.get() == Some(&End::Agent) {
+        Err(client.gone().into())
+    } else {
+        Ok(())
+    }
 }
 
 /// The reason why the view must end, once set. Ends the process itself if the view is blocked.
@@ -84,7 +94,10 @@ fn watch_for_the_end(client: &Client) -> anyhow::Result<Arc<OnceLock<End>>> {
     let signals = follower::signals().context("waiting for signals")?;
     let end = Arc::new(OnceLock::new());
     let noted = Arc::clone(&end);
-    let watched = Watched { signals: Some(signals), agent: client.process() };
+    let watched = Watched {
+        signals: Some(signals),
+        agent: client.process(),
+    };
     let force = move |reason| {
         let _ = noted.set(reason);
         thread::sleep(GRACE);

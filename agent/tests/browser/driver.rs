@@ -40,7 +40,13 @@ impl Browser {
             port.trim_end_matches('.').parse().ok()
         });
         let port = port.expect("chromedriver prints its port");
-        let mut browser = Self { driver, port, session: String::new(), process: None, _folder: folder };
+        let mut browser = Self {
+            driver,
+            port,
+            session: String::new(),
+            process: None,
+            _folder: folder,
+        };
         let profile = format!("--user-data-dir={}", browser._folder.path().display());
         let arguments = [
             "--headless=new",
@@ -60,15 +66,28 @@ impl Browser {
             "goog:chromeOptions": {"args": arguments},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         });
-        let made = browser.call("POST", "/session", &json!({"capabilities": {"alwaysMatch": always}}));
-        browser.session = made["sessionId"].as_str().unwrap_or_else(|| panic!("no session: {made}")).to_owned();
-        browser.process = made["capabilities"]["goog:processID"].as_i64().map(|process| process as i32);
+        let made = browser.call(
+            "POST",
+            "/session",
+            &json!({"capabilities": {"alwaysMatch": always}}),
+        );
+        browser.session = made["sessionId"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no session: {made}"))
+            .to_owned();
+        browser.process = made["capabilities"]["goog:processID"]
+            .as_i64()
+            .map(|process| process as i32);
         browser
     }
 
     /// A command of the protocol; panics if it fails.
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
-        let body = if method == "POST" { body.to_string() } else { String::new() };
+        let body = if method == "POST" {
+            body.to_string()
+        } else {
+            String::new()
+        };
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         write!(
@@ -95,12 +114,19 @@ impl Browser {
         let mut reply = vec![0; length];
         reader.read_exact(&mut reply).unwrap();
         let mut reply: Value = serde_json::from_slice(&reply).unwrap();
-        assert!(reply["value"]["error"].is_null(), "{method} {path} {body}: {reply}");
+        assert!(
+            reply["value"]["error"].is_null(),
+            "{method} {path} {body}: {reply}"
+        );
         reply["value"].take()
     }
 
     fn post(&self, command: &str, body: &Value) -> Value {
-        self.call("POST", &format!("/session/{}/{command}", self.session), body)
+        self.call(
+            "POST",
+            &format!("/session/{}/{command}", self.session),
+            body,
+        )
     }
 
     /// Loads a file.
@@ -120,20 +146,29 @@ impl Browser {
 
     /// Clicks on the nth element of a selector, as a user does.
     pub fn click(&self, selector: &str, nth: usize) {
-        let found = self.post("elements", &json!({"using": "css selector", "value": selector}));
-        let element = found[nth].as_object().and_then(|element| element.values().next()?.as_str().map(str::to_owned));
+        let found = self.post(
+            "elements",
+            &json!({"using": "css selector", "value": selector}),
+        );
+        let element = found[nth]
+            .as_object()
+            .and_then(|element| element.values().next()?.as_str().map(str::to_owned));
         let element = element.unwrap_or_else(|| panic!("no element {nth} of {selector}: {found}"));
         self.post(&format!("element/{element}/click"), &json!({}));
     }
 
     /// A command of Chromium's developer tools.
     pub fn tools(&self, command: &str, parameters: &Value) -> Value {
-        self.post("goog/cdp/execute", &json!({"cmd": command, "params": parameters}))
+        self.post(
+            "goog/cdp/execute",
+            &json!({"cmd": command, "params": parameters}),
+        )
     }
 
     /// Shows pages on a screen of this width, light or dark.
     pub fn look(&self, width: u32, scheme: &str) {
-        let screen = json!({"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600});
+        let screen =
+            json!({"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600});
         self.tools("Emulation.setDeviceMetricsOverride", &screen);
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.tools("Emulation.setEmulatedMedia", &features);
@@ -141,15 +176,26 @@ impl Browser {
 
     /// A picture of the whole page.
     pub fn picture(&self) -> Vec<u8> {
-        let shot = self.tools("Page.captureScreenshot", &json!({"format": "png", "captureBeyondViewport": true}));
-        base64::engine::general_purpose::STANDARD.decode(shot["data"].as_str().unwrap()).unwrap()
+        let shot = self.tools(
+            "Page.captureScreenshot",
+            &json!({"format": "png", "captureBeyondViewport": true}),
+        );
+        base64::engine::general_purpose::STANDARD
+            .decode(shot["data"].as_str().unwrap())
+            .unwrap()
     }
 
     /// Errors of the console since the last call, with refusals of the content security policy.
     pub fn errors(&self) -> Vec<String> {
         let entries = self.post("se/log", &json!({"type": "browser"}));
-        let errors = entries.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE");
-        errors.map(|entry| entry["message"].as_str().unwrap().to_owned()).collect()
+        let errors = entries
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|entry| entry["level"] == "SEVERE");
+        errors
+            .map(|entry| entry["message"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// Addresses of requests since the last call.
@@ -158,10 +204,19 @@ impl Browser {
         let address = |entry: &Value| {
             let event: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
             let message = &event["message"];
-            (message["method"] == "Network.requestWillBeSent")
-                .then(|| message["params"]["request"]["url"].as_str().unwrap().to_owned())
+            (message["method"] == "Network.requestWillBeSent").then(|| {
+                message["params"]["request"]["url"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            })
         };
-        entries.as_array().unwrap().iter().filter_map(address).collect()
+        entries
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(address)
+            .collect()
     }
 }
 

@@ -41,7 +41,10 @@ fn with_traffic(network: &Network, test: impl FnOnce() + Send) {
             network.in_client(|| {
                 let frame = |last| {
                     let source = Ipv4Addr::new(10, 77, 1, last).octets();
-                    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(source, SERVER).udp(5000, 9000, &[0; 22]).build()
+                    Frame::between(CLIENT_MAC, SERVER_MAC)
+                        .ipv4(source, SERVER)
+                        .udp(5000, 9000, &[0; 22])
+                        .build()
                 };
                 let (sender, frames) = (Sender::new(), (1..=10).map(frame).collect::<Vec<_>>());
                 while !is_over.load(Ordering::Relaxed) {
@@ -60,7 +63,10 @@ fn wait(browser: &Browser, expression: &str) {
     let deadline = Instant::now() + PATIENCE;
     while browser.run(&format!("return Boolean({expression})")) != true {
         let text = browser.run("return document.body.innerText");
-        assert!(Instant::now() < deadline, "{expression} is not true of {text}");
+        assert!(
+            Instant::now() < deadline,
+            "{expression} is not true of {text}"
+        );
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -73,10 +79,13 @@ fn opened() -> Browser {
     browser
 }
 
-const DRAWN: &str = "document.querySelector('#plots path') && document.querySelector('#sources tbody tr')";
+const DRAWN: &str =
+    "document.querySelector('#plots path') && document.querySelector('#sources tbody tr')";
 
 fn text(browser: &Browser, selector: &str) -> String {
-    let text = browser.run(&format!("return document.querySelector('{selector}').textContent"));
+    let text = browser.run(&format!(
+        "return document.querySelector('{selector}').textContent"
+    ));
     text.as_str().unwrap().to_owned()
 }
 
@@ -91,22 +100,38 @@ fn the_live_page_is_shown_light_and_dark_on_a_phone_and_a_desk() {
     let network = Network::new();
     let limits = [
         limit("enforced", "rate = \"20/s\"\nburst = 20"),
-        limit(HOSTILE, "protocol = \"udp\"\nrate = \"30/s\"\nburst = 30\naction = \"observe\""),
-        limit(&"a-long-name-without-a-break".repeat(8), "protocol = \"tcp\"\nrate = \"10/s\""),
+        limit(
+            HOSTILE,
+            "protocol = \"udp\"\nrate = \"30/s\"\nburst = 30\naction = \"observe\"",
+        ),
+        limit(
+            &"a-long-name-without-a-break".repeat(8),
+            "protocol = \"tcp\"\nrate = \"10/s\"",
+        ),
     ];
     // An interface that is missing is in the notes.
     let _agent = network.start_on(&["weir0", "<b>x<img>"], AGENT, &limits.concat());
-    for (prefix, reason) in [("192.0.2.0/24", "<img src=x onerror=alert(1)>"), ("198.51.100.7", "by hand")] {
+    for (prefix, reason) in [
+        ("192.0.2.0/24", "<img src=x onerror=alert(1)>"),
+        ("198.51.100.7", "by hand"),
+    ] {
         network.told(&["ban", prefix, "--for", "1h", "--reason", reason]);
     }
     with_traffic(&network, || {
         let browser = opened();
         let shown = Shown {
             address: PAGE,
-            requests: &[PAGE, "http://127.0.0.1:9464/live.json", "http://127.0.0.1:9464/favicon.ico"],
+            requests: &[
+                PAGE,
+                "http://127.0.0.1:9464/live.json",
+                "http://127.0.0.1:9464/favicon.ico",
+            ],
             scripts: 2,
             until: &|browser| {
-                wait(browser, &format!("{DRAWN} && document.querySelectorAll('#bans tbody tr').length == 2"));
+                wait(
+                    browser,
+                    &format!("{DRAWN} && document.querySelectorAll('#bans tbody tr').length == 2"),
+                );
             },
         };
         assert_shown(&browser, &shown, "live", 3, 5);
@@ -119,19 +144,45 @@ fn the_live_page_is_shown_light_and_dark_on_a_phone_and_a_desk() {
             "10.77.1.",
             "by hand",
         ] {
-            assert!(said.replace('\\', "").contains(part), "no {part:?} in {said}");
+            assert!(
+                said.replace('\\', "").contains(part),
+                "no {part:?} in {said}"
+            );
         }
-        assert_eq!(browser.run("return document.querySelectorAll('main img, main b, main script').length"), 0);
+        assert_eq!(
+            browser.run("return document.querySelectorAll('main img, main b, main script').length"),
+            0
+        );
         // Sorted by a click, and still so after an update.
         browser.click("#sources th button", 0);
         let stamp = text(&browser, "#state");
-        wait(&browser, &format!("document.querySelector('#state').textContent !== {}", Value::from(stamp)));
+        wait(
+            &browser,
+            &format!(
+                "document.querySelector('#state').textContent !== {}",
+                Value::from(stamp)
+            ),
+        );
         let sources = browser.run(
             "return Array.from(document.querySelectorAll('#sources tbody tr'), (row) => row.cells[0].textContent)",
         );
-        let sources: Vec<&str> = sources.as_array().unwrap().iter().filter_map(Value::as_str).collect();
-        let last = |source: &&str| source.rsplit('.').next().and_then(|last| last.parse::<u8>().ok()).unwrap_or(0);
-        assert!(sources.len() >= 10 && sources.iter().map(last).is_sorted(), "{sources:?}");
+        let sources: Vec<&str> = sources
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let last = |source: &&str| {
+            source
+                .rsplit('.')
+                .next()
+                .and_then(|last| last.parse::<u8>().ok())
+                .unwrap_or(0)
+        };
+        assert!(
+            sources.len() >= 10 && sources.iter().map(last).is_sorted(),
+            "{sources:?}"
+        );
         assert_eq!(errors(&browser), Vec::<String>::new());
         refuses_what_is_not_its_own(&browser);
     });
@@ -150,7 +201,10 @@ fn refuses_what_is_not_its_own(browser: &Browser) {
     assert_eq!(done, "refused");
     assert_ne!(browser.run("return document.title"), "broken");
     let errors = errors(browser);
-    let refused = errors.iter().filter(|error| error.contains("Content Security Policy")).count();
+    let refused = errors
+        .iter()
+        .filter(|error| error.contains("Content Security Policy"))
+        .count();
     assert!(refused >= 3, "{errors:?}");
 }
 
@@ -160,22 +214,38 @@ fn the_live_page_updates_and_goes_on_after_the_agent_was_started_again() {
     let agent = network.start(AGENT, &config);
     let mut agent: Option<Agent<'_>> = Some(agent);
     let restart = |agent: &mut Option<Agent<'_>>, network: &Network| {
-        agent.take().map(|agent| agent.stop(Signal::SIGTERM)).is_some() && network.has_pins()
+        agent
+            .take()
+            .map(|agent| agent.stop(Signal::SIGTERM))
+            .is_some()
+            && network.has_pins()
     };
     with_traffic(&network, || {
         let browser = opened();
-        let passed =
-            |browser: &Browser| text(browser, "#limits tbody td:nth-child(6)").replace(',', "").parse::<u64>().unwrap();
+        let passed = |browser: &Browser| {
+            text(browser, "#limits tbody td:nth-child(6)")
+                .replace(',', "")
+                .parse::<u64>()
+                .unwrap()
+        };
         let before = passed(&browser);
         wait(
             &browser,
-            &format!("Number(document.querySelector('#limits tbody td:nth-child(6)').dataset.value) > {before}"),
+            &format!(
+                "Number(document.querySelector('#limits tbody td:nth-child(6)').dataset.value) > {before}"
+            ),
         );
-        wait(&browser, "document.querySelector('#passed').textContent.match(/^[1-9]/)");
+        wait(
+            &browser,
+            "document.querySelector('#passed').textContent.match(/^[1-9]/)",
+        );
         assert!(restart(&mut agent, &network));
         wait(&browser, "document.querySelector('#state.lost')");
         let said = text(&browser, "#state");
-        assert!(said.contains("No reply from the agent since") && said.contains("Trying again"), "{said}");
+        assert!(
+            said.contains("No reply from the agent since") && said.contains("Trying again"),
+            "{said}"
+        );
         keep(&browser, "live-lost.png");
         agent = Some(network.start(AGENT, &config));
         wait(
@@ -184,13 +254,22 @@ fn the_live_page_updates_and_goes_on_after_the_agent_was_started_again() {
         );
         // Counters go down.
         network.told(&["limits", "--reset-counters"]);
-        wait(&browser, "Number(document.querySelector('#limits tbody td:nth-child(6)').dataset.value) > 0");
+        wait(
+            &browser,
+            "Number(document.querySelector('#limits tbody td:nth-child(6)').dataset.value) > 0",
+        );
         let said = text(&browser, "main");
-        assert!(!said.contains("NaN") && !said.contains("undefined") && !said.contains("null"), "{said}");
+        assert!(
+            !said.contains("NaN") && !said.contains("undefined") && !said.contains("null"),
+            "{said}"
+        );
         let paths = browser.run(
             "return Array.from(document.querySelectorAll('#plots path'), (path) => path.getAttribute('d')).join(' ')",
         );
-        assert!(!paths.as_str().unwrap().contains(['-', 'N']), "no negative rate: {paths}");
+        assert!(
+            !paths.as_str().unwrap().contains(['-', 'N']),
+            "no negative rate: {paths}"
+        );
         assert_eq!(errors(&browser), Vec::<String>::new());
     });
     drop(agent);
@@ -206,13 +285,23 @@ fn the_live_page_shows_a_trial_and_an_attack() {
     with_traffic(&network, || {
         let browser = opened();
         browser.look(1_280, "light");
-        wait(&browser, "document.querySelector('#alerts').textContent.includes('Attack on limit packets')");
-        wait(&browser, "document.title.includes('attack') && document.querySelector('figure.attacked')");
+        wait(
+            &browser,
+            "document.querySelector('#alerts').textContent.includes('Attack on limit packets')",
+        );
+        wait(
+            &browser,
+            "document.title.includes('attack') && document.querySelector('figure.attacked')",
+        );
         network.told(&["try", tried.to_str().unwrap(), "--for", "10min"]);
-        wait(&browser, "document.querySelector('#alerts').textContent.includes('Trial of')");
+        wait(
+            &browser,
+            "document.querySelector('#alerts').textContent.includes('Trial of')",
+        );
         let said = text(&browser, "#alerts");
         // Minutes are rounded up: 10 in the trial's first second.
-        let remaining = ["9 min", "10 min"].map(|minutes| format!("the previous config returns in {minutes}"));
+        let remaining =
+            ["9 min", "10 min"].map(|minutes| format!("the previous config returns in {minutes}"));
         assert!(
             said.contains("tried.toml")
                 && said.contains("agent confirm")
@@ -221,7 +310,10 @@ fn the_live_page_shows_a_trial_and_an_attack() {
         );
         keep(&browser, "live-attack-and-trial.png");
         network.told(&["confirm"]);
-        wait(&browser, "!document.querySelector('#alerts').textContent.includes('Trial of')");
+        wait(
+            &browser,
+            "!document.querySelector('#alerts').textContent.includes('Trial of')",
+        );
         assert_eq!(errors(&browser), Vec::<String>::new());
     });
 }
@@ -245,7 +337,13 @@ fn the_live_page_asks_nothing_while_it_is_hidden() {
         assert_eq!(browser.requests(), Vec::<String>::new());
         let stamp = text(&browser, "#state");
         set("visible");
-        wait(&browser, &format!("document.querySelector('#state').textContent !== {}", Value::from(stamp)));
+        wait(
+            &browser,
+            &format!(
+                "document.querySelector('#state').textContent !== {}",
+                Value::from(stamp)
+            ),
+        );
         assert_eq!(errors(&browser), Vec::<String>::new());
     });
 }
@@ -259,8 +357,16 @@ fn the_live_page_without_limits_and_sources_says_so() {
         browser.visit(PAGE);
         wait(&browser, "!document.querySelector('#content').hidden");
         let said = browser.run("return document.querySelector('main').innerText");
-        for part in ["The config in effect has no limits.", "No sources yet", "No bans.", "No process groups."] {
-            assert!(said.as_str().unwrap().contains(part), "no {part:?} in {said}");
+        for part in [
+            "The config in effect has no limits.",
+            "No sources yet",
+            "No bans.",
+            "No process groups.",
+        ] {
+            assert!(
+                said.as_str().unwrap().contains(part),
+                "no {part:?} in {said}"
+            );
         }
         assert_eq!(errors(&browser), Vec::<String>::new());
         keep(&browser, "live-empty.png");

@@ -20,8 +20,7 @@ use self::driver::{Browser, PROGRAM};
 const WIDTHS: [u32; 2] = [360, 1_280];
 const SCHEMES: [&str; 2] = ["light", "dark"];
 /// A name that is markup wherever it is not escaped.
-const HOSTILE: &str =
-    "</title></style></script><script>document.title='broken'</script>\\\" onload='x' ]]> --> <img src=x>";
+const HOSTILE: &str = "</title></style></script><script>document.title='broken'</script>\\\" onload='x' ]]> --> <img src=x>";
 
 fn main() {
     let tests: &[Test] = tests![
@@ -35,12 +34,16 @@ fn main() {
         .is_none()
         .then_some("it needs chromedriver: run `cargo xtask integration`, which provides it");
     let of_network = obstacle.or_else(testbed::network::obstacle);
-    let trials = tests
-        .iter()
-        .map(|test| trial_unless(test, obstacle))
-        .chain(live::TESTS.iter().map(|test| trial_unless(test, of_network.as_ref())));
+    let trials = tests.iter().map(|test| trial_unless(test, obstacle)).chain(
+        live::TESTS
+            .iter()
+            .map(|test| trial_unless(test, of_network.as_ref())),
+    );
     // One browser at a time.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let arguments = Arguments {
+        test_threads: Some(1),
+        ..Arguments::from_args()
+    };
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
@@ -71,9 +74,19 @@ fn made(folder: TempDir, arguments: &[&str]) -> Page {
         .args(["--html", "page.html", "--local", "192.0.2.1"])
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!output.stdout.is_empty(), "the text is printed as without a page");
-    Page { path: folder.path().join("page.html"), _folder: folder }
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        !output.stdout.is_empty(),
+        "the text is printed as without a page"
+    );
+    Page {
+        path: folder.path().join("page.html"),
+        _folder: folder,
+    }
 }
 
 /// Two configs, with hostile names of limits, classes and files.
@@ -94,7 +107,17 @@ fn replay_page() -> Page {
     capture(folder.path(), hostile);
     std::fs::write(folder.path().join("limits.toml"), config("60/min")).unwrap();
     std::fs::write(folder.path().join("<b>.toml"), config("20/min")).unwrap();
-    made(folder, &["replay", "--config", "limits.toml", "--compare", "<b>.toml", hostile])
+    made(
+        folder,
+        &[
+            "replay",
+            "--config",
+            "limits.toml",
+            "--compare",
+            "<b>.toml",
+            hostile,
+        ],
+    )
 }
 
 fn suggest_page() -> Page {
@@ -160,7 +183,12 @@ struct Shown<'s> {
 /// Checks a file in each look.
 fn assert_file_shown(browser: &Browser, page: &Page, name: &str, plots: u64, tables: u64) {
     let address = format!("file://{}", page.path.display());
-    let shown = Shown { address: &address, requests: &[&address], scripts: 1, until: &|_| {} };
+    let shown = Shown {
+        address: &address,
+        requests: &[&address],
+        scripts: 1,
+        until: &|_| {},
+    };
     assert_shown(browser, &shown, name, plots, tables);
 }
 
@@ -179,14 +207,22 @@ fn assert_shown(browser: &Browser, page: &Shown<'_>, name: &str, plots: u64, tab
             keep(browser, &format!("{name}-{width}-{scheme}.png"));
             assert_eq!(look["width"], width, "{place}");
             assert!(look["overflow"].as_i64().unwrap() <= 0, "{place}");
-            assert_eq!(look["problems"].as_array().map(Vec::len), Some(0), "{place}");
+            assert_eq!(
+                look["problems"].as_array().map(Vec::len),
+                Some(0),
+                "{place}"
+            );
             assert_eq!(
                 (&look["foreign"], &look["handlers"], &look["scripts"]),
                 (&0.into(), &0.into(), &page.scripts.into()),
                 "{place}"
             );
             assert_ne!(look["title"], "broken", "{place}");
-            assert!(look["plots"].as_u64().unwrap() >= plots && look["tables"].as_u64().unwrap() >= tables, "{place}");
+            assert!(
+                look["plots"].as_u64().unwrap() >= plots
+                    && look["tables"].as_u64().unwrap() >= tables,
+                "{place}"
+            );
             for (one, other, least) in [
                 ("text", "back", 7.0),
                 ("note", "back", 4.5),
@@ -195,20 +231,33 @@ fn assert_shown(browser: &Browser, page: &Shown<'_>, name: &str, plots: u64, tab
                 ("refused", "back", 3.0),
             ] {
                 let found = contrast(&look[one], &look[other]);
-                assert!(found >= least, "contrast of {one} on {other}: {found:.2} in {place}");
+                assert!(
+                    found >= least,
+                    "contrast of {one} on {other}: {found:.2} in {place}"
+                );
             }
             colours.push(["text", "back", "passed", "refused"].map(|what| look[what].clone()));
             assert_eq!(browser.errors(), Vec::<String>::new(), "{place}");
             let requests = browser.requests();
             let is_own = |request: &String| page.requests.contains(&request.as_str());
-            assert!(!requests.is_empty() && requests.iter().all(is_own), "{requests:?}: {place}");
+            assert!(
+                !requests.is_empty() && requests.iter().all(is_own),
+                "{requests:?}: {place}"
+            );
         }
     }
-    assert_eq!((&colours[0], &colours[1]), (&colours[2], &colours[3]), "a width changes no colour");
+    assert_eq!(
+        (&colours[0], &colours[1]),
+        (&colours[2], &colours[3]),
+        "a width changes no colour"
+    );
     for (light, dark) in colours[0].iter().zip(&colours[1]) {
         assert_ne!(light, dark, "{name}");
     }
-    assert!(luminance(&colours[0][1]) > 0.5 && luminance(&colours[1][1]) < 0.1, "{colours:?}");
+    assert!(
+        luminance(&colours[0][1]) > 0.5 && luminance(&colours[1][1]) < 0.1,
+        "{colours:?}"
+    );
 }
 
 fn keep(browser: &Browser, name: &str) {
@@ -222,11 +271,24 @@ fn keep(browser: &Browser, name: &str) {
 
 /// The relative luminance of `rgb(1, 2, 3)` (WCAG 2.2).
 fn luminance(colour: &Value) -> f64 {
-    let text = colour.as_str().unwrap_or_else(|| panic!("no colour: {colour}"));
+    let text = colour
+        .as_str()
+        .unwrap_or_else(|| panic!("no colour: {colour}"));
     let inner = text.trim_start_matches("rgb(").trim_end_matches(')');
-    let parts = inner.split(',').map(|part| part.trim().parse::<f64>().unwrap() / 255.0);
-    let linear = parts.map(|part| if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) });
-    linear.zip([0.2126, 0.7152, 0.0722]).map(|(part, weight)| part * weight).sum()
+    let parts = inner
+        .split(',')
+        .map(|part| part.trim().parse::<f64>().unwrap() / 255.0);
+    let linear = parts.map(|part| {
+        if part <= 0.04045 {
+            part / 12.92
+        } else {
+            ((part + 0.055) / 1.055).powf(2.4)
+        }
+    });
+    linear
+        .zip([0.2126, 0.7152, 0.0722])
+        .map(|(part, weight)| part * weight)
+        .sum()
 }
 
 fn contrast(one: &Value, other: &Value) -> f64 {
@@ -239,7 +301,11 @@ fn the_page_of_a_replay_is_shown_light_and_dark_on_a_phone_and_a_desk() {
     assert_file_shown(&browser, &page, "replay", 6, 6);
     let said = browser.run("return document.body.textContent");
     let said = said.as_str().unwrap();
-    for part in [HOSTILE.replace('\\', "").as_str(), "<img src=x onerror=alert(1)> ]]>.pcap", "only <b>.toml refuses"] {
+    for part in [
+        HOSTILE.replace('\\', "").as_str(),
+        "<img src=x onerror=alert(1)> ]]>.pcap",
+        "only <b>.toml refuses",
+    ] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
     assert!(!said.contains("classified"), "no secrets");
@@ -249,8 +315,16 @@ fn the_page_of_suggest_is_shown_light_and_dark_on_a_phone_and_a_desk() {
     let (browser, page) = (Browser::start(), suggest_page());
     assert_file_shown(&browser, &page, "suggest", 8, 3);
     let said = browser.run("return document.body.textContent");
-    for part in ["tcp-443-connections", "mode = \"observe\"", "above it", "limits.toml, in observe mode"] {
-        assert!(said.as_str().unwrap().contains(part), "no {part:?} in {said}");
+    for part in [
+        "tcp-443-connections",
+        "mode = \"observe\"",
+        "above it",
+        "limits.toml, in observe mode",
+    ] {
+        assert!(
+            said.as_str().unwrap().contains(part),
+            "no {part:?} in {said}"
+        );
     }
 }
 
@@ -265,7 +339,10 @@ fn a_click_sorts_a_table_and_another_one_reverses_it() {
         let mut first = 0;
         let mut sorted = 0;
         for (nth, table) in tables.as_array().unwrap().iter().enumerate() {
-            let (columns, rows) = (table[0].as_u64().unwrap() as usize, table[1].as_u64().unwrap() as usize);
+            let (columns, rows) = (
+                table[0].as_u64().unwrap() as usize,
+                table[1].as_u64().unwrap() as usize,
+            );
             for column in [0, 1, columns - 1] {
                 let values = |order: &str| {
                     browser.click("th button", first + column);
@@ -277,9 +354,17 @@ fn a_click_sorts_a_table_and_another_one_reverses_it() {
                              table.querySelectorAll('[aria-sort]').length,
                              values.map((cell) => cell.dataset.value || cell.textContent)]"
                     ));
-                    assert_eq!((&values[0], &values[2]), (&order.into(), &1.into()), "{values}");
-                    let texts: Vec<String> =
-                        values[3].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect();
+                    assert_eq!(
+                        (&values[0], &values[2]),
+                        (&order.into(), &1.into()),
+                        "{values}"
+                    );
+                    let texts: Vec<String> = values[3]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(|text| text.as_str().unwrap().to_owned())
+                        .collect();
                     assert_eq!(texts.len(), rows, "no row is lost");
                     texts
                 };
@@ -287,8 +372,9 @@ fn a_click_sorts_a_table_and_another_one_reverses_it() {
                     "return document.querySelectorAll('table')[{nth}].tHead.rows[0].cells[{column}].classList.contains('number')"
                 ));
                 if is_number == true {
-                    let numbers =
-                        |texts: Vec<String>| -> Vec<f64> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+                    let numbers = |texts: Vec<String>| -> Vec<f64> {
+                        texts.iter().map(|text| text.parse().unwrap()).collect()
+                    };
                     let (down, up) = (numbers(values("descending")), numbers(values("ascending")));
                     assert!(down.is_sorted_by(|one, other| one >= other), "{down:?}");
                     assert!(up.is_sorted(), "{up:?}");
@@ -330,19 +416,33 @@ fn the_policy_of_a_page_refuses_every_request() {
     assert_eq!(done, "refused");
     assert_ne!(browser.run("return document.title"), "broken");
     let errors = browser.errors();
-    assert!(errors.len() >= 3 && errors.iter().any(|error| error.contains("Content Security Policy")), "{errors:?}");
+    assert!(
+        errors.len() >= 3
+            && errors
+                .iter()
+                .any(|error| error.contains("Content Security Policy")),
+        "{errors:?}"
+    );
     assert!(listener.accept().is_err(), "nothing was sent");
 }
 
 fn without_scripts_a_page_has_its_plots_and_tables() {
     let (browser, page) = (Browser::start(), suggest_page());
     browser.look(360, "light");
-    browser.tools("Emulation.setScriptExecutionDisabled", &serde_json::json!({"value": true}));
+    browser.tools(
+        "Emulation.setScriptExecutionDisabled",
+        &serde_json::json!({"value": true}),
+    );
     browser.open(&page.path);
     let found = browser.run(
         "return ['th button', 'th', 'svg.plot rect', 'svg.plot path', 'svg.plot .limit'].map((of) => document.querySelectorAll(of).length)",
     );
-    let counts: Vec<u64> = found.as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect();
+    let counts: Vec<u64> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|count| count.as_u64().unwrap())
+        .collect();
     assert_eq!(counts[0], 0, "no button that does nothing: {found}");
     assert!(counts[1..].iter().all(|count| *count > 0), "{found}");
     keep(&browser, "suggest-without-scripts.png");

@@ -32,7 +32,9 @@ impl Code {
         // Registers that hold the address of the stack's end, for the next instruction to go down from.
         let mut copy = "";
         for (at, text) in instructions {
-            let Some((_, function)) = functions.range_mut(..=at).next_back() else { continue };
+            let Some((_, function)) = functions.range_mut(..=at).next_back() else {
+                continue;
+            };
             function.calls.extend(called(at, text));
             let below = below_the_end(text).or_else(|| {
                 let (register, down) = text.split_once(" += -")?;
@@ -54,15 +56,26 @@ impl Code {
         let (mut chain, mut next) = (Vec::new(), Some(0));
         while let Some(function) = next.and_then(|first| self.functions.get(&first)) {
             chain.push(function.stack);
-            next = function.calls.iter().copied().max_by_key(|callee| self.deepest_from(*callee));
+            next = function
+                .calls
+                .iter()
+                .copied()
+                .max_by_key(|callee| self.deepest_from(*callee));
         }
         chain
     }
 
     /// The verifier allows no recursion, so this ends.
     fn deepest_from(&self, first: usize) -> usize {
-        let Some(function) = self.functions.get(&first) else { return 0 };
-        let below = function.calls.iter().map(|callee| self.deepest_from(*callee)).max().unwrap_or(0);
+        let Some(function) = self.functions.get(&first) else {
+            return 0;
+        };
+        let below = function
+            .calls
+            .iter()
+            .map(|callee| self.deepest_from(*callee))
+            .max()
+            .unwrap_or(0);
         function.stack.max(1).next_multiple_of(ROUNDED_TO) + below
     }
 }
@@ -91,7 +104,9 @@ fn below_the_end(text: &str) -> Option<usize> {
 
 /// The digits that a text begins with.
 fn number(text: &str) -> Option<usize> {
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len());
     text[..end].parse().ok()
 }
 

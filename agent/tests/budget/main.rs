@@ -64,7 +64,8 @@ macro_rules! resets {
     };
 }
 const RESETS: &str = resets!();
-const EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN: &str = concat!(everything!(), prove!(), resets!(), open!());
+const EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN: &str =
+    concat!(everything!(), prove!(), resets!(), open!());
 const POLICIES: [(&str, &str); 13] = [
     ("one limit", ONE),
     ("four limits", FOUR),
@@ -76,9 +77,15 @@ const POLICIES: [(&str, &str); 13] = [
     ("open connections", OPEN),
     ("everything and open connections", EVERYTHING_AND_OPEN),
     ("proofs and open connections", PROVE_AND_OPEN),
-    ("everything, proofs and open connections", EVERYTHING_PROVEN_AND_OPEN),
+    (
+        "everything, proofs and open connections",
+        EVERYTHING_PROVEN_AND_OPEN,
+    ),
     ("proofs by resets", RESETS),
-    ("everything, both proofs and open connections", EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN),
+    (
+        "everything, both proofs and open connections",
+        EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN,
+    ),
 ];
 const ENTRIES: [(&str, Entry); 2] = [("xdp", Entry::Xdp), ("tc", Entry::Tc)];
 
@@ -97,17 +104,31 @@ fn main() {
     let arguments = Arguments::from_args();
     let obstacle = match () {
         () if !nix::unistd::geteuid().is_root() => Some("loading programs needs root"),
-        () if OBJECT.is_empty() => Some("loading programs needs the eBPF object: run `cargo xtask test`"),
-        () if is_kernel_too_old() => Some("this kernel is older than Linux 5.15, the oldest that Weir serves"),
-        () if Command::new("bpftool").arg("version").output().is_err() => Some("reading programs needs bpftool"),
+        () if OBJECT.is_empty() => {
+            Some("loading programs needs the eBPF object: run `cargo xtask test`")
+        }
+        () if is_kernel_too_old() => {
+            Some("this kernel is older than Linux 5.15, the oldest that Weir serves")
+        }
+        () if Command::new("bpftool").arg("version").output().is_err() => {
+            Some("reading programs needs bpftool")
+        }
         () => None,
     };
     if let Some(reason) = obstacle {
         eprintln!("skipped: {reason}");
     }
-    let budgets = trial(&test!(programs_are_within_their_budgets_of_instructions_and_stack));
-    let listings = trial(&test!(code::the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls));
-    libtest_mimic::run(&arguments, vec![budgets.with_ignored_flag(obstacle.is_some()), listings]).exit();
+    let budgets = trial(&test!(
+        programs_are_within_their_budgets_of_instructions_and_stack
+    ));
+    let listings = trial(&test!(
+        code::the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls
+    ));
+    libtest_mimic::run(
+        &arguments,
+        vec![budgets.with_ignored_flag(obstacle.is_some()), listings],
+    )
+    .exit();
 }
 
 fn programs_are_within_their_budgets_of_instructions_and_stack() {
@@ -119,21 +140,34 @@ fn programs_are_within_their_budgets_of_instructions_and_stack() {
             found.insert(format!("{policy}, {name}"), size);
         }
     }
-    let too_deep: Vec<_> = found.iter().filter(|(_, size)| size.stack > code::MOST_STACK).collect();
-    assert!(too_deep.is_empty(), "older kernels accept a stack of {} bytes at most: {too_deep:?}", code::MOST_STACK);
+    let too_deep: Vec<_> = found
+        .iter()
+        .filter(|(_, size)| size.stack > code::MOST_STACK)
+        .collect();
+    assert!(
+        too_deep.is_empty(),
+        "older kernels accept a stack of {} bytes at most: {too_deep:?}",
+        code::MOST_STACK
+    );
     if std::env::var_os("WEIR_BUDGET").is_some_and(|value| value == "write") {
         std::fs::write(FILE, written(&found)).unwrap_or_else(|error| panic!("{FILE}: {error}"));
     }
     let text = std::fs::read_to_string(FILE).unwrap_or_else(|error| panic!("{FILE}: {error}"));
-    let budget: BTreeMap<String, Size> = toml::from_str(&text).unwrap_or_else(|error| panic!("{FILE}: {error}"));
+    let budget: BTreeMap<String, Size> =
+        toml::from_str(&text).unwrap_or_else(|error| panic!("{FILE}: {error}"));
     let names = |sizes: &BTreeMap<String, Size>| sizes.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&found), names(&budget), "{FILE} has a row for each program");
+    assert_eq!(
+        names(&found),
+        names(&budget),
+        "{FILE} has a row for each program"
+    );
     let over: Vec<String> = found
         .iter()
         .filter_map(|(name, is)| {
             let most = budget[name];
-            let fits =
-                is.instructions <= most.instructions && is.machine_code <= most.machine_code && is.stack <= most.stack;
+            let fits = is.instructions <= most.instructions
+                && is.machine_code <= most.machine_code
+                && is.stack <= most.stack;
             (!fits).then(|| format!("{name}: {is:?}, the budget is {most:?}"))
         })
         .collect();
@@ -146,7 +180,8 @@ fn programs_are_within_their_budgets_of_instructions_and_stack() {
 
 /// With a fiftieth more than was found, for kernels of the same series that inline other helpers.
 fn written(found: &BTreeMap<String, Size>) -> String {
-    let mut text = "# What a packet's program may be at most: agent/tests/budget/main.rs.\n".to_owned();
+    let mut text =
+        "# What a packet's program may be at most: agent/tests/budget/main.rs.\n".to_owned();
     let with_room = |is: usize| is + is / 50;
     for (name, size) in found {
         let _ = write!(
@@ -170,28 +205,50 @@ impl Drop for Pins {
 }
 
 fn measure(nth: usize, limits: &str, entry: Entry) -> Size {
-    let pins = Pins(PathBuf::from(format!("/sys/fs/bpf/weir-tb{}-{nth}", std::process::id())));
+    let pins = Pins(PathBuf::from(format!(
+        "/sys/fs/bpf/weir-tb{}-{nth}",
+        std::process::id()
+    )));
     let text = format!("[agent]\ninterfaces = [\"lo\"]\nmax_sources = 4096\n{limits}");
-    let loaded = config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+    let loaded =
+        config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
     let image = compile(&loaded.config, Direction::Ingress).unwrap();
     let mut datapath = Datapath::load(image, &PinDirectory::open(&pins.0).unwrap()).unwrap();
-    datapath.prepare(entry).unwrap_or_else(|error| panic!("{error}"));
+    datapath
+        .prepare(entry)
+        .unwrap_or_else(|error| panic!("{error}"));
     let descriptor = datapath.entry_point(entry).unwrap().as_fd().as_raw_fd();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).unwrap();
-    let number = info.lines().find_map(|line| line.strip_prefix("prog_id:")).map(str::trim).unwrap();
+    let number = info
+        .lines()
+        .find_map(|line| line.strip_prefix("prog_id:"))
+        .map(str::trim)
+        .unwrap();
 
-    let shown: serde_json::Value = serde_json::from_str(&bpftool(&["-j", "prog", "show", "id", number])).unwrap();
-    let field =
-        |name: &str| shown[name].as_u64().unwrap_or_else(|| panic!("bpftool tells no {name}: {shown}")) as usize;
+    let shown: serde_json::Value =
+        serde_json::from_str(&bpftool(&["-j", "prog", "show", "id", number])).unwrap();
+    let field = |name: &str| {
+        shown[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("bpftool tells no {name}: {shown}")) as usize
+    };
     let listing = bpftool(&["prog", "dump", "xlated", "id", number]);
     let code = code::Code::parse(&listing);
     // The frames to shorten when there is no room.
     println!("the deepest chain of calls: {:?}", code.chain());
-    Size { instructions: field("bytes_xlated") / 8, machine_code: field("bytes_jited"), stack: code.deepest() }
+    Size {
+        instructions: field("bytes_xlated") / 8,
+        machine_code: field("bytes_jited"),
+        stack: code.deepest(),
+    }
 }
 
 fn bpftool(arguments: &[&str]) -> String {
     let output = Command::new("bpftool").args(arguments).output().unwrap();
-    assert!(output.status.success(), "bpftool {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "bpftool {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }

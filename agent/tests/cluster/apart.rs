@@ -29,7 +29,9 @@ const LONG: &str = "sync = \"300ms\"";
 /// More limits beside the first, by their names.
 fn more(names: impl IntoIterator<Item = String>) -> String {
     let limit = |name| {
-        format!("\n[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = [\"a\"]\nrate = \"9/s\"\ncluster = true")
+        format!(
+            "\n[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = [\"a\"]\nrate = \"9/s\"\ncluster = true"
+        )
     };
     names.into_iter().map(limit).collect()
 }
@@ -44,7 +46,11 @@ fn leased_for<'a>(host: &Host, time: Duration, mut names: impl Iterator<Item = &
     while start.elapsed() < time {
         let cluster = host.cluster();
         let limits = cluster["limits"].as_array().unwrap();
-        let is_leased = |name: &str| limits.iter().any(|limit| limit["name"] == name && is_leased(limit));
+        let is_leased = |name: &str| {
+            limits
+                .iter()
+                .any(|limit| limit["name"] == name && is_leased(limit))
+        };
         assert!(names.clone().all(is_leased), "{cluster:#}\n{}", host.said());
         thread::sleep(Duration::from_millis(20));
     }
@@ -55,61 +61,149 @@ fn one_limits_damaged_ledger_concerns_no_other_limit() {
     let redis = Redis::start(&[]);
     let names = ["foreign", "garbled"];
     let cluster = format!("{}\n{LONG}", store(&redis));
-    let host = Host::start("one", &cluster, &format!("{LIMIT}{}", more(names.map(str::to_owned))));
-    host.until(PATIENCE, "joined", |cluster| cluster["limits"].as_array().unwrap().iter().all(is_leased));
-    assert_eq!(redis.cli(&["set", "weir:{weir/foreign}:ledger", "of another program"]), "OK");
+    let host = Host::start(
+        "one",
+        &cluster,
+        &format!("{LIMIT}{}", more(names.map(str::to_owned))),
+    );
+    host.until(PATIENCE, "joined", |cluster| {
+        cluster["limits"].as_array().unwrap().iter().all(is_leased)
+    });
+    assert_eq!(
+        redis.cli(&["set", "weir:{weir/foreign}:ledger", "of another program"]),
+        "OK"
+    );
     redis.cli(&["hset", "weir:{weir/garbled}:ledger", "#held", "many"]);
     for name in names {
-        host.until(PATIENCE, "refused", |_| host.limit(name)["share_from"] == "share");
+        host.until(PATIENCE, "refused", |_| {
+            host.limit(name)["share_from"] == "share"
+        });
         let limit = host.limit(name);
-        assert!(limit["failures"].as_u64().unwrap() > 0 && limit["last_error"].is_string(), "{limit}");
-        assert!(host.said().contains(&format!("renewing the lease of limit {name:?} failed")), "{}", host.said());
+        assert!(
+            limit["failures"].as_u64().unwrap() > 0 && limit["last_error"].is_string(),
+            "{limit}"
+        );
+        assert!(
+            host.said()
+                .contains(&format!("renewing the lease of limit {name:?} failed")),
+            "{}",
+            host.said()
+        );
     }
-    assert!(host.limit("foreign")["last_error"].as_str().unwrap().contains("another program"));
-    assert!(host.notes().contains("renewing the lease of limit"), "{}", host.notes());
+    assert!(
+        host.limit("foreign")["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("another program")
+    );
+    assert!(
+        host.notes().contains("renewing the lease of limit"),
+        "{}",
+        host.notes()
+    );
     leased_for(&host, Duration::from_secs(3), ["together"].into_iter());
     assert_eq!(host.limit("together")["failures"], 0);
-    assert!(["up", "slow"].contains(&host.cluster()["health"].as_str().unwrap()), "{}", host.cluster());
+    assert!(
+        ["up", "slow"].contains(&host.cluster()["health"].as_str().unwrap()),
+        "{}",
+        host.cluster()
+    );
     // The store is up, and nobody is told otherwise.
     assert!(!host.said().contains("the store "), "{}", host.said());
-    redis.cli(&["del", "weir:{weir/foreign}:ledger", "weir:{weir/garbled}:ledger", "weir:{weir/garbled}:ends"]);
-    host.until(PATIENCE, "mended", |cluster| cluster["limits"].as_array().unwrap().iter().all(is_leased));
+    redis.cli(&[
+        "del",
+        "weir:{weir/foreign}:ledger",
+        "weir:{weir/garbled}:ledger",
+        "weir:{weir/garbled}:ends",
+    ]);
+    host.until(PATIENCE, "mended", |cluster| {
+        cluster["limits"].as_array().unwrap().iter().all(is_leased)
+    });
     assert!(
-        host.said().contains("the lease of limit \"foreign\" is renewed again")
+        host.said()
+            .contains("the lease of limit \"foreign\" is renewed again")
             && host.notes() == "[\"the config has no limits on packets\"]"
     );
 }
 
 fn one_limits_forbidden_ledger_concerns_no_other_limit() {
     let redis = Redis::start(&[]);
-    let user = ["acl", "setuser", "weir", "on", ">secret", "~weir:{weir/together}:*", "+@all"];
+    let user = [
+        "acl",
+        "setuser",
+        "weir",
+        "on",
+        ">secret",
+        "~weir:{weir/together}:*",
+        "+@all",
+    ];
     assert_eq!(redis.cli(&user), "OK");
-    let cluster = format!("store = \"redis://weir:secret@127.0.0.1:{}\"\n{LONG}", redis.port());
-    let host = Host::start("one", &cluster, &format!("{LIMIT}{}", more(["secret".to_owned()])));
+    let cluster = format!(
+        "store = \"redis://weir:secret@127.0.0.1:{}\"\n{LONG}",
+        redis.port()
+    );
+    let host = Host::start(
+        "one",
+        &cluster,
+        &format!("{LIMIT}{}", more(["secret".to_owned()])),
+    );
     host.until(PATIENCE, "leased", |_| is_leased(&host.limit("together")));
-    host.until(PATIENCE, "refused", |_| host.limit("secret")["last_error"].is_string());
-    let error = host.limit("secret")["last_error"].as_str().unwrap().to_lowercase();
-    assert!(error.contains("no permissions") && error.contains("docs/cluster.md"), "{error}");
+    host.until(PATIENCE, "refused", |_| {
+        host.limit("secret")["last_error"].is_string()
+    });
+    let error = host.limit("secret")["last_error"]
+        .as_str()
+        .unwrap()
+        .to_lowercase();
+    assert!(
+        error.contains("no permissions") && error.contains("docs/cluster.md"),
+        "{error}"
+    );
     leased_for(&host, Duration::from_secs(3), ["together"].into_iter());
     assert_eq!(host.limit("together")["failures"], 0);
 }
 
 fn a_cluster_that_loses_one_of_three_masters_loses_no_other_limits() {
-    let enabled =
-        ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"];
-    let mut nodes = [Redis::start(&enabled), Redis::start(&enabled), Redis::start(&enabled)];
-    for (node, slots) in nodes.iter().zip([["0", "5460"], ["5461", "10922"], ["10923", "16383"]]) {
-        assert_eq!(node.cli(&["cluster", "addslotsrange", slots[0], slots[1]]), "OK");
+    let enabled = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-require-full-coverage",
+        "no",
+        "--cluster-node-timeout",
+        "1000",
+    ];
+    let mut nodes = [
+        Redis::start(&enabled),
+        Redis::start(&enabled),
+        Redis::start(&enabled),
+    ];
+    for (node, slots) in nodes
+        .iter()
+        .zip([["0", "5460"], ["5461", "10922"], ["10923", "16383"]])
+    {
+        assert_eq!(
+            node.cli(&["cluster", "addslotsrange", slots[0], slots[1]]),
+            "OK"
+        );
     }
     for other in &nodes[1..] {
-        assert_eq!(nodes[0].cli(&["cluster", "meet", "127.0.0.1", &other.port().to_string()]), "OK");
+        assert_eq!(
+            nodes[0].cli(&["cluster", "meet", "127.0.0.1", &other.port().to_string()]),
+            "OK"
+        );
     }
     let deadline = Instant::now() + Duration::from_secs(60);
     for node in &nodes {
         while !node.cli(&["cluster", "info"]).contains("cluster_state:ok")
-            || !node.cli(&["cluster", "info"]).contains("cluster_known_nodes:3")
+            || !node
+                .cli(&["cluster", "info"])
+                .contains("cluster_known_nodes:3")
         {
-            assert!(Instant::now() < deadline, "{}", node.cli(&["cluster", "info"]));
+            assert!(
+                Instant::now() < deadline,
+                "{}",
+                node.cli(&["cluster", "info"])
+            );
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -119,20 +213,39 @@ fn a_cluster_that_loses_one_of_three_masters_loses_no_other_limits() {
     let hosts = ["one", "two"].map(|node| Host::start(node, &cluster, &limits));
     for host in &hosts {
         host.until(PATIENCE, "joined", |cluster| {
-            cluster["limits"].as_array().unwrap().iter().all(|limit| is_leased(limit) && limit["hosts"] == 2)
+            cluster["limits"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|limit| is_leased(limit) && limit["hosts"] == 2)
         });
     }
     let ledgers = |node: &Redis| -> Vec<String> {
         let keys = node.cli(&["--raw", "keys", "weir:*:ledger"]);
         let name = |key: &str| key.split(['/', '}']).nth(1).map(str::to_owned);
-        keys.lines().filter_map(name).filter(|name| names.contains(name)).collect()
+        keys.lines()
+            .filter_map(name)
+            .filter(|name| names.contains(name))
+            .collect()
     };
-    let (kept, lost) = ([ledgers(&nodes[0]), ledgers(&nodes[1])].concat(), ledgers(&nodes[2]));
-    assert!(!kept.is_empty() && !lost.is_empty() && kept.len() + lost.len() == names.len(), "{kept:?} {lost:?}");
+    let (kept, lost) = (
+        [ledgers(&nodes[0]), ledgers(&nodes[1])].concat(),
+        ledgers(&nodes[2]),
+    );
+    assert!(
+        !kept.is_empty() && !lost.is_empty() && kept.len() + lost.len() == names.len(),
+        "{kept:?} {lost:?}"
+    );
     nodes[2].kill();
     thread::scope(|scope| {
         for host in &hosts {
-            scope.spawn(|| leased_for(host, Duration::from_secs(6), kept.iter().map(String::as_str)));
+            scope.spawn(|| {
+                leased_for(
+                    host,
+                    Duration::from_secs(6),
+                    kept.iter().map(String::as_str),
+                )
+            });
         }
     });
     for host in &hosts {
@@ -145,14 +258,21 @@ fn a_cluster_that_loses_one_of_three_masters_loses_no_other_limits() {
         }
         for name in &kept {
             let limit = host.limit(name);
-            eprintln!("{name} on a master that is left: {} renewals failed", limit["failures"]);
+            eprintln!(
+                "{name} on a master that is left: {} renewals failed",
+                limit["failures"]
+            );
         }
     }
     // It is back, empty, and is found again.
     nodes[2].restart();
     for host in &hosts {
         host.until(PATIENCE, "whole again", |cluster| {
-            cluster["limits"].as_array().unwrap().iter().all(|limit| is_leased(limit) && limit["hosts"] == 2)
+            cluster["limits"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|limit| is_leased(limit) && limit["hosts"] == 2)
         });
     }
 }
@@ -167,7 +287,10 @@ fn slow_way(to: SocketAddr, one_way: Duration) -> SocketAddr {
         thread::spawn(move || {
             let mut buffer = [0; 65_536];
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
-                if sender.send((Instant::now() + one_way, buffer[..count].to_vec())).is_err() {
+                if sender
+                    .send((Instant::now() + one_way, buffer[..count].to_vec()))
+                    .is_err()
+                {
                     break;
                 }
             }
@@ -183,7 +306,9 @@ fn slow_way(to: SocketAddr, one_way: Duration) -> SocketAddr {
     };
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            let Ok(server) = TcpStream::connect(to) else { continue };
+            let Ok(server) = TcpStream::connect(to) else {
+                continue;
+            };
             for stream in [&client, &server] {
                 stream.set_nodelay(true).unwrap();
             }
@@ -197,24 +322,38 @@ fn slow_way(to: SocketAddr, one_way: Duration) -> SocketAddr {
 
 fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
     let redis = Redis::start(&[]);
-    let way = slow_way(([127, 0, 0, 1], redis.port()).into(), Duration::from_millis(25));
+    let way = slow_way(
+        ([127, 0, 0, 1], redis.port()).into(),
+        Duration::from_millis(25),
+    );
     let names: Vec<String> = (1..20).map(|nth| format!("limit-{nth}")).collect();
     let limits = format!("{LIMIT}{}", more(names.clone()));
-    let hosts = ["one", "two"].map(|node| Host::start(node, &format!("store = \"redis://{way}\""), &limits));
+    let hosts = ["one", "two"]
+        .map(|node| Host::start(node, &format!("store = \"redis://{way}\""), &limits));
     for host in &hosts {
         host.until(PATIENCE, "joined", |cluster| {
-            cluster["limits"].as_array().unwrap().iter().all(|limit| is_leased(limit) && limit["hosts"] == 2)
+            cluster["limits"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|limit| is_leased(limit) && limit["hosts"] == 2)
         });
     }
     let calls = |of: &str| {
         let stats = redis.cli(&["info", "commandstats"]);
-        let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{of}:calls=")));
-        calls.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+        let calls = stats
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{of}:calls=")));
+        calls
+            .and_then(|line| line.split(',').next()?.parse::<u64>().ok())
+            .unwrap_or(0)
     };
     let (start, renewed, looked) = (Instant::now(), calls("evalsha"), calls("hgetall"));
     thread::scope(|scope| {
         for host in &hosts {
-            let all = ["together"].into_iter().chain(names.iter().map(String::as_str));
+            let all = ["together"]
+                .into_iter()
+                .chain(names.iter().map(String::as_str));
             scope.spawn(|| leased_for(host, Duration::from_secs(6), all));
         }
     });
@@ -226,38 +365,65 @@ fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
     );
     // Ten a second are asked for; looking at shares one after the other would leave time for less than five.
     assert!(each > 5.0, "{each}");
-    assert!(looked >= 40 * 3, "every host's shares are read as often as ever: {looked}");
+    assert!(
+        looked >= 40 * 3,
+        "every host's shares are read as often as ever: {looked}"
+    );
     for host in &hosts {
         let cluster = host.cluster();
         assert_eq!(cluster["failures"], 0, "{cluster:#}");
-        assert!(cluster["answered_in_seconds"].as_f64().unwrap() >= 0.05, "{cluster:#}");
         assert!(
-            cluster["limits"].as_array().unwrap().iter().all(|limit| limit["shares"].as_array().unwrap().len() == 2)
+            cluster["answered_in_seconds"].as_f64().unwrap() >= 0.05,
+            "{cluster:#}"
+        );
+        assert!(
+            cluster["limits"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|limit| limit["shares"].as_array().unwrap().len() == 2)
         );
     }
 }
 
 fn the_documented_acl_user_may_do_all_that_weir_needs() {
     let docs = include_str!("../../../docs/CLUSTER.md");
-    let block = docs.split("```").find(|block| block.starts_with("acl\n")).expect("docs/CLUSTER.md has an ACL");
+    let block = docs
+        .split("```")
+        .find(|block| block.starts_with("acl\n"))
+        .expect("docs/CLUSTER.md has an ACL");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("users.acl");
     std::fs::write(&file, block.strip_prefix("acl\n").unwrap()).unwrap();
     let redis = Redis::start(&["--aclfile", file.to_str().unwrap()]);
-    let cluster = format!("store = \"redis://weir:CHANGE-THIS@127.0.0.1:{}\"", redis.port());
+    let cluster = format!(
+        "store = \"redis://weir:CHANGE-THIS@127.0.0.1:{}\"",
+        redis.port()
+    );
     let [one, two] = pair(&cluster);
     for host in [&one, &two] {
-        host.until(PATIENCE, "of both", |cluster| cluster["limits"][0]["shares"].as_array().unwrap().len() == 2);
+        host.until(PATIENCE, "of both", |cluster| {
+            cluster["limits"][0]["shares"].as_array().unwrap().len() == 2
+        });
         assert_eq!(host.cluster()["failures"], 0, "{:#}", host.cluster());
     }
-    let keys =
-        ["a", "b"].map(|node| Host::start(node, &cluster, &format!("{}\nrate = \"10/min\"", crate::fleet::KEYS)));
+    let keys = ["a", "b"].map(|node| {
+        Host::start(
+            node,
+            &cluster,
+            &format!("{}\nrate = \"10/min\"", crate::fleet::KEYS),
+        )
+    });
     for host in &keys {
-        host.until(PATIENCE, "of both, by keys", |cluster| cluster["hosts"] == 2 && cluster["health"] == "up");
+        host.until(PATIENCE, "of both, by keys", |cluster| {
+            cluster["hosts"] == 2 && cluster["health"] == "up"
+        });
         assert_eq!(host.cluster()["failures"], 0, "{:#}", host.cluster());
     }
     // And nothing else: neither others' keys nor what harms a server; nobody else may do anything.
-    let try_it = |command: &[&str]| redis.cli(&[&["--user", "weir", "--pass", "CHANGE-THIS"], command].concat());
+    let try_it = |command: &[&str]| {
+        redis.cli(&[&["--user", "weir", "--pass", "CHANGE-THIS"], command].concat())
+    };
     for command in [
         &["get", "secret"][..],
         &["set", "weir:x", "1"],
@@ -268,28 +434,50 @@ fn the_documented_acl_user_may_do_all_that_weir_needs() {
         &["keys", "*"],
         &["eval", "return redis.call('GET', KEYS[1])", "1", "secret"],
     ] {
-        assert!(try_it(command).contains("NOPERM"), "{command:?}: {}", try_it(command));
+        assert!(
+            try_it(command).contains("NOPERM"),
+            "{command:?}: {}",
+            try_it(command)
+        );
     }
-    assert!(redis.cli(&["get", "weir:x"]).contains("NOAUTH"), "{}", redis.cli(&["get", "weir:x"]));
+    assert!(
+        redis.cli(&["get", "weir:x"]).contains("NOAUTH"),
+        "{}",
+        redis.cli(&["get", "weir:x"])
+    );
 }
 
 fn a_store_that_goes_and_comes_back_is_an_event() {
     let mut redis = Redis::start(&[]);
     let port = redis.port();
-    let host = Host::start("one", &format!("store = \"redis://me:hidden@127.0.0.1:{port}\""), LIMIT);
+    let host = Host::start(
+        "one",
+        &format!("store = \"redis://me:hidden@127.0.0.1:{port}\""),
+        LIMIT,
+    );
     // Its password is wrong: it was never there.
     host.until(PATIENCE, "down", |cluster| cluster["health"] == "down");
     redis.cli(&["acl", "setuser", "me", "on", ">hidden", "~*", "+@all"]);
-    host.until(PATIENCE, "up", |cluster| cluster["health"] == "up" || cluster["health"] == "slow");
+    host.until(PATIENCE, "up", |cluster| {
+        cluster["health"] == "up" || cluster["health"] == "slow"
+    });
     redis.kill();
     host.until(PATIENCE, "down", |cluster| cluster["health"] == "down");
     let output = host.command(&["events", "--json"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let verdicts: Vec<&str> = events.iter().map(|event| event["verdict"].as_str().unwrap()).collect();
+    let events: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let verdicts: Vec<&str> = events
+        .iter()
+        .map(|event| event["verdict"].as_str().unwrap())
+        .collect();
     assert_eq!(verdicts, ["store-down", "store-up", "store-down"], "{text}");
     assert!(
-        events.iter().all(|event| event["source"] == format!("store redis://*********@127.0.0.1:{port}")),
+        events
+            .iter()
+            .all(|event| event["source"] == format!("store redis://*********@127.0.0.1:{port}")),
         "{text}"
     );
     assert!(!text.contains("hidden"), "{text}");

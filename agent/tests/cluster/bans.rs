@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use cluster::bans::{Applied, BanOutbox, BanSharer, HostBans, HostBansError, Order, OwnBan, SharedBan};
+use cluster::bans::{
+    Applied, BanOutbox, BanSharer, HostBans, HostBansError, Order, OwnBan, SharedBan,
+};
 use config::{PrefixKey, prefix};
 use host::clock::monotonic_nanoseconds;
 use testbed::tests;
@@ -38,7 +40,13 @@ impl HostBans for Bans {
     }
 
     fn own(&self, most: usize) -> Vec<(PrefixKey, OwnBan, u64)> {
-        self.own.lock().unwrap().iter().map(|(prefix, ban)| (*prefix, ban.clone(), 0)).take(most).collect()
+        self.own
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(prefix, ban)| (*prefix, ban.clone(), 0))
+            .take(most)
+            .collect()
     }
 
     fn change(
@@ -53,7 +61,10 @@ impl HostBans for Bans {
                 None => drop(others.remove(prefix)),
             }
         }
-        self.own.lock().unwrap().retain(|prefix, _| !lifted.contains(prefix));
+        self.own
+            .lock()
+            .unwrap()
+            .retain(|prefix, _| !lifted.contains(prefix));
         Ok(Applied::default())
     }
 
@@ -75,13 +86,20 @@ impl Host {
             "[agent]\ninterfaces = [\"eth0\"]\n[cluster]\n{store}\nnode = {node:?}\nshare_bans = true\n\
              [[limit]]\nname = \"a\"\nrate = \"10/s\"\n"
         );
-        let config = config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config;
+        let config = config::parse(Path::new("limits.toml"), &text)
+            .unwrap_or_else(|report| panic!("{report}"))
+            .config;
         let bans = Arc::<Bans>::default();
         let known: Arc<dyn HostBans> = Arc::clone(&bans) as _;
-        let sharer = BanSharer::start(&config, known, &Arc::default()).unwrap().unwrap();
+        let sharer = BanSharer::start(&config, known, &Arc::default())
+            .unwrap()
+            .unwrap();
         let host = Self { bans, sharer };
         wait("the first comparison", || {
-            host.sharer.status().bans.is_some_and(|bans| bans.compared_seconds_ago.is_some())
+            host.sharer
+                .status()
+                .bans
+                .is_some_and(|bans| bans.compared_seconds_ago.is_some())
         });
         host
     }
@@ -93,12 +111,26 @@ impl Host {
             None => drop(self.bans.own.lock().unwrap().remove(&prefix)),
         }
         let outbox = self.bans.outbox.lock().unwrap().clone().unwrap();
-        outbox.push(prefix, Order { at: monotonic_nanoseconds() as i64, ban });
+        outbox.push(
+            prefix,
+            Order {
+                at: monotonic_nanoseconds() as i64,
+                ban,
+            },
+        );
     }
 
     fn ban(&self, address: &str) {
         let until = monotonic_nanoseconds() + HOUR;
-        self.order(address, Some(OwnBan { until, is_by_limit: false, limit: None, reason: None }));
+        self.order(
+            address,
+            Some(OwnBan {
+                until,
+                is_by_limit: false,
+                limit: None,
+                reason: None,
+            }),
+        );
     }
 
     fn has(&self, address: &str) -> bool {
@@ -111,7 +143,10 @@ impl Host {
 }
 
 fn key(address: &str) -> PrefixKey {
-    PrefixKey { address: prefix::mapped(address.parse::<IpAddr>().unwrap()), length: 128 }
+    PrefixKey {
+        address: prefix::mapped(address.parse::<IpAddr>().unwrap()),
+        length: 128,
+    }
 }
 
 /// Two hosts with a store: each has the other's ban, a third that joins has both, and any host lifts one.
@@ -119,11 +154,15 @@ fn share(store: &str) -> [Host; 2] {
     let [a, b] = ["a", "b"].map(|node| Host::join(node, store));
     a.ban("203.0.113.7");
     b.ban("2001:db8::7");
-    wait("the ban on the other host", || b.has("203.0.113.7") && a.has("2001:db8::7"));
+    wait("the ban on the other host", || {
+        b.has("203.0.113.7") && a.has("2001:db8::7")
+    });
     let c = Host::join("c", store);
     assert!(c.has("203.0.113.7") && c.has("2001:db8::7"));
     b.order("203.0.113.7", None);
-    wait("the removal on every host", || !a.bans_itself("203.0.113.7") && !c.has("203.0.113.7"));
+    wait("the removal on every host", || {
+        !a.bans_itself("203.0.113.7") && !c.has("203.0.113.7")
+    });
     assert!(a.has("2001:db8::7") && c.has("2001:db8::7"));
     [a, b]
 }
@@ -146,8 +185,14 @@ fn bans_are_shared_before_and_after_a_sentinel_changes_the_master() {
     a.ban("203.0.113.8");
     store.wait_for_the_replica();
     b.ban("203.0.113.9");
-    wait("the bans through the next master", || b.has("203.0.113.8") && a.has("203.0.113.9"));
+    wait("the bans through the next master", || {
+        b.has("203.0.113.8") && a.has("203.0.113.9")
+    });
     assert!(a.has("2001:db8::7"));
     let c = Host::join("c", &store.config());
-    assert!(["203.0.113.8", "203.0.113.9"].iter().all(|address| c.has(address)));
+    assert!(
+        ["203.0.113.8", "203.0.113.9"]
+            .iter()
+            .all(|address| c.has(address))
+    );
 }

@@ -25,7 +25,12 @@ fn most_held(hosts: [&Host; 2], limit: &str, time: Duration) -> f64 {
     let start = Instant::now();
     let mut most = 0.0f64;
     while start.elapsed() < time {
-        most = most.max(hosts.iter().map(|host| host.limit(limit)["share"].as_f64().unwrap()).sum());
+        most = most.max(
+            hosts
+                .iter()
+                .map(|host| host.limit(limit)["share"].as_f64().unwrap())
+                .sum(),
+        );
     }
     most
 }
@@ -36,7 +41,14 @@ fn a_reload_without_a_store_keeps_every_host_to_its_share() {
     redis.kill();
     // Another rate, another limit beside it, another time between two requests: nothing of that makes a share valid for
     // longer, or larger.
-    for (nth, limit) in [format!("{LIMIT}{MORE}"), LIMIT.replace("1000", "3000"), LIMIT.to_owned()].iter().enumerate() {
+    for (nth, limit) in [
+        format!("{LIMIT}{MORE}"),
+        LIMIT.replace("1000", "3000"),
+        LIMIT.to_owned(),
+    ]
+    .iter()
+    .enumerate()
+    {
         let cluster = format!("{}\nsync = \"{}ms\"", store(&redis), 100 + nth);
         for (node, host) in [("one", &one), ("two", &two)] {
             host.reload(node, &cluster, limit);
@@ -45,7 +57,10 @@ fn a_reload_without_a_store_keeps_every_host_to_its_share() {
         assert!(most <= 1.0, "after reload {nth}: {most}");
         if limit.contains("more") {
             // It was never granted to anybody; the hosts are known all the same.
-            assert_eq!(most_held([&one, &two], "more", Duration::from_millis(100)), 1.0);
+            assert_eq!(
+                most_held([&one, &two], "more", Duration::from_millis(100)),
+                1.0
+            );
         }
     }
     for host in [&one, &two] {
@@ -53,7 +68,9 @@ fn a_reload_without_a_store_keeps_every_host_to_its_share() {
     }
     redis.restart();
     for host in [&one, &two] {
-        host.until(PATIENCE, "back", |cluster| cluster["limits"][0]["share_from"] == "lease" && cluster["hosts"] == 2);
+        host.until(PATIENCE, "back", |cluster| {
+            cluster["limits"][0]["share_from"] == "lease" && cluster["hosts"] == 2
+        });
     }
 }
 
@@ -84,10 +101,21 @@ fn a_lease_stays_valid_over_reloads() {
     let hosts = || redis.cli(&["--raw", "hkeys", "weir:{weir/together}:ledger"]);
     let before = hosts();
     for nth in 0..5 {
-        one.reload("one", &cluster, if nth % 2 == 0 { "rate = \"2000/s\"\nburst = 300" } else { LIMIT });
+        one.reload(
+            "one",
+            &cluster,
+            if nth % 2 == 0 {
+                "rate = \"2000/s\"\nburst = 300"
+            } else {
+                LIMIT
+            },
+        );
         let limit = one.limit("together");
         let share = limit["share"].as_f64().unwrap();
-        assert!(limit["share_from"] == "lease" && (share - 0.5).abs() < 0.05, "{limit}");
+        assert!(
+            limit["share_from"] == "lease" && (share - 0.5).abs() < 0.05,
+            "{limit}"
+        );
     }
     assert_eq!(hosts(), before, "the hosts go by the names that they had");
     two.until(PATIENCE, "a pair", |cluster| cluster["hosts"] == 2);
@@ -100,8 +128,14 @@ fn a_lease_stays_valid_over_reloads() {
     });
     one.reload("one", &cluster, LIMIT);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while redis.cli(&["--raw", "hkeys", "weir:{weir/more}:ledger"]).contains("n:one/") {
-        assert!(Instant::now() < deadline, "a limit that is gone was not given back");
+    while redis
+        .cli(&["--raw", "hkeys", "weir:{weir/more}:ledger"])
+        .contains("n:one/")
+    {
+        assert!(
+            Instant::now() < deadline,
+            "a limit that is gone was not given back"
+        );
     }
 }
 
@@ -109,9 +143,12 @@ fn an_agent_that_was_killed_takes_its_own_lease_over() {
     let redis = Redis::start(&[]);
     // A lease of a minute: nobody waits for that.
     let cluster = format!("{}\nsync = \"6s\"", store(&redis));
-    let both = |cluster: &Value| cluster["hosts"] == 2 && cluster["limits"][0]["share_from"] == "lease";
+    let both =
+        |cluster: &Value| cluster["hosts"] == 2 && cluster["limits"][0]["share_from"] == "lease";
     let mut one = Host::start("one", &store(&redis), LIMIT);
-    one.until(PATIENCE, "alone", |cluster| cluster["limits"][0]["share"] == 1.0);
+    one.until(PATIENCE, "alone", |cluster| {
+        cluster["limits"][0]["share"] == 1.0
+    });
     let two = Host::start("two", &store(&redis), LIMIT);
     for (node, host) in [("one", &one), ("two", &two)] {
         host.until(PATIENCE, "of two", |cluster| {
@@ -123,7 +160,10 @@ fn an_agent_that_was_killed_takes_its_own_lease_over() {
     let granted = |host: &Host| {
         let entry = redis.cli(&["--raw", "hgetall", "weir:{weir/together}:ledger"]);
         let name = host.cluster()["node"].as_str().unwrap().to_owned();
-        entry.lines().find(|line| line.starts_with(&format!("n:{name}/"))).map(str::to_owned)
+        entry
+            .lines()
+            .find(|line| line.starts_with(&format!("n:{name}/")))
+            .map(str::to_owned)
     };
     assert!(granted(&one).is_some() && granted(&two).is_some());
     let start = Instant::now();
@@ -132,8 +172,16 @@ fn an_agent_that_was_killed_takes_its_own_lease_over() {
     one.until(PATIENCE, "back", |cluster| {
         both(cluster) && (cluster["limits"][0]["share"].as_f64().unwrap() - 0.5).abs() < 0.05
     });
-    assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(50),
+        "{:?}",
+        start.elapsed()
+    );
     let ledger = redis.cli(&["--raw", "hkeys", "weir:{weir/together}:ledger"]);
-    assert_eq!(ledger.lines().filter(|line| line.starts_with("n:")).count(), 2, "{ledger}");
+    assert_eq!(
+        ledger.lines().filter(|line| line.starts_with("n:")).count(),
+        2,
+        "{ledger}"
+    );
     assert_ne!(granted(&one), before);
 }

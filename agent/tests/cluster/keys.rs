@@ -28,9 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn fleet(count: usize, cluster: &str, limit: &str) -> Vec<Host> {
     let limit = format!("{KEYS}\n{limit}");
-    let fleet: Vec<Host> = (0..count).map(|nth| Host::start(&format!("host-{nth}"), cluster, &limit)).collect();
+    let fleet: Vec<Host> = (0..count)
+        .map(|nth| Host::start(&format!("host-{nth}"), cluster, &limit))
+        .collect();
     for host in &fleet {
-        host.until(PATIENCE, "one of all", |cluster| cluster["hosts"] == count && is_from("keys")(cluster));
+        host.until(PATIENCE, "one of all", |cluster| {
+            cluster["hosts"] == count && is_from("keys")(cluster)
+        });
     }
     fleet
 }
@@ -45,7 +49,11 @@ fn a_key_has_one_limit_on_four_hosts() {
     for spread in Spread::ALL.into_iter().chain([Spread::One]) {
         let outcome = measure(&redis.url(), 4, Kept::Keys, spread, Duration::from_secs(8));
         let (error, late) = (outcome.error(), outcome.late);
-        eprintln!("4 hosts, {spread}, late for {:.0} %: {:+.1} %", 100.0 * late, 100.0 * error);
+        eprintln!(
+            "4 hosts, {spread}, late for {:.0} %: {:+.1} %",
+            100.0 * late,
+            100.0 * error
+        );
         assert!(outcome.wanted as f64 > 3.0 * outcome.limit, "{outcome:?}");
         let bound = if spread == Spread::One { 0.05 } else { 0.1 };
         assert!(error <= bound, "{outcome:?}");
@@ -60,7 +68,11 @@ fn windows_are_shared_by_four_hosts() {
     let redis = Redis::start(&[]);
     for algorithm in ["fixed-window", "sliding-window", "sliding-log"] {
         let cluster = format!("store = {:?}\nname = {algorithm:?}", redis.url());
-        let fleet = fleet(4, &cluster, &format!("rate = \"{N}/h\"\nalgorithm = {algorithm:?}"));
+        let fleet = fleet(
+            4,
+            &cluster,
+            &format!("rate = \"{N}/h\"\nalgorithm = {algorithm:?}"),
+        );
         let begun = hour(&redis);
         let passed: u64 = thread::scope(|scope| {
             let ask = |host: &Host| {
@@ -84,10 +96,14 @@ fn windows_are_shared_by_four_hosts() {
         // Agents know the store's clock to some milliseconds: an hour that began just before may not have for all of them.
         let time = hour(&redis) - begun + 2.0 / 3_600.0;
         let hours = match algorithm {
-            "fixed-window" => 1 + u64::from((begun - 1.0 / 3_600.0).floor() < (begun + time).floor()),
+            "fixed-window" => {
+                1 + u64::from((begun - 1.0 / 3_600.0).floor() < (begun + time).floor())
+            }
             _ => 1,
         };
-        eprintln!("{algorithm}: {passed} of {N} in {hours} windows, {gone} times a host was taken for gone");
+        eprintln!(
+            "{algorithm}: {passed} of {N} in {hours} windows, {gone} times a host was taken for gone"
+        );
         // The share that a sliding window drops as time passes.
         let most = (hours as f64 + time) * N as f64;
         assert!(
@@ -103,11 +119,30 @@ fn windows_are_shared_by_four_hosts() {
 fn windows_end_and_begin_on_four_hosts() {
     let redis = Redis::start(&[]);
     for spread in Spread::ALL.into_iter().chain([Spread::One]) {
-        for outcome in windows::measure(&redis.url(), 4, spread, Duration::from_secs(2), Duration::from_secs(8)) {
-            let windows::Outcome { algorithm, seconds, wanted, passed, most, least, gone } = outcome;
-            let what = format!("{algorithm}, {spread}, {seconds:.1} s: {passed} of {wanted} passed, {gone} times gone");
+        for outcome in windows::measure(
+            &redis.url(),
+            4,
+            spread,
+            Duration::from_secs(2),
+            Duration::from_secs(8),
+        ) {
+            let windows::Outcome {
+                algorithm,
+                seconds,
+                wanted,
+                passed,
+                most,
+                least,
+                gone,
+            } = outcome;
+            let what = format!(
+                "{algorithm}, {spread}, {seconds:.1} s: {passed} of {wanted} passed, {gone} times gone"
+            );
             eprintln!("{what}; at most {most} in a window, at least {least:?}");
-            assert!(most <= windows::COUNT * 11 / 10 + gone as u64 * windows::COUNT / 4, "{what}: {most}");
+            assert!(
+                most <= windows::COUNT * 11 / 10 + gone as u64 * windows::COUNT / 4,
+                "{what}: {most}"
+            );
             assert!(passed > 0, "{what}");
         }
     }
@@ -115,7 +150,14 @@ fn windows_end_and_begin_on_four_hosts() {
 
 /// The store's clock, in hours.
 fn hour(redis: &Redis) -> f64 {
-    redis.cli(&["time"]).lines().next().unwrap().parse::<f64>().unwrap() / 3_600.0
+    redis
+        .cli(&["time"])
+        .lines()
+        .next()
+        .unwrap()
+        .parse::<f64>()
+        .unwrap()
+        / 3_600.0
 }
 
 /// A user who has used up an hour's count on one host finds it used up on another, which never saw that user before.
@@ -129,13 +171,23 @@ fn a_key_that_one_host_used_up_is_used_up_on_the_others() {
     while passed < 100 {
         passed += one.ask(10);
         thread::sleep(Duration::from_millis(20));
-        assert!(start.elapsed() < PATIENCE, "{passed} of 100: {:#}", fleet[0].cluster());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{passed} of 100: {:#}",
+            fleet[0].cluster()
+        );
     }
-    fleet[1].until(PATIENCE, "told of it", |cluster| cluster["last_answer_seconds_ago"].as_f64() < Some(1.0));
+    fleet[1].until(PATIENCE, "told of it", |cluster| {
+        cluster["last_answer_seconds_ago"].as_f64() < Some(1.0)
+    });
     // Two syncs, on a machine that has other things to do.
     thread::sleep(Duration::from_secs(1));
     let passed = fleet[1].connect().ask(100);
-    assert!(passed <= 10, "{passed} more on the other host: {:#}", fleet[1].cluster());
+    assert!(
+        passed <= 10,
+        "{passed} more on the other host: {:#}",
+        fleet[1].cluster()
+    );
 }
 
 /// Hot keys are asked for on all hosts, five times their limit; the others once in a while, on one.
@@ -145,13 +197,28 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
     const COLD: usize = 9_000;
     const BURST: f64 = 10.0;
     let redis = Redis::start(&[]);
-    let fleet = fleet(HOSTS, &format!("store = {:?}", redis.url()), "rate = \"1/s\"\nburst = 10");
+    let fleet = fleet(
+        HOSTS,
+        &format!("store = {:?}", redis.url()),
+        "rate = \"1/s\"\nburst = 10",
+    );
     let load = |what: &str| -> f64 {
         let text = redis.cli(&["info", "all"]);
-        let value = text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':')?.trim().parse().ok());
+        let value = text.lines().find_map(|line| {
+            line.strip_prefix(what)?
+                .strip_prefix(':')?
+                .trim()
+                .parse()
+                .ok()
+        });
         value.unwrap_or_else(|| panic!("no {what} in {text}"))
     };
-    let counted = ["used_cpu_user", "used_cpu_sys", "total_net_input_bytes", "total_net_output_bytes"];
+    let counted = [
+        "used_cpu_user",
+        "used_cpu_sys",
+        "total_net_input_bytes",
+        "total_net_output_bytes",
+    ];
     let before = counted.map(load);
     let (start, time) = (Instant::now(), Duration::from_secs(15));
     let (passed, refused_cold, late): (Vec<u64>, u64, Duration) = thread::scope(|scope| {
@@ -168,10 +235,17 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
                     // Five times a second and key, spread over the hosts.
                     let due = (5.0 * now.as_secs_f64() * HOT as f64 / HOSTS as f64) as u64;
                     while asked < due {
-                        let keys: Vec<usize> = (asked..due.min(asked + 100)).map(|ask| ask as usize % HOT).collect();
+                        let keys: Vec<usize> = (asked..due.min(asked + 100))
+                            .map(|ask| ask as usize % HOT)
+                            .collect();
                         asked += keys.len() as u64;
-                        let allowed = asker.ask_all(keys.iter().map(|key| Asker::question(&format!("hot-{key}"))));
-                        keys.iter().zip(allowed).for_each(|(key, allowed)| passed[*key] += u64::from(allowed));
+                        let allowed = asker.ask_all(
+                            keys.iter()
+                                .map(|key| Asker::question(&format!("hot-{key}"))),
+                        );
+                        keys.iter()
+                            .zip(allowed)
+                            .for_each(|(key, allowed)| passed[*key] += u64::from(allowed));
                     }
                     refused_cold += 1 - asker.ask_for(&format!("cold-{}", cold % COLD), 1);
                     cold += HOSTS;
@@ -181,14 +255,24 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
         };
         let drivers: Vec<_> = fleet.iter().enumerate().map(drive).collect();
         let all = drivers.into_iter().map(|driver| driver.join().unwrap());
-        all.fold((vec![0; HOT], 0, Duration::ZERO), |mut all, (passed, refused, late)| {
-            all.0.iter_mut().zip(passed).for_each(|(sum, passed)| *sum += passed);
-            (all.0, all.1 + refused, all.2 + late)
-        })
+        all.fold(
+            (vec![0; HOT], 0, Duration::ZERO),
+            |mut all, (passed, refused, late)| {
+                all.0
+                    .iter_mut()
+                    .zip(passed)
+                    .for_each(|(sum, passed)| *sum += passed);
+                (all.0, all.1 + refused, all.2 + late)
+            },
+        )
     });
     let seconds = start.elapsed().as_secs_f64();
-    let used: Vec<f64> =
-        counted.map(load).iter().zip(before).map(|(after, before)| (after - before) / seconds).collect();
+    let used: Vec<f64> = counted
+        .map(load)
+        .iter()
+        .zip(before)
+        .map(|(after, before)| (after - before) / seconds)
+        .collect();
     eprintln!(
         "the store, a second and a thousand hot keys on {HOSTS} hosts: {:.0} ms of CPU time, {:.0} kB in, {:.0} kB out",
         1e3 * (used[0] + used[1]),
@@ -198,11 +282,16 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
     let limit = BURST + seconds;
     let (least, most) = (passed.iter().min().unwrap(), passed.iter().max().unwrap());
     let mean = passed.iter().sum::<u64>() as f64 / HOT as f64;
-    eprintln!("{limit:.1} a key: {least} to {most} passed, {mean:.1} on average; askers late for {late:?}");
+    eprintln!(
+        "{limit:.1} a key: {least} to {most} passed, {mean:.1} on average; askers late for {late:?}"
+    );
     assert_eq!(refused_cold, 0);
     // A key is asked for by each host once in 0.8 s: each may pass the last unit before it has heard of the others.
     let unheard = (HOSTS - 1) as f64;
-    assert!(mean <= 1.1 * limit && *most as f64 <= 1.1 * limit + unheard, "{mean} of {limit}, at most {most}");
+    assert!(
+        mean <= 1.1 * limit && *most as f64 <= 1.1 * limit + unheard,
+        "{mean} of {limit}, at most {most}"
+    );
     // It may also leave the last unit to others, which do not use it.
     let lost = late.as_secs_f64() / HOSTS as f64;
     assert!(
@@ -211,21 +300,29 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
     );
     for host in &fleet {
         let limit = &host.cluster()["limits"][0];
-        assert!(limit["keys_exchanged"].as_u64() > Some(1_000) && limit["keys_local"] == 0, "{limit}");
+        assert!(
+            limit["keys_exchanged"].as_u64() > Some(1_000) && limit["keys_local"] == 0,
+            "{limit}"
+        );
     }
 }
 
 fn keys_without_a_store_follow_when_store_is_down() {
-    for (when, share, passes) in
-        [("share", 0.5, true), ("local", 1.0, true), ("open", 1.0, true), ("closed", 0.0, false)]
-    {
+    for (when, share, passes) in [
+        ("share", 0.5, true),
+        ("local", 1.0, true),
+        ("open", 1.0, true),
+        ("closed", 0.0, false),
+    ] {
         let mut redis = Redis::start(&[]);
         let cluster = format!("store = {:?}\nwhen_store_is_down = {when:?}", redis.url());
         let mut fleet = fleet(2, &cluster, "rate = \"1000/s\"\nburst = 100");
         redis.kill();
         for host in &fleet {
             host.until(PATIENCE, "alone", |cluster| {
-                is_from(when)(cluster) && cluster["limits"][0]["share"] == share && cluster["health"] == "down"
+                is_from(when)(cluster)
+                    && cluster["limits"][0]["share"] == share
+                    && cluster["health"] == "down"
             });
             let passed = host.connect().ask(10_000);
             match when {
@@ -236,7 +333,9 @@ fn keys_without_a_store_follow_when_store_is_down() {
         redis.restart();
         for host in &fleet {
             host.until(PATIENCE, "back", |cluster| {
-                is_from("keys")(cluster) && cluster["limits"][0]["share"] == 1.0 && cluster["hosts"] == 2
+                is_from("keys")(cluster)
+                    && cluster["limits"][0]["share"] == 1.0
+                    && cluster["hosts"] == 2
             });
         }
         // One that leaves is forgotten at once.
@@ -261,22 +360,34 @@ fn keys_of_a_start_without_a_store_have_a_share_by_hosts_last_seen() {
         let passes = |host: &Host, key: &str, times: f64| {
             let start = Instant::now();
             let passed = host.connect().ask_for(key, 10 * BURST) as f64;
-            let most = times * share * (BURST as f64 + 1_000.0 * start.elapsed().as_secs_f64()) + 1.0;
-            assert!(passed <= most && (passed > 0.0 || share == 0.0), "{mode}, {key}: {passed} of {most}");
+            let most =
+                times * share * (BURST as f64 + 1_000.0 * start.elapsed().as_secs_f64()) + 1.0;
+            assert!(
+                passed <= most && (passed > 0.0 || share == 0.0),
+                "{mode}, {key}: {passed} of {most}"
+            );
         };
         for (nth, host) in fleet.iter().enumerate() {
             passes(host, "joining", 1.0);
-            host.reload(&format!("host-{nth}"), &cluster, &format!("{KEYS}\n{}", LIMIT.replace('1', "2")));
+            host.reload(
+                &format!("host-{nth}"),
+                &cluster,
+                &format!("{KEYS}\n{}", LIMIT.replace('1', "2")),
+            );
             passes(host, "reloaded", 2.0);
             host.until(PATIENCE, "alone", |cluster| {
-                is_from(mode)(cluster) && cluster["limits"][0]["share"] == share && cluster["hosts"] == 2
+                is_from(mode)(cluster)
+                    && cluster["limits"][0]["share"] == share
+                    && cluster["hosts"] == 2
             });
             passes(host, "alone", 2.0);
         }
         redis.restart();
         for host in &fleet {
             host.until(PATIENCE, "back", |cluster| {
-                is_from("keys")(cluster) && cluster["limits"][0]["share"] == 1.0 && cluster["hosts"] == 2
+                is_from("keys")(cluster)
+                    && cluster["limits"][0]["share"] == 1.0
+                    && cluster["hosts"] == 2
             });
         }
     }

@@ -16,7 +16,10 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most
     }
 }
@@ -51,7 +54,11 @@ fn the_script_and_its_model_answer_alike() {
             let report = Report {
                 host: format!("host {host}/{seed}"),
                 // An older one, at times.
-                sequence: if dice.below(50) == 0 { sequence.saturating_sub(9).max(1) } else { sequence },
+                sequence: if dice.below(50) == 0 {
+                    sequence.saturating_sub(9).max(1)
+                } else {
+                    sequence
+                },
                 applied: if dice.below(20) == 0 {
                     dice.below(Share::PARTS)
                 } else {
@@ -71,21 +78,40 @@ fn the_script_and_its_model_answer_alike() {
                 },
                 leaves: dice.below(60) == 0,
                 replaces: (dice.below(40) == 0).then(|| format!("host {}/{seed}", dice.below(9))),
-                grant: granted.get(&host).filter(|_| dice.below(4) > 0).map(|(sequence, at, asked)| Acknowledged {
-                    sequence: *sequence,
-                    at: *at,
-                    elapsed: if dice.below(20) == 0 { 0 } else { (micros / 1_000).saturating_sub(*asked) },
-                }),
+                grant: granted.get(&host).filter(|_| dice.below(4) > 0).map(
+                    |(sequence, at, asked)| Acknowledged {
+                        sequence: *sequence,
+                        at: *at,
+                        elapsed: if dice.below(20) == 0 {
+                            0
+                        } else {
+                            (micros / 1_000).saturating_sub(*asked)
+                        },
+                    },
+                ),
             };
             let grant = ledger.lease(micros, &report);
             let told: Vec<u64> = script
                 .key(format!("{{{seed}}}ledger"))
                 .key(format!("{{{seed}}}ends"))
                 .arg(&report.host)
-                .arg(&[report.sequence, report.applied, report.demand, report.units, report.lease, report.epoch][..])
+                .arg(
+                    &[
+                        report.sequence,
+                        report.applied,
+                        report.demand,
+                        report.units,
+                        report.lease,
+                        report.epoch,
+                    ][..],
+                )
                 .arg(u8::from(report.leaves))
                 .arg(report.replaces.as_deref().unwrap_or_default())
-                .arg(&report.grant.map_or([0; 3], |grant| [grant.sequence, grant.at, grant.elapsed])[..])
+                .arg(
+                    &report
+                        .grant
+                        .map_or([0; 3], |grant| [grant.sequence, grant.at, grant.elapsed])[..],
+                )
                 .arg(&[micros / 1_000_000, micros % 1_000_000][..])
                 .invoke(&mut connection)
                 .unwrap();
@@ -110,16 +136,24 @@ fn the_script_and_its_model_answer_alike() {
                 }
             }
         }
-        let stored: BTreeMap<String, String> =
-            ::redis::cmd("HGETALL").arg(format!("{{{seed}}}ledger")).query(&mut connection).unwrap();
+        let stored: BTreeMap<String, String> = ::redis::cmd("HGETALL")
+            .arg(format!("{{{seed}}}ledger"))
+            .query(&mut connection)
+            .unwrap();
         let stored: Vec<(String, String)> = stored
             .into_iter()
             .filter_map(|(field, entry)| Some((field.strip_prefix("n:")?.to_owned(), entry)))
             .collect();
         assert_eq!(stored, ledger.entries().collect::<Vec<_>>(), "{seed}");
         assert!(!stored.is_empty());
-        let keeps: i64 = ::redis::cmd("PTTL").arg(format!("{{{seed}}}ledger")).query(&mut connection).unwrap();
-        assert!((1..=60_000).contains(&keeps), "a ledger that nobody asks for is forgotten: {keeps}");
+        let keeps: i64 = ::redis::cmd("PTTL")
+            .arg(format!("{{{seed}}}ledger"))
+            .query(&mut connection)
+            .unwrap();
+        assert!(
+            (1..=60_000).contains(&keeps),
+            "a ledger that nobody asks for is forgotten: {keeps}"
+        );
     }
 }
 

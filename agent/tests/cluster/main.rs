@@ -28,7 +28,9 @@ fn fleets_stay_within_a_tenth_of_their_limit() {
             let outcome = measure(&url, hosts, Kept::Shares, spread, Duration::from_secs(8));
             let error = outcome.error();
             let (seconds, percent, late) = (outcome.seconds, 100.0 * error, 100.0 * outcome.late);
-            eprintln!("{hosts} hosts, {spread}, {seconds:.1} s, late for {late:.0} %: {percent:+.1} %");
+            eprintln!(
+                "{hosts} hosts, {spread}, {seconds:.1} s, late for {late:.0} %: {percent:+.1} %"
+            );
             assert!(outcome.wanted as f64 > 2.0 * outcome.limit, "{outcome:?}");
             // Never too much, however busy the machine is. While nobody asks, nothing passes.
             assert!(error <= 0.1 && error >= -0.1 - outcome.late, "{outcome:?}");
@@ -56,7 +58,10 @@ fn main() {
     ];
     let no_clock = clock::obstacle();
     if let Some(reason) = no_clock {
-        eprintln!("skipped, {} tests of the store's clock: {reason}", clock::TESTS.len());
+        eprintln!(
+            "skipped, {} tests of the store's clock: {reason}",
+            clock::TESTS.len()
+        );
     }
     let with_server = |prefix: &str, program: &str, rooms: &[&'static [Test]]| -> Vec<Trial> {
         let trial = |(name, test): &Test, is_ignored: bool| {
@@ -66,14 +71,29 @@ fn main() {
                 test();
                 Ok(())
             };
-            Trial::test(format!("{prefix}{name}"), run).with_ignored_flag(obstacle.is_some() || is_ignored)
+            Trial::test(format!("{prefix}{name}"), run)
+                .with_ignored_flag(obstacle.is_some() || is_ignored)
         };
-        let of_clock = clock::TESTS.iter().map(|test| trial(test, no_clock.is_some()));
-        rooms.iter().copied().flatten().map(|test| trial(test, false)).chain(of_clock).collect()
+        let of_clock = clock::TESTS
+            .iter()
+            .map(|test| trial(test, no_clock.is_some()));
+        rooms
+            .iter()
+            .copied()
+            .flatten()
+            .map(|test| trial(test, false))
+            .chain(of_clock)
+            .collect()
     };
     let mut trials = with_server("", "redis-server", &rooms);
     if let Some(program) = redis::valkey() {
-        let rooms = [ledger::TESTS, stores::TESTS, apart::TESTS, failover::TESTS, bans::TESTS];
+        let rooms = [
+            ledger::TESTS,
+            stores::TESTS,
+            apart::TESTS,
+            failover::TESTS,
+            bans::TESTS,
+        ];
         trials.extend(with_server("valkey_", &program, &rooms));
     } else {
         eprintln!("skipped, the tests with Valkey: `cargo xtask integration` provides it");

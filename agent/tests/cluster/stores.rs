@@ -30,16 +30,50 @@ fn joins(host: &Host) {
 /// An authority, and the server's certificate under it.
 fn certificates(folder: &Path) {
     let openssl = |arguments: &[&str]| {
-        let output = Command::new("openssl").args(arguments).current_dir(folder).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new("openssl")
+            .args(arguments)
+            .current_dir(folder)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     };
     std::fs::write(folder.join("san"), "subjectAltName=IP:127.0.0.1\n").unwrap();
-    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    let key = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ];
     openssl(
-        &[&["req", "-x509", "-days", "2", "-subj", "/CN=weir", "-keyout", "ca.key", "-out", "ca.pem"], &key[..]]
-            .concat(),
+        &[
+            &[
+                "req", "-x509", "-days", "2", "-subj", "/CN=weir", "-keyout", "ca.key", "-out",
+                "ca.pem",
+            ],
+            &key[..],
+        ]
+        .concat(),
     );
-    openssl(&[&["req", "-subj", "/CN=store", "-keyout", "key.pem", "-out", "request"], &key[..]].concat());
+    openssl(
+        &[
+            &[
+                "req",
+                "-subj",
+                "/CN=store",
+                "-keyout",
+                "key.pem",
+                "-out",
+                "request",
+            ],
+            &key[..],
+        ]
+        .concat(),
+    );
     openssl(&[
         "x509",
         "-req",
@@ -77,21 +111,34 @@ fn a_store_with_tls_works_and_its_password_is_never_printed() {
         "open-sesame",
     ]);
     let cluster = |password: &str, authorities: &str| {
-        format!("store = \"rediss://:{password}@127.0.0.1:{port}\"\nauthorities = {:?}", path(authorities))
+        format!(
+            "store = \"rediss://:{password}@127.0.0.1:{port}\"\nauthorities = {:?}",
+            path(authorities)
+        )
     };
     let host = Host::start("one", &cluster("open-sesame", "ca.pem"), LIMIT);
     joins(&host);
     let stranger = Host::start("two", &cluster("open-barley", "ca.pem"), LIMIT);
-    stranger.until(PATIENCE, "refused", |cluster| cluster["health"] == "down" && !cluster["last_error"].is_null());
-    let error = stranger.cluster()["last_error"].as_str().unwrap().to_lowercase();
+    stranger.until(PATIENCE, "refused", |cluster| {
+        cluster["health"] == "down" && !cluster["last_error"].is_null()
+    });
+    let error = stranger.cluster()["last_error"]
+        .as_str()
+        .unwrap()
+        .to_lowercase();
     assert!(error.contains("auth") || error.contains("pass"), "{error}");
     // Without the authority, nobody's word is taken for it.
     let wary = Host::start("three", &cluster("open-sesame", "key.pem"), LIMIT);
-    wary.until(PATIENCE, "wary", |cluster| cluster["health"] == "down" && !cluster["last_error"].is_null());
+    wary.until(PATIENCE, "wary", |cluster| {
+        cluster["health"] == "down" && !cluster["last_error"].is_null()
+    });
     for host in [&host, &stranger, &wary] {
         let status = String::from_utf8(host.command(&["status"]).stdout).unwrap();
         let told = format!("{}{}{status}", host.said(), host.cluster());
-        assert!(!told.contains("open-") && told.contains("127.0.0.1"), "{told}");
+        assert!(
+            !told.contains("open-") && told.contains("127.0.0.1"),
+            "{told}"
+        );
     }
 }
 
@@ -99,13 +146,26 @@ fn a_store_with_tls_works_and_its_password_is_never_printed() {
 pub fn two_nodes() -> [Redis; 2] {
     let enabled = ["--cluster-enabled", "yes"];
     let nodes = [Redis::start(&enabled), Redis::start(&enabled)];
-    assert_eq!(nodes[0].cli(&["cluster", "addslotsrange", "0", "8191"]), "OK");
-    assert_eq!(nodes[1].cli(&["cluster", "addslotsrange", "8192", "16383"]), "OK");
-    assert_eq!(nodes[0].cli(&["cluster", "meet", "127.0.0.1", &nodes[1].port().to_string()]), "OK");
+    assert_eq!(
+        nodes[0].cli(&["cluster", "addslotsrange", "0", "8191"]),
+        "OK"
+    );
+    assert_eq!(
+        nodes[1].cli(&["cluster", "addslotsrange", "8192", "16383"]),
+        "OK"
+    );
+    assert_eq!(
+        nodes[0].cli(&["cluster", "meet", "127.0.0.1", &nodes[1].port().to_string()]),
+        "OK"
+    );
     for node in &nodes {
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         while !node.cli(&["cluster", "info"]).contains("cluster_state:ok") {
-            assert!(std::time::Instant::now() < deadline, "{}", node.cli(&["cluster", "info"]));
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{}",
+                node.cli(&["cluster", "info"])
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -120,13 +180,28 @@ fn a_cluster_of_stores_is_found_from_one_of_its_nodes() {
             format!("\n[[limit]]\nname = \"{nth}\"\nscope = \"request\"\nkey = \"a\"\nrate = \"9/s\"\ncluster = true")
         })
         .collect();
-    let host = Host::start("one", &format!("store = {:?}", nodes[0].url()), &format!("{LIMIT}{more}"));
+    let host = Host::start(
+        "one",
+        &format!("store = {:?}", nodes[0].url()),
+        &format!("{LIMIT}{more}"),
+    );
     joins(&host);
-    let ledgers = nodes.each_ref().map(|node| node.cli(&["--raw", "keys", "weir:*:ledger"]).lines().count());
-    assert!(ledgers.iter().all(|count| *count > 0) && ledgers.iter().sum::<usize>() == 9, "{ledgers:?}");
+    let ledgers = nodes.each_ref().map(|node| {
+        node.cli(&["--raw", "keys", "weir:*:ledger"])
+            .lines()
+            .count()
+    });
+    assert!(
+        ledgers.iter().all(|count| *count > 0) && ledgers.iter().sum::<usize>() == 9,
+        "{ledgers:?}"
+    );
     // Named all at once, they are found as well.
     let urls = nodes.each_ref().map(Redis::url);
-    joins(&Host::start("two", &format!("store = {urls:?}\nname = \"other\""), LIMIT));
+    joins(&Host::start(
+        "two",
+        &format!("store = {urls:?}\nname = \"other\""),
+        LIMIT,
+    ));
 }
 
 fn sentinels_name_the_master() {
@@ -134,7 +209,10 @@ fn sentinels_name_the_master() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("sentinel.conf");
     let port = free_port();
-    let text = format!("port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n", master.port());
+    let text = format!(
+        "port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n",
+        master.port()
+    );
     std::fs::write(&config, text).unwrap();
     let mut child = Command::new(program())
         .arg(&config)
@@ -143,13 +221,28 @@ fn sentinels_name_the_master() {
         .spawn()
         .unwrap();
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(child.try_wait().unwrap().is_none(), "the sentinel has ended");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the sentinel has ended"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     let joined = std::panic::catch_unwind(|| {
-        let host = Host::start("one", &format!("store = [\"redis://127.0.0.1:{port}\"]\nsentinel = \"fleet\""), LIMIT);
-        host.until(PATIENCE, "joined", |cluster| cluster["limits"][0]["share_from"] == "lease");
-        assert_eq!(master.cli(&["--raw", "keys", "weir:*:ledger"]).lines().count(), 1);
+        let host = Host::start(
+            "one",
+            &format!("store = [\"redis://127.0.0.1:{port}\"]\nsentinel = \"fleet\""),
+            LIMIT,
+        );
+        host.until(PATIENCE, "joined", |cluster| {
+            cluster["limits"][0]["share_from"] == "lease"
+        });
+        assert_eq!(
+            master
+                .cli(&["--raw", "keys", "weir:*:ledger"])
+                .lines()
+                .count(),
+            1
+        );
     });
     let _ = child.kill();
     let _ = child.wait();
@@ -159,7 +252,11 @@ fn sentinels_name_the_master() {
 fn a_store_that_has_forgotten_the_script_is_given_it_again() {
     let redis = Redis::start(&[]);
     // A socket does as well as a port.
-    let host = Host::start("one", &format!("store = \"unix://{}\"", redis.socket().display()), LIMIT);
+    let host = Host::start(
+        "one",
+        &format!("store = \"unix://{}\"", redis.socket().display()),
+        LIMIT,
+    );
     joins(&host);
     for _ in 0..5 {
         assert_eq!(redis.cli(&["script", "flush"]), "OK");
@@ -167,6 +264,9 @@ fn a_store_that_has_forgotten_the_script_is_given_it_again() {
     }
     let cluster = host.cluster();
     assert_eq!(cluster["limits"][0]["share_from"], "lease", "{cluster}");
-    let error = cluster["last_error"].as_str().unwrap_or_default().to_lowercase();
+    let error = cluster["last_error"]
+        .as_str()
+        .unwrap_or_default()
+        .to_lowercase();
     assert!(!error.contains("script"), "{error}");
 }

@@ -57,11 +57,19 @@ fn decisions_go_on(host: &Host, time: Duration) {
         asker.ask(1);
         // The agent and the store's client wait for a busy machine, too.
         took.push(asked.elapsed().saturating_sub(4 * (stalls.so_far() - late)));
-        assert!(start.elapsed() < PATIENCE, "{} decisions in {PATIENCE:?}", took.len());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{} decisions in {PATIENCE:?}",
+            took.len()
+        );
         thread::sleep(Duration::from_millis(2));
     }
     took.sort_unstable();
-    assert!(took[took.len() * 9 / 10] < Duration::from_millis(100), "{:?}", &took[took.len() * 9 / 10..]);
+    assert!(
+        took[took.len() * 9 / 10] < Duration::from_millis(100),
+        "{:?}",
+        &took[took.len() * 9 / 10..]
+    );
 }
 
 fn a_store_that_never_replies_delays_no_decision() {
@@ -70,10 +78,15 @@ fn a_store_that_never_replies_delays_no_decision() {
     let cluster = format!("store = \"redis://{}\"", listener.local_addr().unwrap());
     let host = Host::start("one", &cluster, LIMIT);
     decisions_go_on(&host, Duration::from_secs(2));
-    host.until(PATIENCE, "down", |cluster| cluster["health"] == "down" && cluster["failures"].as_u64().unwrap() >= 2);
+    host.until(PATIENCE, "down", |cluster| {
+        cluster["health"] == "down" && cluster["failures"].as_u64().unwrap() >= 2
+    });
     decisions_go_on(&host, Duration::from_secs(1));
     let cluster = host.cluster();
-    assert!(is_from("joining")(&cluster) && cluster["answered_in_seconds"].is_null(), "{cluster}");
+    assert!(
+        is_from("joining")(&cluster) && cluster["answered_in_seconds"].is_null(),
+        "{cluster}"
+    );
     assert!(!cluster["last_error"].as_str().unwrap().is_empty());
     // No other host was ever seen: all of the limit is held here.
     assert_eq!(cluster["limits"][0]["share"], 1.0);
@@ -86,25 +99,48 @@ fn a_store_that_hangs_is_reported_and_used_again() {
     decisions_go_on(&one, Duration::from_secs(2));
     for host in [&one, &two] {
         host.until(PATIENCE, "alone", |cluster| {
-            is_from("share")(cluster) && cluster["health"] == "down" && cluster["limits"][0]["share"] == 0.5
+            is_from("share")(cluster)
+                && cluster["health"] == "down"
+                && cluster["limits"][0]["share"] == 0.5
         });
         let error = host.cluster()["last_error"].as_str().unwrap().to_owned();
-        assert!(error.contains("no reply") || error.contains("timed out"), "{error}");
-        assert!(host.said().contains("the store is unavailable"), "{}", host.said());
+        assert!(
+            error.contains("no reply") || error.contains("timed out"),
+            "{error}"
+        );
+        assert!(
+            host.said().contains("the store is unavailable"),
+            "{}",
+            host.said()
+        );
         let table = String::from_utf8(host.command(&["status"]).stdout).unwrap();
-        assert!(table.contains("down at redis://127.0.0.1") && table.contains("50.0 %"), "{table}");
+        assert!(
+            table.contains("down at redis://127.0.0.1") && table.contains("50.0 %"),
+            "{table}"
+        );
     }
     redis.go_on();
     for host in [&one, &two] {
-        host.until(PATIENCE, "back", |cluster| is_from("lease")(cluster) && cluster["health"] != "down");
-        assert!(host.said().contains("the store is available again"), "{}", host.said());
+        host.until(PATIENCE, "back", |cluster| {
+            is_from("lease")(cluster) && cluster["health"] != "down"
+        });
+        assert!(
+            host.said().contains("the store is available again"),
+            "{}",
+            host.said()
+        );
     }
 }
 
 fn without_a_store_when_store_is_down_applies() {
     let mut redis = Redis::start(&[]);
     let modes = ["share", "local", "open", "closed"];
-    let fleets = modes.map(|mode| pair(&format!("{}\nname = {mode:?}\nwhen_store_is_down = {mode:?}", store(&redis))));
+    let fleets = modes.map(|mode| {
+        pair(&format!(
+            "{}\nname = {mode:?}\nwhen_store_is_down = {mode:?}",
+            store(&redis)
+        ))
+    });
     redis.kill();
     for (mode, [one, two]) in modes.iter().zip(&fleets) {
         let share = match *mode {
@@ -114,7 +150,9 @@ fn without_a_store_when_store_is_down_applies() {
         };
         for host in [one, two] {
             host.until(PATIENCE, mode, |cluster| {
-                is_from(mode)(cluster) && cluster["limits"][0]["share"] == share && cluster["health"] == "down"
+                is_from(mode)(cluster)
+                    && cluster["limits"][0]["share"] == share
+                    && cluster["health"] == "down"
             });
         }
         // Ten times the burst, as fast as it goes: what passes is the share, by the time that it took.
@@ -126,14 +164,19 @@ fn without_a_store_when_store_is_down_applies() {
             "closed" => assert_eq!(passed, 0),
             _ => {
                 let most = share * (BURST as f64 + refilled) + 1.0;
-                assert!(passed as f64 >= share * BURST as f64 && passed as f64 <= most, "{mode}: {passed} of {most}");
+                assert!(
+                    passed as f64 >= share * BURST as f64 && passed as f64 <= most,
+                    "{mode}: {passed} of {most}"
+                );
             }
         }
     }
     redis.restart();
     for [one, two] in &fleets {
         for host in [one, two] {
-            host.until(PATIENCE, "back", |cluster| is_from("lease")(cluster) && cluster["hosts"] == 2);
+            host.until(PATIENCE, "back", |cluster| {
+                is_from("lease")(cluster) && cluster["hosts"] == 2
+            });
         }
         let sum = || one.share() + two.share();
         let start = Instant::now();
@@ -157,18 +200,29 @@ fn an_emptied_store_lets_no_share_grow() {
             }
         });
         let checked = std::panic::catch_unwind(|| {
-            one.until(PATIENCE, "busy", |cluster| cluster["limits"][0]["share"].as_f64().unwrap() > 0.9);
-            two.until(PATIENCE, "idle", |cluster| cluster["limits"][0]["share"].as_f64().unwrap() < 0.1);
+            one.until(PATIENCE, "busy", |cluster| {
+                cluster["limits"][0]["share"].as_f64().unwrap() > 0.9
+            });
+            two.until(PATIENCE, "idle", |cluster| {
+                cluster["limits"][0]["share"].as_f64().unwrap() < 0.1
+            });
             assert_eq!(redis.cli(&["flushall"]), "OK");
             // For a lease nobody grows: two is idle still, and its share is what it was.
             let start = Instant::now();
-            one.until(PATIENCE, "settling", |cluster| cluster["limits"][0]["is_settling"] == true);
+            one.until(PATIENCE, "settling", |cluster| {
+                cluster["limits"][0]["is_settling"] == true
+            });
             let share = two.share();
-            assert!(share < 0.11 || start.elapsed() > Duration::from_millis(900), "{share}");
+            assert!(
+                share < 0.11 || start.elapsed() > Duration::from_millis(900),
+                "{share}"
+            );
             one.until(PATIENCE, "settled", |cluster| {
                 cluster["limits"][0]["is_settling"] == false && cluster["hosts"] == 2
             });
-            one.until(PATIENCE, "busy", |cluster| cluster["limits"][0]["share"].as_f64().unwrap() > 0.9);
+            one.until(PATIENCE, "busy", |cluster| {
+                cluster["limits"][0]["share"].as_f64().unwrap() > 0.9
+            });
         });
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         checked.unwrap();
@@ -183,17 +237,25 @@ fn a_host_that_dies_is_missed_when_its_lease_ends() {
     let alone = |cluster: &Value| cluster["hosts"] == 1 && cluster["limits"][0]["share"] == 1.0;
     one.until(PATIENCE, "alone", alone);
     // Not before the dead host's lease of a second has ended, of which at most a sync and an early one had passed.
-    assert!(start.elapsed() >= Duration::from_millis(600), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= Duration::from_millis(600),
+        "{:?}",
+        start.elapsed()
+    );
     // Whoever joins gets its part of what the other gives up.
     let three = Host::start("three", &store(&redis), LIMIT);
     for host in [&one, &three] {
         host.until(PATIENCE, "a pair", |cluster| {
-            cluster["hosts"] == 2 && (cluster["limits"][0]["share"].as_f64().unwrap() - 0.5).abs() < 0.05
+            cluster["hosts"] == 2
+                && (cluster["limits"][0]["share"].as_f64().unwrap() - 0.5).abs() < 0.05
         });
     }
     one.until(PATIENCE, "told of the other", |cluster| {
         let shares = cluster["limits"][0]["shares"].as_array().unwrap();
-        shares.len() == 2 && shares.iter().any(|host| host["host"].as_str().unwrap().starts_with("three/"))
+        shares.len() == 2
+            && shares
+                .iter()
+                .any(|host| host["host"].as_str().unwrap().starts_with("three/"))
     });
 }
 
@@ -204,22 +266,42 @@ fn a_host_that_leaves_gives_back_at_once() {
     two.stop(Signal::SIGTERM);
     let start = Instant::now();
     let ledger = redis.cli(&["--raw", "hkeys", "weir:{weir/together}:ledger"]);
-    assert!(ledger.contains("n:one/") && !ledger.contains("n:two/"), "{ledger}");
-    one.until(PATIENCE, "alone", |cluster| cluster["hosts"] == 1 && cluster["limits"][0]["share"] == 1.0);
-    assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
+    assert!(
+        ledger.contains("n:one/") && !ledger.contains("n:two/"),
+        "{ledger}"
+    );
+    one.until(PATIENCE, "alone", |cluster| {
+        cluster["hosts"] == 1 && cluster["limits"][0]["share"] == 1.0
+    });
+    assert!(
+        start.elapsed() < Duration::from_secs(9),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 fn a_host_whose_clock_is_wrong_is_like_any_other() {
     let redis = Redis::start(&[]);
     // A host that seems to have been up for a year longer: every clock that leases are measured by is off.
-    let by = ["unshare", "--time", "--boottime", "31536000", "--monotonic", "31536000", "--fork", "--kill-child"];
+    let by = [
+        "unshare",
+        "--time",
+        "--boottime",
+        "31536000",
+        "--monotonic",
+        "31536000",
+        "--fork",
+        "--kill-child",
+    ];
     let is_possible = std::process::Command::new(by[0])
         .args(&by[1..])
         .arg("true")
         .output()
         .is_ok_and(|output| output.status.success());
     if !is_possible {
-        eprintln!("skipped: this user or this kernel can give no host a clock of its own (time namespaces)");
+        eprintln!(
+            "skipped: this user or this kernel can give no host a clock of its own (time namespaces)"
+        );
         return;
     }
     let one = Host::start("one", &store(&redis), LIMIT);
@@ -232,9 +314,13 @@ fn a_host_whose_clock_is_wrong_is_like_any_other() {
     }
     // It goes on so for longer than a lease.
     thread::sleep(Duration::from_millis(1_500));
-    off.until(PATIENCE, "a pair still", |cluster| cluster["hosts"] == 2 && is_from("lease")(cluster));
+    off.until(PATIENCE, "a pair still", |cluster| {
+        cluster["hosts"] == 2 && is_from("lease")(cluster)
+    });
     redis.hang();
-    off.until(PATIENCE, "alone", |cluster| is_from("share")(cluster) && cluster["limits"][0]["share"] == 0.5);
+    off.until(PATIENCE, "alone", |cluster| {
+        is_from("share")(cluster) && cluster["limits"][0]["share"] == 0.5
+    });
     redis.go_on();
     off.until(PATIENCE, "back", is_from("lease"));
 }

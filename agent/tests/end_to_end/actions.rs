@@ -34,7 +34,9 @@ pub const WITH_FQ: &[Test] = tests![
 const CLIENT: &str = "10.77.0.2";
 
 fn connect(network: &Network) -> std::io::Result<TcpStream> {
-    network.in_client(|| TcpStream::connect_timeout(&"10.77.0.1:9000".parse().unwrap(), Duration::from_secs(30)))
+    network.in_client(|| {
+        TcpStream::connect_timeout(&"10.77.0.1:9000".parse().unwrap(), Duration::from_secs(30))
+    })
 }
 
 /// Each way of attaching answers by means of its own.
@@ -59,7 +61,10 @@ fn a_refused_connection_is_reset() {
         // A client that is held up asks again.
         let again = network.in_client(|| crate::tcp::counted("RetransSegs"));
         let (passed, refused) = agent.counts("c");
-        assert!(passed == 3 && (5..=5 + again).contains(&refused), "{passed} and {refused}, {again} of them again");
+        assert!(
+            passed == 3 && (5..=5 + again).contains(&refused),
+            "{passed} and {refused}, {again} of them again"
+        );
         drop((listener, kept));
     });
 }
@@ -74,31 +79,62 @@ fn replies_that_a_veths_peer_cannot_receive_are_reported_with_the_fix() {
     let reported = |network: &Network, agent: &crate::support::Agent<'_>| {
         let status = agent.json(&["status"]);
         let notes = status["notes"].as_array().unwrap();
-        let is_noted = notes.iter().any(|note| note.as_str().unwrap().contains("sends no replies: weir0"));
+        let is_noted = notes
+            .iter()
+            .any(|note| note.as_str().unwrap().contains("sends no replies: weir0"));
         let config = network.folder.path().join("limits.toml");
         let output = network.command(&["doctor", "--config", config.to_str().unwrap(), "--json"]);
         let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let checks = doctor["interfaces"][0]["checks"].as_array().unwrap().clone();
-        (is_noted, checks.into_iter().find(|check| check["name"] == "replies"))
+        let checks = doctor["interfaces"][0]["checks"]
+            .as_array()
+            .unwrap()
+            .clone();
+        (
+            is_noted,
+            checks.into_iter().find(|check| check["name"] == "replies"),
+        )
     };
     let network = Network::new();
     let listener = network.in_server(|| TcpListener::bind("10.77.0.1:9000").unwrap());
     let agent = network.start("attach = \"native\"", limits);
     let _first = connect(&network).unwrap();
-    assert_eq!(connect_briefly(&network).unwrap_err().kind(), ErrorKind::TimedOut, "the reply is lost");
+    assert_eq!(
+        connect_briefly(&network).unwrap_err().kind(),
+        ErrorKind::TimedOut,
+        "the reply is lost"
+    );
     let (is_noted, check) = reported(&network, &agent);
     let check = check.unwrap();
-    assert!(check["fix"].as_str().unwrap().contains("set attach = \"tc\""), "{check}");
+    assert!(
+        check["fix"]
+            .as_str()
+            .unwrap()
+            .contains("set attach = \"tc\""),
+        "{check}"
+    );
     if has_peer_features() {
-        assert!(is_noted && check["found"].as_str().unwrap().contains("sends no replies"), "{check}");
+        assert!(
+            is_noted
+                && check["found"]
+                    .as_str()
+                    .unwrap()
+                    .contains("sends no replies"),
+            "{check}"
+        );
     } else {
         eprintln!("skipped: the note on lost replies, which takes Linux 6.5");
-        assert!(check["found"].as_str().unwrap().contains("does not report"), "{check}");
+        assert!(
+            check["found"].as_str().unwrap().contains("does not report"),
+            "{check}"
+        );
     }
     drop(agent);
     // The fix works, and ends the report.
     let agent = network.start("attach = \"tc\"", limits);
-    assert_eq!(connect(&network).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(
+        connect(&network).unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
     assert_eq!(reported(&network, &agent), (false, None));
     drop((agent, listener));
     let network = Network::new();
@@ -109,7 +145,8 @@ fn replies_that_a_veths_peer_cannot_receive_are_reported_with_the_fix() {
 }
 
 fn has_peer_features() -> bool {
-    aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 5, 0))
+    aya::util::KernelVersion::current()
+        .is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 5, 0))
 }
 
 fn an_established_connection_that_is_refused_is_reset() {
@@ -119,7 +156,9 @@ fn an_established_connection_that_is_refused_is_reset() {
         let mut stream = connect(network).unwrap();
         let (server, _) = listener.accept().unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
         let error = (0..1_000)
             .find_map(|_| {
                 std::thread::sleep(Duration::from_millis(2));
@@ -144,7 +183,9 @@ fn a_refused_datagram_is_answered_by_icmp() {
         }
         assert_eq!(receiver.counts()[2], 3);
         socket.send(b"one too many").unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
         let error = socket.recv(&mut [0; 16]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
         assert_eq!(agent.counts("d"), (3, 1));
@@ -169,7 +210,10 @@ fn answers_are_limited_themselves() {
             }
             assert!(Instant::now() < deadline, "only {answered} were answered");
         };
-        assert!(answered as f64 <= most, "{answered} were answered, of {most} at most");
+        assert!(
+            answered as f64 <= most,
+            "{answered} were answered, of {most} at most"
+        );
     });
 }
 
@@ -177,8 +221,20 @@ fn answers_are_limited_themselves() {
 fn icmp_unreachables() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Icmp: "));
-    let column = lines.next().unwrap().split(' ').position(|name| name == "InDestUnreachs").unwrap();
-    lines.next().unwrap().split(' ').nth(column).unwrap().parse().unwrap()
+    let column = lines
+        .next()
+        .unwrap()
+        .split(' ')
+        .position(|name| name == "InDestUnreachs")
+        .unwrap();
+    lines
+        .next()
+        .unwrap()
+        .split(' ')
+        .nth(column)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 fn what_leaves_and_is_refused_is_answered_to_its_sender() {
@@ -190,7 +246,9 @@ fn what_leaves_and_is_refused_is_answered_to_its_sender() {
     );
     let listener = network.in_client(|| TcpListener::bind((CLIENT, 9000)).unwrap());
     let connect = || {
-        network.in_server(|| TcpStream::connect_timeout(&"10.77.0.2:9000".parse().unwrap(), Duration::from_secs(30)))
+        network.in_server(|| {
+            TcpStream::connect_timeout(&"10.77.0.2:9000".parse().unwrap(), Duration::from_secs(30))
+        })
     };
     let kept: Vec<_> = (0..2).map(|_| connect().unwrap()).collect();
     let error = connect().unwrap_err();
@@ -206,22 +264,32 @@ fn a_marked_packet_goes_on_with_its_mark_and_code_point() {
         "[[limit]]\nname = \"dear\"\nports = [9000]\nrate = \"1/h\"\nburst = 10\naction = { mark = { dscp = 10 } }\n\
          [[limit]]\nname = \"dns\"\nports = [53]\nrate = \"1/h\"\nburst = 5\naction = { mark = { mark = 7 } }\n",
     );
-    assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "tc", "XDP cannot mark");
+    assert_eq!(
+        agent.json(&["status"])["interfaces"][0]["attach"],
+        "tc",
+        "XDP cannot mark"
+    );
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 40);
     // The code point is in the header, which is whole: what has a wrong checksum does not arrive.
     let received = receiver.code_points();
     assert_eq!((received[0], received[10]), (10, 30));
     let counted = agent.limit("dear");
-    assert_eq!((&counted["passed"]["packets"], &counted["over"]["packets"]), (&40.into(), &30.into()));
+    assert_eq!(
+        (&counted["passed"]["packets"], &counted["over"]["packets"]),
+        (&40.into(), &30.into())
+    );
     assert_eq!(counted["throttled"]["packets"], 0);
     // A mark is for this host's own rules to act on: here, for routing.
     network.drop_marked(7);
     let receiver = network.receiver(53);
-    let dns = common::packet::build::Frame::between(crate::support::CLIENT_MAC, crate::support::SERVER_MAC)
-        .ipv4([10, 77, 0, 9], crate::support::SERVER)
-        .udp(5000, 53, &[0; 22])
-        .build();
+    let dns = common::packet::build::Frame::between(
+        crate::support::CLIENT_MAC,
+        crate::support::SERVER_MAC,
+    )
+    .ipv4([10, 77, 0, 9], crate::support::SERVER)
+    .udp(5000, 53, &[0; 22])
+    .build();
     burst(&network, &[dns], 40);
     assert_eq!(receiver.counts()[9], 5);
     assert_eq!(agent.limit("dns")["over"]["packets"], 35);
@@ -238,9 +306,13 @@ fn smooth(burst: u32) -> String {
 fn a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold() {
     let network = Network::new();
     let agent = network.start("", &smooth(20));
-    let checked = network.command(&["check", network.folder.path().join("limits.toml").to_str().unwrap()]);
+    let checked = network.command(&[
+        "check",
+        network.folder.path().join("limits.toml").to_str().unwrap(),
+    ]);
     assert!(
-        String::from_utf8_lossy(&checked.stderr).contains("on this host: weir0 does not delay packets"),
+        String::from_utf8_lossy(&checked.stderr)
+            .contains("on this host: weir0 does not delay packets"),
         "{checked:?}"
     );
     let status = agent.json(&["status"]);
@@ -254,7 +326,10 @@ fn a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold
     }
     let most = 20.0 + 100.0 * start.elapsed().as_secs_f64();
     let received = receiver.counts()[1];
-    assert!(received >= 20 && received as f64 <= most, "{received} of {most}");
+    assert!(
+        received >= 20 && received as f64 <= most,
+        "{received} of {most}"
+    );
     let (passed, throttled) = agent.counts("smooth");
     assert_eq!((passed, passed + throttled), (received, 500));
 }
@@ -264,9 +339,15 @@ fn packets_that_are_shaped_leave_in_order_and_none_too_early() {
     let network = Network::new();
     network.queue_fairly(&[]);
     let agent = network.start("", &smooth(50));
-    assert_eq!(agent.json(&["status"])["notes"].as_array().unwrap().len(), 0, "fq is there");
+    assert_eq!(
+        agent.json(&["status"])["notes"].as_array().unwrap().len(),
+        0,
+        "fq is there"
+    );
     let receiver = network.in_client(|| UdpSocket::bind("10.77.0.2:9000").unwrap());
-    receiver.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     // A packet on another CPU may be overtaken by the next.
     let start = network.in_server(|| {
         let mut first = CpuSet::new();
@@ -284,7 +365,10 @@ fn packets_that_are_shaped_leave_in_order_and_none_too_early() {
         let (length, _) = receiver.recv_from(&mut buffer).unwrap();
         let (time, earliest) = (start.elapsed(), Duration::from_millis(10) * u32::from(nth));
         assert_eq!((length, buffer[0]), (1, nth), "out of order");
-        assert!(time >= earliest, "packet {nth} came after {time:?}, its turn is after {earliest:?}");
+        assert!(
+            time >= earliest,
+            "packet {nth} came after {time:?}, its turn is after {earliest:?}"
+        );
     }
     assert_eq!(agent.counts("smooth"), (u64::from(COUNT), 0));
 }
@@ -293,10 +377,34 @@ fn a_level_delays_packets_that_their_own_keys_would_not() {
     const EACH: u8 = 30;
     let network = Network::new();
     network.queue_fairly(&[]);
-    let limit = format!("{}levels = [{{ key = \"all\", factor = 1.5 }}]\n", smooth(50));
+    let limit = format!(
+        "{}levels = [{{ key = \"all\", factor = 1.5 }}]\n",
+        smooth(50)
+    );
     let agent = network.start("", &limit);
-    run("ip", &["-n", network.client(), "addr", "add", "10.77.0.3/16", "dev", "client0"]);
-    network.ip(&["neigh", "replace", "10.77.0.3", "lladdr", "02:00:00:00:77:02", "dev", "weir0", "nud", "permanent"]);
+    run(
+        "ip",
+        &[
+            "-n",
+            network.client(),
+            "addr",
+            "add",
+            "10.77.0.3/16",
+            "dev",
+            "client0",
+        ],
+    );
+    network.ip(&[
+        "neigh",
+        "replace",
+        "10.77.0.3",
+        "lladdr",
+        "02:00:00:00:77:02",
+        "dev",
+        "weir0",
+        "nud",
+        "permanent",
+    ]);
     let destinations = ["10.77.0.2:9000", "10.77.0.3:9000"];
     let receivers = destinations.map(|to| network.in_client(|| UdpSocket::bind(to).unwrap()));
     let start = network.in_server(|| {
@@ -311,15 +419,23 @@ fn a_level_delays_packets_that_their_own_keys_would_not() {
     });
     std::thread::scope(|scope| {
         for (place, receiver) in (0..).zip(&receivers) {
-            receiver.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            receiver
+                .set_read_timeout(Some(Duration::from_secs(30)))
+                .unwrap();
             scope.spawn(move || {
                 for _ in 0..EACH {
                     let mut buffer = [0; 16];
                     receiver.recv_from(&mut buffer).unwrap();
                     // All together leave at 150 a second. By its own key, the last packet would leave after 290 ms.
                     let before = 2 * u64::from(buffer[0]) + place;
-                    let (time, earliest) = (start.elapsed(), Duration::from_nanos(before * 1_000_000_000 / 150));
-                    assert!(time >= earliest, "the packet after {before} others came after {time:?}");
+                    let (time, earliest) = (
+                        start.elapsed(),
+                        Duration::from_nanos(before * 1_000_000_000 / 150),
+                    );
+                    assert!(
+                        time >= earliest,
+                        "the packet after {before} others came after {time:?}"
+                    );
                 }
             });
         }
@@ -333,10 +449,22 @@ fn a_queue_longer_than_fq_allows_a_flow_is_warned_of_and_whole_once_it_does() {
     let network = Network::new();
     network.queue_fairly(&[]);
     let agent = network.start("", &smooth(300));
-    let note = agent.json(&["status"])["notes"][0].as_str().unwrap().to_owned();
-    assert!(note.contains("at most 100 packets of a flow") && note.contains("fq flow_limit 300"), "{note}");
-    let checked = network.command(&["check", network.folder.path().join("limits.toml").to_str().unwrap()]);
-    assert!(String::from_utf8_lossy(&checked.stderr).contains("fq flow_limit 300"), "{checked:?}");
+    let note = agent.json(&["status"])["notes"][0]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        note.contains("at most 100 packets of a flow") && note.contains("fq flow_limit 300"),
+        "{note}"
+    );
+    let checked = network.command(&[
+        "check",
+        network.folder.path().join("limits.toml").to_str().unwrap(),
+    ]);
+    assert!(
+        String::from_utf8_lossy(&checked.stderr).contains("fq flow_limit 300"),
+        "{checked:?}"
+    );
     let receiver = network.client_receiver("10.77.0.2:9000");
     let socket = network.in_server(|| UdpSocket::bind("10.77.0.1:0").unwrap());
     let arrived = |count: u64| {
@@ -353,7 +481,11 @@ fn a_queue_longer_than_fq_allows_a_flow_is_warned_of_and_whole_once_it_does() {
     let late = receiver.counts()[1];
     assert!(first + late < COUNT, "fq kept more than its flow_limit");
     network.queue_fairly(&["flow_limit", "300", "limit", "10000"]);
-    assert_eq!(agent.json(&["status"])["notes"].as_array().unwrap().len(), 0, "the fix is in effect");
+    assert_eq!(
+        agent.json(&["status"])["notes"].as_array().unwrap().len(),
+        0,
+        "the fix is in effect"
+    );
     assert_eq!(arrived(COUNT), COUNT);
     assert_eq!(agent.counts("smooth"), (2 * COUNT, 0));
 }

@@ -37,15 +37,33 @@ fn a_ban_refuses_everything_until_it_is_lifted() {
     assert_eq!((counts[7], counts[8]), (0, 20));
     let bans = agent.json(&["bans"]);
     assert_eq!(bans[0]["cidr"], "10.77.0.7");
-    assert_eq!((&bans[0]["expires_in_seconds"], &bans[0]["throttled_packets"]), (&serde_json::Value::Null, &20.into()));
-    assert_eq!((&bans[1]["cidr"], &bans[1]["throttled_packets"]), (&"fd77:0:0:3::/64".into(), &9.into()));
+    assert_eq!(
+        (
+            &bans[0]["expires_in_seconds"],
+            &bans[0]["throttled_packets"]
+        ),
+        (&serde_json::Value::Null, &20.into())
+    );
+    assert_eq!(
+        (&bans[1]["cidr"], &bans[1]["throttled_packets"]),
+        (&"fd77:0:0:3::/64".into(), &9.into())
+    );
     let left = bans[1]["expires_in_seconds"].as_f64().unwrap();
     assert!(left > 0.0 && left <= 600.0, "{left}");
     let status = agent.json(&["status"]);
-    assert_eq!((&status["bypass"]["banned"], &status["bans"]), (&29.into(), &2.into()));
+    assert_eq!(
+        (&status["bypass"]["banned"], &status["bans"]),
+        (&29.into(), &2.into())
+    );
     assert_eq!(status["totals"]["throttled_packets"], 29);
-    assert_eq!(agent.json(&["show", "10.77.0.7"])["ban"]["cidr"], "10.77.0.7");
-    assert_eq!(agent.json(&["show", "10.77.0.8"])["ban"], serde_json::Value::Null);
+    assert_eq!(
+        agent.json(&["show", "10.77.0.7"])["ban"]["cidr"],
+        "10.77.0.7"
+    );
+    assert_eq!(
+        agent.json(&["show", "10.77.0.8"])["ban"],
+        serde_json::Value::Null
+    );
 
     assert_eq!(agent.json(&["unban", "10.77.0.7"])["was_banned"], true);
     assert_eq!(agent.json(&["unban", "10.77.0.7"])["was_banned"], false);
@@ -57,7 +75,10 @@ fn a_ban_refuses_everything_until_it_is_lifted() {
 fn wait_for_bans(agent: &Agent<'_>, count: usize) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while agent.json(&["bans"]).as_array().unwrap().len() > count {
-        assert!(Instant::now() < deadline, "a ban of a second is listed after a minute");
+        assert!(
+            Instant::now() < deadline,
+            "a ban of a second is listed after a minute"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -75,7 +96,16 @@ fn a_ban_ends_by_itself_and_opens_no_hole_in_a_longer_one() {
     network.told(&["ban", "10.77.0.7", "--for", "1s"]);
     wait_for_bans(&agent, 1);
     burst(&network, &[udp_from(7), udp_from(8)], 10);
-    assert_eq!((receiver.counts()[7], agent.json(&["bans"])[0]["throttled_packets"].as_u64().unwrap() > 0), (0, true));
+    assert_eq!(
+        (
+            receiver.counts()[7],
+            agent.json(&["bans"])[0]["throttled_packets"]
+                .as_u64()
+                .unwrap()
+                > 0
+        ),
+        (0, true)
+    );
     // The clock that ends it is the kernel's: nobody has to be there.
     network.told(&["unban", "10.77.0.0/24"]);
     network.told(&["ban", "10.77.0.7", "--for", "1s"]);
@@ -97,7 +127,10 @@ fn never_limit_is_stronger_than_a_ban() {
 
 fn a_ban_is_enforced_in_observe_mode() {
     let network = Network::new();
-    let agent = network.start("mode = \"observe\"", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\n");
+    let agent = network.start(
+        "mode = \"observe\"",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\n",
+    );
     let receiver = network.receiver(PORT);
     network.told(&["ban", "10.77.0.7"]);
     burst(&network, &[udp_from(7), udp_from(8)], 40);
@@ -113,25 +146,54 @@ fn fails(network: &Network, arguments: &[&str], words: &[&str]) {
     let output = network.command(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-    assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+    assert!(
+        words.iter().all(|word| said.contains(word)),
+        "{arguments:?}: {said}"
+    );
 }
 
 fn a_ban_or_unban_without_effect_says_so_and_fails() {
     let network = Network::new();
     let agent = network.start("never_limit = [\"10.77.0.7\"]", LIMIT);
-    fails(&network, &["ban", "10.77.0.7"], &["no effect: 10.77.0.7", "never_limit"]);
+    fails(
+        &network,
+        &["ban", "10.77.0.7"],
+        &["no effect: 10.77.0.7", "never_limit"],
+    );
     assert_eq!(agent.json(&["bans"]).as_array().unwrap().len(), 0);
     let banned = agent.json(&["ban", "10.77.0.0/16"]);
-    assert!(banned["notes"][0].as_str().unwrap().contains("10.77.0.7/32 in 10.77.0.0/16 is exempt"), "{banned}");
-    fails(&network, &["unban", "10.77.0.9"], &["10.77.0.9 is still banned", "agent unban 10.77.0.0/16"]);
+    assert!(
+        banned["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("10.77.0.7/32 in 10.77.0.0/16 is exempt"),
+        "{banned}"
+    );
+    fails(
+        &network,
+        &["unban", "10.77.0.9"],
+        &["10.77.0.9 is still banned", "agent unban 10.77.0.0/16"],
+    );
     let wide = network.command(&["ban", "0.0.0.0/0"]);
     assert_eq!(wide.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&wide.stderr).contains("add --force"), "{wide:?}");
+    assert!(
+        String::from_utf8_lossy(&wide.stderr).contains("add --force"),
+        "{wide:?}"
+    );
     // In the kernel's tree, the IPv4 addresses are within ::/80.
-    fails(&network, &["ban", "::/20"], &["invalid prefix ::/20", "2000::/3"]);
+    fails(
+        &network,
+        &["ban", "::/20"],
+        &["invalid prefix ::/20", "2000::/3"],
+    );
     network.told(&["ban", "2001:db8::7", "192.0.2.7"]);
-    let bans: Vec<String> =
-        agent.json(&["bans"]).as_array().unwrap().iter().map(|ban| ban["cidr"].as_str().unwrap().to_owned()).collect();
+    let bans: Vec<String> = agent
+        .json(&["bans"])
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ban| ban["cidr"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(bans, ["10.77.0.0/16", "192.0.2.7", "2001:db8::/64"]);
     network.told(&["unban", "2001:db8::7"]);
     assert_eq!(agent.json(&["unban", "--all"])["unbanned"], 2);
@@ -139,21 +201,37 @@ fn a_ban_or_unban_without_effect_says_so_and_fails() {
     network.told(&["unban", "192.0.2.7"]);
     drop(agent);
     let _agent = network.start_on(&["absent0"], "", LIMIT);
-    fails(&network, &["ban", "192.0.2.7"], &["no interface is attached"]);
+    fails(
+        &network,
+        &["ban", "192.0.2.7"],
+        &["no interface is attached"],
+    );
 }
 
 fn a_shorter_ban_does_not_shorten_a_longer_one() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     network.told(&["ban", "10.77.0.7"]);
-    fails(&network, &["ban", "10.77.0.7", "--for", "600"], &["10.77.0.7 stays banned until it is lifted"]);
-    assert_eq!(agent.json(&["bans"])[0]["expires_in_seconds"], serde_json::Value::Null);
+    fails(
+        &network,
+        &["ban", "10.77.0.7", "--for", "600"],
+        &["10.77.0.7 stays banned until it is lifted"],
+    );
+    assert_eq!(
+        agent.json(&["bans"])[0]["expires_in_seconds"],
+        serde_json::Value::Null
+    );
     network.told(&["unban", "10.77.0.7"]);
     network.told(&["ban", "10.77.0.7", "--for", "600"]);
-    let left = agent.json(&["bans"])[0]["expires_in_seconds"].as_f64().unwrap();
+    let left = agent.json(&["bans"])[0]["expires_in_seconds"]
+        .as_f64()
+        .unwrap();
     assert!(left > 0.0 && left <= 600.0, "{left}");
     network.told(&["ban", "10.77.0.7"]);
-    assert_eq!(agent.json(&["bans"])[0]["expires_in_seconds"], serde_json::Value::Null);
+    assert_eq!(
+        agent.json(&["bans"])[0]["expires_in_seconds"],
+        serde_json::Value::Null
+    );
 }
 
 fn a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent() {
@@ -168,7 +246,10 @@ fn a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent() {
     std::fs::write(&path, text).unwrap();
     let start = Instant::now();
     network.told(&["ban", "--file", path.to_str().unwrap()]);
-    println!("100,001 prefixes banned in {:.2} s", start.elapsed().as_secs_f64());
+    println!(
+        "100,001 prefixes banned in {:.2} s",
+        start.elapsed().as_secs_f64()
+    );
     assert_eq!(agent.json(&["bans"]).as_array().unwrap().len(), 100_001);
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7), udp_from(8)], 40);
@@ -180,7 +261,10 @@ fn a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent() {
     burst(&network, &[udp_from(7)], 10);
     assert_eq!(receiver.counts()[7], 0);
     let bans = agent.json(&["bans"]);
-    assert_eq!((&bans[0]["cidr"], &bans[0]["throttled_packets"]), (&"10.77.0.7".into(), &30.into()));
+    assert_eq!(
+        (&bans[0]["cidr"], &bans[0]["throttled_packets"]),
+        (&"10.77.0.7".into(), &30.into())
+    );
 }
 
 fn invalid_bans_are_errors_and_ban_no_source() {
@@ -192,7 +276,10 @@ fn invalid_bans_are_errors_and_ban_no_source() {
         let output = network.command(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(messages.iter().all(|message| said.contains(message)), "{arguments:?}: {said}");
+        assert!(
+            messages.iter().all(|message| said.contains(message)),
+            "{arguments:?}: {said}"
+        );
     };
     refused(
         &["ban", "--file", path.to_str().unwrap()],
@@ -200,21 +287,38 @@ fn invalid_bans_are_errors_and_ban_no_source() {
         &["list:2: ", "list:3: ", "10.0.0.0/8", "nothing was banned"],
     );
     refused(&["ban", "--file", "/nonexistent"], 2, &["/nonexistent"]);
-    refused(&["ban", "10.77.0.300"], 2, &["neither an address nor a prefix"]);
+    refused(
+        &["ban", "10.77.0.300"],
+        2,
+        &["neither an address nor a prefix"],
+    );
     refused(&["ban", "10.77.0.7", "--for", "soon"], 2, &["soon"]);
     refused(&["ban", "10.77.0.7", "--for", "0s"], 2, &["--for 10m"]);
     refused(&["ban"], 2, &["CIDR"]);
-    refused(&["unban", "nobody"], 2, &["neither an address nor a prefix"]);
-    let own = network.command_with("SSH_CONNECTION", "10.77.0.2 50000 10.77.0.1 22", &["ban", "10.77.0.0/24"]);
+    refused(
+        &["unban", "nobody"],
+        2,
+        &["neither an address nor a prefix"],
+    );
+    let own = network.command_with(
+        "SSH_CONNECTION",
+        "10.77.0.2 50000 10.77.0.1 22",
+        &["ban", "10.77.0.0/24"],
+    );
     assert_eq!(own.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&own.stderr).contains("--force"), "{own:?}");
+    assert!(
+        String::from_utf8_lossy(&own.stderr).contains("--force"),
+        "{own:?}"
+    );
     assert_eq!(agent.json(&["bans"]).as_array().unwrap().len(), 0);
 }
 
 fn a_hundred_thousand_prefixes_of_classes_load() {
     let network = Network::new();
     let list = |first: u32| -> String {
-        (0..50_000u32).map(|number| format!("\"{}\",", std::net::Ipv4Addr::from(first + number))).collect()
+        (0..50_000u32)
+            .map(|number| format!("\"{}\",", std::net::Ipv4Addr::from(first + number)))
+            .collect()
     };
     let classes = format!(
         "[[class]]\nname = \"a\"\nmultiplier = 2\nsources = [{}\"10.77.0.7\"]\n\
@@ -223,8 +327,14 @@ fn a_hundred_thousand_prefixes_of_classes_load() {
         list(0x0c00_0000)
     );
     let start = Instant::now();
-    let agent = network.start("", &format!("{classes}[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n"));
-    println!("100,002 prefixes in force in {:.2} s", start.elapsed().as_secs_f64());
+    let agent = network.start(
+        "",
+        &format!("{classes}[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n"),
+    );
+    println!(
+        "100,002 prefixes in force in {:.2} s",
+        start.elapsed().as_secs_f64()
+    );
     burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 120);
     assert_eq!(agent.counts("packets"), (30, 50));
     assert_eq!(agent.json(&["show", "10.77.0.8"])["class"], "b");
@@ -233,8 +343,12 @@ fn a_hundred_thousand_prefixes_of_classes_load() {
 /// (prefix, reason) of every ban.
 fn reasons(agent: &Agent<'_>) -> Vec<(String, Option<String>)> {
     let bans = agent.json(&["bans"]);
-    let row =
-        |ban: &serde_json::Value| (ban["cidr"].as_str().unwrap().to_owned(), ban["reason"].as_str().map(str::to_owned));
+    let row = |ban: &serde_json::Value| {
+        (
+            ban["cidr"].as_str().unwrap().to_owned(),
+            ban["reason"].as_str().map(str::to_owned),
+        )
+    };
     bans.as_array().unwrap().iter().map(row).collect()
 }
 
@@ -243,7 +357,15 @@ fn the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots() {
     let config = network.config("max_sources = 2000", LIMIT);
     let agent = network.start_in_boot("a", &config);
     let why = "brute force, siehe #12 „ssh“";
-    network.told(&["ban", "10.77.0.7", "2001:db8::7", "--for", "1h", "--reason", why]);
+    network.told(&[
+        "ban",
+        "10.77.0.7",
+        "2001:db8::7",
+        "--for",
+        "1h",
+        "--reason",
+        why,
+    ]);
     network.told(&["ban", "10.77.0.9", "--reason", "scan"]);
     network.told(&["ban", "10.77.0.11"]);
     let expected = |ninth: Option<&str>| {
@@ -260,15 +382,30 @@ fn the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots() {
     for (arguments, width) in [(&["bans"][..], 80), (&["show", "10.77.0.7"], 200)] {
         let output = network.command_with("COLUMNS", "80", arguments);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("brute force") && text.lines().all(|line| line.chars().count() <= width), "{text}");
+        assert!(
+            text.contains("brute force") && text.lines().all(|line| line.chars().count() <= width),
+            "{text}"
+        );
     }
     let events = agent.lines(&["events", "--json"]);
-    let event = events.iter().find(|event| event["source"] == "10.77.0.7").unwrap();
+    let event = events
+        .iter()
+        .find(|event| event["source"] == "10.77.0.7")
+        .unwrap();
     assert_eq!(
         (&event["verdict"], event["reason"].as_str().unwrap()),
-        (&"banned".into(), &*format!("ordered by an operator for 1h: {why}"))
+        (
+            &"banned".into(),
+            &*format!("ordered by an operator for 1h: {why}")
+        )
     );
-    assert_eq!(events.iter().filter(|event| event["verdict"] == "banned").count(), 4);
+    assert_eq!(
+        events
+            .iter()
+            .filter(|event| event["verdict"] == "banned")
+            .count(),
+        4
+    );
     // A ban that is shorter than the one there leaves its reason as well; a longer one replaces it.
     let output = network.command(&["ban", "10.77.0.9", "--for", "1s", "--reason", "other"]);
     assert_eq!(output.status.code(), Some(1));
@@ -280,10 +417,24 @@ fn the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots() {
     let list: String = (0..100).map(|nth| format!("10.78.0.{nth}\n")).collect();
     let file = network.folder.path().join("list");
     std::fs::write(&file, list).unwrap();
-    network.told(&["ban", "--file", file.to_str().unwrap(), "--reason", "a list"]);
+    network.told(&[
+        "ban",
+        "--file",
+        file.to_str().unwrap(),
+        "--reason",
+        "a list",
+    ]);
     let events = agent.lines(&["events", "--json"]);
-    let of_list = events.iter().filter(|event| event["reason"].as_str().unwrap().ends_with("a list"));
-    assert_eq!(of_list.clone().map(|event| event["count"].as_u64().unwrap()).sum::<u64>(), 100);
+    let of_list = events
+        .iter()
+        .filter(|event| event["reason"].as_str().unwrap().ends_with("a list"));
+    assert_eq!(
+        of_list
+            .clone()
+            .map(|event| event["count"].as_u64().unwrap())
+            .sum::<u64>(),
+        100
+    );
     assert_eq!(of_list.count(), 11);
     network.told(&["unban", "--file", file.to_str().unwrap()]);
     // Another agent, another boot.
@@ -307,8 +458,14 @@ fn an_unprintable_reason_bans_no_source() {
         let output = network.command(&["ban", "10.77.0.7", "--reason", reason]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{reason:?}: {said}");
-        assert!(said.contains("--reason") && said.contains("nothing was banned"), "{said}");
-        assert!(!said.contains('\u{1b}') && !said.contains('\u{202e}'), "{said:?}");
+        assert!(
+            said.contains("--reason") && said.contains("nothing was banned"),
+            "{said}"
+        );
+        assert!(
+            !said.contains('\u{1b}') && !said.contains('\u{202e}'),
+            "{said:?}"
+        );
     }
     // Who writes to the socket is not held to the command line.
     let order = serde_json::json!({"verb": "ban", "orders": [

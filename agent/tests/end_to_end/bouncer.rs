@@ -23,7 +23,8 @@ const DECISIONS: u32 = 60_000;
 
 /// The directory into which CrowdSec's packages were unpacked.
 fn program() -> Option<PathBuf> {
-    let program = PathBuf::from(std::env::var_os("WEIR_CROWDSEC")?).join("usr/bin/crowdsec-firewall-bouncer");
+    let program =
+        PathBuf::from(std::env::var_os("WEIR_CROWDSEC")?).join("usr/bin/crowdsec-firewall-bouncer");
     program.exists().then_some(program)
 }
 
@@ -88,7 +89,11 @@ fn measure(network: &Network, lapi: &Lapi, process: u32) -> Figures {
     burst(network, &[udp_from(7), udp_from(20), udp_from(8)], 30);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[20], counts[8]), (0, 0, 10));
-    Figures { one: times[times.len() / 2], many, resident: memory(process, "VmRSS") }
+    Figures {
+        one: times[times.len() / 2],
+        many,
+        resident: memory(process, "VmRSS"),
+    }
 }
 
 fn weir_enforces_what_the_bouncer_of_crowdsec_itself_does() {
@@ -100,7 +105,10 @@ fn weir_enforces_what_the_bouncer_of_crowdsec_itself_does() {
     };
     let network = Network::new();
     let lapi = network.in_server(Lapi::new);
-    let config = format!("[crowdsec]\nurl = {:?}\napi_key = {KEY:?}\nupdate = {UPDATE:?}\n", lapi.url());
+    let config = format!(
+        "[crowdsec]\nurl = {:?}\napi_key = {KEY:?}\nupdate = {UPDATE:?}\n",
+        lapi.url()
+    );
     let agent = network.start("", &config);
     let ours = measure(&network, &lapi, agent.process());
     for (name, figures) in [("the bouncer for nftables", &theirs), ("Weir", &ours)] {

@@ -55,7 +55,10 @@ impl Capture {
         let mut capture = Self { child, file };
         wait_for("the file", || {
             assert!(capture.child.try_wait().unwrap().is_none(), "it ended");
-            capture.file.metadata().is_ok_and(|metadata| metadata.len() > 0)
+            capture
+                .file
+                .metadata()
+                .is_ok_and(|metadata| metadata.len() > 0)
         });
         capture
     }
@@ -71,7 +74,11 @@ impl Capture {
 
     fn summary(self) -> Value {
         let output = self.output();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -93,24 +100,45 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 pub fn runtimes(agent: &Agent<'_>) -> Vec<Runtime> {
     let files = std::fs::read_dir(format!("/proc/{}/fdinfo", agent.process())).unwrap();
     let texts = files.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
-    let numbers =
-        texts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok()));
+    let numbers = texts.filter_map(|text| {
+        text.lines()
+            .find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok())
+    });
     let maps = numbers.filter_map(|number| MapData::from_id(number).ok());
-    let maps = maps.filter(|map| map.info().is_ok_and(|info| info.name_as_str() == Some("RUNTIME")));
-    let runtimes = maps.map(|map| Array::<_, Runtime>::try_from(Map::Array(map)).unwrap().get(&0, 0).unwrap());
+    let maps = maps.filter(|map| {
+        map.info()
+            .is_ok_and(|info| info.name_as_str() == Some("RUNTIME"))
+    });
+    let runtimes = maps.map(|map| {
+        Array::<_, Runtime>::try_from(Map::Array(map))
+            .unwrap()
+            .get(&0, 0)
+            .unwrap()
+    });
     let runtimes: Vec<_> = runtimes.collect();
     assert!(!runtimes.is_empty(), "the agent has a map of settings");
     runtimes
 }
 
 fn is_capturing(agent: &Agent<'_>) -> bool {
-    runtimes(agent).iter().any(|runtime| runtime.capture.until != 0)
+    runtimes(agent)
+        .iter()
+        .any(|runtime| runtime.capture.until != 0)
 }
 
 fn replayed(config: &Path, file: &Path) -> Value {
     let mut command = Command::new(testbed::agent());
-    let output = command.args(["replay", "--json", "--config"]).arg(config).arg(file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .args(["replay", "--json", "--config"])
+        .arg(config)
+        .arg(file)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -142,7 +170,11 @@ fn same_counts(agent_config: &str) {
     burst(&network, &frames(40..45), 5 * 3);
     let file = capture.file.clone();
     let summary = capture.end();
-    assert_eq!((&summary["lost"], &summary["end"]), (&0.into(), &"client".into()), "{summary}");
+    assert_eq!(
+        (&summary["lost"], &summary["end"]),
+        (&0.into(), &"client".into()),
+        "{summary}"
+    );
     assert!(!is_capturing(&agent));
     let (passed, refused) = agent.counts("packets");
     assert_eq!((passed, refused), (20 * 10 + 15, 20 * 7));
@@ -150,11 +182,21 @@ fn same_counts(agent_config: &str) {
     let limit = &report["configs"][0]["limits"][0];
     let counts = (&limit["passed"]["packets"], &limit["throttled"]["packets"]);
     assert_eq!(counts, (&passed.into(), &refused.into()), "{report:#}");
-    assert_eq!((&report["undirected_packets"], &report["packets"]), (&0.into(), &summary["packets"]), "{report:#}");
+    assert_eq!(
+        (&report["undirected_packets"], &report["packets"]),
+        (&0.into(), &summary["packets"]),
+        "{report:#}"
+    );
     let origin = &report["captures"][0];
-    assert_eq!((&origin["one_in"], &origin["of"], &origin["lost"]), (&1.into(), &"all".into(), &0.into()));
+    assert_eq!(
+        (&origin["one_in"], &origin["of"], &origin["lost"]),
+        (&1.into(), &"all".into(), &0.into())
+    );
     // Whole packets are shorter than what is captured of each.
-    assert_eq!(limit["throttled"]["bytes"], refused * udp_from(10).len() as u64);
+    assert_eq!(
+        limit["throttled"]["bytes"],
+        refused * udp_from(10).len() as u64
+    );
 }
 
 fn a_replay_of_a_capture_has_the_agents_counts_by_native_xdp() {
@@ -173,14 +215,27 @@ fn refused_packets_alone_are_captured_unless_all_are_asked_for() {
     burst(&network, &frames(10..12), 2 * 25);
     let file = capture.file.clone();
     let summary = capture.end();
-    assert_eq!((&summary["packets"], agent.counts("packets").1), (&30.into(), 30), "{summary}");
-    assert_eq!(packets_by_source(&file), BTreeMap::from([(10, 15), (11, 15)]));
+    assert_eq!(
+        (&summary["packets"], agent.counts("packets").1),
+        (&30.into(), 30),
+        "{summary}"
+    );
+    assert_eq!(
+        packets_by_source(&file),
+        BTreeMap::from([(10, 15), (11, 15)])
+    );
     let report = replayed(&config, &file);
-    assert!(report["notes"].to_string().contains("only refused packets"), "{report:#}");
+    assert!(
+        report["notes"].to_string().contains("only refused packets"),
+        "{report:#}"
+    );
     // Nothing is suggested without polite sources.
     let output = network.command(&["suggest", "--from", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("only refused packets"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("only refused packets"),
+        "{said}"
+    );
     // While nothing is refused, the operator is told.
     network.config("mode = \"observe\"", TEN);
     network.told(&["reload"]);
@@ -189,7 +244,10 @@ fn refused_packets_alone_are_captured_unless_all_are_asked_for() {
     capture.signal(Signal::SIGTERM);
     let output = capture.output();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.contains("--of all"), "{said}");
+    assert!(
+        output.status.success() && said.contains("--of all"),
+        "{said}"
+    );
     assert!(packets_by_source(&file).is_empty());
 }
 
@@ -201,15 +259,26 @@ fn a_sample_has_all_packets_of_some_sources() {
     burst(&network, &frames(10..138), 128 * 20);
     let file = capture.file.clone();
     let summary = capture.end();
-    assert_eq!((&summary["lost"], &summary["one_in"]), (&0.into(), &4.into()), "{summary}");
+    assert_eq!(
+        (&summary["lost"], &summary["one_in"]),
+        (&0.into(), &4.into()),
+        "{summary}"
+    );
     let counts = packets_by_source(&file);
     assert!(counts.values().all(|count| *count == 20), "{counts:?}");
     // 128 sources: 32 and six standard deviations.
     assert!((3..=61).contains(&counts.len()), "{counts:?}");
     let report = replayed(&config, &file);
-    assert!(report["notes"].to_string().contains("one in 4 sources"), "{report:#}");
+    assert!(
+        report["notes"].to_string().contains("one in 4 sources"),
+        "{report:#}"
+    );
     let throttled = &report["configs"][0]["limits"][0]["throttled"]["packets"];
-    assert_eq!(*throttled, counts.len() * 10, "the rates of its sources are whole");
+    assert_eq!(
+        *throttled,
+        counts.len() * 10,
+        "the rates of its sources are whole"
+    );
 }
 
 fn a_capture_ends_by_its_size_and_by_its_time() {
@@ -223,7 +292,10 @@ fn a_capture_ends_by_its_size_and_by_its_time() {
     assert_eq!(summary["end"], "size", "{summary}");
     let length = file.metadata().unwrap().len();
     // A block is at most 256 bytes long, and there is room for one more.
-    assert!((8_192 - 512..=8_192).contains(&length) && summary["bytes"] == length, "{length}: {summary}");
+    assert!(
+        (8_192 - 512..=8_192).contains(&length) && summary["bytes"] == length,
+        "{length}: {summary}"
+    );
     assert_eq!(replayed(&config, &file)["packets"], summary["packets"]);
     wait_for("end in the kernel", || !is_capturing(&agent));
 
@@ -241,7 +313,9 @@ fn a_killed_command_ends_its_capture_in_the_kernel() {
     let agent = network.start_file(&config, &[]);
     let capture = Capture::begin(&network, &[]);
     burst(&network, &frames(10..11), 30);
-    wait_for("packets in the file", || packets_by_source(&capture.file).contains_key(&10));
+    wait_for("packets in the file", || {
+        packets_by_source(&capture.file).contains_key(&10)
+    });
     let file = capture.file.clone();
     capture.signal(Signal::SIGKILL);
     capture.output();
@@ -249,7 +323,13 @@ fn a_killed_command_ends_its_capture_in_the_kernel() {
     assert_eq!(replayed(&config, &file)["packets"], 20);
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", agent.process())).unwrap();
     let links = descriptors.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
-    assert_eq!(links.filter(|link| link.to_string_lossy().contains("perf_event")).count(), 0, "the rings are released");
+    assert_eq!(
+        links
+            .filter(|link| link.to_string_lossy().contains("perf_event"))
+            .count(),
+        0,
+        "the rings are released"
+    );
     assert_eq!(Capture::begin(&network, &[]).end()["packets"], 0);
 }
 
@@ -259,12 +339,17 @@ fn a_killed_agent_leaves_a_whole_file_and_the_next_captures_nothing() {
     let agent = network.start_file(&config, &[]);
     let capture = Capture::begin(&network, &[]);
     burst(&network, &frames(10..11), 30);
-    wait_for("packets in the file", || packets_by_source(&capture.file).get(&10) == Some(&20));
+    wait_for("packets in the file", || {
+        packets_by_source(&capture.file).get(&10) == Some(&20)
+    });
     agent.stop(Signal::SIGKILL);
     let file = capture.file.clone();
     let output = capture.output();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("complete until then"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("complete until then"),
+        "{said}"
+    );
     assert_eq!(replayed(&config, &file)["packets"], 20);
     // The programs stay, and have nobody to send packets to.
     burst(&network, &frames(10..11), 30);
@@ -290,7 +375,10 @@ fn a_capture_goes_on_over_reloads() {
     let summary = capture.end();
     assert_eq!(summary["lost"], 0, "{summary}");
     let counts = packets_by_source(&file);
-    assert!(!counts.is_empty() && counts.values().all(|count| *count == 16), "{counts:?}");
+    assert!(
+        !counts.is_empty() && counts.values().all(|count| *count == 16),
+        "{counts:?}"
+    );
     wait_for("end in the kernel", || !is_capturing(&agent));
 }
 
@@ -310,10 +398,19 @@ fn a_command_that_reads_nothing_loses_packets_and_reports_them() {
     let file = capture.file.clone();
     let summary = capture.end();
     let [packets, lost] = ["packets", "lost"].map(|name| summary[name].as_u64().unwrap());
-    assert!(lost > 0 && packets > 0 && packets + lost == refused, "{summary}");
+    assert!(
+        lost > 0 && packets > 0 && packets + lost == refused,
+        "{summary}"
+    );
     let report = replayed(&config, &file);
-    assert_eq!((&report["packets"], &report["captures"][0]["lost"]), (&packets.into(), &lost.into()));
-    assert!(report["notes"].to_string().contains("missing"), "{report:#}");
+    assert_eq!(
+        (&report["packets"], &report["captures"][0]["lost"]),
+        (&packets.into(), &lost.into())
+    );
+    assert!(
+        report["notes"].to_string().contains("missing"),
+        "{report:#}"
+    );
 }
 
 fn a_full_disk_is_reported_and_the_file_is_whole() {
@@ -323,20 +420,46 @@ fn a_full_disk_is_reported_and_the_file_is_whole() {
     let file = network.folder.path().join("full.pcapng");
     let mut command = Command::new("sh");
     // Files of at most 8 blocks of 512 or 1,024 bytes.
-    command.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh", testbed::agent().to_str().unwrap(), "record"]);
-    command.arg("--capture").arg(&file).arg("--control").arg(network.control()).stdin(Stdio::null());
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for("the file", || file.metadata().is_ok_and(|metadata| metadata.len() > 0));
+    command.args([
+        "-c",
+        "trap '' XFSZ; ulimit -f 8; exec \"$@\"",
+        "sh",
+        testbed::agent().to_str().unwrap(),
+        "record",
+    ]);
+    command
+        .arg("--capture")
+        .arg(&file)
+        .arg("--control")
+        .arg(network.control())
+        .stdin(Stdio::null());
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the file", || {
+        file.metadata().is_ok_and(|metadata| metadata.len() > 0)
+    });
     burst(&network, &frames(10..11), 1_000);
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("too large"), "{said}");
-    assert!(said.contains("complete until then") && said.contains("full.pcapng"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("too large"),
+        "{said}"
+    );
+    assert!(
+        said.contains("complete until then") && said.contains("full.pcapng"),
+        "{said}"
+    );
     assert!(replayed(&config, &file)["packets"].as_u64() < Some(990));
     wait_for("end in the kernel", || !is_capturing(&agent));
     let output = network.command(&["record", "--capture", "/dev/full", "--force"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("No space left"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("No space left"),
+        "{said}"
+    );
 }
 
 fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
@@ -351,9 +474,16 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
     let refused = |arguments: &[&str], status: i32, words: &str| {
         let output = network.command(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(status) && said.contains(words), "{arguments:?}: {said}");
+        assert!(
+            output.status.code() == Some(status) && said.contains(words),
+            "{arguments:?}: {said}"
+        );
     };
-    refused(&["record", "--capture", other.to_str().unwrap()], 1, "a capture is running");
+    refused(
+        &["record", "--capture", other.to_str().unwrap()],
+        1,
+        "a capture is running",
+    );
     assert!(!other.exists());
     capture.end();
     std::fs::write(&file, b"precious").unwrap();
@@ -361,13 +491,24 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     assert!(!is_capturing(&agent));
     let output = network.command(&["record", "--capture", &file, "--force", "--for", "1s"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert_eq!(replayed(&config, Path::new(&file))["packets"], 0);
     // A link is replaced, and not followed.
     let target = network.folder.path().join("target");
     std::fs::write(&target, b"precious").unwrap();
     std::os::unix::fs::symlink(&target, &other).unwrap();
-    let output = network.command(&["record", "--capture", other.to_str().unwrap(), "--force", "--for", "1s"]);
+    let output = network.command(&[
+        "record",
+        "--capture",
+        other.to_str().unwrap(),
+        "--force",
+        "--for",
+        "1s",
+    ]);
     assert!(output.status.success() && !other.is_symlink());
     assert_eq!(std::fs::read(&target).unwrap(), b"precious");
 
@@ -376,7 +517,11 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
         command.stdout(Stdio::piped());
     });
     let mut replay = Command::new(testbed::agent());
-    replay.args(["replay", "--json", "--config"]).arg(&config).arg("-").stdin(child.stdout.take().unwrap());
+    replay
+        .args(["replay", "--json", "--config"])
+        .arg(&config)
+        .arg("-")
+        .stdin(child.stdout.take().unwrap());
     let replay = replay.stdout(Stdio::piped()).spawn().unwrap();
     wait_for("the capture", || is_capturing(&agent));
     burst(&network, &frames(10..11), 30);

@@ -25,7 +25,9 @@ const RATE: f64 = 400.0;
 const BURST: f64 = 80.0;
 
 fn share(agent: &Agent<'_>) -> f64 {
-    agent.json(&["status"])["cluster"]["limits"][0]["share"].as_f64().unwrap()
+    agent.json(&["status"])["cluster"]["limits"][0]["share"]
+        .as_f64()
+        .unwrap()
 }
 
 /// Packets of one kind, a thousand a second to each host in turn and then to both: all together pass what one limit
@@ -40,13 +42,18 @@ fn two_hosts_share_one_limit_on_packets() {
         )
     };
     let networks = [Network::new(), Network::new()];
-    let agents = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
+    let agents = [
+        networks[0].start(&limits("one"), ""),
+        networks[1].start(&limits("two"), ""),
+    ];
     let deadline = Instant::now() + Duration::from_secs(60);
     while !agents.iter().all(|agent| (share(agent) - 0.5).abs() < 0.05) {
         assert!(
             Instant::now() < deadline,
             "{:#?}",
-            agents.each_ref().map(|agent| agent.json(&["status"])["cluster"].take())
+            agents
+                .each_ref()
+                .map(|agent| agent.json(&["status"])["cluster"].take())
         );
         thread::sleep(Duration::from_millis(20));
     }
@@ -58,18 +65,27 @@ fn two_hosts_share_one_limit_on_packets() {
     let mut driven = drive(&networks[0]);
     let (alone, time) = (agents[0].counts("packets").0, driven);
     // Half of the limit was its share at first; alone, it has nearly all.
-    assert!(alone as f64 > 0.75 * RATE * time.as_secs_f64() - lost(), "{alone} in {time:?}");
+    assert!(
+        alone as f64 > 0.75 * RATE * time.as_secs_f64() - lost(),
+        "{alone} in {time:?}"
+    );
     driven += drive(&networks[1]);
     driven += thread::scope(|scope| {
         let both = [&networks[0], &networks[1]].map(|network| scope.spawn(|| drive(network)));
-        both.map(|one| one.join().unwrap()).into_iter().max().unwrap()
+        both.map(|one| one.join().unwrap())
+            .into_iter()
+            .max()
+            .unwrap()
     });
     // Between the parts nobody sends, and the burst is whole again.
     let limit = 3.0 * BURST + RATE * driven.as_secs_f64();
     let counts = agents.each_ref().map(|agent| agent.counts("packets"));
     let passed = counts[0].0 + counts[1].0;
     let error = passed as f64 / limit - 1.0;
-    eprintln!("packets, two hosts: {passed} of {limit:.0} passed, {:+.1} %", 100.0 * error);
+    eprintln!(
+        "packets, two hosts: {passed} of {limit:.0} passed, {:+.1} %",
+        100.0 * error
+    );
     assert!(
         error <= 0.1 && passed as f64 >= 0.9 * limit - lost(),
         "{passed} of {limit}: {counts:?}, {:.0} lost",
@@ -98,18 +114,30 @@ fn two_hosts_share_one_limit_for_each_source() {
         )
     };
     let networks = [Network::new(), Network::new()];
-    let agents = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
+    let agents = [
+        networks[0].start(&limits("one"), ""),
+        networks[1].start(&limits("two"), ""),
+    ];
     let deadline = Instant::now() + Duration::from_secs(60);
     let is_exchanged = |agent: &Agent<'_>| {
         let cluster = agent.json(&["status"])["cluster"].take();
         cluster["hosts"] == 2 && cluster["limits"][0]["share_from"] == "keys"
     };
     while !agents.iter().all(is_exchanged) {
-        assert!(Instant::now() < deadline, "{:#}", agents[0].json(&["status"])["cluster"]);
+        assert!(
+            Instant::now() < deadline,
+            "{:#}",
+            agents[0].json(&["status"])["cluster"]
+        );
         thread::sleep(Duration::from_millis(20));
     }
     let frame = &[udp_from(2)];
-    let passed = || agents.iter().map(|agent| agent.counts("packets").0).sum::<u64>();
+    let passed = || {
+        agents
+            .iter()
+            .map(|agent| agent.counts("packets").0)
+            .sum::<u64>()
+    };
     // So many packets a millisecond, on each of the two.
     let drive = |rates: [usize; 2], part: Duration| {
         let start = Instant::now();
@@ -123,11 +151,19 @@ fn two_hosts_share_one_limit_for_each_source() {
     let stalls = Stalls::watch();
     let lost = || RATE * 4.0 * stalls.so_far().as_secs_f64();
     let (mut driven, mut all) = (Duration::ZERO, 0);
-    for (what, rates) in [("one host", [2, 0]), ("the other", [0, 2]), ("most on one", [9, 1]), ("even", [1, 1])] {
+    for (what, rates) in [
+        ("one host", [2, 0]),
+        ("the other", [0, 2]),
+        ("most on one", [9, 1]),
+        ("even", [1, 1]),
+    ] {
         let before = passed();
         let time = drive(rates, Duration::from_secs(6));
         let now = passed() - before;
-        eprintln!("by source, {what}: {now} in {time:?}: {:.0} a second", now as f64 / time.as_secs_f64());
+        eprintln!(
+            "by source, {what}: {now} in {time:?}: {:.0} a second",
+            now as f64 / time.as_secs_f64()
+        );
         driven += time;
         all += now;
     }
@@ -135,8 +171,13 @@ fn two_hosts_share_one_limit_for_each_source() {
     let least = BURST + RATE * driven.as_secs_f64();
     let most = 4.0 * BURST + RATE * driven.as_secs_f64();
     eprintln!("by source, two hosts: {all} of {least:.0} to {most:.0}");
-    assert!(all as f64 <= 1.1 * most && all as f64 >= 0.9 * least - lost(), "{all} of {least} to {most}");
-    assert!(agents[0].json(&["status"])["cluster"]["limits"][0]["keys_exchanged"].as_u64() > Some(10));
+    assert!(
+        all as f64 <= 1.1 * most && all as f64 >= 0.9 * least - lost(),
+        "{all} of {least} to {most}"
+    );
+    assert!(
+        agents[0].json(&["status"])["cluster"]["limits"][0]["keys_exchanged"].as_u64() > Some(10)
+    );
     // Without the store each host enforces its part.
     redis.kill();
     let is_alone = |agent: &Agent<'_>| {
@@ -145,7 +186,11 @@ fn two_hosts_share_one_limit_for_each_source() {
     };
     let deadline = Instant::now() + Duration::from_secs(60);
     while !agents.iter().all(is_alone) {
-        assert!(Instant::now() < deadline, "{:#}", agents[0].json(&["status"])["cluster"]);
+        assert!(
+            Instant::now() < deadline,
+            "{:#}",
+            agents[0].json(&["status"])["cluster"]
+        );
         thread::sleep(Duration::from_millis(20));
     }
     let before = passed();
@@ -153,7 +198,10 @@ fn two_hosts_share_one_limit_for_each_source() {
     let (now, limit) = (passed() - before, BURST + RATE * time.as_secs_f64());
     eprintln!("by source, without the store: {now} of {limit:.0}");
     // The last exchange's charge is a debt of some syncs.
-    assert!(now as f64 <= 1.1 * limit && now as f64 >= 0.7 * limit - lost(), "{now} of {limit}");
+    assert!(
+        now as f64 <= 1.1 * limit && now as f64 >= 0.7 * limit - lost(),
+        "{now} of {limit}"
+    );
 }
 
 /// Of a share of nothing, whatever passes has passed by the whole limit: while one policy takes another's place, too.
@@ -175,7 +223,10 @@ fn a_reload_goes_on_with_the_share_from_its_first_packet_on() {
             if cluster["limits"][0]["share_from"] == from {
                 break;
             }
-            assert!(Instant::now() < deadline, "no share from {from}: {cluster:#}");
+            assert!(
+                Instant::now() < deadline,
+                "no share from {from}: {cluster:#}"
+            );
             thread::sleep(Duration::from_millis(20));
         }
     };
@@ -198,9 +249,20 @@ fn a_reload_goes_on_with_the_share_from_its_first_packet_on() {
         });
         let stopping = crate::support::StopWhenDropped(&stop);
         for nth in 0..6 {
-            network.config(&table, &if nth % 2 == 0 { format!("{more}{limit}") } else { limit.to_owned() });
+            network.config(
+                &table,
+                &if nth % 2 == 0 {
+                    format!("{more}{limit}")
+                } else {
+                    limit.to_owned()
+                },
+            );
             let answer = agent.json(&["reload"]);
-            assert_eq!((&answer["ok"], &answer["notes"]), (&true.into(), &serde_json::json!([])), "{answer}");
+            assert_eq!(
+                (&answer["ok"], &answer["notes"]),
+                (&true.into(), &serde_json::json!([])),
+                "{answer}"
+            );
         }
         drop(stopping);
         sending.join().unwrap()
@@ -217,7 +279,12 @@ fn a_reload_goes_on_with_the_share_from_its_first_packet_on() {
         assert_eq!(agent.json(&["reload"])["ok"], true);
         burst(&network, &[udp_from(2)], 200);
         assert_eq!(share(&agent), 0.0);
-        assert_eq!(agent.json(&["limits"])[0]["passed"]["packets"].as_u64().unwrap_or(u64::MAX), 0);
+        assert_eq!(
+            agent.json(&["limits"])[0]["passed"]["packets"]
+                .as_u64()
+                .unwrap_or(u64::MAX),
+            0
+        );
     }
 }
 
@@ -233,7 +300,10 @@ fn a_killed_agents_share_stays_in_the_kernel_until_the_next_agent() {
         )
     };
     let networks = [Network::new(), Network::new()];
-    let [one, two] = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
+    let [one, two] = [
+        networks[0].start(&limits("one"), ""),
+        networks[1].start(&limits("two"), ""),
+    ];
     let until = |what: &str, is: &dyn Fn() -> bool| {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !is() {
@@ -241,10 +311,15 @@ fn a_killed_agents_share_stays_in_the_kernel_until_the_next_agent() {
             thread::sleep(Duration::from_millis(20));
         }
     };
-    until("a pair", &|| [&one, &two].iter().all(|agent| (share(agent) - 0.5).abs() < 0.05));
+    until("a pair", &|| {
+        [&one, &two]
+            .iter()
+            .all(|agent| (share(agent) - 0.5).abs() < 0.05)
+    });
     one.stop(nix::sys::signal::Signal::SIGKILL);
     until("alone", &|| share(&two) == 1.0);
-    let (sent, time) = networks[0].in_client(|| Sender::new().pace(&[udp_from(2)], 1, Duration::from_secs(3)));
+    let (sent, time) =
+        networks[0].in_client(|| Sender::new().pace(&[udp_from(2)], 1, Duration::from_secs(3)));
     // The kernel still enforces half of the limit; the next agent reads what it counted.
     let begun = Instant::now();
     let one = networks[0].start(&limits("one"), "");
@@ -253,7 +328,9 @@ fn a_killed_agents_share_stays_in_the_kernel_until_the_next_agent() {
     eprintln!("killed: {passed} of {sent} packets passed at half the limit in {time:?}");
     assert!(passed > 0.0 && passed <= most, "{passed} of {most}");
     // It has its lease again at once, and the sum is the limit.
-    until("a pair again", &|| (share(&one) + share(&two)) <= 1.0 && share(&one) > 0.3);
+    until("a pair again", &|| {
+        (share(&one) + share(&two)) <= 1.0 && share(&one) > 0.3
+    });
     eprintln!("taken over within {:?}", begun.elapsed());
 }
 
@@ -269,7 +346,10 @@ fn an_agent_that_ends_leaves_its_part_of_exchanged_limits_in_the_kernel() {
         )
     };
     let networks = [Network::new(), Network::new()];
-    let [one, two] = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
+    let [one, two] = [
+        networks[0].start(&limits("one"), ""),
+        networks[1].start(&limits("two"), ""),
+    ];
     let is_pair = |status: &serde_json::Value| {
         let cluster = &status["cluster"];
         cluster["hosts"] == 2 && cluster["limits"][0]["share_from"] == "keys"
@@ -280,14 +360,17 @@ fn an_agent_that_ends_leaves_its_part_of_exchanged_limits_in_the_kernel() {
     assert_eq!(share(&one), 1.0);
     let (log, ended) = one.stop(nix::sys::signal::Signal::SIGTERM);
     assert!(ended.success(), "{log}");
-    let (sent, time) = networks[0].in_client(|| Sender::new().pace(&[udp_from(2)], 1, Duration::from_secs(3)));
+    let (sent, time) =
+        networks[0].in_client(|| Sender::new().pace(&[udp_from(2)], 1, Duration::from_secs(3)));
     // The next agent reads what the kernel counted.
     let one = networks[0].start(&limits("one"), "");
     let passed = one.counts("packets").0 as f64;
     let most = 0.55 * (BURST + RATE * time.as_secs_f64());
     eprintln!("left behind: {passed} of {sent} packets passed at half the limit in {time:?}");
     assert!(passed > 0.0 && passed <= most, "{passed} of {most}");
-    one.wait_for("the exchange again", |status| is_pair(status) && status["cluster"]["limits"][0]["share"] == 1.0);
+    one.wait_for("the exchange again", |status| {
+        is_pair(status) && status["cluster"]["limits"][0]["share"] == 1.0
+    });
 }
 
 /// The rows in the kernel follow: all of the limit, nothing, or no limit at all.

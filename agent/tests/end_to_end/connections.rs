@@ -14,7 +14,8 @@ use testbed::trials::{Test, is_long};
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::wire::Sender;
 
-pub const ON_KERNELS: &[Test] = tests![a_burst_of_syns_whose_acks_are_held_establishes_the_limit_and_no_more];
+pub const ON_KERNELS: &[Test] =
+    tests![a_burst_of_syns_whose_acks_are_held_establishes_the_limit_and_no_more];
 
 pub const ON_ANY_KERNEL: &[Test] = tests![
     a_connection_that_ends_makes_room_for_another,
@@ -32,7 +33,9 @@ const ACK: u8 = 16;
 const HELD: [u8; 4] = [10, 77, 5, 9];
 
 pub fn limit(concurrent: u32, more: &str) -> String {
-    format!("[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = {concurrent}\n{more}\n")
+    format!(
+        "[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = {concurrent}\n{more}\n"
+    )
 }
 
 fn listen(network: &Network) -> TcpListener {
@@ -54,13 +57,21 @@ pub fn connect(network: &Network, time: Duration) -> std::io::Result<TcpStream> 
 /// The connections that the server's kernel has established.
 fn established(network: &Network) -> usize {
     let text = network.in_server(|| std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
-    text.lines().filter(|line| line.split_ascii_whitespace().nth(3) == Some("01")).count()
+    text.lines()
+        .filter(|line| line.split_ascii_whitespace().nth(3) == Some("01"))
+        .count()
 }
 
 /// The source's entry of the limit in `agent show`.
 pub fn shown(agent: &Agent<'_>, source: &str) -> Value {
     let shown = agent.json(&["show", source]);
-    shown["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "open").unwrap().clone()
+    shown["limits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|limit| limit["name"] == "open")
+        .unwrap()
+        .clone()
 }
 
 /// Receives frames on the client's interface.
@@ -69,9 +80,22 @@ struct Tap(std::os::fd::OwnedFd);
 impl Tap {
     /// Call it inside the client's namespace.
     fn new() -> Self {
-        use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
-        let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll).unwrap();
-        setsockopt(&socket, sockopt::ReceiveTimeout, &nix::sys::time::TimeVal::new(1, 0)).unwrap();
+        use nix::sys::socket::{
+            AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt,
+        };
+        let socket = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            SockFlag::empty(),
+            SockProtocol::EthAll,
+        )
+        .unwrap();
+        setsockopt(
+            &socket,
+            sockopt::ReceiveTimeout,
+            &nix::sys::time::TimeVal::new(1, 0),
+        )
+        .unwrap();
         setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
         Self(socket)
     }
@@ -96,11 +120,21 @@ pub fn held() -> Frame {
 
 fn a_burst_of_syns_whose_acks_are_held_establishes_the_limit_and_no_more() {
     let network = Network::new();
-    network.server_ip(&["neigh", "replace", "10.77.5.9", "lladdr", "02:00:00:00:77:02", "dev", "weir0"]);
+    network.server_ip(&[
+        "neigh",
+        "replace",
+        "10.77.5.9",
+        "lladdr",
+        "02:00:00:00:77:02",
+        "dev",
+        "weir0",
+    ]);
     let listener = listen(&network);
     let agent = network.start("", &limit(50, ""));
     let (sender, tap) = network.in_client(|| (Sender::new(), Tap::new()));
-    let syns: Vec<Vec<u8>> = (0..1_000).map(|nth| held().tcp(10_000 + nth, PORT, SYN, b"").build()).collect();
+    let syns: Vec<Vec<u8>> = (0..1_000)
+        .map(|nth| held().tcp(10_000 + nth, PORT, SYN, b"").build())
+        .collect();
     let since = Instant::now();
     sender.send_all(&syns);
     let mut answers = std::collections::BTreeMap::new();
@@ -111,7 +145,11 @@ fn a_burst_of_syns_whose_acks_are_held_establishes_the_limit_and_no_more() {
     assert!(since.elapsed() < Duration::from_secs(30));
     assert_eq!(answers.len(), 50, "{answers:?}");
     for (port, sequence) in &answers {
-        sender.send(&held().tcp_at(*port, PORT, ACK, (2, sequence.wrapping_add(1)), b"").build());
+        sender.send(
+            &held()
+                .tcp_at(*port, PORT, ACK, (2, sequence.wrapping_add(1)), b"")
+                .build(),
+        );
     }
     agent.wait_for("every connection", |_| established(&network) == 50);
     assert_eq!(agent.counts("open"), (50, 950));
@@ -130,25 +168,33 @@ fn a_connection_that_ends_makes_room_for_another() {
     let network = Network::new();
     let listener = listen(&network);
     let agent = network.start("", &limit(3, ""));
-    let mut open: Vec<TcpStream> = (0..3).map(|_| connect(&network, Duration::from_secs(5)).unwrap()).collect();
+    let mut open: Vec<TcpStream> = (0..3)
+        .map(|_| connect(&network, Duration::from_secs(5)).unwrap())
+        .collect();
     assert!(connect(&network, Duration::from_millis(300)).is_err());
     assert_eq!(shown(&agent, "10.77.0.2")["open"], 3);
     // Both ends have to close.
     let mut accepted: Vec<TcpStream> = listener.incoming().map_while(Result::ok).collect();
     assert_eq!(accepted.len(), 3);
-    accepted.iter_mut().for_each(|stream| stream.write_all(b"x").unwrap());
+    accepted
+        .iter_mut()
+        .for_each(|stream| stream.write_all(b"x").unwrap());
     let mut first = open.remove(0);
     first.read_exact(&mut [0]).unwrap();
     drop(first);
     drop(accepted);
-    agent.wait_for("the end of the first connection", |_| shown(&agent, "10.77.0.2")["open"] == 0);
+    agent.wait_for("the end of the first connection", |_| {
+        shown(&agent, "10.77.0.2")["open"] == 0
+    });
     drop(open);
     assert!(connect(&network, Duration::from_secs(5)).is_ok());
 }
 
 /// Opens a connection and ends it in one of several ways; `false` if it could not be opened.
 fn open_and_end(nth: usize) -> bool {
-    let Ok(mut stream) = TcpStream::connect_timeout(&SocketAddr::from((SERVER, PORT)), Duration::from_secs(5)) else {
+    let Ok(mut stream) =
+        TcpStream::connect_timeout(&SocketAddr::from((SERVER, PORT)), Duration::from_secs(5))
+    else {
         return false;
     };
     match nth % 4 {
@@ -166,7 +212,10 @@ fn open_and_end(nth: usize) -> bool {
             let _ = nix::sys::socket::setsockopt(
                 &stream,
                 nix::sys::socket::sockopt::Linger,
-                &libc::linger { l_onoff: 1, l_linger: 0 },
+                &libc::linger {
+                    l_onoff: 1,
+                    l_linger: 0,
+                },
             );
         }
         _ => drop(stream.write_all(b"unread")),
@@ -178,12 +227,16 @@ fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() 
     let total = if is_long() { 1_000_000 } else { 12_000 };
     let network = Network::new();
     network.in_client(|| std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1").unwrap());
-    network.in_client(|| std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65000").unwrap());
+    network.in_client(|| {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65000").unwrap()
+    });
     let listener = listen(&network);
     listener.set_nonblocking(false).unwrap();
     let config = network.config("", &limit(5_000, ""));
     let mut agent = Some(network.start_file(&config, &[]));
-    let kept: Vec<TcpStream> = (0..7).map(|_| connect(&network, Duration::from_secs(5)).unwrap()).collect();
+    let kept: Vec<TcpStream> = (0..7)
+        .map(|_| connect(&network, Duration::from_secs(5)).unwrap())
+        .collect();
     let (accepted, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
@@ -233,15 +286,25 @@ fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() 
             std::thread::sleep(Duration::from_millis(100));
             agent = Some(network.start_file(&config, &[]));
         }
-        clients.into_iter().for_each(|client| client.join().unwrap());
+        clients
+            .into_iter()
+            .for_each(|client| client.join().unwrap());
         let mut last = connect(&network, Duration::from_secs(5)).unwrap();
         last.write_all(b"last").unwrap();
         let own = server.join().unwrap();
         let agent = agent.as_ref().unwrap();
         drop(last);
         assert_eq!(accepted.load(Ordering::SeqCst), total + 8);
-        agent.wait_for("the count of what is open", |_| shown(agent, "10.77.0.2")["open"] == 7);
-        assert_eq!(agent.json(&["show", "10.77.0.2"])["connections"].as_array().unwrap().len(), 7);
+        agent.wait_for("the count of what is open", |_| {
+            shown(agent, "10.77.0.2")["open"] == 7
+        });
+        assert_eq!(
+            agent.json(&["show", "10.77.0.2"])["connections"]
+                .as_array()
+                .unwrap()
+                .len(),
+            7
+        );
         drop((own, kept));
         agent.wait_for("a count of 0", |_| shown(agent, "10.77.0.2")["open"] == 0);
     });
@@ -253,11 +316,26 @@ struct Begun(std::os::fd::OwnedFd);
 impl Begun {
     /// Call it inside the client's namespace.
     fn from(source: [u8; 4]) -> Self {
-        use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
-        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
-        bind(socket.as_raw_fd(), &SockaddrIn::from(std::net::SocketAddrV4::new(source.into(), 0))).unwrap();
+        use nix::sys::socket::{
+            AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket,
+        };
+        let socket = socket(
+            AddressFamily::Inet,
+            SockType::Stream,
+            SockFlag::SOCK_NONBLOCK,
+            None,
+        )
+        .unwrap();
+        bind(
+            socket.as_raw_fd(),
+            &SockaddrIn::from(std::net::SocketAddrV4::new(source.into(), 0)),
+        )
+        .unwrap();
         let server = SockaddrIn::from(std::net::SocketAddrV4::new(SERVER.into(), PORT));
-        assert_eq!(connect(socket.as_raw_fd(), &server), Err(nix::errno::Errno::EINPROGRESS));
+        assert_eq!(
+            connect(socket.as_raw_fd(), &server),
+            Err(nix::errno::Errno::EINPROGRESS)
+        );
         Self(socket)
     }
 
@@ -273,12 +351,17 @@ fn slow_clients_keep_nobody_else_out() {
     let network = Network::new();
     let listener = listen(&network);
     let agent = network.start("", &limit(PER_SOURCE as u32, ""));
-    let sources: Vec<[u8; 4]> =
-        (0..500u16).map(|nth| [10, 77, 100 + (nth / 250) as u8, (nth % 250) as u8 + 1]).collect();
+    let sources: Vec<[u8; 4]> = (0..500u16)
+        .map(|nth| [10, 77, 100 + (nth / 250) as u8, (nth % 250) as u8 + 1])
+        .collect();
     network.add_client_addresses(&sources);
     // Each slow source opens three times as many, and then sends nothing.
     let slow: Vec<Begun> = network.in_client(|| {
-        let begun = |source: &[u8; 4]| (0..3 * PER_SOURCE).map(|_| Begun::from(*source)).collect::<Vec<_>>();
+        let begun = |source: &[u8; 4]| {
+            (0..3 * PER_SOURCE)
+                .map(|_| Begun::from(*source))
+                .collect::<Vec<_>>()
+        };
         sources.iter().flat_map(begun).collect()
     });
     let mut served: Vec<TcpStream> = Vec::new();
@@ -288,12 +371,17 @@ fn slow_clients_keep_nobody_else_out() {
             Ok(client) => client,
             Err(_) => continue,
         };
-        client.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_secs(3)))
+            .unwrap();
         // The server serves whoever finds it below its room.
         served.extend(listener.incoming().map_while(Result::ok));
         if served.len() <= ROOM {
             let own = client.local_addr().unwrap();
-            let Some(nth) = served.iter().position(|stream| stream.peer_addr().is_ok_and(|peer| peer == own)) else {
+            let Some(nth) = served
+                .iter()
+                .position(|stream| stream.peer_addr().is_ok_and(|peer| peer == own))
+            else {
                 continue;
             };
             served.remove(nth).write_all(b"x").unwrap();
@@ -301,7 +389,10 @@ fn slow_clients_keep_nobody_else_out() {
         }
     }
     let established = slow.iter().filter(|begun| begun.is_established()).count();
-    assert!(polite >= 198, "{polite} of 200 polite clients were served beside {established} slow connections");
+    assert!(
+        polite >= 198,
+        "{polite} of 200 polite clients were served beside {established} slow connections"
+    );
     assert!(established <= 500 * PER_SOURCE, "{established}");
     assert!(established >= 450 * PER_SOURCE, "{established}");
     drop(agent);
@@ -314,11 +405,20 @@ fn a_refused_connection_is_reset_and_a_class_has_its_multiple() {
     network.accept_xdp_frames();
     network.add_client_address("10.77.0.7");
     let agent = network.start("", &format!("{class}{}", limit(2, "action = \"reject\"")));
-    let _open: Vec<TcpStream> = (0..2).map(|_| connect(&network, Duration::from_secs(5)).unwrap()).collect();
+    let _open: Vec<TcpStream> = (0..2)
+        .map(|_| connect(&network, Duration::from_secs(5)).unwrap())
+        .collect();
     let refused = connect(&network, Duration::from_secs(5)).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-    let of_class: Vec<Begun> = network.in_client(|| (0..6).map(|_| Begun::from([10, 77, 0, 7])).collect());
-    agent.wait_for("the class's connections", |_| of_class.iter().filter(|begun| begun.is_established()).count() == 4);
+    let of_class: Vec<Begun> =
+        network.in_client(|| (0..6).map(|_| Begun::from([10, 77, 0, 7])).collect());
+    agent.wait_for("the class's connections", |_| {
+        of_class
+            .iter()
+            .filter(|begun| begun.is_established())
+            .count()
+            == 4
+    });
     let row = shown(&agent, "10.77.0.7");
     assert_eq!((&row["open"], &row["remaining"]), (&4.into(), &0.into()));
     assert_eq!(agent.counts("open"), (6, 3));
@@ -327,7 +427,9 @@ fn a_refused_connection_is_reset_and_a_class_has_its_multiple() {
 fn connections_from_before_the_limit_count_and_a_reload_keeps_them() {
     let network = Network::new();
     let listener = listen(&network);
-    let open: Vec<TcpStream> = (0..3).map(|_| connect(&network, Duration::from_secs(5)).unwrap()).collect();
+    let open: Vec<TcpStream> = (0..3)
+        .map(|_| connect(&network, Duration::from_secs(5)).unwrap())
+        .collect();
     let agent = network.start("", &limit(4, ""));
     assert_eq!(shown(&agent, "10.77.0.2")["open"], 3);
     let fourth = connect(&network, Duration::from_secs(5)).unwrap();
@@ -341,11 +443,19 @@ fn connections_from_before_the_limit_count_and_a_reload_keeps_them() {
     // Another set of limits counts the same sockets.
     network.config("", &limit(5, "ipv4_prefix = 24"));
     network.told(&["reload"]);
-    agent.wait_for("the count of the prefix", |_| shown(&agent, "10.77.0.9")["open"] == 5);
+    agent.wait_for("the count of the prefix", |_| {
+        shown(&agent, "10.77.0.9")["open"] == 5
+    });
     assert_eq!(agent.limit("open")["keys"], 1);
     let connections = agent.json(&["show", "10.77.0.2"])["connections"].clone();
     assert_eq!(connections.as_array().unwrap().len(), 5, "{connections}");
-    assert!(connections.as_array().unwrap().iter().all(|open| open["local_port"] == PORT));
+    assert!(
+        connections
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|open| open["local_port"] == PORT)
+    );
     drop((open, fourth, fifth, listener));
     agent.wait_for("their end", |_| shown(&agent, "10.77.0.2")["open"] == 0);
 }
@@ -354,9 +464,14 @@ fn a_limit_in_observe_mode_counts_what_it_would_refuse() {
     let network = Network::new();
     let _listener = listen(&network);
     let agent = network.start("mode = \"observe\"", &limit(2, ""));
-    let open: Vec<TcpStream> = (0..5).map(|_| connect(&network, Duration::from_secs(5)).unwrap()).collect();
+    let open: Vec<TcpStream> = (0..5)
+        .map(|_| connect(&network, Duration::from_secs(5)).unwrap())
+        .collect();
     let row = agent.limit("open");
-    assert_eq!((&row["passed"]["packets"], &row["would_throttle"]["packets"]), (&5.into(), &3.into()));
+    assert_eq!(
+        (&row["passed"]["packets"], &row["would_throttle"]["packets"]),
+        (&5.into(), &3.into())
+    );
     assert_eq!(shown(&agent, "10.77.0.2")["open"], 5);
     drop(open);
 }

@@ -24,7 +24,11 @@ const OTHER: &str = "[[limit]]\nname = \"other\"\nrate = \"9/s\"\nports = [1234]
 
 fn kills_under_traffic_neither_lose_nor_double_a_count() {
     let network = Network::new();
-    let configs = [LIMIT.to_owned(), format!("{OTHER}{LIMIT}"), format!("{LIMIT}tiers = [\"100000/h\"]\n{OTHER}")];
+    let configs = [
+        LIMIT.to_owned(),
+        format!("{OTHER}{LIMIT}"),
+        format!("{LIMIT}tiers = [\"100000/h\"]\n{OTHER}"),
+    ];
     let receiver = network.receiver(PORT);
     let agent = network.start(SMALL, &configs[0]);
     let stop = AtomicBool::new(false);
@@ -47,7 +51,9 @@ fn kills_under_traffic_neither_lose_nor_double_a_count() {
         agent.stop(Signal::SIGKILL);
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         for nth in 0..rounds {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let config = network.config(SMALL, &configs[nth % 3]);
             if nth % 2 == 0 {
                 // While it starts.
@@ -72,11 +78,15 @@ fn kills_under_traffic_neither_lose_nor_double_a_count() {
     let (passed, refused) = agent.counts("packets");
     let status = agent.json(&["status"]);
     let total = &status["totals"];
-    eprintln!("{rounds} kills: of {sent} packets {passed} counted as passed, {refused} as refused; {total}");
+    eprintln!(
+        "{rounds} kills: of {sent} packets {passed} counted as passed, {refused} as refused; {total}"
+    );
     assert_eq!(passed + refused, sent, "every packet is counted once");
     assert!(passed > 0 && refused > 0);
     // Generations that are no longer in effect leave nothing behind.
-    let pinned = std::fs::read_dir(network.pins().join("counters")).unwrap().count();
+    let pinned = std::fs::read_dir(network.pins().join("counters"))
+        .unwrap()
+        .count();
     assert_eq!(pinned, 4, "one generation of three pins, and the base");
 }
 
@@ -90,12 +100,18 @@ fn counters_go_on_over_reloads_restarts_and_failed_reloads() {
     network.told(&["reload"]);
     burst(&network, &[udp_from(7)], 50);
     assert_eq!(agent.counts("packets"), (500, 150));
-    network.config(&format!("{SMALL}\nattach = \"native\""), &LIMIT.replace("burst = 500", "burst = 0"));
+    network.config(
+        &format!("{SMALL}\nattach = \"native\""),
+        &LIMIT.replace("burst = 500", "burst = 0"),
+    );
     assert!(!network.command(&["reload"]).status.success());
     assert_eq!(agent.counts("packets"), (500, 150));
     // Agents that end and agents that are killed.
     agent.stop(Signal::SIGTERM);
-    for (nth, signal) in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL].into_iter().enumerate() {
+    for (nth, signal) in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL]
+        .into_iter()
+        .enumerate()
+    {
         network.config(SMALL, &format!("{OTHER}{}", LIMIT.replace("1000/s", "1/h")));
         let agent = network.start_file(&network.folder.path().join("limits.toml"), &[]);
         assert_eq!(agent.counts("packets"), (500, 150 + 20 * nth as u64));
@@ -104,7 +120,11 @@ fn counters_go_on_over_reloads_restarts_and_failed_reloads() {
         // While no agent runs.
         burst(&network, &[udp_from(7)], 10);
         if nth == 2 {
-            network.told(&["detach", "--config", network.folder.path().join("limits.toml").to_str().unwrap()]);
+            network.told(&[
+                "detach",
+                "--config",
+                network.folder.path().join("limits.toml").to_str().unwrap(),
+            ]);
             assert!(!network.has_pins());
         }
     }
@@ -113,8 +133,15 @@ fn counters_go_on_over_reloads_restarts_and_failed_reloads() {
 /// (passed, throttled) of the one source, as `top` has it.
 fn of_source(agent: &Agent<'_>) -> Option<(u64, u64)> {
     let rows = agent.json(&["top", "--once"]);
-    let row = rows.as_array().unwrap().iter().find(|row| row["source"] == "10.77.0.7")?;
-    Some((row["passed_packets"].as_u64().unwrap(), row["throttled_packets"].as_u64().unwrap()))
+    let row = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["source"] == "10.77.0.7")?;
+    Some((
+        row["passed_packets"].as_u64().unwrap(),
+        row["throttled_packets"].as_u64().unwrap(),
+    ))
 }
 
 fn counters_that_an_operator_reset_begin_at_0_and_allowances_stay() {
@@ -132,33 +159,58 @@ fn counters_that_an_operator_reset_begin_at_0_and_allowances_stay() {
     for _ in 0..3 {
         network.told(&["decide", "--limit", "credits", "--source", "10.77.0.7"]);
     }
-    assert_eq!((agent.counts("packets"), agent.counts("credits")), ((100, 100), (1, 2)));
+    assert_eq!(
+        (agent.counts("packets"), agent.counts("credits")),
+        ((100, 100), (1, 2))
+    );
     assert_eq!(of_source(&agent), Some((100, 100)));
     let in_metrics = || {
         let page = crate::metrics::get(&network);
-        let of = |name: &str, labels: &[(&str, &str)]| crate::metrics::value(&page, name, labels) as u64;
+        let of =
+            |name: &str, labels: &[(&str, &str)]| crate::metrics::value(&page, name, labels) as u64;
         (
-            of("weir_limit_packets_total", &[("limit", "packets"), ("verdict", "throttled")]),
-            of("weir_decisions_total", &[("limit", "credits"), ("verdict", "refused")]),
+            of(
+                "weir_limit_packets_total",
+                &[("limit", "packets"), ("verdict", "throttled")],
+            ),
+            of(
+                "weir_decisions_total",
+                &[("limit", "credits"), ("verdict", "refused")],
+            ),
         )
     };
     assert_eq!(in_metrics(), (100, 2));
     let totals = agent.json(&["status"])["totals"].clone();
 
-    assert_eq!(agent.json(&["limits", "--reset-counters"]), serde_json::json!({"limits": 2}));
-    assert_eq!((agent.counts("packets"), agent.counts("credits")), ((0, 0), (0, 0)));
+    assert_eq!(
+        agent.json(&["limits", "--reset-counters"]),
+        serde_json::json!({"limits": 2})
+    );
+    assert_eq!(
+        (agent.counts("packets"), agent.counts("credits")),
+        ((0, 0), (0, 0))
+    );
     assert_eq!(of_source(&agent), None);
     let shown = agent.json(&["show", "10.77.0.7"]);
     let row = &shown["limits"][0];
-    assert_eq!((&row["passed_packets"], &row["throttled_packets"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&row["passed_packets"], &row["throttled_packets"]),
+        (&0.into(), &0.into())
+    );
     assert_eq!(shown["requests"][0]["throttled_requests"], 0);
     // Consumption stays, and the totals are of all packets since the start.
-    assert_eq!((&row["remaining"], &shown["requests"][0]["remaining"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&row["remaining"], &shown["requests"][0]["remaining"]),
+        (&0.into(), &0.into())
+    );
     assert_eq!(agent.json(&["status"])["totals"], totals);
 
     burst(&network, &[udp_from(7)], 130);
     network.told(&["decide", "--limit", "credits", "--source", "10.77.0.7"]);
-    assert_eq!((agent.counts("packets"), agent.counts("credits")), ((0, 130), (0, 1)));
+    assert_eq!(
+        (agent.counts("packets"), agent.counts("credits")),
+        ((0, 130), (0, 1))
+    );
     assert_eq!(of_source(&agent), Some((0, 130)));
     // A page of metrics is given out again for a moment.
     let deadline = std::time::Instant::now() + Duration::from_secs(60);

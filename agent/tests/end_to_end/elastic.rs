@@ -18,8 +18,7 @@ use crate::traffic::{burst, udp_from};
 
 pub const TESTS: &[Test] = tests![an_elastic_limit_holds_two_seconds_after_the_agent_was_killed,];
 
-const LIMIT: &str =
-    "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 5\nthrottle = { elastic = { up_to = 3.0 } }\n";
+const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 5\nthrottle = { elastic = { up_to = 3.0 } }\n";
 
 /// How long room lasts when no agent renews it.
 const ROOM: Duration = Duration::from_secs(2);
@@ -32,9 +31,20 @@ struct IdleCpus {
 
 impl IdleCpus {
     fn new(folder: &Path) -> Self {
-        let stat = OpenOptions::new().create_new(true).write(true).open(folder.join("stat")).unwrap();
-        std::fs::write(folder.join("cpu"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n").unwrap();
-        let mut cpus = Self { stat, idle_jiffies: 0 };
+        let stat = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .open(folder.join("stat"))
+            .unwrap();
+        std::fs::write(
+            folder.join("cpu"),
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        )
+        .unwrap();
+        let mut cpus = Self {
+            stat,
+            idle_jiffies: 0,
+        };
         cpus.advance();
         cpus
     }
@@ -57,7 +67,14 @@ fn start<'n>(network: &'n Network, folder: &Path) -> Agent<'n> {
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
             for (file, place) in [("stat", "/proc/stat"), ("cpu", "/proc/pressure/cpu")] {
                 if Path::new(place).exists() {
-                    mount(Some(&folder.join(file)), place, none, MsFlags::MS_BIND, none).unwrap();
+                    mount(
+                        Some(&folder.join(file)),
+                        place,
+                        none,
+                        MsFlags::MS_BIND,
+                        none,
+                    )
+                    .unwrap();
                 }
             }
             network.start("", LIMIT)
@@ -91,12 +108,19 @@ fn an_elastic_limit_holds_two_seconds_after_the_agent_was_killed() {
         let deadline = Instant::now() + Duration::from_secs(60);
         // The whole of the elastic allowance: there was room from the first of the packets to the last.
         while passed(&network, &agent, sources.next().unwrap()) != 15 {
-            assert!(Instant::now() < deadline, "an idle host had no room within a minute");
+            assert!(
+                Instant::now() < deadline,
+                "an idle host had no room within a minute"
+            );
         }
         agent.stop(Signal::SIGKILL);
         thread::sleep(ROOM);
         let receiver = network.receiver(crate::traffic::PORT);
         burst(&network, &[udp_from(7)], 40);
-        assert_eq!(receiver.counts()[7], 5, "packets of a limit of 5 whose agent is dead");
+        assert_eq!(
+            receiver.counts()[7],
+            5,
+            "packets of a limit of 5 whose agent is dead"
+        );
     });
 }

@@ -33,12 +33,24 @@ fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
     let agent = network.start("never_limit = [\"10.77.0.9\"]", LIMITS);
     let receiver = network.receiver(PORT);
     let decide = |source: &str| {
-        let answer = agent.json(&["decide", "--limit", "logins", "--key", "user=alice", "--source", source]);
+        let answer = agent.json(&[
+            "decide",
+            "--limit",
+            "logins",
+            "--key",
+            "user=alice",
+            "--source",
+            source,
+        ]);
         answer["allowed"].as_bool().unwrap()
     };
     let bans = || agent.json(&["bans"]).as_array().unwrap().clone();
     let allowed = (0..24).filter(|_| decide("10.77.0.7")).count();
-    assert_eq!((allowed, bans().len()), (5, 0), "19 refusals are one too few");
+    assert_eq!(
+        (allowed, bans().len()),
+        (5, 0),
+        "19 refusals are one too few"
+    );
     burst(&network, &[udp_from(7)], 10);
     assert_eq!(receiver.counts()[7], 10);
 
@@ -55,9 +67,23 @@ fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
     let left = ban["expires_in_seconds"].as_f64().unwrap();
     assert!(left > 200.0 && left <= 300.0, "{left}");
     let events = agent.lines(&["events", "--json"]);
-    let banned: Vec<_> = events.iter().filter(|event| event["verdict"] == "banned").collect();
-    assert_eq!((banned.len(), &banned[0]["source"]), (1, &"10.77.0.7".into()), "{events:?}");
-    assert!(banned[0]["reason"].as_str().unwrap().ends_with("banned for 5m"), "{}", banned[0]);
+    let banned: Vec<_> = events
+        .iter()
+        .filter(|event| event["verdict"] == "banned")
+        .collect();
+    assert_eq!(
+        (banned.len(), &banned[0]["source"]),
+        (1, &"10.77.0.7".into()),
+        "{events:?}"
+    );
+    assert!(
+        banned[0]["reason"]
+            .as_str()
+            .unwrap()
+            .ends_with("banned for 5m"),
+        "{}",
+        banned[0]
+    );
     burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 30);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8], counts[9]), (0, 10, 10));
@@ -81,7 +107,10 @@ fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
     let output = network.command(&["ban", "10.77.0.8", "--for", "10m"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("stays banned until it is lifted") && said.contains("agent unban"), "{said}");
+    assert!(
+        said.contains("stays banned until it is lifted") && said.contains("agent unban"),
+        "{said}"
+    );
     assert_eq!(expires("10.77.0.8"), None);
     network.told(&["unban", "10.77.0.8"]);
     network.told(&["ban", "10.77.0.8", "--for", "10m"]);
@@ -112,12 +141,24 @@ fn bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not(
     let agent = network.start("", LIMITS);
     let receiver = network.receiver(PORT);
     for _ in 0..30 {
-        agent.json(&["decide", "--limit", "logins", "--key", "user=alice", "--source", "10.77.0.7"]);
+        agent.json(&[
+            "decide",
+            "--limit",
+            "logins",
+            "--key",
+            "user=alice",
+            "--source",
+            "10.77.0.7",
+        ]);
     }
     network.told(&["ban", "10.77.0.8"]);
     let banned = |agent: &Agent<'_>| -> Vec<String> {
         let bans = agent.json(&["bans"]);
-        bans.as_array().unwrap().iter().map(|ban| ban["cidr"].as_str().unwrap().to_owned()).collect()
+        bans.as_array()
+            .unwrap()
+            .iter()
+            .map(|ban| ban["cidr"].as_str().unwrap().to_owned())
+            .collect()
     };
     let deadline = Instant::now() + Duration::from_secs(60);
     while banned(&agent).len() < 2 {
@@ -141,10 +182,16 @@ fn bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not(
 
     network.config("mode = \"observe\"", LIMITS);
     network.told(&["reload"]);
-    assert_eq!((banned(&agent), arrived(), is_noted(&agent)), (vec!["10.77.0.8".to_owned()], [10, 0, 10], true));
+    assert_eq!(
+        (banned(&agent), arrived(), is_noted(&agent)),
+        (vec!["10.77.0.8".to_owned()], [10, 0, 10], true)
+    );
     network.config("", LIMITS);
     network.told(&["reload"]);
-    assert_eq!((banned(&agent).len(), arrived(), is_noted(&agent)), (2, [0, 0, 10], false));
+    assert_eq!(
+        (banned(&agent).len(), arrived(), is_noted(&agent)),
+        (2, [0, 0, 10], false)
+    );
 
     // A trial of observe mode takes nothing with it.
     let observe = network.folder.path().join("observe.toml");
@@ -157,8 +204,14 @@ fn bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not(
 
     // The next agent knows who banned whom.
     agent.stop(nix::sys::signal::Signal::SIGKILL);
-    let agent = network.start("mode = \"observe\"\n# A text that was not on trial.", LIMITS);
-    assert_eq!((banned(&agent), arrived(), is_noted(&agent)), (vec!["10.77.0.8".to_owned()], [10, 0, 10], true));
+    let agent = network.start(
+        "mode = \"observe\"\n# A text that was not on trial.",
+        LIMITS,
+    );
+    assert_eq!(
+        (banned(&agent), arrived(), is_noted(&agent)),
+        (vec!["10.77.0.8".to_owned()], [10, 0, 10], true)
+    );
     network.config("", LIMITS);
     network.told(&["reload"]);
     assert_eq!((banned(&agent).len(), arrived()), (2, [0, 0, 10]));
@@ -169,5 +222,8 @@ fn bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not(
     assert_eq!(agent.json(&["unban", "10.77.0.7"])["was_banned"], true);
     network.config("", LIMITS);
     network.told(&["reload"]);
-    assert_eq!((banned(&agent), arrived()), (vec!["10.77.0.8".to_owned()], [10, 0, 10]));
+    assert_eq!(
+        (banned(&agent), arrived()),
+        (vec!["10.77.0.8".to_owned()], [10, 0, 10])
+    );
 }

@@ -24,14 +24,18 @@ const FLOOD: usize = 16_000;
 const BURST: f64 = 1_000.0;
 const PER_SECOND: f64 = 10_000.0;
 
-const TCP_ONLY: &str = "[[limit]]\nname = \"tcp\"\nprotocol = \"tcp\"\nrate = \"1/h\"\nburst = 10\n";
+const TCP_ONLY: &str =
+    "[[limit]]\nname = \"tcp\"\nprotocol = \"tcp\"\nrate = \"1/h\"\nburst = 10\n";
 
 fn link() -> Frame {
     Frame::between(CLIENT_MAC, SERVER_MAC)
 }
 
 fn dhcp_from(last: u8) -> Vec<u8> {
-    link().ipv4([10, 77, 0, last], SERVER).udp(67, 68, &[0; 240]).build()
+    link()
+        .ipv4([10, 77, 0, last], SERVER)
+        .udp(67, 68, &[0; 240])
+        .build()
 }
 
 fn solicitation() -> Vec<u8> {
@@ -71,10 +75,16 @@ fn a_flood_between_dhcp_ports_comes_under_the_limits_of_its_source() {
         burst(&network, &[dhcp_from(7)], FLOOD);
         let most = BURST + PER_SECOND * start.elapsed().as_secs_f64();
         let essential = count(&bypass(&agent), "essential");
-        assert!(essential >= BURST as u64 && essential as f64 <= most, "{attach}: {essential} of {most}");
+        assert!(
+            essential >= BURST as u64 && essential as f64 <= most,
+            "{attach}: {essential} of {most}"
+        );
         let (passed, throttled) = agent.counts("packets");
         assert_eq!(passed, 10, "{attach}");
-        assert!(essential + passed + throttled >= FLOOD as u64, "{attach}: {essential} + {passed} + {throttled}");
+        assert!(
+            essential + passed + throttled >= FLOOD as u64,
+            "{attach}: {essential} + {passed} + {throttled}"
+        );
         // Another source is not held to what that one has used up.
         burst(&network, &[dhcp_from(8)], 5);
         assert_eq!(agent.counts("packets").1, throttled, "{attach}");
@@ -87,14 +97,25 @@ fn a_flood_between_dhcp_ports_comes_under_the_limits_of_its_source() {
     let most = BURST + PER_SECOND * start.elapsed().as_secs_f64();
     let bypass = bypass(&agent);
     let throttled = count(&bypass, "essential_throttled");
-    assert!(FLOOD as f64 - throttled as f64 <= most, "{bypass} of {most}");
-    assert!(agent.json(&["status"])["totals"]["throttled_packets"].as_u64().unwrap() >= throttled);
+    assert!(
+        FLOOD as f64 - throttled as f64 <= most,
+        "{bypass} of {most}"
+    );
+    assert!(
+        agent.json(&["status"])["totals"]["throttled_packets"]
+            .as_u64()
+            .unwrap()
+            >= throttled
+    );
 }
 
 fn a_ban_holds_what_is_essential() {
     for attach in ["native", "tc"] {
         let network = Network::new();
-        let agent = network.start(&format!("attach = {attach:?}\nnever_limit = [\"10.77.0.9\"]"), TCP_ONLY);
+        let agent = network.start(
+            &format!("attach = {attach:?}\nnever_limit = [\"10.77.0.9\"]"),
+            TCP_ONLY,
+        );
         network.told(&["ban", "10.77.0.0/24"]);
         network.told(&["ban", "fd77:0:0:3::/64"]);
         burst(&network, &[dhcp_from(7), solicitation()], 200);
@@ -102,14 +123,22 @@ fn a_ban_holds_what_is_essential() {
         // Exempt addresses are not banned either.
         burst(&network, &[dhcp_from(9)], 50);
         let after = bypass(&agent);
-        assert_eq!((count(&after, "banned"), count(&after, "never_limit")), (200, 50), "{attach}");
+        assert_eq!(
+            (count(&after, "banned"), count(&after, "never_limit")),
+            (200, 50),
+            "{attach}"
+        );
     }
 }
 
 fn a_flood_of_one_essential_kind_starves_no_other() {
     let network = Network::new();
     let agent = network.start("", TCP_ONLY);
-    let floods = [("arp", arp()), ("dhcp", dhcp_from(7)), ("neighbour discovery", solicitation())];
+    let floods = [
+        ("arp", arp()),
+        ("dhcp", dhcp_from(7)),
+        ("neighbour discovery", solicitation()),
+    ];
     for nth in 0..floods.len() {
         let (flooding, others) = (nth, (0..floods.len()).filter(|other| *other != nth));
         let start = Instant::now();
@@ -117,14 +146,23 @@ fn a_flood_of_one_essential_kind_starves_no_other() {
         burst(&network, &[floods[flooding].1.clone()], FLOOD);
         let most = BURST + PER_SECOND * start.elapsed().as_secs_f64();
         let flooded = bypass(&agent);
-        let refused = count(&flooded, "essential_throttled") - count(&before, "essential_throttled");
-        assert!(FLOOD as f64 - refused as f64 <= most, "{}: {refused}, {most}", floods[nth].0);
+        let refused =
+            count(&flooded, "essential_throttled") - count(&before, "essential_throttled");
+        assert!(
+            FLOOD as f64 - refused as f64 <= most,
+            "{}: {refused}, {most}",
+            floods[nth].0
+        );
         // A bucket that a flood has emptied fills up within a tenth of a second: each has its turn long after its own.
         std::thread::sleep(std::time::Duration::from_millis(200));
         for other in others {
             burst(&network, &[floods[other].1.clone()], 100);
             let after = bypass(&agent);
-            assert_eq!(after["essential_throttled"], flooded["essential_throttled"], "{}", floods[other].0);
+            assert_eq!(
+                after["essential_throttled"], flooded["essential_throttled"],
+                "{}",
+                floods[other].0
+            );
         }
     }
 }
@@ -138,7 +176,13 @@ fn essential_traffic_has_a_limit_on_each_interface() {
     network.send_on(("client0", INTERFACE), &vec![dhcp_from(7); FLOOD]);
     network.send_on(("client1", "weir1"), &vec![dhcp_from(8); BURST as usize]);
     // Packets above the limit are charged to their source.
-    assert_eq!((agent.remaining("10.77.0.7", "packets"), agent.remaining("10.77.0.8", "packets")), (0, 1));
+    assert_eq!(
+        (
+            agent.remaining("10.77.0.7", "packets"),
+            agent.remaining("10.77.0.8", "packets")
+        ),
+        (0, 1)
+    );
 }
 
 fn observing_refuses_nothing_essential_and_counts_it() {
@@ -149,6 +193,9 @@ fn observing_refuses_nothing_essential_and_counts_it() {
     let most = BURST + PER_SECOND * start.elapsed().as_secs_f64();
     let status = agent.json(&["status"]);
     let would_refuse = count(&status["bypass"], "essential_throttled");
-    assert!(FLOOD as f64 - would_refuse as f64 <= most, "{most}: {status}");
+    assert!(
+        FLOOD as f64 - would_refuse as f64 <= most,
+        "{most}: {status}"
+    );
     assert_eq!(status["totals"]["throttled_packets"], 0);
 }

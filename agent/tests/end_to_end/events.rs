@@ -31,7 +31,10 @@ const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n
 
 fn events(agent: &Agent<'_>, verdict: &str) -> Vec<Value> {
     let lines = agent.lines(&["events", "--json"]);
-    lines.into_iter().filter(|event| event["verdict"] == verdict).collect()
+    lines
+        .into_iter()
+        .filter(|event| event["verdict"] == verdict)
+        .collect()
 }
 
 /// A program's output, line by line.
@@ -42,12 +45,18 @@ impl Lines {
         let (sender, receiver) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
         // It ends with the program.
-        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || {
+            out.lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
         Self(receiver)
     }
 
     fn next(&self) -> String {
-        self.0.recv_timeout(Duration::from_secs(60)).expect("another line")
+        self.0
+            .recv_timeout(Duration::from_secs(60))
+            .expect("another line")
     }
 }
 
@@ -61,24 +70,47 @@ fn a_flood_of_refused_packets_gives_few_events_that_name_source_and_limit() {
     let agent = network.start("", LIMIT);
     let (start, count) = (Instant::now(), 100_000);
     burst(&network, &[udp_from(7)], count);
-    until("end of the flood", || (agent.counts("packets").1 == count as u64 - 10).then_some(()));
+    until("end of the flood", || {
+        (agent.counts("packets").1 == count as u64 - 10).then_some(())
+    });
     let time = start.elapsed();
-    let told = until("event", || Some(events(&agent, "throttled")).filter(|told| !told.is_empty()));
-    assert!(told.len() <= most(time), "{} events in {time:?}", told.len());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let told = until("event", || {
+        Some(events(&agent, "throttled")).filter(|told| !told.is_empty())
+    });
+    assert!(
+        told.len() <= most(time),
+        "{} events in {time:?}",
+        told.len()
+    );
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64();
     for event in &told {
-        assert_eq!((&event["source"], &event["limit"]), (&"10.77.0.7".into(), &"packets".into()));
+        assert_eq!(
+            (&event["source"], &event["limit"]),
+            (&"10.77.0.7".into(), &"packets".into())
+        );
         assert_eq!(event["direction"], "ingress");
         assert_eq!(event["reason"], "more than 1/h packets, burst 10");
         let age = now - event["time"].as_f64().unwrap();
-        assert!((-1.0..=start.elapsed().as_secs_f64() + 1.0).contains(&age), "{age} seconds ago");
+        assert!(
+            (-1.0..=start.elapsed().as_secs_f64() + 1.0).contains(&age),
+            "{age} seconds ago"
+        );
     }
     assert_eq!(told[0]["count"], 1, "the first refusal is told at once");
-    assert!(told.windows(2).all(|two| two[0]["count"].as_u64() < two[1]["count"].as_u64()));
+    assert!(
+        told.windows(2)
+            .all(|two| two[0]["count"].as_u64() < two[1]["count"].as_u64())
+    );
     // For people, the same.
     let output = network.command(&["events", "--last", "1"]);
     let line = String::from_utf8(output.stdout).unwrap();
-    assert!(line.lines().count() == 1 && line.contains("throttled") && line.contains("10.77.0.7"), "{line}");
+    assert!(
+        line.lines().count() == 1 && line.contains("throttled") && line.contains("10.77.0.7"),
+        "{line}"
+    );
 }
 
 fn each_of_many_throttled_sources_has_an_event() {
@@ -87,16 +119,23 @@ fn each_of_many_throttled_sources_has_an_event() {
     let frames: Vec<_> = (10..=209).map(udp_from).collect();
     let start = Instant::now();
     burst(&network, &frames, frames.len() * 100);
-    until("end", || (agent.counts("packets").1 == frames.len() as u64 * 90).then_some(()));
+    until("end", || {
+        (agent.counts("packets").1 == frames.len() as u64 * 90).then_some(())
+    });
     let time = start.elapsed();
     let told = until("event of every source", || {
         let mut told: HashMap<String, usize> = HashMap::new();
         for event in events(&agent, "throttled") {
-            *told.entry(event["source"].as_str().unwrap().to_owned()).or_default() += 1;
+            *told
+                .entry(event["source"].as_str().unwrap().to_owned())
+                .or_default() += 1;
         }
         (told.len() == frames.len()).then_some(told)
     });
-    assert!(told.values().all(|count| *count <= most(time)), "in {time:?}: {told:?}");
+    assert!(
+        told.values().all(|count| *count <= most(time)),
+        "in {time:?}: {told:?}"
+    );
     assert!(events(&agent, "lost").is_empty());
 }
 
@@ -120,8 +159,14 @@ fn events_are_followed_live_as_json_lines_until_the_agent_goes() {
             }
         };
         assert_eq!(event["source"], *source, "{event}");
-        assert_eq!((&event["limit"], &event["verdict"]), (&"dns".into(), &"throttled".into()));
-        assert_eq!((&event["protocol"], &event["port"]), (&"udp".into(), &PORT.into()));
+        assert_eq!(
+            (&event["limit"], &event["verdict"]),
+            (&"dns".into(), &"throttled".into())
+        );
+        assert_eq!(
+            (&event["protocol"], &event["port"]),
+            (&"udp".into(), &PORT.into())
+        );
     }
     drop(agent);
     let output = child.wait_with_output().unwrap();
@@ -132,14 +177,19 @@ fn events_are_followed_live_as_json_lines_until_the_agent_goes() {
 
 /// Whether an event is of the source before, or about a limit.
 fn is_follow_up(event: &Value, last: u8) -> bool {
-    let is_of_limit = event["verdict"].as_str().is_some_and(|verdict| verdict.starts_with("attack"));
+    let is_of_limit = event["verdict"]
+        .as_str()
+        .is_some_and(|verdict| verdict.starts_with("attack"));
     is_of_limit || event["source"] == format!("10.77.0.{last} port {PORT}")
 }
 
 fn a_full_ring_loses_events_and_says_how_many() {
     const SOURCES: u32 = 3_000;
     let network = Network::new();
-    let agent = network.start("max_sources = 100000", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 1\n");
+    let agent = network.start(
+        "max_sources = 100000",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 1\n",
+    );
     let mut child = network.spawn(&["events", "--follow", "--json"], |command| {
         command.stdout(Stdio::piped());
     });
@@ -150,8 +200,10 @@ fn a_full_ring_loses_events_and_says_how_many() {
     agent.signal(Signal::SIGSTOP);
     network.in_client(|| {
         let sender = Sender::new();
-        let mut frame =
-            Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([11, 0, 0, 0], SERVER).udp(5000, PORT, b"x").build();
+        let mut frame = Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv4([11, 0, 0, 0], SERVER)
+            .udp(5000, PORT, b"x")
+            .build();
         for source in 0..SOURCES {
             // No more than a window of the kernel's quota has samples for.
             if source % 1_000 == 0 {
@@ -163,7 +215,9 @@ fn a_full_ring_loses_events_and_says_how_many() {
         }
     });
     agent.signal(Signal::SIGCONT);
-    until("end", || (agent.counts("packets").1 == u64::from(SOURCES) + 1).then_some(()));
+    until("end", || {
+        (agent.counts("packets").1 == u64::from(SOURCES) + 1).then_some(())
+    });
     // Each of those that were refused is told of, or is one of those that are told as lost.
     let (mut told, mut lost_by_ring, mut lost_by_follower) = (0, 0, 0);
     while told + lost_by_ring + lost_by_follower < u64::from(SOURCES) {
@@ -179,7 +233,10 @@ fn a_full_ring_loses_events_and_says_how_many() {
     }
     assert_eq!(told + lost_by_ring + lost_by_follower, u64::from(SOURCES));
     let fit = datapath::MOST_AT_ONCE as u64;
-    assert!(lost_by_ring >= u64::from(SOURCES) - fit && told > 0, "{told} told, {lost_by_ring} lost");
+    assert!(
+        lost_by_ring >= u64::from(SOURCES) - fit && told > 0,
+        "{told} told, {lost_by_ring} lost"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -189,10 +246,14 @@ fn followers_that_hang_delay_no_client() {
     let agent = network.start("", LIMIT);
     let hang = || {
         let mut stream = UnixStream::connect(network.control()).unwrap();
-        stream.write_all(b"{\"verb\":\"follow\",\"last\":0}\n").unwrap();
+        stream
+            .write_all(b"{\"verb\":\"follow\",\"last\":0}\n")
+            .unwrap();
         stream
     };
-    let mut followers: Vec<_> = (0..weir::daemon::events::MOST_FOLLOWERS).map(|_| hang()).collect();
+    let mut followers: Vec<_> = (0..weir::daemon::events::MOST_FOLLOWERS)
+        .map(|_| hang())
+        .collect();
     // None of them ever reads; there is no place for one more, and all else goes on.
     let refused = until("refusal", || {
         let mut child = network.spawn(&["events", "--follow"], |command| {
@@ -207,18 +268,28 @@ fn followers_that_hang_delay_no_client() {
     });
     assert!(refused.contains("16 clients"), "{refused}");
     for round in 1..=5 {
-        burst(&network, &(10..=209).map(udp_from).collect::<Vec<_>>(), 200 * 15);
+        burst(
+            &network,
+            &(10..=209).map(udp_from).collect::<Vec<_>>(),
+            200 * 15,
+        );
         assert_eq!(agent.json(&["status"])["mode"], "enforce", "round {round}");
     }
     assert!(!events(&agent, "throttled").is_empty());
     // Who goes makes room.
     followers.clear();
     let line = until("room for another follower", || {
-        let mut child = network.spawn(&["events", "--follow", "--json", "--last", "1"], |command| {
-            command.stdout(Stdio::piped()).stderr(Stdio::null());
-        });
+        let mut child = network.spawn(
+            &["events", "--follow", "--json", "--last", "1"],
+            |command| {
+                command.stdout(Stdio::piped()).stderr(Stdio::null());
+            },
+        );
         // One that is refused ends without a line.
-        let line = Lines::of(&mut child).0.recv_timeout(Duration::from_secs(60)).ok();
+        let line = Lines::of(&mut child)
+            .0
+            .recv_timeout(Duration::from_secs(60))
+            .ok();
         let _ = child.kill();
         child.wait().unwrap();
         line
@@ -231,10 +302,21 @@ fn an_observing_agent_reports_would_throttles() {
     let agent = network.start("mode = \"observe\"", LIMIT);
     let start = Instant::now();
     burst(&network, &[udp_from(7)], 1_010);
-    until("end", || (agent.limit("packets")["would_throttle"]["packets"] == 1_000).then_some(()));
+    until("end", || {
+        (agent.limit("packets")["would_throttle"]["packets"] == 1_000).then_some(())
+    });
     let time = start.elapsed();
-    let told = until("event", || Some(events(&agent, "would-throttle")).filter(|told| !told.is_empty()));
-    assert!(told.len() <= most(time), "{} events in {time:?}", told.len());
-    assert_eq!((&told[0]["source"], &told[0]["limit"]), (&"10.77.0.7".into(), &"packets".into()));
+    let told = until("event", || {
+        Some(events(&agent, "would-throttle")).filter(|told| !told.is_empty())
+    });
+    assert!(
+        told.len() <= most(time),
+        "{} events in {time:?}",
+        told.len()
+    );
+    assert_eq!(
+        (&told[0]["source"], &told[0]["limit"]),
+        (&"10.77.0.7".into(), &"packets".into())
+    );
     assert!(events(&agent, "throttled").is_empty());
 }

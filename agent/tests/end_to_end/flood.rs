@@ -25,7 +25,10 @@ const POLITE: usize = 50;
 const FIRST: usize = 10;
 
 fn udp(source: [u8; 4]) -> Vec<u8> {
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(source, SERVER).udp(5000, PORT, &[0; 22]).build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv4(source, SERVER)
+        .udp(5000, PORT, &[0; 22])
+        .build()
 }
 
 /// Fifty polite sources, a greedy one, and a flood of sources that come once each. `rate` a second, `burst` at once; the
@@ -39,7 +42,9 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
     let receiver = network.receiver(PORT);
     let mut made_up = udp([11, 0, 0, 0]);
     let greedy = udp([10, 77, 0, 200]);
-    let polite_frames: Vec<_> = (FIRST..FIRST + POLITE).map(|last| udp([10, 77, 0, last as u8])).collect();
+    let polite_frames: Vec<_> = (FIRST..FIRST + POLITE)
+        .map(|last| udp([10, 77, 0, last as u8]))
+        .collect();
     // One round: a packet of each polite source, and the share of the flood and of the greedy one that goes with it.
     let share = MADE_UP as usize / polite;
     let (start, sent_greedy) = network.in_client(|| {
@@ -72,21 +77,46 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
     let sent = (POLITE * polite) as u64;
     let greedy_heard = counts[200] as f64;
     let allowed = burst + rate * time.as_secs_f64();
-    assert!(sent_greedy as f64 > 3.0 * allowed, "the greedy one was not greedy");
-    assert!(heard * 100 > sent * 99, "of the polite, {heard} of {sent} were heard");
-    assert!(greedy_heard <= 1.1 * allowed, "the greedy one got {greedy_heard}, its limit is {allowed}");
+    assert!(
+        sent_greedy as f64 > 3.0 * allowed,
+        "the greedy one was not greedy"
+    );
+    assert!(
+        heard * 100 > sent * 99,
+        "of the polite, {heard} of {sent} were heard"
+    );
+    assert!(
+        greedy_heard <= 1.1 * allowed,
+        "the greedy one got {greedy_heard}, its limit is {allowed}"
+    );
     let status = agent.json(&["status"]);
-    println!("the polite: {heard} of {sent}; the greedy one: {greedy_heard} of {allowed:.0}; {}", status["sources"]);
-    assert!(time < Duration::from_secs(60), "the flood took {time:?}: that is none");
+    println!(
+        "the polite: {heard} of {sent}; the greedy one: {greedy_heard} of {allowed:.0}; {}",
+        status["sources"]
+    );
+    assert!(
+        time < Duration::from_secs(60),
+        "the flood took {time:?}: that is none"
+    );
 }
 
 fn half_a_million_made_up_sources_evict_no_busy_source() {
     // A polite source sends 100 in the time of the flood, its burst alone.
-    flood("[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 200\n", 1_000.0, 200.0, 100);
+    flood(
+        "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 200\n",
+        1_000.0,
+        200.0,
+        100,
+    );
 }
 
 fn half_a_million_made_up_sources_evict_no_slow_state() {
-    flood("[[limit]]\nname = \"packets\"\nrate = \"60/h\"\n", 60.0 / 3_600.0, 60.0, 50);
+    flood(
+        "[[limit]]\nname = \"packets\"\nrate = \"60/h\"\n",
+        60.0 / 3_600.0,
+        60.0,
+        50,
+    );
 }
 
 /// A packet limit and a slow request limit on one key, and four thousand made-up requests in a table for a thousand sources.
@@ -99,8 +129,12 @@ fn a_table_full_of_made_up_requests_still_limits_new_sources() {
     );
     let receiver = network.receiver(PORT);
     const GREEDY: usize = 10;
-    let greedy: Vec<_> = (0..GREEDY).map(|nth| udp([10, 77, 0, 200 + nth as u8])).collect();
-    let polite: Vec<_> = (FIRST..FIRST + POLITE).map(|last| udp([10, 77, 0, last as u8])).collect();
+    let greedy: Vec<_> = (0..GREEDY)
+        .map(|nth| udp([10, 77, 0, 200 + nth as u8]))
+        .collect();
+    let polite: Vec<_> = (FIRST..FIRST + POLITE)
+        .map(|last| udp([10, 77, 0, last as u8]))
+        .collect();
     let time = network.in_client(|| {
         let sender = Sender::new();
         let made_up: Vec<_> = (0..4_000u32)
@@ -111,7 +145,9 @@ fn a_table_full_of_made_up_requests_still_limits_new_sources() {
                     .build()
             })
             .collect();
-        made_up.chunks(BATCH).for_each(|frames| sender.send_all(frames));
+        made_up
+            .chunks(BATCH)
+            .for_each(|frames| sender.send_all(frames));
         let start = Instant::now();
         for _ in 0..100 {
             sender.send_all(&polite);
@@ -130,7 +166,16 @@ fn a_table_full_of_made_up_requests_still_limits_new_sources() {
         POLITE * 100,
         agent.json(&["status"])["sources"]
     );
-    assert!(heard * 100 >= (POLITE * 100 * 99) as u64, "of the polite, {heard} were heard");
-    assert!(most <= 1.1 * allowed, "a greedy one got {most}, its limit is {allowed}");
-    assert!(allowed < 1_500.0, "the test took {time:?}: the greedy were not greedy");
+    assert!(
+        heard * 100 >= (POLITE * 100 * 99) as u64,
+        "of the polite, {heard} were heard"
+    );
+    assert!(
+        most <= 1.1 * allowed,
+        "a greedy one got {most}, its limit is {allowed}"
+    );
+    assert!(
+        allowed < 1_500.0,
+        "the test took {time:?}: the greedy were not greedy"
+    );
 }

@@ -32,7 +32,10 @@ const BOTS: u32 = 8_192;
 const POLITE: u32 = 1_024;
 
 fn from(source: [u8; 4]) -> Vec<u8> {
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(source, SERVER).udp(5000, PORT, b"x").build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv4(source, SERVER)
+        .udp(5000, PORT, b"x")
+        .build()
 }
 
 /// As many packets of a botnet in 198.18.0.0/16 as of everybody else: 1,024 sources each of IPv4 and IPv6, and a busy source,
@@ -49,8 +52,28 @@ fn mixture() -> Vec<Vec<u8>> {
         frames.push(match nth % 4 {
             0 => from([203, 0, 113, 9]),
             1 => {
-                let source = [0x20 + network / 16, network % 16 * 16, c, d, 0, 0, 0, c, d, 0, 0, 0, 0, 0, 0, 1];
-                Frame::between(CLIENT_MAC, SERVER_MAC).ipv6(source, SERVER6).udp(5000, PORT, b"x").build()
+                let source = [
+                    0x20 + network / 16,
+                    network % 16 * 16,
+                    c,
+                    d,
+                    0,
+                    0,
+                    0,
+                    c,
+                    d,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    1,
+                ];
+                Frame::between(CLIENT_MAC, SERVER_MAC)
+                    .ipv6(source, SERVER6)
+                    .udp(5000, PORT, b"x")
+                    .build()
             }
             _ => from([network, c, d, 7]),
         });
@@ -79,7 +102,11 @@ fn under_traffic<T>(network: &Network, work: impl FnOnce() -> T) -> T {
 fn prefixes(found: &Value) -> Vec<(&str, f64, u64)> {
     let rows = found["prefixes"].as_array().unwrap().iter();
     rows.map(|row| {
-        (row["prefix"].as_str().unwrap(), row["own_share"].as_f64().unwrap(), row["sources"].as_u64().unwrap())
+        (
+            row["prefix"].as_str().unwrap(),
+            row["own_share"].as_f64().unwrap(),
+            row["sources"].as_u64().unwrap(),
+        )
     })
     .collect()
 }
@@ -87,18 +114,37 @@ fn prefixes(found: &Value) -> Vec<(&str, f64, u64)> {
 /// Asserts that the mixture is reported as what it is.
 fn assert_found(found: &Value) {
     let rows = prefixes(found);
-    let [(botnet, of_botnet, bots), (busy, of_busy, one)] = rows[..] else { panic!("{found:#}") };
-    assert_eq!((botnet, busy, one), ("198.18.0.0/16", "203.0.113.9/32", 1), "{found:#}");
+    let [(botnet, of_botnet, bots), (busy, of_busy, one)] = rows[..] else {
+        panic!("{found:#}")
+    };
+    assert_eq!(
+        (botnet, busy, one),
+        ("198.18.0.0/16", "203.0.113.9/32", 1),
+        "{found:#}"
+    );
     // The stated error, which holds with a probability of 95 % for all prefixes, and in fact is several times too large.
     let error = found["error"].as_f64().unwrap() + 0.01;
-    assert!((of_botnet - 0.5).abs() < error && (of_busy - 0.125).abs() < error, "{found:#}");
+    assert!(
+        (of_botnet - 0.5).abs() < error && (of_busy - 0.125).abs() < error,
+        "{found:#}"
+    );
     let samples = found["samples"].as_f64().unwrap();
     // Of as many random draws of 8,192 sources, this many differ.
     let expected = f64::from(BOTS) * (1.0 - (-samples / 2.0 / f64::from(BOTS)).exp());
-    assert!((bots as f64) > 0.7 * expected && bots <= u64::from(BOTS), "{bots} of {expected}: {found:#}");
-    let refused = |nth: usize| found["prefixes"][nth]["throttled_per_second"].as_f64().unwrap();
+    assert!(
+        (bots as f64) > 0.7 * expected && bots <= u64::from(BOTS),
+        "{bots} of {expected}: {found:#}"
+    );
+    let refused = |nth: usize| {
+        found["prefixes"][nth]["throttled_per_second"]
+            .as_f64()
+            .unwrap()
+    };
     assert!(refused(0) == 0.0 && refused(1) > 0.0, "{found:#}");
-    assert!(found["lost"].as_u64() < Some(found["samples"].as_u64().unwrap()), "{found:#}");
+    assert!(
+        found["lost"].as_u64() < Some(found["samples"].as_u64().unwrap()),
+        "{found:#}"
+    );
 }
 
 fn query(agent: &Agent<'_>) -> Value {
@@ -112,7 +158,12 @@ fn found_by(attach: &str) {
     let found = under_traffic(&network, || {
         let used = agent.cpu_time();
         let found = query(&agent);
-        println!("{:.1?} of CPU time in {:.1} s, 1 in {}", agent.cpu_time() - used, found["seconds"], found["one_in"]);
+        println!(
+            "{:.1?} of CPU time in {:.1} s, 1 in {}",
+            agent.cpu_time() - used,
+            found["seconds"],
+            found["one_in"]
+        );
         found
     });
     assert_found(&found);
@@ -134,12 +185,16 @@ fn prefixes_are_reported_over_reloads_and_a_killed_agent() {
     let agent = under_traffic(&network, || {
         assert_found(&query(&agent));
         // Numbers change in place, and another limit is another set of programs with rings of their own.
-        for limit in [LIMIT.replace("50/s", "60/s"), format!("{LIMIT}\n[[limit]]\nname = \"b\"\nrate = \"9000/s\"\n")] {
+        for limit in [
+            LIMIT.replace("50/s", "60/s"),
+            format!("{LIMIT}\n[[limit]]\nname = \"b\"\nrate = \"9000/s\"\n"),
+        ] {
             let before = query(&agent)["samples"].as_u64().unwrap();
             network.config("", &limit);
             network.told(&["reload"]);
-            agent
-                .wait_for("samples of the new policy", |_| query(&agent)["samples"].as_u64().unwrap() > before + 2_000);
+            agent.wait_for("samples of the new policy", |_| {
+                query(&agent)["samples"].as_u64().unwrap() > before + 2_000
+            });
             assert_found(&query(&agent));
         }
         agent.stop(Signal::SIGKILL);
@@ -155,36 +210,61 @@ fn a_sample_ends_in_the_kernel_without_queries() {
     let agent = network.start("", LIMIT);
     let has_rings = || {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", agent.process())).unwrap();
-        let mut links = descriptors.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        let mut links =
+            descriptors.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
         links.any(|link| link.to_string_lossy().contains("perf_event"))
     };
     let runtime = || crate::capture::runtimes(&agent);
     assert!(!has_rings() && runtime().iter().all(|runtime| runtime.taps == 0));
     query(&agent);
-    assert!(has_rings() && runtime().iter().any(|runtime| runtime.stream.until > 0 && runtime.taps != 0));
+    assert!(
+        has_rings()
+            && runtime()
+                .iter()
+                .any(|runtime| runtime.stream.until > 0 && runtime.taps != 0)
+    );
     // Five seconds after the last query.
     agent.wait_for("end of the sample", |_| !has_rings());
-    assert!(runtime().iter().all(|runtime| runtime.taps == 0 && runtime.stream.until == 0));
+    assert!(
+        runtime()
+            .iter()
+            .all(|runtime| runtime.taps == 0 && runtime.stream.until == 0)
+    );
 }
 
 fn top_by_prefix_is_asked_for_in_its_own_words() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     for (arguments, words) in [
-        (&["top", "--by", "prefix", "--once", "--sort", "passed"][..], "--sort conflicts with --by prefix"),
-        (&["top", "--by", "prefix", "--json"], "agent top --once --json"),
-        (&["top", "--by", "prefix", "--once", "--share", "0"], "from 0.1% to 100%"),
+        (
+            &["top", "--by", "prefix", "--once", "--sort", "passed"][..],
+            "--sort conflicts with --by prefix",
+        ),
+        (
+            &["top", "--by", "prefix", "--json"],
+            "agent top --once --json",
+        ),
+        (
+            &["top", "--by", "prefix", "--once", "--share", "0"],
+            "from 0.1% to 100%",
+        ),
         (&["top", "--by", "prefix"], "requires a terminal"),
     ] {
         let output = network.command(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains(words), "{arguments:?}: {said}");
+        assert!(
+            output.status.code() == Some(2) && said.contains(words),
+            "{arguments:?}: {said}"
+        );
     }
     let text = under_traffic(&network, || {
         let output = network.command(&["top", "--by", "prefix", "--once", "-n", "1"]);
         String::from_utf8(output.stdout).unwrap()
     });
-    assert!(text.contains("198.18.0.0/16") && text.contains("no share is off by more than"), "{text}");
+    assert!(
+        text.contains("198.18.0.0/16") && text.contains("no share is off by more than"),
+        "{text}"
+    );
     assert!(!text.contains("203.0.113.9"), "{text}");
     drop(agent);
 }

@@ -37,7 +37,10 @@ fn traffic_control_holds_what_xdp_would() {
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(agent.counts("packets"), (100, 50));
     assert_eq!(receiver.counts()[7], 100);
-    assert_eq!(agent.limit("packets")["passed"]["bytes"].as_u64(), Some(100 * udp_from(7).len() as u64));
+    assert_eq!(
+        agent.limit("packets")["passed"]["bytes"].as_u64(),
+        Some(100 * udp_from(7).len() as u64)
+    );
     // Its limits stay in effect, and the next agent takes them over.
     agent.stop(Signal::SIGKILL);
     burst(&network, &[udp_from(7), udp_from(8)], 300);
@@ -47,22 +50,48 @@ fn traffic_control_holds_what_xdp_would() {
     burst(&network, &[udp_from(7), udp_from(8)], 20);
     assert_eq!(agent.counts("packets"), (200, 270));
     agent.stop(Signal::SIGTERM);
-    assert!(network.command(&["detach", "--config", network.config("", SLOW).to_str().unwrap()]).status.success());
+    assert!(
+        network
+            .command(&[
+                "detach",
+                "--config",
+                network.config("", SLOW).to_str().unwrap()
+            ])
+            .status
+            .success()
+    );
     burst(&network, &[udp_from(7)], 20);
     assert_eq!(receiver.counts()[7], 20, "nothing is held any more");
 }
 
 fn tags_hide_no_source_from_traffic_control() {
     let network = Network::new();
-    let agent = network.start("attach = \"tc\"", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
+    let agent = network.start(
+        "attach = \"tc\"",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n",
+    );
     let link = || Frame::between(CLIENT_MAC, SERVER_MAC);
-    for (last, tagged) in
-        [(1, link()), (2, link().vlan(5)), (3, link().tag(0x88a8, 5).vlan(6)), (4, link().vlan(1).vlan(2).vlan(3))]
-    {
+    for (last, tagged) in [
+        (1, link()),
+        (2, link().vlan(5)),
+        (3, link().tag(0x88a8, 5).vlan(6)),
+        (4, link().vlan(1).vlan(2).vlan(3)),
+    ] {
         let (passed, throttled) = agent.counts("packets");
-        burst(&network, &[tagged.ipv4([10, 77, 1, last], SERVER).udp(1, 2, &[0; 64]).build()], 30);
+        burst(
+            &network,
+            &[tagged
+                .ipv4([10, 77, 1, last], SERVER)
+                .udp(1, 2, &[0; 64])
+                .build()],
+            30,
+        );
         let (passed_now, throttled_now) = agent.counts("packets");
-        assert_eq!((passed_now - passed, throttled_now - throttled), (10, 20), "source {last}");
+        assert_eq!(
+            (passed_now - passed, throttled_now - throttled),
+            (10, 20),
+            "source {last}"
+        );
     }
 }
 
@@ -80,7 +109,8 @@ fn egress_is_limited_by_destination() {
          [[limit]]\nname = \"answers\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 10\nprotocol = \"udp\"\n\
          [[limit]]\nname = \"calls\"\nrate = \"1/h\"\nburst = 20\nprotocol = \"udp\"\n",
     );
-    let receivers = ["10.77.0.2:9000", "10.77.0.3:9000"].map(|address| network.client_receiver(address));
+    let receivers =
+        ["10.77.0.2:9000", "10.77.0.3:9000"].map(|address| network.client_receiver(address));
     let socket = server_socket(&network);
     for address in ["10.77.0.2:9000", "10.77.0.3:9000"] {
         for _ in 0..50 {
@@ -94,20 +124,37 @@ fn egress_is_limited_by_destination() {
     // The directions have limits of their own, and the table keeps them apart.
     assert_eq!(agent.counts("calls"), (0, 0));
     burst(&network, &[udp_from(2)], 50);
-    assert_eq!((agent.counts("calls"), agent.counts("answers")), ((20, 30), (40, 60)));
+    assert_eq!(
+        (agent.counts("calls"), agent.counts("answers")),
+        ((20, 30), (40, 60))
+    );
     let shown = agent.json(&["show", "10.77.0.3"]);
     assert_eq!(shown["class"], "partner");
     let limits = shown["limits"].as_array().unwrap();
-    let answers = limits.iter().find(|limit| limit["name"] == "answers").unwrap();
-    assert_eq!((&answers["remaining"], &answers["passed_packets"]), (&0.into(), &30.into()));
+    let answers = limits
+        .iter()
+        .find(|limit| limit["name"] == "answers")
+        .unwrap();
+    assert_eq!(
+        (&answers["remaining"], &answers["passed_packets"]),
+        (&0.into(), &30.into())
+    );
     // Forgetting one limit leaves the other.
     assert_eq!(agent.json(&["reset", "--limit", "answers"])["forgotten"], 2);
     for _ in 0..50 {
         let _ = socket.send_to(b"answer", "10.77.0.2:9000");
     }
     burst(&network, &[udp_from(2)], 50);
-    assert_eq!((agent.counts("calls"), agent.counts("answers")), ((20, 80), (50, 100)));
-    assert!(!network.command(&["reset", "--limit", "answer"]).status.success());
+    assert_eq!(
+        (agent.counts("calls"), agent.counts("answers")),
+        ((20, 80), (50, 100))
+    );
+    assert!(
+        !network
+            .command(&["reset", "--limit", "answer"])
+            .status
+            .success()
+    );
 }
 
 fn what_is_cut_up_later_counts_as_what_it_will_be() {
@@ -138,9 +185,14 @@ fn a_request_that_leaves_is_seen_though_it_lies_apart_from_its_headers() {
     let mut stream = network.in_server(|| TcpStream::connect("10.77.0.2:9000").unwrap());
     let (mut peer, _) = listener.accept().unwrap();
     stream.set_nodelay(true).unwrap();
-    peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     // The stack keeps a segment's payload apart from its headers. One at a time, so that each begins a segment.
-    for text in ["GET / HTTP/1.1\r\n\r\n", "neither a request\r\n", "PUT /a HTTP/1.1\r\n\r\n"] {
+    for text in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "neither a request\r\n",
+        "PUT /a HTTP/1.1\r\n\r\n",
+    ] {
         stream.write_all(text.as_bytes()).unwrap();
         let mut buffer = vec![0; text.len()];
         peer.read_exact(&mut buffer).unwrap();
@@ -154,19 +206,34 @@ fn a_tunnel_without_an_ethernet_header_is_limited() {
     network.configure_server("weirtun", "10.78.0.1/24");
     let native = network.config_on(&["weirtun"], "attach = \"native\"", SLOW);
     let output = network.run_to_end(&native);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no Ethernet header"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("no Ethernet header"),
+        "{output:?}"
+    );
     let agent = network.start_on(&["weirtun"], "", SLOW);
     let status = agent.json(&["status"]);
     assert_eq!(status["interfaces"][0]["attach"], "tc");
-    assert!(status["notes"][0].as_str().unwrap().contains("no Ethernet header"), "{status}");
+    assert!(
+        status["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("no Ethernet header"),
+        "{status}"
+    );
     let receiver = network.receiver(PORT);
-    let packet = Frame::raw().ipv4([10, 78, 0, 7], [10, 78, 0, 1]).udp(5000, PORT, &[0; 22]).build();
+    let packet = Frame::raw()
+        .ipv4([10, 78, 0, 7], [10, 78, 0, 1])
+        .udp(5000, PORT, &[0; 22])
+        .build();
     for _ in 0..150 {
         tunnel.write_all(&packet).unwrap();
     }
     assert_eq!(receiver.counts()[7], 100);
     assert_eq!(agent.counts("packets"), (100, 50));
-    assert_eq!(agent.limit("packets")["passed"]["bytes"].as_u64(), Some(100 * packet.len() as u64));
+    assert_eq!(
+        agent.limit("packets")["passed"]["bytes"].as_u64(),
+        Some(100 * packet.len() as u64)
+    );
 }
 
 fn where_xdp_cannot_be_traffic_control_is_and_status_says_so() {
@@ -175,7 +242,13 @@ fn where_xdp_cannot_be_traffic_control_is_and_status_says_so() {
     let agent = network.start_on(&["lo"], "", LIMIT);
     let status = agent.json(&["status"]);
     assert_eq!(status["interfaces"][0]["attach"], "tc");
-    assert!(status["notes"][0].as_str().unwrap().contains("native XDP is not supported"), "{status}");
+    assert!(
+        status["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("native XDP is not supported"),
+        "{status}"
+    );
     drop(agent);
     // A hook that another program holds.
     let network = Network::new();
@@ -183,12 +256,21 @@ fn where_xdp_cannot_be_traffic_control_is_and_status_says_so() {
     let agent = network.start("", SLOW);
     let status = agent.json(&["status"]);
     assert_eq!(status["interfaces"][0]["attach"], "tc");
-    assert!(status["notes"][0].as_str().unwrap().contains("another program is attached to the XDP hook"), "{status}");
+    assert!(
+        status["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("another program is attached to the XDP hook"),
+        "{status}"
+    );
     let _counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
     let before = foreign.runs();
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(agent.counts("packets"), (100, 50));
-    assert!(foreign.runs() >= before + 150, "the other program sees every packet, as before");
+    assert!(
+        foreign.runs() >= before + 150,
+        "the other program sees every packet, as before"
+    );
 }
 
 fn frames_in_several_buffers_count_whole() {
@@ -198,7 +280,9 @@ fn frames_in_several_buffers_count_whole() {
         "attach = \"native\"",
         "[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"90kB/h\"\nburst = \"90kB\"\n",
     );
-    let frame = Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, 7], SERVER).udp(5000, PORT, &[7; 8_958]);
+    let frame = Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv4([10, 77, 0, 7], SERVER)
+        .udp(5000, PORT, &[7; 8_958]);
     let frame = frame.build();
     assert_eq!(frame.len(), 9_000);
     let receiver = network.receiver(PORT);
@@ -210,7 +294,13 @@ fn frames_in_several_buffers_count_whole() {
 fn changing_the_hook_leaves_one_of_them() {
     let network = Network::new();
     let receiver = network.receiver(PORT);
-    let modes = [("native", true), ("tc", false), ("generic", true), ("tc", false), ("native", true)];
+    let modes = [
+        ("native", true),
+        ("tc", false),
+        ("generic", true),
+        ("tc", false),
+        ("native", true),
+    ];
     for (nth, (attach, has_xdp)) in (1..).zip(modes) {
         let agent = network.start(&format!("attach = {attach:?}"), SLOW);
         assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], attach);

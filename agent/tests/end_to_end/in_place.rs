@@ -38,9 +38,14 @@ fn class(name: &str, source: &str, multiplier: &str) -> String {
 
 /// The numbers of the programs, links and shared maps that the agent has pinned.
 fn programs(network: &Network) -> BTreeMap<PathBuf, u32> {
-    let pins = std::fs::read_dir(network.pins()).unwrap().map(|entry| entry.unwrap().path());
+    let pins = std::fs::read_dir(network.pins())
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let number = |pin: PathBuf| Some((link::program_id(link::open(&pin).ok()?.as_fd()).ok()?, pin));
-    let numbers: BTreeMap<_, _> = pins.filter_map(number).map(|(number, pin)| (pin, number)).collect();
+    let numbers: BTreeMap<_, _> = pins
+        .filter_map(number)
+        .map(|(number, pin)| (pin, number))
+        .collect();
     assert!(numbers.len() > 2, "{numbers:?}");
     numbers
 }
@@ -50,13 +55,18 @@ fn reload_in_place(network: &Network, agent: &Agent<'_>, agent_table: &str, rest
     let before = programs(network);
     network.config(agent_table, rest);
     let answer = agent.json(&["reload"]);
-    assert_eq!((&answer["ok"], &answer["notes"]), (&true.into(), &Value::from(Vec::<u8>::new())), "{answer}");
+    assert_eq!(
+        (&answer["ok"], &answer["notes"]),
+        (&true.into(), &Value::from(Vec::<u8>::new())),
+        "{answer}"
+    );
     programs(network) == before
 }
 
 fn classes_multipliers_and_exempt_addresses_change_without_loading_programs() {
     let network = Network::new();
-    let payer = |source: &str, factor: u32| class("payer", source, &format!("multiplier = {factor}"));
+    let payer =
+        |source: &str, factor: u32| class("payer", source, &format!("multiplier = {factor}"));
     let agent = network.start(AGENT, &format!("{LIMIT}{OUT}{}", payer("10.77.0.7", 2)));
     let receiver = network.receiver(PORT);
     let passed = |last: u8, sent: usize| {
@@ -66,10 +76,22 @@ fn classes_multipliers_and_exempt_addresses_change_without_loading_programs() {
     assert_eq!((passed(7, 30), passed(8, 30)), (20, 10));
     // Another factor: the state stays as large a share of the allowance as it was.
     let change = |agent_table: &str, rest: &str| {
-        assert!(reload_in_place(&network, &agent, agent_table, &format!("{LIMIT}{OUT}{rest}")), "{rest}");
+        assert!(
+            reload_in_place(
+                &network,
+                &agent,
+                agent_table,
+                &format!("{LIMIT}{OUT}{rest}")
+            ),
+            "{rest}"
+        );
     };
     change(AGENT, &payer("10.77.0.9", 3));
-    assert_eq!((passed(9, 40), passed(8, 5)), (30, 0), "another source, another factor, and the state of others stays");
+    assert_eq!(
+        (passed(9, 40), passed(8, 5)),
+        (30, 0),
+        "another source, another factor, and the state of others stays"
+    );
     assert_eq!(agent.json(&["show", "10.77.0.9"])["class"], "payer");
     assert_eq!(agent.json(&["show", "10.77.0.7"])["class"], "default");
     // More prefixes than before, IPv6 among them, and a class that has no limits.
@@ -80,7 +102,10 @@ fn classes_multipliers_and_exempt_addresses_change_without_loading_programs() {
     many.push_str("\"10.77.0.10\"");
     change(
         AGENT,
-        &format!("[[class]]\nname = \"free\"\nsources = [{many}]\nunlimited = true\n{}", payer("10.77.0.9", 3)),
+        &format!(
+            "[[class]]\nname = \"free\"\nsources = [{many}]\nunlimited = true\n{}",
+            payer("10.77.0.9", 3)
+        ),
     );
     assert_eq!(passed(10, 50), 50);
     // Exempt, and no longer.
@@ -100,13 +125,23 @@ fn an_action_changes_without_loading_programs() {
     let agent = network.start(AGENT, LIMIT);
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 15);
-    assert!(reload_in_place(&network, &agent, AGENT, &format!("{LIMIT}action = \"observe\"\n")));
+    assert!(reload_in_place(
+        &network,
+        &agent,
+        AGENT,
+        &format!("{LIMIT}action = \"observe\"\n")
+    ));
     burst(&network, &[udp_from(7)], 15);
     assert_eq!(receiver.counts()[7], 10 + 15);
     assert!(reload_in_place(&network, &agent, AGENT, LIMIT));
     burst(&network, &[udp_from(7)], 15);
     assert_eq!(receiver.counts()[7], 0);
-    assert_eq!(agent.limit("packets")["would_throttle"]["packets"], 15, "{}", agent.limit("packets"));
+    assert_eq!(
+        agent.limit("packets")["would_throttle"]["packets"],
+        15,
+        "{}",
+        agent.limit("packets")
+    );
 }
 
 /// Two policies whose rows of multipliers are in another order: a row of one with a prefix of the other lets `HIGH` pass
@@ -145,7 +180,10 @@ fn under_traffic(network: &Network, work: impl FnOnce()) -> (u64, [u64; 2]) {
         (receiving.join().unwrap(), sent)
     });
     let late = receiver.counts();
-    (sent, [HIGH, LOW].map(|last| counts[usize::from(last)] + late[usize::from(last)]))
+    (
+        sent,
+        [HIGH, LOW].map(|last| counts[usize::from(last)] + late[usize::from(last)]),
+    )
 }
 
 fn changes_in_place_evaluate_each_packet_by_one_policy() {
@@ -188,7 +226,10 @@ fn an_agent_killed_while_it_changes_in_place_leaves_one_policy() {
 
 fn a_trial_in_place_is_rolled_back_in_place() {
     let network = Network::new();
-    let agent = network.start(AGENT, &format!("{LIMIT}{}", class("some", "10.77.0.7", "multiplier = 2")));
+    let agent = network.start(
+        AGENT,
+        &format!("{LIMIT}{}", class("some", "10.77.0.7", "multiplier = 2")),
+    );
     let before = programs(&network);
     let next = network.folder.path().join("next.toml");
     let text = std::fs::read_to_string(network.folder.path().join("limits.toml")).unwrap();
@@ -213,21 +254,43 @@ fn what_does_not_fit_in_place_is_loaded() {
     let is_in_place = |rest: &str| reload_in_place(&network, &agent, AGENT, rest);
     // Each needs more than the maps of the programs before have, or another program.
     let prefixes = (0..20_000u32).fold(String::new(), |mut text, n| {
-        let _ = write!(text, "\"{}\",", std::net::Ipv4Addr::from(0x0b00_0000 + n * 256));
+        let _ = write!(
+            text,
+            "\"{}\",",
+            std::net::Ipv4Addr::from(0x0b00_0000 + n * 256)
+        );
         text
     });
-    let large = format!("[[class]]\nname = \"large\"\nsources = [{prefixes}\"10.77.0.9\"]\nunlimited = true\n");
+    let large = format!(
+        "[[class]]\nname = \"large\"\nsources = [{prefixes}\"10.77.0.9\"]\nunlimited = true\n"
+    );
     assert!(!is_in_place(&format!("{LIMIT}{one}{large}")));
     let factors = (3..9).fold(String::new(), |text, n| {
-        text + &class(&format!("x{n}"), &format!("10.99.0.{n}"), &format!("multiplier = {n}"))
+        text + &class(
+            &format!("x{n}"),
+            &format!("10.99.0.{n}"),
+            &format!("multiplier = {n}"),
+        )
     });
     assert!(!is_in_place(&format!("{LIMIT}{one}{factors}")));
-    assert!(!is_in_place(&format!("{LIMIT}{one}{factors}[[limit]]\nname = \"more\"\nrate = \"1000000/s\"\n")));
-    assert!(!is_in_place(&format!("{}{one}", LIMIT.replace("burst = 10", "burst = 20"))));
+    assert!(!is_in_place(&format!(
+        "{LIMIT}{one}{factors}[[limit]]\nname = \"more\"\nrate = \"1000000/s\"\n"
+    )));
+    assert!(!is_in_place(&format!(
+        "{}{one}",
+        LIMIT.replace("burst = 10", "burst = 20")
+    )));
     assert!(!is_in_place(&format!("{LIMIT}{one}")));
     // And what fits does so again.
-    assert!(is_in_place(&format!("{LIMIT}{}", one.replace("10.77.0.7", "10.77.0.9"))));
+    assert!(is_in_place(&format!(
+        "{LIMIT}{}",
+        one.replace("10.77.0.7", "10.77.0.9")
+    )));
     burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 90);
     let counts = receiver.counts();
-    assert_eq!((counts[7], counts[8], counts[9]), (20, 10, 20), "and no state was lost");
+    assert_eq!(
+        (counts[7], counts[8], counts[9]),
+        (20, 10, 20),
+        "and no state was lost"
+    );
 }

@@ -25,17 +25,25 @@ const BOTH: [&str; 2] = [INTERFACE, "weir1"];
 /// The number of the program on an interface's hook.
 fn program(network: &Network, hook: &str, interface: &str) -> u32 {
     let index = network.index(interface);
-    let info = Link::open(&network.pins().join(format!("link-{hook}:{index}"))).unwrap().info().unwrap();
+    let info = Link::open(&network.pins().join(format!("link-{hook}:{index}")))
+        .unwrap()
+        .info()
+        .unwrap();
     assert_eq!(info.interface, index, "{interface}");
     info.program
 }
 
 fn is_unfinished(network: &Network) -> bool {
-    ["next", "done", "moved"].iter().any(|folder| network.pins().join(folder).exists())
+    ["next", "done", "moved"]
+        .iter()
+        .any(|folder| network.pins().join(folder).exists())
 }
 
 fn a_lack_of_memory_at_take_over_leaves_the_live_link_in_effect() {
-    let hooks = [("xdp", "attach = \"native\""), ("tcingress", "attach = \"tc\"")];
+    let hooks = [
+        ("xdp", "attach = \"native\""),
+        ("tcingress", "attach = \"tc\""),
+    ];
     for (hook, attach) in hooks.into_iter().take(if has_tcx() { 2 } else { 1 }) {
         let network = Network::new();
         let receiver = network.receiver(PORT);
@@ -44,13 +52,26 @@ fn a_lack_of_memory_at_take_over_leaves_the_live_link_in_effect() {
         burst(&network, &[udp_from(7)], 60);
         // A start.
         let loose = network.config(attach, &SLOW.replace("100", "5000"));
-        let refuse = |call| if call == Call::Update { Then::Fail(libc::ENOMEM) } else { Then::Continue };
+        let refuse = |call| {
+            if call == Call::Update {
+                Then::Fail(libc::ENOMEM)
+            } else {
+                Then::Continue
+            }
+        };
         let (said, status) = intercept::spawn(&network, &loose, refuse).end();
-        assert!(status.code() == Some(1) && said.contains("Cannot allocate memory"), "{status}: {said}");
+        assert!(
+            status.code() == Some(1) && said.contains("Cannot allocate memory"),
+            "{status}: {said}"
+        );
         assert_eq!(program(&network, hook, INTERFACE), live);
         burst(&network, &[udp_from(7), udp_from(8)], 300);
         let counts = receiver.counts();
-        assert_eq!((counts[7], counts[8]), (100, 100), "{hook}: the old limit is in effect");
+        assert_eq!(
+            (counts[7], counts[8]),
+            (100, 100),
+            "{hook}: the old limit is in effect"
+        );
         // A reload.
         let is_refusing = Arc::new(AtomicBool::new(false));
         let refuses = Arc::clone(&is_refusing);
@@ -58,7 +79,11 @@ fn a_lack_of_memory_at_take_over_leaves_the_live_link_in_effect() {
             Call::Update if refuses.load(Ordering::SeqCst) => Then::Fail(libc::ENOMEM),
             _ => Then::Continue,
         };
-        let agent = network.wait_for_agent(intercept::spawn(&network, &network.config(attach, SLOW), refuse));
+        let agent = network.wait_for_agent(intercept::spawn(
+            &network,
+            &network.config(attach, SLOW),
+            refuse,
+        ));
         let live = program(&network, hook, INTERFACE);
         is_refusing.store(true, Ordering::SeqCst);
         network.config(attach, &SLOW.replace("100", "5000"));
@@ -67,7 +92,11 @@ fn a_lack_of_memory_at_take_over_leaves_the_live_link_in_effect() {
         assert_eq!(program(&network, hook, INTERFACE), live);
         burst(&network, &[udp_from(8), udp_from(9)], 300);
         let counts = receiver.counts();
-        assert_eq!((counts[8], counts[9]), (0, 100), "{hook}: the old limit is in effect");
+        assert_eq!(
+            (counts[8], counts[9]),
+            (0, 100),
+            "{hook}: the old limit is in effect"
+        );
         assert_eq!(agent.remaining("10.77.0.9", "packets"), 0);
         is_refusing.store(false, Ordering::SeqCst);
         network.told(&["reload"]);
@@ -94,8 +123,15 @@ fn a_kill_between_two_interfaces_is_undone_by_the_next_start() {
         .end();
         assert_eq!(status.code(), None, "it was killed");
         let mixed = programs();
-        let changed = old.iter().zip(&mixed).filter(|(old, now)| old != now).count();
-        assert!(changed == 1 && is_unfinished(&network), "{old:?} became {mixed:?}");
+        let changed = old
+            .iter()
+            .zip(&mixed)
+            .filter(|(old, now)| old != now)
+            .count();
+        assert!(
+            changed == 1 && is_unfinished(&network),
+            "{old:?} became {mixed:?}"
+        );
         // Until the next start, each interface has one of both policies, and none has neither.
         let changed_first = mixed[0] != old[0];
         burst(&network, &[udp_from(7)], 300);
@@ -103,8 +139,15 @@ fn a_kill_between_two_interfaces_is_undone_by_the_next_start() {
         let agent = network.start_on(&BOTH, "", &SLOW.replace("100", next));
         assert!(!is_unfinished(&network));
         for (name, mixed) in BOTH.iter().zip(mixed) {
-            assert_eq!(state(&agent.json(&["status"]), name), ("native".into(), "attached".to_owned()));
-            assert_ne!(program(&network, "xdp", name), mixed, "{name} has the program of the next start");
+            assert_eq!(
+                state(&agent.json(&["status"]), name),
+                ("native".into(), "attached".to_owned())
+            );
+            assert_ne!(
+                program(&network, "xdp", name),
+                mixed,
+                "{name} has the program of the next start"
+            );
         }
         burst(&network, &[udp_from(8)], 300);
         assert_eq!(receiver.counts()[8], if next == "100" { 100 } else { 300 });
@@ -120,10 +163,16 @@ fn an_interface_that_takes_no_program_while_it_is_down_is_attached_when_it_comes
     let weir1 = network.index("weir1");
     let config = network.config_on(&BOTH, "", SLOW);
     // As drivers do that have no rings before.
-    let agent = network.wait_for_agent(intercept::spawn(&network, &config, move |call| match call {
-        Call::Create(interface) if interface == weir1 && !up.load(Ordering::SeqCst) => Then::Fail(libc::ENETDOWN),
-        _ => Then::Continue,
-    }));
+    let agent = network.wait_for_agent(intercept::spawn(
+        &network,
+        &config,
+        move |call| match call {
+            Call::Create(interface) if interface == weir1 && !up.load(Ordering::SeqCst) => {
+                Then::Fail(libc::ENETDOWN)
+            }
+            _ => Then::Continue,
+        },
+    ));
     assert_eq!(state(&agent.json(&["status"]), INTERFACE).1, "attached");
     wait_for(&agent, "weir1", "down");
     is_up.store(true, Ordering::SeqCst);
@@ -135,7 +184,10 @@ fn an_interface_that_takes_no_program_while_it_is_down_is_attached_when_it_comes
     network.ip(&["link", "set", INTERFACE, "down"]);
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(1_200) {
-        assert_eq!(state(&agent.json(&["status"]), INTERFACE), ("native".into(), "attached".to_owned()));
+        assert_eq!(
+            state(&agent.json(&["status"]), INTERFACE),
+            ("native".into(), "attached".to_owned())
+        );
     }
     network.ip(&["link", "set", INTERFACE, "up"]);
     burst(&network, &[udp_from(7)], 300);

@@ -60,7 +60,12 @@ pub fn spawn<'n>(
                 Call::Update
             };
             match decide(call) {
-                Then::Continue => send(&listener, notice.id, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
+                Then::Continue => send(
+                    &listener,
+                    notice.id,
+                    0,
+                    libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+                ),
                 Then::Fail(number) => send(&listener, notice.id, -number, 0),
                 Then::Kill => kill(Pid::from_raw(process as i32), Signal::SIGKILL).unwrap(),
             }
@@ -85,7 +90,10 @@ fn target(process: u32, attributes: u64) -> u32 {
 
 fn listen() -> io::Result<()> {
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    let (at_least, more) = ((libc::BPF_JMP | libc::BPF_JGE) as u16, (libc::BPF_JMP | libc::BPF_JGT) as u16);
+    let (at_least, more) = (
+        (libc::BPF_JMP | libc::BPF_JGE) as u16,
+        (libc::BPF_JMP | libc::BPF_JGT) as u16,
+    );
     let (equal, end) = ((libc::BPF_JMP | libc::BPF_JEQ) as u16, libc::BPF_RET as u16);
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     // Of struct seccomp_data: the call's number at 0, the lower half of its first argument at 16.
@@ -98,7 +106,10 @@ fn listen() -> io::Result<()> {
         step(end, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
         step(end, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
     // SAFETY: the program and its steps live until the call returns.
     let listener = unsafe {
         libc::syscall(
@@ -129,7 +140,11 @@ fn fetch(process: u32) -> io::Result<OwnedFd> {
 
 /// The next call; `None` when the agent has ended.
 fn receive(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
-    let mut waiting = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    let mut waiting = [libc::pollfd {
+        fd: listener.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    }];
     loop {
         // SAFETY: one live pollfd.
         unsafe { libc::poll(waiting.as_mut_ptr(), 1, -1) };
@@ -150,7 +165,12 @@ fn receive(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
 }
 
 fn send(listener: &OwnedFd, id: u64, error: i32, flags: u32) {
-    let response = libc::seccomp_notif_resp { id, val: 0, error, flags };
+    let response = libc::seccomp_notif_resp {
+        id,
+        val: 0,
+        error,
+        flags,
+    };
     // SAFETY: the response is live and of the type that this call takes. An agent that was killed needs none.
     unsafe { libc::ioctl(listener.as_raw_fd(), SEND, &raw const response) };
 }

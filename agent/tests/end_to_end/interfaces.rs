@@ -36,9 +36,14 @@ pub const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 1
 /// An interface in `status`: how it is attached, and its state.
 pub fn state(status: &Value, name: &str) -> (Value, String) {
     let interfaces = status["interfaces"].as_array().unwrap();
-    let found = interfaces.iter().find(|interface| interface["name"] == name);
+    let found = interfaces
+        .iter()
+        .find(|interface| interface["name"] == name);
     found.map_or((Value::Null, "unknown".to_owned()), |interface| {
-        (interface["attach"].clone(), interface["state"].as_str().unwrap().to_owned())
+        (
+            interface["attach"].clone(),
+            interface["state"].as_str().unwrap().to_owned(),
+        )
     })
 }
 
@@ -53,17 +58,24 @@ pub fn wait_for(agent: &Agent<'_>, name: &str, wanted: &str) {
 /// several processes wait one after the other for each other.
 fn assert_is_prompt(began: Instant, stalls: &Stalls, what: &str) {
     let (took, late) = (began.elapsed(), stalls.so_far());
-    assert!(took <= Duration::from_secs(1) + a_while() + 4 * late, "{what} after {took:?}, {late:?} of them late");
+    assert!(
+        took <= Duration::from_secs(1) + a_while() + 4 * late,
+        "{what} after {took:?}, {late:?} of them late"
+    );
 }
 
 fn has_event(agent: &Agent<'_>, verdict: &str, interface: &str) -> bool {
     let source = format!("interface {interface}");
-    agent.lines(&["events", "--json"]).iter().any(|event| event["verdict"] == verdict && event["source"] == *source)
+    agent
+        .lines(&["events", "--json"])
+        .iter()
+        .any(|event| event["verdict"] == verdict && event["source"] == *source)
 }
 
 /// Renames an interface that is up, which Linux allows from 6.2 on (commit bd039b5ea2a9); before, it goes down meanwhile.
 pub fn rename(network: &Network, from: &str, to: &str) {
-    let is_live = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 2, 0));
+    let is_live =
+        KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 2, 0));
     if !is_live {
         network.ip(&["link", "set", from, "down"]);
     }
@@ -77,8 +89,13 @@ fn any_legal_name_is_attached_and_stays_so_when_it_changes() {
     let network = Network::new();
     network.add_link("a.b", "client1");
     let agent = network.start_on(&["weir0", "a*", "b:c"], "", SLOW);
-    assert_eq!(state(&agent.json(&["status"]), "a.b"), ("native".into(), "attached".to_owned()));
-    let pin = network.pins().join(format!("link-xdp:{}", network.index("a.b")));
+    assert_eq!(
+        state(&agent.json(&["status"]), "a.b"),
+        ("native".into(), "attached".to_owned())
+    );
+    let pin = network
+        .pins()
+        .join(format!("link-xdp:{}", network.index("a.b")));
     assert!(pin.exists());
     // Renamed within the pattern it stays as it is; the next agent knows it by its index.
     rename(&network, "a.b", "a.b.c");
@@ -86,24 +103,35 @@ fn any_legal_name_is_attached_and_stays_so_when_it_changes() {
     agent.stop(Signal::SIGKILL);
     rename(&network, "a.b.c", "a-1");
     let agent = network.start_on(&["weir0", "a*"], "", SLOW);
-    assert_eq!(state(&agent.json(&["status"]), "a-1"), ("native".into(), "attached".to_owned()));
+    assert_eq!(
+        state(&agent.json(&["status"]), "a-1"),
+        ("native".into(), "attached".to_owned())
+    );
     assert!(pin.exists());
     // Renamed away from it it is released, and taken back when it returns.
     rename(&network, "a-1", "other");
-    agent.wait_for("the release", |status| state(status, "a-1").1 == "unknown" && !pin.exists());
+    agent.wait_for("the release", |status| {
+        state(status, "a-1").1 == "unknown" && !pin.exists()
+    });
     agent.wait_for("the event", |_| has_event(&agent, "detached", "a-1"));
     rename(&network, "other", "a.b");
     wait_for(&agent, "a.b", "attached");
     agent.stop(Signal::SIGKILL);
-    network.told(&["detach", "--config", network.config("", SLOW).to_str().unwrap()]);
+    network.told(&[
+        "detach",
+        "--config",
+        network.config("", SLOW).to_str().unwrap(),
+    ]);
     assert!(!network.has_pins() && !network.has_program());
 }
 
 fn what_an_older_version_pinned_by_name_is_taken_over_or_released() {
     let network = Network::new();
     let index = network.index("weir0");
-    let (pin, program) =
-        (network.pins().join(format!("link-xdp:{index}")), network.pins().join(format!("program-xdp:{index}")));
+    let (pin, program) = (
+        network.pins().join(format!("link-xdp:{index}")),
+        network.pins().join(format!("program-xdp:{index}")),
+    );
     let receiver = network.receiver(PORT);
     let by_name = |name: &str| {
         std::fs::rename(&pin, network.pins().join(format!("link-xdp-{name}"))).unwrap();
@@ -112,10 +140,16 @@ fn what_an_older_version_pinned_by_name_is_taken_over_or_released() {
     network.start("", SLOW).stop(Signal::SIGKILL);
     by_name("weir0");
     burst(&network, &[udp_from(7)], 60);
-    let link = Link::open(&network.pins().join("link-xdp-weir0")).unwrap().info().unwrap();
+    let link = Link::open(&network.pins().join("link-xdp-weir0"))
+        .unwrap()
+        .info()
+        .unwrap();
     let agent = network.start("", SLOW);
     let now = Link::open(&pin).unwrap().info().unwrap();
-    assert!(now.interface == link.interface && now.program != link.program, "the link has another program");
+    assert!(
+        now.interface == link.interface && now.program != link.program,
+        "the link has another program"
+    );
     assert!(!network.pins().join("link-xdp-weir0").exists() && program.exists());
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
     // One of an interface that has been renamed since.
@@ -125,7 +159,11 @@ fn what_an_older_version_pinned_by_name_is_taken_over_or_released() {
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
     agent.stop(Signal::SIGKILL);
     by_name("eth9");
-    network.told(&["detach", "--config", network.config("", SLOW).to_str().unwrap()]);
+    network.told(&[
+        "detach",
+        "--config",
+        network.config("", SLOW).to_str().unwrap(),
+    ]);
     assert!(!network.has_pins() && !network.has_program());
     burst(&network, &[udp_from(7)], 100);
     assert_eq!(receiver.counts()[7], 160);
@@ -140,10 +178,22 @@ fn an_interface_that_is_made_anew_is_attached_within_a_second() {
         wait_for(&agent, "weir0", "missing");
         agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
         let events = agent.lines(&["events", "--json"]);
-        let detached = events.iter().find(|event| event["verdict"] == "detached").unwrap();
-        assert!(detached["reason"].as_str().unwrap().contains("the interface was removed"), "{detached}");
+        let detached = events
+            .iter()
+            .find(|event| event["verdict"] == "detached")
+            .unwrap();
+        assert!(
+            detached["reason"]
+                .as_str()
+                .unwrap()
+                .contains("the interface was removed"),
+            "{detached}"
+        );
         let notes = agent.json(&["status"])["notes"].to_string();
-        assert!(notes.contains("interface `weir0` not found (available: lo)"), "{notes}");
+        assert!(
+            notes.contains("interface `weir0` not found (available: lo)"),
+            "{notes}"
+        );
         network.join();
         let began = Instant::now();
         wait_for(&agent, "weir0", "attached");
@@ -152,27 +202,52 @@ fn an_interface_that_is_made_anew_is_attached_within_a_second() {
         eprintln!("{attach}: attached {:?} after it appeared", began.elapsed());
         let receiver = network.receiver(PORT);
         burst(&network, &[udp_from(7)], 4_000);
-        assert_eq!((receiver.counts()[7], agent.counts("packets")), (100, (100, 3_900)));
+        assert_eq!(
+            (receiver.counts()[7], agent.counts("packets")),
+            (100, (100, 3_900))
+        );
         agent.wait_for("the event", |_| has_event(&agent, "attached", "weir0"));
         // The pins of the one before are removed.
-        let pins: Vec<_> = std::fs::read_dir(network.pins()).unwrap().map(|pin| pin.unwrap().file_name()).collect();
-        assert!(pins.iter().all(|pin| !pin.to_string_lossy().ends_with(&format!(":{index}"))), "{pins:?}");
+        let pins: Vec<_> = std::fs::read_dir(network.pins())
+            .unwrap()
+            .map(|pin| pin.unwrap().file_name())
+            .collect();
+        assert!(
+            pins.iter()
+                .all(|pin| !pin.to_string_lossy().ends_with(&format!(":{index}"))),
+            "{pins:?}"
+        );
     }
 }
 
 fn a_missing_interface_is_reported_and_attached_when_it_appears() {
     let network = Network::new();
-    let agent = network.start_on(&["weir0", "srv9", "tap*"], "metrics = \"127.0.0.1:9464\"", SLOW);
+    let agent = network.start_on(
+        &["weir0", "srv9", "tap*"],
+        "metrics = \"127.0.0.1:9464\"",
+        SLOW,
+    );
     let status = agent.json(&["status"]);
-    assert_eq!(state(&status, "weir0"), ("native".into(), "attached".to_owned()));
+    assert_eq!(
+        state(&status, "weir0"),
+        ("native".into(), "attached".to_owned())
+    );
     assert_eq!(state(&status, "srv9"), (Value::Null, "missing".to_owned()));
     assert_eq!(state(&status, "tap*"), (Value::Null, "missing".to_owned()));
-    let note = "interface `srv9` not found (available: lo, weir0); it will be attached when it appears";
-    assert!(status["notes"].as_array().unwrap().contains(&note.into()), "{status}");
+    let note =
+        "interface `srv9` not found (available: lo, weir0); it will be attached when it appears";
+    assert!(
+        status["notes"].as_array().unwrap().contains(&note.into()),
+        "{status}"
+    );
     agent.wait_for("the event", |_| has_event(&agent, "detached", "srv9"));
-    let metric = |name: &str, value: u8| format!("weir_interface_attached{{interface=\"{name}\"}} {value}");
+    let metric =
+        |name: &str, value: u8| format!("weir_interface_attached{{interface=\"{name}\"}} {value}");
     let page = crate::metrics::get(&network);
-    assert!(page.contains(&metric("weir0", 1)) && page.contains(&metric("srv9", 0)), "{page}");
+    assert!(
+        page.contains(&metric("weir0", 1)) && page.contains(&metric("srv9", 0)),
+        "{page}"
+    );
     network.add_link("srv9", "client1");
     wait_for(&agent, "srv9", "attached");
     network.add_link("tap7", "client2");
@@ -187,22 +262,36 @@ fn a_missing_interface_is_reported_and_attached_when_it_appears() {
     network.config_on(&["weir0", "weir9"], "metrics = \"127.0.0.1:9464\"", SLOW);
     let answer = agent.json(&["reload"]);
     assert_eq!(answer["ok"], true, "{answer}");
-    assert!(answer["notes"].to_string().contains("interface `weir9` not found"), "{answer}");
+    assert!(
+        answer["notes"]
+            .to_string()
+            .contains("interface `weir9` not found"),
+        "{answer}"
+    );
     // Two hundred interfaces at once are not too many.
     network.config_on(&["weir0", "m*"], "metrics = \"127.0.0.1:9464\"", SLOW);
     assert_eq!(agent.json(&["reload"])["ok"], true);
-    let commands: String = (0..100).map(|nth| format!("link add m{nth} type veth peer name p{nth}\n")).collect();
+    let commands: String = (0..100)
+        .map(|nth| format!("link add m{nth} type veth peer name p{nth}\n"))
+        .collect();
     network.ip_batch(&commands);
     let began = Instant::now();
-    agent.wait_for("all of them", |status| (0..100).all(|nth| state(status, &format!("m{nth}")).1 == "attached"));
-    eprintln!("100 interfaces were attached {:?} after the last was made", began.elapsed());
+    agent.wait_for("all of them", |status| {
+        (0..100).all(|nth| state(status, &format!("m{nth}")).1 == "attached")
+    });
+    eprintln!(
+        "100 interfaces were attached {:?} after the last was made",
+        began.elapsed()
+    );
 }
 
 fn a_tunnel_that_appears_is_attached_by_traffic_control() {
     let network = Network::new();
     let agent = network.start_on(&["weir0", "weirtun"], "", SLOW);
     let _tunnel = network.in_server(|| crate::wire::tunnel("weirtun"));
-    agent.wait_for("the tunnel", |status| state(status, "weirtun") == ("tc".into(), "attached".to_owned()));
+    agent.wait_for("the tunnel", |status| {
+        state(status, "weirtun") == ("tc".into(), "attached".to_owned())
+    });
 }
 
 /// Changes the type of a tunnel's frames (`ARPHRD_*`), which Linux allows while it is down.
@@ -224,11 +313,18 @@ fn a_tunnel_whose_type_of_traffic_changes_is_attached_anew() {
     network.configure_server("weirtun", "10.78.0.1/24");
     let agent = network.start_on(&["weirtun"], "attach = \"tc\"", SLOW);
     let receiver = network.receiver(PORT);
-    let packet = Frame::raw().ipv4([10, 78, 0, 7], [10, 78, 0, 1]).udp(5000, PORT, &[0; 22]).build();
+    let packet = Frame::raw()
+        .ipv4([10, 78, 0, 7], [10, 78, 0, 1])
+        .udp(5000, PORT, &[0; 22])
+        .build();
     let send = |count: usize| (0..count).for_each(|_| (&tunnel).write_all(&packet).unwrap());
     send(60);
     assert_eq!(receiver.counts()[7], 60);
-    change_type(&network, &tunnel, libc::c_ulong::from(libc::ARPHRD_IEEE80211_RADIOTAP));
+    change_type(
+        &network,
+        &tunnel,
+        libc::c_ulong::from(libc::ARPHRD_IEEE80211_RADIOTAP),
+    );
     wait_for(&agent, "weirtun", "failed");
     let status = agent.json(&["status"]);
     assert!(status["notes"].to_string().contains("weirtun"), "{status}");
@@ -240,11 +336,21 @@ fn a_tunnel_whose_type_of_traffic_changes_is_attached_anew() {
 
 /// Messages that the kernel could not deliver to sockets that listen for changes of interfaces.
 fn lost(network: &Network) -> u64 {
-    let table = network.in_server(|| std::fs::read_to_string("/proc/thread-self/net/netlink")).unwrap();
-    let fields = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let table = network
+        .in_server(|| std::fs::read_to_string("/proc/thread-self/net/netlink"))
+        .unwrap();
+    let fields = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
     // sk, protocol (0: rtnetlink), port, groups, …, drops, inode.
-    let listens = |fields: &Vec<&str>| fields[1] == "0" && u32::from_str_radix(fields[3], 16).unwrap() & 1 == 1;
-    fields.filter(listens).map(|fields| fields[8].parse::<u64>().unwrap()).sum()
+    let listens = |fields: &Vec<&str>| {
+        fields[1] == "0" && u32::from_str_radix(fields[3], 16).unwrap() & 1 == 1
+    };
+    fields
+        .filter(listens)
+        .map(|fields| fields[8].parse::<u64>().unwrap())
+        .sum()
 }
 
 fn changes_without_a_message_are_followed() {
@@ -252,7 +358,9 @@ fn changes_without_a_message_are_followed() {
     network.add_link("other", "client2");
     let agent = network.start_on(&["weir0", "m*"], "", SLOW);
     agent.signal(Signal::SIGSTOP);
-    let changes: String = (0..2_000).map(|nth| format!("link set other mtu {}\n", 1_000 + nth % 2)).collect();
+    let changes: String = (0..2_000)
+        .map(|nth| format!("link set other mtu {}\n", 1_000 + nth % 2))
+        .collect();
     network.ip_batch(&changes);
     assert!(lost(&network) > 0, "the socket took all messages");
     // Nobody is told of these.
@@ -275,7 +383,10 @@ fn take_off(network: &Network, attach: &str) {
         return;
     }
     let hook = if attach == "tc" { "tcingress" } else { "xdp" };
-    Link::open(&network.pins().join(format!("link-{hook}:{index}"))).unwrap().detach().unwrap();
+    Link::open(&network.pins().join(format!("link-{hook}:{index}")))
+        .unwrap()
+        .detach()
+        .unwrap();
 }
 
 fn a_program_that_is_taken_off_is_reported_and_attached_again() {
@@ -288,11 +399,17 @@ fn a_program_that_is_taken_off_is_reported_and_attached_again() {
         let (began, stalls) = (Instant::now(), Stalls::watch());
         // As the kernel says at this moment, whatever the agent has noticed; on a slow machine it has attached again.
         let now = state(&agent.json(&["status"]), "weir0");
-        let is_again = now == (attach.into(), "attached".to_owned()) && has_event(&agent, "detached", "weir0");
-        assert!(is_again || now == (Value::Null, "detached".to_owned()), "{now:?}");
+        let is_again =
+            now == (attach.into(), "attached".to_owned()) && has_event(&agent, "detached", "weir0");
+        assert!(
+            is_again || now == (Value::Null, "detached".to_owned()),
+            "{now:?}"
+        );
         agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
         assert_is_prompt(began, &stalls, "the program was missed");
-        agent.wait_for("the program", |status| state(status, "weir0") == (attach.into(), "attached".to_owned()));
+        agent.wait_for("the program", |status| {
+            state(status, "weir0") == (attach.into(), "attached".to_owned())
+        });
         agent.wait_for("the event", |_| has_event(&agent, "attached", "weir0"));
         burst(&network, &[udp_from(7)], 100);
         assert_eq!(receiver.counts()[7], 100);
@@ -303,17 +420,38 @@ fn pins_that_somebody_removes_are_reported_and_not_made_again() {
     for attach in ["native", "tc"] {
         let network = Network::new();
         let agent = network.start(&format!("attach = {attach:?}"), SLOW);
-        network.in_server(|| PinDirectory::open(network.pins()).unwrap().clear().map(drop)).unwrap();
-        assert_eq!(state(&agent.json(&["status"]), "weir0"), (Value::Null, "detached".to_owned()));
+        network
+            .in_server(|| {
+                PinDirectory::open(network.pins())
+                    .unwrap()
+                    .clear()
+                    .map(drop)
+            })
+            .unwrap();
+        assert_eq!(
+            state(&agent.json(&["status"]), "weir0"),
+            (Value::Null, "detached".to_owned())
+        );
         agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
         // The operator meant it, and it stays so, whatever happens to other interfaces.
         network.add_link("weir1", "client1");
         std::thread::sleep(Duration::from_millis(1_500));
         let status = agent.json(&["status"]);
-        assert_eq!(state(&status, "weir0"), (Value::Null, "detached".to_owned()));
-        assert!(status["notes"].to_string().contains("agent reload attaches it again"), "{status}");
+        assert_eq!(
+            state(&status, "weir0"),
+            (Value::Null, "detached".to_owned())
+        );
+        assert!(
+            status["notes"]
+                .to_string()
+                .contains("agent reload attaches it again"),
+            "{status}"
+        );
         assert_eq!(agent.json(&["reload"])["ok"], true);
-        assert_eq!(state(&agent.json(&["status"]), "weir0"), (attach.into(), "attached".to_owned()));
+        assert_eq!(
+            state(&agent.json(&["status"]), "weir0"),
+            (attach.into(), "attached".to_owned())
+        );
     }
 }
 
@@ -326,24 +464,54 @@ fn a_change_that_is_on_every_hook_stays_though_its_pins_cannot_be_moved() {
     let pin = network.pins().join("SAMPLES");
     std::fs::remove_file(&pin).unwrap();
     std::fs::create_dir(&pin).unwrap();
-    network.config("attach = \"tc\"\nmax_sources = 2000", &SLOW.replace("100", "150"));
+    network.config(
+        "attach = \"tc\"\nmax_sources = 2000",
+        &SLOW.replace("100", "150"),
+    );
     let answer = agent.json(&["reload"]);
     assert_eq!(answer["ok"], true, "{answer}");
     assert!(answer["notes"].to_string().contains("SAMPLES"), "{answer}");
     let status = agent.json(&["status"]);
-    assert_eq!(state(&status, "weir0"), ("tc".into(), "attached".to_owned()), "{status}");
+    assert_eq!(
+        state(&status, "weir0"),
+        ("tc".into(), "attached".to_owned()),
+        "{status}"
+    );
     assert!(status["notes"].to_string().contains("SAMPLES"), "{status}");
-    assert_eq!((agent.limit("packets")["burst"].as_u64(), network.has_program()), (Some(150), false));
+    assert_eq!(
+        (
+            agent.limit("packets")["burst"].as_u64(),
+            network.has_program()
+        ),
+        (Some(150), false)
+    );
     burst(&network, &[udp_from(7), udp_from(8)], 400);
     let counts = receiver.counts();
-    assert_eq!((counts[7], counts[8]), (60 + 60, 150), "two fifths of the burst were left");
+    assert_eq!(
+        (counts[7], counts[8]),
+        (60 + 60, 150),
+        "two fifths of the burst were left"
+    );
     // The next change goes on where this one could not.
     std::fs::remove_dir(&pin).unwrap();
     let answer = agent.json(&["reload"]);
-    assert_eq!((&answer["ok"], &answer["notes"]), (&true.into(), &serde_json::json!([])), "{answer}");
+    assert_eq!(
+        (&answer["ok"], &answer["notes"]),
+        (&true.into(), &serde_json::json!([])),
+        "{answer}"
+    );
     agent.stop(Signal::SIGKILL);
-    let agent = network.start("attach = \"tc\"\nmax_sources = 2000", &SLOW.replace("100", "150"));
-    assert_eq!((agent.remaining("10.77.0.7", "packets"), agent.remaining("10.77.0.8", "packets")), (0, 0));
+    let agent = network.start(
+        "attach = \"tc\"\nmax_sources = 2000",
+        &SLOW.replace("100", "150"),
+    );
+    assert_eq!(
+        (
+            agent.remaining("10.77.0.7", "packets"),
+            agent.remaining("10.77.0.8", "packets")
+        ),
+        (0, 0)
+    );
 }
 
 fn a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook() {
@@ -357,10 +525,16 @@ fn a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook() {
     network.config_on(&on, "attach = \"native\"", &larger);
     let output = network.command(&["reload"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("native XDP is not supported"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("native XDP is not supported"),
+        "{output:?}"
+    );
     let status = agent.json(&["status"]);
     for name in on {
-        assert_eq!(state(&status, name), ("generic".into(), "attached".to_owned()));
+        assert_eq!(
+            state(&status, name),
+            ("generic".into(), "attached".to_owned())
+        );
     }
     burst(&network, &[udp_from(7), udp_from(8)], 300);
     let counts = receiver.counts();
@@ -370,10 +544,19 @@ fn a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     burst(&network, &[udp_from(8), udp_from(9)], 2_000);
     let counts = receiver.counts();
-    assert_eq!((counts[8], counts[9]), (0, 100), "the old limit is in effect");
+    assert_eq!(
+        (counts[8], counts[9]),
+        (0, 100),
+        "the old limit is in effect"
+    );
     for name in on {
-        let pin = network.pins().join(format!("link-xdpgeneric:{}", network.index(name)));
-        assert_eq!(Link::open(&pin).unwrap().info().unwrap().interface, network.index(name));
+        let pin = network
+            .pins()
+            .join(format!("link-xdpgeneric:{}", network.index(name)));
+        assert_eq!(
+            Link::open(&pin).unwrap().info().unwrap().interface,
+            network.index(name)
+        );
     }
     let agent = network.start_on(&on, "attach = \"generic\"", SLOW);
     assert_eq!(agent.remaining("10.77.0.9", "packets"), 0);

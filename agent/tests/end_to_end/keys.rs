@@ -36,7 +36,12 @@ fn each_protocol_comes_under_its_own_limits() {
     let network = Network::new();
     let limits: String = ["any", "tcp", "udp", "icmp"]
         .iter()
-        .map(|protocol| limit(protocol, &format!("protocol = \"{protocol}\"\naction = \"observe\"")))
+        .map(|protocol| {
+            limit(
+                protocol,
+                &format!("protocol = \"{protocol}\"\naction = \"observe\""),
+            )
+        })
         .collect();
     let agent = network.start("", &limits);
     let from6 = || link().ipv6(v6(1, 1), SERVER6);
@@ -53,7 +58,15 @@ fn each_protocol_comes_under_its_own_limits() {
         burst(&network, std::slice::from_ref(frame), *count);
     }
     let counted = |name: &str| agent.counts(name).0;
-    assert_eq!([counted("tcp"), counted("udp"), counted("icmp"), counted("any")], [7, 15, 23, 62]);
+    assert_eq!(
+        [
+            counted("tcp"),
+            counted("udp"),
+            counted("icmp"),
+            counted("any")
+        ],
+        [7, 15, 23, 62]
+    );
 }
 
 fn a_source_has_one_key_for_each_port_it_calls() {
@@ -67,42 +80,71 @@ fn a_source_has_one_key_for_each_port_it_calls() {
     burst(&network, &[to(7, 53), to(7, 54), to(8, 53)], 30);
     assert_eq!(agent.counts("calls"), (25, 35));
     let top = agent.json(&["top", "--once"]);
-    let sources: Vec<&str> = top.as_array().unwrap().iter().map(|row| row["source"].as_str().unwrap()).collect();
+    let sources: Vec<&str> = top
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["source"].as_str().unwrap())
+        .collect();
     assert!(sources.contains(&"10.77.0.7 port 53"), "{sources:?}");
 }
 
 fn a_class_shares_one_key() {
     let network = Network::new();
     let classes = "[[class]]\nname = \"office\"\nsources = [\"10.77.0.0/29\"]\nmultiplier = 2\n";
-    let agent = network.start("", &format!("{classes}{}", limit("shared", "key = \"class\"")));
+    let agent = network.start(
+        "",
+        &format!("{classes}{}", limit("shared", "key = \"class\"")),
+    );
     let office: Vec<_> = (1..=7).map(udp_from).collect();
     let others: Vec<_> = (20..=29).map(udp_from).collect();
     burst(&network, &office, 70);
-    assert_eq!(agent.counts("shared"), (10, 60), "the office together has twice the limit");
+    assert_eq!(
+        agent.counts("shared"),
+        (10, 60),
+        "the office together has twice the limit"
+    );
     burst(&network, &others, 70);
-    assert_eq!(agent.counts("shared"), (15, 125), "all others together have the limit");
+    assert_eq!(
+        agent.counts("shared"),
+        (15, 125),
+        "all others together have the limit"
+    );
     assert_eq!(agent.json(&["show", "10.77.0.3"])["class"], "office");
 }
 
 fn an_interface_is_one_key_for_all_who_come_by_it() {
     let network = Network::new();
     network.add_link("weir1", "client1");
-    let agent = network.start_on(&["weir0", "weir1"], "", &limit("shared", "key = \"interface\""));
+    let agent = network.start_on(
+        &["weir0", "weir1"],
+        "",
+        &limit("shared", "key = \"interface\""),
+    );
     let frames: Vec<_> = (1..=20).map(udp_from).collect();
     burst(&network, &frames, 40);
     assert_eq!(agent.counts("shared"), (5, 35));
     network.send_on(("client1", "weir1"), &frames);
     assert_eq!(agent.counts("shared"), (10, 50));
     let top = agent.json(&["top", "--once"]);
-    let names: Vec<&str> = top.as_array().unwrap().iter().map(|row| row["source"].as_str().unwrap()).collect();
-    assert!(names.contains(&"interface weir0") && names.contains(&"interface weir1"), "{names:?}");
+    let names: Vec<&str> = top
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["source"].as_str().unwrap())
+        .collect();
+    assert!(
+        names.contains(&"interface weir0") && names.contains(&"interface weir1"),
+        "{names:?}"
+    );
 }
 
 fn requests_are_counted_where_they_are_one() {
     const SYN: u8 = 2;
     const ACK: u8 = 16;
     let network = Network::new();
-    let limits = limit("requests", "unit = \"requests\"") + &limit("connections", "unit = \"connections\"");
+    let limits =
+        limit("requests", "unit = \"requests\"") + &limit("connections", "unit = \"connections\"");
     let agent = network.start("", &limits);
     let mut query = [0u8; 20];
     query[5] = 1;
@@ -112,17 +154,37 @@ fn requests_are_counted_where_they_are_one() {
     // (what it is, whether it is a request, whether it is a connection)
     let sent = [
         (from(7).tcp(1, 80, ACK, b"GET / HTTP/1.1\r\n").build(), 1, 0),
-        (from(7).tcp(1, 80, ACK, b"POST /a HTTP/1.0\r\n").build(), 1, 0),
-        (from6().tcp(1, 80, ACK, b"DELETE /b HTTP/1.1\r\n").build(), 1, 0),
+        (
+            from(7).tcp(1, 80, ACK, b"POST /a HTTP/1.0\r\n").build(),
+            1,
+            0,
+        ),
+        (
+            from6().tcp(1, 80, ACK, b"DELETE /b HTTP/1.1\r\n").build(),
+            1,
+            0,
+        ),
         (from(7).udp(4000, 53, &query).build(), 1, 0),
         // The rest of a request, a TLS record, a response, DNS elsewhere: none of these begins one.
         (from(7).tcp(1, 80, ACK, b"Host: example\r\n").build(), 0, 0),
-        (from(7).tcp(1, 443, ACK, &[0x16, 3, 1, 2, 0, 1, 0, 1]).build(), 0, 0),
+        (
+            from(7)
+                .tcp(1, 443, ACK, &[0x16, 3, 1, 2, 0, 1, 0, 1])
+                .build(),
+            0,
+            0,
+        ),
         (from(7).udp(53, 4000, &response).build(), 0, 0),
         (from(7).udp(4000, 53, &response).build(), 0, 0),
         (from(7).udp(4000, 5353, &query).build(), 0, 0),
         // Two heads in one segment are one; a head in a SYN is a connection.
-        (from(7).tcp(1, 80, ACK, b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n").build(), 1, 0),
+        (
+            from(7)
+                .tcp(1, 80, ACK, b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+                .build(),
+            1,
+            0,
+        ),
         (from(7).tcp(1, 80, SYN, b"GET / HTTP/1.1\r\n").build(), 0, 1),
     ];
     let (mut requests, mut connections) = (0, 0);
@@ -130,33 +192,59 @@ fn requests_are_counted_where_they_are_one() {
         burst(&network, std::slice::from_ref(frame), 1);
         requests += is_request;
         connections += is_connection;
-        assert_eq!((agent.counts("requests").0, agent.counts("connections").0), (requests, connections), "frame {nth}");
+        assert_eq!(
+            (agent.counts("requests").0, agent.counts("connections").0),
+            (requests, connections),
+            "frame {nth}"
+        );
     }
     burst(&network, &[sent[0].0.clone()], 10);
-    assert_eq!(agent.counts("requests"), (6, 9), "five of one source, one of another");
+    assert_eq!(
+        agent.counts("requests"),
+        (6, 9),
+        "five of one source, one of another"
+    );
 }
 
 fn bytes_are_those_of_whole_frames() {
     let network = Network::new();
-    let agent =
-        network.start("", "[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"10kB/day\"\nburst = \"10kB\"\n");
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"10kB/day\"\nburst = \"10kB\"\n",
+    );
     let frame = from(7).udp(5000, 9, &[0; 958]).build();
     assert_eq!(frame.len(), 1_000);
     burst(&network, &[frame], 30);
     let counted = agent.limit("bytes");
     assert_eq!(counted["passed"]["bytes"], 10_000);
     assert_eq!(counted["throttled"]["packets"], 20);
-    assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["remaining"].as_u64().unwrap() / 100, 0);
+    assert_eq!(
+        agent.json(&["show", "10.77.0.7"])["limits"][0]["remaining"]
+            .as_u64()
+            .unwrap()
+            / 100,
+        0
+    );
 }
 
 fn prefixes_decide_who_shares_a_key() {
     let network = Network::new();
     let limits = limit("wide", "ipv4_prefix = 24\nipv6_prefix = 32");
     let agent = network.start("", &limits);
-    let of = |third: u8, last: u8| link().ipv4([10, 77, third, last], SERVER).udp(5000, 9, b"x").build();
+    let of = |third: u8, last: u8| {
+        link()
+            .ipv4([10, 77, third, last], SERVER)
+            .udp(5000, 9, b"x")
+            .build()
+    };
     burst(&network, &[of(1, 1), of(1, 2), of(2, 1)], 30);
     assert_eq!(agent.counts("wide"), (10, 20));
-    let six = |subnet: u8| link().ipv6(v6(subnet, 1), SERVER6).udp(5000, 9, b"x").build();
+    let six = |subnet: u8| {
+        link()
+            .ipv6(v6(subnet, 1), SERVER6)
+            .udp(5000, 9, b"x")
+            .build()
+    };
     burst(&network, &[six(1), six(2)], 20);
     assert_eq!(agent.counts("wide"), (15, 35));
 }
@@ -173,33 +261,55 @@ fn a_packet_conforms_to_all_tiers_or_is_charged_to_none() {
     let shown = agent.json(&["show", "10.77.0.7"]);
     let remaining = |name: &str| {
         let limits = shown["limits"].as_array().unwrap();
-        limits.iter().find(|limit| limit["name"] == name).unwrap()["remaining"].as_u64().unwrap()
+        limits.iter().find(|limit| limit["name"] == name).unwrap()["remaining"]
+            .as_u64()
+            .unwrap()
     };
     assert_eq!(remaining("tiered"), 0);
     // Packets that the tier refused were not charged; a token comes back every 36 seconds.
-    assert!((60..=63).contains(&remaining("other")), "{}", remaining("other"));
+    assert!(
+        (60..=63).contains(&remaining("other")),
+        "{}",
+        remaining("other")
+    );
 }
 
 fn a_full_table_does_what_on_full_says() {
-    for (on_full, passes, counter) in
-        [("pass", 100, "full_passed"), ("throttle", 0, "full_throttled"), ("share", 100, "full_shared")]
-    {
+    for (on_full, passes, counter) in [
+        ("pass", 100, "full_passed"),
+        ("throttle", 0, "full_throttled"),
+        ("share", 100, "full_shared"),
+    ] {
         let network = Network::new();
         // One source fits nowhere beside eight that are busier than it: a table of one set, and one to overflow into.
-        let agent = network.start("max_sources = 1", &limit("packets", &format!("on_full = \"{on_full}\"")));
+        let agent = network.start(
+            "max_sources = 1",
+            &limit("packets", &format!("on_full = \"{on_full}\"")),
+        );
         let busy: Vec<_> = (1..=8).map(udp_from).collect();
         burst(&network, &busy, 40);
         assert_eq!(agent.counts("packets"), (40, 0));
         let new: Vec<_> = (100..200).map(udp_from).collect();
         burst(&network, &new, 100);
-        assert_eq!(agent.counts("packets"), (40 + passes, 100 - passes), "{on_full}");
-        assert_eq!(agent.json(&["status"])["sources"][counter], 100, "{on_full}");
+        assert_eq!(
+            agent.counts("packets"),
+            (40 + passes, 100 - passes),
+            "{on_full}"
+        );
+        assert_eq!(
+            agent.json(&["status"])["sources"][counter],
+            100,
+            "{on_full}"
+        );
     }
 }
 
 fn an_elastic_limit_says_whether_there_is_room() {
     let network = Network::new();
-    let agent = network.start("", &limit("elastic", "throttle = { elastic = { up_to = 3.0 } }"));
+    let agent = network.start(
+        "",
+        &limit("elastic", "throttle = { elastic = { up_to = 3.0 } }"),
+    );
     assert!(agent.json(&["status"])["has_room"].is_boolean());
     burst(&network, &[udp_from(7)], 40);
     // Whether the host has room is for it to say. It is three times the limit at the most, the limit at the least, and

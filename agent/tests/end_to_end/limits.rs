@@ -34,11 +34,22 @@ fn a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time() {
     let stalls = Stalls::watch();
     let (sent, time) = flood(&network, &[udp_from(7)], 20, 5);
     // The burst covers two seconds in which the machine sends nothing.
-    let lost = 1_000.0 * (4 * stalls.so_far()).saturating_sub(Duration::from_secs(2)).as_secs_f64();
+    let lost = 1_000.0
+        * (4 * stalls.so_far())
+            .saturating_sub(Duration::from_secs(2))
+            .as_secs_f64();
     let received = receiver.counts()[7] as f64;
     assert!(sent as f64 >= 10.0 * allowed(time), "only {sent} were sent");
-    assert!(received <= allowed(time), "{received} passed of at most {}", allowed(time));
-    assert!(received >= 0.98 * (allowed(time) - lost), "only {received} passed of {}", allowed(time));
+    assert!(
+        received <= allowed(time),
+        "{received} passed of at most {}",
+        allowed(time)
+    );
+    assert!(
+        received >= 0.98 * (allowed(time) - lost),
+        "only {received} passed of {}",
+        allowed(time)
+    );
     let (passed, throttled) = agent.counts("packets");
     assert_eq!((passed as f64, passed + throttled), (received, sent));
 }
@@ -56,7 +67,10 @@ fn a_source_within_its_limit_loses_nothing_beside_a_greedy_one() {
     assert_eq!(counts[8], sent / 20, "of {} that were sent", sent / 20);
     let shown = agent.json(&["show", "10.77.0.8"]);
     assert_eq!(shown["limits"][0]["throttled_packets"], 0);
-    assert_eq!(shown["limits"][0]["passed_packets"].as_u64(), Some(counts[8]));
+    assert_eq!(
+        shown["limits"][0]["passed_packets"].as_u64(),
+        Some(counts[8])
+    );
     let top = agent.json(&["top", "--once"]);
     assert_eq!(top[0]["source"], "10.77.0.7");
     assert_eq!(top[0]["limit"], "packets");
@@ -65,7 +79,10 @@ fn a_source_within_its_limit_loses_nothing_beside_a_greedy_one() {
 
 fn an_ipv6_prefix_shares_one_limit() {
     let network = Network::new();
-    let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 50\n");
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 50\n",
+    );
     let frames: Vec<_> = (1..=10).map(|host| udp6_from(v6(3, host))).collect();
     burst(&network, &frames, 200);
     burst(&network, &[udp6_from(v6(4, 1))], 20);
@@ -73,12 +90,18 @@ fn an_ipv6_prefix_shares_one_limit() {
     let shown = agent.json(&["show", "fd77:0:0:3::99"]);
     assert_eq!(shown["limits"][0]["remaining"], 0);
     assert!(shown["limits"][0]["retry_after_seconds"].as_f64().unwrap() > 1.0);
-    assert_eq!(agent.json(&["top", "--once"])[0]["source"], "fd77:0:0:3::/64");
+    assert_eq!(
+        agent.json(&["top", "--once"])[0]["source"],
+        "fd77:0:0:3::/64"
+    );
 }
 
 fn tags_options_and_fragments_hide_no_source() {
     let network = Network::new();
-    let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n",
+    );
     let link = || Frame::between(CLIENT_MAC, SERVER_MAC);
     let source = |last: u8| ([10, 77, 1, last], SERVER);
     let wrap: Vec<(u8, Frame)> = vec![
@@ -86,25 +109,49 @@ fn tags_options_and_fragments_hide_no_source() {
         (2, link().tag(0x88a8, 5).vlan(6).ipv4(source(2).0, SERVER)),
         (3, link().vlan(1).vlan(2).vlan(3).ipv4(source(3).0, SERVER)),
         (4, link().ipv4_with_options(source(4).0, SERVER, 10)),
-        (5, link().ipv4(source(5).0, SERVER).fragment(0, MoreFragments::Yes)),
-        (6, link().ipv4(source(6).0, SERVER).fragment(64, MoreFragments::No)),
+        (
+            5,
+            link()
+                .ipv4(source(5).0, SERVER)
+                .fragment(0, MoreFragments::Yes),
+        ),
+        (
+            6,
+            link()
+                .ipv4(source(6).0, SERVER)
+                .fragment(64, MoreFragments::No),
+        ),
     ];
     for (last, frame) in wrap {
         let (passed, throttled) = agent.counts("packets");
         burst(&network, &[frame.udp(1, 2, &[0; 64]).build()], 30);
         let (passed_now, throttled_now) = agent.counts("packets");
-        assert_eq!((passed_now - passed, throttled_now - throttled), (10, 20), "source {last}");
-        assert_eq!(agent.json(&["show", &format!("10.77.1.{last}")])["limits"][0]["remaining"], 0);
+        assert_eq!(
+            (passed_now - passed, throttled_now - throttled),
+            (10, 20),
+            "source {last}"
+        );
+        assert_eq!(
+            agent.json(&["show", &format!("10.77.1.{last}")])["limits"][0]["remaining"],
+            0
+        );
     }
     // More tags than anybody looks through: refused as malformed, not passed.
-    let five = (0..5).fold(link(), |frame, id| frame.vlan(id)).ipv4(source(9).0, SERVER).udp(1, 2, b"").build();
+    let five = (0..5)
+        .fold(link(), |frame, id| frame.vlan(id))
+        .ipv4(source(9).0, SERVER)
+        .udp(1, 2, b"")
+        .build();
     burst(&network, &[five], 5);
     assert_eq!(agent.json(&["status"])["bypass"]["malformed"], 5);
 }
 
 fn observing_throttles_nothing_and_counts() {
     let network = Network::new();
-    let agent = network.start("mode = \"observe\"", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
+    let agent = network.start(
+        "mode = \"observe\"",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n",
+    );
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 100);
     assert_eq!(receiver.counts()[7], 100);
@@ -142,8 +189,12 @@ fn two_limits_on_one_packet_charge_both_or_none() {
     assert_eq!(agent.counts("wide"), (30, 0));
     assert_eq!(agent.counts("narrow"), (30, 20));
     // Packets that the narrow one refused were charged to neither of the others.
-    let remaining = |nth: usize| agent.json(&["show", "10.77.0.7"])["limits"][nth]["remaining"].clone();
-    assert_eq!((remaining(0), remaining(1), remaining(2)), (70.into(), 0.into(), 50.into()));
+    let remaining =
+        |nth: usize| agent.json(&["show", "10.77.0.7"])["limits"][nth]["remaining"].clone();
+    assert_eq!(
+        (remaining(0), remaining(1), remaining(2)),
+        (70.into(), 0.into(), 50.into())
+    );
     // The network's is shared, and the last to give out.
     burst(&network, &[udp_from(8)], 30);
     burst(&network, &[udp_from(9)], 30);
@@ -156,8 +207,12 @@ fn a_limit_on_ports_leaves_other_ports_alone() {
         "",
         "[[limit]]\nname = \"dns\"\nrate = \"1/h\"\nburst = 5\nprotocol = \"udp\"\nports = [53, \"8000-8100\"]\n",
     );
-    let to =
-        |port: u16| Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, 7], SERVER).udp(5000, port, b"x").build();
+    let to = |port: u16| {
+        Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv4([10, 77, 0, 7], SERVER)
+            .udp(5000, port, b"x")
+            .build()
+    };
     burst(&network, &[to(52), to(54), to(7999), to(8101)], 40);
     assert_eq!(agent.counts("dns"), (0, 0));
     burst(&network, &[to(53), to(8000), to(8100)], 30);
@@ -166,10 +221,15 @@ fn a_limit_on_ports_leaves_other_ports_alone() {
 
 fn connections_are_counted_by_their_syn() {
     let network = Network::new();
-    let agent =
-        network.start("", "[[limit]]\nname = \"connections\"\nrate = \"1/h\"\nburst = 5\nunit = \"connections\"\n");
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"connections\"\nrate = \"1/h\"\nburst = 5\nunit = \"connections\"\n",
+    );
     let tcp = |flags: u8| {
-        Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, 7], SERVER).tcp(5000, 80, flags, b"").build()
+        Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv4([10, 77, 0, 7], SERVER)
+            .tcp(5000, 80, flags, b"")
+            .build()
     };
     burst(&network, &[tcp(16)], 50);
     assert_eq!(agent.counts("connections"), (0, 0));
@@ -188,11 +248,19 @@ fn classes_multiply_and_lift_limits() {
          [[class]]\nname = \"node\"\nsources = [\"10.77.0.9\"]\nunlimited = true\n\
          [[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n",
     );
-    for (last, class, passes) in [(8u8, "payer", 50u64), (7, "poor", 5), (9, "node", 0), (200, "default", 10)] {
+    for (last, class, passes) in [
+        (8u8, "payer", 50u64),
+        (7, "poor", 5),
+        (9, "node", 0),
+        (200, "default", 10),
+    ] {
         let (passed, _) = agent.counts("packets");
         burst(&network, &[udp_from(last)], 100);
         assert_eq!(agent.counts("packets").0 - passed, passes, "class {class}");
-        assert_eq!(agent.json(&["show", &format!("10.77.0.{last}")])["class"], class);
+        assert_eq!(
+            agent.json(&["show", &format!("10.77.0.{last}")])["class"],
+            class
+        );
     }
     assert_eq!(agent.json(&["status"])["bypass"]["unlimited"], 100);
 }
@@ -204,7 +272,11 @@ fn a_soft_limit_passes_its_share_and_counts_it_apart() {
     burst(&network, &[udp_from(7)], 300);
     let limit = agent.limit("packets");
     assert_eq!(
-        (&limit["passed"]["packets"], &limit["over"]["packets"], &limit["throttled"]["packets"]),
+        (
+            &limit["passed"]["packets"],
+            &limit["over"]["packets"],
+            &limit["throttled"]["packets"]
+        ),
         (&110.into(), &10.into(), &190.into())
     );
 }
@@ -223,7 +295,10 @@ fn every_algorithm_holds_in_the_kernel() {
         assert_eq!(agent.counts("packets"), (20, 80), "{algorithm}");
         let shown = agent.json(&["show", "10.77.0.7"]);
         assert_eq!(shown["limits"][0]["remaining"], 0, "{algorithm}");
-        assert!(shown["limits"][0]["retry_after_seconds"].as_f64().unwrap() > 60.0, "{algorithm}");
+        assert!(
+            shown["limits"][0]["retry_after_seconds"].as_f64().unwrap() > 60.0,
+            "{algorithm}"
+        );
         assert_eq!(agent.limit("packets")["keys"], 1, "{algorithm}");
     }
 }

@@ -69,17 +69,31 @@ fn arriving<const N: usize>(network: &Network, sources: [u8; N]) -> [usize; N] {
 fn a_list_in_a_file_refuses_and_follows_the_file() {
     let network = Network::new();
     let path = file(&network, "drop.netset");
-    std::fs::write(&path, "# test\n10.77.0.7\nfd77:0:0:3::/64\nrubbish\n198.51.100.0/24\n").unwrap();
+    std::fs::write(
+        &path,
+        "# test\n10.77.0.7\nfd77:0:0:3::/64\nrubbish\n198.51.100.0/24\n",
+    )
+    .unwrap();
     let agent = network.start("", &list("drop", &of_file(&path), "format = \"netset\""));
     // In effect when the agent is ready.
     assert_eq!(arriving(&network, [7, 8]), [0, 20]);
     burst(&network, &[udp6_from(v6(3, 1)), udp6_from(v6(4, 1))], 20);
     let shown = status(&agent, 0);
     assert_eq!(
-        (&shown["name"], &shown["prefixes"], &shown["throttled_packets"]),
+        (
+            &shown["name"],
+            &shown["prefixes"],
+            &shown["throttled_packets"]
+        ),
         (&"drop".into(), &3.into(), &30.into())
     );
-    assert!(shown["note"].as_str().unwrap().contains("line 4: \"rubbish\""), "{shown}");
+    assert!(
+        shown["note"]
+            .as_str()
+            .unwrap()
+            .contains("line 4: \"rubbish\""),
+        "{shown}"
+    );
     assert_eq!(agent.json(&["status"])["bypass"]["banned"], 30);
     let ban = agent.json(&["show", "10.77.0.7"])["ban"].clone();
     assert_eq!(
@@ -95,22 +109,47 @@ fn a_list_in_a_file_refuses_and_follows_the_file() {
     let next = file(&network, "next");
     std::fs::write(&next, "10.77.0.7\n10.77.0.8\n10.77.0.9\n").unwrap();
     std::fs::rename(&next, &path).unwrap();
-    wait_for_list(&agent, "the new file", |list| list["note"].is_null() && list["prefixes"] == 3);
+    wait_for_list(&agent, "the new file", |list| {
+        list["note"].is_null() && list["prefixes"] == 3
+    });
     assert_eq!(arriving(&network, [7, 8, 10]), [0, 0, 20]);
-    assert_eq!(agent.json(&["show", "10.77.0.7"])["ban"]["since"].as_f64().unwrap(), since, "it stayed in the list");
+    assert_eq!(
+        agent.json(&["show", "10.77.0.7"])["ban"]["since"]
+            .as_f64()
+            .unwrap(),
+        since,
+        "it stayed in the list"
+    );
     // Counters of the map before are kept.
     assert_eq!(status(&agent, 0)["throttled_packets"], 70);
     std::fs::write(&path, "10.77.0.10\n").unwrap();
-    let list = wait_for_list(&agent, "a list that shrank", |list| !list["problem"].is_null());
-    assert!(list["problem"].as_str().unwrap().contains("from 3 to 1 prefixes"), "{list}");
+    let list = wait_for_list(&agent, "a list that shrank", |list| {
+        !list["problem"].is_null()
+    });
+    assert!(
+        list["problem"]
+            .as_str()
+            .unwrap()
+            .contains("from 3 to 1 prefixes"),
+        "{list}"
+    );
     assert_eq!(arriving(&network, [7, 8, 10]), [0, 0, 20]);
     let events = agent.lines(&["events", "--json"]);
-    let of_lists: Vec<&Value> = events.iter().filter(|event| event["source"] == "list drop").collect();
-    let verdicts: Vec<&str> = of_lists.iter().filter_map(|event| event["verdict"].as_str()).collect();
+    let of_lists: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["source"] == "list drop")
+        .collect();
+    let verdicts: Vec<&str> = of_lists
+        .iter()
+        .filter_map(|event| event["verdict"].as_str())
+        .collect();
     assert_eq!(verdicts, ["list-updated", "list-updated", "list-failed"]);
     let bans = network.command(&["bans"]);
     let bans = String::from_utf8_lossy(&bans.stdout).into_owned();
-    assert!(bans.contains("LIST") && bans.contains("drop.netset") && bans.contains("shrank"), "{bans}");
+    assert!(
+        bans.contains("LIST") && bans.contains("drop.netset") && bans.contains("shrank"),
+        "{bans}"
+    );
 }
 
 fn exempt_addresses_and_observe_mode_win_over_lists() {
@@ -121,13 +160,19 @@ fn exempt_addresses_and_observe_mode_win_over_lists() {
     let agent = network.start("never_limit = [\"10.77.0.7\"]", &text);
     assert_eq!(arriving(&network, [7, 8]), [20, 0]);
     let shown = agent.json(&["show", "10.77.0.7"]);
-    assert_eq!((&shown["never_limit"], &shown["ban"]), (&true.into(), &Value::Null));
+    assert_eq!(
+        (&shown["never_limit"], &shown["ban"]),
+        (&true.into(), &Value::Null)
+    );
     network.config("mode = \"observe\"", &text);
     network.told(&["reload"]);
     assert_eq!(arriving(&network, [8]), [20]);
     assert_eq!(agent.json(&["show", "10.77.0.8"])["ban"], Value::Null);
     let notes = agent.json(&["status"])["notes"].to_string();
-    assert!(notes.contains("ban lists are suspended in observe mode"), "{notes}");
+    assert!(
+        notes.contains("ban lists are suspended in observe mode"),
+        "{notes}"
+    );
     network.config("", &text);
     network.told(&["reload"]);
     assert_eq!(arriving(&network, [8]), [0]);
@@ -141,7 +186,10 @@ fn an_unban_inside_a_list_is_an_exception_that_survives_refreshes_and_restarts()
     let agent = network.start("", &text);
     assert_eq!(arriving(&network, [7, 8]), [0, 0]);
     let unbanned = agent.json(&["unban", "10.77.0.7"]);
-    assert_eq!((&unbanned["was_banned"], &unbanned["excepted"][0]["list"]), (&true.into(), &"drop".into()));
+    assert_eq!(
+        (&unbanned["was_banned"], &unbanned["excepted"][0]["list"]),
+        (&true.into(), &"drop".into())
+    );
     assert_eq!(arriving(&network, [7, 8]), [20, 0]);
     std::fs::write(&path, "10.77.0.0/24\n10.77.0.7\n198.51.100.0/24\n").unwrap();
     wait_for_list(&agent, "the new file", |list| list["prefixes"] == 3);
@@ -149,12 +197,22 @@ fn an_unban_inside_a_list_is_an_exception_that_survives_refreshes_and_restarts()
     agent.stop(Signal::SIGTERM);
     let agent = network.start("", &text);
     assert_eq!(arriving(&network, [7, 8]), [20, 0]);
-    assert_eq!(agent.json(&["status"])["ban_lists"]["exceptions"], serde_json::json!(["10.77.0.7"]));
-    assert_eq!(agent.json(&["unban", "203.0.113.1"])["was_banned"], false, "no list contains it");
+    assert_eq!(
+        agent.json(&["status"])["ban_lists"]["exceptions"],
+        serde_json::json!(["10.77.0.7"])
+    );
+    assert_eq!(
+        agent.json(&["unban", "203.0.113.1"])["was_banned"],
+        false,
+        "no list contains it"
+    );
     // An order to ban it ends the exception.
     network.told(&["ban", "10.77.0.7"]);
     network.told(&["unban", "10.77.0.9"]);
-    assert_eq!(agent.json(&["status"])["ban_lists"]["exceptions"], serde_json::json!(["10.77.0.9"]));
+    assert_eq!(
+        agent.json(&["status"])["ban_lists"]["exceptions"],
+        serde_json::json!(["10.77.0.9"])
+    );
     assert_eq!(arriving(&network, [7, 9]), [0, 20]);
 }
 
@@ -171,7 +229,11 @@ impl Server {
     fn new(network: &Network, reply: Reply) -> Self {
         let listener = network.in_server(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let url = format!("http://{}/drop.txt", listener.local_addr().unwrap());
-        let server = Self { url, reply: Arc::new(Mutex::new(reply)), heads: Arc::default() };
+        let server = Self {
+            url,
+            reply: Arc::new(Mutex::new(reply)),
+            heads: Arc::default(),
+        };
         let (reply, heads) = (Arc::clone(&server.reply), Arc::clone(&server.heads));
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -235,16 +297,32 @@ fn a_list_from_a_url_outlives_its_server_and_the_agent() {
     assert_eq!(arriving(&network, [7, 8, 9]), [0, 0, 20]);
     // Further requests have the ETag, and a new content is taken up.
     server.wait_for_requests(2);
-    assert!(server.heads.lock().unwrap().last().unwrap().contains("if-none-match: \"20\""));
+    assert!(
+        server
+            .heads
+            .lock()
+            .unwrap()
+            .last()
+            .unwrap()
+            .contains("if-none-match: \"20\"")
+    );
     server.replies(body("10.77.0.7\n10.77.0.9\n10.77.0.10\n"));
     wait_for_list(&agent, "the second content", |list| list["prefixes"] == 3);
     assert_eq!(arriving(&network, [7, 8, 9]), [0, 20, 0]);
     // The server fails, and a reboot takes what is in the kernel.
     server.replies(Box::new(|_, stream| {
-        drop(stream.write_all(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
+        drop(
+            stream
+                .write_all(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+        );
     }));
-    let list = wait_for_list(&agent, "a server that is away", |list| !list["problem"].is_null());
-    assert!(list["problem"].as_str().unwrap().contains("status 503"), "{list}");
+    let list = wait_for_list(&agent, "a server that is away", |list| {
+        !list["problem"].is_null()
+    });
+    assert!(
+        list["problem"].as_str().unwrap().contains("status 503"),
+        "{list}"
+    );
     agent.stop(Signal::SIGTERM);
     let config = network.config("", &text);
     network.told(&["detach", "--config", config.to_str().unwrap()]);
@@ -263,7 +341,9 @@ fn bad_replies_are_reported_and_change_nothing() {
     let server = Server::new(&network, body("10.77.0.7\n"));
     let agent = network.start("", &list("drop", &of_url(&server), ""));
     wait_for_list(&agent, "the first reply", |list| list["prefixes"] == 1);
-    let sends = |reply: &'static [u8]| -> Reply { Box::new(move |_, stream| drop(stream.write_all(reply))) };
+    let sends = |reply: &'static [u8]| -> Reply {
+        Box::new(move |_, stream| drop(stream.write_all(reply)))
+    };
     let rubbish: Reply = Box::new(|_, stream| {
         drop(stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"));
         let line = b"<p>this is no list</p>\n".repeat(1000);
@@ -292,8 +372,11 @@ fn bad_replies_are_reported_and_change_nothing() {
         server.replies(body("10.77.0.7\n"));
         wait_for_list(&agent, "a valid reply", |list| list["problem"].is_null());
         server.replies(reply);
-        let list =
-            wait_for_list(&agent, wanted, |list| list["problem"].as_str().is_some_and(|why| why.contains(wanted)));
+        let list = wait_for_list(&agent, wanted, |list| {
+            list["problem"]
+                .as_str()
+                .is_some_and(|why| why.contains(wanted))
+        });
         assert_eq!(list["prefixes"], 1);
         assert_eq!(arriving(&network, [7, 8, 9]), [0, 20, 20]);
         let notes = agent.json(&["status"])["notes"].to_string();
@@ -306,7 +389,12 @@ fn a_list_is_replaced_under_traffic_without_a_gap() {
     let path = file(&network, "drop.txt");
     // The file has 10.77.0.7 in each version.
     let version = |nth: u32| -> String {
-        let others = (0..2_000u32).map(|at| format!("{}\n", std::net::Ipv4Addr::from(0x0b00_0000 + nth * 7 + at * 3)));
+        let others = (0..2_000u32).map(|at| {
+            format!(
+                "{}\n",
+                std::net::Ipv4Addr::from(0x0b00_0000 + nth * 7 + at * 3)
+            )
+        });
         format!("10.77.0.7\n{}", others.collect::<String>())
     };
     std::fs::write(&path, version(0)).unwrap();
@@ -342,7 +430,11 @@ fn a_list_is_replaced_under_traffic_without_a_gap() {
     });
     assert!(sent > 0);
     assert_eq!(receiver.counts()[7], 0, "of {sent} packets");
-    assert_eq!(status(&agent, 0)["throttled_packets"], sent, "no packet is lost from the counters");
+    assert_eq!(
+        status(&agent, 0)["throttled_packets"],
+        sent,
+        "no packet is lost from the counters"
+    );
 }
 
 fn a_reload_adds_and_removes_lists() {
@@ -360,7 +452,10 @@ fn a_reload_adds_and_removes_lists() {
     network.config("", &both);
     network.told(&["reload"]);
     assert_eq!(arriving(&network, [7, 8]), [0, 0]);
-    assert_eq!(agent.json(&["show", "10.77.0.8"])["ban"]["origin"], "list:two");
+    assert_eq!(
+        agent.json(&["show", "10.77.0.8"])["ban"]["origin"],
+        "list:two"
+    );
     network.config("", &list("one", &of_file(&one), ""));
     network.told(&["reload"]);
     assert_eq!(arriving(&network, [7, 8]), [0, 20]);
@@ -368,7 +463,10 @@ fn a_reload_adds_and_removes_lists() {
     network.told(&["reload"]);
     assert_eq!(arriving(&network, [7, 8]), [20, 20]);
     // Lists of before are not in effect for an instant.
-    network.config("", &list("three", &format!("file = {two:?}"), "format = \"csv:1\""));
+    network.config(
+        "",
+        &list("three", &format!("file = {two:?}"), "format = \"csv:1\""),
+    );
     network.told(&["reload"]);
     assert_eq!(arriving(&network, [7, 8]), [20, 0]);
 }
@@ -377,21 +475,34 @@ fn a_million_prefixes_load() {
     let network = Network::new();
     let path = file(&network, "million.txt");
     // An odd multiplier gives distinct addresses.
-    let addresses =
-        (0..1_000_000u32).map(|nth| nth.wrapping_mul(2_654_435_761)).filter(|address| address >> 16 != 0x0a4d);
-    let text: String = addresses.map(|address| format!("{}\n", std::net::Ipv4Addr::from(address))).collect();
+    let addresses = (0..1_000_000u32)
+        .map(|nth| nth.wrapping_mul(2_654_435_761))
+        .filter(|address| address >> 16 != 0x0a4d);
+    let text: String = addresses
+        .map(|address| format!("{}\n", std::net::Ipv4Addr::from(address)))
+        .collect();
     std::fs::write(&path, text + "10.77.0.7\n").unwrap();
     let began = Instant::now();
     let agent = network.start("", &list("million", &of_file(&path), ""));
     println!(
         "an agent of {} started with a million prefixes in {:?}",
-        if cfg!(debug_assertions) { "the dev profile" } else { "the release profile" },
+        if cfg!(debug_assertions) {
+            "the dev profile"
+        } else {
+            "the release profile"
+        },
         began.elapsed()
     );
     assert_eq!(arriving(&network, [7, 8]), [0, 20]);
     let lists = agent.json(&["status"])["ban_lists"].clone();
-    assert!(lists["lists"][0]["prefixes"].as_u64().unwrap() > 999_000, "{lists}");
-    println!("{} prefixes take {} bytes in the kernel", lists["lists"][0]["prefixes"], lists["memory_bytes"]);
+    assert!(
+        lists["lists"][0]["prefixes"].as_u64().unwrap() > 999_000,
+        "{lists}"
+    );
+    println!(
+        "{} prefixes take {} bytes in the kernel",
+        lists["lists"][0]["prefixes"], lists["memory_bytes"]
+    );
     let began = Instant::now();
     network.told(&["unban", "10.77.0.7"]);
     println!("an exception was in effect after {:?}", began.elapsed());
@@ -409,7 +520,10 @@ fn of_classes(source: &str) -> String {
 }
 
 fn class_of(agent: &Agent<'_>, source: &str) -> String {
-    agent.json(&["show", source])["class"].as_str().unwrap().to_owned()
+    agent.json(&["show", source])["class"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 fn a_list_gives_its_addresses_a_class() {
@@ -419,25 +533,53 @@ fn a_list_gives_its_addresses_a_class() {
     let text = of_classes(&of_file(&path));
     let agent = network.start("", &text);
     // In effect when the agent is ready. Sources of a class take precedence over the same prefix in a list.
-    assert_eq!(arriving(&network, [7, 8, 17, 40, 65, 66]), [15, 5, 15, 1, 15, 1]);
+    assert_eq!(
+        arriving(&network, [7, 8, 17, 40, 65, 66]),
+        [15, 5, 15, 1, 15, 1]
+    );
     let shown = agent.json(&["show", "10.77.0.17"]);
-    assert_eq!((&shown["class"], &shown["ban"]), (&"partner".into(), &Value::Null));
+    assert_eq!(
+        (&shown["class"], &shown["ban"]),
+        (&"partner".into(), &Value::Null)
+    );
     let from = &shown["class_from"];
-    assert_eq!((&from["origin"], &from["cidr"]), (&"list:partners".into(), &"10.77.0.16/30".into()));
+    assert_eq!(
+        (&from["origin"], &from["cidr"]),
+        (&"list:partners".into(), &"10.77.0.16/30".into())
+    );
     assert!(from["since"].as_u64().unwrap() > 0);
-    assert_eq!(agent.json(&["show", "10.77.0.40"])["class_from"], Value::Null);
+    assert_eq!(
+        agent.json(&["show", "10.77.0.40"])["class_from"],
+        Value::Null
+    );
     assert_eq!(class_of(&agent, "10.77.0.40"), "slow");
-    let text_of = |arguments: &[&str]| String::from_utf8_lossy(&network.command(arguments).stdout).into_owned();
+    let text_of = |arguments: &[&str]| {
+        String::from_utf8_lossy(&network.command(arguments).stdout).into_owned()
+    };
     let text_shown = text_of(&["show", "10.77.0.17"]);
-    assert!(text_shown.contains("partner, by 10.77.0.16/30 in list partners"), "{text_shown}");
+    assert!(
+        text_shown.contains("partner, by 10.77.0.16/30 in list partners"),
+        "{text_shown}"
+    );
     assert!(text_of(&["bans"]).contains("class:partner"));
     let listed = status(&agent, 0);
-    assert_eq!((&listed["action"], &listed["prefixes"]), (&"class:partner".into(), &4.into()));
+    assert_eq!(
+        (&listed["action"], &listed["prefixes"]),
+        (&"class:partner".into(), &4.into())
+    );
     let config = network.config("", &text);
     let checked = text_of(&["check", config.to_str().unwrap()]);
-    assert!(checked.contains("4 prefixes in ") && checked.contains("for class \"partner\""), "{checked}");
-    let warned = String::from_utf8_lossy(&network.command(&["check", config.to_str().unwrap()]).stderr).into_owned();
-    assert!(warned.contains("1 of 4 prefixes of list \"partners\" are in other classes"), "{warned}");
+    assert!(
+        checked.contains("4 prefixes in ") && checked.contains("for class \"partner\""),
+        "{checked}"
+    );
+    let warned =
+        String::from_utf8_lossy(&network.command(&["check", config.to_str().unwrap()]).stderr)
+            .into_owned();
+    assert!(
+        warned.contains("1 of 4 prefixes of list \"partners\" are in other classes"),
+        "{warned}"
+    );
     // It is no ban: nothing to lift.
     assert_eq!(agent.json(&["unban", "10.77.0.17"])["was_banned"], false);
     assert_eq!(class_of(&agent, "10.77.0.17"), "partner");
@@ -445,15 +587,31 @@ fn a_list_gives_its_addresses_a_class() {
     let next = file(&network, "next");
     std::fs::write(&next, "10.77.0.9\n10.77.0.16/30\n10.77.0.40\n").unwrap();
     std::fs::rename(&next, &path).unwrap();
-    agent.wait_for("the class of the new file", |_| class_of(&agent, "10.77.0.9") == "partner");
+    agent.wait_for("the class of the new file", |_| {
+        class_of(&agent, "10.77.0.9") == "partner"
+    });
     assert_eq!(class_of(&agent, "10.77.0.7"), "default");
     assert_eq!(arriving(&network, [9, 10, 18]), [15, 5, 15]);
     // An empty one.
     std::fs::write(&path, "").unwrap();
-    let list = wait_for_list(&agent, "a list that shrank", |list| !list["problem"].is_null());
-    assert!(list["problem"].as_str().unwrap().contains("from 3 to 0 prefixes"), "{list}");
+    let list = wait_for_list(&agent, "a list that shrank", |list| {
+        !list["problem"].is_null()
+    });
+    assert!(
+        list["problem"]
+            .as_str()
+            .unwrap()
+            .contains("from 3 to 0 prefixes"),
+        "{list}"
+    );
     network.told(&["reload"]);
-    assert_eq!((class_of(&agent, "10.77.0.9"), status(&agent, 0)["prefixes"].clone()), ("partner".into(), 3.into()));
+    assert_eq!(
+        (
+            class_of(&agent, "10.77.0.9"),
+            status(&agent, 0)["prefixes"].clone()
+        ),
+        ("partner".into(), 3.into())
+    );
     agent.stop(Signal::SIGTERM);
     let agent = network.start("", &text);
     assert_eq!(arriving(&network, [19, 11]), [15, 5]);
@@ -463,17 +621,33 @@ fn a_list_gives_its_addresses_a_class() {
     network.told(&["reload"]);
     assert_eq!(arriving(&network, [16]), [20]);
     let shown = agent.json(&["show", "10.77.0.16"]);
-    assert_eq!((&shown["class"], &shown["limits"][0]["would_throttle_packets"]), (&"partner".into(), &5.into()));
-    assert!(!agent.json(&["status"])["notes"].to_string().contains("ban lists are suspended"));
+    assert_eq!(
+        (
+            &shown["class"],
+            &shown["limits"][0]["would_throttle_packets"]
+        ),
+        (&"partner".into(), &5.into())
+    );
+    assert!(
+        !agent.json(&["status"])["notes"]
+            .to_string()
+            .contains("ban lists are suspended")
+    );
     // Without the list, its class is empty.
     std::fs::write(&path, "10.77.0.9\n").unwrap();
-    let without = text.replace("multiplier = 3", "sources = [\"10.77.0.12\"]\nmultiplier = 3");
+    let without = text.replace(
+        "multiplier = 3",
+        "sources = [\"10.77.0.12\"]\nmultiplier = 3",
+    );
     let (before, after) = without.split_once("[[ban_list]]").unwrap();
     let limit = after.split_once("[[limit]]").unwrap().1;
     network.config("", &format!("{before}[[limit]]{limit}"));
     network.told(&["reload"]);
     assert_eq!(
-        (class_of(&agent, "10.77.0.9").as_str(), class_of(&agent, "10.77.0.12").as_str()),
+        (
+            class_of(&agent, "10.77.0.9").as_str(),
+            class_of(&agent, "10.77.0.12").as_str()
+        ),
         ("default", "partner")
     );
 }
@@ -483,11 +657,19 @@ fn a_class_has_the_last_copy_of_a_list_from_a_url() {
     let server = Server::new(&network, body("10.77.0.7\n10.77.0.8\n"));
     let text = of_classes(&of_url(&server));
     let agent = network.start("", &text);
-    agent.wait_for("the first reply", |_| class_of(&agent, "10.77.0.7") == "partner");
+    agent.wait_for("the first reply", |_| {
+        class_of(&agent, "10.77.0.7") == "partner"
+    });
     assert_eq!(arriving(&network, [7, 9]), [15, 5]);
-    let bad = |reply: &'static [u8]| -> Reply { Box::new(move |_, stream| drop(stream.write_all(reply))) };
-    server.replies(bad(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
-    let list = wait_for_list(&agent, "a server that is away", |list| !list["problem"].is_null());
+    let bad = |reply: &'static [u8]| -> Reply {
+        Box::new(move |_, stream| drop(stream.write_all(reply)))
+    };
+    server.replies(bad(
+        b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    ));
+    let list = wait_for_list(&agent, "a server that is away", |list| {
+        !list["problem"].is_null()
+    });
     assert_eq!(list["prefixes"], 2, "{list}");
     agent.stop(Signal::SIGKILL);
     let _agent = network.start("", &text);

@@ -145,7 +145,9 @@ fn main() {
     let is_too_old = datapath::is_kernel_too_old();
     let reason = match obstacle {
         Some(reason) => reason,
-        None if is_too_old => "this kernel is older than Linux 5.15, so that all it can show is a refusal",
+        None if is_too_old => {
+            "this kernel is older than Linux 5.15, so that all it can show is a refusal"
+        }
         None => "the refusal of kernels before Linux 5.15, since this one is newer",
     };
     eprintln!("skipped: {reason}");
@@ -155,7 +157,9 @@ fn main() {
     }
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
-        eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");
+        eprintln!(
+            "skipped: what takes the queueing discipline fq, which this kernel does not have"
+        );
     }
     let has_vxlan = obstacle.is_none() && support::has_vxlan();
     if !has_vxlan {
@@ -163,24 +167,32 @@ fn main() {
     }
     let has_tcx = support::has_tcx();
     if !has_tcx {
-        eprintln!("skipped: what takes a chain of programs at one hook, which kernels before Linux 6.6 do not have");
+        eprintln!(
+            "skipped: what takes a chain of programs at one hook, which kernels before Linux 6.6 do not have"
+        );
     }
     if let (None, Some(reason)) = (obstacle, redis::obstacle()) {
         eprintln!("skipped: limits of many hosts: {reason}");
     }
     let has_memory_groups = memory::has_groups();
     if !has_memory_groups {
-        eprintln!("skipped: what takes a cgroup with a limit on memory, which this machine does not have");
+        eprintln!(
+            "skipped: what takes a cgroup with a limit on memory, which this machine does not have"
+        );
     }
     let tells_usage = memory::kernel_tells_usage();
     if !tells_usage {
-        eprintln!("skipped: what kernels before Linux 6.4 do not tell, how much memory a map takes");
+        eprintln!(
+            "skipped: what kernels before Linux 6.4 do not tell, how much memory a map takes"
+        );
     }
     if !recipes::has_ansible() {
         eprintln!("skipped: the Ansible role: `cargo xtask integration` provides ansible-playbook");
     }
     if !recipes::has_fail2ban() {
-        eprintln!("skipped: fail2ban itself, which takes fail2ban-server at WEIR_FAIL2BAN (cargo xtask integration)");
+        eprintln!(
+            "skipped: fail2ban itself, which takes fail2ban-server at WEIR_FAIL2BAN (cargo xtask integration)"
+        );
     }
     let has_crowdsec = crowdsec::has_crowdsec();
     if !has_crowdsec {
@@ -196,16 +208,29 @@ fn main() {
     }
     let is_traced = obstacle.is_none() && trace::is_built();
     if is_traced {
-        eprintln!("skipped: what an agent with ordinary kernel programs says of a trace, since this one has others");
+        eprintln!(
+            "skipped: what an agent with ordinary kernel programs says of a trace, since this one has others"
+        );
     } else {
-        eprintln!("skipped: traces, which take an agent of a trace build (cargo xtask test --trace)");
+        eprintln!(
+            "skipped: traces, which take an agent of a trace build (cargo xtask test --trace)"
+        );
     }
     let has_systemd = service::has_systemd();
     if !has_systemd {
         eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
     }
     let can_make = |device: &[&str]| obstacle.is_none() && support::can_make(device);
-    let has_vlan = can_make(&["link", support::INTERFACE, "name", "vlan0", "type", "vlan", "id", "7"]);
+    let has_vlan = can_make(&[
+        "link",
+        support::INTERFACE,
+        "name",
+        "vlan0",
+        "type",
+        "vlan",
+        "id",
+        "7",
+    ]);
     if !has_vlan {
         eprintln!("skipped: what takes VLAN devices, which this kernel does not have");
     }
@@ -215,39 +240,121 @@ fn main() {
     }
     let has_nft = obstacle.is_none() && resets::has_nft();
     if !has_nft {
-        eprintln!("skipped: what takes nft and connection tracking, which this machine does not have");
+        eprintln!(
+            "skipped: what takes nft and connection tracking, which this machine does not have"
+        );
     }
     let is_emulated = support::is_virtual();
     if is_emulated {
         eprintln!("skipped: what measures CPU time, since this CPU is emulated");
     }
-    let served =
-        spread(rooms.into_iter().flatten().collect(), rates::TESTS).into_iter().map(|test| (test, !is_too_old));
+    let served = spread(rooms.into_iter().flatten().collect(), rates::TESTS)
+        .into_iter()
+        .map(|test| (test, !is_too_old));
     let trials = served
-        .chain(shared_bans::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
-        .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
-        .chain(trace::ORDINARY.iter().map(|test| (test, !is_too_old && !is_traced)))
-        .chain(trace::TRACED.iter().map(|test| (test, !is_too_old && is_traced)))
-        .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
-        .chain(weights::WITH_VXLAN.iter().map(|test| (test, !is_too_old && has_vxlan)))
-        .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
-        .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
-        .chain(prove_kinds::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
-        .chain(stacked::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
-        .chain(resets::WITH_NFT.iter().map(|test| (test, !is_too_old && has_nft)))
-        .chain(scopes::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
-        .chain(memory::WITH_GROUPS.iter().map(|test| (test, !is_too_old && has_memory_groups)))
+        .chain(
+            shared_bans::TESTS
+                .iter()
+                .map(|test| (test, !is_too_old && redis::obstacle().is_none())),
+        )
+        .chain(
+            cluster::TESTS
+                .iter()
+                .map(|test| (test, !is_too_old && redis::obstacle().is_none())),
+        )
+        .chain(
+            trace::ORDINARY
+                .iter()
+                .map(|test| (test, !is_too_old && !is_traced)),
+        )
+        .chain(
+            trace::TRACED
+                .iter()
+                .map(|test| (test, !is_too_old && is_traced)),
+        )
+        .chain(
+            actions::WITH_FQ
+                .iter()
+                .map(|test| (test, !is_too_old && has_fq)),
+        )
+        .chain(
+            weights::WITH_VXLAN
+                .iter()
+                .map(|test| (test, !is_too_old && has_vxlan)),
+        )
+        .chain(
+            neighbours::WITH_TCX
+                .iter()
+                .map(|test| (test, !is_too_old && has_tcx)),
+        )
+        .chain(
+            stacked::WITH_VLAN
+                .iter()
+                .map(|test| (test, !is_too_old && has_vlan)),
+        )
+        .chain(
+            prove_kinds::WITH_VLAN
+                .iter()
+                .map(|test| (test, !is_too_old && has_vlan)),
+        )
+        .chain(
+            stacked::WITH_BOND
+                .iter()
+                .map(|test| (test, !is_too_old && has_bond)),
+        )
+        .chain(
+            resets::WITH_NFT
+                .iter()
+                .map(|test| (test, !is_too_old && has_nft)),
+        )
+        .chain(
+            scopes::WITH_BOND
+                .iter()
+                .map(|test| (test, !is_too_old && has_bond)),
+        )
+        .chain(
+            memory::WITH_GROUPS
+                .iter()
+                .map(|test| (test, !is_too_old && has_memory_groups)),
+        )
         .chain(memory::WITH_USAGE.iter().map(|test| (test, tells_usage)))
         .chain(service::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
-        .chain(recipes::WITH_FAIL2BAN.iter().map(|test| (test, !is_too_old && recipes::has_fail2ban())))
-        .chain(crowdsec::WITH_CROWDSEC.iter().map(|test| (test, !is_too_old && has_crowdsec)))
-        .chain(bouncer::TESTS.iter().map(|test| (test, !is_too_old && has_bouncer)))
-        .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
+        .chain(
+            recipes::WITH_FAIL2BAN
+                .iter()
+                .map(|test| (test, !is_too_old && recipes::has_fail2ban())),
+        )
+        .chain(
+            crowdsec::WITH_CROWDSEC
+                .iter()
+                .map(|test| (test, !is_too_old && has_crowdsec)),
+        )
+        .chain(
+            bouncer::TESTS
+                .iter()
+                .map(|test| (test, !is_too_old && has_bouncer)),
+        )
+        .chain(
+            recipes::WITH_ANSIBLE
+                .iter()
+                .map(|test| (test, !is_too_old && recipes::has_ansible())),
+        )
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
-        .chain(metrics::MEASURING.iter().map(|test| (test, !is_too_old && !is_emulated)))
-        .chain(record::MEASURING.iter().map(|test| (test, !is_too_old && !is_emulated)))
+        .chain(
+            metrics::MEASURING
+                .iter()
+                .map(|test| (test, !is_too_old && !is_emulated)),
+        )
+        .chain(
+            record::MEASURING
+                .iter()
+                .map(|test| (test, !is_too_old && !is_emulated)),
+        )
         .filter(|((name, _), _)| {
-            let mut measuring = rates::TESTS.iter().chain(metrics::MEASURING).chain(record::MEASURING);
+            let mut measuring = rates::TESTS
+                .iter()
+                .chain(metrics::MEASURING)
+                .chain(record::MEASURING);
             !is_left_out(measuring.any(|(measuring, _)| measuring == name))
         })
         .map(|(test, fits)| trial(test).with_ignored_flag(obstacle.is_some() || !fits))

@@ -39,7 +39,12 @@ struct Follower {
 
 fn follow(network: &Network, user: u32) -> Follower {
     let mut child = network.spawn(&["events", "--follow", "--json", "-n", "1"], |command| {
-        command.uid(user).gid(user).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .uid(user)
+            .gid(user)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
     });
     let out = BufReader::new(child.stdout.take().unwrap());
     Follower { child, out }
@@ -63,14 +68,21 @@ impl Drop for Follower {
 
 fn as_member(network: &Network, arguments: &[&str]) -> Output {
     let child = network.spawn(arguments, |command| {
-        command.uid(MEMBER).gid(MEMBER).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .uid(MEMBER)
+            .gid(MEMBER)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
     });
     child.wait_with_output().unwrap()
 }
 
 fn members_use_up_their_followers_and_root_still_follows() {
     let network = Network::new();
-    let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n",
+    );
     open_to_members(&network);
     burst(&network, &[udp_from(7)], 20);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -88,13 +100,27 @@ fn members_use_up_their_followers_and_root_still_follows() {
     let mut refused = follow(&network, MEMBER);
     assert_eq!(refused.first_line(), None);
     let mut said = String::new();
-    refused.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(refused.child.wait().unwrap().code() == Some(1) && said.contains("clients follow events"), "{said}");
+    refused
+        .child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(
+        refused.child.wait().unwrap().code() == Some(1) && said.contains("clients follow events"),
+        "{said}"
+    );
     // Root's places are all free.
     for nth in 0..weir::daemon::events::MOST_FOLLOWERS {
         let mut follower = follow(&network, 0);
-        let line = follower.first_line().unwrap_or_else(|| panic!("root's follower {nth}"));
-        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["limit"], "packets");
+        let line = follower
+            .first_line()
+            .unwrap_or_else(|| panic!("root's follower {nth}"));
+        assert_eq!(
+            serde_json::from_str::<Value>(&line).unwrap()["limit"],
+            "packets"
+        );
         followers.push(follower);
     }
     // One that ends makes room for another one.
@@ -104,7 +130,10 @@ fn members_use_up_their_followers_and_root_still_follows() {
         if follow(&network, MEMBER).first_line().is_some() {
             break;
         }
-        assert!(Instant::now() < deadline, "a place that was left is not free within a minute");
+        assert!(
+            Instant::now() < deadline,
+            "a place that was left is not free within a minute"
+        );
     }
 }
 
@@ -120,7 +149,11 @@ fn ask(network: &Network, request: &str) -> Option<String> {
     let mut stream = UnixStream::connect(network.control()).ok()?;
     stream.write_all(request.as_bytes()).ok()?;
     let mut reply = String::new();
-    BufReader::new(stream).read_line(&mut reply).ok().filter(|length| *length > 0).map(|_| reply)
+    BufReader::new(stream)
+        .read_line(&mut reply)
+        .ok()
+        .filter(|length| *length > 0)
+        .map(|_| reply)
 }
 
 /// At most two requests of members are worked on at one time: a request of root's has these in front of it, not those of
@@ -136,7 +169,11 @@ fn members_that_hammer_the_control_socket_delay_no_command_of_root() {
         let _stopped = StopWhenDropped(&stop);
         for nth in 0..CLIENTS {
             let (stop, served, network) = (&stop, &served, &network);
-            let request = ["{\"verb\":\"limits\"}\n", "{\"verb\":\"status\"}\n", "{\"verb\":\"top\"}\n"][nth % 3];
+            let request = [
+                "{\"verb\":\"limits\"}\n",
+                "{\"verb\":\"status\"}\n",
+                "{\"verb\":\"top\"}\n",
+            ][nth % 3];
             scope.spawn(move || {
                 become_member();
                 while !stop.load(Ordering::Relaxed) {
@@ -162,7 +199,10 @@ fn members_that_hammer_the_control_socket_delay_no_command_of_root() {
         // The command itself, within the patience that it has.
         let start = Instant::now();
         assert_eq!(agent.json(&["status"])["mode"], "enforce");
-        eprintln!("agent status beside {CLIENTS} clients: {:?}", start.elapsed());
+        eprintln!(
+            "agent status beside {CLIENTS} clients: {:?}",
+            start.elapsed()
+        );
         before.sort_unstable();
         before
     });
@@ -172,12 +212,18 @@ fn members_that_hammer_the_control_socket_delay_no_command_of_root() {
 
 fn members_may_not_reset_counters() {
     let network = Network::new();
-    let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n",
+    );
     open_to_members(&network);
     burst(&network, &[udp_from(7)], 20);
     assert!(as_member(&network, &["limits"]).status.success());
     let output = as_member(&network, &["limits", "--reset-counters"]);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && said.contains("root"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("root"),
+        "{said}"
+    );
     assert_eq!(agent.counts("packets"), (10, 10));
 }

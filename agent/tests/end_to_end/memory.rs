@@ -17,7 +17,8 @@ use testbed::trials::Test;
 use crate::support::{Agent, Network, is_virtual};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[Test] = tests![a_second_agent_with_the_same_state_directory_ends_and_names_the_first,];
+pub const TESTS: &[Test] =
+    tests![a_second_agent_with_the_same_state_directory_ends_and_names_the_first,];
 
 /// For machines that have a memory controller.
 pub const WITH_GROUPS: &[Test] = tests![
@@ -47,12 +48,18 @@ pub struct MemoryGroup {
 
 /// The root of the hierarchy with the memory controller, and whether it is one of version 1.
 fn root() -> Option<(&'static Path, bool)> {
-    let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+    let (v1, v2) = (
+        Path::new("/sys/fs/cgroup/memory"),
+        Path::new("/sys/fs/cgroup"),
+    );
     if v1.join("memory.limit_in_bytes").exists() {
         return Some((v1, true));
     }
     let controllers = fs::read_to_string(v2.join("cgroup.controllers")).ok()?;
-    controllers.split_whitespace().any(|controller| controller == "memory").then_some((v2, false))
+    controllers
+        .split_whitespace()
+        .any(|controller| controller == "memory")
+        .then_some((v2, false))
 }
 
 pub fn has_groups() -> bool {
@@ -60,7 +67,8 @@ pub fn has_groups() -> bool {
 }
 
 pub fn kernel_tells_usage() -> bool {
-    aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 4, 0))
+    aya::util::KernelVersion::current()
+        .is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 4, 0))
 }
 
 impl MemoryGroup {
@@ -84,13 +92,21 @@ impl MemoryGroup {
     }
 
     fn limit(&self, bytes: u64) {
-        let file = if self.is_v1 { "memory.limit_in_bytes" } else { "memory.max" };
+        let file = if self.is_v1 {
+            "memory.limit_in_bytes"
+        } else {
+            "memory.max"
+        };
         fs::write(self.file(file), bytes.to_string()).unwrap();
     }
 
     fn number(&self, v1: &str, v2: &str) -> u64 {
         let file = self.file(if self.is_v1 { v1 } else { v2 });
-        fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).trim().parse().unwrap()
+        fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+            .trim()
+            .parse()
+            .unwrap()
     }
 
     /// Memory in use, without files that can be dropped.
@@ -110,15 +126,19 @@ impl MemoryGroup {
 
     fn used_without(&self, names: &[&str]) -> u64 {
         let without = self.sum(names);
-        self.number("memory.usage_in_bytes", "memory.current").saturating_sub(without)
+        self.number("memory.usage_in_bytes", "memory.current")
+            .saturating_sub(without)
     }
 
     fn sum(&self, names: &[&str]) -> u64 {
         let statistics = fs::read_to_string(self.file("memory.stat")).unwrap();
         let prefix = if self.is_v1 { "total_" } else { "" };
         let value = |name: &str| -> u64 {
-            let line = statistics.lines().find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name));
-            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+            let line = statistics
+                .lines()
+                .find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name));
+            line.and_then(|value| value.trim().parse().ok())
+                .unwrap_or(0)
         };
         names.iter().map(|name| value(name)).sum()
     }
@@ -136,9 +156,15 @@ impl MemoryGroup {
 
     /// Processes that the kernel has killed for want of memory.
     fn kills(&self) -> u64 {
-        let file = self.file(if self.is_v1 { "memory.oom_control" } else { "memory.events" });
+        let file = self.file(if self.is_v1 {
+            "memory.oom_control"
+        } else {
+            "memory.events"
+        });
         let text = fs::read_to_string(file).unwrap();
-        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap()
+        text.lines()
+            .find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
+            .unwrap()
     }
 }
 
@@ -151,7 +177,11 @@ impl Drop for MemoryGroup {
 
 fn check(network: &Network, config: &Path) -> Value {
     let output = network.command(&["check", config.to_str().unwrap(), "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["packet_memory"].clone()
 }
 
@@ -159,9 +189,16 @@ fn check(network: &Network, config: &Path) -> Value {
 fn memlock(process: u32) -> u64 {
     let mut known = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap() {
-        let Ok(text) = fs::read_to_string(entry.unwrap().path()) else { continue };
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        let id = field("map_id:").map(|id| (0, id)).or(field("prog_id:").map(|id| (1, id)));
+        let Ok(text) = fs::read_to_string(entry.unwrap().path()) else {
+            continue;
+        };
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let id = field("map_id:")
+            .map(|id| (0, id))
+            .or(field("prog_id:").map(|id| (1, id)));
         if let (Some(id), Some(bytes)) = (id, field("memlock:")) {
             known.insert(id, bytes);
         }
@@ -187,7 +224,13 @@ fn eight() -> String {
 fn many(limits: usize, prefixes: usize) -> String {
     let mut text = String::from("[[class]]\nname = \"many\"\nmultiplier = 2\nsources = [");
     (0..prefixes).for_each(|nth| {
-        let _ = write!(text, "\"10.{}.{}.{}\",", 100 + (nth >> 16), nth >> 8 & 255, nth & 255);
+        let _ = write!(
+            text,
+            "\"10.{}.{}.{}\",",
+            100 + (nth >> 16),
+            nth >> 8 & 255,
+            nth & 255
+        );
     });
     text.push_str("]\n");
     (1..=limits).for_each(|nth| {
@@ -197,16 +240,27 @@ fn many(limits: usize, prefixes: usize) -> String {
 }
 
 /// Limits with more maps, and with programs of their own.
-const PROVEN: &str = "[[limit]]\nname = \"proven\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = true\n";
+const PROVEN: &str =
+    "[[limit]]\nname = \"proven\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = true\n";
 const OPEN: &str = "[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = 50\n";
-const RESETS: &str = "[[limit]]\nname = \"reset\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = \"reset\"\n";
+const RESETS: &str =
+    "[[limit]]\nname = \"reset\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = \"reset\"\n";
 
 /// Limits for a port and a network each, of which some are for an interface, too.
 fn scoped(limits: usize) -> String {
     (1..=limits).fold(String::new(), |mut text, nth| {
-        let interfaces = if nth % 2 == 0 { "interfaces = [\"weir0\"]\n" } else { "" };
-        let limit = format!("[[limit]]\nname = \"l{nth}\"\nrate = \"{nth}/s\"\nports = [{nth}]\n{interfaces}");
-        let _ = writeln!(text, "{limit}sources = [\"10.{nth}.0.0/16\", \"!10.{nth}.7.0/24\"]");
+        let interfaces = if nth % 2 == 0 {
+            "interfaces = [\"weir0\"]\n"
+        } else {
+            ""
+        };
+        let limit = format!(
+            "[[limit]]\nname = \"l{nth}\"\nrate = \"{nth}/s\"\nports = [{nth}]\n{interfaces}"
+        );
+        let _ = writeln!(
+            text,
+            "{limit}sources = [\"10.{nth}.0.0/16\", \"!10.{nth}.7.0/24\"]"
+        );
         text
     })
 }
@@ -218,7 +272,10 @@ fn memory_at_rest_is_what_the_kernel_says() {
         ("", ONE.to_owned()),
         ("max_sources = 100000", eight()),
         ("max_sources = 3000", log.to_owned()),
-        ("max_sources = 20000", format!("{ONE}action = \"reject\"\n{TWO_MORE}")),
+        (
+            "max_sources = 20000",
+            format!("{ONE}action = \"reject\"\n{TWO_MORE}"),
+        ),
         ("max_sources = 1000", many(10_000, 100_000)),
         ("max_sources = 1000", scoped(200)),
         ("max_sources = 1000", format!("{ONE}{PROVEN}{OPEN}")),
@@ -227,27 +284,59 @@ fn memory_at_rest_is_what_the_kernel_says() {
         let network = Network::new();
         let running = network.start(agent, &rest);
         let memory = check(&network, &network.folder.path().join("limits.toml"));
-        let (predicted, held) = (memory["kernel_bytes"].as_u64().unwrap(), memlock(running.process()));
+        let (predicted, held) = (
+            memory["kernel_bytes"].as_u64().unwrap(),
+            memlock(running.process()),
+        );
         let shown: String = rest.chars().take(80).collect();
-        assert!(predicted.abs_diff(held) * 10 <= held, "predicted {predicted}, and the kernel holds {held}: {shown}");
+        assert!(
+            predicted.abs_diff(held) * 10 <= held,
+            "predicted {predicted}, and the kernel holds {held}: {shown}"
+        );
         assert_eq!(memory["of_running_agent"], true);
         let status = running.json(&["status"]);
         let in_effect = &status["memory"]["in_effect"];
-        assert_eq!(in_effect["table"].as_u64().unwrap() + in_effect["policy"].as_u64().unwrap(), predicted);
+        assert_eq!(
+            in_effect["table"].as_u64().unwrap() + in_effect["policy"].as_u64().unwrap(),
+            predicted
+        );
         assert_eq!(status["sources"]["capacity"], memory["max_sources"]);
     }
 }
 
 fn a_reload_takes_no_more_memory_than_was_predicted() {
-    let log = |count: u32| format!("[[limit]]\nname = \"log\"\nrate = \"{count}/h\"\nalgorithm = \"sliding-log\"\n");
+    let log = |count: u32| {
+        format!("[[limit]]\nname = \"log\"\nrate = \"{count}/h\"\nalgorithm = \"sliding-log\"\n")
+    };
     for (before, after) in [
-        (("max_sources = 500000", ONE.to_owned()), ("max_sources = 500000", format!("{ONE}{TWO_MORE}"))),
-        (("max_sources = 1000", ONE.to_owned()), ("max_sources = 1000", format!("{}{ONE}", eight()))),
-        (("max_sources = 2000", log(100)), ("max_sources = 3000", log(200))),
-        (("max_sources = 1000", ONE.to_owned()), ("max_sources = 2000", many(2_000, 20_000))),
-        (("max_sources = 1000", many(2_000, 20_000)), ("max_sources = 1000", many(2_001, 20_001))),
-        (("max_sources = 1000", ONE.to_owned()), ("max_sources = 1000", format!("{ONE}{PROVEN}"))),
-        (("max_sources = 1000", ONE.to_owned()), ("max_sources = 1000", format!("{ONE}{PROVEN}{OPEN}"))),
+        (
+            ("max_sources = 500000", ONE.to_owned()),
+            ("max_sources = 500000", format!("{ONE}{TWO_MORE}")),
+        ),
+        (
+            ("max_sources = 1000", ONE.to_owned()),
+            ("max_sources = 1000", format!("{}{ONE}", eight())),
+        ),
+        (
+            ("max_sources = 2000", log(100)),
+            ("max_sources = 3000", log(200)),
+        ),
+        (
+            ("max_sources = 1000", ONE.to_owned()),
+            ("max_sources = 2000", many(2_000, 20_000)),
+        ),
+        (
+            ("max_sources = 1000", many(2_000, 20_000)),
+            ("max_sources = 1000", many(2_001, 20_001)),
+        ),
+        (
+            ("max_sources = 1000", ONE.to_owned()),
+            ("max_sources = 1000", format!("{ONE}{PROVEN}")),
+        ),
+        (
+            ("max_sources = 1000", ONE.to_owned()),
+            ("max_sources = 1000", format!("{ONE}{PROVEN}{OPEN}")),
+        ),
     ] {
         let (network, group) = (Network::new(), MemoryGroup::new());
         let running = network.start_in_group(group.path(), &network.config(before.0, &before.1));
@@ -259,11 +348,17 @@ fn a_reload_takes_no_more_memory_than_was_predicted() {
         group.forget_peak();
         assert_eq!(running.json(&["reload"])["ok"], true);
         // Pages of files count for whoever reads them first: those of the agent's program, if the host had dropped them.
-        let taken = group.peak().saturating_sub(group.files()).saturating_sub(used);
+        let taken = group
+            .peak()
+            .saturating_sub(group.files())
+            .saturating_sub(used);
         let needs = memory["needs_bytes"].as_u64().unwrap();
         let shown: String = after.1.chars().take(80).collect();
         println!("{taken} of {needs} bytes");
-        assert!(taken <= needs, "the reload took {taken}, and {needs} were predicted: {shown}");
+        assert!(
+            taken <= needs,
+            "the reload took {taken}, and {needs} were predicted: {shown}"
+        );
         // At rest it is no more than was predicted either, once the kernel has freed the old maps, which it puts off.
         let at_rest = memory["at_rest_bytes"].as_u64().unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -283,7 +378,10 @@ fn a_reload_takes_no_more_memory_than_was_predicted() {
 /// Hosts that give them to every process would add to the agent's memory what it had handed back.
 fn assert_has_no_huge_pages(process: u32) {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let enabled = status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).map(str::trim);
+    let enabled = status
+        .lines()
+        .find_map(|line| line.strip_prefix("THP_enabled:"))
+        .map(str::trim);
     assert!(enabled.is_none_or(|enabled| enabled == "0"), "{status}");
 }
 
@@ -304,31 +402,67 @@ fn a_config_that_exceeds_the_memory_of_the_cgroup_is_refused_and_limits_stay() {
     // The table of three limits would have some 256 MiB.
     let large = network.config("max_sources = 4000000", &format!("{ONE}{TWO_MORE}"));
     let memory = check(&network, &large);
-    assert_eq!(memory["limit"]["cgroup"], group.path.to_str().unwrap(), "{memory}");
-    assert!(memory["refused"].as_str().unwrap().contains("not enough memory"), "{memory}");
+    assert_eq!(
+        memory["limit"]["cgroup"],
+        group.path.to_str().unwrap(),
+        "{memory}"
+    );
+    assert!(
+        memory["refused"]
+            .as_str()
+            .unwrap()
+            .contains("not enough memory"),
+        "{memory}"
+    );
     let answer = reload(&network);
     assert_eq!(answer["ok"], false, "{answer}");
     let error = answer["errors"][0].as_str().unwrap();
     let of_limit = config::human::size(limit);
-    for part in
-        ["not enough memory", "at its peak", group.path.to_str().unwrap(), &of_limit, "raise the cgroup's limit"]
-    {
+    for part in [
+        "not enough memory",
+        "at its peak",
+        group.path.to_str().unwrap(),
+        &of_limit,
+        "raise the cgroup's limit",
+    ] {
         assert!(error.contains(part), "{part}: {error}");
     }
     agent.signal(Signal::SIGHUP);
-    let status = agent.wait_for("the signal's reload", |status| status["last_reload"]["cause"] == "signal");
+    let status = agent.wait_for("the signal's reload", |status| {
+        status["last_reload"]["cause"] == "signal"
+    });
     assert_eq!(status["last_reload"]["ok"], false);
-    assert!(status["last_reload"]["errors"][0].as_str().unwrap().contains("not enough memory"), "{status}");
+    assert!(
+        status["last_reload"]["errors"][0]
+            .as_str()
+            .unwrap()
+            .contains("not enough memory"),
+        "{status}"
+    );
     let tried = network.command(&["try", large.to_str().unwrap(), "--for", "60s"]);
-    assert!(!tried.status.success() && String::from_utf8_lossy(&tried.stderr).contains("not enough memory"));
+    assert!(
+        !tried.status.success()
+            && String::from_utf8_lossy(&tried.stderr).contains("not enough memory")
+    );
     assert!(agent.json(&["status"])["trial"].is_null());
     // The limits that were in effect still are, with their state.
     burst(&network, &[udp_from(7)], 60);
     assert_eq!(agent.counts("packets"), (100, 20));
     // With the number of sources that the error names, it fits.
-    let fits: u32 = error.split("max_sources to ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    let fits: u32 = error
+        .split("max_sources to ")
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!((100_000..4_000_000).contains(&fits), "{error}");
-    network.config(&format!("max_sources = {fits}"), &format!("{ONE}{TWO_MORE}"));
+    network.config(
+        &format!("max_sources = {fits}"),
+        &format!("{ONE}{TWO_MORE}"),
+    );
     assert_eq!(agent.json(&["reload"])["ok"], true);
     assert_eq!(agent.json(&["status"])["sources"]["capacity"], fits);
     burst(&network, &[udp_from(7), udp_from(8)], 20);
@@ -340,7 +474,12 @@ fn a_config_that_exceeds_the_memory_of_the_cgroup_is_refused_and_limits_stay() {
 /// The document of a reload that fails.
 fn reload(network: &Network) -> Value {
     let output = network.command(&["reload", "--json"]);
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -351,8 +490,14 @@ fn a_start_that_exceeds_the_memory_of_the_cgroup_is_refused() {
     let agent = network.spawn_in_group(group.path(), &config);
     let (said, status) = agent.end();
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("not enough memory") && said.contains("lower [agent] max_sources to"), "{said}");
-    assert!(!network.has_pins() && !network.has_program(), "nothing is left behind");
+    assert!(
+        said.contains("not enough memory") && said.contains("lower [agent] max_sources to"),
+        "{said}"
+    );
+    assert!(
+        !network.has_pins() && !network.has_program(),
+        "nothing is left behind"
+    );
     assert_eq!(group.kills(), 0);
     // One that is killed and started again goes on with its table, and needs no other.
     group.limit(512 * MIB);
@@ -365,13 +510,32 @@ fn a_start_that_exceeds_the_memory_of_the_cgroup_is_refused() {
 fn a_restart_that_does_not_fit_puts_the_last_valid_config_in_effect() {
     let (network, group) = (Network::new(), MemoryGroup::new());
     group.limit(128 * MIB);
-    network.start_in_group(group.path(), &network.config("max_sources = 2000", ONE)).stop(Signal::SIGTERM);
+    network
+        .start_in_group(group.path(), &network.config("max_sources = 2000", ONE))
+        .stop(Signal::SIGTERM);
     let config = network.config("max_sources = 8000000", &ONE.replace("100", "5000"));
     let agent = network.start_in_group(group.path(), &config);
     let status = agent.json(&["status"]);
-    assert_eq!((&status["last_reload"]["ok"], &status["last_reload"]["cause"]), (&false.into(), &"start".into()));
-    assert!(status["last_reload"]["errors"].to_string().contains("not enough memory"), "{status}");
-    assert_eq!((&agent.limit("packets")["burst"], &status["sources"]["capacity"]), (&100.into(), &2000.into()));
+    assert_eq!(
+        (
+            &status["last_reload"]["ok"],
+            &status["last_reload"]["cause"]
+        ),
+        (&false.into(), &"start".into())
+    );
+    assert!(
+        status["last_reload"]["errors"]
+            .to_string()
+            .contains("not enough memory"),
+        "{status}"
+    );
+    assert_eq!(
+        (
+            &agent.limit("packets")["burst"],
+            &status["sources"]["capacity"]
+        ),
+        (&100.into(), &2000.into())
+    );
     assert_eq!(group.kills(), 0);
 }
 
@@ -381,32 +545,42 @@ fn a_restart_without_memory_for_a_database_leaves_it_out() {
     let networks = |count: u32| {
         let prefix = |nth: u32| format!("{}/32", std::net::Ipv4Addr::from(0x0b00_0000 + 2 * nth));
         let file = Mmdb::new(4, 24).with("10.77.0.0/28", country("XX"));
-        (0..count).fold(file, |file, nth| file.with(&prefix(nth), country("XX"))).bytes()
+        (0..count)
+            .fold(file, |file, nth| file.with(&prefix(nth), country("XX")))
+            .bytes()
     };
     fs::write(&database, networks(10)).unwrap();
     let class = "[[class]]\nname = \"home\"\ncountry = [\"XX\"]\nmultiplier = 2\n";
     let text = format!("[geo]\ncountry = {database:?}\n{class}{ONE}");
     let config = network.config("max_sources = 2000", &text);
-    network.start_in_group(group.path(), &config).stop(Signal::SIGTERM);
+    network
+        .start_in_group(group.path(), &config)
+        .stop(Signal::SIGTERM);
     // The next edition of the database takes more memory than there is.
     fs::write(&database, networks(100_000)).unwrap();
     group.limit(112 * MIB);
     let agent = network.start_in_group(group.path(), &config);
     let status = agent.json(&["status"]);
     let notes = status["notes"].to_string();
-    for part in
-        ["country.mmdb could not be put in effect: not enough memory", "classes and limits have only their sources"]
-    {
+    for part in [
+        "country.mmdb could not be put in effect: not enough memory",
+        "classes and limits have only their sources",
+    ] {
         assert!(notes.contains(part), "{part}: {status}");
     }
-    assert!(status["last_reload"].is_null(), "the config itself is in effect: {status}");
+    assert!(
+        status["last_reload"].is_null(),
+        "the config itself is in effect: {status}"
+    );
     burst(&network, &[udp_from(7)], 300);
     assert_eq!(agent.counts("packets"), (100, 200));
     // A smaller one is put in effect without a reload.
     let next = database.with_file_name("next");
     fs::write(&next, networks(10)).unwrap();
     fs::rename(&next, &database).unwrap();
-    agent.wait_for("the end of the note", |status| !status["notes"].to_string().contains("country.mmdb"));
+    agent.wait_for("the end of the note", |status| {
+        !status["notes"].to_string().contains("country.mmdb")
+    });
     assert_eq!(agent.json(&["show", "10.77.0.7"])["class"], "home");
     assert_eq!(group.kills(), 0);
 }
@@ -416,18 +590,32 @@ fn a_rollback_takes_no_more_memory_than_a_trial_was_granted() {
     let agent = network.start_in_group(group.path(), &network.config("max_sources = 100000", ONE));
     let own = network.folder.path().join("limits.toml");
     let tried = network.folder.path().join("tried.toml");
-    let text = fs::read_to_string(own).unwrap().replace("max_sources = 100000", "max_sources = 2000000");
+    let text = fs::read_to_string(own)
+        .unwrap()
+        .replace("max_sources = 100000", "max_sources = 2000000");
     fs::write(&tried, format!("{text}{TWO_MORE}")).unwrap();
     let tried = tried.to_str().unwrap();
     // Room for the new table, 155 MiB, and not for a copy of it when it is rolled back.
     group.limit((group.used() + 190 * MIB).next_multiple_of(MIB));
     let refused = network.command(&["try", tried, "--for", "1s"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("not enough memory"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("not enough memory"),
+        "{refused:?}"
+    );
     group.limit((group.used() + 360 * MIB).next_multiple_of(MIB));
     network.told(&["try", tried, "--for", "1s"]);
     let status = agent.wait_for("the rollback", |status| status["trial"].is_null());
-    assert_eq!((&status["last_reload"]["cause"], &status["last_reload"]["ok"]), (&"trial-ended".into(), &true.into()));
-    assert_eq!((&status["sources"]["capacity"], group.kills()), (&100_000.into(), 0));
+    assert_eq!(
+        (
+            &status["last_reload"]["cause"],
+            &status["last_reload"]["ok"]
+        ),
+        (&"trial-ended".into(), &true.into())
+    );
+    assert_eq!(
+        (&status["sources"]["capacity"], group.kills()),
+        (&100_000.into(), 0)
+    );
 }
 
 fn a_second_agent_with_the_same_state_directory_ends_and_names_the_first() {
@@ -438,7 +626,9 @@ fn a_second_agent_with_the_same_state_directory_ends_and_names_the_first() {
     let rival = network.rival("", ONE, &network.other_pins());
     let text = fs::read_to_string(&rival).unwrap();
     let state = network.state();
-    let text = text.replace("rival-state", state.file_name().unwrap().to_str().unwrap()).replace("weir0", "weir1");
+    let text = text
+        .replace("rival-state", state.file_name().unwrap().to_str().unwrap())
+        .replace("weir0", "weir1");
     fs::write(&rival, &text).unwrap();
     let output = network.run_to_end(&rival);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -447,7 +637,10 @@ fn a_second_agent_with_the_same_state_directory_ends_and_names_the_first() {
     for part in [&process, state.to_str().unwrap(), "[agent] state_dir"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_eq!(agent.json(&["status"])["interfaces"][0]["state"], "attached");
+    assert_eq!(
+        agent.json(&["status"])["interfaces"][0]["state"],
+        "attached"
+    );
     // One that is killed leaves no lock behind.
     let _ = agent.stop(Signal::SIGKILL);
     let control = network.folder.path().join("rival.sock");

@@ -33,14 +33,23 @@ pub const MEASURING: &[Test] = tests![a_watched_live_page_takes_less_than_a_hund
 const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
 
 pub fn get(network: &Network) -> String {
-    let (head, page) = exchange(network, "GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
+    let (head, page) = exchange(
+        network,
+        "GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n",
+    );
+    assert!(
+        head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"),
+        "{head}"
+    );
     page
 }
 
 /// The document of the live page.
 fn live(network: &Network) -> Value {
-    let (head, document) = exchange(network, "GET /live.json HTTP/1.1\r\nHost: 127.0.0.1:9464\r\n\r\n");
+    let (head, document) = exchange(
+        network,
+        "GET /live.json HTTP/1.1\r\nHost: 127.0.0.1:9464\r\n\r\n",
+    );
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     serde_json::from_str(&document).unwrap()
 }
@@ -49,7 +58,9 @@ fn live(network: &Network) -> Value {
 fn exchange(network: &Network, request: &str) -> (String, String) {
     network.in_server(|| {
         let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
@@ -60,8 +71,11 @@ fn exchange(network: &Network, request: &str) -> (String, String) {
 
 fn the_live_document_has_the_figures_of_the_commands() {
     let network = Network::new();
-    let rest =
-        format!("{}\n{}", LIMIT.replace("1000/s", "1/h"), LIMIT.replace("packets", "udp").replace("1000/s", "1/day"));
+    let rest = format!(
+        "{}\n{}",
+        LIMIT.replace("1000/s", "1/h"),
+        LIMIT.replace("packets", "udp").replace("1000/s", "1/day")
+    );
     let agent = network.start(&format!("{METRICS}\nmax_sources = 1000"), &rest);
     burst(&network, &[udp_from(7), udp_from(8)], 400);
     network.told(&["ban", "10.77.0.9", "--reason", "by hand"]);
@@ -79,11 +93,24 @@ fn the_live_document_has_the_figures_of_the_commands() {
     }
     let top = agent.json(&["top", "--once"]);
     let rows = top.as_array().unwrap();
-    assert_eq!((found["sources"].as_array().unwrap().len(), &found["matching"]), (rows.len(), &rows.len().into()));
+    assert_eq!(
+        (
+            found["sources"].as_array().unwrap().len(),
+            &found["matching"]
+        ),
+        (rows.len(), &rows.len().into())
+    );
     for row in found["sources"].as_array().unwrap() {
-        let same = rows.iter().find(|same| same["source"] == row["source"] && same["limit"] == row["limit"]);
+        let same = rows
+            .iter()
+            .find(|same| same["source"] == row["source"] && same["limit"] == row["limit"]);
         let same = same.unwrap_or_else(|| panic!("no {row} in {top}"));
-        for key in ["passed_packets", "passed_precision", "throttled_packets", "would_throttle_packets"] {
+        for key in [
+            "passed_packets",
+            "passed_precision",
+            "throttled_packets",
+            "would_throttle_packets",
+        ] {
             assert_eq!(row[key], same[key], "{key} of {row}");
         }
     }
@@ -91,25 +118,33 @@ fn the_live_document_has_the_figures_of_the_commands() {
 
 fn a_watched_live_page_takes_less_than_a_hundredth_of_a_cpu() {
     let network = Network::new();
-    let agent = network
-        .start(&format!("{METRICS}\nmax_sources = 200_000"), &LIMIT.replace("1000/s", "1/day").replace("100", "1"));
+    let agent = network.start(
+        &format!("{METRICS}\nmax_sources = 200_000"),
+        &LIMIT.replace("1000/s", "1/day").replace("100", "1"),
+    );
     let frame = |nth: u32| {
         let [_, high, middle, low] = (0x0a4e_0000 + nth).to_be_bytes();
-        Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, high, middle, low], SERVER).udp(5000, PORT, &[0; 22]).build()
+        Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv4([10, high, middle, low], SERVER)
+            .udp(5000, PORT, &[0; 22])
+            .build()
     };
     for first in (0..100_000).step_by(10_000) {
         let frames: Vec<_> = (first..first + 10_000).map(frame).collect();
         // Twice, so that each is refused once: then it is sampled.
         burst(&network, &frames, 2 * frames.len());
     }
-    let tracked = live(&network)["status"]["sources"]["tracked"].as_u64().unwrap();
+    let tracked = live(&network)["status"]["sources"]["tracked"]
+        .as_u64()
+        .unwrap();
     assert!(tracked > 90_000, "{tracked} sources are in the table");
     let metrics_time = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.process())).unwrap();
         let paths = tasks.map(|task| task.unwrap().path());
-        let of = paths
-            .into_iter()
-            .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "weir-metrics"));
+        let of = paths.into_iter().find(|task| {
+            std::fs::read_to_string(task.join("comm"))
+                .is_ok_and(|name| name.trim() == "weir-metrics")
+        });
         let spent = std::fs::read_to_string(of.unwrap().join("schedstat")).unwrap();
         Duration::from_nanos(spent.split(' ').next().unwrap().parse().unwrap())
     };
@@ -129,22 +164,36 @@ fn a_watched_live_page_takes_less_than_a_hundredth_of_a_cpu() {
     }
     let (used, time) = (metrics_time() - before, began.elapsed());
     let share = used.as_secs_f64() / time.as_secs_f64();
-    println!("{documents} documents with {tracked} sources in {time:?}: {used:?}, {:.2} % of a CPU", 100.0 * share);
+    println!(
+        "{documents} documents with {tracked} sources in {time:?}: {used:?}, {:.2} % of a CPU",
+        100.0 * share
+    );
     assert!(share < 0.01, "{share}");
     let before = metrics_time();
     std::thread::sleep(Duration::from_secs(5));
-    assert!(metrics_time() - before < Duration::from_millis(5), "the thread sleeps while nobody watches");
+    assert!(
+        metrics_time() - before < Duration::from_millis(5),
+        "the thread sleeps while nobody watches"
+    );
 }
 
 fn samples(page: &str) -> Vec<prometheus_parse::Sample> {
-    prometheus_parse::Scrape::parse(page.lines().map(|line| Ok(line.to_owned()))).unwrap().samples
+    prometheus_parse::Scrape::parse(page.lines().map(|line| Ok(line.to_owned())))
+        .unwrap()
+        .samples
 }
 
 pub fn value(page: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     let found = samples(page).into_iter().find(|sample| {
-        sample.metric == name && labels.iter().all(|(label, value)| sample.labels.get(label) == Some(value))
+        sample.metric == name
+            && labels
+                .iter()
+                .all(|(label, value)| sample.labels.get(label) == Some(value))
     });
-    match found.unwrap_or_else(|| panic!("no {name} with {labels:?} in\n{page}")).value {
+    match found
+        .unwrap_or_else(|| panic!("no {name} with {labels:?} in\n{page}"))
+        .value
+    {
         prometheus_parse::Value::Counter(value) | prometheus_parse::Value::Gauge(value) => value,
         other => panic!("{name} is {other:?}"),
     }
@@ -167,37 +216,80 @@ fn a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts() {
     }
     network.told(&["ban", "10.77.0.9"]);
     let page = get(&network);
-    let packets = |verdict| value(&page, "weir_limit_packets_total", &[("limit", "packets"), ("verdict", verdict)]);
+    let packets = |verdict| {
+        value(
+            &page,
+            "weir_limit_packets_total",
+            &[("limit", "packets"), ("verdict", verdict)],
+        )
+    };
     let (passed, throttled) = agent.counts("packets");
-    assert_eq!((packets("passed"), packets("throttled")), (passed as f64, throttled as f64));
+    assert_eq!(
+        (packets("passed"), packets("throttled")),
+        (passed as f64, throttled as f64)
+    );
     assert_eq!((passed, throttled), (100, 50));
-    let decisions = |verdict| value(&page, "weir_decisions_total", &[("limit", "credits"), ("verdict", verdict)]);
+    let decisions = |verdict| {
+        value(
+            &page,
+            "weir_decisions_total",
+            &[("limit", "credits"), ("verdict", verdict)],
+        )
+    };
     assert_eq!((decisions("allowed"), decisions("refused")), (2.0, 1.0));
     assert_eq!(value(&page, "weir_bans", &[]), 1.0);
     assert_eq!(value(&page, "weir_sources_tracked", &[]), 1.0);
-    assert_eq!(value(&page, "weir_interface_info", &[("interface", "weir0"), ("attach", "native")]), 1.0);
-    assert!(!page.contains("10.77.0"), "an address is in the metrics:\n{page}");
+    assert_eq!(
+        value(
+            &page,
+            "weir_interface_info",
+            &[("interface", "weir0"), ("attach", "native")]
+        ),
+        1.0
+    );
+    assert!(
+        !page.contains("10.77.0"),
+        "an address is in the metrics:\n{page}"
+    );
     assert!(value(&page, "process_resident_memory_bytes", &[]) > 0.0);
     // Nothing goes down.
     let later = get(&network);
     for sample in samples(&page) {
         if let prometheus_parse::Value::Counter(before) = sample.value {
-            let labels: Vec<(&str, &str)> =
-                sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            assert!(value(&later, &sample.metric, &labels) >= before, "{} went down", sample.metric);
+            let labels: Vec<(&str, &str)> = sample
+                .labels
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect();
+            assert!(
+                value(&later, &sample.metric, &labels) >= before,
+                "{} went down",
+                sample.metric
+            );
         }
     }
-    let mut present: BTreeSet<String> = samples(&page).into_iter().map(|sample| sample.metric).collect();
+    let mut present: BTreeSet<String> = samples(&page)
+        .into_iter()
+        .map(|sample| sample.metric)
+        .collect();
     // A group that has touched no disk has none of these, and not every machine has a disk, or a cluster.
-    present.extend(samples(&of_a_disk_and_a_cluster()).into_iter().map(|sample| sample.metric));
+    present.extend(
+        samples(&of_a_disk_and_a_cluster())
+            .into_iter()
+            .map(|sample| sample.metric),
+    );
     for (place, query) in queries() {
-        let expression = parser::parse(&query).unwrap_or_else(|error| panic!("{place}: {error}: {query}"));
+        let expression =
+            parser::parse(&query).unwrap_or_else(|error| panic!("{place}: {error}: {query}"));
         let mut names = BTreeSet::new();
         selectors(&expression, &mut names);
         assert!(!names.is_empty(), "{place} asks for nothing: {query}");
         for name in names {
             // Prometheus makes this one itself, of every scrape.
-            assert!(name == "up" || present.contains(&name), "{place} uses {name}, which is not in a scrape");
+            assert!(
+                name == "up" || present.contains(&name),
+                "{place} uses {name}, which is not in a scrape"
+            );
         }
     }
     agent.stop(nix::sys::signal::Signal::SIGTERM);
@@ -205,48 +297,94 @@ fn a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts() {
 
 /// The metrics of a group that has used a disk, of a limit that many hosts share, and of notifications.
 fn of_a_disk_and_a_cluster() -> String {
-    let io = vec![IoStatus { device: "vda".to_owned(), read_bytes: 1, write_bytes: 2 }];
-    let group = GroupStatus { name: "batch".to_owned(), io, ..GroupStatus::default() };
+    let io = vec![IoStatus {
+        device: "vda".to_owned(),
+        read_bytes: 1,
+        write_bytes: 2,
+    }];
+    let group = GroupStatus {
+        name: "batch".to_owned(),
+        io,
+        ..GroupStatus::default()
+    };
     let cluster = ClusterStatus {
         last_answer_seconds_ago: Some(0.1),
-        limits: vec![ClusterLimitStatus { name: "a".to_owned(), ..ClusterLimitStatus::default() }],
+        limits: vec![ClusterLimitStatus {
+            name: "a".to_owned(),
+            ..ClusterLimitStatus::default()
+        }],
         ..ClusterStatus::default()
     };
-    let notifications = vec![NotificationStatus { name: "page".to_owned(), ..NotificationStatus::default() }];
-    let status = Status { cluster: Some(cluster), notifications, ..Status::default() };
-    let documents = Documents { status, groups: vec![group], ..Documents::default() };
+    let notifications = vec![NotificationStatus {
+        name: "page".to_owned(),
+        ..NotificationStatus::default()
+    }];
+    let status = Status {
+        cluster: Some(cluster),
+        notifications,
+        ..Status::default()
+    };
+    let documents = Documents {
+        status,
+        groups: vec![group],
+        ..Documents::default()
+    };
     Exposition::new().unwrap().text(&documents).unwrap()
 }
 
 /// Every query of the dashboard and of the alerts, with where it stands.
 fn queries() -> Vec<(String, String)> {
-    let dashboard: Value = serde_json::from_str(include_str!("../../../config/grafana/weir.json")).unwrap();
+    let dashboard: Value =
+        serde_json::from_str(include_str!("../../../config/grafana/weir.json")).unwrap();
     let mut queries = Vec::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         let title = panel["title"].as_str().unwrap();
-        assert!(panel["type"] == "row" || panel["targets"].as_array().is_some_and(|it| !it.is_empty()), "{title}");
+        assert!(
+            panel["type"] == "row" || panel["targets"].as_array().is_some_and(|it| !it.is_empty()),
+            "{title}"
+        );
         for target in panel["targets"].as_array().into_iter().flatten() {
-            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+            let query = target["expr"]
+                .as_str()
+                .unwrap()
+                .replace("$__rate_interval", "5m");
             queries.push((format!("panel {title}"), query));
         }
     }
     for variable in dashboard["templating"]["list"].as_array().unwrap() {
         if let Some(query) = variable["query"]["query"].as_str() {
-            let metric = query.strip_prefix("label_values(").unwrap().split(',').next().unwrap();
+            let metric = query
+                .strip_prefix("label_values(")
+                .unwrap()
+                .split(',')
+                .next()
+                .unwrap();
             queries.push((format!("variable {}", variable["name"]), metric.to_owned()));
         }
     }
-    let rules: Value = serde_norway::from_str(include_str!("../../../config/prometheus/weir.rules.yml")).unwrap();
+    let rules: Value =
+        serde_norway::from_str(include_str!("../../../config/prometheus/weir.rules.yml")).unwrap();
     let mut alerts = 0;
     for group in rules["groups"].as_array().unwrap() {
         for rule in group["rules"].as_array().unwrap() {
             let name = rule["alert"].as_str().unwrap();
-            assert!(rule["annotations"]["summary"].is_string() && rule["labels"]["severity"].is_string(), "{name}");
-            queries.push((format!("alert {name}"), rule["expr"].as_str().unwrap().to_owned()));
+            assert!(
+                rule["annotations"]["summary"].is_string()
+                    && rule["labels"]["severity"].is_string(),
+                "{name}"
+            );
+            queries.push((
+                format!("alert {name}"),
+                rule["expr"].as_str().unwrap().to_owned(),
+            ));
             alerts += 1;
         }
     }
-    assert!(alerts >= 10 && queries.len() > 30, "{alerts} alerts, {} queries", queries.len());
+    assert!(
+        alerts >= 10 && queries.len() > 30,
+        "{alerts} alerts, {} queries",
+        queries.len()
+    );
     queries
 }
 
@@ -263,7 +401,11 @@ fn selectors(expression: &Expr, names: &mut BTreeSet<String>) {
             selectors(&binary.lhs, names);
             selectors(&binary.rhs, names);
         }
-        Expr::Call(call) => call.args.args.iter().for_each(|argument| selectors(argument, names)),
+        Expr::Call(call) => call
+            .args
+            .args
+            .iter()
+            .for_each(|argument| selectors(argument, names)),
         Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => {}
     }
 }
@@ -275,8 +417,14 @@ fn a_metrics_port_in_use_is_an_error_and_nothing_is_changed() {
     let output = network.run_to_end(&config);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("127.0.0.1:9464") && said.contains("another program listens there"), "{said}");
-    assert!(!network.has_pins() && !network.has_program() && !network.control().exists(), "something was touched");
+    assert!(
+        said.contains("127.0.0.1:9464") && said.contains("another program listens there"),
+        "{said}"
+    );
+    assert!(
+        !network.has_pins() && !network.has_program() && !network.control().exists(),
+        "something was touched"
+    );
     drop(taken);
 }
 

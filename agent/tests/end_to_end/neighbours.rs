@@ -34,24 +34,45 @@ fn a_second_agent_on_an_interface_says_so_and_ends() {
         let agent = network.start(attach, rest);
         let others = network.other_pins();
         for attach in ["", "attach = \"native\"", "attach = \"tc\""] {
-            refused(&network, &network.rival(attach, rest, &others), "another Weir agent");
+            refused(
+                &network,
+                &network.rival(attach, rest, &others),
+                "another Weir agent",
+            );
             assert!(!others.exists(), "{attach}: something was left behind");
         }
         // The same pins by another name of the socket.
-        refused(&network, &network.rival(attach, rest, network.pins()), "another agent is running");
+        refused(
+            &network,
+            &network.rival(attach, rest, network.pins()),
+            "another agent is running",
+        );
         assert!(network.has_pins());
         // Programs that a stopped agent left are its own, too: the next agent of its config takes them over.
         agent.stop(Signal::SIGKILL);
-        refused(&network, &network.rival("", rest, &others), "run agent detach");
+        refused(
+            &network,
+            &network.rival("", rest, &others),
+            "run agent detach",
+        );
         let agent = network.start(attach, rest);
         // The first agent's counters continue.
         let before = agent.counts("packets").0;
         burst(&network, &[udp_from(7)], 10);
-        assert_eq!(agent.counts("packets").0 - before, if rest == LIMIT { 10 } else { 0 });
+        assert_eq!(
+            agent.counts("packets").0 - before,
+            if rest == LIMIT { 10 } else { 0 }
+        );
         drop(agent);
-        network.told(&["detach", "--config", network.config(attach, rest).to_str().unwrap()]);
+        network.told(&[
+            "detach",
+            "--config",
+            network.config(attach, rest).to_str().unwrap(),
+        ]);
         let rival = network.rival("on_exit = \"detach\"", rest, &others);
-        network.spawn_agent(&rival, &[]).wait_until_it_says("enforcing 1 limit");
+        network
+            .spawn_agent(&rival, &[])
+            .wait_until_it_says("enforcing 1 limit");
     }
 }
 
@@ -61,19 +82,32 @@ fn programs_of_others_in_a_tcx_chain_stay_and_run() {
     let receiver = network.receiver(PORT);
     let first = network.attach_foreign(Place::FirstOfTcx);
     let agent = network.start(TC, SLOW);
-    let (before_us, after_us) = (network.attach_foreign(Place::FirstOfTcx), network.attach_foreign(Place::LastOfTcx));
+    let (before_us, after_us) = (
+        network.attach_foreign(Place::FirstOfTcx),
+        network.attach_foreign(Place::LastOfTcx),
+    );
     let seen = |count: u64, passed: u64, work: &dyn Fn()| {
         let all = [&first, &before_us, &after_us];
         let was = all.map(crate::foreign::Foreign::runs);
         work();
         burst(&network, &[udp_from(7)], count as usize);
         assert_eq!(receiver.counts()[7], passed);
-        let ran: Vec<u64> = all.iter().zip(was).map(|(program, was)| program.runs() - was).collect();
+        let ran: Vec<u64> = all
+            .iter()
+            .zip(was)
+            .map(|(program, was)| program.runs() - was)
+            .collect();
         // Who comes before ours sees every packet, who comes after it those that ours passes.
-        assert!(ran[1] >= count && ran[0] >= passed && ran[2] >= passed, "{ran:?}");
+        assert!(
+            ran[1] >= count && ran[0] >= passed && ran[2] >= passed,
+            "{ran:?}"
+        );
     };
     let reload = |agent: &Agent<'_>| {
-        network.config(TC, &format!("{SLOW}[[limit]]\nname = \"more\"\nrate = \"1000/s\"\n"));
+        network.config(
+            TC,
+            &format!("{SLOW}[[limit]]\nname = \"more\"\nrate = \"1000/s\"\n"),
+        );
         assert_eq!(agent.json(&["reload"])["ok"], true);
     };
     seen(60, 60, &|| {});
@@ -84,6 +118,10 @@ fn programs_of_others_in_a_tcx_chain_stay_and_run() {
     let agent = network.start(TC, SLOW);
     seen(20, 0, &|| {});
     agent.stop(Signal::SIGTERM);
-    network.told(&["detach", "--config", network.config(TC, SLOW).to_str().unwrap()]);
+    network.told(&[
+        "detach",
+        "--config",
+        network.config(TC, SLOW).to_str().unwrap(),
+    ]);
     seen(20, 20, &|| {});
 }

@@ -35,7 +35,10 @@ const PASSING: u64 = 5;
 fn refuse(network: &Network, agent: &Agent<'_>, frame: &[u8], until: u64) {
     loop {
         let refused = throttled(agent);
-        assert!(refused <= until, "{refused} packets refused, wanted {until}");
+        assert!(
+            refused <= until,
+            "{refused} packets refused, wanted {until}"
+        );
         if refused == until {
             return;
         }
@@ -53,7 +56,10 @@ fn bans(agent: &Agent<'_>) -> Vec<Value> {
 }
 
 fn cidrs(agent: &Agent<'_>) -> Vec<String> {
-    bans(agent).iter().map(|ban| ban["cidr"].as_str().unwrap().to_owned()).collect()
+    bans(agent)
+        .iter()
+        .map(|ban| ban["cidr"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Waits for what is to happen within a second, on a host that takes its time for everything; how long it took beyond the
@@ -65,9 +71,17 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> (T, Duration)
         let found = look();
         slowest = slowest.max(asked.elapsed());
         if let Some(found) = found {
-            return (found, start.elapsed().saturating_sub(2 * slowest + 4 * stalls.so_far()));
+            return (
+                found,
+                start
+                    .elapsed()
+                    .saturating_sub(2 * slowest + 4 * stalls.so_far()),
+            );
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come within a minute");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{what} did not come within a minute"
+        );
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -80,20 +94,34 @@ fn settle() {
 fn banned_for(agent: &Agent<'_>) -> Vec<String> {
     let events = agent.lines(&["events", "--json"]);
     let banned = events.iter().filter(|event| event["verdict"] == "banned");
-    banned.map(|event| event["reason"].as_str().unwrap().rsplit(' ').next().unwrap().to_owned()).collect()
+    banned
+        .map(|event| {
+            event["reason"]
+                .as_str()
+                .unwrap()
+                .rsplit(' ')
+                .next()
+                .unwrap()
+                .to_owned()
+        })
+        .collect()
 }
 
 fn a_source_that_keeps_exceeding_is_banned_within_a_second_and_longer_each_time_by_native_xdp() {
     keeps_exceeding("native");
 }
 
-fn a_source_that_keeps_exceeding_is_banned_within_a_second_and_longer_each_time_by_traffic_control() {
+fn a_source_that_keeps_exceeding_is_banned_within_a_second_and_longer_each_time_by_traffic_control()
+{
     keeps_exceeding("tc");
 }
 
 fn keeps_exceeding(attach: &str) {
     let network = Network::new();
-    let agent = network.start(&format!("attach = {attach:?}\nnever_limit = [\"10.77.0.9\"]"), LIMIT);
+    let agent = network.start(
+        &format!("attach = {attach:?}\nnever_limit = [\"10.77.0.9\"]"),
+        LIMIT,
+    );
     let receiver = network.receiver(PORT);
     // A polite neighbour, one that is exempt, and one that is refused once too few.
     burst(&network, &[udp_from(8)], PASSING as usize);
@@ -104,7 +132,10 @@ fn keeps_exceeding(attach: &str) {
     refuse(&network, &agent, &udp_from(7), 999);
     settle();
     assert_eq!(cidrs(&agent), [""; 0]);
-    assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["throttled_packets"], 999);
+    assert_eq!(
+        agent.json(&["show", "10.77.0.7"])["limits"][0]["throttled_packets"],
+        999
+    );
 
     let sent = Instant::now();
     refuse(&network, &agent, &udp_from(7), 1_000);
@@ -114,35 +145,64 @@ fn keeps_exceeding(attach: &str) {
     let listed = bans(&agent);
     if sent.elapsed() < Duration::from_secs(2) {
         let ban = &listed[0];
-        assert_eq!((&ban["cidr"], &ban["origin"]), (&"10.77.0.7".into(), &"limit:packets".into()));
-        assert_eq!(ban["reason"], "limit \"packets\" refused 1000 packets within 10m");
+        assert_eq!(
+            (&ban["cidr"], &ban["origin"]),
+            (&"10.77.0.7".into(), &"limit:packets".into())
+        );
+        assert_eq!(
+            ban["reason"],
+            "limit \"packets\" refused 1000 packets within 10m"
+        );
         let left = ban["expires_in_seconds"].as_f64().unwrap();
         assert!(left > 0.0 && left <= 2.0, "{left}");
     }
     let events = agent.lines(&["events", "--json"]);
-    let banned: Vec<&Value> = events.iter().filter(|event| event["verdict"] == "banned").collect();
+    let banned: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["verdict"] == "banned")
+        .collect();
     assert_eq!(banned.len(), 1, "{events:?}");
-    assert_eq!((&banned[0]["source"], &banned[0]["limit"]), (&"10.77.0.7".into(), &"packets".into()));
-    assert!(banned[0]["reason"].as_str().unwrap().ends_with(": banned for 2s"), "{}", banned[0]);
+    assert_eq!(
+        (&banned[0]["source"], &banned[0]["limit"]),
+        (&"10.77.0.7".into(), &"packets".into())
+    );
+    assert!(
+        banned[0]["reason"]
+            .as_str()
+            .unwrap()
+            .ends_with(": banned for 2s"),
+        "{}",
+        banned[0]
+    );
 
     // After the ban refusals count anew, and the next one takes twice as long.
-    wait_for("the end of the ban", || bans(&agent).is_empty().then_some(()));
+    wait_for("the end of the ban", || {
+        bans(&agent).is_empty().then_some(())
+    });
     refuse(&network, &agent, &udp_from(7), 1_999);
     settle();
     assert_eq!(cidrs(&agent), [""; 0]);
     let sent = Instant::now();
     refuse(&network, &agent, &udp_from(7), 2_000);
-    let (_, took) = wait_for("the second ban", || (banned_for(&agent).len() == 2).then_some(()));
+    let (_, took) = wait_for("the second ban", || {
+        (banned_for(&agent).len() == 2).then_some(())
+    });
     assert!(took <= Duration::from_secs(1), "{took:?}");
     let listed = bans(&agent);
     if sent.elapsed() < Duration::from_secs(4) {
         let left = listed[0]["expires_in_seconds"].as_f64().unwrap();
-        assert!(left <= 4.0 && left >= 4.0 - sent.elapsed().as_secs_f64(), "{left}");
+        assert!(
+            left <= 4.0 && left >= 4.0 - sent.elapsed().as_secs_f64(),
+            "{left}"
+        );
     }
     assert_eq!(banned_for(&agent), ["2s", "4s"]);
     let shown = agent.json(&["show", "10.77.0.7"]);
     if sent.elapsed() < Duration::from_secs(4) {
-        assert_eq!((&shown["ban"]["cidr"], &shown["ban"]["origin"]), (&"10.77.0.7".into(), &"limit:packets".into()));
+        assert_eq!(
+            (&shown["ban"]["cidr"], &shown["ban"]["origin"]),
+            (&"10.77.0.7".into(), &"limit:packets".into())
+        );
         receiver.counts();
         burst(&network, &[udp_from(7), udp_from(9)], 60);
         // Still banned, or else above the limit.
@@ -155,13 +215,21 @@ fn keeps_exceeding(attach: &str) {
 
 fn a_ban_by_a_packet_limit_takes_the_prefix_of_the_key_and_spares_exempt_addresses() {
     let network = Network::new();
-    let limits = LIMIT.replace("ban = \"2s\"", "ban = \"1h\"").replace("after = 1000", "after = 100");
+    let limits = LIMIT
+        .replace("ban = \"2s\"", "ban = \"1h\"")
+        .replace("after = 1000", "after = 100");
     let limits = format!("{limits}ipv4_prefix = 24\nkey = \"source-port\"\n");
     let limits = limits.replace(", grow = 2.0, max = \"1h\"", "");
     let agent = network.start("never_limit = [\"10.77.0.9\"]", &limits);
     let receiver = network.receiver(PORT);
     // Hosts of one network, whose refusals count together.
-    burst(&network, &(1..=20).map(|host| udp6_from(v6(3, host))).collect::<Vec<_>>(), 200);
+    burst(
+        &network,
+        &(1..=20)
+            .map(|host| udp6_from(v6(3, host)))
+            .collect::<Vec<_>>(),
+        200,
+    );
     burst(&network, &(10..=30).map(udp_from).collect::<Vec<_>>(), 210);
     wait_for("two bans", || (bans(&agent).len() == 2).then_some(()));
     assert_eq!(cidrs(&agent), ["10.77.0.0/24", "fd77:0:0:3::/64"]);
@@ -179,7 +247,10 @@ fn a_ban_by_a_packet_limit_takes_the_prefix_of_the_key_and_spares_exempt_address
     network.told(&["ban", "10.77.0.0/24"]);
     settle();
     let ban = bans(&agent).pop().unwrap();
-    assert_eq!((&ban["origin"], &ban["expires_in_seconds"]), (&"operator".into(), &Value::Null));
+    assert_eq!(
+        (&ban["origin"], &ban["expires_in_seconds"]),
+        (&"operator".into(), &Value::Null)
+    );
 }
 
 fn what_a_packet_limit_would_ban_is_reported_once_in_observe_mode() {
@@ -187,15 +258,30 @@ fn what_a_packet_limit_would_ban_is_reported_once_in_observe_mode() {
     let agent = network.start("mode = \"observe\"", LIMIT);
     let would_ban = || {
         let events = agent.lines(&["events", "--json"]);
-        events.into_iter().filter(|event| event["verdict"] == "would-ban").collect::<Vec<_>>()
+        events
+            .into_iter()
+            .filter(|event| event["verdict"] == "would-ban")
+            .collect::<Vec<_>>()
     };
     // The ban that it would be lasts longer than the test.
-    network.config("mode = \"observe\"", &LIMIT.replace("ban = \"2s\"", "ban = \"1h\""));
+    network.config(
+        "mode = \"observe\"",
+        &LIMIT.replace("ban = \"2s\"", "ban = \"1h\""),
+    );
     network.told(&["reload"]);
     burst(&network, &[udp_from(7)], 4_000);
     let (event, _) = wait_for("an event", || would_ban().pop());
-    assert_eq!((&event["source"], &event["limit"]), (&"10.77.0.7".into(), &"packets".into()));
-    assert!(event["reason"].as_str().unwrap().contains("in enforce mode it would be banned for 1h"), "{event}");
+    assert_eq!(
+        (&event["source"], &event["limit"]),
+        (&"10.77.0.7".into(), &"packets".into())
+    );
+    assert!(
+        event["reason"]
+            .as_str()
+            .unwrap()
+            .contains("in enforce mode it would be banned for 1h"),
+        "{event}"
+    );
     burst(&network, &[udp_from(7)], 4_000);
     settle();
     assert_eq!((would_ban().len(), cidrs(&agent).len()), (1, 0));
@@ -217,22 +303,36 @@ fn growth_goes_on_after_a_restart_and_refusals_count_on_over_reloads_alone() {
     refuse(&network, &agent, &udp_from(7), 1_000);
     wait_for("a ban", || (banned_for(&agent).len() == 1).then_some(()));
     // Refusals count on over a reload that keeps the limit, also one that gives it another place.
-    wait_for("the end of the ban", || bans(&agent).is_empty().then_some(()));
+    wait_for("the end of the ban", || {
+        bans(&agent).is_empty().then_some(())
+    });
     refuse(&network, &agent, &udp_from(7), 1_600);
     settle();
-    let others = "[[limit]]\nname = \"others\"\nprotocol = \"tcp\"\nports = 22\nrate = \"1000/s\"\n";
+    let others =
+        "[[limit]]\nname = \"others\"\nprotocol = \"tcp\"\nports = 22\nrate = \"1000/s\"\n";
     network.config("", &format!("{others}{limits}"));
     network.told(&["reload"]);
     refuse(&network, &agent, &udp_from(7), 1_999);
     settle();
     assert_eq!(banned_for(&agent), ["1s"]);
     refuse(&network, &agent, &udp_from(7), 2_000);
-    wait_for("the second ban", || (banned_for(&agent) == ["1s", "2s"]).then_some(()));
+    wait_for("the second ban", || {
+        (banned_for(&agent) == ["1s", "2s"]).then_some(())
+    });
 
     // Without escalate nobody is banned; what was refused meanwhile does not count once it is back.
-    network.config("", &LIMIT.lines().filter(|line| !line.starts_with("escalate")).collect::<Vec<_>>().join("\n"));
+    network.config(
+        "",
+        &LIMIT
+            .lines()
+            .filter(|line| !line.starts_with("escalate"))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    );
     network.told(&["reload"]);
-    wait_for("the end of the ban", || bans(&agent).is_empty().then_some(()));
+    wait_for("the end of the ban", || {
+        bans(&agent).is_empty().then_some(())
+    });
     refuse(&network, &agent, &udp_from(7), 4_000);
     settle();
     network.config("", &limits);
@@ -250,29 +350,43 @@ fn growth_goes_on_after_a_restart_and_refusals_count_on_over_reloads_alone() {
     settle();
     assert_eq!(cidrs(&agent), [""; 0]);
     refuse(&network, &agent, &udp_from(7), before + 1_000);
-    wait_for("the third ban", || (banned_for(&agent) == ["4s"]).then_some(()));
+    wait_for("the third ban", || {
+        (banned_for(&agent) == ["4s"]).then_some(())
+    });
     // A ban outlives the agent, with its origin.
     let longer = limits.replace("ban = \"1s\"", "ban = \"10m\"");
     network.config("", &longer);
     network.told(&["reload"]);
-    wait_for("the end of the ban", || bans(&agent).is_empty().then_some(()));
+    wait_for("the end of the ban", || {
+        bans(&agent).is_empty().then_some(())
+    });
     let before = throttled(&agent);
     refuse(&network, &agent, &udp_from(7), before + 1_000);
-    wait_for("the fourth ban", || (banned_for(&agent) == ["4s", "10m"]).then_some(()));
+    wait_for("the fourth ban", || {
+        (banned_for(&agent) == ["4s", "10m"]).then_some(())
+    });
     agent.stop(Signal::SIGTERM);
     let agent = network.start("", &longer);
     let ban = bans(&agent).pop().unwrap();
-    assert_eq!((&ban["cidr"], &ban["origin"]), (&"10.77.0.7".into(), &"limit:packets".into()));
+    assert_eq!(
+        (&ban["cidr"], &ban["origin"]),
+        (&"10.77.0.7".into(), &"limit:packets".into())
+    );
 }
 
 fn a_thousand_sources_are_banned_at_once() {
     let network = Network::new();
-    let limits = LIMIT.replace("after = 1000", "after = 20").replace("ban = \"2s\"", "ban = \"1h\"");
+    let limits = LIMIT
+        .replace("after = 1000", "after = 20")
+        .replace("ban = \"2s\"", "ban = \"1h\"");
     let agent = network.start("", &limits);
     let receiver = network.receiver(PORT);
     let from = |nth: u16| {
         let source = [10, 77, 1 + (nth / 250) as u8, (nth % 250) as u8];
-        Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(source, SERVER).udp(5000, PORT, &[0; 22]).build()
+        Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv4(source, SERVER)
+            .udp(5000, PORT, &[0; 22])
+            .build()
     };
     let frames: Vec<Vec<u8>> = (0..1_000).map(from).collect();
     burst(&network, &frames, 26_000);
@@ -291,7 +405,9 @@ fn a_thousand_sources_are_banned_at_once() {
     let ((events, sum), _) = wait_for("the events of all bans", || {
         let events = agent.lines(&["events", "--json"]);
         let banned = events.iter().filter(|event| event["verdict"] == "banned");
-        let counts: Vec<u64> = banned.map(|event| event["count"].as_u64().unwrap()).collect();
+        let counts: Vec<u64> = banned
+            .map(|event| event["count"].as_u64().unwrap())
+            .collect();
         let sum: u64 = counts.iter().sum();
         (sum >= 1_000).then_some((counts.len(), sum))
     });

@@ -50,21 +50,30 @@ fn clients_that_hang_stall_neither_packets_nor_others() {
     network.told(&["ban", "10.77.0.7"]);
     // None of them was waited for, neither all of them one after the other nor the first for its 5 seconds.
     let (took, late) = (started.elapsed(), stalls.so_far());
-    assert!(took < Duration::from_secs(5) + 4 * late, "{took:?}, {late:?} of them late");
+    assert!(
+        took < Duration::from_secs(5) + 4 * late,
+        "{took:?}, {late:?} of them late"
+    );
     burst(&network, &[udp_from(7)], 10);
     assert_eq!(agent.json(&["bans"])[0]["throttled_packets"], 10);
     // More data than any request may have is answered by an error, or by the end of the connection.
     let mut client = clients.swap_remove(1);
     client.set_nonblocking(false).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     let mut answer = String::new();
     while let Ok(()) = client.write_all(&[b'x'; 65_536]) {}
     let _ = client.read_to_string(&mut answer);
-    assert!(answer.is_empty() || answer.contains("longer than"), "{answer}");
+    assert!(
+        answer.is_empty() || answer.contains("longer than"),
+        "{answer}"
+    );
     // As many as there are places for, and more: they are told so. Those from before may have been sent away by now.
     clients.extend((0..250).map(|_| UnixStream::connect(network.control()).unwrap()));
     let mut last = clients.pop().unwrap();
-    last.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     let mut answer = String::new();
     last.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("try again"), "{answer}");
@@ -73,7 +82,12 @@ fn clients_that_hang_stall_neither_packets_nor_others() {
 /// Runs a command of the CLI as nobody, who is in the group that owns the socket.
 fn as_nobody(network: &Network, arguments: &[&str]) -> Output {
     let mut command = Command::new(testbed::agent());
-    command.args(arguments).arg("--control").arg(network.control()).uid(65534).gid(65534);
+    command
+        .args(arguments)
+        .arg("--control")
+        .arg(network.control())
+        .uid(65534)
+        .gid(65534);
     network.in_server(|| command.output()).unwrap()
 }
 
@@ -82,15 +96,34 @@ fn the_group_may_ask_and_only_root_may_change() {
     let _agent = network.start("", LIMIT);
     let mode = network.control().metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    std::fs::set_permissions(network.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(
+        network.folder.path(),
+        std::fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
     // Neither root nor of the group.
     let output = as_nobody(&network, &["status"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("may not be used by this user"), "{}", said(&output));
+    assert!(
+        said(&output).contains("may not be used by this user"),
+        "{}",
+        said(&output)
+    );
     // Of the group: it may ask, and change nothing.
-    nix::unistd::chown(&network.control(), None, Some(nix::unistd::Gid::from_raw(65534))).unwrap();
-    for arguments in [&["status"][..], &["limits"], &["top", "--once"], &["show", "10.77.0.7"], &["bans"], &["groups"]]
-    {
+    nix::unistd::chown(
+        &network.control(),
+        None,
+        Some(nix::unistd::Gid::from_raw(65534)),
+    )
+    .unwrap();
+    for arguments in [
+        &["status"][..],
+        &["limits"],
+        &["top", "--once"],
+        &["show", "10.77.0.7"],
+        &["bans"],
+        &["groups"],
+    ] {
         let output = as_nobody(&network, arguments);
         assert!(output.status.success(), "{arguments:?}: {}", said(&output));
     }
@@ -105,7 +138,11 @@ fn the_group_may_ask_and_only_root_may_change() {
     ] {
         let output = as_nobody(&network, arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        assert!(said(&output).contains("requires root"), "{arguments:?}: {}", said(&output));
+        assert!(
+            said(&output).contains("requires root"),
+            "{arguments:?}: {}",
+            said(&output)
+        );
     }
     network.told(&["ban", "10.77.0.7"]);
 }
@@ -116,42 +153,95 @@ fn doctor_reports_what_works_what_does_not_and_the_fix() {
     let config = config.to_str().unwrap();
     let output = network.command(&["doctor", "--config", config, "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.success() && report["ok"] == true, "{report:#}");
-    let names: Vec<&str> = report["host"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
-    for name in ["kernel", "capabilities", "BTF", "JIT", "bpffs", "memlock", "cgroups", "group weir"] {
+    assert!(
+        output.status.success() && report["ok"] == true,
+        "{report:#}"
+    );
+    let names: Vec<&str> = report["host"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    for name in [
+        "kernel",
+        "capabilities",
+        "BTF",
+        "JIT",
+        "bpffs",
+        "memlock",
+        "cgroups",
+        "group weir",
+    ] {
         assert!(names.contains(&name), "{name} is not looked at: {names:?}");
     }
     let interface = &report["interfaces"][0];
-    assert_eq!((&interface["name"], &interface["driver"]), (&INTERFACE.into(), &"veth".into()));
+    assert_eq!(
+        (&interface["name"], &interface["driver"]),
+        (&INTERFACE.into(), &"veth".into())
+    );
     assert_eq!(interface["mtu"], 1500);
-    assert!(interface["queues"][0].as_u64() >= Some(1) && interface["lro"] == false, "{interface:#}");
+    assert!(
+        interface["queues"][0].as_u64() >= Some(1) && interface["lro"] == false,
+        "{interface:#}"
+    );
     assert_eq!(interface["checks"][0]["verdict"], "good", "{interface:#}");
     // The table says the same for people.
     let output = network.command(&["doctor", "--config", config]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("weir0: driver veth, MTU 1500") && text.contains("has everything that"), "{text}");
+    assert!(
+        text.contains("weir0: driver veth, MTU 1500") && text.contains("has everything that"),
+        "{text}"
+    );
     // Attached programs are named.
     let agent = network.start("", LIMIT);
     let output = network.command(&["doctor", "--config", config]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && text.contains("used by Weir: weir_xdp (program "), "{text}");
+    assert!(
+        output.status.success() && text.contains("used by Weir: weir_xdp (program "),
+        "{text}"
+    );
     // A user who cannot read the program's name is not told that it is a stranger's.
-    std::fs::set_permissions(network.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(
+        network.folder.path(),
+        std::fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
     let mut command = Command::new(testbed::agent());
-    command.args(["doctor", "--config", config]).uid(65534).gid(65534);
+    command
+        .args(["doctor", "--config", config])
+        .uid(65534)
+        .gid(65534);
     let output = network.in_server(|| command.output()).unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("whose name only root can read") && text.contains("sudo agent doctor"), "{text}");
-    assert!(!text.contains("xdpdrv off") && !text.contains("XDP is used by"), "{text}");
+    assert!(
+        text.contains("whose name only root can read") && text.contains("sudo agent doctor"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("xdpdrv off") && !text.contains("XDP is used by"),
+        "{text}"
+    );
     drop(agent);
     // A missing interface ends it with status 1.
-    let wrong = std::fs::read_to_string(config).unwrap().replace(INTERFACE, "weir9");
+    let wrong = std::fs::read_to_string(config)
+        .unwrap()
+        .replace(INTERFACE, "weir9");
     std::fs::write(config, &wrong).unwrap();
     let output = network.command(&["doctor", "--config", config]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("MISSING") && text.contains("fix: correct [agent] interfaces"), "{text}");
-    std::fs::write(config, wrong.replace("weir9", INTERFACE).replace("/sys/fs/bpf/weir-t", "/tmp/weir-t")).unwrap();
+    assert!(
+        text.contains("MISSING") && text.contains("fix: correct [agent] interfaces"),
+        "{text}"
+    );
+    std::fs::write(
+        config,
+        wrong
+            .replace("weir9", INTERFACE)
+            .replace("/sys/fs/bpf/weir-t", "/tmp/weir-t"),
+    )
+    .unwrap();
     let output = network.command(&["doctor", "--config", config]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -159,11 +249,17 @@ fn doctor_reports_what_works_what_does_not_and_the_fix() {
     // Without privileges.
     network.config("", LIMIT);
     let mut command = Command::new(testbed::agent());
-    command.args(["doctor", "--config", config]).uid(65534).gid(65534);
+    command
+        .args(["doctor", "--config", config])
+        .uid(65534)
+        .gid(65534);
     let output = network.in_server(|| command.output()).unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("this user lacks") && text.contains("fix: run as root"), "{text}");
+    assert!(
+        text.contains("this user lacks") && text.contains("fix: run as root"),
+        "{text}"
+    );
     let output = network.command(&["doctor", "--config", "/nonexistent.toml"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
 }
@@ -190,12 +286,19 @@ fn a_read_only_bpf_file_system_is_reported_with_the_fix() {
     };
     let run = output(&[]);
     assert_eq!(run.status.code(), Some(1), "{}", said(&run));
-    assert!(said(&run).contains("Read-only file system") && said(&run).contains("/sys/fs/bpf"), "{}", said(&run));
+    assert!(
+        said(&run).contains("Read-only file system") && said(&run).contains("/sys/fs/bpf"),
+        "{}",
+        said(&run)
+    );
     assert!(!network.has_pins() && !network.has_program() && !network.control().exists());
     let doctor = output(&["doctor"]);
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert_eq!(doctor.status.code(), Some(1), "{text}");
-    assert!(text.contains("is read-only") && text.contains("fix: mount -o remount,rw /sys/fs/bpf"), "{text}");
+    assert!(
+        text.contains("is read-only") && text.contains("fix: mount -o remount,rw /sys/fs/bpf"),
+        "{text}"
+    );
 }
 
 fn a_dead_a_silent_and_a_wrong_socket_have_different_errors() {
@@ -204,11 +307,22 @@ fn a_dead_a_silent_and_a_wrong_socket_have_different_errors() {
     // A file that is no socket is left alone, by both sides.
     std::fs::write(network.control(), "precious").unwrap();
     let output = network.command(&["status"]);
-    assert!(said(&output).contains("is not a socket"), "{}", said(&output));
+    assert!(
+        said(&output).contains("is not a socket"),
+        "{}",
+        said(&output)
+    );
     let output = network.run_to_end(&config);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("is not a socket"), "{}", said(&output));
-    assert_eq!(std::fs::read_to_string(network.control()).unwrap(), "precious");
+    assert!(
+        said(&output).contains("is not a socket"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(
+        std::fs::read_to_string(network.control()).unwrap(),
+        "precious"
+    );
     assert!(!network.has_pins() && !network.has_program());
     std::fs::remove_file(network.control()).unwrap();
     // A socket that an agent left behind when it was killed.
@@ -217,7 +331,11 @@ fn a_dead_a_silent_and_a_wrong_socket_have_different_errors() {
     assert!(network.control().exists());
     let output = network.command(&["status"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("no agent replies"), "{}", said(&output));
+    assert!(
+        said(&output).contains("no agent replies"),
+        "{}",
+        said(&output)
+    );
     // The next agent takes its place.
     let agent = network.start("", LIMIT);
     drop(agent);
@@ -226,7 +344,11 @@ fn a_dead_a_silent_and_a_wrong_socket_have_different_errors() {
     let _listener = std::os::unix::net::UnixListener::bind(network.control()).unwrap();
     let output = network.command(&["status"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("did not reply within 10 s"), "{}", said(&output));
+    assert!(
+        said(&output).contains("did not reply within 10 s"),
+        "{}",
+        said(&output)
+    );
     // An agent in a folder that does not exist makes it, for the group to pass.
     let folder = network.folder.path().join("run/deep");
     let text = std::fs::read_to_string(&config).unwrap();

@@ -33,8 +33,7 @@ pub const ON_ANY_KERNEL: &[Test] = tests![
 pub const PORT: u16 = 80;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
-pub const LIMIT: &str =
-    "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nprove = true\n";
+pub const LIMIT: &str = "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nprove = true\n";
 
 /// A server that sends each client a byte, until it is dropped.
 struct Server<'n> {
@@ -46,7 +45,9 @@ impl Drop for Server<'_> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // It waits for a connection, which is not that of a client.
-        let _ = self.network.in_server(|| TcpStream::connect(("127.0.0.1", PORT)));
+        let _ = self
+            .network
+            .in_server(|| TcpStream::connect(("127.0.0.1", PORT)));
     }
 }
 
@@ -64,7 +65,10 @@ fn with_server<T>(network: &Network, work: impl FnOnce() -> T) -> (T, u64) {
                 let _ = stream.unwrap().write_all(b"x");
             }
         });
-        let server = Server { network, stop: &stop };
+        let server = Server {
+            network,
+            stop: &stop,
+        };
         let result = work();
         drop(server);
         (result, accepted.load(Ordering::Relaxed))
@@ -75,9 +79,22 @@ fn with_server<T>(network: &Network, work: impl FnOnce() -> T) -> (T, u64) {
 pub fn network(cookies: &str, attach: &str) -> Network {
     let network = Network::new();
     network.in_server(|| std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", cookies).unwrap());
-    network.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/client0/disable_ipv6", "0").unwrap());
+    network
+        .in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/client0/disable_ipv6", "0").unwrap());
     // Without duplicate detection, which takes a second.
-    run("ip", &["-n", network.client(), "addr", "add", "fd77::2/64", "dev", "client0", "nodad"]);
+    run(
+        "ip",
+        &[
+            "-n",
+            network.client(),
+            "addr",
+            "add",
+            "fd77::2/64",
+            "dev",
+            "client0",
+            "nodad",
+        ],
+    );
     if attach == "native" {
         network.accept_xdp_frames();
     }
@@ -91,7 +108,9 @@ fn connect(network: &Network, to: &str) -> Option<Duration> {
         let start = Instant::now();
         let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).ok()?;
         let time = start.elapsed();
-        stream.set_read_timeout(Some(Duration::from_millis(1_500))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(1_500)))
+            .unwrap();
         stream.read_exact(&mut [0]).ok().map(|()| time)
     })
 }
@@ -101,13 +120,19 @@ pub fn proofs(agent: &Agent<'_>, name: &str) -> u64 {
 }
 
 fn tcp(source: [u8; 4], flags: u8) -> Vec<u8> {
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(source, SERVER).tcp(4_000, PORT, flags, b"").build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv4(source, SERVER)
+        .tcp(4_000, PORT, flags, b"")
+        .build()
 }
 
 fn tcp6(last: u16, flags: u8) -> Vec<u8> {
     let [c, d] = last.to_be_bytes();
     let source = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, c, d];
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv6(source, SERVER6).tcp(4_000, PORT, flags, b"").build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv6(source, SERVER6)
+        .tcp(4_000, PORT, flags, b"")
+        .build()
 }
 
 /// A thousand sources of IPv4 and a thousand of IPv6.
@@ -122,8 +147,12 @@ fn forged(flags: u8) -> Vec<Vec<u8>> {
 /// Sockets of the server in the state SYN-RECV.
 fn half_open(network: &Network) -> usize {
     let of = |file: &str| {
-        let text = network.in_server(|| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap());
-        text.lines().filter(|line| line.split_whitespace().nth(3) == Some("03")).count()
+        let text = network.in_server(|| {
+            std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap()
+        });
+        text.lines()
+            .filter(|line| line.split_whitespace().nth(3) == Some("03"))
+            .count()
     };
     of("tcp") + of("tcp6")
 }
@@ -147,7 +176,10 @@ fn flood_rate(network: &Network) -> usize {
 /// Clients of both IP versions connect, while forged SYNs arrive: 50 a millisecond.
 fn a_flood_of_forged_syns_takes_no_socket(attach: &str) {
     let network = network("2", attach);
-    let agent = network.start(&format!("attach = {attach:?}"), &format!("{LIMIT}rate = \"10000/s\"\n"));
+    let agent = network.start(
+        &format!("attach = {attach:?}"),
+        &format!("{LIMIT}rate = \"10000/s\"\n"),
+    );
     let (per_millisecond, _) = with_server(&network, || flood_rate(&network));
     let clients = if per_millisecond < 50 { 100 } else { 300 };
     let before = proofs(&agent, "syns_answered");
@@ -160,7 +192,11 @@ fn a_flood_of_forged_syns_takes_no_socket(attach: &str) {
             .collect()
     };
     let (quiet, accepted) = with_server(&network, connect_all);
-    assert_eq!((quiet.len(), accepted), (clients, clients as u64), "without a flood");
+    assert_eq!(
+        (quiet.len(), accepted),
+        (clients, clients as u64),
+        "without a flood"
+    );
     let is_over = AtomicBool::new(false);
     let ((connected, most_half_open), _) = with_server(&network, || {
         thread::scope(|scope| {
@@ -169,7 +205,8 @@ fn a_flood_of_forged_syns_takes_no_socket(attach: &str) {
                     let (sender, frames) = (Sender::new(), forged(SYN));
                     let (mut sent, mut time) = (0, Duration::ZERO);
                     while !is_over.load(Ordering::Relaxed) {
-                        let (more, took) = sender.pace(&frames, per_millisecond, Duration::from_millis(100));
+                        let (more, took) =
+                            sender.pace(&frames, per_millisecond, Duration::from_millis(100));
                         (sent, time) = (sent + more, time + took);
                     }
                     (sent, time)
@@ -179,22 +216,43 @@ fn a_flood_of_forged_syns_takes_no_socket(attach: &str) {
             let half_open = half_open(&network);
             is_over.store(true, Ordering::Relaxed);
             let (sent, time) = flood.join().unwrap();
-            println!("{attach}: {sent} forged SYNs, {:.0} a second", sent as f64 / time.as_secs_f64());
+            println!(
+                "{attach}: {sent} forged SYNs, {:.0} a second",
+                sent as f64 / time.as_secs_f64()
+            );
             let answered = proofs(&agent, "syns_answered") - before;
-            assert!(answered * 100 >= sent * 99, "{answered} of {sent} SYNs were answered");
+            assert!(
+                answered * 100 >= sent * 99,
+                "{answered} of {sent} SYNs were answered"
+            );
             (times, half_open)
         })
     });
     let (without, with) = (quantiles(quiet), quantiles(connected.clone()));
-    println!("{attach}: {} of {clients} connect; p50, p99 {with:?}, without a flood {without:?}", connected.len());
-    assert!(connected.len() * 100 >= clients * 99, "{} of {clients} connect", connected.len());
+    println!(
+        "{attach}: {} of {clients} connect; p50, p99 {with:?}, without a flood {without:?}",
+        connected.len()
+    );
+    assert!(
+        connected.len() * 100 >= clients * 99,
+        "{} of {clients} connect",
+        connected.len()
+    );
     assert_eq!(most_half_open, 0);
     let accepted = proofs(&agent, "acks_accepted");
-    assert!((clients as u64 * 199 / 100..=2 * clients as u64).contains(&accepted), "{accepted} proven");
+    assert!(
+        (clients as u64 * 199 / 100..=2 * clients as u64).contains(&accepted),
+        "{accepted} proven"
+    );
     // Only proven sources have a slot, and only their connections are charged.
     let (passed, throttled) = agent.counts("web");
     assert_eq!((passed, throttled), (accepted, 0));
-    assert!(agent.json(&["status"])["sources"]["tracked"].as_u64().unwrap() <= 2);
+    assert!(
+        agent.json(&["status"])["sources"]["tracked"]
+            .as_u64()
+            .unwrap()
+            <= 2
+    );
 }
 
 fn a_flood_of_forged_syns_takes_no_socket_by_native_xdp() {
@@ -211,8 +269,13 @@ fn connections_are_charged_when_their_address_is_proven() {
     let agent = network.start("attach = \"native\"", &format!("{LIMIT}rate = \"5/day\"\n"));
     let (connected, accepted) = with_server(&network, || {
         burst(&network, &[tcp([10, 77, 0, 2], SYN)], 1_000);
-        assert_eq!((agent.counts("web"), proofs(&agent, "syns_answered")), ((0, 0), 1_000));
-        let mut connected = (0..5).filter(|_| connect(&network, "10.77.0.1:80").is_some()).count();
+        assert_eq!(
+            (agent.counts("web"), proofs(&agent, "syns_answered")),
+            ((0, 0), 1_000)
+        );
+        let mut connected = (0..5)
+            .filter(|_| connect(&network, "10.77.0.1:80").is_some())
+            .count();
         // The cookie is answered, and the ACK is refused: the server knows nothing of the connection.
         connected += usize::from(connect(&network, "10.77.0.1:80").is_some());
         // Of others, the allowance is whole.
@@ -231,18 +294,31 @@ fn open_connections_are_reserved_when_their_address_is_proven() {
     let listener = network.in_server(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap());
     listener.set_nonblocking(true).unwrap();
     burst(&network, &[tcp([10, 77, 0, 2], SYN)], 1_000);
-    assert_eq!((agent.counts("web"), proofs(&agent, "syns_answered")), ((0, 0), 1_000));
+    assert_eq!(
+        (agent.counts("web"), proofs(&agent, "syns_answered")),
+        ((0, 0), 1_000)
+    );
     let open = || network.in_client(|| TcpStream::connect(("10.77.0.1", PORT)).unwrap());
-    let accept = || -> Vec<TcpStream> { std::iter::from_fn(|| Some(listener.accept().ok()?.0)).collect() };
+    let accept =
+        || -> Vec<TcpStream> { std::iter::from_fn(|| Some(listener.accept().ok()?.0)).collect() };
     // All of them receive a cookie, and the ACKs above the limit are refused.
     let mut clients: Vec<TcpStream> = (0..8).map(|_| open()).collect();
     agent.wait_for("every ACK", |_| agent.counts("web") == (5, 3));
     let mut served = accept();
-    assert_eq!((served.len(), proofs(&agent, "acks_accepted"), proofs(&agent, "acks_refused")), (5, 8, 0));
+    assert_eq!(
+        (
+            served.len(),
+            proofs(&agent, "acks_accepted"),
+            proofs(&agent, "acks_refused")
+        ),
+        (5, 8, 0)
+    );
     // One ends: reset by the server, so that nothing of it remains.
     let port = served.pop().unwrap().peer_addr().unwrap().port();
     clients.retain(|client| client.local_addr().unwrap().port() != port);
-    agent.wait_for("room", |_| agent.json(&["show", "10.77.0.2"])["limits"][0]["open"] == 4);
+    agent.wait_for("room", |_| {
+        agent.json(&["show", "10.77.0.2"])["limits"][0]["open"] == 4
+    });
     clients.push(open());
     agent.wait_for("another ACK", |_| agent.counts("web") == (6, 3));
     assert_eq!(accept().len(), 1);
@@ -253,7 +329,8 @@ fn a_refused_connection_stays_refused_whatever_its_client_sends() {
     for limit in ["rate = \"2/day\"", "concurrent = 2"] {
         let network = network("2", "native");
         let agent = network.start("attach = \"native\"", &format!("{LIMIT}{limit}\n"));
-        let listener = network.in_server(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap());
+        let listener =
+            network.in_server(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap());
         listener.set_nonblocking(true).unwrap();
         let open = || {
             let mut client = network.in_client(|| TcpStream::connect(("10.77.0.1", PORT)).unwrap());
@@ -263,53 +340,101 @@ fn a_refused_connection_stays_refused_whatever_its_client_sends() {
         let _clients: Vec<TcpStream> = (0..4).map(|_| open()).collect();
         // The ACK and the byte of each refused client.
         agent.wait_for("what is refused", |_| agent.counts("web").1 >= 4);
-        assert_eq!((agent.counts("web").0, std::iter::from_fn(|| listener.accept().ok()).count()), (2, 2), "{limit}");
+        assert_eq!(
+            (
+                agent.counts("web").0,
+                std::iter::from_fn(|| listener.accept().ok()).count()
+            ),
+            (2, 2),
+            "{limit}"
+        );
     }
 }
 
 fn forged_acks_are_refused_while_cookies_are_in_use() {
     let network = network("2", "native");
-    let agent = network.start("attach = \"native\"", &format!("{LIMIT}rate = \"10000/s\"\n"));
+    let agent = network.start(
+        "attach = \"native\"",
+        &format!("{LIMIT}rate = \"10000/s\"\n"),
+    );
     let ((), accepted) = with_server(&network, || {
         // Without cookies, the kernel decides about ACKs.
         burst(&network, &forged(ACK), 100);
         assert_eq!(proofs(&agent, "acks_refused"), 0);
         assert!(connect(&network, "10.77.0.1:80").is_some());
         burst(&network, &forged(ACK), 10_000);
-        assert_eq!((proofs(&agent, "acks_refused"), proofs(&agent, "acks_accepted")), (10_000, 1));
+        assert_eq!(
+            (
+                proofs(&agent, "acks_refused"),
+                proofs(&agent, "acks_accepted")
+            ),
+            (10_000, 1)
+        );
         assert!(connect(&network, "[fd77::1]:80").is_some());
         // The server listens on every address, and not for other hosts' ones, nor on other ports.
         let frame = |to, port| {
-            Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, 9], to).tcp(4_000, port, SYN, b"").build()
+            Frame::between(CLIENT_MAC, SERVER_MAC)
+                .ipv4([10, 77, 0, 9], to)
+                .tcp(4_000, port, SYN, b"")
+                .build()
         };
-        burst(&network, &[frame([10, 77, 0, 99], PORT), frame(SERVER, 81), frame([224, 0, 0, 1], PORT)], 300);
+        burst(
+            &network,
+            &[
+                frame([10, 77, 0, 99], PORT),
+                frame(SERVER, 81),
+                frame([224, 0, 0, 1], PORT),
+            ],
+            300,
+        );
         assert_eq!(proofs(&agent, "syns_answered"), 2);
     });
     // SYNs that nobody answers are evaluated as without proofs.
     assert_eq!((accepted, agent.counts("web")), (2, (2 + 200, 0)));
-    assert_eq!(agent.json(&["status"])["totals"]["throttled_packets"], Value::from(10_002), "ACKs and two SYNs");
+    assert_eq!(
+        agent.json(&["status"])["totals"]["throttled_packets"],
+        Value::from(10_002),
+        "ACKs and two SYNs"
+    );
 }
 
 /// While the listener's queue has room, the kernel keeps its sockets, and the limit applies to SYNs.
 fn without_overflow_syns_pass_and_are_charged() {
     let network = network("1", "native");
     let agent = network.start("attach = \"native\"", &format!("{LIMIT}rate = \"5/day\"\n"));
-    let (connected, accepted) =
-        with_server(&network, || (0..5).filter(|_| connect(&network, "10.77.0.1:80").is_some()).count());
+    let (connected, accepted) = with_server(&network, || {
+        (0..5)
+            .filter(|_| connect(&network, "10.77.0.1:80").is_some())
+            .count()
+    });
     assert_eq!((connected, accepted, agent.counts("web")), (5, 5, (5, 0)));
-    let names = ["syns_answered", "syns_refused", "syns_passed", "acks_accepted", "acks_refused"];
+    let names = [
+        "syns_answered",
+        "syns_refused",
+        "syns_passed",
+        "acks_accepted",
+        "acks_refused",
+    ];
     assert_eq!(names.map(|name| proofs(&agent, name)), [0, 0, 5, 0, 0]);
 }
 
 pub fn setting(network: &Network) -> String {
-    network.in_server(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")).unwrap().trim().to_owned()
+    network
+        .in_server(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies"))
+        .unwrap()
+        .trim()
+        .to_owned()
 }
 
 /// Waits until the setting has the value.
 pub fn becomes(network: &Network, value: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while setting(network) != value {
-        assert!(Instant::now() < deadline, "the setting is {} and not {value}", setting(network));
+        assert!(
+            Instant::now() < deadline,
+            "the setting is {} and not {value}",
+            setting(network)
+        );
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -334,7 +459,11 @@ fn a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored() 
             flood.join().unwrap();
         });
     });
-    assert!(agent.json(&["status"])["notes"].to_string().contains("tcp_syncookies is 2 while forged SYNs arrive"));
+    assert!(
+        agent.json(&["status"])["notes"]
+            .to_string()
+            .contains("tcp_syncookies is 2 while forged SYNs arrive")
+    );
     let (_, status) = agent.stop(nix::sys::signal::Signal::SIGKILL);
     assert!(!status.success());
     assert_eq!(setting(&network), "2");
@@ -345,7 +474,8 @@ fn a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored() 
 
 fn always_sets_cookies_until_the_limit_ends() {
     let network = network("1", "native");
-    let always = format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
+    let always =
+        format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
     let agent = network.start("attach = \"native\"", &always);
     becomes(&network, "2");
     let (connected, _) = with_server(&network, || connect(&network, "10.77.0.1:80").is_some());
@@ -355,7 +485,10 @@ fn always_sets_cookies_until_the_limit_ends() {
     assert!(status.success() && setting(&network) == "2");
     let agent = network.start("attach = \"native\"", &always);
     assert_eq!(setting(&network), "2");
-    network.config("attach = \"native\"", &format!("{LIMIT}rate = \"1000/s\"\n"));
+    network.config(
+        "attach = \"native\"",
+        &format!("{LIMIT}rate = \"1000/s\"\n"),
+    );
     network.told(&["reload"]);
     becomes(&network, "1");
     drop(agent);
@@ -363,7 +496,8 @@ fn always_sets_cookies_until_the_limit_ends() {
 
 fn detaching_restores_the_setting_of_an_agent_that_was_killed() {
     let network = network("1", "tc");
-    let always = format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
+    let always =
+        format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
     let config = network.config("attach = \"tc\"", &always);
     let agent = network.start_file(&config, &[]);
     becomes(&network, "2");
@@ -374,6 +508,9 @@ fn detaching_restores_the_setting_of_an_agent_that_was_killed() {
     assert_eq!(setting(&network), "2");
     let output = detach();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && said.contains("net.ipv4.tcp_syncookies is 1 again"), "{said}");
+    assert!(
+        output.status.success() && said.contains("net.ipv4.tcp_syncookies is 1 again"),
+        "{said}"
+    );
     assert!(setting(&network) == "1" && !network.has_pins());
 }

@@ -60,11 +60,16 @@ fn reaches(agent: &str, limit: &str, from: From) {
             warm_up: Duration::from_secs(1),
             time: Duration::from_secs(5),
         };
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _alone = ONE_AT_A_TIME
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         // Until then, the sender is slower than the limit.
         let measured = flows.measure_once(&network, || is_virtual() || agent.counts("tcp").1 > 0);
         let what = format!("{flows:?}: {measured:?}");
-        assert!(measured.bytes as f64 <= BURST + RATE * measured.elapsed.as_secs_f64(), "{what}");
+        assert!(
+            measured.bytes as f64 <= BURST + RATE * measured.elapsed.as_secs_f64(),
+            "{what}"
+        );
         // An emulated CPU may be slower than the limit.
         if !is_virtual() {
             // A pause that has not ended with the measurement has not been made up for.
@@ -75,7 +80,10 @@ fn reaches(agent: &str, limit: &str, from: From) {
             let most = 1.1 * RATE + RATE * measured.late_share();
             assert!(measured.rate_on_wire() <= most, "{what}");
         }
-        assert!(agent.counts("tcp").1 > 0 || is_virtual(), "{what}: nothing was refused");
+        assert!(
+            agent.counts("tcp").1 > 0 || is_virtual(),
+            "{what}: nothing was refused"
+        );
     }
 }
 
@@ -87,7 +95,13 @@ fn a_burst_that_tcp_cannot_use_is_warned_of_and_falls_short() {
         assert!(warns(&network, "", &limit), "{direction}");
         let _agent = network.start("", &limit);
         let time = Duration::from_secs(2);
-        let flows = Flows { from, count: 1, delay: Duration::ZERO, warm_up: Duration::from_millis(500), time };
+        let flows = Flows {
+            from,
+            count: 1,
+            delay: Duration::ZERO,
+            warm_up: Duration::from_millis(500),
+            time,
+        };
         let measured = flows.measure(&network);
         // An emulated CPU sends slowly, so that a smaller burst is enough for it.
         assert!(
@@ -102,5 +116,7 @@ fn warns(network: &Network, agent: &str, limit: &str) -> bool {
     let config = network.config(agent, limit);
     let output = network.command(&["check", config.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
-    [output.stdout, output.stderr].iter().any(|text| String::from_utf8_lossy(text).contains("TCP stays below"))
+    [output.stdout, output.stderr]
+        .iter()
+        .any(|text| String::from_utf8_lossy(text).contains("TCP stays below"))
 }

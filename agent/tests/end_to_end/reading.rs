@@ -31,7 +31,10 @@ fn limit(name: &str, more: &str) -> String {
 
 fn three() -> String {
     limit("dns", "protocol = \"udp\"\nports = [53]")
-        + &limit("ssh", "protocol = \"tcp\"\nports = [22]\nunit = \"connections\"")
+        + &limit(
+            "ssh",
+            "protocol = \"tcp\"\nports = [22]\nunit = \"connections\"",
+        )
         + &limit("http", "protocol = \"tcp\"\nports = [80]")
 }
 
@@ -54,14 +57,27 @@ fn http(last: u8) -> Vec<u8> {
 /// A field of a source's row of one limit.
 fn field<'v>(shown: &'v Value, limit: &str, name: &str) -> &'v Value {
     let rows = shown["limits"].as_array().unwrap();
-    &rows.iter().find(|row| row["name"] == limit).unwrap_or_else(|| panic!("{limit}: {shown}"))[name]
+    &rows
+        .iter()
+        .find(|row| row["name"] == limit)
+        .unwrap_or_else(|| panic!("{limit}: {shown}"))[name]
 }
 
 fn rows(agent: &Agent<'_>, source: &str, name: &str) -> Vec<(String, u64)> {
     let top = agent.json(&["top", "--once"]);
-    let rows = top.as_array().unwrap().iter().filter(|row| row["source"] == source);
-    let mut rows: Vec<_> =
-        rows.map(|row| (row["limit"].as_str().unwrap().to_owned(), row[name].as_u64().unwrap())).collect();
+    let rows = top
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["source"] == source);
+    let mut rows: Vec<_> = rows
+        .map(|row| {
+            (
+                row["limit"].as_str().unwrap().to_owned(),
+                row[name].as_u64().unwrap(),
+            )
+        })
+        .collect();
     rows.sort();
     rows
 }
@@ -74,18 +90,29 @@ fn each_of_several_limits_is_shown_with_what_it_passed_and_refused() {
     burst(&network, &[ssh(7)], 5 + 23);
     burst(&network, &[http(7)], 5 + 140);
     let shown = agent.json(&["show", "10.77.0.7"]);
-    let refused = ["dns", "ssh", "http"].map(|limit| field(&shown, limit, "throttled_packets").as_u64().unwrap());
+    let refused = ["dns", "ssh", "http"]
+        .map(|limit| field(&shown, limit, "throttled_packets").as_u64().unwrap());
     assert_eq!(refused, [0, 23, 140], "{shown}");
-    let last = ["dns", "ssh", "http"].map(|limit| field(&shown, limit, "last_throttled_seconds_ago").as_f64());
-    assert!(last[0].is_none() && last[1].is_some_and(|ago| last[2].is_some_and(|later| later <= ago)), "{shown}");
+    let last = ["dns", "ssh", "http"]
+        .map(|limit| field(&shown, limit, "last_throttled_seconds_ago").as_f64());
+    assert!(
+        last[0].is_none() && last[1].is_some_and(|ago| last[2].is_some_and(|later| later <= ago)),
+        "{shown}"
+    );
     assert_eq!(shown["last_refused"]["limit"], "http");
     let of_source = rows(&agent, "10.77.0.7", "throttled_packets");
-    assert_eq!(of_source, [("http".to_owned(), 140), ("ssh".to_owned(), 23)]);
+    assert_eq!(
+        of_source,
+        [("http".to_owned(), 140), ("ssh".to_owned(), 23)]
+    );
     // Each has its own event; the agent reads the kernel's ten times a second.
     let deadline = Instant::now() + Duration::from_secs(60);
     let told = loop {
         let told: Vec<Value> = agent.lines(&["events", "--json"]);
-        let is_told = |limit| told.iter().any(|event| event["limit"] == limit && event["source"] == "10.77.0.7");
+        let is_told = |limit| {
+            told.iter()
+                .any(|event| event["limit"] == limit && event["source"] == "10.77.0.7")
+        };
         if ["ssh", "http"].into_iter().all(is_told) {
             break told;
         }
@@ -95,7 +122,11 @@ fn each_of_several_limits_is_shown_with_what_it_passed_and_refused() {
     assert!(told.iter().all(|event| event["limit"] != "dns"), "{told:?}");
     // One passed packet in 64 is sampled; before the first sample, all passed packets are the bound.
     for limit in ["dns", "ssh", "http"] {
-        assert_eq!(field(&shown, limit, "passed_precision"), "at-most", "{shown}");
+        assert_eq!(
+            field(&shown, limit, "passed_precision"),
+            "at-most",
+            "{shown}"
+        );
         assert_eq!(field(&shown, limit, "passed_packets"), 13, "{shown}");
     }
     let text = String::from_utf8(network.command(&["show", "10.77.0.7"]).stdout).unwrap();
@@ -103,14 +134,18 @@ fn each_of_several_limits_is_shown_with_what_it_passed_and_refused() {
     // Another one that stays within its limits is shown with no refusal.
     burst(&network, &[dns(8), ssh(8), http(8)], 15);
     let shown = agent.json(&["show", "10.77.0.8"]);
-    assert!(["dns", "ssh", "http"].iter().all(|limit| field(&shown, limit, "throttled_packets") == 0), "{shown}");
+    assert!(
+        ["dns", "ssh", "http"]
+            .iter()
+            .all(|limit| field(&shown, limit, "throttled_packets") == 0),
+        "{shown}"
+    );
     assert!(rows(&agent, "10.77.0.8", "throttled_packets").is_empty());
 }
 
 fn egress_in_large_buffers_is_shown_for_sources_as_for_limits() {
     let network = Network::new();
-    let limits =
-        "[[limit]]\nname = \"out\"\ndirection = \"egress\"\nprotocol = \"udp\"\nrate = \"200/h\"\nburst = 200\n";
+    let limits = "[[limit]]\nname = \"out\"\ndirection = \"egress\"\nprotocol = \"udp\"\nrate = \"200/h\"\nburst = 200\n";
     let agent = network.start("", limits);
     let socket = network.in_server(|| UdpSocket::bind("10.77.0.1:4000").unwrap());
     setsockopt(&socket, sockopt::UdpGsoSegment, &1_000).unwrap();
@@ -121,9 +156,20 @@ fn egress_in_large_buffers_is_shown_for_sources_as_for_limits() {
     let (passed, refused) = agent.counts("out");
     assert_eq!((passed, passed + refused), (200, 1_200));
     let shown = agent.json(&["show", "10.77.0.2"]);
-    assert_eq!(field(&shown, "out", "passed_packets").as_u64(), Some(passed), "{shown}");
-    assert_eq!(field(&shown, "out", "throttled_packets").as_u64(), Some(refused), "{shown}");
-    assert_eq!(rows(&agent, "10.77.0.2", "throttled_packets"), [("out".to_owned(), refused)]);
+    assert_eq!(
+        field(&shown, "out", "passed_packets").as_u64(),
+        Some(passed),
+        "{shown}"
+    );
+    assert_eq!(
+        field(&shown, "out", "throttled_packets").as_u64(),
+        Some(refused),
+        "{shown}"
+    );
+    assert_eq!(
+        rows(&agent, "10.77.0.2", "throttled_packets"),
+        [("out".to_owned(), refused)]
+    );
 }
 
 fn what_a_limit_would_refuse_is_shown_for_each_source() {
@@ -132,11 +178,23 @@ fn what_a_limit_would_refuse_is_shown_for_each_source() {
     burst(&network, &[dns(7)], 5 + 30);
     burst(&network, &[http(7)], 5 + 100);
     let shown = agent.json(&["show", "10.77.0.7"]);
-    let would = ["dns", "ssh", "http"].map(|limit| field(&shown, limit, "would_throttle_packets").as_u64().unwrap());
+    let would = ["dns", "ssh", "http"].map(|limit| {
+        field(&shown, limit, "would_throttle_packets")
+            .as_u64()
+            .unwrap()
+    });
     assert_eq!(would, [30, 0, 100], "{shown}");
-    assert!(["dns", "ssh", "http"].iter().all(|limit| field(&shown, limit, "throttled_packets") == 0), "{shown}");
+    assert!(
+        ["dns", "ssh", "http"]
+            .iter()
+            .all(|limit| field(&shown, limit, "throttled_packets") == 0),
+        "{shown}"
+    );
     let of_source = rows(&agent, "10.77.0.7", "would_throttle_packets");
-    assert_eq!(of_source, [("dns".to_owned(), 30), ("http".to_owned(), 100)]);
+    assert_eq!(
+        of_source,
+        [("dns".to_owned(), 30), ("http".to_owned(), 100)]
+    );
     for verb in [&["top", "--once"][..], &["show", "10.77.0.7"]] {
         let text = String::from_utf8(network.command(verb).stdout).unwrap();
         assert!(text.contains("WOULD") && text.contains("100"), "{text}");
@@ -151,12 +209,16 @@ fn counts_of_sources_go_on_over_reloads_that_move_their_states() {
     // Each state is at another word of the slot, and one has gone.
     let reversed = limit("other", "ports = [1234]")
         + &limit("http", "protocol = \"tcp\"\nports = [80]")
-        + &limit("ssh", "protocol = \"tcp\"\nports = [22]\nunit = \"connections\"");
+        + &limit(
+            "ssh",
+            "protocol = \"tcp\"\nports = [22]\nunit = \"connections\"",
+        );
     network.config("", &reversed);
     network.told(&["reload"]);
     let refused = |agent: &Agent<'_>| {
         let shown = agent.json(&["show", "10.77.0.7"]);
-        ["ssh", "http", "other"].map(|limit| field(&shown, limit, "throttled_packets").as_u64().unwrap())
+        ["ssh", "http", "other"]
+            .map(|limit| field(&shown, limit, "throttled_packets").as_u64().unwrap())
     };
     assert_eq!(refused(&agent), [70, 20, 0]);
     burst(&network, &[ssh(7), http(7)], 20);
@@ -175,31 +237,65 @@ fn text(network: &Network, arguments: &[&str]) -> String {
 }
 
 fn limits_are_lines_and_the_exempt_are_explained() {
-    const LINE: &str = "ssh   ingress tcp/22  5 connections/h per address (IPv6 /64), burst 5, reject";
+    const LINE: &str =
+        "ssh   ingress tcp/22  5 connections/h per address (IPv6 /64), burst 5, reject";
     let network = Network::new();
-    let rest = three().replace("unit = \"connections\"", "unit = \"connections\"\naction = \"reject\"");
+    let rest = three().replace(
+        "unit = \"connections\"",
+        "unit = \"connections\"\naction = \"reject\"",
+    );
     let classes = "[[class]]\nname = \"office\"\nsources = [\"10.77.0.64/26\"]\nmultiplier = 2\n\
         [[class]]\nname = \"own\"\nsources = [\"10.77.0.128/26\"]\nunlimited = true\n";
-    let agent = network.start("never_limit = [\"10.77.0.32/28\"]", &format!("{rest}{classes}"));
+    let agent = network.start(
+        "never_limit = [\"10.77.0.32/28\"]",
+        &format!("{rest}{classes}"),
+    );
     let file = network.folder.path().join("limits.toml");
-    for verb in [&["status"][..], &["limits"], &["check", file.to_str().unwrap()]] {
-        assert!(text(&network, verb).lines().any(|line| line == LINE), "{}", text(&network, verb));
+    for verb in [
+        &["status"][..],
+        &["limits"],
+        &["check", file.to_str().unwrap()],
+    ] {
+        assert!(
+            text(&network, verb).lines().any(|line| line == LINE),
+            "{}",
+            text(&network, verb)
+        );
     }
     let checked = agent.json(&["check", file.to_str().unwrap()])["limits"].clone();
-    for limits in [agent.json(&["limits"]), agent.json(&["status"])["limits"].clone(), checked] {
-        let ssh = limits.as_array().unwrap().iter().find(|limit| limit["name"] == "ssh").unwrap();
+    for limits in [
+        agent.json(&["limits"]),
+        agent.json(&["status"])["limits"].clone(),
+        checked,
+    ] {
+        let ssh = limits
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|limit| limit["name"] == "ssh")
+            .unwrap();
         assert_eq!(
             (&ssh["protocol"], &ssh["ports"][0], &ssh["action"]),
             (&"tcp".into(), &"22".into(), &"reject".into())
         );
-        assert_eq!((&ssh["ipv6_prefix"], &ssh["throttle"]), (&64.into(), &"hard".into()));
-        let classes: Vec<_> =
-            ssh["classes"].as_array().unwrap().iter().map(|class| class["multiplier"].as_f64()).collect();
+        assert_eq!(
+            (&ssh["ipv6_prefix"], &ssh["throttle"]),
+            (&64.into(), &"hard".into())
+        );
+        let classes: Vec<_> = ssh["classes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|class| class["multiplier"].as_f64())
+            .collect();
         assert_eq!(classes, [Some(2.0), None], "{ssh}");
     }
     assert_eq!(agent.json(&["status"])["never_limit"][0], "10.77.0.32/28");
     assert!(text(&network, &["status"]).contains("exempt by never_limit: 10.77.0.32/28"));
-    for (source, why) in [("10.77.0.33", "never_limit has 10.77.0.32/28"), ("10.77.0.130", "class own is unlimited")] {
+    for (source, why) in [
+        ("10.77.0.33", "never_limit has 10.77.0.32/28"),
+        ("10.77.0.130", "class own is unlimited"),
+    ] {
         assert_eq!(agent.json(&["show", source])["exempt"], why);
         assert!(text(&network, &["show", source]).contains(why));
     }
@@ -222,9 +318,15 @@ fn tables_fit_80_columns_and_empty_ones_say_so() {
     assert_eq!(agent.counts("ssh").1, 15);
     for verb in [&["limits"][..], &["top", "--once"], &["show", "10.77.0.7"]] {
         let text = text(&network, verb);
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{verb:?}\n{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{verb:?}\n{text}"
+        );
         // The middle of a name is what is left out.
-        assert!(text.contains("a-limit") && text.contains("…") && text.contains("office"), "{verb:?}\n{text}");
+        assert!(
+            text.contains("a-limit") && text.contains("…") && text.contains("office"),
+            "{verb:?}\n{text}"
+        );
     }
     let whole = String::from_utf8(network.command(&["top", "--once"]).stdout).unwrap();
     assert!(whole.contains(name), "a pipe gets all of it: {whole}");
@@ -237,24 +339,56 @@ fn events_and_sources_are_selected() {
     burst(&network, &[http(8)], 5 + 90);
     let lines = |more: &[&str]| {
         let arguments = [&["events", "--json"], more].concat();
-        agent.lines(&arguments).iter().map(|event| event["limit"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        agent
+            .lines(&arguments)
+            .iter()
+            .map(|event| event["limit"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
-    let is_there = || !lines(&["--limit", "ssh"]).is_empty() && !lines(&["--limit", "http"]).is_empty();
+    let is_there =
+        || !lines(&["--limit", "ssh"]).is_empty() && !lines(&["--limit", "http"]).is_empty();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !is_there() {
-        assert!(std::time::Instant::now() < deadline, "no events: {:?}", lines(&[]));
+        assert!(
+            std::time::Instant::now() < deadline,
+            "no events: {:?}",
+            lines(&[])
+        );
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(lines(&["--source", "10.77.0.7"]).iter().all(|limit| limit == "ssh"));
-    assert!(lines(&["--source", "10.77.0.8/31"]).iter().all(|limit| limit == "http"));
+    assert!(
+        lines(&["--source", "10.77.0.7"])
+            .iter()
+            .all(|limit| limit == "ssh")
+    );
+    assert!(
+        lines(&["--source", "10.77.0.8/31"])
+            .iter()
+            .all(|limit| limit == "http")
+    );
     assert!(lines(&["--source", "10.78.0.0/16"]).is_empty());
-    assert_eq!(lines(&["-n", "1", "--limit", "ssh", "--since", "1h"]), ["ssh"]);
+    assert_eq!(
+        lines(&["-n", "1", "--limit", "ssh", "--since", "1h"]),
+        ["ssh"]
+    );
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     assert!(lines(&["--since", "1", "--limit", "ssh"]).is_empty());
     let first = |arguments: &[&str]| {
         let top = agent.json(arguments);
-        (top.as_array().unwrap().len(), top[0]["source"].as_str().unwrap().to_owned())
+        (
+            top.as_array().unwrap().len(),
+            top[0]["source"].as_str().unwrap().to_owned(),
+        )
     };
-    assert_eq!(first(&["top", "--once", "-n", "1", "--sort", "throttled"]), (1, "10.77.0.8".to_owned()));
-    assert_eq!(network.command(&["top", "--once", "--sort", "passed-rate"]).status.code(), Some(2));
+    assert_eq!(
+        first(&["top", "--once", "-n", "1", "--sort", "throttled"]),
+        (1, "10.77.0.8".to_owned())
+    );
+    assert_eq!(
+        network
+            .command(&["top", "--once", "--sort", "passed-rate"])
+            .status
+            .code(),
+        Some(2)
+    );
 }

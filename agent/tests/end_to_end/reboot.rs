@@ -26,7 +26,9 @@ const SMALL: &str = "max_sources = 2000\n";
 fn limits() -> String {
     let limit = |name: &str, nth: u16, algorithm: &str, rate: &str| {
         let port = PORT + nth;
-        format!("[[limit]]\nname = {name:?}\nports = [{port}]\nalgorithm = {algorithm:?}\nrate = {rate:?}\n")
+        format!(
+            "[[limit]]\nname = {name:?}\nports = [{port}]\nalgorithm = {algorithm:?}\nrate = {rate:?}\n"
+        )
     };
     [
         limit("bucket", 0, "token-bucket", "100/month"),
@@ -87,30 +89,57 @@ fn bans_counters_and_slow_limits_survive_a_reboot() {
         assert!((39..=40).contains(&left), "{name}: {left} of 40 are left");
         burst(&network, &[to_port(7, nth)], 60);
         burst(&network, &[to_port(8, nth)], 10);
-        assert_eq!(agent.counts(name), (160 + left, 10 + 60 - left + 10), "{name}");
+        assert_eq!(
+            agent.counts(name),
+            (160 + left, 10 + 60 - left + 10),
+            "{name}"
+        );
     }
     let after = agent.json(&["status"])["totals"].clone();
-    assert_eq!(after["passed_packets"].as_u64(), totals["passed_packets"].as_u64().map(|passed| passed + 200));
+    assert_eq!(
+        after["passed_packets"].as_u64(),
+        totals["passed_packets"].as_u64().map(|passed| passed + 200)
+    );
     let bans = agent.json(&["bans"]);
-    let named: Vec<&str> = bans.as_array().unwrap().iter().map(|ban| ban["cidr"].as_str().unwrap()).collect();
+    let named: Vec<&str> = bans
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ban| ban["cidr"].as_str().unwrap())
+        .collect();
     assert_eq!(named, ["10.77.0.9", "10.77.3.0/24"], "{bans}");
     let left = bans[0]["expires_in_seconds"].as_f64().unwrap();
-    assert!(left < 3_600.0 - ban_began.elapsed().as_secs_f64() + 1.0 && left > 3_300.0, "{left} s");
+    assert!(
+        left < 3_600.0 - ban_began.elapsed().as_secs_f64() + 1.0 && left > 3_300.0,
+        "{left} s"
+    );
     assert_eq!(
-        (bans[0]["throttled_packets"].as_u64(), &bans[1]["expires_in_seconds"]),
+        (
+            bans[0]["throttled_packets"].as_u64(),
+            &bans[1]["expires_in_seconds"]
+        ),
         (Some(30), &serde_json::Value::Null)
     );
     // Killed in the new boot, nothing is taken up twice.
     let counts: Vec<_> = NAMES.iter().map(|name| agent.counts(name)).collect();
     agent.stop(Signal::SIGKILL);
     let agent = network.start_in_boot("b", &config);
-    assert_eq!(NAMES.iter().map(|name| agent.counts(name)).collect::<Vec<_>>(), counts);
+    assert_eq!(
+        NAMES
+            .iter()
+            .map(|name| agent.counts(name))
+            .collect::<Vec<_>>(),
+        counts
+    );
     assert_eq!(agent.remaining("10.77.0.7", "bucket"), 0);
     // After another reboot with another config, what is the same in it goes on.
     agent.stop(Signal::SIGTERM);
     shut_down(&network, &config);
     let other = "[[limit]]\nname = \"new\"\nports = [1]\nrate = \"5/s\"\n";
-    let config = network.config("max_sources = 3000\n", &format!("{other}{}", limits().replace("/week", "/month")));
+    let config = network.config(
+        "max_sources = 3000\n",
+        &format!("{other}{}", limits().replace("/week", "/month")),
+    );
     let agent = network.start_in_boot("c", &config);
     assert_eq!(agent.counts("bucket"), counts[0]);
     for name in NAMES {
@@ -141,10 +170,24 @@ fn limits_on_requests_go_on_over_restarts_and_reboots() {
     let config = network.config(SMALL, &limits_on_requests());
     let ask = |name: &str, source: &str, cost: u64| {
         let cost = cost.to_string();
-        let asked = ["decide", "--limit", name, "--key", "user=alice", "--source", source, "--cost", &cost, "--json"];
+        let asked = [
+            "decide",
+            "--limit",
+            name,
+            "--key",
+            "user=alice",
+            "--source",
+            source,
+            "--cost",
+            &cost,
+            "--json",
+        ];
         let output = network.command(&asked);
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        (answer["allowed"] == true, answer["remaining"].as_u64().unwrap())
+        (
+            answer["allowed"] == true,
+            answer["remaining"].as_u64().unwrap(),
+        )
     };
     let (plain, gold) = ("203.0.113.9", "192.0.2.9");
     let agent = network.start_in_boot("a", &config);
@@ -160,11 +203,20 @@ fn limits_on_requests_go_on_over_restarts_and_reboots() {
         assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
         for name in NAMES {
             let (_, left) = ask(name, plain, 41);
-            assert!((39..=40).contains(&left), "{boot}, {name}: {left} of 40 are left");
+            assert!(
+                (39..=40).contains(&left),
+                "{boot}, {name}: {left} of 40 are left"
+            );
             let (_, left) = ask(name, gold, 241);
-            assert!((239..=240).contains(&left), "{boot}, {name}: {left} of 240 are left");
+            assert!(
+                (239..=240).contains(&left),
+                "{boot}, {name}: {left} of 240 are left"
+            );
             let (_, refused) = agent.counts(name);
-            assert!(refused >= 3, "{boot}, {name}: {refused} refusals are counted");
+            assert!(
+                refused >= 3,
+                "{boot}, {name}: {refused} refusals are counted"
+            );
         }
         agent.stop(Signal::SIGTERM);
         shut_down(&network, &config);
@@ -179,15 +231,27 @@ fn what_was_saved_half_a_minute_ago_survives_a_power_cut() {
     network.told(&["ban", "10.77.0.9"]);
     let done = std::time::SystemTime::now();
     let began = Instant::now();
-    while std::fs::metadata(state_file(&network)).and_then(|file| file.modified()).map_or(true, |at| at < done) {
-        assert!(began.elapsed() < Duration::from_secs(60), "nothing was saved within a minute");
+    while std::fs::metadata(state_file(&network))
+        .and_then(|file| file.modified())
+        .map_or(true, |at| at < done)
+    {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "nothing was saved within a minute"
+        );
         thread::sleep(Duration::from_millis(100));
     }
     eprintln!("saved after {:?}", began.elapsed());
     agent.stop(Signal::SIGKILL);
     shut_down(&network, &config);
     let agent = network.start_in_boot("b", &config);
-    assert_eq!((agent.remaining("10.77.0.7", "bucket"), agent.counts("bucket")), (40, (60, 0)));
+    assert_eq!(
+        (
+            agent.remaining("10.77.0.7", "bucket"),
+            agent.counts("bucket")
+        ),
+        (40, (60, 0))
+    );
     assert_eq!(agent.json(&["bans"])[0]["cidr"], "10.77.0.9");
 }
 
@@ -205,7 +269,10 @@ fn a_damaged_state_file_is_set_aside_and_reported() {
     let agent = network.start_in_boot("b", &config);
     assert_eq!(agent.remaining("10.77.0.7", "bucket"), 100);
     let notes = agent.json(&["status"])["notes"].to_string();
-    assert!(notes.contains("checksum") && notes.contains("state.damaged"), "{notes}");
+    assert!(
+        notes.contains("checksum") && notes.contains("state.damaged"),
+        "{notes}"
+    );
     assert!(network.state().join("state.damaged").exists());
     agent.stop(Signal::SIGTERM);
     // State that was saved since is loaded as before.

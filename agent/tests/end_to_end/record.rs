@@ -30,7 +30,8 @@ pub const TESTS: &[Test] = tests![
     too_short_a_recording_suggests_nothing_and_says_what_is_missing,
 ];
 /// Tests that measure the machine.
-pub const MEASURING: &[Test] = tests![a_flood_of_made_up_sources_keeps_a_recording_within_its_memory_and_cpu_time];
+pub const MEASURING: &[Test] =
+    tests![a_flood_of_made_up_sources_keeps_a_recording_within_its_memory_and_cpu_time];
 
 const WIDE: &str = "[[limit]]\nname = \"packets\"\nrate = \"100000/s\"\n";
 /// Refuses all but one packet of a source.
@@ -39,12 +40,18 @@ const NARROW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/day\"\n";
 const APART: Duration = Duration::from_millis(1_500);
 
 fn tcp(source: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, source], SERVER).tcp(40_000, 443, flags, payload).build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv4([10, 77, 0, source], SERVER)
+        .tcp(40_000, 443, flags, payload)
+        .build()
 }
 
 fn udp6(prefix: u8, host: u8) -> Vec<u8> {
     let source = [0xfd, 0x77, 0, 0, 0, 0, 0, prefix, 0, 0, 0, 0, 0, 0, 0, host];
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv6(source, SERVER6).udp(5000, PORT, &[0; 22]).build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv6(source, SERVER6)
+        .udp(5000, PORT, &[0; 22])
+        .build()
 }
 
 fn file(network: &Network) -> PathBuf {
@@ -53,21 +60,33 @@ fn file(network: &Network) -> PathBuf {
 
 fn stop(agent: &Agent<'_>) -> Traffic {
     let ended = agent.json(&["record", "--stop"]);
-    assert_eq!((&ended["state"], &ended["lost"]), (&"ended".into(), &0.into()), "{ended}");
+    assert_eq!(
+        (&ended["state"], &ended["lost"]),
+        (&"ended".into(), &0.into()),
+        "{ended}"
+    );
     recorded(&ended)
 }
 
 fn recorded(status: &Value) -> Traffic {
-    RecordFile::read(status["file"].as_str().unwrap().as_ref()).unwrap().traffic()
+    RecordFile::read(status["file"].as_str().unwrap().as_ref())
+        .unwrap()
+        .traffic()
 }
 
 fn service(traffic: &Traffic, protocol: Transport, port: Option<u16>) -> &ServiceTraffic {
-    let found = traffic.services.iter().find(|of| (of.service.protocol, of.service.port) == (protocol, port));
+    let found = traffic
+        .services
+        .iter()
+        .find(|of| (of.service.protocol, of.service.port) == (protocol, port));
     found.unwrap_or_else(|| panic!("no {protocol:?} {port:?} among {:?}", traffic.services))
 }
 
 fn source<'t>(service: &'t ServiceTraffic, address: &str) -> &'t SourceTraffic {
-    let found = service.named.iter().find(|source| source.address.to_string() == address);
+    let found = service
+        .named
+        .iter()
+        .find(|source| source.address.to_string() == address);
     found.unwrap_or_else(|| panic!("no {address} among {:?}", service.named))
 }
 
@@ -80,7 +99,10 @@ fn assert_windows(source: &SourceTraffic, unit: Unit, bursts: &[(u64, Duration)]
     assert_eq!(counts[WINDOWS.len() - 1], all, "{name}: {counts:?}");
     assert!(counts.is_sorted(), "{name}: {counts:?}");
     // Windows of one second and a quarter have one of the bursts, if the machine let it be sent in a second.
-    if bursts.iter().all(|(_, time)| *time <= Duration::from_secs(1)) {
+    if bursts
+        .iter()
+        .all(|(_, time)| *time <= Duration::from_secs(1))
+    {
         assert_eq!(counts[0], largest, "{name}: {counts:?}");
     }
 }
@@ -99,9 +121,21 @@ fn rates_of_each_source(agent_config: &str, limits: &str) {
     let mut bursts = [const { Vec::new() }; 5];
     for round in 1..=2usize {
         for (nth, bursts) in bursts.iter_mut().enumerate() {
-            bursts.push(sent(&network, &[udp_from(10 + nth as u8)], round * (20 + 60 * nth)));
+            bursts.push(sent(
+                &network,
+                &[udp_from(10 + nth as u8)],
+                round * (20 + 60 * nth),
+            ));
         }
-        let opened = sent(&network, &[tcp(30, 2, b""), tcp(30, 16, b""), tcp(30, 24, b"GET / HTTP/1.1\r\n\r\n")], 30);
+        let opened = sent(
+            &network,
+            &[
+                tcp(30, 2, b""),
+                tcp(30, 16, b""),
+                tcp(30, 24, b"GET / HTTP/1.1\r\n\r\n"),
+            ],
+            30,
+        );
         assert_eq!(opened.0, 30);
         sent(&network, &[udp6(7, 1), udp6(7, 2)], 40);
         thread::sleep(APART);
@@ -112,7 +146,10 @@ fn rates_of_each_source(agent_config: &str, limits: &str) {
     for (nth, bursts) in bursts.iter().enumerate() {
         let source = source(udp, &format!("10.77.0.{}", 10 + nth));
         assert_windows(source, Unit::Packets, bursts);
-        let bytes: Vec<_> = bursts.iter().map(|(count, time)| (count * length, *time)).collect();
+        let bytes: Vec<_> = bursts
+            .iter()
+            .map(|(count, time)| (count * length, *time))
+            .collect();
         assert_windows(source, Unit::Bytes, &bytes);
         assert_eq!(source.deviation, 0.0, "all packets are of one length");
     }
@@ -122,8 +159,14 @@ fn rates_of_each_source(agent_config: &str, limits: &str) {
     let web = service(&traffic, Transport::Tcp, Some(443));
     let client = source(web, "10.77.0.30");
     assert_eq!((client.packets, client.connections), (60, 20));
-    assert_eq!(client.busiest[Unit::Connections as usize][WINDOWS.len() - 1], 20);
-    assert_eq!(client.busiest[Unit::Requests as usize][WINDOWS.len() - 1], 20);
+    assert_eq!(
+        client.busiest[Unit::Connections as usize][WINDOWS.len() - 1],
+        20
+    );
+    assert_eq!(
+        client.busiest[Unit::Requests as usize][WINDOWS.len() - 1],
+        20
+    );
     assert_eq!(service(&traffic, Transport::Tcp, None).packets, 60);
     let whole: u64 = bursts.iter().flatten().map(|(count, _)| count).sum::<u64>() + 80;
     assert_eq!(service(&traffic, Transport::Udp, None).packets, whole);
@@ -157,16 +200,34 @@ fn a_recording_continues_after_a_restart_and_over_reloads() {
     thread::sleep(APART);
     let agent = network.start_file(&config, &[]);
     let status = agent.json(&["record", "--status"]);
-    assert_eq!((&status["state"], status["gaps"].as_array().unwrap().len()), (&"recording".into(), 1), "{status}");
+    assert_eq!(
+        (&status["state"], status["gaps"].as_array().unwrap().len()),
+        (&"recording".into(), 1),
+        "{status}"
+    );
     burst(&network, &[udp_from(10), udp_from(11)], 40);
     // A killed agent loses what was not written, and no more.
     agent.wait_for("packets of the last part", |_| {
-        network.command(&["record", "--status", "--json"]).stdout.windows(14).any(|part| part == b"\"packets\": 110")
+        network
+            .command(&["record", "--status", "--json"])
+            .stdout
+            .windows(14)
+            .any(|part| part == b"\"packets\": 110")
     });
     let traffic = stop(&agent);
     let udp = service(&traffic, Transport::Udp, Some(PORT));
-    assert_eq!((source(udp, "10.77.0.10").packets, source(udp, "10.77.0.11").packets), (90, 20));
-    assert_eq!(udp.busiest[Unit::Packets as usize][0].sources(), 2, "a source of both times is one source");
+    assert_eq!(
+        (
+            source(udp, "10.77.0.10").packets,
+            source(udp, "10.77.0.11").packets
+        ),
+        (90, 20)
+    );
+    assert_eq!(
+        udp.busiest[Unit::Packets as usize][0].sources(),
+        2,
+        "a source of both times is one source"
+    );
     // An ended recording stays ended.
     agent.stop(Signal::SIGTERM);
     let agent = network.start_file(&config, &[]);
@@ -185,12 +246,27 @@ fn a_killed_agent_loses_what_was_not_written_and_the_next_counts_nothing_twice()
     thread::sleep(APART);
     let agent = network.start_file(&config, &[]);
     let status = agent.json(&["record", "--status"]);
-    assert_eq!((&status["state"], &status["packets"]), (&"recording".into(), &0.into()), "{status}");
+    assert_eq!(
+        (&status["state"], &status["packets"]),
+        (&"recording".into(), &0.into()),
+        "{status}"
+    );
     // From the last write, which was the first.
     let gaps = status["gaps"].as_array().unwrap();
-    assert_eq!((gaps.len(), &gaps[0]["from"]), (1, &status["started"]), "{status}");
+    assert_eq!(
+        (gaps.len(), &gaps[0]["from"]),
+        (1, &status["started"]),
+        "{status}"
+    );
     burst(&network, &[udp_from(10)], 20);
-    assert_eq!(source(service(&stop(&agent), Transport::Udp, Some(PORT)), "10.77.0.10").packets, 20);
+    assert_eq!(
+        source(
+            service(&stop(&agent), Transport::Udp, Some(PORT)),
+            "10.77.0.10"
+        )
+        .packets,
+        20
+    );
 }
 
 fn a_recording_ends_by_itself_and_the_next_one_keeps_it() {
@@ -202,14 +278,21 @@ fn a_recording_ends_by_itself_and_the_next_one_keeps_it() {
     let running = network.command(&["record", "--for", "1h"]);
     if began.elapsed() < Duration::from_secs(1) {
         let said = String::from_utf8_lossy(&running.stderr).into_owned();
-        assert!(running.status.code() == Some(1) && said.contains("agent record --stop"), "{said}");
+        assert!(
+            running.status.code() == Some(1) && said.contains("agent record --stop"),
+            "{said}"
+        );
     }
     agent.wait_for("the end of the recording", |_| {
-        String::from_utf8_lossy(&network.command(&["record", "--status", "--json"]).stdout).contains("\"ended\"")
+        String::from_utf8_lossy(&network.command(&["record", "--status", "--json"]).stdout)
+            .contains("\"ended\"")
     });
     let first = std::fs::read(file(&network)).unwrap();
     agent.json(&["record", "--for", "1h"]);
-    assert_eq!(std::fs::read(network.state().join("recording.previous")).unwrap(), first);
+    assert_eq!(
+        std::fs::read(network.state().join("recording.previous")).unwrap(),
+        first
+    );
     agent.json(&["record", "--stop"]);
     let output = network.command(&["record", "--stop"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("no recording is running"));
@@ -225,7 +308,10 @@ fn a_recording_that_cannot_be_written_is_refused() {
     let output = network.command(&["record", "--for", "1h"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("nothing is recorded") && said.contains(network.state().to_str().unwrap()), "{said}");
+    assert!(
+        said.contains("nothing is recorded") && said.contains(network.state().to_str().unwrap()),
+        "{said}"
+    );
     assert_eq!(agent.json(&["record", "--status"])["state"], "none");
 }
 
@@ -237,11 +323,21 @@ fn a_recording_that_cannot_be_written_at_its_end_is_written_once_it_can() {
     let moved = network.state().with_extension("moved");
     std::fs::rename(network.state(), &moved).unwrap();
     std::fs::write(network.state(), b"").unwrap();
-    for arguments in [["record", "--stop"].as_slice(), &["record", "--stop"], &["record", "--for", "1h"]] {
+    for arguments in [
+        ["record", "--stop"].as_slice(),
+        &["record", "--stop"],
+        &["record", "--for", "1h"],
+    ] {
         let output = network.command(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains("is not written yet"), "{arguments:?}: {said}");
-        assert!(said.contains("recording") && said.contains("agent record --stop"), "{said}");
+        assert!(
+            output.status.code() == Some(1) && said.contains("is not written yet"),
+            "{arguments:?}: {said}"
+        );
+        assert!(
+            said.contains("recording") && said.contains("agent record --stop"),
+            "{said}"
+        );
     }
     let notes = agent.json(&["status"])["notes"].to_string();
     assert!(notes.contains("the recording is not written"), "{notes}");
@@ -252,8 +348,19 @@ fn a_recording_that_cannot_be_written_at_its_end_is_written_once_it_can() {
     // Unless the agent's own attempt came first.
     network.command(&["record", "--stop"]);
     let status = agent.json(&["record", "--status"]);
-    assert_eq!((&status["state"], &status["error"]), (&"ended".into(), &Value::Null), "{status}");
-    assert_eq!(source(service(&recorded(&status), Transport::Udp, Some(PORT)), "10.77.0.10").packets, 30);
+    assert_eq!(
+        (&status["state"], &status["error"]),
+        (&"ended".into(), &Value::Null),
+        "{status}"
+    );
+    assert_eq!(
+        source(
+            service(&recorded(&status), Transport::Udp, Some(PORT)),
+            "10.77.0.10"
+        )
+        .packets,
+        30
+    );
     let notes = agent.json(&["status"])["notes"].to_string();
     assert!(!notes.contains("not written"), "{notes}");
     agent.json(&["record", "--for", "1h"]);
@@ -271,11 +378,20 @@ fn a_damaged_recording_is_set_aside_and_reported() {
     std::fs::write(file(&network), &bytes).unwrap();
     let output = network.command(&["suggest", "--from", file(&network).to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("its checksum is wrong"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("its checksum is wrong"),
+        "{said}"
+    );
     let agent = network.start_file(&config, &[]);
     let notes = agent.json(&["status"])["notes"].to_string();
-    assert!(notes.contains("its checksum is wrong") && notes.contains("recording.damaged"), "{notes}");
-    assert!(network.state().join("recording.damaged").exists() && network.state().join("state").exists());
+    assert!(
+        notes.contains("its checksum is wrong") && notes.contains("recording.damaged"),
+        "{notes}"
+    );
+    assert!(
+        network.state().join("recording.damaged").exists()
+            && network.state().join("state").exists()
+    );
     assert_eq!(agent.json(&["record", "--status"])["state"], "none");
 }
 
@@ -284,20 +400,28 @@ fn too_short_a_recording_suggests_nothing_and_says_what_is_missing() {
     let agent = network.start("", WIDE);
     let output = network.command(&["suggest"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(2) && said.contains("agent record starts one"), "{said}");
+    assert!(
+        output.status.code() == Some(2) && said.contains("agent record starts one"),
+        "{said}"
+    );
     agent.json(&["record"]);
     burst(&network, &[udp_from(10)], 30);
     stop(&agent);
     let output = network.command(&["suggest"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("at least 10 min required"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("at least 10 min required"),
+        "{said}"
+    );
 }
 
 /// The CPU time of a thread of the agent.
 fn thread_time(agent: &Agent<'_>, name: &str) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.process())).unwrap();
     let mut paths = tasks.map(|task| task.unwrap().path());
-    let task = paths.find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name));
+    let task = paths.find(|task| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name)
+    });
     let spent = std::fs::read_to_string(task.unwrap().join("schedstat")).unwrap();
     Duration::from_nanos(spent.split(' ').next().unwrap().parse().unwrap())
 }
@@ -330,7 +454,10 @@ fn a_flood_of_made_up_sources_keeps_a_recording_within_its_memory_and_cpu_time()
         });
         most = most.max(memory(agent.process(), "RssAnon"));
     }
-    let (used, time) = (thread_time(&agent, "weir-record") - used_before, began.elapsed());
+    let (used, time) = (
+        thread_time(&agent, "weir-record") - used_before,
+        began.elapsed(),
+    );
     let status = agent.json(&["record", "--status"]);
     let share = used.as_secs_f64() / time.as_secs_f64();
     let grown = most.saturating_sub(before);
@@ -340,14 +467,28 @@ fn a_flood_of_made_up_sources_keeps_a_recording_within_its_memory_and_cpu_time()
         100.0 * share,
         grown / 1_024
     );
-    assert!(status["one_in"].as_u64() > Some(1) && status["packets"].as_u64() > Some(0), "{status}");
+    assert!(
+        status["one_in"].as_u64() > Some(1) && status["packets"].as_u64() > Some(0),
+        "{status}"
+    );
     // The aim: 0.1 s in each of at most six steps until the sample is small enough, and then a hundredth of the time.
     // Twice as much is accepted, since this build is not optimised and machines differ.
-    assert!(used.as_secs_f64() <= 2.0 * (0.01 * time.as_secs_f64() + 0.6), "{used:?} in {time:?}");
+    assert!(
+        used.as_secs_f64() <= 2.0 * (0.01 * time.as_secs_f64() + 0.6),
+        "{used:?} in {time:?}"
+    );
     assert!(grown <= 20 << 20, "{grown} bytes");
     let ended = agent.json(&["record", "--stop"]);
     let written = std::fs::metadata(file(&network)).unwrap().len();
     println!("{written} bytes in the file");
-    assert!(ended["sampled_seconds"].as_f64() > Some(0.0) && written < 4 << 20, "{ended}");
-    assert!(recorded(&ended).services.iter().all(|service| service.packets > 0));
+    assert!(
+        ended["sampled_seconds"].as_f64() > Some(0.0) && written < 4 << 20,
+        "{ended}"
+    );
+    assert!(
+        recorded(&ended)
+            .services
+            .iter()
+            .all(|service| service.packets > 0)
+    );
 }

@@ -47,7 +47,10 @@ fn a_reload_keeps_the_state_of_unchanged_limits() {
         ("", format!("{more}{SLOW}")),
         ("", format!("{apart}{SLOW}{more}")),
         ("max_sources = 5000", format!("{apart}{SLOW}{more}")),
-        ("max_sources = 5000", format!("{class}{SLOW}{logged}{apart}")),
+        (
+            "max_sources = 5000",
+            format!("{class}{SLOW}{logged}{apart}"),
+        ),
         ("max_sources = 50000", format!("{egress}{SLOW}{class}")),
         ("", SLOW.to_owned()),
     ] {
@@ -55,7 +58,11 @@ fn a_reload_keeps_the_state_of_unchanged_limits() {
         let answer = agent.json(&["reload"]);
         assert_eq!(
             (&answer["ok"], &answer["errors"], &answer["notes"]),
-            (&true.into(), &Value::from(Vec::<u8>::new()), &Value::from(Vec::<u8>::new())),
+            (
+                &true.into(),
+                &Value::from(Vec::<u8>::new()),
+                &Value::from(Vec::<u8>::new())
+            ),
             "{rest}"
         );
         assert_eq!(agent.remaining("10.77.0.7", "packets"), left, "{rest}");
@@ -68,7 +75,10 @@ fn a_reload_keeps_the_state_of_unchanged_limits() {
     assert_eq!(agent.json(&["bans"])[0]["throttled_packets"], 18);
     burst(&network, &[udp_from(7)], 100);
     assert_eq!(agent.counts("packets"), (100, 78));
-    assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["throttled_packets"], 78);
+    assert_eq!(
+        agent.json(&["show", "10.77.0.7"])["limits"][0]["throttled_packets"],
+        78
+    );
     assert_eq!(agent.json(&["top", "--once"])[0]["source"], "10.77.0.7");
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[9]), (100, 0));
@@ -77,19 +87,29 @@ fn a_reload_keeps_the_state_of_unchanged_limits() {
 fn a_reload_carries_the_state_of_changed_rates_over_in_proportion() {
     let network = Network::new();
     let limits = |count: u32| {
-        Algorithm::ALL.iter().fold(String::new(), |mut text, algorithm| {
-            let burst = if algorithm.has_burst() { format!("burst = {count}\n") } else { String::new() };
-            // So long a window that the clock does not move what is left by a unit within the test.
-            let limit = format!("[[limit]]\nname = \"{algorithm}\"\nalgorithm = \"{algorithm}\"\n");
-            let _ = write!(text, "{limit}rate = \"{count}/day\"\n{burst}");
-            text
-        })
+        Algorithm::ALL
+            .iter()
+            .fold(String::new(), |mut text, algorithm| {
+                let burst = if algorithm.has_burst() {
+                    format!("burst = {count}\n")
+                } else {
+                    String::new()
+                };
+                // So long a window that the clock does not move what is left by a unit within the test.
+                let limit =
+                    format!("[[limit]]\nname = \"{algorithm}\"\nalgorithm = \"{algorithm}\"\n");
+                let _ = write!(text, "{limit}rate = \"{count}/day\"\n{burst}");
+                text
+            })
     };
     let agent = network.start("max_sources = 2000", &limits(100));
     let left = |agent: &crate::support::Agent<'_>, of: &[u64]| {
         for algorithm in Algorithm::ALL {
             let remaining = agent.remaining("10.77.0.7", algorithm.name());
-            assert!(of.contains(&remaining), "{algorithm}: {remaining} are left, not {of:?}");
+            assert!(
+                of.contains(&remaining),
+                "{algorithm}: {remaining} are left, not {of:?}"
+            );
         }
     };
     burst(&network, &[udp_from(7)], 60);
@@ -105,16 +125,33 @@ fn a_reload_carries_the_state_of_changed_rates_over_in_proportion() {
     // A limit that counts something else now starts afresh, and it is told.
     network.config(
         "max_sources = 2000",
-        &limits(100).replacen("algorithm = \"token-bucket\"", "algorithm = \"fixed-window\"", 1).replacen(
-            "burst = 100\n",
-            "",
-            1,
-        ),
+        &limits(100)
+            .replacen(
+                "algorithm = \"token-bucket\"",
+                "algorithm = \"fixed-window\"",
+                1,
+            )
+            .replacen("burst = 100\n", "", 1),
     );
     let answer = agent.json(&["reload"]);
-    assert!(answer["notes"][0].as_str().unwrap().contains("the state of limit \"token-bucket\" is reset"), "{answer}");
-    assert_eq!(agent.json(&["status"])["last_reload"]["notes"], answer["notes"]);
-    assert_eq!((agent.remaining("10.77.0.7", "token-bucket"), agent.remaining("10.77.0.7", "leaky-bucket")), (100, 0));
+    assert!(
+        answer["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("the state of limit \"token-bucket\" is reset"),
+        "{answer}"
+    );
+    assert_eq!(
+        agent.json(&["status"])["last_reload"]["notes"],
+        answer["notes"]
+    );
+    assert_eq!(
+        (
+            agent.remaining("10.77.0.7", "token-bucket"),
+            agent.remaining("10.77.0.7", "leaky-bucket")
+        ),
+        (100, 0)
+    );
 }
 
 fn a_bad_file_changes_nothing_and_is_reported() {
@@ -122,29 +159,54 @@ fn a_bad_file_changes_nothing_and_is_reported() {
     let agent = network.start("", SLOW);
     assert_eq!(agent.json(&["status"])["last_reload"], Value::Null);
     burst(&network, &[udp_from(7)], 60);
-    let bad = network.config("mode = \"enfroce\"", &SLOW.replace("burst = 100", "burst = -1"));
+    let bad = network.config(
+        "mode = \"enfroce\"",
+        &SLOW.replace("burst = 100", "burst = -1"),
+    );
     let output = network.command(&["reload"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("did you mean \"enforce\"?") && said.contains("limits.toml:7:"), "{said}");
-    assert!(said.contains("burst") && said.contains("nothing was changed"), "{said}");
+    assert!(
+        said.contains("did you mean \"enforce\"?") && said.contains("limits.toml:7:"),
+        "{said}"
+    );
+    assert!(
+        said.contains("burst") && said.contains("nothing was changed"),
+        "{said}"
+    );
     agent.signal(Signal::SIGHUP);
-    let status = agent.wait_for("the signal's reload", |status| status["last_reload"]["cause"] == "signal");
+    let status = agent.wait_for("the signal's reload", |status| {
+        status["last_reload"]["cause"] == "signal"
+    });
     assert_eq!(status["last_reload"]["ok"], false);
-    assert_eq!(status["last_reload"]["errors"].as_array().unwrap().len(), 2, "{status}");
+    assert_eq!(
+        status["last_reload"]["errors"].as_array().unwrap().len(),
+        2,
+        "{status}"
+    );
     assert_eq!(status["mode"], "enforce");
     let table = String::from_utf8(network.command(&["status"]).stdout).unwrap();
-    assert!(table.contains("last reload") && table.contains("did you mean \"enforce\"?"), "{table}");
+    assert!(
+        table.contains("last reload") && table.contains("did you mean \"enforce\"?"),
+        "{table}"
+    );
     // Nor does one that is gone, or right and not to be had here.
     std::fs::remove_file(&bad).unwrap();
     assert_eq!(network.command(&["reload"]).status.code(), Some(2));
     burst(&network, &[udp_from(7)], 60);
     assert_eq!(agent.counts("packets"), (100, 20));
     // Nor does one whose interface cannot be held: what was replaced on the way is as it was.
-    network.config_on(&["weir0", "lo"], "attach = \"native\"", &SLOW.replace("100", "1000"));
+    network.config_on(
+        &["weir0", "lo"],
+        "attach = \"native\"",
+        &SLOW.replace("100", "1000"),
+    );
     let output = network.command(&["reload"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("native XDP is not supported"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("native XDP is not supported"),
+        "{output:?}"
+    );
     burst(&network, &[udp_from(7), udp_from(8)], 300);
     assert_eq!(agent.counts("packets"), (200, 220));
     network.config("", SLOW);
@@ -164,30 +226,43 @@ fn a_file_that_changes_is_read_again_if_it_is_watched() {
         std::fs::rename(next, &place).unwrap();
     };
     let text = std::fs::read_to_string(&place).unwrap();
-    write(&text.replace("burst = 100", "burst = 200"), ".limits.toml.swp");
+    write(
+        &text.replace("burst = 100", "burst = 200"),
+        ".limits.toml.swp",
+    );
     let status = agent.wait_for("the reload", is_watch);
     assert_eq!(status["last_reload"]["ok"], true);
     assert_eq!(agent.limit("packets")["burst"], 200);
     // In place, and wrong.
     std::fs::write(&place, "[agent\n").unwrap();
-    agent.wait_for("the failure", |status| is_watch(status) && status["last_reload"]["ok"] == false);
+    agent.wait_for("the failure", |status| {
+        is_watch(status) && status["last_reload"]["ok"] == false
+    });
     assert_eq!(agent.limit("packets")["burst"], 200);
     // And right again, without being watched from then on.
     write(&text.replace("watch = true", ""), "again");
-    agent.wait_for("the reload", |status| is_watch(status) && status["last_reload"]["ok"] == true);
+    agent.wait_for("the reload", |status| {
+        is_watch(status) && status["last_reload"]["ok"] == true
+    });
     assert_eq!(agent.limit("packets")["burst"], 100);
     std::fs::write(&place, "[agent\n").unwrap();
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(agent.json(&["status"])["last_reload"]["ok"], true, "nobody watches any more");
+    assert_eq!(
+        agent.json(&["status"])["last_reload"]["ok"],
+        true,
+        "nobody watches any more"
+    );
 }
 
 fn reloads_under_traffic_evaluate_each_packet_by_one_policy() {
-    const FAST: &str = "[[limit]]\nname = \"fast\"\nrate = \"1000/s\"\nburst = 2000\nprotocol = \"udp\"\n";
+    const FAST: &str =
+        "[[limit]]\nname = \"fast\"\nrate = \"1000/s\"\nburst = 2000\nprotocol = \"udp\"\n";
     const FEW: &str = "[[limit]]\nname = \"few\"\nrate = \"1/day\"\nburst = 10\nprotocol = \"udp\"\nipv4_prefix = 31\n\
         ports = [9000]\n";
     let network = Network::new();
     let agent_table = "max_sources = 20000\nnever_limit = [\"10.77.0.30\"]\n";
-    let classes = "[[class]]\nname = \"node\"\nsources = [\"10.77.0.31\", \"10.77.0.8\"]\nunlimited = true\n";
+    let classes =
+        "[[class]]\nname = \"node\"\nsources = [\"10.77.0.31\", \"10.77.0.8\"]\nunlimited = true\n";
     let own = "[[class]]\nname = \"rest\"\nsources = [\"10.77.0.6\"]\nmultiplier = 100000\n";
     let base = format!("{classes}{own}{FAST}{FEW}");
     let with_more = format!(
@@ -221,8 +296,11 @@ fn reloads_under_traffic_evaluate_each_packet_by_one_policy() {
         for nth in 0..reloads {
             // Every fourth of the same table, with another class's factor; the others with another table.
             let text = if nth % 4 < 2 { &base } else { &with_more };
-            let text =
-                if nth % 2 == 0 { text.clone() } else { text.replace("multiplier = 100000", "multiplier = 200000") };
+            let text = if nth % 2 == 0 {
+                text.clone()
+            } else {
+                text.replace("multiplier = 100000", "multiplier = 200000")
+            };
             tables += u32::from(nth % 2 == 0);
             network.config(agent_table, &text);
             let answer = agent.json(&["reload"]);
@@ -234,15 +312,29 @@ fn reloads_under_traffic_evaluate_each_packet_by_one_policy() {
         (receiving.join().unwrap(), sent, tables)
     });
     let late = receiver.counts();
-    let counts: Vec<u64> = counts.iter().zip(late).map(|(count, late)| count + late).collect();
+    let counts: Vec<u64> = counts
+        .iter()
+        .zip(late)
+        .map(|(count, late)| count + late)
+        .collect();
     eprintln!(
         "{reloads} reloads, {tables} of them with another table, {sent} rounds: {:?}",
         [20, 30, 31, 40, 6].map(|n| counts[n])
     );
-    assert_eq!(counts[20], 10, "a limit of ten packets passed ten, whatever came and went around it");
-    assert_eq!((counts[30], counts[31], counts[6]), (sent, sent, sent), "who is not limited lost nothing");
+    assert_eq!(
+        counts[20], 10,
+        "a limit of ten packets passed ten, whatever came and went around it"
+    );
+    assert_eq!(
+        (counts[30], counts[31], counts[6]),
+        (sent, sent, sent),
+        "who is not limited lost nothing"
+    );
     assert_eq!(counts[40], 0, "a ban holds through all of it");
-    assert_eq!(agent.json(&["bans"])[0]["throttled_packets"].as_u64(), Some(sent));
+    assert_eq!(
+        agent.json(&["bans"])[0]["throttled_packets"].as_u64(),
+        Some(sent)
+    );
     assert_eq!(agent.counts("few").0, 10 + sent, "counters went on");
 }
 
@@ -256,10 +348,17 @@ fn ten_thousand_limits_and_a_hundred_thousand_prefixes_are_reloaded() {
             text
         });
         prefixes.pop();
-        let _ = write!(text, "[[class]]\nname = \"many\"\nsources = [{prefixes}]\nmultiplier = 2\n");
+        let _ = write!(
+            text,
+            "[[class]]\nname = \"many\"\nsources = [{prefixes}]\nmultiplier = 2\n"
+        );
         for port in 1..=10_000 {
             let name = format!("[[limit]]\nname = \"port-{port}\"\nports = [{port}]\n");
-            let _ = write!(text, "{name}rate = \"1/h\"\nburst = {}\n", if port == 9_000 { 10 } else { burst });
+            let _ = write!(
+                text,
+                "{name}rate = \"1/h\"\nburst = {}\n",
+                if port == 9_000 { 10 } else { burst }
+            );
         }
         text
     };
@@ -277,45 +376,93 @@ fn ten_thousand_limits_and_a_hundred_thousand_prefixes_are_reloaded() {
     }
     // That it is less than two seconds is for `cargo xtask bench` to show, with an agent that is built for use.
     let (used, took) = fastest;
-    eprintln!("10,000 limits and 100,000 prefixes reload in {used:.2?} of a CPU, {took:.2?} by the clock");
+    eprintln!(
+        "10,000 limits and 100,000 prefixes reload in {used:.2?} of a CPU, {took:.2?} by the clock"
+    );
     burst(&network, &[udp_from(7)], 20);
-    assert_eq!(receiver.counts()[7], 10, "its limit is unchanged through all of them");
+    assert_eq!(
+        receiver.counts()[7],
+        10,
+        "its limit is unchanged through all of them"
+    );
 }
 
 fn limits_on_requests_and_groups_are_reloaded_with_the_rest() {
     let network = Network::new();
     let cgroup = format!("weir-t{}-live", std::process::id());
-    let decide =
-        "[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"100/day\"\nburst = 100\n";
-    let group =
-        |name: &str| format!("[[group]]\nname = \"{name}\"\nmatch = [{{ exe = \"/nowhere/{name}\" }}]\npids = 100\n");
+    let decide = "[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"100/day\"\nburst = 100\n";
+    let group = |name: &str| {
+        format!(
+            "[[group]]\nname = \"{name}\"\nmatch = [{{ exe = \"/nowhere/{name}\" }}]\npids = 100\n"
+        )
+    };
     let agent_table = format!("cgroup = {cgroup:?}\n");
     let agent = network.start(&agent_table, &format!("{SLOW}{decide}{}", group("one")));
     let ask = |user: &str, cost: &str| {
-        agent.json(&["decide", "--limit", "logins", "--key", &format!("user={user}"), "--cost", cost])["remaining"]
+        agent.json(&[
+            "decide",
+            "--limit",
+            "logins",
+            "--key",
+            &format!("user={user}"),
+            "--cost",
+            cost,
+        ])["remaining"]
             .clone()
     };
     assert_eq!(ask("alice", "60"), 40);
-    assert_eq!(agent.json(&["status"])["groups"], serde_json::json!(["one"]));
+    assert_eq!(
+        agent.json(&["status"])["groups"],
+        serde_json::json!(["one"])
+    );
     // Unchanged, beside much that changes.
     let more = decide.replace("logins", "uploads");
-    network
-        .config(&agent_table, &format!("{}{more}{decide}{}{}", SLOW.replace("100", "200"), group("two"), group("one")));
+    network.config(
+        &agent_table,
+        &format!(
+            "{}{more}{decide}{}{}",
+            SLOW.replace("100", "200"),
+            group("two"),
+            group("one")
+        ),
+    );
     assert_eq!(agent.json(&["reload"])["ok"], true);
     assert_eq!(ask("alice", "10"), 30);
-    assert_eq!(agent.json(&["status"])["groups"], serde_json::json!(["two", "one"]));
-    assert_eq!(agent.limit("logins")["passed"]["packets"], 2, "its counters go on");
+    assert_eq!(
+        agent.json(&["status"])["groups"],
+        serde_json::json!(["two", "one"])
+    );
+    assert_eq!(
+        agent.limit("logins")["passed"]["packets"],
+        2,
+        "its counters go on"
+    );
     // Changed: three tenths of the allowance are left.
-    network.config(&agent_table, &format!("{SLOW}{}{}", decide.replace("100", "1000"), group("two")));
+    network.config(
+        &agent_table,
+        &format!("{SLOW}{}{}", decide.replace("100", "1000"), group("two")),
+    );
     assert_eq!(agent.json(&["reload"])["ok"], true);
     assert_eq!(ask("alice", "1"), 299);
     assert_eq!(ask("bob", "1"), 999);
-    assert_eq!(agent.json(&["status"])["groups"], serde_json::json!(["two"]));
+    assert_eq!(
+        agent.json(&["status"])["groups"],
+        serde_json::json!(["two"])
+    );
     // A file that is wrong in one of them changes none.
-    network.config(&agent_table, &format!("{}{}{}", SLOW.replace("100", "300"), decide, group("t/w")));
+    network.config(
+        &agent_table,
+        &format!("{}{}{}", SLOW.replace("100", "300"), decide, group("t/w")),
+    );
     assert_eq!(network.command(&["reload"]).status.code(), Some(2));
-    assert_eq!((ask("alice", "1"), agent.limit("packets")["burst"].clone()), (298.into(), 100.into()));
-    assert_eq!(agent.json(&["status"])["groups"], serde_json::json!(["two"]));
+    assert_eq!(
+        (ask("alice", "1"), agent.limit("packets")["burst"].clone()),
+        (298.into(), 100.into())
+    );
+    assert_eq!(
+        agent.json(&["status"])["groups"],
+        serde_json::json!(["two"])
+    );
     // No limits on packets any more, and then some again.
     network.config_on(&[], &agent_table, decide);
     assert_eq!(agent.json(&["reload"])["ok"], true);
@@ -326,7 +473,11 @@ fn limits_on_requests_and_groups_are_reloaded_with_the_rest() {
     burst(&network, &[udp_from(7)], 120);
     assert_eq!(agent.counts("packets"), (100, 20));
     agent.stop(Signal::SIGTERM);
-    network.told(&["detach", "--config", network.config(&agent_table, SLOW).to_str().unwrap()]);
+    network.told(&[
+        "detach",
+        "--config",
+        network.config(&agent_table, SLOW).to_str().unwrap(),
+    ]);
 }
 
 fn keys_that_require_a_restart_are_reported_and_change_nothing() {
@@ -334,7 +485,10 @@ fn keys_that_require_a_restart_are_reported_and_change_nothing() {
     let agent = network.start("", SLOW);
     let config = network.config("", SLOW);
     let text = std::fs::read_to_string(&config).unwrap();
-    for (from, to) in [("control.sock", "elsewhere.sock"), ("/sys/fs/bpf/weir-t", "/sys/fs/bpf/weir-u")] {
+    for (from, to) in [
+        ("control.sock", "elsewhere.sock"),
+        ("/sys/fs/bpf/weir-t", "/sys/fs/bpf/weir-u"),
+    ] {
         std::fs::write(&config, text.replace(from, to)).unwrap();
         let output = network.command(&["reload"]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -347,32 +501,64 @@ fn keys_that_require_a_restart_are_reported_and_change_nothing() {
 
 fn a_reload_names_what_it_changes_and_diff_changes_nothing() {
     let network = Network::new();
-    let agent = network.start("", "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n");
-    let _ = network.config("", "[[limit]]\nname = \"b\"\nrate = \"6/s\"\n[[limit]]\nname = \"c\"\nrate = \"5/s\"\n");
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n",
+    );
+    let _ = network.config(
+        "",
+        "[[limit]]\nname = \"b\"\nrate = \"6/s\"\n[[limit]]\nname = \"c\"\nrate = \"5/s\"\n",
+    );
     let differences = network.command(&["reload", "--diff"]);
     let said = String::from_utf8_lossy(&differences.stdout).into_owned();
-    for line in ["- limit a  ingress any  5 packets/s", "+ limit b  ingress any  6 packets/s", "+ limit c  "] {
+    for line in [
+        "- limit a  ingress any  5 packets/s",
+        "+ limit b  ingress any  6 packets/s",
+        "+ limit c  ",
+    ] {
         assert!(said.contains(line), "{said}");
     }
     assert_eq!(agent.json(&["limits"])[0]["name"], "a");
     let reloaded = agent.json(&["reload"]);
-    let named = |list: &str| reloaded["changes"][list][0]["what"].as_str().unwrap().to_owned();
-    assert_eq!([named("added"), named("changed"), named("removed")], ["limit c", "limit b", "limit a"]);
-    assert!(agent.json(&["reload"])["changes"]["changed"].as_array().unwrap().is_empty());
+    let named = |list: &str| {
+        reloaded["changes"][list][0]["what"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(
+        [named("added"), named("changed"), named("removed")],
+        ["limit c", "limit b", "limit a"]
+    );
+    assert!(
+        agent.json(&["reload"])["changes"]["changed"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
 }
 
 fn a_config_that_limits_nothing_replaces_no_limits() {
     let network = Network::new();
     let agent = network.start("", SLOW);
     let config = network.config("", "");
-    let text = std::fs::read_to_string(&config).unwrap().replace("allow_empty = true", "");
+    let text = std::fs::read_to_string(&config)
+        .unwrap()
+        .replace("allow_empty = true", "");
     std::fs::write(&config, &text).unwrap();
     let output = network.command(&["reload"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("limits nothing"), "{said}");
+    assert!(
+        output.status.code() == Some(2) && said.contains("limits nothing"),
+        "{said}"
+    );
     assert!(said.contains("allow_empty = true"), "{said}");
     assert_eq!(agent.json(&["limits"]).as_array().unwrap().len(), 1);
     let _ = network.config("", "");
     let reloaded = agent.json(&["reload"]);
-    assert_eq!(reloaded["changes"]["removed"].as_array().unwrap().len(), 1, "{reloaded}");
+    assert_eq!(
+        reloaded["changes"]["removed"].as_array().unwrap().len(),
+        1,
+        "{reloaded}"
+    );
 }

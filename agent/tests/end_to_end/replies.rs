@@ -24,8 +24,16 @@ const CLIENT6: &str = "fd77::2";
 
 fn nsenter(namespace: &str, arguments: &[&str]) {
     let namespace = format!("--net=/run/netns/{namespace}");
-    let output = Command::new("nsenter").arg(&namespace).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new("nsenter")
+        .arg(&namespace)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// The client kernel's counters of a protocol.
@@ -33,9 +41,23 @@ fn counted(network: &Network, protocol: &str, name: &str) -> u64 {
     network.in_client(|| {
         let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
         let prefix = format!("{protocol}: ");
-        let mut lines = text.lines().filter_map(|line| line.strip_prefix(prefix.as_str()));
-        let column = lines.next().unwrap().split(' ').position(|column| column == name).unwrap();
-        lines.next().unwrap().split(' ').nth(column).unwrap().parse().unwrap()
+        let mut lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(prefix.as_str()));
+        let column = lines
+            .next()
+            .unwrap()
+            .split(' ')
+            .position(|column| column == name)
+            .unwrap();
+        lines
+            .next()
+            .unwrap()
+            .split(' ')
+            .nth(column)
+            .unwrap()
+            .parse()
+            .unwrap()
     })
 }
 
@@ -51,17 +73,30 @@ fn counted6(network: &Network, name: &str) -> u64 {
 fn is_refused(network: &Network, address: &str) {
     let address: SocketAddr = address.parse().unwrap();
     let start = Instant::now();
-    let error = network.in_client(|| TcpStream::connect_timeout(&address, Duration::from_secs(30))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}: {error} after {:?}", start.elapsed());
+    let error = network
+        .in_client(|| TcpStream::connect_timeout(&address, Duration::from_secs(30)))
+        .unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::ConnectionRefused,
+        "{address}: {error} after {:?}",
+        start.elapsed()
+    );
 }
 
 fn is_prohibited(network: &Network, from: &str, to: &str) {
     let socket = network.in_client(|| UdpSocket::bind((from, 0)).unwrap());
     socket.connect(to).unwrap();
     socket.send(b"refused").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     let error = socket.recv(&mut [0; 16]).unwrap_err();
-    let expected = if to.starts_with('[') { libc::EACCES } else { libc::EHOSTUNREACH };
+    let expected = if to.starts_with('[') {
+        libc::EACCES
+    } else {
+        libc::EHOSTUNREACH
+    };
     assert_eq!(error.raw_os_error(), Some(expected), "{to}: {error}");
 }
 
@@ -70,8 +105,21 @@ fn replies_are_valid_whatever_the_offloads() {
                   [[limit]]\nname = \"udp\"\nprotocol = \"udp\"\nrate = \"1/day\"\naction = \"reject\"\n";
     for attach in ["native", "generic", "tc"] {
         let network = Network::new();
-        network.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/client0/disable_ipv6", "0").unwrap());
-        nsenter(network.client(), &["ip", "addr", "add", &format!("{CLIENT6}/64"), "dev", "client0", "nodad"]);
+        network.in_client(|| {
+            std::fs::write("/proc/sys/net/ipv6/conf/client0/disable_ipv6", "0").unwrap()
+        });
+        nsenter(
+            network.client(),
+            &[
+                "ip",
+                "addr",
+                "add",
+                &format!("{CLIENT6}/64"),
+                "dev",
+                "client0",
+                "nodad",
+            ],
+        );
         if attach == "native" {
             network.accept_xdp_frames();
         }
@@ -93,7 +141,10 @@ fn replies_are_valid_whatever_the_offloads() {
             is_prohibited(&network, "10.77.0.2", "10.77.0.1:9000");
             is_prohibited(&network, CLIENT6, "[fd77::1]:9000");
             // One packet each: no sender had to try again, unless the machine kept it from its reply.
-            let (refused, again) = (agent.counts("tcp").1 + agent.counts("udp").1 - before, retransmitted() - again);
+            let (refused, again) = (
+                agent.counts("tcp").1 + agent.counts("udp").1 - before,
+                retransmitted() - again,
+            );
             assert!(
                 (4..=4 + again).contains(&refused) && again <= 1,
                 "{attach}, {client}, {server}: {refused}, {again}"
@@ -103,7 +154,10 @@ fn replies_are_valid_whatever_the_offloads() {
                 counted(&network, "Icmp", "InCsumErrors"),
                 counted6(&network, "Icmp6InCsumErrors"),
             ];
-            assert_eq!(wrong, [0; 3], "{attach}, the client's offload {client}, the server's {server}");
+            assert_eq!(
+                wrong, [0; 3],
+                "{attach}, the client's offload {client}, the server's {server}"
+            );
         }
     }
 }
@@ -112,7 +166,10 @@ fn replies_are_valid_whatever_the_offloads() {
 fn resets(network: &Network, device: [u8; 6], to: [u8; 4]) -> u64 {
     let received = || counted(network, "Tcp", "InSegs");
     let before = received();
-    let syn = Frame::between(CLIENT_MAC, device).ipv4([10, 77, 0, 2], to).tcp(4_000, 9_000, SYN, b"").build();
+    let syn = Frame::between(CLIENT_MAC, device)
+        .ipv4([10, 77, 0, 2], to)
+        .tcp(4_000, 9_000, SYN, b"")
+        .build();
     burst(network, &[syn], 100);
     // On a busy machine the last of them are on their way still.
     let mut count = received();
@@ -134,14 +191,30 @@ fn no_reply_is_sent_in_another_hosts_name() {
             if attach == "native" {
                 network.accept_xdp_frames();
             }
-            network.in_server(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", forwards).unwrap());
-            nsenter(network.server(), &["ip", "link", "set", INTERFACE, "promisc", "on"]);
+            network
+                .in_server(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", forwards).unwrap());
+            nsenter(
+                network.server(),
+                &["ip", "link", "set", INTERFACE, "promisc", "on"],
+            );
             let agent = network.start(&format!("attach = {attach:?}"), limit);
             // The limit's one packet: the server's own stack has nobody who listens.
             assert_eq!(resets(&network, SERVER_MAC, SERVER), 100, "{attach}");
-            assert_eq!(resets(&network, SERVER_MAC, [10, 77, 0, 9]), 0, "{attach}, to be forwarded: {forwards}");
-            assert_eq!(resets(&network, OTHER_MAC, SERVER), 0, "{attach}, on its way to another device");
-            assert_eq!(resets(&network, OTHER_MAC, [10, 77, 0, 9]), 0, "{attach}, on its way to another host");
+            assert_eq!(
+                resets(&network, SERVER_MAC, [10, 77, 0, 9]),
+                0,
+                "{attach}, to be forwarded: {forwards}"
+            );
+            assert_eq!(
+                resets(&network, OTHER_MAC, SERVER),
+                0,
+                "{attach}, on its way to another device"
+            );
+            assert_eq!(
+                resets(&network, OTHER_MAC, [10, 77, 0, 9]),
+                0,
+                "{attach}, on its way to another host"
+            );
             // Refused all the same.
             assert_eq!(agent.counts("c"), (1, 399), "{attach}");
         }
@@ -158,10 +231,16 @@ fn an_address_that_is_added_later_is_answered_for() {
     network.configure_server(INTERFACE, "10.77.0.5/16");
     let deadline = Instant::now() + Duration::from_secs(60);
     while resets(&network, SERVER_MAC, [10, 77, 0, 5]) == 0 {
-        assert!(Instant::now() < deadline, "not answered for within a minute");
+        assert!(
+            Instant::now() < deadline,
+            "not answered for within a minute"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
-    nsenter(network.server(), &["ip", "addr", "del", "10.77.0.5/16", "dev", INTERFACE]);
+    nsenter(
+        network.server(),
+        &["ip", "addr", "del", "10.77.0.5/16", "dev", INTERFACE],
+    );
     while resets(&network, SERVER_MAC, [10, 77, 0, 5]) != 0 {
         assert!(Instant::now() < deadline, "answered for after a minute");
         std::thread::sleep(Duration::from_millis(50));

@@ -26,14 +26,22 @@ pub const SMALL: &str = "max_sources = 2000\n";
 pub const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
 pub fn said(output: &std::process::Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Another config of the same network, in a file of its own.
 fn other(network: &Network, from: &str, to: &str) -> String {
     let own = network.folder.path().join("limits.toml");
     let path = network.folder.path().join("tried.toml");
-    std::fs::write(&path, std::fs::read_to_string(own).unwrap().replace(from, to)).unwrap();
+    std::fs::write(
+        &path,
+        std::fs::read_to_string(own).unwrap().replace(from, to),
+    )
+    .unwrap();
     path.to_str().unwrap().to_owned()
 }
 
@@ -41,10 +49,16 @@ fn a_trial_goes_back_by_itself_unless_it_is_confirmed() {
     let network = Network::new();
     let agent = network.start(SMALL, SLOW);
     burst(&network, &[udp_from(7)], 60);
-    assert!(!network.command(&["confirm"]).status.success(), "there is nothing to confirm");
+    assert!(
+        !network.command(&["confirm"]).status.success(),
+        "there is nothing to confirm"
+    );
     let tried = other(&network, "burst = 100", "burst = 50");
     let output = network.command(&["try", &tried, "--for", "1h"]);
-    assert!(output.status.success() && said(&output).contains("agent confirm"), "{output:?}");
+    assert!(
+        output.status.success() && said(&output).contains("agent confirm"),
+        "{output:?}"
+    );
     assert_eq!(agent.limit("packets")["burst"], 50);
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 20);
     let status = agent.json(&["status"]);
@@ -61,13 +75,28 @@ fn a_trial_goes_back_by_itself_unless_it_is_confirmed() {
     network.told(&["try", &tried, "--for", "1s"]);
     let status = agent.wait_for("going back", |status| status["trial"].is_null());
     assert!(began.elapsed() >= Duration::from_secs(1));
-    assert_eq!((&status["last_reload"]["cause"], &status["last_reload"]["ok"]), (&"trial-ended".into(), &true.into()));
-    assert_eq!((agent.limit("packets")["burst"].clone(), agent.remaining("10.77.0.7", "packets")), (100.into(), 40));
+    assert_eq!(
+        (
+            &status["last_reload"]["cause"],
+            &status["last_reload"]["ok"]
+        ),
+        (&"trial-ended".into(), &true.into())
+    );
+    assert_eq!(
+        (
+            agent.limit("packets")["burst"].clone(),
+            agent.remaining("10.77.0.7", "packets")
+        ),
+        (100.into(), 40)
+    );
     // Confirmed, it stays, and says how it will be there after a restart.
     let time = 2 * a_while();
     network.told(&["try", &tried, "--for", &format!("{}s", time.as_secs())]);
     let output = network.command(&["confirm"]);
-    assert!(output.status.success() && said(&output).contains(&format!("copy {tried} there")), "{output:?}");
+    assert!(
+        output.status.success() && said(&output).contains(&format!("copy {tried} there")),
+        "{output:?}"
+    );
     thread::sleep(time + Duration::from_millis(300));
     assert_eq!(agent.limit("packets")["burst"], 50);
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 20);
@@ -88,7 +117,10 @@ fn a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart() {
         let agent = network.start_file(&own, &[]);
         assert_eq!(agent.limit("packets")["burst"], 100);
         let (warned, _) = agent.stop(signal);
-        assert!(warned.contains("was on trial and not confirmed"), "{warned}");
+        assert!(
+            warned.contains("was on trial and not confirmed"),
+            "{warned}"
+        );
     }
     // After a reload, the file is in effect and stays so.
     let agent = network.start_file(&own, &[]);
@@ -108,7 +140,12 @@ fn a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart() {
     std::fs::write(&own, before.replace("burst = 100", "burst = 3")).unwrap();
     network.told(&["try", own.to_str().unwrap(), "--for", "1s"]);
     let status = agent.wait_for("going back", |status| status["trial"].is_null());
-    assert!(status["last_reload"]["notes"].to_string().contains("is not in effect"), "{status}");
+    assert!(
+        status["last_reload"]["notes"]
+            .to_string()
+            .contains("is not in effect"),
+        "{status}"
+    );
     agent.stop(Signal::SIGKILL);
     let agent = network.start_file(&own, &[]);
     assert_eq!(agent.limit("packets")["burst"], 2);
@@ -125,18 +162,37 @@ fn a_trial_that_cannot_be_changes_nothing() {
     let wrong = other(&network, "burst = 100", "brust = 100");
     let output = network.command(&["try", &wrong]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(said(&output).contains("did you mean \"burst\"?"), "{output:?}");
-    assert_eq!(network.command(&["try", "/nowhere/limits.toml"]).status.code(), Some(2));
+    assert!(
+        said(&output).contains("did you mean \"burst\"?"),
+        "{output:?}"
+    );
+    assert_eq!(
+        network
+            .command(&["try", "/nowhere/limits.toml"])
+            .status
+            .code(),
+        Some(2)
+    );
     let right = other(&network, "burst = 100", "burst = 50");
     for time in ["0s", "500ms", "2days"] {
-        assert_eq!(network.command(&["try", &right, "--for", time]).status.code(), Some(2), "{time}");
+        assert_eq!(
+            network
+                .command(&["try", &right, "--for", time])
+                .status
+                .code(),
+            Some(2),
+            "{time}"
+        );
     }
     // Where it cannot be written down what to go back to, nothing is tried.
     let record = network.state().join("trial.json.next");
     std::fs::create_dir(&record).unwrap();
     let output = network.command(&["try", &right]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(said(&output).contains("starting the trial failed") && said(&output).contains("state_dir"), "{output:?}");
+    assert!(
+        said(&output).contains("starting the trial failed") && said(&output).contains("state_dir"),
+        "{output:?}"
+    );
     std::fs::remove_dir(&record).unwrap();
     assert!(agent.json(&["status"])["trial"].is_null());
     assert_eq!(agent.limit("packets")["burst"], 100);
@@ -159,34 +215,66 @@ fn ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists() {
     let session = [("SSH_CONNECTION", "10.77.0.7 50000 10.77.0.1 22")];
     let agent = network.start_file(&network.config(SMALL, SLOW), &session);
     let status = agent.json(&["status"]);
-    let named = status["protected"].as_array().unwrap().iter().map(|one| one["address"].as_str().unwrap().to_owned());
-    assert_eq!(named.collect::<Vec<_>>(), ["10.77.0.7", "10.77.0.9", "fd77::9"]);
+    let named = status["protected"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["address"].as_str().unwrap().to_owned());
+    assert_eq!(
+        named.collect::<Vec<_>>(),
+        ["10.77.0.7", "10.77.0.9", "fd77::9"]
+    );
     assert_eq!(passed(), [150, 100, 150, 100]);
     assert_eq!(agent.json(&["show", "10.77.0.7"])["never_limit"], true);
     // The session that a reload or a trial comes from is protected as well.
-    let output = network.command_with("SSH_CONNECTION", "10.77.0.10 50000 10.77.0.1 22", &["reload"]);
+    let output = network.command_with(
+        "SSH_CONNECTION",
+        "10.77.0.10 50000 10.77.0.1 22",
+        &["reload"],
+    );
     assert!(output.status.success(), "{output:?}");
     assert_eq!(passed(), [150, 0, 150, 150]);
     let table = String::from_utf8(network.command(&["status"]).stdout).unwrap();
-    assert!(table.contains("exempt: ") && table.contains("10.77.0.9 (a default gateway)"), "{table}");
+    assert!(
+        table.contains("exempt: ") && table.contains("10.77.0.9 (a default gateway)"),
+        "{table}"
+    );
     // Unless the config insists, on some or on all.
     network.config(&format!("{SMALL}protect = [\"ssh\"]"), SLOW);
     network.told(&["reload"]);
     assert_eq!(passed(), [150, 0, 100, 150]);
     let warned = agent.stop(Signal::SIGKILL).0;
-    assert!(warned.contains("exempt: 10.77.0.7 (an SSH session"), "{warned}");
-    let agent = network.start_file(&network.config(&format!("{SMALL}protect = false"), SLOW), &session);
+    assert!(
+        warned.contains("exempt: 10.77.0.7 (an SSH session"),
+        "{warned}"
+    );
+    let agent = network.start_file(
+        &network.config(&format!("{SMALL}protect = false"), SLOW),
+        &session,
+    );
     assert_eq!(agent.json(&["status"])["protected"], serde_json::json!([]));
     assert_eq!(passed(), [100, 0, 0, 0]);
     let warned = agent.stop(Signal::SIGKILL).0;
-    assert!(warned.contains("the client of this SSH session"), "{warned}");
+    assert!(
+        warned.contains("the client of this SSH session"),
+        "{warned}"
+    );
     // The cluster's store, by the address that its name has now.
     let cluster = "[cluster]\nstore = \"redis://10.77.0.12:6379\"\n";
-    let config = network.config(&format!("{SMALL}{cluster}"), &SLOW.replace("rate", "cluster = true\nrate"));
+    let config = network.config(
+        &format!("{SMALL}{cluster}"),
+        &SLOW.replace("rate", "cluster = true\nrate"),
+    );
     let checked = said(&network.command(&["check", config.to_str().unwrap()]));
-    assert!(checked.contains("exempt: 10.77.0.12 (the cluster's store)"), "{checked}");
+    assert!(
+        checked.contains("exempt: 10.77.0.12 (the cluster's store)"),
+        "{checked}"
+    );
     let config = network.config("protect = [\"gateway\"]", SLOW);
-    assert!(said(&network.command(&["check", config.to_str().unwrap()])).contains("did you mean \"gateways\"?"));
+    assert!(
+        said(&network.command(&["check", config.to_str().unwrap()]))
+            .contains("did you mean \"gateways\"?")
+    );
 }
 
 fn the_ssh_session_is_found_though_sudo_clears_the_environment() {
@@ -196,9 +284,14 @@ fn the_ssh_session_is_found_though_sudo_clears_the_environment() {
     // A shell under sshd, and a program that clears the environment of what it starts.
     let script = format!("env -i {agent} check {}; true", config.display());
     let mut shell = Command::new("sh");
-    shell.args(["-c", &script]).env("SSH_CONNECTION", "10.77.0.7 50000 10.77.0.1 22");
+    shell
+        .args(["-c", &script])
+        .env("SSH_CONNECTION", "10.77.0.7 50000 10.77.0.1 22");
     let output = network.in_server(|| shell.output()).unwrap();
-    assert!(said(&output).contains("exempt: 10.77.0.7 (an SSH session"), "{output:?}");
+    assert!(
+        said(&output).contains("exempt: 10.77.0.7 (an SSH session"),
+        "{output:?}"
+    );
 }
 
 fn conflicts_are_reported_with_the_fix() {
@@ -207,7 +300,10 @@ fn conflicts_are_reported_with_the_fix() {
         let output = network.run_to_end(config);
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(messages.iter().all(|message| said.contains(message)) && !said.contains("panicked"), "{said}");
+        assert!(
+            messages.iter().all(|message| said.contains(message)) && !said.contains("panicked"),
+            "{said}"
+        );
     };
     let config = network.config(SMALL, SLOW);
     let text = std::fs::read_to_string(&config).unwrap();
@@ -231,10 +327,18 @@ fn conflicts_are_reported_with_the_fix() {
     let agent = network.start_file(&config, &[]);
     agent.stop(Signal::SIGKILL);
     assert!(control.exists());
-    for arguments in [&["status"][..], &["reload"], &["confirm"], &["try", config.to_str().unwrap()]] {
+    for arguments in [
+        &["status"][..],
+        &["reload"],
+        &["confirm"],
+        &["try", config.to_str().unwrap()],
+    ] {
         let output = network.command(arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(said(&output).contains("no agent replies on") && said(&output).contains("start one"), "{output:?}");
+        assert!(
+            said(&output).contains("no agent replies on") && said(&output).contains("start one"),
+            "{output:?}"
+        );
     }
     let agent = network.start_file(&config, &[]);
     assert!(agent.json(&["status"])["interfaces"].is_array());
@@ -242,8 +346,15 @@ fn conflicts_are_reported_with_the_fix() {
     let mut command = Command::new(std::env::var_os("WEIR_AGENT").unwrap());
     std::os::unix::process::CommandExt::uid(&mut command, 65534);
     std::os::unix::process::CommandExt::gid(&mut command, 65534);
-    command.args(["reload", "--control"]).arg(&control).stderr(Stdio::piped());
-    std::fs::set_permissions(network.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    command
+        .args(["reload", "--control"])
+        .arg(&control)
+        .stderr(Stdio::piped());
+    std::fs::set_permissions(
+        network.folder.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
     let output = network.in_server(|| command.output()).unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(said(&output).contains("run as root"), "{output:?}");

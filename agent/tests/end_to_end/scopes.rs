@@ -38,11 +38,17 @@ fn five(name: &str, rest: &str) -> String {
 fn expect(agent: &Agent<'_>, what: &str, expected: &[(&str, (u64, u64))]) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let counted: Vec<_> = expected.iter().map(|(name, _)| (*name, agent.counts(name))).collect();
+        let counted: Vec<_> = expected
+            .iter()
+            .map(|(name, _)| (*name, agent.counts(name)))
+            .collect();
         if counted == expected {
             return;
         }
-        assert!(Instant::now() < deadline, "{what}: {counted:?}, not {expected:?}");
+        assert!(
+            Instant::now() < deadline,
+            "{what}: {counted:?}, not {expected:?}"
+        );
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -50,7 +56,12 @@ fn expect(agent: &Agent<'_>, what: &str, expected: &[(&str, (u64, u64))]) {
 /// The limits that `show` lists for a source.
 fn names(agent: &Agent<'_>, source: &str) -> Vec<String> {
     let shown = agent.json(&["show", source]);
-    shown["limits"].as_array().unwrap().iter().map(|limit| limit["name"].as_str().unwrap().to_owned()).collect()
+    shown["limits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|limit| limit["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Sends so many packets of one source over one of the client's interfaces.
@@ -72,7 +83,11 @@ fn a_limit_for_some_sources_leaves_the_others_alone_on_each_hook() {
         let frames = [7, 8, 17, 24, 25, 32].map(udp_from);
         burst(&network, &[&frames[..], &ipv6].concat(), 160);
         // 20 of each: 7, 17, 25 and the IPv6 network are in the first, 32 is in the second, 8, 24 and the other in neither.
-        expect(&agent, attach, &[("some", (20, 60)), ("others", (5, 15)), ("all", (85, 0))]);
+        expect(
+            &agent,
+            attach,
+            &[("some", (20, 60)), ("others", (5, 15)), ("all", (85, 0))],
+        );
         for (source, expected) in [
             ("10.77.0.7", &["some", "all"][..]),
             ("10.77.0.8", &["all"]),
@@ -87,7 +102,10 @@ fn a_limit_for_some_sources_leaves_the_others_alone_on_each_hook() {
         ] {
             assert_eq!(names(&agent, source), expected, "{source}");
         }
-        let (of_some, of_all) = (agent.remaining("10.77.0.7", "some"), agent.remaining("10.77.0.8", "all"));
+        let (of_some, of_all) = (
+            agent.remaining("10.77.0.7", "some"),
+            agent.remaining("10.77.0.8", "all"),
+        );
         assert_eq!((of_some, of_all), (0, 80));
     }
 }
@@ -97,7 +115,10 @@ fn a_limit_for_some_interfaces_leaves_the_others_alone_on_each_hook() {
         let network = Network::new();
         network.add_link("weir1", "client1");
         let limits = five("first", &format!("interfaces = [{INTERFACE:?}]"))
-            + &five("second", "interfaces = [\"weir1\"]\nsources = [\"10.77.0.9\"]")
+            + &five(
+                "second",
+                "interfaces = [\"weir1\"]\nsources = [\"10.77.0.9\"]",
+            )
             + &five("pattern", "interfaces = [\"we?r1\"]\nburst = 15")
             + &five("both", "burst = 100");
         let agent = network.start_on(&["weir*"], &format!("attach = {attach:?}"), &limits);
@@ -107,7 +128,16 @@ fn a_limit_for_some_interfaces_leaves_the_others_alone_on_each_hook() {
             }
         }
         // On the first interface five of each source pass, on the second 15 of one and five of the other.
-        expect(&agent, attach, &[("first", (10, 30)), ("second", (5, 15)), ("pattern", (20, 5)), ("both", (30, 0))]);
+        expect(
+            &agent,
+            attach,
+            &[
+                ("first", (10, 30)),
+                ("second", (5, 15)),
+                ("pattern", (20, 5)),
+                ("both", (30, 0)),
+            ],
+        );
     }
 }
 
@@ -123,16 +153,31 @@ fn a_limit_for_some_destinations_and_interfaces_is_on_what_leaves() {
         ("fd77::7", INTERFACE),
         ("fd78::7", "weir1"),
     ] {
-        network.ip(&["neigh", "replace", address, "lladdr", "02:00:00:00:77:02", "dev", device, "nud", "permanent"]);
+        network.ip(&[
+            "neigh",
+            "replace",
+            address,
+            "lladdr",
+            "02:00:00:00:77:02",
+            "dev",
+            device,
+            "nud",
+            "permanent",
+        ]);
     }
     let out = "direction = \"egress\"\n";
-    let limits = five("to-some", &format!("{out}sources = [\"10.77.0.7\", \"fd77::/64\"]"))
-        + &five("over-second", &format!("{out}interfaces = [\"weir1\"]"))
+    let limits = five(
+        "to-some",
+        &format!("{out}sources = [\"10.77.0.7\", \"fd77::/64\"]"),
+    ) + &five("over-second", &format!("{out}interfaces = [\"weir1\"]"))
         + &five("in", "sources = [\"10.77.0.7\"]");
     let agent = network.start_on(&[INTERFACE, "weir1"], "", &limits);
     network.in_server(|| {
         for (bound, addresses) in [
-            ("0.0.0.0:0", &["10.77.0.7:9", "10.77.0.8:9", "10.78.0.7:9"][..]),
+            (
+                "0.0.0.0:0",
+                &["10.77.0.7:9", "10.77.0.8:9", "10.78.0.7:9"][..],
+            ),
             ("[::]:0", &["[fd77::7]:9", "[fd78::7]:9"]),
         ] {
             let socket = UdpSocket::bind(bound).unwrap();
@@ -142,16 +187,31 @@ fn a_limit_for_some_destinations_and_interfaces_is_on_what_leaves() {
             }
         }
     });
-    expect(&agent, "egress", &[("to-some", (10, 30)), ("over-second", (10, 30)), ("in", (0, 0))]);
+    expect(
+        &agent,
+        "egress",
+        &[
+            ("to-some", (10, 30)),
+            ("over-second", (10, 30)),
+            ("in", (0, 0)),
+        ],
+    );
     assert_eq!(names(&agent, "10.77.0.7"), ["to-some", "over-second", "in"]);
     assert_eq!(names(&agent, "10.77.0.8"), ["over-second"]);
-    let summary = agent.limit("to-some")["summary"].as_str().unwrap().to_owned();
-    assert!(summary.ends_with(", drop, to 10.77.0.7, fd77::/64"), "{summary}");
+    let summary = agent.limit("to-some")["summary"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        summary.ends_with(", drop, to 10.77.0.7, fd77::/64"),
+        "{summary}"
+    );
 }
 
 fn a_limit_for_an_interface_follows_it_as_it_appears_is_renamed_and_made_anew() {
     let network = Network::new();
-    let limits = five("late", "interfaces = [\"weir8\"]") + &five("renamed", "interfaces = [\"weir9\"]");
+    let limits =
+        five("late", "interfaces = [\"weir8\"]") + &five("renamed", "interfaces = [\"weir9\"]");
     let agent = network.start_on(&["weir*"], "", &limits);
     let pass = |source: u8, what: &str, late: (u64, u64), renamed: (u64, u64)| {
         send(&network, "client8", source, 20);
@@ -167,15 +227,21 @@ fn a_limit_for_an_interface_follows_it_as_it_appears_is_renamed_and_made_anew() 
     pass(9, "it was renamed", (5, 15), (5, 15));
     // Made anew, it has another index.
     network.remove_link("weir9");
-    agent.wait_for("the removal", |status| crate::interfaces::state(status, "weir9").1 != "attached");
+    agent.wait_for("the removal", |status| {
+        crate::interfaces::state(status, "weir9").1 != "attached"
+    });
     network.add_link("weir9", "client8");
     wait_for(&agent, "weir9", "attached");
     pass(10, "it was made anew", (5, 15), (10, 30));
     // Another interface with the index that the last one had.
     let index = network.index("weir9").to_string();
     network.remove_link("weir9");
-    agent.wait_for("the removal", |status| crate::interfaces::state(status, "weir9").1 != "attached");
-    network.ip(&["link", "add", "weir8", "index", &index, "type", "veth", "peer", "name", "client8"]);
+    agent.wait_for("the removal", |status| {
+        crate::interfaces::state(status, "weir9").1 != "attached"
+    });
+    network.ip(&[
+        "link", "add", "weir8", "index", &index, "type", "veth", "peer", "name", "client8",
+    ]);
     network.ip(&["link", "set", "client8", "netns", network.client()]);
     network.ip(&["link", "set", "weir8", "up"]);
     network.in_client(|| crate::support::run("ip", &["link", "set", "client8", "up"]));
@@ -189,12 +255,17 @@ fn a_limit_for_an_interface_follows_it_as_it_appears_is_renamed_and_made_anew() 
     let agent = network.start_on(&["weir*"], "", &limits);
     let before = agent.counts("renamed");
     send(&network, "client8", 12, 20);
-    expect(&agent, "the next agent", &[("renamed", (before.0 + 5, before.1 + 15))]);
+    expect(
+        &agent,
+        "the next agent",
+        &[("renamed", (before.0 + 5, before.1 + 15))],
+    );
 }
 
 fn sources_go_with_classes_bans_ports_and_exempt_addresses() {
     let network = Network::new();
-    let limits = "[[class]]\nname = \"payer\"\nsources = [\"10.77.0.16/28\"]\nmultiplier = 2\n".to_owned()
+    let limits = "[[class]]\nname = \"payer\"\nsources = [\"10.77.0.16/28\"]\nmultiplier = 2\n"
+        .to_owned()
         + "[[class]]\nname = \"friend\"\nsources = [\"10.77.0.20\"]\nunlimited = true\n"
         + &five("payers", "sources = [\"10.77.0.16/29\"]\nports = [9000]")
         + &five("others", "sources = [\"!10.77.0.16/29\"]\nburst = 6")
@@ -204,10 +275,33 @@ fn sources_go_with_classes_bans_ports_and_exempt_addresses() {
     network.told(&["ban", "10.77.0.8"]);
     burst(&network, &[7, 8, 9, 17, 20, 25].map(udp_from), 240);
     // 40 of each. 7 is exempt, 8 banned and 20 unlimited; 9 has 6, 17 twice 5 and 25 twice 6 of the limits of their own.
-    expect(&agent, "together", &[("payers", (10, 30)), ("others", (18, 62)), ("elsewhere", (0, 0)), ("net", (28, 0))]);
+    expect(
+        &agent,
+        "together",
+        &[
+            ("payers", (10, 30)),
+            ("others", (18, 62)),
+            ("elsewhere", (0, 0)),
+            ("net", (28, 0)),
+        ],
+    );
     let bypass = agent.json(&["status"])["bypass"].clone();
-    assert_eq!([&bypass["banned"], &bypass["never_limit"], &bypass["unlimited"]], [40, 40, 40], "{bypass}");
-    assert_eq!((agent.remaining("10.77.0.17", "net"), agent.remaining("10.77.0.9", "net")), (20, 9));
+    assert_eq!(
+        [
+            &bypass["banned"],
+            &bypass["never_limit"],
+            &bypass["unlimited"]
+        ],
+        [40, 40, 40],
+        "{bypass}"
+    );
+    assert_eq!(
+        (
+            agent.remaining("10.77.0.17", "net"),
+            agent.remaining("10.77.0.9", "net")
+        ),
+        (20, 9)
+    );
 }
 
 fn a_reload_that_changes_sources_and_interfaces_keeps_the_state_of_limits() {
@@ -215,26 +309,53 @@ fn a_reload_that_changes_sources_and_interfaces_keeps_the_state_of_limits() {
     let all = five("all", "burst = 30");
     let some = |sources: &str| five("some", &format!("sources = [{sources}]")) + &all;
     let agent = network.start("", &some("\"10.77.0.7\""));
-    let remaining = |source: &str| (agent.remaining(source, "some"), agent.remaining(source, "all"));
+    let remaining = |source: &str| {
+        (
+            agent.remaining(source, "some"),
+            agent.remaining(source, "all"),
+        )
+    };
     burst(&network, &[udp_from(7)], 20);
     expect(&agent, "at first", &[("some", (5, 15)), ("all", (5, 0))]);
     network.config("", &some("\"10.77.0.7\", \"10.77.0.8\""));
     let changed = agent.json(&["reload"]);
     let after = changed["changes"]["changed"][0]["after"].as_str().unwrap();
     assert!(after.ends_with("from 10.77.0.7, 10.77.0.8"), "{changed}");
-    assert_eq!((remaining("10.77.0.7"), remaining("10.77.0.8")), ((0, 25), (5, 30)));
+    assert_eq!(
+        (remaining("10.77.0.7"), remaining("10.77.0.8")),
+        ((0, 25), (5, 30))
+    );
     burst(&network, &[udp_from(7), udp_from(8)], 40);
-    expect(&agent, "with another source", &[("some", (10, 50)), ("all", (10, 0))]);
+    expect(
+        &agent,
+        "with another source",
+        &[("some", (10, 50)), ("all", (10, 0))],
+    );
     // Without sources the limit is everybody's, and for another interface nobody's.
     network.config("", &(five("some", "") + &all));
     network.told(&["reload"]);
-    assert_eq!((remaining("10.77.0.7"), remaining("10.77.0.9")), ((0, 25), (5, 30)));
+    assert_eq!(
+        (remaining("10.77.0.7"), remaining("10.77.0.9")),
+        ((0, 25), (5, 30))
+    );
     burst(&network, &[udp_from(9)], 20);
-    expect(&agent, "for all sources", &[("some", (15, 65)), ("all", (15, 0))]);
-    network.config_on(&[INTERFACE, "weir9"], "", &(five("some", "interfaces = [\"weir9\"]") + &all));
+    expect(
+        &agent,
+        "for all sources",
+        &[("some", (15, 65)), ("all", (15, 0))],
+    );
+    network.config_on(
+        &[INTERFACE, "weir9"],
+        "",
+        &(five("some", "interfaces = [\"weir9\"]") + &all),
+    );
     network.told(&["reload"]);
     burst(&network, &[udp_from(9)], 20);
-    expect(&agent, "for another interface", &[("some", (15, 65)), ("all", (35, 0))]);
+    expect(
+        &agent,
+        "for another interface",
+        &[("some", (15, 65)), ("all", (35, 0))],
+    );
     assert_eq!(remaining("10.77.0.7"), (0, 25));
 }
 
@@ -242,14 +363,17 @@ fn reloads_between_limits_for_some_and_for_all_pass_nothing_more_under_traffic()
     for attach in ["native", "tc"] {
         let network = Network::new();
         let attach_line = format!("attach = {attach:?}");
-        let limit = |rest: &str| format!("[[limit]]\nname = \"kept\"\nrate = \"1/h\"\nburst = 500\n{rest}\n");
+        let limit = |rest: &str| {
+            format!("[[limit]]\nname = \"kept\"\nrate = \"1/h\"\nburst = 500\n{rest}\n")
+        };
         let other = |rest: &str| five("other", rest);
         let here = format!("interfaces = [{INTERFACE:?}]");
         let policies = [
             limit("sources = [\"10.77.0.0/28\"]") + &other("sources = [\"10.77.0.200\"]"),
             limit(""),
             limit(&here),
-            limit("sources = [\"!10.77.0.200\"]") + &other("interfaces = [\"weir0\"]\nsources = [\"10.77.0.200\"]"),
+            limit("sources = [\"!10.77.0.200\"]")
+                + &other("interfaces = [\"weir0\"]\nsources = [\"10.77.0.200\"]"),
             limit("sources = [\"10.77.0.7\"]\ninterfaces = [\"w*\"]\nports = [9000]"),
         ];
         let _agent = network.start(&attach_line, &policies[0]);
@@ -288,7 +412,10 @@ fn reloads_between_limits_for_some_and_for_all_pass_nothing_more_under_traffic()
         let sent = sent.into_inner();
         assert!(sent > 1_500, "{sent}");
         // No packet of the source is without the limit, whichever policy is in effect; an hour gives at most one more.
-        assert!((500..=501).contains(&received), "{attach}: {received} of {sent}");
+        assert!(
+            (500..=501).contains(&received),
+            "{attach}: {received} of {sent}"
+        );
     }
 }
 
@@ -297,29 +424,71 @@ fn check_status_and_limits_say_what_a_limit_is_for() {
     let limits = five(
         "some",
         "sources = [\"10.77.0.0/24\", \"!10.77.0.9\", \"10.1.0.0/16\", \"10.2.0.0/16\", \"10.3.0.0/16\", \"10.4.0.0/16\"]",
-    ) + &five("here", &format!("interfaces = [{INTERFACE:?}]\nsources = [\"!192.0.2.1\"]"))
-        + &five("all", "");
+    ) + &five(
+        "here",
+        &format!("interfaces = [{INTERFACE:?}]\nsources = [\"!192.0.2.1\"]"),
+    ) + &five("all", "");
     let agent = network.start("", &limits);
     let config = network.config("", &limits);
     let checked = network.command(&["check", "--json", config.to_str().unwrap()]);
     let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
-    let sources = json!(["10.77.0.0/24", "!10.77.0.9", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16"]);
-    for limits in [&checked["limits"], &agent.json(&["status"])["limits"], &agent.json(&["limits"])] {
-        let lists = |nth: usize| (limits[nth]["sources"].clone(), limits[nth]["interfaces"].clone());
+    let sources = json!([
+        "10.77.0.0/24",
+        "!10.77.0.9",
+        "10.1.0.0/16",
+        "10.2.0.0/16",
+        "10.3.0.0/16",
+        "10.4.0.0/16"
+    ]);
+    for limits in [
+        &checked["limits"],
+        &agent.json(&["status"])["limits"],
+        &agent.json(&["limits"]),
+    ] {
+        let lists = |nth: usize| {
+            (
+                limits[nth]["sources"].clone(),
+                limits[nth]["interfaces"].clone(),
+            )
+        };
         assert_eq!(lists(0), (sources.clone(), json!([])));
         assert_eq!(lists(1), (json!(["!192.0.2.1"]), json!([INTERFACE])));
         assert_eq!(lists(2), (json!([]), json!([])));
-        let summary = |nth: usize| limits[nth]["summary"].as_str().unwrap().split(", drop").nth(1).unwrap().to_owned();
-        let expected = ", from 10.77.0.0/24, 10.1.0.0/16, 10.2.0.0/16 and 2 more except from 10.77.0.9";
+        let summary = |nth: usize| {
+            limits[nth]["summary"]
+                .as_str()
+                .unwrap()
+                .split(", drop")
+                .nth(1)
+                .unwrap()
+                .to_owned()
+        };
+        let expected =
+            ", from 10.77.0.0/24, 10.1.0.0/16, 10.2.0.0/16 and 2 more except from 10.77.0.9";
         assert_eq!((summary(0).as_str(), summary(2).as_str()), (expected, ""));
-        assert_eq!(summary(1), format!(", except from 192.0.2.1, on {INTERFACE}"));
+        assert_eq!(
+            summary(1),
+            format!(", except from 192.0.2.1, on {INTERFACE}")
+        );
     }
     let of = |arguments: &[&str]| {
         let output = network.command_with("COLUMNS", "200", arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
     };
-    for arguments in [&["check", config.to_str().unwrap()][..], &["status"], &["limits"]] {
+    for arguments in [
+        &["check", config.to_str().unwrap()][..],
+        &["status"],
+        &["limits"],
+    ] {
         let text = of(arguments);
         assert!(
             text.contains(&format!("on {INTERFACE}")) && text.contains("10.2.0.0/16 and 2 more"),
@@ -333,33 +502,60 @@ fn a_limit_for_a_device_whose_packets_another_charges_is_a_note() {
     network.server_ip(&["link", "add", "br0", "type", "bridge"]);
     network.server_ip(&["link", "set", INTERFACE, "master", "br0"]);
     network.server_ip(&["link", "set", "br0", "up"]);
-    let limits = five("bridge", "interfaces = [\"br0\"]") + &five("port", &format!("interfaces = [{INTERFACE:?}]"));
+    let limits = five("bridge", "interfaces = [\"br0\"]")
+        + &five("port", &format!("interfaces = [{INTERFACE:?}]"));
     let agent = network.start_on(&["br0", INTERFACE], "", &limits);
     let note = format!(
         "limit \"bridge\" is not in effect on br0, whose packets are charged on {INTERFACE}: add {INTERFACE} to its interfaces"
     );
     let status = agent.json(&["status"]);
-    assert!(status["notes"].as_array().unwrap().contains(&json!(note)), "{status}");
+    assert!(
+        status["notes"].as_array().unwrap().contains(&json!(note)),
+        "{status}"
+    );
     let config = network.config_on(&["br0", INTERFACE], "", &limits);
     let checked = network.command(&["check", "--json", config.to_str().unwrap()]);
     let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
-    assert!(checked["warnings"].as_array().unwrap().contains(&json!(note)), "{checked}");
+    assert!(
+        checked["warnings"]
+            .as_array()
+            .unwrap()
+            .contains(&json!(note)),
+        "{checked}"
+    );
     // The note's advice ends it.
     let both = five("bridge", &format!("interfaces = [\"br0\", {INTERFACE:?}]"));
     network.config_on(&["br0", INTERFACE], "", &both);
     network.told(&["reload"]);
-    assert!(!agent.json(&["status"])["notes"].to_string().contains("is not in effect on"));
+    assert!(
+        !agent.json(&["status"])["notes"]
+            .to_string()
+            .contains("is not in effect on")
+    );
 }
 
 fn a_limit_for_a_bond_is_on_what_its_members_receive() {
     for attach in ["native", "tc"] {
         let network = Network::new();
-        network.server_ip(&["link", "add", "bond7", "type", "bond", "mode", "active-backup"]);
+        network.server_ip(&[
+            "link",
+            "add",
+            "bond7",
+            "type",
+            "bond",
+            "mode",
+            "active-backup",
+        ]);
         network.server_ip(&["link", "set", INTERFACE, "down"]);
         network.server_ip(&["link", "set", INTERFACE, "master", "bond7"]);
         network.server_ip(&["link", "set", "bond7", "up"]);
-        let limits = five("bond", "interfaces = [\"bond7\"]") + &five("other", "interfaces = [\"weir1\"]");
-        let agent = network.start_on(&["bond7", "weir1"], &format!("attach = {attach:?}"), &limits);
+        let limits =
+            five("bond", "interfaces = [\"bond7\"]") + &five("other", "interfaces = [\"weir1\"]");
+        let agent = network.start_on(
+            &["bond7", "weir1"],
+            &format!("attach = {attach:?}"),
+            &limits,
+        );
         burst(&network, &[udp_from(7)], 20);
         expect(&agent, attach, &[("bond", (5, 15)), ("other", (0, 0))]);
     }

@@ -34,7 +34,10 @@ pub const WITH_SYSTEMD: &[Test] = tests![the_units_are_what_systemd_takes_for_ri
 
 /// Whether systemd's tool for looking at units is here.
 pub fn has_systemd() -> bool {
-    Command::new("systemd-analyze").arg("--version").output().is_ok_and(|output| output.status.success())
+    Command::new("systemd-analyze")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 /// An agent under a service manager that this test plays.
@@ -49,7 +52,9 @@ impl Managed {
         let socket = UnixDatagram::bind(&path).unwrap();
         let mut command = Command::new(testbed::agent());
         command.arg("--config").arg(config).stderr(Stdio::null());
-        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        command
+            .env("NOTIFY_SOCKET", &path)
+            .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
         let child = network.in_server(|| command.spawn()).unwrap();
         Self { child, socket }
     }
@@ -97,7 +102,10 @@ fn systemd_receives_readiness_and_no_watchdog_of_a_stuck_loop() {
     // The limits are in effect at this moment.
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(receiver.counts()[7], 100);
-    assert!(ready.contains("STATUS=enforcing 1 limit on weir0 (native)"), "{ready}");
+    assert!(
+        ready.contains("STATUS=enforcing 1 limit on weir0 (native)"),
+        "{ready}"
+    );
     for _ in 0..3 {
         managed.until("WATCHDOG=1");
     }
@@ -106,7 +114,11 @@ fn systemd_receives_readiness_and_no_watchdog_of_a_stuck_loop() {
     ptrace::interrupt(managed.pid()).unwrap();
     waitpid(managed.pid(), None).unwrap();
     while managed.next(Duration::from_millis(1)).is_some() {}
-    assert_eq!(managed.next(4 * watchdog), None, "a loop that is stuck was called alive");
+    assert_eq!(
+        managed.next(4 * watchdog),
+        None,
+        "a loop that is stuck was called alive"
+    );
     ptrace::detach(managed.pid(), None).unwrap();
     managed.until("WATCHDOG=1");
     kill(managed.pid(), Signal::SIGTERM).unwrap();
@@ -129,13 +141,22 @@ fn clients_that_flood_requests_do_not_delay_the_watchdog() {
         let _stopped = StopWhenDropped(&stop);
         for nth in 0..CLIENTS {
             let (stop, answered, socket) = (&stop, &answered, network.control());
-            let request = if nth % 2 == 0 { "{\"verb\":\"limits\"}\n" } else { "{\"verb\":\"status\"}\n" };
+            let request = if nth % 2 == 0 {
+                "{\"verb\":\"limits\"}\n"
+            } else {
+                "{\"verb\":\"status\"}\n"
+            };
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
+                    let Ok(mut stream) = UnixStream::connect(&socket) else {
+                        continue;
+                    };
                     let asked = stream.write_all(request.as_bytes());
                     let mut answer = String::new();
-                    if asked.is_ok() && BufReader::new(stream).read_line(&mut answer).is_ok() && !answer.is_empty() {
+                    if asked.is_ok()
+                        && BufReader::new(stream).read_line(&mut answer).is_ok()
+                        && !answer.is_empty()
+                    {
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -144,7 +165,10 @@ fn clients_that_flood_requests_do_not_delay_the_watchdog() {
         let begin = Instant::now();
         let (mut last, mut longest) = (begin, Duration::ZERO);
         while begin.elapsed() < 2 * watchdog {
-            if managed.next(watchdog).is_some_and(|message| message.contains("WATCHDOG=1")) {
+            if managed
+                .next(watchdog)
+                .is_some_and(|message| message.contains("WATCHDOG=1"))
+            {
                 longest = longest.max(last.elapsed());
                 last = Instant::now();
             }
@@ -152,7 +176,9 @@ fn clients_that_flood_requests_do_not_delay_the_watchdog() {
         longest.max(last.elapsed()).saturating_sub(stalls.so_far())
     });
     let answered = answered.into_inner();
-    eprintln!("{answered} answers to {CLIENTS} clients; {longest:?} between two messages at the most");
+    eprintln!(
+        "{answered} answers to {CLIENTS} clients; {longest:?} between two messages at the most"
+    );
     assert!(answered > CLIENTS, "{answered}");
     // It is sent twice in this time, by the thread that waits for the table as clients do.
     assert!(longest < watchdog, "{longest:?}");
@@ -165,7 +191,10 @@ const WITHOUT_SCOPES: [&str; 1] = ["CAP_KILL"];
 /// The numbers of the capabilities that the unit and the drop-in leave.
 fn capabilities_of_the_unit() -> Vec<u8> {
     let text = include_str!("../../../config/systemd/weir.service");
-    let names = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let names = text
+        .lines()
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+        .unwrap();
     let number = |name: &str| match name {
         "CAP_KILL" => 5,
         "CAP_NET_ADMIN" => 12,
@@ -175,7 +204,11 @@ fn capabilities_of_the_unit() -> Vec<u8> {
         "CAP_BPF" => 39,
         other => panic!("the unit has {other}, which this test does not know"),
     };
-    names.split_whitespace().chain(WITHOUT_SCOPES).map(number).collect()
+    names
+        .split_whitespace()
+        .chain(WITHOUT_SCOPES)
+        .map(number)
+        .collect()
 }
 
 /// A cgroup in every hierarchy, delegated to the agent as systemd delegates one: making one at a root
@@ -185,9 +218,18 @@ struct Delegated(Vec<PathBuf>);
 impl Delegated {
     fn new(name: &str) -> Self {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-        let is_cgroup = |line: &&str| line.split(' ').nth(2).is_some_and(|kind| kind.starts_with("cgroup"));
-        let roots = mounts.lines().filter(is_cgroup).filter_map(|line| line.split(' ').nth(1));
-        let made = roots.map(|root| Path::new(root).join(name)).filter(|path| std::fs::create_dir(path).is_ok());
+        let is_cgroup = |line: &&str| {
+            line.split(' ')
+                .nth(2)
+                .is_some_and(|kind| kind.starts_with("cgroup"))
+        };
+        let roots = mounts
+            .lines()
+            .filter(is_cgroup)
+            .filter_map(|line| line.split(' ').nth(1));
+        let made = roots
+            .map(|root| Path::new(root).join(name))
+            .filter(|path| std::fs::create_dir(path).is_ok());
         Self(made.collect())
     }
 }
@@ -206,13 +248,25 @@ struct Waiting(Child);
 
 impl Waiting {
     fn new(program: &Path, user: u32) -> Self {
-        Self(Command::new(program).arg("600").uid(user).gid(user).spawn().unwrap())
+        Self(
+            Command::new(program)
+                .arg("600")
+                .uid(user)
+                .gid(user)
+                .spawn()
+                .unwrap(),
+        )
     }
 
     /// Its errors until it ends.
     fn rest(&mut self) -> String {
         let mut said = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        self.0
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
         said
     }
 }
@@ -226,10 +280,17 @@ impl Drop for Waiting {
 
 fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
     let network = Network::new();
-    std::fs::set_permissions(network.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(
+        network.folder.path(),
+        std::fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
     // A program of its own, so that no other process of this machine is in the group.
     let program = network.folder.path().join("waiting");
-    let sleep = ["/usr/bin/sleep", "/bin/sleep"].into_iter().find(|path| Path::new(path).exists()).unwrap();
+    let sleep = ["/usr/bin/sleep", "/bin/sleep"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .unwrap();
     std::fs::copy(std::fs::canonicalize(sleep).unwrap(), &program).unwrap();
     let is_busybox = std::fs::canonicalize(sleep).unwrap().ends_with("busybox");
     let program = if is_busybox {
@@ -258,7 +319,13 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
         command.pre_exec(move || {
             for capability in (0..64_u8).filter(|capability| !kept.contains(capability)) {
                 // Those beyond the kernel's last are refused as invalid.
-                libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0);
+                libc::prctl(
+                    libc::PR_CAPBSET_DROP,
+                    libc::c_ulong::from(capability),
+                    0,
+                    0,
+                    0,
+                );
             }
             Ok(())
         });
@@ -266,8 +333,15 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
     let mut agent = Waiting(network.in_server(|| command.spawn()).unwrap());
     let deadline = Instant::now() + Duration::from_secs(60);
     while !network.command(&["status"]).status.success() {
-        assert!(agent.0.try_wait().unwrap().is_none(), "the agent ended: {}", agent.rest());
-        assert!(Instant::now() < deadline, "the agent did not answer within a minute");
+        assert!(
+            agent.0.try_wait().unwrap().is_none(),
+            "the agent ended: {}",
+            agent.rest()
+        );
+        assert!(
+            Instant::now() < deadline,
+            "the agent did not answer within a minute"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
     let json = |verb: &str| -> Value {
@@ -278,8 +352,13 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(receiver.counts()[7], 100);
     network.told(&["ban", "10.77.0.7", "--for", "1m"]);
-    while !std::fs::read_to_string(&notified).is_ok_and(|document| document.contains("\"banned\"")) {
-        assert!(Instant::now() < deadline, "the command did not run: {}", json("status")["notifications"]);
+    while !std::fs::read_to_string(&notified).is_ok_and(|document| document.contains("\"banned\""))
+    {
+        assert!(
+            Instant::now() < deadline,
+            "the command did not run: {}",
+            json("status")["notifications"]
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
     // Processes of root and of others are in the group, with all its limits.
@@ -287,14 +366,22 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
     loop {
         let groups = json("groups");
         let pids = groups[0]["pids"].as_array().unwrap();
-        if members.iter().all(|pid| pids.iter().any(|there| there == pid)) {
-            let is_about_permission =
-                |note: &&Value| note.as_str().is_some_and(|note| note.contains("permitted") || note.contains("denied"));
+        if members
+            .iter()
+            .all(|pid| pids.iter().any(|there| there == pid))
+        {
+            let is_about_permission = |note: &&Value| {
+                note.as_str()
+                    .is_some_and(|note| note.contains("permitted") || note.contains("denied"))
+            };
             let notes = groups[0]["notes"].as_array().unwrap();
             assert_eq!(notes.iter().find(is_about_permission), None);
             break;
         }
-        assert!(Instant::now() < deadline, "the processes {members:?} are not in their group: {groups}");
+        assert!(
+            Instant::now() < deadline,
+            "the processes {members:?} are not in their group: {groups}"
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
     network.told(&["groups", "kill", "held"]);
@@ -306,15 +393,25 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
 
 fn the_units_are_what_systemd_takes_for_right_and_safe() {
     let folder = tempfile::tempdir().unwrap();
-    let text =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/systemd/weir.service")).unwrap();
+    let text = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/systemd/weir.service"),
+    )
+    .unwrap();
     // Where the package puts it, there is none on a machine that only builds.
     let text = text.replace("/usr/bin/agent", testbed::agent().to_str().unwrap());
     std::fs::write(folder.path().join("weir.service"), text).unwrap();
     let analyze = |arguments: &[&str]| {
         let unit = folder.path().join("weir.service");
-        let output = Command::new("systemd-analyze").args(arguments).arg(&unit).output().unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), said(&output));
+        let output = Command::new("systemd-analyze")
+            .args(arguments)
+            .arg(&unit)
+            .output()
+            .unwrap();
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            said(&output)
+        );
         assert!(output.status.success(), "{arguments:?}: {said}");
         said
     };

@@ -28,7 +28,10 @@ pub const TESTS: &[Test] = tests![
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"100000/s\"\n";
 
 fn table(redis: &Redis, node: &str) -> String {
-    format!("[cluster]\nstore = \"unix://{}\"\nnode = {node:?}\nshare_bans = true\n{LIMIT}", redis.socket().display())
+    format!(
+        "[cluster]\nstore = \"unix://{}\"\nnode = {node:?}\nshare_bans = true\n{LIMIT}",
+        redis.socket().display()
+    )
 }
 
 /// Waits until this holds within the promised second; returns how long it took. A command takes time itself: the last one
@@ -46,7 +49,10 @@ fn promptly(what: &str, holds: impl Fn() -> bool) -> Duration {
         is_there
     });
     let (last, late) = (last.get(), stalls.so_far());
-    assert!(last < Duration::from_secs(1) + 4 * late, "{what} was not there after {last:?}, {late:?} of them late");
+    assert!(
+        last < Duration::from_secs(1) + 4 * late,
+        "{what} was not there after {last:?}, {late:?} of them late"
+    );
     time
 }
 
@@ -55,14 +61,19 @@ fn shared(agent: &Agent<'_>) -> Value {
 }
 
 fn joined(agent: &Agent<'_>) {
-    wait("the first comparison", || !shared(agent)["compared_seconds_ago"].is_null());
+    wait("the first comparison", || {
+        !shared(agent)["compared_seconds_ago"].is_null()
+    });
 }
 
 /// Waits until the agent has compared everything in the store once more.
 fn compared_again(agent: &Agent<'_>) {
     let start = Instant::now();
-    let is_since =
-        || shared(agent)["compared_seconds_ago"].as_f64().is_some_and(|ago| ago < start.elapsed().as_secs_f64());
+    let is_since = || {
+        shared(agent)["compared_seconds_ago"]
+            .as_f64()
+            .is_some_and(|ago| ago < start.elapsed().as_secs_f64())
+    };
     wait("another comparison", is_since);
 }
 
@@ -74,7 +85,10 @@ fn notes(agent: &Agent<'_>) -> String {
 fn a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it() {
     let redis = Redis::start(&[]);
     let networks = [Network::new(), Network::new()];
-    let [a, b] = [networks[0].start("", &table(&redis, "a")), networks[1].start("", &table(&redis, "b"))];
+    let [a, b] = [
+        networks[0].start("", &table(&redis, "a")),
+        networks[1].start("", &table(&redis, "b")),
+    ];
     [&a, &b].into_iter().for_each(joined);
     let receiver = networks[1].receiver(PORT);
     let mut times = Vec::new();
@@ -88,25 +102,54 @@ fn a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it() {
         assert_eq!((counts[usize::from(nth)], counts[9]), (0, 5));
     }
     times.sort_unstable();
-    println!("from a ban on one host to the drop on another: {:?} (median), {:?} (longest)", times[5], times[9]);
+    println!(
+        "from a ban on one host to the drop on another: {:?} (median), {:?} (longest)",
+        times[5], times[9]
+    );
     let ban = b.ban_of("10.77.0.20");
-    assert_eq!((&ban["origin"], &ban["origin_on_host"]), (&"host:a".into(), &"operator".into()), "{ban}");
+    assert_eq!(
+        (&ban["origin"], &ban["origin_on_host"]),
+        (&"host:a".into(), &"operator".into()),
+        "{ban}"
+    );
     assert_eq!(ban["reason"], "scans ports");
     let left = ban["expires_in_seconds"].as_f64().unwrap();
-    assert!(left > 3_000.0 && left <= 3_601.0 && ban["since"].as_u64().unwrap() > 1_000_000_000, "{ban}");
+    assert!(
+        left > 3_000.0 && left <= 3_601.0 && ban["since"].as_u64().unwrap() > 1_000_000_000,
+        "{ban}"
+    );
     // On its own host it is an operator's, and no other's.
     let own = a.ban_of("10.77.0.20");
-    assert_eq!((&own["origin"], &own["also"]), (&"operator".into(), &Value::Null), "{own}");
+    assert_eq!(
+        (&own["origin"], &own["also"]),
+        (&"operator".into(), &Value::Null),
+        "{own}"
+    );
     let events = b.lines(&["events", "--json"]);
-    let event = events.iter().find(|event| event["source"] == "10.77.0.20").unwrap();
+    let event = events
+        .iter()
+        .find(|event| event["source"] == "10.77.0.20")
+        .unwrap();
     assert_eq!(
         (&event["verdict"], &event["reason"]),
-        (&"banned".into(), &"banned by an operator on host a: scans ports".into())
+        (
+            &"banned".into(),
+            &"banned by an operator on host a: scans ports".into()
+        )
     );
     let text = String::from_utf8(networks[1].command(&["bans"]).stdout).unwrap();
-    assert!(text.contains("ORIGIN") && text.contains("host:a") && text.contains("scans ports"), "{text}");
-    wait("the counts", || shared(&a)["published"] == 10 && shared(&b)["others"] == 10);
-    assert_eq!((&shared(&a)["others"], &shared(&b)["published"]), (&0.into(), &0.into()), "no echo");
+    assert!(
+        text.contains("ORIGIN") && text.contains("host:a") && text.contains("scans ports"),
+        "{text}"
+    );
+    wait("the counts", || {
+        shared(&a)["published"] == 10 && shared(&b)["others"] == 10
+    });
+    assert_eq!(
+        (&shared(&a)["others"], &shared(&b)["published"]),
+        (&0.into(), &0.into()),
+        "no echo"
+    );
 
     // The other host lifts it on both.
     networks[1].told(&["unban", "10.77.0.20"]);
@@ -117,13 +160,17 @@ fn a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it() {
     assert!(receiver.counts()[20] >= 10);
     // A later ban wins over the removal, of the other host too.
     networks[1].told(&["ban", "10.77.0.20"]);
-    wait("the ban again", || a.ban_of("10.77.0.20")["origin"] == "host:b");
+    wait("the ban again", || {
+        a.ban_of("10.77.0.20")["origin"] == "host:b"
+    });
     // Its own host lifts a ban, too; and all of them at once, on all hosts.
     networks[0].told(&["unban", "10.77.0.21"]);
     wait("the other removal", || !b.is_banned("10.77.0.21"));
     networks[0].told(&["unban", "--all"]);
     for agent in [&a, &b] {
-        wait("the end of all bans", || agent.json(&["bans"]).as_array().unwrap().is_empty());
+        wait("the end of all bans", || {
+            agent.json(&["bans"]).as_array().unwrap().is_empty()
+        });
     }
 }
 
@@ -144,18 +191,30 @@ fn a_host_that_joins_gets_all_bans_and_exempt_addresses_stay() {
     }
     // Wider prefixes stay on their host.
     networks[0].told(&["ban", "64.0.0.0/4", "--force"]);
-    wait("the publication", || shared(&a)["published"] == 1_503 && shared(&a)["waiting"] == 0);
+    wait("the publication", || {
+        shared(&a)["published"] == 1_503 && shared(&a)["waiting"] == 0
+    });
     let b = networks[1].start("never_limit = [\"10.77.0.9\"]", &table(&redis, "b"));
     let time = wait("the bans", || shared(&b)["others"] == 1_503);
     println!("a host that joined had 1,503 bans after {time:?}");
-    assert_eq!(b.json(&["bans"]).as_array().unwrap().len(), 1_502, "one is exempt");
+    assert_eq!(
+        b.json(&["bans"]).as_array().unwrap().len(),
+        1_502,
+        "one is exempt"
+    );
     let receiver = networks[1].receiver(PORT);
     burst(&networks[1], &[udp_from(7), udp_from(8), udp_from(9)], 30);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8], counts[9]), (0, 10, 10));
     // Inside another host's wider ban, an exception on this host.
     let unbanned = b.json(&["unban", "10.78.3.4"]);
-    assert_eq!((&unbanned["was_banned"], &unbanned["exceptions_from_hosts"][0]), (&true.into(), &"10.78.3.4".into()));
+    assert_eq!(
+        (
+            &unbanned["was_banned"],
+            &unbanned["exceptions_from_hosts"][0]
+        ),
+        (&true.into(), &"10.78.3.4".into())
+    );
     assert!(!b.is_banned("10.78.3.4") && b.is_banned("10.78.3.5") && a.is_banned("10.78.3.4"));
     // A ban of exactly this address does not end it, nor does the next run.
     networks[0].told(&["ban", "10.78.3.4"]);
@@ -173,12 +232,21 @@ fn a_host_that_joins_gets_all_bans_and_exempt_addresses_stay() {
 fn bans_outlive_a_store_that_is_away_and_one_that_was_emptied() {
     let mut redis = Redis::start(&[]);
     let networks = [Network::new(), Network::new()];
-    let [a, b] = [networks[0].start("", &table(&redis, "a")), networks[1].start("", &table(&redis, "b"))];
+    let [a, b] = [
+        networks[0].start("", &table(&redis, "a")),
+        networks[1].start("", &table(&redis, "b")),
+    ];
     networks[0].told(&["ban", "10.77.0.7", "--for", "1h"]);
     wait("the ban", || b.is_banned("10.77.0.7"));
     redis.kill();
-    wait("the note", || notes(&b).contains("sharing bans with other hosts fails"));
-    let verdict = || b.lines(&["events", "--json"]).iter().any(|event| event["verdict"] == "store-down");
+    wait("the note", || {
+        notes(&b).contains("sharing bans with other hosts fails")
+    });
+    let verdict = || {
+        b.lines(&["events", "--json"])
+            .iter()
+            .any(|event| event["verdict"] == "store-down")
+    };
     wait("the event", verdict);
     assert!(a.is_banned("10.77.0.7") && b.is_banned("10.77.0.7"));
     // Each host's own orders are in effect at once.
@@ -189,11 +257,19 @@ fn bans_outlive_a_store_that_is_away_and_one_that_was_emptied() {
     // It comes back empty: all publish theirs again.
     redis.restart();
     for agent in [&a, &b] {
-        wait("all bans", || ["10.77.0.7", "10.77.0.8", "10.77.0.9"].iter().all(|source| agent.is_banned(source)));
-        wait("the end of the note", || !notes(agent).contains("sharing bans"));
+        wait("all bans", || {
+            ["10.77.0.7", "10.77.0.8", "10.77.0.9"]
+                .iter()
+                .all(|source| agent.is_banned(source))
+        });
+        wait("the end of the note", || {
+            !notes(agent).contains("sharing bans")
+        });
     }
     assert_eq!(b.ban_of("10.77.0.7")["origin"], "host:a");
-    wait("the publication", || shared(&a)["published"] == 2 && shared(&b)["published"] == 1);
+    wait("the publication", || {
+        shared(&a)["published"] == 2 && shared(&b)["published"] == 1
+    });
     // Emptied while it is there.
     assert_eq!(redis.cli(&["flushall"]), "OK");
     let count = || redis.cli(&["zcard", "weir:{weir}:bans:1:versions"]);
@@ -205,18 +281,27 @@ fn bans_outlive_a_store_that_is_away_and_one_that_was_emptied() {
     networks[0].told(&["ban", "10.77.0.10", "--for", "3s"]);
     redis.go_on();
     wait("the removal", || !a.is_banned("10.77.0.7"));
-    wait("the end of the short ban", || !a.is_banned("10.77.0.10") && !b.is_banned("10.77.0.10"));
-    wait("its removal from the store", || redis.cli(&["hexists", "weir:{weir}:bans:1", "10.77.0.10"]) == "0");
+    wait("the end of the short ban", || {
+        !a.is_banned("10.77.0.10") && !b.is_banned("10.77.0.10")
+    });
+    wait("its removal from the store", || {
+        redis.cli(&["hexists", "weir:{weir}:bans:1", "10.77.0.10"]) == "0"
+    });
 }
 
 fn a_killed_agents_bans_stay_and_its_next_run_publishes_nothing_that_was_lifted() {
     let redis = Redis::start(&[]);
     let networks = [Network::new(), Network::new()];
-    let [a, b] = [networks[0].start("", &table(&redis, "a")), networks[1].start("", &table(&redis, "b"))];
+    let [a, b] = [
+        networks[0].start("", &table(&redis, "a")),
+        networks[1].start("", &table(&redis, "b")),
+    ];
     networks[0].told(&["ban", "10.77.0.7", "10.77.0.8", "--for", "1h"]);
     networks[1].told(&["ban", "10.77.0.9"]);
     for agent in [&a, &b] {
-        wait("all bans", || agent.json(&["bans"]).as_array().unwrap().len() == 3);
+        wait("all bans", || {
+            agent.json(&["bans"]).as_array().unwrap().len() == 3
+        });
     }
     a.stop(Signal::SIGKILL);
     // Without an agent the kernel enforces the shared bans.
@@ -231,7 +316,9 @@ fn a_killed_agents_bans_stay_and_its_next_run_publishes_nothing_that_was_lifted(
     wait("the removal", || shared(&b)["waiting"] == 0);
     let a = networks[0].start("", &table(&redis, "a"));
     joined(&a);
-    wait("the removal of the lifted bans", || !a.is_banned("10.77.0.7") && !a.is_banned("10.77.0.9"));
+    wait("the removal of the lifted bans", || {
+        !a.is_banned("10.77.0.7") && !a.is_banned("10.77.0.9")
+    });
     assert!(a.is_banned("10.77.0.8") && b.is_banned("10.77.0.8"));
     burst(&networks[0], &[udp_from(7), udp_from(8), udp_from(9)], 30);
     let counts = receiver.counts();
@@ -239,7 +326,16 @@ fn a_killed_agents_bans_stay_and_its_next_run_publishes_nothing_that_was_lifted(
     assert!(!b.is_banned("10.77.0.7"), "published again");
     // A host that lost its memory has its bans from the store.
     a.stop(Signal::SIGKILL);
-    networks[0].told(&["detach", "--config", networks[0].folder.path().join("limits.toml").to_str().unwrap()]);
+    networks[0].told(&[
+        "detach",
+        "--config",
+        networks[0]
+            .folder
+            .path()
+            .join("limits.toml")
+            .to_str()
+            .unwrap(),
+    ]);
     std::fs::remove_dir_all(networks[0].state()).unwrap();
     let a = networks[0].start("", &table(&redis, "a"));
     wait("its ban", || a.ban_of("10.77.0.8")["origin"] == "host:a");
@@ -252,25 +348,44 @@ fn a_ban_by_a_limit_reaches_the_other_hosts() {
     let networks = [Network::new(), Network::new()];
     let limits = |node: &str| {
         let escalate = "escalate = { after = 20, within = \"1h\", ban = \"5m\" }";
-        let of_packets = LIMIT.replace("\"packets\"", "\"hits\"").replace("100000/s", "10/h");
+        let of_packets = LIMIT
+            .replace("\"packets\"", "\"hits\"")
+            .replace("100000/s", "10/h");
         format!(
             "{}{of_packets}protocol = \"udp\"\n{escalate}\n[[limit]]\nname = \"logins\"\nscope = \"request\"\n\
              key = [\"user\"]\nrate = \"5/h\"\n{escalate}\n",
             table(&redis, node)
         )
     };
-    let [a, b] = [networks[0].start("", &limits("a")), networks[1].start("", &limits("b"))];
+    let [a, b] = [
+        networks[0].start("", &limits("a")),
+        networks[1].start("", &limits("b")),
+    ];
     [&a, &b].into_iter().for_each(joined);
     // By a limit on packets, and by one on requests.
     burst(&networks[0], &[udp_from(7)], 60);
     for _ in 0..30 {
-        a.json(&["decide", "--limit", "logins", "--key", "user=alice", "--source", "10.77.0.8"]);
+        a.json(&[
+            "decide",
+            "--limit",
+            "logins",
+            "--key",
+            "user=alice",
+            "--source",
+            "10.77.0.8",
+        ]);
     }
     for (source, limit) in [("10.77.0.7", "limit:hits"), ("10.77.0.8", "limit:logins")] {
         wait("the ban", || b.is_banned(source));
         let (own, ban) = (a.ban_of(source), b.ban_of(source));
-        assert_eq!((&own["origin"], &ban["origin"]), (&limit.into(), &"host:a".into()));
-        assert_eq!((&ban["origin_on_host"], &ban["reason"]), (&limit.into(), &own["reason"]));
+        assert_eq!(
+            (&own["origin"], &ban["origin"]),
+            (&limit.into(), &"host:a".into())
+        );
+        assert_eq!(
+            (&ban["origin_on_host"], &ban["reason"]),
+            (&limit.into(), &own["reason"])
+        );
     }
     let receiver = networks[1].receiver(PORT);
     burst(&networks[1], &[udp_from(7), udp_from(8), udp_from(9)], 15);
@@ -286,7 +401,10 @@ fn a_ban_by_a_limit_reaches_the_other_hosts() {
 fn rubbish_in_the_store_is_reported_and_nothing_is_lost() {
     let redis = Redis::start(&[]);
     let networks = [Network::new(), Network::new()];
-    let [a, b] = [networks[0].start("", &table(&redis, "a")), networks[1].start("", &table(&redis, "b"))];
+    let [a, b] = [
+        networks[0].start("", &table(&redis, "a")),
+        networks[1].start("", &table(&redis, "b")),
+    ];
     networks[0].told(&["ban", "10.77.0.7"]);
     wait("the ban", || b.is_banned("10.77.0.7"));
     let key = "weir:{weir}:bans:1";
@@ -300,13 +418,22 @@ fn rubbish_in_the_store_is_reported_and_nothing_is_lost() {
     .enumerate()
     {
         redis.cli(&["hset", key, prefix, value]);
-        redis.cli(&["zadd", &format!("{key}:versions"), &(1_000 + nth).to_string(), prefix]);
+        redis.cli(&[
+            "zadd",
+            &format!("{key}:versions"),
+            &(1_000 + nth).to_string(),
+            prefix,
+        ]);
     }
-    wait("the note", || notes(&b).contains("4 entries of the store are no shared bans"));
+    wait("the note", || {
+        notes(&b).contains("4 entries of the store are no shared bans")
+    });
     assert!(!b.is_banned("10.77.0.8") && !b.is_banned("10.77.0.9") && b.is_banned("10.77.0.7"));
     // Other bans are not disturbed, and an order replaces rubbish.
     networks[0].told(&["ban", "10.77.0.8", "10.77.0.10"]);
-    wait("the next bans", || b.is_banned("10.77.0.8") && b.is_banned("10.77.0.10"));
+    wait("the next bans", || {
+        b.is_banned("10.77.0.8") && b.is_banned("10.77.0.10")
+    });
     // A key of another type.
     redis.cli(&["del", key]);
     redis.cli(&["set", key, "x"]);
@@ -315,13 +442,17 @@ fn rubbish_in_the_store_is_reported_and_nothing_is_lost() {
     assert!(a.is_banned("10.77.0.11") && b.is_banned("10.77.0.7"));
     redis.cli(&["del", key]);
     for source in ["10.77.0.7", "10.77.0.8", "10.77.0.10", "10.77.0.11"] {
-        wait("the bans again", || b.is_banned(source) && redis.cli(&["hexists", key, source]) == "1");
+        wait("the bans again", || {
+            b.is_banned(source) && redis.cli(&["hexists", key, source]) == "1"
+        });
     }
     // The next comparison publishes entries again that another program removed.
     redis.cli(&["hdel", key, "10.77.0.7"]);
     redis.cli(&["zrem", &format!("{key}:versions"), "10.77.0.7"]);
     compared_again(&a);
-    wait("the repair", || redis.cli(&["hexists", key, "10.77.0.7"]) == "1");
+    wait("the repair", || {
+        redis.cli(&["hexists", key, "10.77.0.7"]) == "1"
+    });
     wait("the ban after the repair", || b.is_banned("10.77.0.7"));
 }
 
@@ -333,7 +464,11 @@ fn bans_of_other_hosts_follow_mode_and_config() {
     [&a, &b].into_iter().for_each(joined);
     networks[0].told(&["ban", "10.77.0.7", "--for", "1h"]);
     wait("the ban", || shared(&b)["others"] == 1);
-    let would_ban = || b.lines(&["events", "--json"]).iter().any(|event| event["verdict"] == "would-ban");
+    let would_ban = || {
+        b.lines(&["events", "--json"])
+            .iter()
+            .any(|event| event["verdict"] == "would-ban")
+    };
     wait("the event", would_ban);
     assert!(!b.is_banned("10.77.0.7"));
     let reload = |agent: &str, rest: &str| {
@@ -343,7 +478,9 @@ fn bans_of_other_hosts_follow_mode_and_config() {
     reload("", &table(&redis, "b"));
     wait("enforcement", || b.is_banned("10.77.0.7"));
     reload("never_limit = [\"10.77.0.0/24\"]", &table(&redis, "b"));
-    wait("the exemption", || b.json(&["bans"]).as_array().unwrap().is_empty());
+    wait("the exemption", || {
+        b.json(&["bans"]).as_array().unwrap().is_empty()
+    });
     reload("", &table(&redis, "b"));
     wait("the ban again", || b.is_banned("10.77.0.7"));
     // A host without share_bans has no bans of others; its own stay with the others.
@@ -351,7 +488,11 @@ fn bans_of_other_hosts_follow_mode_and_config() {
     wait("the other ban", || a.is_banned("10.77.0.8"));
     reload("", LIMIT);
     wait("the end", || !b.is_banned("10.77.0.7"));
-    assert!(b.json(&["status"])["cluster"].is_null() && b.is_banned("10.77.0.8") && a.is_banned("10.77.0.8"));
+    assert!(
+        b.json(&["status"])["cluster"].is_null()
+            && b.is_banned("10.77.0.8")
+            && a.is_banned("10.77.0.8")
+    );
     reload("", &table(&redis, "b"));
     wait("the ban once more", || b.is_banned("10.77.0.7"));
     // The kernel keeps them for an agent that shares none, which lifts them.

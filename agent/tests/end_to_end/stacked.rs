@@ -35,23 +35,53 @@ const BRIDGE: &str = "br0";
 
 /// Puts a bridge on the server's interface; the address goes along.
 fn add_bridge(network: &Network) {
-    network.server_ip(&["link", "add", BRIDGE, "address", "02:00:00:00:77:01", "type", "bridge"]);
+    network.server_ip(&[
+        "link",
+        "add",
+        BRIDGE,
+        "address",
+        "02:00:00:00:77:01",
+        "type",
+        "bridge",
+    ]);
     network.server_ip(&["addr", "flush", "dev", INTERFACE]);
     network.server_ip(&["link", "set", INTERFACE, "master", BRIDGE]);
     network.configure_server(BRIDGE, "10.77.0.1/16");
-    network.ip(&["neigh", "replace", "10.77.0.2", "lladdr", "02:00:00:00:77:02", "dev", BRIDGE, "nud", "permanent"]);
+    network.ip(&[
+        "neigh",
+        "replace",
+        "10.77.0.2",
+        "lladdr",
+        "02:00:00:00:77:02",
+        "dev",
+        BRIDGE,
+        "nud",
+        "permanent",
+    ]);
 }
 
 /// Which interfaces charge, and which others these charge for.
 fn placements(agent: &Agent<'_>) -> (Vec<Value>, Vec<(Value, Value)>) {
     let status = agent.json(&["status"]);
     let rows = status["interfaces"].as_array().unwrap();
-    let (charging, covered): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["enforced_by"] == json!([]));
-    assert!(charging.iter().all(|row| row["attach"].is_string()), "{status}");
-    assert!(covered.iter().all(|row| row["attach"].is_null() && row["reason"].is_string()), "{status}");
+    let (charging, covered): (Vec<&Value>, Vec<&Value>) =
+        rows.iter().partition(|row| row["enforced_by"] == json!([]));
+    assert!(
+        charging.iter().all(|row| row["attach"].is_string()),
+        "{status}"
+    );
+    assert!(
+        covered
+            .iter()
+            .all(|row| row["attach"].is_null() && row["reason"].is_string()),
+        "{status}"
+    );
     (
         charging.iter().map(|row| row["name"].clone()).collect(),
-        covered.iter().map(|row| (row["name"].clone(), row["enforced_by"].clone())).collect(),
+        covered
+            .iter()
+            .map(|row| (row["name"].clone(), row["enforced_by"].clone()))
+            .collect(),
     )
 }
 
@@ -72,7 +102,13 @@ fn bridge_with(agent: &str) {
     let network = Network::new();
     add_bridge(&network);
     let agent = network.start_on(&[BRIDGE, INTERFACE], agent, LIMIT);
-    assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!(BRIDGE), json!([INTERFACE]))]));
+    assert_eq!(
+        placements(&agent),
+        (
+            vec![json!(INTERFACE)],
+            vec![(json!(BRIDGE), json!([INTERFACE]))]
+        )
+    );
     expect_once(&network, &agent, &udp_from(7), 7);
 }
 
@@ -119,8 +155,18 @@ fn a_way_into_a_bridge_that_nothing_limits_is_named() {
     let config = network.config_on(&[BRIDGE, INTERFACE], "", LIMIT);
     let checked = network.command(&["check", "--json", config.to_str().unwrap()]);
     let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
-    assert!(checked["warnings"].as_array().unwrap().contains(&json!(gap)), "{checked}");
-    assert_eq!(checked["interfaces"][0]["enforced_by"], json!([INTERFACE]), "{checked}");
+    assert!(
+        checked["warnings"]
+            .as_array()
+            .unwrap()
+            .contains(&json!(gap)),
+        "{checked}"
+    );
+    assert_eq!(
+        checked["interfaces"][0]["enforced_by"],
+        json!([INTERFACE]),
+        "{checked}"
+    );
     // The note's advice closes it.
     network.config_on(&[BRIDGE, INTERFACE, "weir1"], "", LIMIT);
     network.told(&["reload"]);
@@ -133,30 +179,64 @@ fn a_way_into_a_bridge_that_nothing_limits_is_named() {
 
 fn a_port_that_joins_a_bridge_charges_for_it() {
     let network = Network::new();
-    network.server_ip(&["link", "add", BRIDGE, "address", "02:00:00:00:77:01", "type", "bridge"]);
+    network.server_ip(&[
+        "link",
+        "add",
+        BRIDGE,
+        "address",
+        "02:00:00:00:77:01",
+        "type",
+        "bridge",
+    ]);
     network.configure_server(BRIDGE, "10.78.0.1/16");
     let agent = network.start_on(&[BRIDGE, INTERFACE], "", LIMIT);
-    assert_eq!(placements(&agent), (vec![json!(BRIDGE), json!(INTERFACE)], vec![]));
+    assert_eq!(
+        placements(&agent),
+        (vec![json!(BRIDGE), json!(INTERFACE)], vec![])
+    );
     network.server_ip(&["addr", "flush", "dev", INTERFACE]);
     network.server_ip(&["link", "set", INTERFACE, "master", BRIDGE]);
     network.configure_server(BRIDGE, "10.77.0.1/16");
     network.told(&["reload"]);
-    assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!(BRIDGE), json!([INTERFACE]))]));
+    assert_eq!(
+        placements(&agent),
+        (
+            vec![json!(INTERFACE)],
+            vec![(json!(BRIDGE), json!([INTERFACE]))]
+        )
+    );
     expect_once(&network, &agent, &udp_from(7), 7);
     network.server_ip(&["link", "set", INTERFACE, "nomaster"]);
     network.told(&["reload"]);
-    assert_eq!(placements(&agent), (vec![json!(BRIDGE), json!(INTERFACE)], vec![]));
+    assert_eq!(
+        placements(&agent),
+        (vec![json!(BRIDGE), json!(INTERFACE)], vec![])
+    );
 }
 
 fn a_macvlan_and_its_device_charge_a_packet_once() {
     let network = Network::new();
-    network.server_ip(&["link", "add", "link", INTERFACE, "name", "upper0", "type", "macvlan"]);
+    network.server_ip(&[
+        "link", "add", "link", INTERFACE, "name", "upper0", "type", "macvlan",
+    ]);
     network.server_ip(&["link", "set", "upper0", "address", "02:00:00:00:77:03"]);
     network.configure_server("upper0", "10.77.0.3/16");
     let agent = network.start_on(&["upper0", INTERFACE], "", LIMIT);
-    assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!("upper0"), json!([INTERFACE]))]));
-    let frame = Frame::between(CLIENT_MAC, [2, 0, 0, 0, 0x77, 3]).ipv4([10, 77, 0, 7], [10, 77, 0, 3]);
-    expect_once(&network, &agent, &frame.udp(5000, PORT, &[0; 22]).build(), 7);
+    assert_eq!(
+        placements(&agent),
+        (
+            vec![json!(INTERFACE)],
+            vec![(json!("upper0"), json!([INTERFACE]))]
+        )
+    );
+    let frame =
+        Frame::between(CLIENT_MAC, [2, 0, 0, 0, 0x77, 3]).ipv4([10, 77, 0, 7], [10, 77, 0, 3]);
+    expect_once(
+        &network,
+        &agent,
+        &frame.udp(5000, PORT, &[0; 22]).build(),
+        7,
+    );
 }
 
 /// The device below becomes one of the config's and ceases to be one, under traffic: whichever of the two charges, the other
@@ -164,13 +244,16 @@ fn a_macvlan_and_its_device_charge_a_packet_once() {
 fn a_device_that_charges_for_another_is_let_go_of_once_that_does() {
     for attach in ["tc", "generic"] {
         let network = Network::new();
-        network.server_ip(&["link", "add", "link", INTERFACE, "name", "upper0", "type", "macvlan"]);
+        network.server_ip(&[
+            "link", "add", "link", INTERFACE, "name", "upper0", "type", "macvlan",
+        ]);
         network.server_ip(&["link", "set", "upper0", "address", "02:00:00:00:77:03"]);
         network.configure_server("upper0", "10.77.0.3/16");
         let limit = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
         let agent = network.start_on(&["upper0", "weir1"], &format!("attach = {attach:?}"), limit);
         let receiver = network.receiver(PORT);
-        let frame = Frame::between(CLIENT_MAC, [2, 0, 0, 0, 0x77, 3]).ipv4([10, 77, 0, 7], [10, 77, 0, 3]);
+        let frame =
+            Frame::between(CLIENT_MAC, [2, 0, 0, 0, 0x77, 3]).ipv4([10, 77, 0, 7], [10, 77, 0, 3]);
         let frame = frame.udp(5000, PORT, &[0; 22]).build();
         burst(&network, std::slice::from_ref(&frame), 300);
         assert_eq!(receiver.counts()[7], 100);
@@ -191,34 +274,52 @@ fn a_device_that_charges_for_another_is_let_go_of_once_that_does() {
                 rename(&network, INTERFACE, "weir1");
                 agent.wait_for("the device below", |status| {
                     let (upper, lower) = (state(status, "upper0"), state(status, "weir1"));
-                    lower == (json!(attach), "attached".to_owned()) && upper == (Value::Null, "attached".to_owned())
+                    lower == (json!(attach), "attached".to_owned())
+                        && upper == (Value::Null, "attached".to_owned())
                 });
                 rename(&network, "weir1", INTERFACE);
-                agent.wait_for("the device above", |status| state(status, "upper0").0 == attach);
+                agent.wait_for("the device above", |status| {
+                    state(status, "upper0").0 == attach
+                });
             }
             drop(stopping);
             sending.join().unwrap();
             counting.join().unwrap()
         });
         // XDP is refused on a device that lies below one with a program: it has to be let go of before.
-        assert!(passed == 0 || attach == "generic", "{passed} packets passed above the limit");
+        assert!(
+            passed == 0 || attach == "generic",
+            "{passed} packets passed above the limit"
+        );
     }
 }
 
 fn a_vlan_and_its_device_charge_a_packet_once() {
-    let frame = Frame::between(CLIENT_MAC, SERVER_MAC).vlan(7).ipv4([10, 79, 0, 7], [10, 79, 0, 1]);
+    let frame = Frame::between(CLIENT_MAC, SERVER_MAC)
+        .vlan(7)
+        .ipv4([10, 79, 0, 7], [10, 79, 0, 1]);
     let frame = frame.udp(5000, PORT, &[0; 22]).build();
     for attach in ["attach = \"native\"", "attach = \"tc\""] {
         let network = Network::new();
-        network.server_ip(&["link", "add", "link", INTERFACE, "name", "upper0", "type", "vlan", "id", "7"]);
+        network.server_ip(&[
+            "link", "add", "link", INTERFACE, "name", "upper0", "type", "vlan", "id", "7",
+        ]);
         network.configure_server("upper0", "10.79.0.1/16");
         let agent = network.start_on(&["upper0", INTERFACE], attach, LIMIT);
-        assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!("upper0"), json!([INTERFACE]))]));
+        assert_eq!(
+            placements(&agent),
+            (
+                vec![json!(INTERFACE)],
+                vec![(json!("upper0"), json!([INTERFACE]))]
+            )
+        );
         expect_once(&network, &agent, &frame, 7);
     }
     // By itself it charges itself.
     let network = Network::new();
-    network.server_ip(&["link", "add", "link", INTERFACE, "name", "upper0", "type", "vlan", "id", "7"]);
+    network.server_ip(&[
+        "link", "add", "link", INTERFACE, "name", "upper0", "type", "vlan", "id", "7",
+    ]);
     network.configure_server("upper0", "10.79.0.1/16");
     let agent = network.start_on(&["upper0"], "", LIMIT);
     expect_once(&network, &agent, &frame, 7);
@@ -227,7 +328,15 @@ fn a_vlan_and_its_device_charge_a_packet_once() {
 fn a_bond_and_its_member_charge_a_packet_once() {
     for attach in ["attach = \"auto\"", "attach = \"tc\""] {
         let network = Network::new();
-        network.server_ip(&["link", "add", "bond7", "type", "bond", "mode", "active-backup"]);
+        network.server_ip(&[
+            "link",
+            "add",
+            "bond7",
+            "type",
+            "bond",
+            "mode",
+            "active-backup",
+        ]);
         network.server_ip(&["addr", "flush", "dev", INTERFACE]);
         network.server_ip(&["link", "set", INTERFACE, "down"]);
         network.server_ip(&["link", "set", INTERFACE, "master", "bond7"]);
@@ -235,7 +344,13 @@ fn a_bond_and_its_member_charge_a_packet_once() {
         network.server_ip(&["link", "set", "bond7", "address", "02:00:00:00:77:01"]);
         network.configure_server("bond7", "10.77.0.1/16");
         let agent = network.start_on(&[INTERFACE, "bond7"], attach, LIMIT);
-        assert_eq!(placements(&agent), (vec![json!("bond7")], vec![(json!(INTERFACE), json!(["bond7"]))]));
+        assert_eq!(
+            placements(&agent),
+            (
+                vec![json!("bond7")],
+                vec![(json!(INTERFACE), json!(["bond7"]))]
+            )
+        );
         expect_once(&network, &agent, &udp_from(7), 7);
         // A member that charged by itself can join, and passes its packets to the bond.
         network.add_link("weir1", "client1");

@@ -47,7 +47,12 @@ fn conforming(sent_at: &[Duration]) -> f64 {
 }
 
 fn kills_under_traffic_leave_the_limit_as_exact_as_it_is() {
-    kills(&ON_INGRESS, if is_long() { 50 } else { 14 }, &["auto"], 0.98);
+    kills(
+        &ON_INGRESS,
+        if is_long() { 50 } else { 14 },
+        &["auto"],
+        0.98,
+    );
 }
 
 fn kills_never_open_a_limit_on_what_leaves() {
@@ -62,7 +67,12 @@ fn kills_by_traffic_control_leave_the_limit_as_exact_as_it_is() {
 
 fn kills_while_the_hook_changes_never_open_the_limit() {
     // Two hooks hold the packets while one takes the place of the other: that may refuse more, never less.
-    kills(&ON_INGRESS, if is_long() { 30 } else { 10 }, &["native", "generic", "tc"], 0.5);
+    kills(
+        &ON_INGRESS,
+        if is_long() { 30 } else { 10 },
+        &["native", "generic", "tc"],
+        0.5,
+    );
 }
 
 /// Which packets a limit is for: of one key to [`PORT`], and of another to port 9001.
@@ -72,8 +82,14 @@ struct Way {
     keys: [u8; 2],
 }
 
-const ON_INGRESS: Way = Way { direction: "ingress", keys: [7, 8] };
-const ON_EGRESS: Way = Way { direction: "egress", keys: [2, 3] };
+const ON_INGRESS: Way = Way {
+    direction: "ingress",
+    keys: [7, 8],
+};
+const ON_EGRESS: Way = Way {
+    direction: "egress",
+    keys: [2, 3],
+};
 
 impl Way {
     fn is_out(&self) -> bool {
@@ -91,11 +107,16 @@ impl Way {
     }
 
     /// Runs `work` where packets of this way come from, with what sends so many of the nth kind.
-    fn send<T: Send>(&self, network: &Network, work: impl FnOnce(&dyn Fn(usize, u64)) -> T + Send) -> T {
+    fn send<T: Send>(
+        &self,
+        network: &Network,
+        work: impl FnOnce(&dyn Fn(usize, u64)) -> T + Send,
+    ) -> T {
         let ports = [PORT, 9_001];
         if self.is_out() {
             return network.in_server(|| {
-                let sockets = ports.map(|port| UdpSocket::bind((Ipv4Addr::from(SERVER), port)).unwrap());
+                let sockets =
+                    ports.map(|port| UdpSocket::bind((Ipv4Addr::from(SERVER), port)).unwrap());
                 work(&|nth, count| {
                     let to = (Ipv4Addr::new(10, 77, 0, self.keys[nth]), ports[nth]);
                     // The sender may get an error for refused packets.
@@ -104,7 +125,8 @@ impl Way {
             });
         }
         let frame = |nth: usize| {
-            let from = Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, self.keys[nth]], SERVER);
+            let from =
+                Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, self.keys[nth]], SERVER);
             from.udp(5000, ports[nth], &[0; 22]).build()
         };
         let frames = [0, 1].map(|nth| vec![frame(nth); AT_ONCE as usize]);
@@ -120,7 +142,10 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
     let network = Network::new();
     network.add_client_address("10.77.0.3/16");
     let limit = |name: &str, rate: &str, rest: &str| {
-        format!("[[limit]]\nname = {name:?}\ndirection = {:?}\nrate = {rate:?}\n{rest}\n", way.direction)
+        format!(
+            "[[limit]]\nname = {name:?}\ndirection = {:?}\nrate = {rate:?}\n{rest}\n",
+            way.direction
+        )
     };
     let slow = limit("slow", "1/day", "burst = 50\nports = [9001]");
     let more = limit("more", "9/s", "ports = [1234]");
@@ -129,11 +154,20 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
     let configs = [
         format!("{limit}{slow}"),
         format!("{more}{slow}{limit}"),
-        format!("{slow}{limit}{}", more.replace("ports", "algorithm = \"sliding-window\"\nports")),
+        format!(
+            "{slow}{limit}{}",
+            more.replace("ports", "algorithm = \"sliding-window\"\nports")
+        ),
     ];
-    let table = |nth: usize| format!("max_sources = 20000\nattach = {:?}", attach[nth % attach.len()]);
+    let table = |nth: usize| {
+        format!(
+            "max_sources = 20000\nattach = {:?}",
+            attach[nth % attach.len()]
+        )
+    };
     let agent = network.start(&table(0), &configs[0]);
-    let [(receiver, from), (slow_receiver, slow_from)] = [0, 1].map(|nth| way.receiver(&network, nth));
+    let [(receiver, from), (slow_receiver, slow_from)] =
+        [0, 1].map(|nth| way.receiver(&network, nth));
     agent.stop(Signal::SIGKILL);
     let (stop, stalls) = (AtomicBool::new(false), Stalls::watch());
     let mut kills = [0u32; 2];
@@ -160,7 +194,9 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
         // Any instant of what an agent does: spread evenly over start, work and reloads by a fixed sequence.
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         for nth in 0..rounds {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let config = network.config(&table(nth), &configs[nth % 3]);
             if nth % 2 == 0 {
                 // While it starts.
@@ -192,17 +228,30 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
     // While the machine does other things, a change takes longer, in which two policies charge the same packets.
     let late = stalls.so_far().as_secs_f64();
     let refused_twice = RATE as f64 * late;
-    assert!(passed <= allowed * 1.02 && passed >= expected * least - refused_twice, "{told}, late for {late:.1} s");
+    assert!(
+        passed <= allowed * 1.02 && passed >= expected * least - refused_twice,
+        "{told}, late for {late:.1} s"
+    );
     let slow = slow_receiver.counts()[slow_from];
-    assert!(slow <= 50 && slow as f64 >= 50.0 * least, "a limit of fifty passed {slow}");
+    assert!(
+        slow <= 50 && slow as f64 >= 50.0 * least,
+        "a limit of fifty passed {slow}"
+    );
     // Only the limits of the last agent are left, and nothing of those that were killed.
     let agent = network.start(&table(0), &configs[0]);
     for folder in ["next", "done", "moved"] {
         assert!(!network.pins().join(folder).exists());
     }
-    assert_eq!(agent.remaining(&format!("10.77.0.{}", way.keys[1]), "slow"), 0);
+    assert_eq!(
+        agent.remaining(&format!("10.77.0.{}", way.keys[1]), "slow"),
+        0
+    );
     agent.stop(Signal::SIGTERM);
-    network.told(&["detach", "--config", network.config("", &configs[0]).to_str().unwrap()]);
+    network.told(&[
+        "detach",
+        "--config",
+        network.config("", &configs[0]).to_str().unwrap(),
+    ]);
     assert!(!network.has_program() && !network.has_pins());
 }
 
@@ -217,13 +266,29 @@ fn a_table_of_another_version_is_reset_and_reported() {
     let table = MapData::from_pin(network.pins().join("TABLE")).unwrap();
     let mut table = Array::<_, TableIdentity>::try_from(Map::Array(table)).unwrap();
     let identity = table.get(&0, 0).unwrap();
-    table.set(0, TableIdentity { version: TableIdentity::VERSION + 1, ..identity }, 0).unwrap();
+    table
+        .set(
+            0,
+            TableIdentity {
+                version: TableIdentity::VERSION + 1,
+                ..identity
+            },
+            0,
+        )
+        .unwrap();
     burst(&network, &[udp_from(7)], 50);
-    assert_eq!(receiver.counts()[7], 100, "until the next agent comes, it is held as it was");
+    assert_eq!(
+        receiver.counts()[7],
+        100,
+        "until the next agent comes, it is held as it was"
+    );
     let agent = network.start("max_sources = 2000", slow);
     let status = agent.json(&["status"]);
     let notes = status["notes"].to_string();
-    assert!(notes.contains("the state of every source is reset") && notes.contains("another version"), "{notes}");
+    assert!(
+        notes.contains("the state of every source is reset") && notes.contains("another version"),
+        "{notes}"
+    );
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(agent.counts("packets"), (200, 150));
     // It is this version's own from then on.
@@ -253,9 +318,14 @@ fn what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed() {
     // A change whose programs are in effect, and some of whose maps are in place already.
     agent.stop(Signal::SIGKILL);
     std::fs::create_dir(&next).unwrap();
-    let pin = network.pins().join(format!("link-xdp:{}", network.index("weir0")));
+    let pin = network
+        .pins()
+        .join(format!("link-xdp:{}", network.index("weir0")));
     let link = FdLink::from(PinnedLink::from_pin(pin).unwrap());
-    pin_program(link.info().unwrap().program_id(), &next.join("program-ingress-weir_xdp"));
+    pin_program(
+        link.info().unwrap().program_id(),
+        &next.join("program-ingress-weir_xdp"),
+    );
     for name in ["SAMPLES", "SOURCES"] {
         std::fs::rename(network.pins().join(name), next.join(name)).unwrap();
     }
@@ -268,7 +338,8 @@ fn what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed() {
 
 fn a_set_that_a_killed_agent_left_locked_serves_new_sources_again() {
     // A table of one set, in which a new source is refused if it cannot have a slot.
-    let config = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\non_full = \"throttle\"\n";
+    let config =
+        "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\non_full = \"throttle\"\n";
     let network = Network::new();
     let agent = network.start("max_sources = 1", config);
     let receiver = network.receiver(PORT);

@@ -56,14 +56,21 @@ struct Shown {
 
 impl Terminal {
     fn new(start: impl FnOnce(&mut dyn FnMut(&mut Command)) -> Child) -> Self {
-        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
         let pair = openpty(&size, None).unwrap();
         let flags = tcgetattr(&pair.slave).unwrap().local_flags;
         let mut sit_down = |command: &mut Command| {
             for end in [Command::stdin, Command::stdout, Command::stderr] {
                 end(command, Stdio::from(pair.slave.try_clone().unwrap()));
             }
-            command.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8");
+            command
+                .env("TERM", "xterm-256color")
+                .env("LC_ALL", "C.UTF-8");
             // SAFETY: both calls are async-signal-safe and touch no memory of the process that forks.
             unsafe {
                 command.pre_exec(|| {
@@ -79,8 +86,14 @@ impl Terminal {
         let child = start(&mut sit_down);
         let size = |size: u16| NonZero::new(size).unwrap();
         let parser = vt100::Parser::new(size(24), size(80), 0);
-        let shown = Arc::new(Mutex::new(Shown { parser, bytes: Vec::new() }));
-        let (mut master, kept) = (File::from(pair.master.try_clone().unwrap()), Arc::clone(&shown));
+        let shown = Arc::new(Mutex::new(Shown {
+            parser,
+            bytes: Vec::new(),
+        }));
+        let (mut master, kept) = (
+            File::from(pair.master.try_clone().unwrap()),
+            Arc::clone(&shown),
+        );
         thread::spawn(move || {
             let mut buffer = [0; 4096];
             // It ends with the last descriptor of the other side.
@@ -90,7 +103,13 @@ impl Terminal {
                 shown.bytes.extend(&buffer[..count]);
             }
         });
-        Self { child, typed: File::from(pair.master), slave: pair.slave, flags, shown }
+        Self {
+            child,
+            typed: File::from(pair.master),
+            slave: pair.slave,
+            flags,
+            shown,
+        }
     }
 
     fn top(network: &Network) -> Self {
@@ -113,7 +132,10 @@ impl Terminal {
             if wanted(&text) {
                 return text;
             }
-            assert!(Instant::now() < deadline, "no {what} within {PATIENCE:?} on this screen:\n{text}");
+            assert!(
+                Instant::now() < deadline,
+                "no {what} within {PATIENCE:?} on this screen:\n{text}"
+            );
             thread::sleep(Duration::from_millis(30));
         }
     }
@@ -125,7 +147,11 @@ impl Terminal {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(Instant::now() < deadline, "it runs on, with this screen:\n{}", self.text());
+            assert!(
+                Instant::now() < deadline,
+                "it runs on, with this screen:\n{}",
+                self.text()
+            );
             thread::sleep(Duration::from_millis(30));
         };
         let restored = |shown: &Shown| {
@@ -134,10 +160,17 @@ impl Terminal {
         };
         // Its last output is on its way.
         while !restored(&self.shown.lock().unwrap()) {
-            assert!(Instant::now() < deadline, "the other screen or the cursor is not given back");
+            assert!(
+                Instant::now() < deadline,
+                "the other screen or the cursor is not given back"
+            );
             thread::sleep(Duration::from_millis(30));
         }
-        assert_eq!(tcgetattr(&self.slave).unwrap().local_flags, self.flags, "echo and lines are not given back");
+        assert_eq!(
+            tcgetattr(&self.slave).unwrap().local_flags,
+            self.flags,
+            "echo and lines are not given back"
+        );
         status
     }
 }
@@ -180,7 +213,8 @@ fn the_live_view_shows_the_greedy_pauses_filters_and_gives_the_terminal_back() {
 fn watch(network: &Network) {
     let mut terminal = Terminal::top(network);
     let is_refused = |text: &str| {
-        let per_second = line(text, "10.77.0.7").and_then(|line| line.split_whitespace().nth(3)?.parse::<f64>().ok());
+        let per_second = line(text, "10.77.0.7")
+            .and_then(|line| line.split_whitespace().nth(3)?.parse::<f64>().ok());
         per_second.is_some_and(|per_second| per_second > 0.0)
     };
     // A screen is drawn in parts: each wait is for all that has to be on it.
@@ -190,7 +224,8 @@ fn watch(network: &Network) {
         let limit = line(text, "packets ");
         let minute = line(text, "last 60 s  passed ").and_then(|line| line.split_once("throttled"));
         is_refused(text)
-            && minute.is_some_and(|(passed, throttled)| passed.contains('█') && throttled.contains('█'))
+            && minute
+                .is_some_and(|(passed, throttled)| passed.contains('█') && throttled.contains('█'))
             && greedy.is_some_and(|greedy| polite.is_some_and(|polite| greedy < polite))
             && text.starts_with("weir  enforce  weir0")
             && limit.is_some_and(|limit| limit.contains("1000/s packets") && limit.ends_with('%'))
@@ -252,8 +287,14 @@ fn the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back() {
         assert!(status.success(), "after {key:?}: {status}");
         let shown = shown.lock().unwrap();
         let written = String::from_utf8_lossy(&shown.bytes);
-        assert!(!written.contains("\x1b[38;") && !written.contains("\x1b[48;"), "NO_COLOR is not heeded");
-        assert!(!written.contains("last 60 s"), "the locale has no characters for it");
+        assert!(
+            !written.contains("\x1b[38;") && !written.contains("\x1b[48;"),
+            "NO_COLOR is not heeded"
+        );
+        assert!(
+            !written.contains("last 60 s"),
+            "the locale has no characters for it"
+        );
     }
 }
 
@@ -263,7 +304,9 @@ fn the_live_view_ends_when_the_agent_goes() {
     let terminal = Terminal::top(&network);
     terminal.wait("view", |text| text.contains("q quit"));
     agent.stop(Signal::SIGTERM);
-    terminal.wait("word of it", |text| text.contains("it stopped, or is restarting"));
+    terminal.wait("word of it", |text| {
+        text.contains("it stopped, or is restarting")
+    });
     assert_eq!(terminal.end().code(), Some(1));
 }
 
@@ -275,7 +318,9 @@ fn a_panic_gives_the_terminal_back_before_it_speaks() {
         command.spawn().unwrap()
     });
     // On the terminal's own screen, where it stays to be read.
-    terminal.wait("word of it", |text| text.contains("a panic that the test wants"));
+    terminal.wait("word of it", |text| {
+        text.contains("a panic that the test wants")
+    });
     assert!(!terminal.end().success());
 }
 
@@ -284,10 +329,17 @@ fn without_a_terminal_the_live_view_says_what_to_type_instead() {
     let output = network.command(&["top"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("requires a terminal") && said.contains("agent top --once"), "{said}");
+    assert!(
+        said.contains("requires a terminal") && said.contains("agent top --once"),
+        "{said}"
+    );
     let output = network.command(&["top", "--json"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("top --once --json"));
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("top --once --json")
+    );
     // A terminal and no agent: said without taking the screen.
     let terminal = Terminal::top(&network);
     terminal.wait("word of it", |text| text.contains("no agent replies on"));

@@ -16,7 +16,8 @@ use crate::support::Network;
 use crate::traffic::{PORT, burst, udp_from};
 
 /// For an agent with ordinary kernel programs.
-pub const ORDINARY: &[Test] = tests![a_trace_without_a_trace_build_is_refused_with_the_command_that_builds_one,];
+pub const ORDINARY: &[Test] =
+    tests![a_trace_without_a_trace_build_is_refused_with_the_command_that_builds_one,];
 
 /// For an agent of a trace build.
 pub const TRACED: &[Test] = tests![
@@ -29,19 +30,35 @@ const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n
 
 /// Whether the agent under test has kernel programs that log verdicts.
 pub fn is_built() -> bool {
-    let Some(agent) = std::env::var_os("WEIR_AGENT") else { return false };
-    let search = Command::new("grep").args(["-q", "--text", "--fixed-strings", "weir_trace_begin"]).arg(agent).status();
+    let Some(agent) = std::env::var_os("WEIR_AGENT") else {
+        return false;
+    };
+    let search = Command::new("grep")
+        .args(["-q", "--text", "--fixed-strings", "weir_trace_begin"])
+        .arg(agent)
+        .status();
     search.is_ok_and(|status| status.success())
 }
 
 fn a_trace_without_a_trace_build_is_refused_with_the_command_that_builds_one() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
-    for arguments in [&["trace", "10.77.0.7"][..], &["trace", "10.77.0.7", "--json"]] {
+    for arguments in [
+        &["trace", "10.77.0.7"][..],
+        &["trace", "10.77.0.7", "--json"],
+    ] {
         let output = network.command(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
-        for words in ["log no verdicts", "cargo xtask build --trace", "agent events"] {
+        assert_eq!(
+            (output.status.code(), output.stdout.len()),
+            (Some(1), 0),
+            "{said}"
+        );
+        for words in [
+            "log no verdicts",
+            "cargo xtask build --trace",
+            "agent events",
+        ] {
             assert!(said.contains(words), "{words:?} is missing from: {said}");
         }
     }
@@ -64,15 +81,23 @@ impl Trace {
         let (sender, lines) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
         // It ends with the program.
-        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || {
+            out.lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
         let mut trace = Self { child, lines };
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             burst(network, &[udp_from(last)], 1);
             match trace.lines.recv_timeout(Duration::from_millis(300)) {
                 Ok(_) => break,
-                Err(RecvTimeoutError::Timeout) => assert!(Instant::now() < deadline, "nothing was logged in a minute"),
-                Err(RecvTimeoutError::Disconnected) => panic!("the trace ended: {:?}", trace.child.wait()),
+                Err(RecvTimeoutError::Timeout) => {
+                    assert!(Instant::now() < deadline, "nothing was logged in a minute")
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("the trace ended: {:?}", trace.child.wait())
+                }
             }
         }
         // Verdicts on packets that were sent before it was in effect, or are still on the way.
@@ -81,7 +106,9 @@ impl Trace {
     }
 
     fn next(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).expect("another line")
+        self.lines
+            .recv_timeout(Duration::from_secs(60))
+            .expect("another line")
     }
 
     fn json(&self) -> Value {
@@ -89,7 +116,10 @@ impl Trace {
     }
 
     fn is_silent(&self) -> bool {
-        matches!(self.lines.recv_timeout(Duration::from_millis(500)), Err(RecvTimeoutError::Timeout))
+        matches!(
+            self.lines.recv_timeout(Duration::from_millis(500)),
+            Err(RecvTimeoutError::Timeout)
+        )
     }
 }
 
@@ -108,14 +138,33 @@ fn a_trace_prints_each_verdict_on_its_source_and_its_reason_also_after_a_reload(
     burst(&network, &[udp_from(8), udp_from(7)], 2 * 12);
     for nth in 0..12 {
         let line = trace.json();
-        assert_eq!((&line["source"], &line["direction"]), (&"10.77.0.7".into(), &"ingress".into()), "{line}");
-        assert_eq!((&line["protocol"], &line["port"]), (&"udp".into(), &PORT.into()), "{line}");
-        assert_eq!((&line["interface"], &line["packets"], &line["bytes"]), (&"weir0".into(), &1.into(), &64.into()));
+        assert_eq!(
+            (&line["source"], &line["direction"]),
+            (&"10.77.0.7".into(), &"ingress".into()),
+            "{line}"
+        );
+        assert_eq!(
+            (&line["protocol"], &line["port"]),
+            (&"udp".into(), &PORT.into()),
+            "{line}"
+        );
+        assert_eq!(
+            (&line["interface"], &line["packets"], &line["bytes"]),
+            (&"weir0".into(), &1.into(), &64.into())
+        );
         let verdict = [&line["verdict"], &line["limit"], &line["reason"]].map(Clone::clone);
         if nth < 10 {
-            assert_eq!(verdict, ["passed".into(), Value::Null, "within its limits".into()], "{nth}");
+            assert_eq!(
+                verdict,
+                ["passed".into(), Value::Null, "within its limits".into()],
+                "{nth}"
+            );
         } else {
-            assert_eq!(verdict, ["throttled", "packets", "more than 1/h packets, burst 10"].map(Value::from), "{nth}");
+            assert_eq!(
+                verdict,
+                ["throttled", "packets", "more than 1/h packets, burst 10"].map(Value::from),
+                "{nth}"
+            );
         }
     }
     assert!(trace.is_silent(), "another source's packets are not logged");
@@ -124,7 +173,13 @@ fn a_trace_prints_each_verdict_on_its_source_and_its_reason_also_after_a_reload(
     let other = Trace::begin(&network, 8, &[]);
     burst(&network, &[udp_from(8)], 1);
     let line = other.next();
-    for words in ["throttled", "packets ", "more than 1/h packets", "64 bytes", "udp, port 9000, ingress, weir0"] {
+    for words in [
+        "throttled",
+        "packets ",
+        "more than 1/h packets",
+        "64 bytes",
+        "udp, port 9000, ingress, weir0",
+    ] {
         assert!(line.contains(words), "{words:?} is missing from {line}");
     }
 
@@ -140,7 +195,10 @@ fn a_trace_prints_each_verdict_on_its_source_and_its_reason_also_after_a_reload(
     network.config("mode = \"observe\"", LIMIT);
     network.told(&["reload"]);
     let line = until_line(&network, &trace, 7, "would-throttle");
-    assert_eq!((&line["limit"], &line["verdict"]), (&"packets".into(), &"would-throttle".into()));
+    assert_eq!(
+        (&line["limit"], &line["verdict"]),
+        (&"packets".into(), &"would-throttle".into())
+    );
     network.config("never_limit = [\"10.77.0.7\"]", LIMIT);
     network.told(&["reload"]);
     let line = until_line(&network, &trace, 7, "passed");
@@ -182,14 +240,20 @@ fn a_trace_at_level_warn_has_refusals_alone() {
     for _ in 0..3 {
         assert_eq!(trace.json()["verdict"], "throttled");
     }
-    assert!(trace.is_silent(), "what passes is not logged, and not counted as lost");
+    assert!(
+        trace.is_silent(),
+        "what passes is not logged, and not counted as lost"
+    );
 }
 
 fn traces_are_bounded_hang_nobody_and_end_with_their_clients() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
-    let request =
-        |stream: &mut UnixStream| stream.write_all(b"{\"verb\":\"trace\",\"source\":\"10.77.0.7\"}\n").unwrap();
+    let request = |stream: &mut UnixStream| {
+        stream
+            .write_all(b"{\"verb\":\"trace\",\"source\":\"10.77.0.7\"}\n")
+            .unwrap()
+    };
     // None of them ever reads.
     let mut hung: Vec<UnixStream> = (0..MOST_TRACED)
         .map(|_| {
@@ -203,7 +267,9 @@ fn traces_are_bounded_hang_nobody_and_end_with_their_clients() {
         assert!(Instant::now() < deadline, "one more was let in");
         let mut stream = UnixStream::connect(network.control()).unwrap();
         request(&mut stream);
-        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
         let mut line = String::new();
         // Where the others are not in yet, this one is, and waits for packets.
         if BufReader::new(stream).read_line(&mut line).is_ok() && !line.is_empty() {
@@ -221,14 +287,19 @@ fn traces_are_bounded_hang_nobody_and_end_with_their_clients() {
     let trace = loop {
         let mut stream = UnixStream::connect(network.control()).unwrap();
         request(&mut stream);
-        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
         burst(&network, &[udp_from(7)], 1);
         let mut line = String::new();
         let _ = BufReader::new(stream).read_line(&mut line);
         if line.contains("throttled") {
             break line;
         }
-        assert!(Instant::now() < deadline, "no place was free within a minute: {line}");
+        assert!(
+            Instant::now() < deadline,
+            "no place was free within a minute: {line}"
+        );
     };
     assert!(trace.contains("10.77.0.7"), "{trace}");
 }

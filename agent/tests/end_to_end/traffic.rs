@@ -12,15 +12,38 @@ pub const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst
 pub const PORT: u16 = 9000;
 
 pub fn udp_from(last: u8) -> Vec<u8> {
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, last], SERVER).udp(5000, PORT, &[0; 22]).build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv4([10, 77, 0, last], SERVER)
+        .udp(5000, PORT, &[0; 22])
+        .build()
 }
 
 pub fn udp6_from(source: [u8; 16]) -> Vec<u8> {
-    Frame::between(CLIENT_MAC, SERVER_MAC).ipv6(source, SERVER6).udp(5000, PORT, &[0; 22]).build()
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv6(source, SERVER6)
+        .udp(5000, PORT, &[0; 22])
+        .build()
 }
 
 pub fn v6(last_of_prefix: u8, last: u8) -> [u8; 16] {
-    [0xfd, 0x77, 0, 0, 0, 0, 0, last_of_prefix, 0, 0, 0, 0, 0, 0, 0, last]
+    [
+        0xfd,
+        0x77,
+        0,
+        0,
+        0,
+        0,
+        0,
+        last_of_prefix,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        last,
+    ]
 }
 
 /// Sends `count` frames as fast as it goes, and waits until the server's kernel has evaluated them.
@@ -39,7 +62,9 @@ pub fn burst(network: &Network, frames: &[Vec<u8>], count: usize) {
 /// one was sent.
 pub fn until_refused(network: &Network, receiver: &UdpSocket, last: u8) -> Instant {
     // Longer than a busy machine takes to deliver a packet.
-    receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
     let (frame, sender) = (udp_from(last), network.in_client(Sender::new));
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -55,11 +80,20 @@ pub fn until_refused(network: &Network, receiver: &UdpSocket, last: u8) -> Insta
 
 /// A socket for [`until_refused`].
 pub fn socket(network: &Network) -> UdpSocket {
-    network.in_server(|| UdpSocket::bind(("0.0.0.0", PORT))).unwrap()
+    network
+        .in_server(|| UdpSocket::bind(("0.0.0.0", PORT)))
+        .unwrap()
 }
 
-pub fn flood(network: &Network, frames: &[Vec<u8>], per_millisecond: usize, seconds: u64) -> (u64, Duration) {
-    network.in_client(|| Sender::new().flood(frames, per_millisecond, Duration::from_secs(seconds), 2_200))
+pub fn flood(
+    network: &Network,
+    frames: &[Vec<u8>],
+    per_millisecond: usize,
+    seconds: u64,
+) -> (u64, Duration) {
+    network.in_client(|| {
+        Sender::new().flood(frames, per_millisecond, Duration::from_secs(seconds), 2_200)
+    })
 }
 
 /// A burst large enough that a sender which the host holds up for a while loses no allowance by it.

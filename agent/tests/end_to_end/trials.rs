@@ -32,12 +32,25 @@ fn a_trial_is_rolled_back_without_a_missing_interface() {
     let own = network.folder.path().join("limits.toml");
     let tried = network.folder.path().join("tried.toml");
     let text = std::fs::read_to_string(own).unwrap();
-    std::fs::write(&tried, text.replace(", \"weir1\"", "").replace("burst = 100", "burst = 5000")).unwrap();
-    network.told(&["try", tried.to_str().unwrap(), "--for", &format!("{}s", a_while().as_secs())]);
+    std::fs::write(
+        &tried,
+        text.replace(", \"weir1\"", "")
+            .replace("burst = 100", "burst = 5000"),
+    )
+    .unwrap();
+    network.told(&[
+        "try",
+        tried.to_str().unwrap(),
+        "--for",
+        &format!("{}s", a_while().as_secs()),
+    ]);
     network.remove_link("weir1");
     let status = agent.wait_for("the rollback", |status| status["trial"].is_null());
     assert_eq!(status["last_reload"]["ok"], true, "{status}");
-    assert!(status.to_string().contains("weir1"), "the missing interface is reported: {status}");
+    assert!(
+        status.to_string().contains("weir1"),
+        "the missing interface is reported: {status}"
+    );
     assert_eq!(agent.limit("packets")["burst"], 100);
     burst(&network, &[udp_from(7)], 300);
     assert_eq!(receiver.counts()[7], 100);
@@ -51,25 +64,49 @@ fn a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds() {
     let own = network.folder.path().join("limits.toml");
     let tried = network.folder.path().join("tried.toml");
     let text = std::fs::read_to_string(own).unwrap();
-    std::fs::write(&tried, text.replace("\"native\"", "\"tc\"").replace("burst = 100", "burst = 50")).unwrap();
+    std::fs::write(
+        &tried,
+        text.replace("\"native\"", "\"tc\"")
+            .replace("burst = 100", "burst = 50"),
+    )
+    .unwrap();
     let tried = tried.to_str().unwrap();
     // Long enough for another program to take the hook that the config before needs.
     let time = format!("{}s", 2 * a_while().as_secs());
     network.told(&["try", tried, "--for", &time]);
     let foreign = network.attach_foreign(Place::Xdp);
-    let failing = |status: &serde_json::Value| status["trial"]["rollback"]["attempts"].as_u64() >= Some(2);
+    let failing =
+        |status: &serde_json::Value| status["trial"]["rollback"]["attempts"].as_u64() >= Some(2);
     let status = agent.wait_for("a second attempt", failing);
     assert_eq!(status["trial"]["rollback_failing"], true, "{status}");
     assert_eq!(status["trial"]["file"], tried);
-    assert!(status["trial"]["rollback"]["error"].as_str().unwrap().contains(INTERFACE), "{status}");
-    assert_eq!((&status["last_reload"]["cause"], &status["last_reload"]["ok"]), (&"trial-ended".into(), &false.into()));
+    assert!(
+        status["trial"]["rollback"]["error"]
+            .as_str()
+            .unwrap()
+            .contains(INTERFACE),
+        "{status}"
+    );
+    assert_eq!(
+        (
+            &status["last_reload"]["cause"],
+            &status["last_reload"]["ok"]
+        ),
+        (&"trial-ended".into(), &false.into())
+    );
     let events = said(&network.command(&["events", "--json"]));
-    assert!(events.contains("trial-rollback-failed") && events.contains("stays in effect"), "{events}");
+    assert!(
+        events.contains("trial-rollback-failed") && events.contains("stays in effect"),
+        "{events}"
+    );
     let output = network.command(&["status"]);
     assert!(said(&output).contains("rolling back fails"), "{output:?}");
     for arguments in [&["reload"][..], &["try", tried]] {
         let output = network.command(arguments);
-        assert!(!output.status.success() && said(&output).contains("agent confirm"), "{output:?}");
+        assert!(
+            !output.status.success() && said(&output).contains("agent confirm"),
+            "{output:?}"
+        );
     }
     // The config on trial is in effect, and every report says so.
     assert_eq!(agent.limit("packets")["burst"], 50);
@@ -77,12 +114,20 @@ fn a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds() {
     assert_eq!(receiver.counts()[7], 50);
     drop(foreign);
     let status = agent.wait_for("the rollback", |status| status["trial"].is_null());
-    assert_eq!((&status["last_reload"]["cause"], &status["last_reload"]["ok"]), (&"trial-ended".into(), &true.into()));
+    assert_eq!(
+        (
+            &status["last_reload"]["cause"],
+            &status["last_reload"]["ok"]
+        ),
+        (&"trial-ended".into(), &true.into())
+    );
     assert_eq!(agent.limit("packets")["burst"], 100);
     // Confirmed while it fails, it stays.
     network.told(&["try", tried, "--for", &time]);
     let foreign = network.attach_foreign(Place::Xdp);
-    agent.wait_for("a failure", |status| status["trial"]["rollback_failing"] == true);
+    agent.wait_for("a failure", |status| {
+        status["trial"]["rollback_failing"] == true
+    });
     network.told(&["confirm"]);
     drop(foreign);
     thread::sleep(Duration::from_secs(3));
@@ -90,7 +135,11 @@ fn a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds() {
     assert!(status["trial"].is_null(), "{status}");
     assert_eq!(agent.limit("packets")["burst"], 50);
     let (log, _) = agent.stop(Signal::SIGTERM);
-    assert_eq!(log.matches("rolled back to the previous config").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("rolled back to the previous config").count(),
+        1,
+        "{log}"
+    );
 }
 
 fn a_reboot_does_not_put_an_unconfirmed_config_in_effect() {
@@ -107,7 +156,12 @@ fn a_reboot_does_not_put_an_unconfirmed_config_in_effect() {
     assert!(!network.folder.path().join("control.trial.json").exists());
     let agent = network.start_file(&own, &[]);
     assert_eq!(agent.limit("packets")["burst"], 100);
-    assert!(agent.stop(Signal::SIGTERM).0.contains("was on trial and not confirmed"));
+    assert!(
+        agent
+            .stop(Signal::SIGTERM)
+            .0
+            .contains("was on trial and not confirmed")
+    );
 }
 
 fn a_trial_needs_no_file_that_the_agent_can_read() {
@@ -116,28 +170,45 @@ fn a_trial_needs_no_file_that_the_agent_can_read() {
     let own = network.folder.path().join("limits.toml");
     let text = std::fs::read_to_string(own).unwrap();
     // Two megabytes, most of them escaped in JSON. What is /dev/stdin to the command is not what is to the agent.
-    let long = format!("{}# {}\n", text.replace("burst = 100", "burst = 50"), "\"\\".repeat(1 << 20));
+    let long = format!(
+        "{}# {}\n",
+        text.replace("burst = 100", "burst = 50"),
+        "\"\\".repeat(1 << 20)
+    );
     let tried = network.folder.path().join("tried.toml");
     let attempt = |text: &str| {
         std::fs::write(&tried, text).unwrap();
         let file = File::open(&tried).unwrap();
         let child = network.spawn(&["try", "/dev/stdin", "--for", "1h"], |command| {
-            command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+                .stdin(file)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
         });
         child.wait_with_output().unwrap()
     };
     let began = Instant::now();
     let output = attempt(&long);
     assert!(output.status.success(), "{}", said(&output));
-    eprintln!("a trial of {} bytes began after {:?}", long.len(), began.elapsed());
+    eprintln!(
+        "a trial of {} bytes began after {:?}",
+        long.len(),
+        began.elapsed()
+    );
     assert_eq!(agent.limit("packets")["burst"], 50);
     assert_eq!(agent.json(&["status"])["trial"]["file"], "/dev/stdin");
     network.told(&["confirm"]);
     // Errors name the file as it was given; what is too long is refused with the figure.
     let output = attempt(&text.replace("burst", "brust"));
-    assert!(output.status.code() == Some(2) && said(&output).contains("/dev/stdin:"), "{output:?}");
+    assert!(
+        output.status.code() == Some(2) && said(&output).contains("/dev/stdin:"),
+        "{output:?}"
+    );
     let output = attempt(&format!("{text}#{}\n", "x".repeat(4 << 20)));
-    assert!(output.status.code() == Some(2) && said(&output).contains("at most 4194304"), "{output:?}");
+    assert!(
+        output.status.code() == Some(2) && said(&output).contains("at most 4194304"),
+        "{output:?}"
+    );
     assert_eq!(agent.limit("packets")["burst"], 50);
 }
 
@@ -145,15 +216,25 @@ fn an_agent_without_a_state_directory_runs_and_says_so() {
     let network = Network::new();
     let config = network.config(SMALL, SLOW);
     let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace(network.state().to_str().unwrap(), "/proc/weir")).unwrap();
+    std::fs::write(
+        &config,
+        text.replace(network.state().to_str().unwrap(), "/proc/weir"),
+    )
+    .unwrap();
     let agent = network.start_file(&config, &[]);
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(receiver.counts()[7], 100);
     let notes = agent.json(&["status"])["notes"].to_string();
-    assert!(notes.contains("/proc/weir") && notes.contains("[agent] state_dir"), "{notes}");
+    assert!(
+        notes.contains("/proc/weir") && notes.contains("[agent] state_dir"),
+        "{notes}"
+    );
     let output = network.command(&["try", config.to_str().unwrap()]);
-    assert!(!output.status.success() && said(&output).contains("starting the trial failed"), "{output:?}");
+    assert!(
+        !output.status.success() && said(&output).contains("starting the trial failed"),
+        "{output:?}"
+    );
     assert!(agent.stop(Signal::SIGTERM).0.contains("[agent] state_dir"));
 }
 
@@ -162,7 +243,10 @@ fn a_trial_is_ended_at_once() {
     let agent = network.start("", "[[limit]]\nname = \"own\"\nrate = \"5/s\"\n");
     let refused = network.command(&["revert"]);
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && said.contains("agent try FILE"), "{said}");
+    assert!(
+        refused.status.code() == Some(1) && said.contains("agent try FILE"),
+        "{said}"
+    );
     let text = std::fs::read_to_string(network.folder.path().join("limits.toml")).unwrap();
     let tried = network.folder.path().join("tried.toml");
     std::fs::write(&tried, text.replace("rate = \"5/s\"", "rate = \"6/s\"")).unwrap();
@@ -172,7 +256,10 @@ fn a_trial_is_ended_at_once() {
     assert_eq!(agent.json(&["revert"])["ok"], true);
     assert_eq!(agent.limit("own")["rate"], "5/s");
     let status = agent.json(&["status"]);
-    assert_eq!((&status["trial"], &status["last_reload"]["cause"]), (&serde_json::Value::Null, &"revert".into()));
+    assert_eq!(
+        (&status["trial"], &status["last_reload"]["cause"]),
+        (&serde_json::Value::Null, &"revert".into())
+    );
 }
 
 fn watch_puts_no_trial_in_effect_that_ended_unconfirmed() {
@@ -204,6 +291,8 @@ fn watch_puts_no_trial_in_effect_that_ended_unconfirmed() {
     assert_eq!(agent.limit("packets")["burst"], 1);
     // An edit after that is one.
     std::fs::write(&own, before.replace("burst = 100", "burst = 3")).unwrap();
-    agent.wait_for("the reload", |status| status["last_reload"]["cause"] == "watch");
+    agent.wait_for("the reload", |status| {
+        status["last_reload"]["cause"] == "watch"
+    });
     assert_eq!(agent.limit("packets")["burst"], 3);
 }

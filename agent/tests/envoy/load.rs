@@ -28,7 +28,11 @@ rate = "100000/s"
 /// machine had no processor to give: as many requests as were due then, and while that was made up for.
 pub fn a_thousand_requests_a_second_are_answered_within_20_ms() {
     let agent = Agent::start_with("grpc = \"127.0.0.1:0\"", LIMITS);
-    let envoy = Envoy::start(&agent.grpc, TIMEOUT, vec![route("/", json!([{"actions": [header("x-user", "user")]}]))]);
+    let envoy = Envoy::start(
+        &agent.grpc,
+        TIMEOUT,
+        vec![route("/", json!([{"actions": [header("x-user", "user")]}]))],
+    );
     // Connections are made before it counts.
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| envoy.client()).collect();
     for client in &mut clients {
@@ -45,13 +49,21 @@ pub fn a_thousand_requests_a_second_are_answered_within_20_ms() {
                 let request = |turn: u32| {
                     let due = start + gap * turn + gap * nth / CLIENTS;
                     thread::sleep(due.saturating_duration_since(Instant::now()));
-                    client.get("/", &[("x-user", ["alice", "bob", "carol"][(turn % 3) as usize])])
+                    client.get(
+                        "/",
+                        &[("x-user", ["alice", "bob", "carol"][(turn % 3) as usize])],
+                    )
                 };
-                (0..PER_SECOND * SECONDS / CLIENTS).map(request).collect::<Vec<Reply>>()
+                (0..PER_SECOND * SECONDS / CLIENTS)
+                    .map(request)
+                    .collect::<Vec<Reply>>()
             })
         };
         let threads: Vec<_> = (0..).zip(clients).map(load).collect();
-        let replies: Vec<Reply> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        let replies: Vec<Reply> = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect();
         has_ended.store(true, Ordering::Relaxed);
         (replies, probe.join().unwrap())
     });
@@ -59,13 +71,19 @@ pub fn a_thousand_requests_a_second_are_answered_within_20_ms() {
     assert_eq!(asked, u64::from(PER_SECOND * SECONDS));
     let failed = replies.iter().filter(|reply| !reply.is_passed()).count() as u64;
     let excused = (2.0 * stalled.as_secs_f64() * f64::from(PER_SECOND)) as u64;
-    eprintln!("{failed} of {asked} failed; for {stalled:?} the machine had no processor, which excuses {excused}");
+    eprintln!(
+        "{failed} of {asked} failed; for {stalled:?} the machine had no processor, which excuses {excused}"
+    );
     assert!(failed <= excused, "{failed} failed; {excused} are excused");
     assert_eq!(envoy.counter("ratelimit.error") - errors_before, failed);
     // Each was asked about, and refused by none.
-    let limits: Value = serde_json::from_slice(&agent.command(&["limits", "--json"]).stdout).unwrap();
+    let limits: Value =
+        serde_json::from_slice(&agent.command(&["limits", "--json"]).stdout).unwrap();
     let count = |what: &str| limits[0][what]["packets"].as_u64().unwrap();
-    assert!(count("passed") >= asked - failed && count("throttled") == 0, "{limits}");
+    assert!(
+        count("passed") >= asked - failed && count("throttled") == 0,
+        "{limits}"
+    );
 }
 
 /// For how long in all a thread that wanted to run did not.
@@ -75,7 +93,9 @@ fn stalls(has_ended: &AtomicBool) -> Duration {
     while !has_ended.load(Ordering::Relaxed) {
         let start = Instant::now();
         thread::sleep(REST);
-        stalled += Some(start.elapsed() - REST).filter(|late| *late > LATE).unwrap_or_default();
+        stalled += Some(start.elapsed() - REST)
+            .filter(|late| *late > LATE)
+            .unwrap_or_default();
     }
     stalled
 }

@@ -5,7 +5,8 @@ mod proxy;
 
 use libtest_mimic::Arguments;
 use proxy::{
-    Client, Envoy, PROGRAM, Reply, WhenAway, generic, header, remote_address, route, route_of_filter, wait_for,
+    Client, Envoy, PROGRAM, Reply, WhenAway, generic, header, remote_address, route,
+    route_of_filter, wait_for,
 };
 use serde_json::{Value, json};
 use testbed::application::Agent;
@@ -72,19 +73,37 @@ fn main() {
         .then_some("it needs Envoy: run `cargo xtask integration`, which provides it");
     let trials = tests.iter().map(|test| trial_unless(test, obstacle));
     // One after the other: the last one measures time.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let arguments = Arguments {
+        test_threads: Some(1),
+        ..Arguments::from_args()
+    };
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
 fn routes() -> Vec<Value> {
     vec![
-        route("/login", json!([{"actions": [generic("generic_key", "login")]}])),
-        route("/other", json!([{"actions": [generic("generic_key", "other")]}])),
+        route(
+            "/login",
+            json!([{"actions": [generic("generic_key", "login")]}]),
+        ),
+        route(
+            "/other",
+            json!([{"actions": [generic("generic_key", "other")]}]),
+        ),
         route("/address", json!([{"actions": [remote_address()]}])),
         route("/user", json!([{"actions": [header("x-user", "user")]}])),
-        route("/both", json!([{"actions": [header("x-user", "user")]}, {"actions": [remote_address()]}])),
-        route_of_filter("/hits", json!([{"actions": [header("x-user", "user")], "hits_addend": {"number": 4}}])),
-        route("/named", json!([{"actions": [generic("source", "web"), generic("path", "/named")]}])),
+        route(
+            "/both",
+            json!([{"actions": [header("x-user", "user")]}, {"actions": [remote_address()]}]),
+        ),
+        route_of_filter(
+            "/hits",
+            json!([{"actions": [header("x-user", "user")], "hits_addend": {"number": 4}}]),
+        ),
+        route(
+            "/named",
+            json!([{"actions": [generic("source", "web"), generic("path", "/named")]}]),
+        ),
         route(
             "/chosen",
             json!([
@@ -107,7 +126,10 @@ fn start() -> (Agent, Envoy) {
 /// Gets a path some times, and tells how often it was passed; the others are refused by the limit.
 fn passed(client: &mut Client, path: &str, headers: &[(&str, &str)], times: usize) -> usize {
     let replies: Vec<Reply> = (0..times).map(|_| client.get(path, headers)).collect();
-    replies.iter().filter(|reply| !reply.is_passed()).for_each(|reply| assert_eq!(reply.status, 429, "{reply:?}"));
+    replies
+        .iter()
+        .filter(|reply| !reply.is_passed())
+        .for_each(|reply| assert_eq!(reply.status, 429, "{reply:?}"));
     replies.iter().filter(|reply| reply.is_passed()).count()
 }
 
@@ -121,22 +143,42 @@ fn a_generic_key_has_the_limit_for_its_value() {
     for left in ["2", "1", "0"] {
         let reply = client.get("/login", &[]);
         assert!(reply.is_passed(), "{reply:?}");
-        assert_eq!(reply.header("x-ratelimit-limit"), "3, 3;w=3600;name=\"login\"");
+        assert_eq!(
+            reply.header("x-ratelimit-limit"),
+            "3, 3;w=3600;name=\"login\""
+        );
         assert_eq!(reply.header("x-ratelimit-remaining"), left);
         let reset: u64 = reply.header("x-ratelimit-reset").parse().unwrap();
         assert!((1_100..=3_600).contains(&reset), "{reply:?}");
         assert_eq!(reply.header("ratelimit-policy"), "\"login\";q=3;w=3600");
     }
     let reply = client.get("/login", &[]);
-    assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (429, "0"), "{reply:?}");
+    assert_eq!(
+        (reply.status, reply.header("x-ratelimit-remaining")),
+        (429, "0"),
+        "{reply:?}"
+    );
     let wait: u64 = reply.header("retry-after").parse().unwrap();
     assert!((1..=1_200).contains(&wait), "{reply:?}");
     // The general limit is for all other values, and was not charged for this one.
     let reply = client.get("/other", &[]);
-    assert_eq!((reply.is_passed(), reply.header("x-ratelimit-remaining")), (true, "99"), "{reply:?}");
-    let limits: Value = serde_json::from_slice(&agent.command(&["limits", "--json"]).stdout).unwrap();
-    let counts = |nth: usize| (&limits[nth]["passed"]["packets"], &limits[nth]["throttled"]["packets"]);
-    assert_eq!((counts(0), counts(1)), ((&json!(1), &json!(0)), (&json!(3), &json!(1))));
+    assert_eq!(
+        (reply.is_passed(), reply.header("x-ratelimit-remaining")),
+        (true, "99"),
+        "{reply:?}"
+    );
+    let limits: Value =
+        serde_json::from_slice(&agent.command(&["limits", "--json"]).stdout).unwrap();
+    let counts = |nth: usize| {
+        (
+            &limits[nth]["passed"]["packets"],
+            &limits[nth]["throttled"]["packets"],
+        )
+    };
+    assert_eq!(
+        (counts(0), counts(1)),
+        ((&json!(1), &json!(0)), (&json!(3), &json!(1)))
+    );
 }
 
 fn an_address_has_its_own_allowance_and_its_class() {
@@ -150,10 +192,21 @@ fn an_address_has_its_own_allowance_and_its_class() {
     // Without a proxy in front it is the address of the connection.
     assert_eq!(passed(&mut client, "/address", &[], 6), 4);
     let reply = client.get("/address", &from("198.51.100.7"));
-    assert_eq!(reply.header("x-ratelimit-limit"), "20, 20;w=3600;name=\"addresses\"", "{reply:?}");
+    assert_eq!(
+        reply.header("x-ratelimit-limit"),
+        "20, 20;w=3600;name=\"addresses\"",
+        "{reply:?}"
+    );
     assert_eq!(reply.header("x-ratelimit-remaining"), "19", "{reply:?}");
-    assert_eq!(reply.header("ratelimit-policy"), "\"addresses\";q=20;w=3600", "{reply:?}");
-    assert_eq!(passed(&mut client, "/address", &from("198.51.100.7"), 25), 19);
+    assert_eq!(
+        reply.header("ratelimit-policy"),
+        "\"addresses\";q=20;w=3600",
+        "{reply:?}"
+    );
+    assert_eq!(
+        passed(&mut client, "/address", &from("198.51.100.7"), 25),
+        19
+    );
 }
 
 fn a_header_has_an_allowance_for_each_value() {
@@ -163,7 +216,10 @@ fn a_header_has_an_allowance_for_each_value() {
     assert_eq!(passed(&mut client, "/user", &[("x-user", "bob")], 2), 2);
     // Without the header Envoy has nothing to ask.
     let reply = client.get("/user", &[]);
-    assert!(reply.is_passed() && reply.header("x-ratelimit-limit").is_empty(), "{reply:?}");
+    assert!(
+        reply.is_passed() && reply.header("x-ratelimit-limit").is_empty(),
+        "{reply:?}"
+    );
 }
 
 fn several_descriptors_are_charged_all_or_none() {
@@ -199,10 +255,22 @@ fn no_header_of_a_clients_lets_him_around_a_limit() {
     let (_agent, envoy) = start();
     let mut client = envoy.client_of(WhenAway::Pass);
     let mut all = 0;
-    for value in
-        ["203.0.113.9", "nonsense", "203.0.113.9, 198.51.100.1", "[::1]:80", "::ffff:192.0.2.1", "%00", "198.51.100.7"]
-    {
-        let reply = client.get("/chosen", &[("x-client", value), ("x-forwarded-for", "192.0.2.77, 192.0.2.78")]);
+    for value in [
+        "203.0.113.9",
+        "nonsense",
+        "203.0.113.9, 198.51.100.1",
+        "[::1]:80",
+        "::ffff:192.0.2.1",
+        "%00",
+        "198.51.100.7",
+    ] {
+        let reply = client.get(
+            "/chosen",
+            &[
+                ("x-client", value),
+                ("x-forwarded-for", "192.0.2.77, 192.0.2.78"),
+            ],
+        );
         all += usize::from(reply.is_passed());
     }
     assert_eq!(all, 3, "the last one claims a payer's address");
@@ -213,12 +281,20 @@ fn without_an_agent_envoys_failure_mode_decides_and_with_one_the_limit() {
     let mut agent = Agent::start_with("grpc = \"127.0.0.1:0\"", LIMITS);
     let envoy = Envoy::start(&agent.grpc, TIMEOUT, routes());
     assert_eq!(passed(&mut envoy.client(), "/login", &[], 4), 3);
-    assert_eq!(passed(&mut envoy.client_of(WhenAway::Pass), "/login", &[], 1), 0);
+    assert_eq!(
+        passed(&mut envoy.client_of(WhenAway::Pass), "/login", &[], 1),
+        0
+    );
     let grpc = agent.grpc.clone();
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
     for _ in 0..5 {
-        assert!(envoy.client_of(WhenAway::Pass).get("/login", &[]).is_passed());
+        assert!(
+            envoy
+                .client_of(WhenAway::Pass)
+                .get("/login", &[])
+                .is_passed()
+        );
         let reply = envoy.client().get("/login", &[]);
         assert_eq!(reply.status, 500, "{reply:?}");
     }
@@ -226,7 +302,12 @@ fn without_an_agent_envoys_failure_mode_decides_and_with_one_the_limit() {
     // The next agent begins with whole allowances; Envoy finds it by itself.
     drop(agent);
     let _agent = Agent::start_with(&format!("grpc = \"{grpc}\""), LIMITS);
-    wait_for("Envoy to find the agent", || (envoy.client().get("/other", &[]).status == 200).then_some(()));
+    wait_for("Envoy to find the agent", || {
+        (envoy.client().get("/other", &[]).status == 200).then_some(())
+    });
     assert_eq!(passed(&mut envoy.client(), "/login", &[], 5), 3);
-    assert_eq!(passed(&mut envoy.client_of(WhenAway::Pass), "/login", &[], 2), 0);
+    assert_eq!(
+        passed(&mut envoy.client_of(WhenAway::Pass), "/login", &[], 2),
+        0
+    );
 }

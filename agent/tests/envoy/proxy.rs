@@ -45,8 +45,14 @@ impl Envoy {
     /// within `timeout` are passed by one listener and refused by the other.
     pub fn start(grpc: &str, timeout: &str, routes: Vec<Value>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (config, admin) = (folder.path().join("envoy.json"), folder.path().join("admin"));
-        let listeners: Vec<Value> = WhenAway::ALL.iter().map(|when| listener(*when, timeout, &routes)).collect();
+        let (config, admin) = (
+            folder.path().join("envoy.json"),
+            folder.path().join("admin"),
+        );
+        let listeners: Vec<Value> = WhenAway::ALL
+            .iter()
+            .map(|when| listener(*when, timeout, &routes))
+            .collect();
         let document = json!({
             "admin": {"address": address("127.0.0.1:0")},
             "static_resources": {
@@ -56,7 +62,14 @@ impl Envoy {
         });
         std::fs::write(&config, document.to_string()).unwrap();
         let mut child = Command::new(std::env::var_os(PROGRAM).unwrap())
-            .args(["--disable-hot-restart", "--concurrency", "1", "-l", "error", "-c"])
+            .args([
+                "--disable-hot-restart",
+                "--concurrency",
+                "1",
+                "-l",
+                "error",
+                "-c",
+            ])
             .arg(&config)
             .arg("--admin-address-path")
             .arg(&admin)
@@ -65,19 +78,30 @@ impl Envoy {
             .unwrap();
         let admin = wait_for("Envoy to start", || {
             assert!(child.try_wait().unwrap().is_none(), "Envoy ended");
-            std::fs::read_to_string(&admin).ok().filter(|text| !text.is_empty())
+            std::fs::read_to_string(&admin)
+                .ok()
+                .filter(|text| !text.is_empty())
         });
-        let mut envoy = Self { child, admin, listeners: HashMap::new(), _folder: folder };
+        let mut envoy = Self {
+            child,
+            admin,
+            listeners: HashMap::new(),
+            _folder: folder,
+        };
         wait_for("Envoy to be ready", || {
             let ready = Client::connect(&envoy.admin).get("/ready", &[]);
             (ready.status == 200).then_some(())
         });
-        let document = Client::connect(&envoy.admin).get("/listeners?format=json", &[]).body;
+        let document = Client::connect(&envoy.admin)
+            .get("/listeners?format=json", &[])
+            .body;
         let document: Value = serde_json::from_str(&document).unwrap();
         for listener in document["listener_statuses"].as_array().unwrap() {
             let at = &listener["local_address"]["socket_address"];
             let at = format!("{}:{}", at["address"].as_str().unwrap(), at["port_value"]);
-            envoy.listeners.insert(listener["name"].as_str().unwrap().to_owned(), at);
+            envoy
+                .listeners
+                .insert(listener["name"].as_str().unwrap().to_owned(), at);
         }
         envoy
     }
@@ -94,7 +118,10 @@ impl Envoy {
     /// The sum of Envoy's counters whose names end so.
     pub fn counter(&self, end: &str) -> u64 {
         let stats = Client::connect(&self.admin).get("/stats", &[]).body;
-        let values = stats.lines().filter_map(|line| line.split_once(": ")).filter(|(name, _)| name.ends_with(end));
+        let values = stats
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .filter(|(name, _)| name.ends_with(end));
         values.map(|(_, value)| value.parse::<u64>().unwrap()).sum()
     }
 }
@@ -149,8 +176,7 @@ pub fn remote_address() -> Value {
 }
 
 fn listener(when: WhenAway, timeout: &str, routes: &[Value]) -> Value {
-    let manager =
-        "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     let filter = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": "shop",
@@ -162,7 +188,8 @@ fn listener(when: WhenAway, timeout: &str, routes: &[Value]) -> Value {
             "grpc_service": {"envoy_grpc": {"cluster_name": "ratelimit"}},
         },
     });
-    let router = json!({"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"});
+    let router =
+        json!({"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"});
     json!({
         "name": when.listener(),
         "address": address("127.0.0.1:0"),
@@ -258,19 +285,32 @@ impl Client {
 
     pub fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Reply {
         let mut request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\n");
-        headers.iter().for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
-        self.0.get_mut().write_all(format!("{request}\r\n").as_bytes()).unwrap();
+        headers
+            .iter()
+            .for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
+        self.0
+            .get_mut()
+            .write_all(format!("{request}\r\n").as_bytes())
+            .unwrap();
         let lines = head(&mut self.0).expect("Envoy replies");
         let status = lines[0].split(' ').nth(1).unwrap().parse().unwrap();
         let pairs = lines[1..].iter().filter_map(|line| line.split_once(": "));
-        let headers: HashMap<String, String> =
-            pairs.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
-        let body = match headers.get("content-length").and_then(|length| length.parse().ok()) {
+        let headers: HashMap<String, String> = pairs
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect();
+        let body = match headers
+            .get("content-length")
+            .and_then(|length| length.parse().ok())
+        {
             Some(length) => self.exactly(length),
             None if headers.contains_key("transfer-encoding") => self.chunks(),
             None => String::new(),
         };
-        Reply { status, headers, body }
+        Reply {
+            status,
+            headers,
+            body,
+        }
     }
 
     fn exactly(&mut self, length: usize) -> String {

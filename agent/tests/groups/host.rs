@@ -16,7 +16,9 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The binary under test: the one with the eBPF objects inside.
 pub fn agent() -> Option<PathBuf> {
-    std::env::var_os("WEIR_AGENT").map(PathBuf::from).filter(|path| path.exists())
+    std::env::var_os("WEIR_AGENT")
+        .map(PathBuf::from)
+        .filter(|path| path.exists())
 }
 
 /// A folder, a parent of cgroups and a place for pins.
@@ -28,8 +30,16 @@ pub struct Host {
 
 impl Host {
     pub fn new() -> Self {
-        let name = format!("weir-t{}-g{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let host = Self { folder: tempfile::tempdir().unwrap(), name, agent: None };
+        let name = format!(
+            "weir-t{}-g{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let host = Self {
+            folder: tempfile::tempdir().unwrap(),
+            name,
+            agent: None,
+        };
         fs::copy(std::env::current_exe().unwrap(), host.worker()).unwrap();
         host
     }
@@ -55,7 +65,9 @@ impl Host {
 
     /// Whether any cgroup of this test's is there.
     pub fn has_cgroups(&self) -> bool {
-        hierarchies().iter().any(|root| root.join(&self.name).exists())
+        hierarchies()
+            .iter()
+            .any(|root| root.join(&self.name).exists())
     }
 
     /// A config of one group named `g` that matches the worker, with these lines.
@@ -89,12 +101,20 @@ impl Host {
 
     pub fn launch(&mut self, config: &Path) {
         let errors = fs::File::create(self.path("errors")).unwrap();
-        let child = Command::new(self::agent().unwrap()).arg("--config").arg(config).stderr(errors).spawn();
+        let child = Command::new(self::agent().unwrap())
+            .arg("--config")
+            .arg(config)
+            .stderr(errors)
+            .spawn();
         self.agent = Some(child.unwrap());
         let deadline = Instant::now() + Duration::from_secs(120);
         while !self.command(&["status"]).status.success() {
             let ended = self.agent.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < deadline, "the agent does not answer: {}", self.said());
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "the agent does not answer: {}",
+                self.said()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -106,12 +126,22 @@ impl Host {
 
     pub fn command(&self, arguments: &[&str]) -> std::process::Output {
         let mut command = Command::new(agent().unwrap());
-        command.args(arguments).arg("--control").arg(self.path("control.sock")).output().unwrap()
+        command
+            .args(arguments)
+            .arg("--control")
+            .arg(self.path("control.sock"))
+            .output()
+            .unwrap()
     }
 
     /// A verb for the agent that a config in the test's folder describes.
     pub fn command_of(&self, verb: &str, config: &str) -> std::process::Output {
-        Command::new(agent().unwrap()).arg(verb).arg("--config").arg(self.path(config)).output().unwrap()
+        Command::new(agent().unwrap())
+            .arg(verb)
+            .arg("--config")
+            .arg(self.path(config))
+            .output()
+            .unwrap()
     }
 
     /// The agent's process.
@@ -122,7 +152,8 @@ impl Host {
     /// How long the control socket takes for a reply; the request is a line of its own, without a program to start.
     pub fn status_takes(&self) -> Duration {
         let start = Instant::now();
-        let mut stream = std::os::unix::net::UnixStream::connect(self.path("control.sock")).unwrap();
+        let mut stream =
+            std::os::unix::net::UnixStream::connect(self.path("control.sock")).unwrap();
         stream.write_all(b"{\"verb\":\"status\"}\n").unwrap();
         let mut reply = String::new();
         BufReader::new(stream).read_line(&mut reply).unwrap();
@@ -134,7 +165,11 @@ impl Host {
         let mut arguments = arguments.to_vec();
         arguments.push("--json");
         let output = self.command(&arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -161,7 +196,11 @@ impl Host {
     pub fn wait_for(&self, pid: u32) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !is_in(pid, &self.cgroup("g")) {
-            assert!(Instant::now() < deadline, "{pid} is not in the group: {:?}", cgroups_of(pid));
+            assert!(
+                Instant::now() < deadline,
+                "{pid} is not in the group: {:?}",
+                cgroups_of(pid)
+            );
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -176,7 +215,11 @@ impl Drop for Host {
         }
         let config = self.path("limits.toml");
         if let (Some(agent), true) = (agent(), config.exists()) {
-            let _ = Command::new(agent).arg("detach").arg("--config").arg(config).output();
+            let _ = Command::new(agent)
+                .arg("detach")
+                .arg("--config")
+                .arg(config)
+                .output();
         }
     }
 }
@@ -190,16 +233,27 @@ pub fn cgroups_of(pid: u32) -> Vec<String> {
 /// Whether a process is in this cgroup in the unified hierarchy, and so in all: it is the first that is written, and any
 /// other follows at once; the wait for `cpu` makes sure of the last.
 fn is_in(pid: u32, cgroup: &str) -> bool {
-    let held = ["0::", ":cpu:", ":memory:", ":blkio:", ":pids:", ":cpu,cpuacct:"];
+    let held = [
+        "0::",
+        ":cpu:",
+        ":memory:",
+        ":blkio:",
+        ":pids:",
+        ":cpu,cpuacct:",
+    ];
     let lines = cgroups_of(pid);
-    let relevant: Vec<&String> = lines.iter().filter(|line| held.iter().any(|name| line.contains(name))).collect();
+    let relevant: Vec<&String> = lines
+        .iter()
+        .filter(|line| held.iter().any(|name| line.contains(name)))
+        .collect();
     !relevant.is_empty() && relevant.iter().all(|line| line.ends_with(cgroup))
 }
 
 /// How long threads of a process have waited for a CPU, of all the time that they could have run.
 pub fn run_delay(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+    let texts =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
     let nanoseconds = texts.filter_map(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
     Duration::from_nanos(nanoseconds.sum())
 }
@@ -207,7 +261,9 @@ pub fn run_delay(pid: u32) -> Duration {
 /// The roots of all cgroup hierarchies.
 pub fn hierarchies() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let fields = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
     fields
         .filter(|fields| fields.get(2).is_some_and(|kind| kind.starts_with("cgroup")))
         .filter_map(|fields| fields.get(1).map(PathBuf::from))
@@ -224,9 +280,22 @@ pub struct Worker {
 impl Worker {
     pub fn spawn(program: &Path, work: &[&str]) -> Self {
         let mut command = Command::new(program);
-        let mut child = command.arg("--work").args(work).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, input, output }
+        let mut child = command
+            .arg("--work")
+            .args(work)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (
+            child.stdin.take(),
+            BufReader::new(child.stdout.take().unwrap()),
+        );
+        Self {
+            child,
+            input,
+            output,
+        }
     }
 
     pub fn id(&self) -> u32 {
@@ -254,7 +323,9 @@ impl Worker {
     /// The two numbers of its next line.
     pub fn numbers(&mut self) -> (f64, f64) {
         let line = self.line();
-        let (first, second) = line.split_once(' ').unwrap_or_else(|| panic!("two numbers are wanted: {line:?}"));
+        let (first, second) = line
+            .split_once(' ')
+            .unwrap_or_else(|| panic!("two numbers are wanted: {line:?}"));
         (first.parse().unwrap(), second.parse().unwrap())
     }
 

@@ -56,7 +56,10 @@ pub fn connect(batches: u32) {
 
 /// The same of packets that are sent and arrive, at a socket of this process's own.
 pub fn deliver(batches: u32) {
-    let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let (from, to) = (
+        UdpSocket::bind("127.0.0.1:0").unwrap(),
+        UdpSocket::bind("127.0.0.1:0").unwrap(),
+    );
     from.connect(to.local_addr().unwrap()).unwrap();
     let mut buffer = [0; 16];
     fastest(batches, || {
@@ -78,7 +81,10 @@ fn fastest(batches: u32, mut act: impl FnMut()) {
 
 fn three(worker: &mut Worker) -> [f64; 3] {
     let line = worker.line();
-    let numbers: Vec<f64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+    let numbers: Vec<f64> = line
+        .split(' ')
+        .map(|number| number.parse().unwrap())
+        .collect();
     numbers.try_into().unwrap_or_else(|_| panic!("{line:?}"))
 }
 
@@ -91,8 +97,15 @@ fn assert_scan(host: &Host, act: &str, burst: f64, rate: f64) {
     // The rest of the burst is unknown, and none of it is granted twice.
     let most = burst + rate * (nanoseconds / 1e9) + 1.0;
     let least = rate * (nanoseconds / 1e9) * 0.9 - 2.0;
-    assert!(passed <= most && passed >= least, "{act}: {passed} of at most {most} in {nanoseconds} ns");
-    assert!(refused > passed, "{act}: {refused} refused in {:?}", spawned.elapsed());
+    assert!(
+        passed <= most && passed >= least,
+        "{act}: {passed} of at most {most} in {nanoseconds} ns"
+    );
+    assert!(
+        refused > passed,
+        "{act}: {refused} refused in {:?}",
+        spawned.elapsed()
+    );
 }
 
 pub fn a_scanner_never_exceeds_its_connects() {
@@ -107,14 +120,29 @@ pub fn a_scanner_never_exceeds_its_connects() {
     assert_eq!(three(&mut worker)[1], 0.0);
 
     let network = host.group()["network"].clone();
-    let (connects, refused) = (network["connects"].as_u64().unwrap(), network["connects_refused"].as_u64().unwrap());
-    assert!((100..=190).contains(&connects) && refused > 1_000, "{network}");
+    let (connects, refused) = (
+        network["connects"].as_u64().unwrap(),
+        network["connects_refused"].as_u64().unwrap(),
+    );
+    assert!(
+        (100..=190).contains(&connects) && refused > 1_000,
+        "{network}"
+    );
     assert_eq!(network["destinations"], 0, "{network}");
     let last = &network["last_refusal"];
-    assert_eq!((&last["limit"], &last["program"], &last["port"]), (&"connects".into(), &"worker".into(), &9.into()));
-    assert!(last["destination"].as_str().unwrap().starts_with("127."), "{last}");
+    assert_eq!(
+        (&last["limit"], &last["program"], &last["port"]),
+        (&"connects".into(), &"worker".into(), &9.into())
+    );
+    assert!(
+        last["destination"].as_str().unwrap().starts_with("127."),
+        "{last}"
+    );
     let table = String::from_utf8(host.command(&["groups"]).stdout).unwrap();
-    assert!(table.contains("connections above connects") && table.contains("worker (process"), "{table}");
+    assert!(
+        table.contains("connections above connects") && table.contains("worker (process"),
+        "{table}"
+    );
     let deadline = Instant::now() + Duration::from_secs(60);
     let events = || String::from_utf8(host.command(&["events", "--json"]).stdout).unwrap();
     while !events().contains("\"limit\":\"connects\"") {
@@ -136,14 +164,20 @@ pub fn a_scanner_never_exceeds_its_destinations() {
     let [passed, refused, _] = three(&mut worker);
     assert!(refused == 0.0 && passed > 100.0, "{passed} {refused}");
     let network = host.group()["network"].clone();
-    assert!(network["destinations_refused"].as_u64().unwrap() > 1_000, "{network}");
+    assert!(
+        network["destinations_refused"].as_u64().unwrap() > 1_000,
+        "{network}"
+    );
     assert_eq!(network["connects_refused"], 0, "{network}");
 }
 
 pub fn a_connection_is_charged_to_all_of_its_limits_or_to_none() {
     let mut host = Host::new();
     // A connection that one of them refuses is not charged to the other.
-    host.start("", "network = { connects = \"1000/s\", destinations = \"10/h\" }");
+    host.start(
+        "",
+        "network = { connects = \"1000/s\", destinations = \"10/h\" }",
+    );
     let mut worker = host.spawn(&["scan", "tcp", "1000"]);
     worker.begin();
     let [passed, refused, _] = three(&mut worker);
@@ -151,7 +185,11 @@ pub fn a_connection_is_charged_to_all_of_its_limits_or_to_none() {
     assert!(refused > 1_000.0, "{refused}");
     let network = host.group()["network"].clone();
     assert_eq!(
-        (&network["connects"], &network["destinations"], &network["connects_refused"]),
+        (
+            &network["connects"],
+            &network["destinations"],
+            &network["connects_refused"]
+        ),
         (&10.into(), &10.into(), &0.into()),
         "{network}"
     );
@@ -159,7 +197,11 @@ pub fn a_connection_is_charged_to_all_of_its_limits_or_to_none() {
     let mut worker = host.spawn(&["scan", "tcp", "200"]);
     host.stop(Signal::SIGKILL);
     worker.begin();
-    assert_eq!(three(&mut worker)[0], 10.0, "the first ten are known, and there is nothing left for others");
+    assert_eq!(
+        three(&mut worker)[0],
+        10.0,
+        "the first ten are known, and there is nothing left for others"
+    );
 }
 
 pub fn limits_on_connections_outlive_their_agent_and_no_config() {
@@ -174,7 +216,11 @@ pub fn limits_on_connections_outlive_their_agent_and_no_config() {
     assert_eq!(one(&host)[1], 0.0);
     host.stop(Signal::SIGKILL);
     host.start("", limits);
-    assert_eq!(one(&host)[1], 0.0, "the next agent forgot a destination that was paid for");
+    assert_eq!(
+        one(&host)[1],
+        0.0,
+        "the next agent forgot a destination that was paid for"
+    );
     // Another one.
     let mut other = host.spawn(&["scan", "tcp", "100"]);
     other.begin();
@@ -199,8 +245,14 @@ pub fn packets_that_a_group_sends_are_limited() {
     let most = 100.0 + 100.0 * (nanoseconds / 1e9) + 1.0;
     // 1 byte, and 28 of headers.
     let passed = network["egress_bytes"].as_f64().unwrap() / 29.0;
-    assert!(passed <= most && passed >= 0.9 * (most - 101.0), "{passed} of at most {most}");
-    assert!(network["packets_refused"].as_u64().unwrap() > 100, "{network}");
+    assert!(
+        passed <= most && passed >= 0.9 * (most - 101.0),
+        "{passed} of at most {most}"
+    );
+    assert!(
+        network["packets_refused"].as_u64().unwrap() > 100,
+        "{network}"
+    );
 }
 
 /// The cost of a connection beside a limited group, and in it.
@@ -213,7 +265,10 @@ pub fn a_bystanders_connection_costs_a_microsecond_more_at_most() {
     let myself = std::env::current_exe().unwrap();
     let apart = || cost(&mut Worker::spawn(&myself, &["connect", "400"]));
     let mut before = apart();
-    host.start("", "network = { connects = \"100000000/s\", destinations = \"100/min\" }");
+    host.start(
+        "",
+        "network = { connects = \"100000000/s\", destinations = \"100/min\" }",
+    );
     let (mut with, mut member) = (f64::MAX, f64::MAX);
     // In turns, the fastest of each: others use this machine.
     for _ in 0..3 {
@@ -224,8 +279,13 @@ pub fn a_bystanders_connection_costs_a_microsecond_more_at_most() {
     // With the programs in place and no agent, which uses CPU time, too.
     with = with.min(apart());
     before = before.min(apart());
-    eprintln!("a connection takes {before} ns, {with} ns beside a limited group, {member} ns in it");
-    assert!(with <= before + 1_000.0, "a bystander's connection takes {with} ns instead of {before}");
+    eprintln!(
+        "a connection takes {before} ns, {with} ns beside a limited group, {member} ns in it"
+    );
+    assert!(
+        with <= before + 1_000.0,
+        "a bystander's connection takes {with} ns instead of {before}"
+    );
 }
 
 /// The cost of counting a group's network traffic, and of limiting it.
@@ -240,13 +300,19 @@ pub fn counting_a_groups_network_costs_a_microsecond_a_packet_at_most() {
     for _ in 0..3 {
         for (lines, fastest) in [
             ("pids = 50", &mut counted),
-            ("pids = 50\nnetwork = { egress = \"100Gbit/s\", ingress = \"100Gbit/s\" }", &mut limited),
+            (
+                "pids = 50\nnetwork = { egress = \"100Gbit/s\", ingress = \"100Gbit/s\" }",
+                &mut limited,
+            ),
         ] {
             let mut host = Host::new();
             host.start("on_exit = \"detach\"", lines);
             *fastest = fastest.min(deliver(&mut host.spawn(&["deliver", "400"])));
             apart = apart.min(deliver(&mut Worker::spawn(&myself, &["deliver", "400"])));
-            assert!(host.group()["network"]["egress_bytes"].as_u64().unwrap() >= 400_000 * 29, "it is not counted");
+            assert!(
+                host.group()["network"]["egress_bytes"].as_u64().unwrap() >= 400_000 * 29,
+                "it is not counted"
+            );
         }
     }
     let per_second = |nanoseconds: f64| 1e9 / nanoseconds;
@@ -274,14 +340,30 @@ pub fn usage_is_right_over_restarts_and_kills_of_the_agent() {
         loop {
             let used = host.group();
             let rows = host.json(&["usage", "--group", "g"]);
-            let sum = |name: &str| rows.as_array().unwrap().iter().map(|row| row[name].as_f64().unwrap()).sum::<f64>();
-            let (cpu, sent) = (used["cpu"]["usage_seconds"].as_f64().unwrap(), &used["network"]["egress_bytes"]);
+            let sum = |name: &str| {
+                rows.as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|row| row[name].as_f64().unwrap())
+                    .sum::<f64>()
+            };
+            let (cpu, sent) = (
+                used["cpu"]["usage_seconds"].as_f64().unwrap(),
+                &used["network"]["egress_bytes"],
+            );
             assert!(
-                sum("cpu_seconds") <= cpu + 0.02 && sum("network_egress_bytes") <= sent.as_f64().unwrap(),
+                sum("cpu_seconds") <= cpu + 0.02
+                    && sum("network_egress_bytes") <= sent.as_f64().unwrap(),
                 "{used} {rows}"
             );
-            if sum("cpu_seconds") >= cpu - 0.02 && sum("network_egress_bytes") == sent.as_f64().unwrap() {
-                return (sum("cpu_seconds"), sum("network_egress_bytes"), sum("memory_byte_seconds"));
+            if sum("cpu_seconds") >= cpu - 0.02
+                && sum("network_egress_bytes") == sent.as_f64().unwrap()
+            {
+                return (
+                    sum("cpu_seconds"),
+                    sum("network_egress_bytes"),
+                    sum("memory_byte_seconds"),
+                );
             }
             assert!(Instant::now() < deadline, "{used} {rows}");
             std::thread::sleep(Duration::from_millis(100));
@@ -301,11 +383,25 @@ pub fn usage_is_right_over_restarts_and_kills_of_the_agent() {
         busy(&mut worker);
         host.start("", LIMITS);
         let (after, _, memory) = assert_billed(&host);
-        assert!(after > cpu + 0.1 && memory > 0.0, "{signal}: {cpu} {after} {memory}");
+        assert!(
+            after > cpu + 0.1 && memory > 0.0,
+            "{signal}: {cpu} {after} {memory}"
+        );
     }
     let csv = String::from_utf8(host.command(&["usage", "--csv"]).stdout).unwrap();
     let lines: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
-    assert!(lines.len() >= 2 && lines.iter().all(|fields| *fields == 8), "{csv}");
-    assert_eq!(host.json(&["usage", "--to", "1999-12-31"]), serde_json::json!([]));
-    assert_eq!(host.command(&["usage", "--from", "yesterday"]).status.code(), Some(2));
+    assert!(
+        lines.len() >= 2 && lines.iter().all(|fields| *fields == 8),
+        "{csv}"
+    );
+    assert_eq!(
+        host.json(&["usage", "--to", "1999-12-31"]),
+        serde_json::json!([])
+    );
+    assert_eq!(
+        host.command(&["usage", "--from", "yesterday"])
+            .status
+            .code(),
+        Some(2)
+    );
 }

@@ -14,7 +14,10 @@ struct Made(PathBuf);
 
 impl Made {
     fn new(host: &Host) -> Self {
-        let root = hierarchies().into_iter().find(|root| root.join("cgroup.controllers").exists()).unwrap();
+        let root = hierarchies()
+            .into_iter()
+            .find(|root| root.join("cgroup.controllers").exists())
+            .unwrap();
         let path = root.join(format!("{}-place", host.cgroup("").trim_matches('/')));
         fs::create_dir(&path).unwrap();
         Self(path)
@@ -57,12 +60,18 @@ pub fn a_cgroup_is_limited_where_it_is() {
     start(
         &mut host,
         "on_exit = \"detach\"",
-        &format!("cgroup = \"{}\"\nnetwork = {{ egress = \"40Mbit/s\" }}", made.path()),
+        &format!(
+            "cgroup = \"{}\"\nnetwork = {{ egress = \"40Mbit/s\" }}",
+            made.path()
+        ),
     );
     assert_eq!(cgroups_of(worker.id()), before, "it was moved");
     let group = host.group();
     assert_eq!(group["pids"], serde_json::json!([worker.id()]));
-    assert_eq!((&group["members"][0]["kind"], &group["members"][0]["cgroup"]), (&"cgroup".into(), &made.path().into()));
+    assert_eq!(
+        (&group["members"][0]["kind"], &group["members"][0]["cgroup"]),
+        (&"cgroup".into(), &made.path().into())
+    );
     assert_eq!(group["enforcement"], "full", "{group}");
     host.stop(Signal::SIGTERM);
     assert_eq!(cgroups_of(worker.id()), before);
@@ -78,13 +87,39 @@ pub fn a_delegated_cgroup_keeps_its_processes_unless_forced() {
     made.put(worker.id());
     let before = cgroups_of(worker.id());
     host.start("", "pids = 20\nmove = true");
-    assert_eq!(cgroups_of(worker.id()), before, "it was moved out of a delegated cgroup");
+    assert_eq!(
+        cgroups_of(worker.id()),
+        before,
+        "it was moved out of a delegated cgroup"
+    );
     let group = host.group();
-    assert_eq!(group["not_enforced"][0]["pids"], serde_json::json!([worker.id()]));
-    assert!(group["not_enforced"][0]["reason"].as_str().unwrap().contains("user 65534"), "{group}");
-    assert!(host.json(&["status"])["notes"].to_string().contains("partly enforced"), "{}", host.json(&["status"]));
-    let checked = Command::new(host::agent().unwrap()).arg("check").arg(host.path("limits.toml")).output().unwrap();
-    assert!(String::from_utf8_lossy(&checked.stderr).contains("user 65534"), "{checked:?}");
+    assert_eq!(
+        group["not_enforced"][0]["pids"],
+        serde_json::json!([worker.id()])
+    );
+    assert!(
+        group["not_enforced"][0]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("user 65534"),
+        "{group}"
+    );
+    assert!(
+        host.json(&["status"])["notes"]
+            .to_string()
+            .contains("partly enforced"),
+        "{}",
+        host.json(&["status"])
+    );
+    let checked = Command::new(host::agent().unwrap())
+        .arg("check")
+        .arg(host.path("limits.toml"))
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&checked.stderr).contains("user 65534"),
+        "{checked:?}"
+    );
     host.stop(Signal::SIGTERM);
     // Forced, it goes, and comes back where it was, over a reload of a config without the group, too.
     host.start("", "pids = 20\nmove = \"force\"");
@@ -101,15 +136,24 @@ pub fn a_second_agent_evicts_no_source() {
     let before = cgroups_of(worker.id());
     // A second agent with a control socket of its own, below the same parent.
     let text = fs::read_to_string(host.path("limits.toml")).unwrap();
-    let text = text.replace("control.sock", "second.sock").replace("name = \"g\"", "name = \"h\"");
-    let text = text.replace("/state\"", "/state2\"").replace("pins = \"/sys/fs/bpf/", "pins = \"/sys/fs/bpf/second-");
+    let text = text
+        .replace("control.sock", "second.sock")
+        .replace("name = \"g\"", "name = \"h\"");
+    let text = text
+        .replace("/state\"", "/state2\"")
+        .replace("pins = \"/sys/fs/bpf/", "pins = \"/sys/fs/bpf/second-");
     fs::write(host.path("second.toml"), text).unwrap();
     let mut second = Command::new(host::agent().unwrap());
-    let second =
-        second.arg("--config").arg(host.path("second.toml")).stderr(fs::File::create(host.path("said")).unwrap());
+    let second = second
+        .arg("--config")
+        .arg(host.path("second.toml"))
+        .stderr(fs::File::create(host.path("said")).unwrap());
     let mut second = crate::Guarded(second.spawn().unwrap());
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !fs::read_to_string(host.path("said")).unwrap().contains("another agent enforces process groups") {
+    while !fs::read_to_string(host.path("said"))
+        .unwrap()
+        .contains("another agent enforces process groups")
+    {
         assert!(
             Instant::now() < deadline && second.0.try_wait().unwrap().is_none(),
             "{:?}",
@@ -117,7 +161,11 @@ pub fn a_second_agent_evicts_no_source() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(cgroups_of(worker.id()), before, "the second agent evicted the first one's process");
+    assert_eq!(
+        cgroups_of(worker.id()),
+        before,
+        "the second agent evicted the first one's process"
+    );
     let detached = host.command_of("detach", "second.toml");
     assert_eq!(detached.status.code(), Some(1), "{detached:?}");
     assert_eq!(cgroups_of(worker.id()), before);
@@ -132,12 +180,18 @@ const SHARE: f64 = if cfg!(debug_assertions) { 0.03 } else { 0.01 };
 
 /// CPU seconds of the agent for each process that starts on the host, whosever it is: measured 0.00014 without
 /// optimizations.
-const EACH_START: f64 = if cfg!(debug_assertions) { 0.0003 } else { 0.0001 };
+const EACH_START: f64 = if cfg!(debug_assertions) {
+    0.0003
+} else {
+    0.0001
+};
 
 /// Processes and threads that were ever started on this host.
 fn starts() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap();
-    stat.lines().find_map(|line| line.strip_prefix("processes ")?.parse().ok()).unwrap()
+    stat.lines()
+        .find_map(|line| line.strip_prefix("processes ")?.parse().ok())
+        .unwrap()
 }
 
 /// So many sleeping processes are no load, and nobody waits for a look at them.
@@ -145,7 +199,11 @@ pub fn many_processes_are_no_load() {
     let mut host = Host::new();
     let mut forker = Worker::spawn(&host.worker(), &["sleepers", &MANY.to_string()]);
     forker.begin();
-    assert_eq!(forker.line(), MANY.to_string(), "not all processes could be forked");
+    assert_eq!(
+        forker.line(),
+        MANY.to_string(),
+        "not all processes could be forked"
+    );
     host.start("", "cpu = { weight = 50 }");
     assert_eq!(host.group()["pids"].as_array().unwrap().len(), MANY + 1);
     let agent = host.agent_pid();
@@ -158,7 +216,10 @@ pub fn many_processes_are_no_load() {
         if crate::cpu_seconds(agent) - before < 0.05 + (starts() - started) * EACH_START {
             break;
         }
-        assert!(Instant::now() < settled, "the agent looks at all processes again and again");
+        assert!(
+            Instant::now() < settled,
+            "the agent looks at all processes again and again"
+        );
     }
     let (before, start, started) = (crate::cpu_seconds(agent), Instant::now(), starts());
     let (mut slowest, mut slowest_in_all) = (Duration::ZERO, Duration::ZERO);
@@ -171,8 +232,11 @@ pub fn many_processes_are_no_load() {
         slowest = slowest.max(took.saturating_sub(waited() - before));
         slowest_in_all = slowest_in_all.max(took);
     }
-    let (used, seconds, started) =
-        (crate::cpu_seconds(agent) - before, start.elapsed().as_secs_f64(), starts() - started);
+    let (used, seconds, started) = (
+        crate::cpu_seconds(agent) - before,
+        start.elapsed().as_secs_f64(),
+        starts() - started,
+    );
     // Processes that others start on this host are examined, too, whatever the number of sleeping ones.
     let share = used / seconds - started * EACH_START / seconds;
     let figures = format!(

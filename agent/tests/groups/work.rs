@@ -25,7 +25,10 @@ pub fn run(arguments: &[String]) {
         return churn(program);
     }
     println!("ready");
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .unwrap();
     match arguments.as_slice() {
         ["busy", milliseconds] => busy(Duration::from_millis(milliseconds.parse().unwrap())),
         ["grow", mebibytes] => grow(mebibytes.parse().unwrap()),
@@ -38,7 +41,12 @@ pub fn run(arguments: &[String]) {
         }
         [way @ ("read" | "write"), device, block, milliseconds] => {
             let block = block.parse().unwrap();
-            disk(device, way, block, Duration::from_millis(milliseconds.parse().unwrap()));
+            disk(
+                device,
+                way,
+                block,
+                Duration::from_millis(milliseconds.parse().unwrap()),
+            );
         }
         ["cache", device, mebibytes] => cache(device, mebibytes.parse().unwrap()),
         ["send", address] => send(address),
@@ -59,7 +67,11 @@ fn busy(time: Duration) {
     while start.elapsed() < time {
         std::hint::black_box((0..1_000u64).fold(0, |sum, n| sum ^ std::hint::black_box(n)));
     }
-    println!("{} {}", (cpu() - before).as_nanos(), start.elapsed().as_nanos());
+    println!(
+        "{} {}",
+        (cpu() - before).as_nanos(),
+        start.elapsed().as_nanos()
+    );
 }
 
 /// Mebibytes that could be touched, a line each.
@@ -99,7 +111,11 @@ fn fork(most: usize) {
     let children: Vec<_> = (0..most)
         .map_while(|_| {
             let mut command = Command::new("sleep");
-            command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+            command
+                .arg("60")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .process_group(0);
             command.spawn().ok()
         })
         .collect();
@@ -116,7 +132,12 @@ fn disk(device: &str, way: &str, length: usize, time: Duration) {
     let begin = Instant::now();
     let one = |nth: u64| {
         let mut options = fs::OpenOptions::new();
-        let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(device).unwrap();
+        let file = options
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(device)
+            .unwrap();
         let mut buffer = vec![0u8; length + 4096];
         let start = buffer.as_ptr().align_offset(4096);
         let block = &mut buffer[start..start + length];
@@ -134,7 +155,10 @@ fn disk(device: &str, way: &str, length: usize, time: Duration) {
     };
     let bytes: u64 = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|nth| scope.spawn(move || one(nth))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
     });
     println!("{bytes} {}", begin.elapsed().as_nanos());
 }
@@ -166,7 +190,9 @@ fn receive(time: Duration) {
 /// Received bytes in `time`, without the first second, and nanoseconds.
 pub fn count(stream: &mut TcpStream, time: Duration) -> (u64, u128) {
     let mut buffer = vec![0; 64 * 1024];
-    stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
     let settled = Instant::now() + Duration::from_secs(1);
     while Instant::now() < settled {
         let _ = stream.read(&mut buffer);
@@ -183,8 +209,14 @@ fn probe(cgroup: &str) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(200) {
         let all = fs::read_to_string("/proc/self/cgroup").unwrap();
-        if all.lines().any(|line| line.starts_with("0::") && line.ends_with(cgroup)) {
-            println!("{}", Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos());
+        if all
+            .lines()
+            .any(|line| line.starts_with("0::") && line.ends_with(cgroup))
+        {
+            println!(
+                "{}",
+                Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos()
+            );
             return;
         }
         std::thread::sleep(Duration::from_micros(200));

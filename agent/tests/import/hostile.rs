@@ -31,14 +31,26 @@ fn what_is_no_format_is_told_with_what_to_do() {
         (b"{\"nftables\": [", "invalid JSON"),
         (b"table inet filter {\n", "nft -j list ruleset"),
         (b"192.0.2.1\n", "agent ban --file"),
-        (b"[{'sshd': ['nobody']}]", "no rule, set or address of fail2ban"),
+        (
+            b"[{'sshd': ['nobody']}]",
+            "no rule, set or address of fail2ban",
+        ),
     ] {
         let told = error(text, &detect);
-        assert!(told.starts_with("input: ") && told.contains(words), "{told}");
+        assert!(
+            told.starts_with("input: ") && told.contains(words),
+            "{told}"
+        );
     }
     for format in [Format::Ipset, Format::Fail2ban, Format::Hashlimit] {
-        let options = Options { format: Some(format), ..Options::default() };
-        assert!(error(b"what is this\nand this\n", &options).contains("2 lines") || format == Format::Fail2ban);
+        let options = Options {
+            format: Some(format),
+            ..Options::default()
+        };
+        assert!(
+            error(b"what is this\nand this\n", &options).contains("2 lines")
+                || format == Format::Fail2ban
+        );
     }
 }
 
@@ -48,46 +60,87 @@ fn deep_and_wide_json_is_refused() {
     let wide = format!("{{\"nftables\": [{}0]}}", "0,".repeat(9_000_000));
     assert!(error(wide.as_bytes(), &Options::default()).contains("more than"));
     // Deep in a rule, and of wrong types.
-    for expr in ["[[[[[[]]]]]]", "{\"match\": 3}", "{\"set\": {\"set\": 7}}", "{\"limit\": {\"rate\": -1}}", "7", "{}"]
-    {
+    for expr in [
+        "[[[[[[]]]]]]",
+        "{\"match\": 3}",
+        "{\"set\": {\"set\": 7}}",
+        "{\"limit\": {\"rate\": -1}}",
+        "7",
+        "{}",
+    ] {
         config_of(&imported(&[&nft(expr)]));
     }
 }
 
 fn a_million_lines_of_rubbish_and_lines_of_ten_megabytes_are_counted() {
-    let rubbish = format!("create x hash:ip\nadd x 192.0.2.1\n{}", "what is this\n".repeat(1_000_000));
+    let rubbish = format!(
+        "create x hash:ip\nadd x 192.0.2.1\n{}",
+        "what is this\n".repeat(1_000_000)
+    );
     let import = imported(&[&rubbish]);
-    assert_eq!(import.not_carried_over["lines that are not understood"].rules, ["1000000 lines of input"]);
-    let long = format!("*filter\n-A INPUT -p tcp {} -j DROP\n-A INPUT -s 192.0.2.1 -j DROP\n", "x".repeat(10 << 20));
+    assert_eq!(
+        import.not_carried_over["lines that are not understood"].rules,
+        ["1000000 lines of input"]
+    );
+    let long = format!(
+        "*filter\n-A INPUT -p tcp {} -j DROP\n-A INPUT -s 192.0.2.1 -j DROP\n",
+        "x".repeat(10 << 20)
+    );
     let import = imported(&[&long]);
     assert!(import.config.len() < 4096, "{}", import.config.len());
-    assert_eq!((config_of(&import).ban_lists.len(), import.ban_lists), (1, 1));
+    assert_eq!(
+        (config_of(&import).ban_lists.len(), import.ban_lists),
+        (1, 1)
+    );
     // A million rules without an equal: some are named, and the config stays small.
-    let rules = format!("*filter\n{}", "-A INPUT -p tcp --dport 80 -m recent --rcheck -j DROP\n".repeat(400_000));
+    let rules = format!(
+        "*filter\n{}",
+        "-A INPUT -p tcp --dport 80 -m recent --rcheck -j DROP\n".repeat(400_000)
+    );
     let import = imported(&[&rules]);
-    assert!(import.config.len() < 64 << 10 && import.config.contains("and 399,950 more"), "{}", import.config.len());
-    let more = error(format!("*filter\n{}", "-A INPUT -j DROP\n".repeat(1_000_000)).as_bytes(), &Options::default());
+    assert!(
+        import.config.len() < 64 << 10 && import.config.contains("and 399,950 more"),
+        "{}",
+        import.config.len()
+    );
+    let more = error(
+        format!("*filter\n{}", "-A INPUT -j DROP\n".repeat(1_000_000)).as_bytes(),
+        &Options::default(),
+    );
     assert!(more.contains("more than 500000 rules"), "{more}");
-    let sets: String = (0..600_000).map(|nth| format!("create x{nth} hash:ip\n")).collect();
+    let sets: String = (0..600_000)
+        .map(|nth| format!("create x{nth} hash:ip\n"))
+        .collect();
     assert!(error(sets.as_bytes(), &Options::default()).contains("more than 500000 rules"));
     // 40 chains, each with two jumps to the next: as many ways as a kernel would not go.
-    let jumps: String = (0..40).map(|nth| format!("-A c{nth} -j c{}\n", nth + 1).repeat(2)).collect();
-    imported(&[&format!("*filter\n-A INPUT -j c0\n{jumps}-A c40 -s 192.0.2.1 -j DROP\n")]);
+    let jumps: String = (0..40)
+        .map(|nth| format!("-A c{nth} -j c{}\n", nth + 1).repeat(2))
+        .collect();
+    imported(&[&format!(
+        "*filter\n-A INPUT -j c0\n{jumps}-A c40 -s 192.0.2.1 -j DROP\n"
+    )]);
 }
 
 fn a_million_prefixes_are_one_list() {
     let addresses = (0..1_000_000u32).map(|nth| std::net::Ipv4Addr::from(0x0b00_0000 + 2 * nth));
-    let lines: String = addresses.clone().map(|address| format!("add x {address}\n")).collect();
+    let lines: String = addresses
+        .clone()
+        .map(|address| format!("add x {address}\n"))
+        .collect();
     let import = imported(&[&format!("create x hash:ip\n{lines}")]);
     assert_eq!(import.lists[0].prefixes.len(), 1_000_000);
-    let elements: Vec<String> =
-        addresses.map(|address| format!("{{\"prefix\": {{\"addr\": \"{address}\", \"len\": 32}}}}")).collect();
+    let elements: Vec<String> = addresses
+        .map(|address| format!("{{\"prefix\": {{\"addr\": \"{address}\", \"len\": 32}}}}"))
+        .collect();
     let set = format!(
         "{{\"nftables\": [{{\"set\": {{\"family\": \"ip\", \"table\": \"t\", \"name\": \"x\", \"type\": \"ipv4_addr\", \
          \"elem\": [{}]}}}}]}}",
         elements.join(",")
     );
-    assert_eq!(imported(&[&set]).lists[0].prefixes, import.lists[0].prefixes);
+    assert_eq!(
+        imported(&[&set]).lists[0].prefixes,
+        import.lists[0].prefixes
+    );
 }
 
 fn no_text_of_a_rule_becomes_a_line_of_the_config() {
@@ -98,9 +151,16 @@ fn no_text_of_a_rule_becomes_a_line_of_the_config() {
     );
     let import = imported(&[&set]);
     let config = config_of(&import);
-    assert!(config.limits.is_empty() && !import.config.contains('\u{1b}'), "{}", import.config);
+    assert!(
+        config.limits.is_empty() && !import.config.contains('\u{1b}'),
+        "{}",
+        import.config
+    );
     let path = import.lists[0].path.display().to_string();
-    assert!(path.starts_with("/etc/weir/lists/") && !path.contains(".."), "{path}");
+    assert!(
+        path.starts_with("/etc/weir/lists/") && !path.contains(".."),
+        "{path}"
+    );
     let rules = "*filter\n-A INPUT -p udp -m hashlimit --hashlimit-above 5/sec --hashlimit-mode srcip --hashlimit-name \
                  \"a\\\"\\nb\u{1b}\" -m comment --comment \"]\u{7}\r [[limit]]\" -j DROP\n-A INPUT -i \"e\\\"th\" -s 192.0.2.1 -j DROP\n";
     let import = imported(&[rules]);
@@ -108,8 +168,15 @@ fn no_text_of_a_rule_becomes_a_line_of_the_config() {
 }
 
 fn mutated_samples_give_a_valid_config_or_an_error() {
-    let samples =
-        [super::NFTABLES, super::IPTABLES, super::IPSET, super::BANNED, super::BANIP, super::STATUS, super::JAILS];
+    let samples = [
+        super::NFTABLES,
+        super::IPTABLES,
+        super::IPSET,
+        super::BANNED,
+        super::BANIP,
+        super::STATUS,
+        super::JAILS,
+    ];
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = |below: usize| {
         seed ^= seed << 13;

@@ -50,7 +50,11 @@ fn main() {
         if !is_usable {
             eprintln!("skipped: what takes {program} in a network namespace, which root may make");
         }
-        trials.extend(tests.iter().map(|test| trial(test).with_ignored_flag(!is_usable)));
+        trials.extend(
+            tests
+                .iter()
+                .map(|test| trial(test).with_ignored_flag(!is_usable)),
+        );
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -61,7 +65,10 @@ const BAD: &str = "create bad hash:net family inet\nadd bad 198.51.100.0/24\n";
 /// Imports texts together.
 #[track_caller]
 fn imported(texts: &[&str]) -> Import {
-    let inputs: Vec<_> = texts.iter().map(|text| ("input".to_owned(), text.as_bytes().to_vec())).collect();
+    let inputs: Vec<_> = texts
+        .iter()
+        .map(|text| ("input".to_owned(), text.as_bytes().to_vec()))
+        .collect();
     import(&inputs, &Options::default()).unwrap()
 }
 
@@ -74,47 +81,88 @@ fn config_of(import: &Import) -> Config {
 #[track_caller]
 fn parsed(text: &str) -> Config {
     let loaded = config::parse(Path::new("limits.toml"), text);
-    loaded.unwrap_or_else(|report| panic!("{:?}\n{text}", report.errors)).config
+    loaded
+        .unwrap_or_else(|report| panic!("{:?}\n{text}", report.errors))
+        .config
 }
 
 #[track_caller]
 fn limit<'c>(config: &'c Config, name: &str) -> &'c Limit {
-    config.limits.iter().find(|limit| limit.name == name).unwrap_or_else(|| panic!("no limit {name}"))
+    config
+        .limits
+        .iter()
+        .find(|limit| limit.name == name)
+        .unwrap_or_else(|| panic!("no limit {name}"))
 }
 
 /// Protocol, ports, unit, rate, burst.
 fn terms(limit: &Limit) -> (ProtocolFilter, Vec<String>, Unit, String, u64) {
-    let ports = limit.ports.as_ref().map(|ports| ports.texts()).unwrap_or_default();
-    (limit.protocol, ports, limit.unit, limit.rates.rate_text.clone(), limit.rates.burst)
+    let ports = limit
+        .ports
+        .as_ref()
+        .map(|ports| ports.texts())
+        .unwrap_or_default();
+    (
+        limit.protocol,
+        ports,
+        limit.unit,
+        limit.rates.rate_text.clone(),
+        limit.rates.burst,
+    )
 }
 
 fn texts(limit: &Limit) -> Vec<String> {
-    limit.sources.as_ref().map(|sources| sources.texts()).unwrap_or_default()
+    limit
+        .sources
+        .as_ref()
+        .map(|sources| sources.texts())
+        .unwrap_or_default()
 }
 
 /// The reason why the rule is not carried over.
 #[track_caller]
 fn reason<'i>(import: &'i Import, rule: &str) -> &'i str {
-    let found = import.not_carried_over.iter().find(|(_, left)| left.rules.iter().any(|one| one.contains(rule)));
-    found.map_or_else(|| panic!("{rule} is not among {:#?}", import.not_carried_over), |(why, _)| why)
+    let found = import
+        .not_carried_over
+        .iter()
+        .find(|(_, left)| left.rules.iter().any(|one| one.contains(rule)));
+    found.map_or_else(
+        || panic!("{rule} is not among {:#?}", import.not_carried_over),
+        |(why, _)| why,
+    )
 }
 
 /// The text of the config after its comments are enabled from the line that has `start`, up to the next empty line.
 #[track_caller]
 fn enabled(import: &Import, start: &str) -> Config {
     let lines: Vec<&str> = import.config.lines().collect();
-    let at =
-        lines.iter().position(|line| line.contains(start)).unwrap_or_else(|| panic!("no {start}\n{}", import.config));
-    let block: Vec<&str> =
-        lines[at..].iter().take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix('#')).collect();
-    let block: Vec<&str> = block.into_iter().filter(|line| !line.starts_with(' ')).collect();
-    parsed(&format!("[agent]\ninterfaces = [\"*\"]\n{}\n", block.join("\n")))
+    let at = lines
+        .iter()
+        .position(|line| line.contains(start))
+        .unwrap_or_else(|| panic!("no {start}\n{}", import.config));
+    let block: Vec<&str> = lines[at..]
+        .iter()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix('#'))
+        .collect();
+    let block: Vec<&str> = block
+        .into_iter()
+        .filter(|line| !line.starts_with(' '))
+        .collect();
+    parsed(&format!(
+        "[agent]\ninterfaces = [\"*\"]\n{}\n",
+        block.join("\n")
+    ))
 }
 
 /// The prefixes of a list, as text.
 #[track_caller]
 fn list(import: &Import, name: &str) -> Vec<String> {
-    let list = import.lists.iter().find(|list| list.name == name).unwrap_or_else(|| panic!("no list {name}"));
+    let list = import
+        .lists
+        .iter()
+        .find(|list| list.name == name)
+        .unwrap_or_else(|| panic!("no list {name}"));
     list.prefixes.iter().map(ToString::to_string).collect()
 }
 
@@ -127,12 +175,36 @@ fn hashlimit_rules_keep_rate_burst_key_and_action() {
     let config = config_of(&import);
     // 20 at once and a table that forgets after a second: 20 a second pass hashlimit.
     let web = limit(&config, "web");
-    assert_eq!(terms(web), (ProtocolFilter::Tcp, strings(&["80"]), Unit::Connections, "20/s".to_owned(), 20));
-    assert_eq!((web.key, web.action, texts(web)), (Key::Source, Action::Drop, strings(&["0.0.0.0/0"])));
+    assert_eq!(
+        terms(web),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["80"]),
+            Unit::Connections,
+            "20/s".to_owned(),
+            20
+        )
+    );
+    assert_eq!(
+        (web.key, web.action, texts(web)),
+        (Key::Source, Action::Drop, strings(&["0.0.0.0/0"]))
+    );
     let dns = limit(&config, "dns");
     let ports = strings(&["53", "5353", "6000-6010"]);
-    assert_eq!(terms(dns), (ProtocolFilter::Udp, ports, Unit::Packets, "100/min".to_owned(), 5));
-    assert_eq!((dns.key, dns.ipv4_prefix, dns.action), (Key::SourcePort, 24, Action::Reject));
+    assert_eq!(
+        terms(dns),
+        (
+            ProtocolFilter::Udp,
+            ports,
+            Unit::Packets,
+            "100/min".to_owned(),
+            5
+        )
+    );
+    assert_eq!(
+        (dns.key, dns.ipv4_prefix, dns.action),
+        (Key::SourcePort, 24, Action::Reject)
+    );
     // Three megabytes after a second's pause, as IP packets of 28 bytes in frames of 60.
     let bytes = limit(&config, "bytes");
     let megabyte = (1u64 << 20) * 60;
@@ -142,19 +214,51 @@ fn hashlimit_rules_keep_rate_burst_key_and_action() {
     let all = limit(&config, "nobytes");
     assert_eq!(
         (all.key, all.unit, all.rates.rate.count),
-        (Key::Interface, Unit::Bytes, (1_024_000u64 * 60).div_ceil(28))
+        (
+            Key::Interface,
+            Unit::Bytes,
+            (1_024_000u64 * 60).div_ceil(28)
+        )
     );
     let mail = limit(&config, "m");
-    assert_eq!(mail.action, Action::Mark(Mark { mark: Some(7), dscp: None }));
-    assert_eq!(terms(mail), (ProtocolFilter::Tcp, strings(&["25"]), Unit::Connections, "5/min".to_owned(), 5));
+    assert_eq!(
+        mail.action,
+        Action::Mark(Mark {
+            mark: Some(7),
+            dscp: None
+        })
+    );
+    assert_eq!(
+        terms(mail),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["25"]),
+            Unit::Connections,
+            "5/min".to_owned(),
+            5
+        )
+    );
     let raw = limit(&config, "all");
-    assert_eq!(terms(raw), (ProtocolFilter::Udp, vec![], Unit::Packets, "10000/s".to_owned(), 10_000));
+    assert_eq!(
+        terms(raw),
+        (
+            ProtocolFilter::Udp,
+            vec![],
+            Unit::Packets,
+            "10000/s".to_owned(),
+            10_000
+        )
+    );
     for (rule, why) in [
         ("--connlimit-above 20", "connections at the same time"),
         ("-m recent", "sliding-log"),
         ("--hashlimit-mode dstip", "forwarded"),
     ] {
-        assert!(reason(&import, rule).contains(why), "{rule}: {}", reason(&import, rule));
+        assert!(
+            reason(&import, rule).contains(why),
+            "{rule}: {}",
+            reason(&import, rule)
+        );
     }
 }
 
@@ -162,18 +266,43 @@ fn a_limit_that_accepts_is_one_with_the_rule_that_refuses_the_rest() {
     let import = imported(&[IPTABLES, BAD]);
     let config = config_of(&import);
     let pair = limit(&config, "tcp-81");
-    assert_eq!(terms(pair), (ProtocolFilter::Tcp, strings(&["81"]), Unit::Connections, "20/s".to_owned(), 30));
+    assert_eq!(
+        terms(pair),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["81"]),
+            Unit::Connections,
+            "20/s".to_owned(),
+            30
+        )
+    );
     assert_eq!((pair.key, pair.action), (Key::Interface, Action::Drop));
     // Weir would count the SYNs that the rule before it refuses.
     let offered = enabled(&import, "4/hour --hashlimit-burst 6");
     let words = import.config.replace("\n# ", " ");
-    assert!(words.contains("a rule before it refuses packets that Weir counts (iptables filter INPUT: -p tcp"));
-    assert!(!config.limits.iter().any(|limit| limit.name == "ssh") && offered.limits[0].name == "ssh");
-    let without: String =
-        IPTABLES.lines().filter(|line| !line.contains("-m recent")).map(|line| format!("{line}\n")).collect();
+    assert!(words.contains(
+        "a rule before it refuses packets that Weir counts (iptables filter INPUT: -p tcp"
+    ));
+    assert!(
+        !config.limits.iter().any(|limit| limit.name == "ssh") && offered.limits[0].name == "ssh"
+    );
+    let without: String = IPTABLES
+        .lines()
+        .filter(|line| !line.contains("-m recent"))
+        .map(|line| format!("{line}\n"))
+        .collect();
     let config = config_of(&imported(&[&without, BAD]));
     let ssh = limit(&config, "ssh");
-    assert_eq!(terms(ssh), (ProtocolFilter::Tcp, strings(&["22"]), Unit::Connections, "6/h".to_owned(), 6));
+    assert_eq!(
+        terms(ssh),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["22"]),
+            Unit::Connections,
+            "6/h".to_owned(),
+            6
+        )
+    );
     // The rule that refuses the rest is not there.
     let alone: String = IPTABLES
         .lines()
@@ -186,12 +315,20 @@ fn a_limit_that_accepts_is_one_with_the_rule_that_refuses_the_rest() {
 
 fn a_rate_that_the_kernel_rounds_is_one_more() {
     let limits = |rate: &str, options: &str| {
-        let text = format!("*filter\n-A INPUT -p udp -m hashlimit --hashlimit-above {rate} {options} -j DROP\n");
-        config_of(&imported(&[&text])).limits[0].rates.rate_text.clone()
+        let text = format!(
+            "*filter\n-A INPUT -p udp -m hashlimit --hashlimit-above {rate} {options} -j DROP\n"
+        );
+        config_of(&imported(&[&text])).limits[0]
+            .rates
+            .rate_text
+            .clone()
     };
     let options = "--hashlimit-burst 5 --hashlimit-mode srcip --hashlimit-name a";
     assert_eq!(limits("6024/sec", options), "6025/s");
-    assert_eq!((limits("5000/sec", options), limits("30/min", options)), ("5000/s".to_owned(), "30/min".to_owned()));
+    assert_eq!(
+        (limits("5000/sec", options), limits("30/min", options)),
+        ("5000/s".to_owned(), "30/min".to_owned())
+    );
 }
 
 fn rules_for_ipv6_have_each_address_for_itself() {
@@ -211,7 +348,15 @@ fn sets_that_rules_refuse_are_ban_lists() {
     assert_eq!(list(&import, "bad"), ["192.0.2.7/32", "198.51.100.0/24"]);
     assert!(config.ban_lists.iter().any(|list| list.name == "bad"));
     // The exception is exempt, and an element that expires is not in a list that does not.
-    assert_eq!(config.agent.never_limit.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.64/26"]);
+    assert_eq!(
+        config
+            .agent
+            .never_limit
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        ["198.51.100.64/26"]
+    );
     assert!(reason(&import, "1 element of ipset bad").contains("agent ban 192.0.2.50 --for"));
     // Addresses of rules are a list of their chain; the jail's chain refuses port 22 alone.
     assert_eq!(list(&import, "INPUT"), ["192.0.2.45/32", "192.0.2.46/31"]);
@@ -225,14 +370,24 @@ fn sets_that_rules_refuse_are_ban_lists() {
 fn an_ipset_alone_is_a_ban_list() {
     let import = imported(&[IPSET]);
     let config = config_of(&import);
-    let names: Vec<&str> = config.ban_lists.iter().map(|list| list.name.as_str()).collect();
+    let names: Vec<&str> = config
+        .ban_lists
+        .iter()
+        .map(|list| list.name.as_str())
+        .collect();
     assert_eq!(names, ["blocked", "blocked6", "br", "nets"]);
-    assert_eq!(list(&import, "blocked"), ["192.0.2.7/32", "198.51.100.0/24"]);
+    assert_eq!(
+        list(&import, "blocked"),
+        ["192.0.2.7/32", "198.51.100.0/24"]
+    );
     assert_eq!(list(&import, "blocked6"), ["2001:db8::7/128"]);
     assert_eq!(list(&import, "br"), ["192.0.2.3/32", "192.0.2.4/31"]);
     assert_eq!(list(&import, "nets"), ["203.0.113.0/24"]);
     for set in ["ports", "pairs", "all"] {
-        assert!(reason(&import, &format!("ipset {set}")).contains("not addresses alone"), "{set}");
+        assert!(
+            reason(&import, &format!("ipset {set}")).contains("not addresses alone"),
+            "{set}"
+        );
     }
     assert!(reason(&import, "1 element of ipset temporary").contains("expire"));
 }
@@ -241,45 +396,143 @@ fn nftables_rules_keep_rate_burst_key_and_action() {
     let import = imported(&[NFTABLES]);
     let config = config_of(&import);
     let flood = limit(&config, "flood");
-    assert_eq!(terms(flood), (ProtocolFilter::Udp, strings(&["53"]), Unit::Packets, "20/s".to_owned(), 40));
-    assert_eq!((flood.key, flood.ipv4_prefix, flood.action), (Key::Source, 32, Action::Drop));
-    assert_eq!((texts(flood), flood.on_full.to_string()), (strings(&["0.0.0.0/0"]), "pass".to_owned()));
+    assert_eq!(
+        terms(flood),
+        (
+            ProtocolFilter::Udp,
+            strings(&["53"]),
+            Unit::Packets,
+            "20/s".to_owned(),
+            40
+        )
+    );
+    assert_eq!(
+        (flood.key, flood.ipv4_prefix, flood.action),
+        (Key::Source, 32, Action::Drop)
+    );
+    assert_eq!(
+        (texts(flood), flood.on_full.to_string()),
+        (strings(&["0.0.0.0/0"]), "pass".to_owned())
+    );
     let six = limit(&config, "flood6");
-    assert_eq!((six.ipv6_prefix, texts(six), six.rates.burst), (128, strings(&["!0.0.0.0/0"]), 40));
+    assert_eq!(
+        (six.ipv6_prefix, texts(six), six.rates.burst),
+        (128, strings(&["!0.0.0.0/0"]), 40)
+    );
     let nets = limit(&config, "nets");
     let ports = strings(&["123", "5000-5010"]);
-    assert_eq!(terms(nets), (ProtocolFilter::Udp, ports, Unit::Packets, "100/min".to_owned(), 5));
+    assert_eq!(
+        terms(nets),
+        (
+            ProtocolFilter::Udp,
+            ports,
+            Unit::Packets,
+            "100/min".to_owned(),
+            5
+        )
+    );
     assert_eq!((nets.ipv4_prefix, nets.action), (24, Action::Reject));
-    assert_eq!(nets.interfaces.as_ref().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>(), ["eth1"]);
+    assert_eq!(
+        nets.interfaces
+            .as_ref()
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        ["eth1"]
+    );
     let pairs = limit(&config, "pairs");
-    assert_eq!(terms(pairs), (ProtocolFilter::Tcp, strings(&["22", "2222"]), Unit::Connections, "3/min".to_owned(), 5));
-    assert_eq!((pairs.key, pairs.action), (Key::SourcePort, Action::Mark(Mark { mark: Some(7), dscp: None })));
+    assert_eq!(
+        terms(pairs),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["22", "2222"]),
+            Unit::Connections,
+            "3/min".to_owned(),
+            5
+        )
+    );
+    assert_eq!(
+        (pairs.key, pairs.action),
+        (
+            Key::SourcePort,
+            Action::Mark(Mark {
+                mark: Some(7),
+                dscp: None
+            })
+        )
+    );
     let udp = limit(&config, "udp");
     let (rate, burst) = (10u64 << 20, (10u64 << 20) + (20 << 10));
     assert_eq!((udp.key, udp.unit), (Key::Interface, Unit::Bytes));
-    assert_eq!((udp.rates.rate.count, udp.rates.burst), ((rate * 60).div_ceil(28), (burst * 60).div_ceil(28)));
+    assert_eq!(
+        (udp.rates.rate.count, udp.rates.burst),
+        ((rate * 60).div_ceil(28), (burst * 60).div_ceil(28))
+    );
     let pair = limit(&config, "tcp-443");
-    assert_eq!(terms(pair), (ProtocolFilter::Tcp, strings(&["443"]), Unit::Connections, "50/s".to_owned(), 5));
+    assert_eq!(
+        terms(pair),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["443"]),
+            Unit::Connections,
+            "50/s".to_owned(),
+            5
+        )
+    );
     assert_eq!((pair.key, pair.action), (Key::Interface, Action::Drop));
     // After the rule that accepts established connections: TCP by its SYNs.
     let smtp = limit(&config, "tcp-25");
-    assert_eq!(terms(smtp), (ProtocolFilter::Tcp, strings(&["25"]), Unit::Connections, "7/min".to_owned(), 5));
+    assert_eq!(
+        terms(smtp),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["25"]),
+            Unit::Connections,
+            "7/min".to_owned(),
+            5
+        )
+    );
     let meter = limit(&config, "mt");
     let ports = strings(&["3000-3010"]);
-    assert_eq!(terms(meter), (ProtocolFilter::Tcp, ports, Unit::Connections, "9/h".to_owned(), 5));
-    assert_eq!((meter.ipv6_prefix, texts(meter)), (128, strings(&["!0.0.0.0/0"])));
+    assert_eq!(
+        terms(meter),
+        (
+            ProtocolFilter::Tcp,
+            ports,
+            Unit::Connections,
+            "9/h".to_owned(),
+            5
+        )
+    );
+    assert_eq!(
+        (meter.ipv6_prefix, texts(meter)),
+        (128, strings(&["!0.0.0.0/0"]))
+    );
     assert_eq!(config.limits.len(), 8, "{}", import.config);
 }
 
 fn sets_of_nftables_are_ban_lists_and_exempt_addresses() {
     let import = imported(&[NFTABLES]);
     let config = config_of(&import);
-    let exempt: Vec<String> = config.agent.never_limit.iter().map(ToString::to_string).collect();
+    let exempt: Vec<String> = config
+        .agent
+        .never_limit
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(exempt, ["192.0.2.128/28", "203.0.113.200/32"]);
-    let names: Vec<&str> = config.ban_lists.iter().map(|list| list.name.as_str()).collect();
+    let names: Vec<&str> = config
+        .ban_lists
+        .iter()
+        .map(|list| list.name.as_str())
+        .collect();
     assert_eq!(names, ["blocked", "blocked6", "input"]);
     let range = ["203.0.113.5/32", "203.0.113.6/31", "203.0.113.8/31"];
-    assert_eq!(list(&import, "blocked"), [&["192.0.2.7/32", "198.51.100.0/24"][..], &range].concat());
+    assert_eq!(
+        list(&import, "blocked"),
+        [&["192.0.2.7/32", "198.51.100.0/24"][..], &range].concat()
+    );
     assert_eq!(list(&import, "blocked6"), ["2001:db8:bad::/48"]);
     assert_eq!(list(&import, "input"), ["192.0.2.61/32", "192.0.2.62/32"]);
     // A ban on a device that nft 1.0.6 does not print would be one on all interfaces.
@@ -300,12 +553,19 @@ fn what_weir_cannot_see_is_a_comment() {
         ("inet filter forward handle 42", "forwarded"),
         ("ip nat post handle 2", "outgoing"),
     ] {
-        assert!(reason(&import, rule).contains(why), "{rule}: {}", reason(&import, rule));
+        assert!(
+            reason(&import, rule).contains(why),
+            "{rule}: {}",
+            reason(&import, rule)
+        );
     }
     // Packets of established connections are accepted before it, and Weir would count them.
     let config = config_of(&import);
     for (rule, name) in [("handle 31", "udp-5060"), ("handle 34", "icmp")] {
-        assert!(!config.limits.iter().any(|limit| limit.name == name), "{name}");
+        assert!(
+            !config.limits.iter().any(|limit| limit.name == name),
+            "{name}"
+        );
         let offered = enabled(&import, &format!("# inet filter input {rule}"));
         assert_eq!(offered.limits[0].name, name);
     }
@@ -313,21 +573,26 @@ fn what_weir_cannot_see_is_a_comment() {
 
 /// A ruleset of one nftables rule.
 fn nft(expr: &str) -> String {
-    let chain =
-        r#"{"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter", "hook": "input", "prio": 0}}"#;
+    let chain = r#"{"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter", "hook": "input", "prio": 0}}"#;
     let set = r#"{"set": {"family": "inet", "table": "t", "name": "s", "type": "ipv4_addr", "timeout": 60}}"#;
-    let rule =
-        format!(r#"{{"rule": {{"family": "inet", "table": "t", "chain": "c", "handle": 1, "expr": [{expr}]}}}}"#);
+    let rule = format!(
+        r#"{{"rule": {{"family": "inet", "table": "t", "chain": "c", "handle": 1, "expr": [{expr}]}}}}"#
+    );
     format!(r#"{{"nftables": [{chain}, {set}, {rule}]}}"#)
 }
 
-const UDP: &str = r#"{"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "udp"}}"#;
+const UDP: &str =
+    r#"{"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "udp"}}"#;
 
 /// The limit of a rule with a set that forgets a source after a minute.
 fn keyed(operation: &str, rate: u64, per: &str, burst: u64) -> Limit {
-    let limit = format!(r#"{{"limit": {{"rate": {rate}, "burst": {burst}, "per": "{per}", "inv": true}}}}"#);
+    let limit = format!(
+        r#"{{"limit": {{"rate": {rate}, "burst": {burst}, "per": "{per}", "inv": true}}}}"#
+    );
     let key = r#"{"payload": {"protocol": "ip", "field": "saddr"}}"#;
-    let set = format!(r#"{{"set": {{"op": "{operation}", "elem": {key}, "set": "@s", "stmt": [{limit}]}}}}"#);
+    let set = format!(
+        r#"{{"set": {{"op": "{operation}", "elem": {key}, "set": "@s", "stmt": [{limit}]}}}}"#
+    );
     let import = imported(&[&nft(&format!(r#"{UDP}, {set}, {{"drop": null}}"#))]);
     config_of(&import).limits[0].clone()
 }
@@ -335,11 +600,20 @@ fn keyed(operation: &str, rate: u64, per: &str, burst: u64) -> Limit {
 fn a_table_that_forgets_sources_raises_the_rate_by_what_they_regain() {
     let of = |limit: &Limit| (limit.rates.rate_text.clone(), limit.rates.burst);
     // The burst is back before the minute is over, by the rate alone.
-    assert_eq!(of(&keyed("update", 20, "second", 40)), ("20/s".to_owned(), 40));
+    assert_eq!(
+        of(&keyed("update", 20, "second", 40)),
+        ("20/s".to_owned(), 40)
+    );
     // 30 a minute, by pausing a minute.
-    assert_eq!(of(&keyed("update", 10, "hour", 30)), ("30/min".to_owned(), 30));
+    assert_eq!(
+        of(&keyed("update", 10, "hour", 30)),
+        ("30/min".to_owned(), 30)
+    );
     // `add` forgets busy sources, too: 40 more a minute, and two bursts at the minute's end.
-    assert_eq!(of(&keyed("add", 20, "second", 40)), ("1240/min".to_owned(), 80));
+    assert_eq!(
+        of(&keyed("add", 20, "second", 40)),
+        ("1240/min".to_owned(), 80)
+    );
 }
 
 fn rules_that_accept_packets_before_a_limit_keep_it_from_counting_them() {
@@ -354,18 +628,22 @@ fn rules_that_accept_packets_before_a_limit_keep_it_from_counting_them() {
         )
     };
     let limit = |port: &str| {
-        format!(r#"{port}, {{"limit": {{"rate": 5, "burst": 5, "per": "second", "inv": true}}}}, {{"drop": null}}"#)
+        format!(
+            r#"{port}, {{"limit": {{"rate": 5, "burst": 5, "per": "second", "inv": true}}}}, {{"drop": null}}"#
+        )
     };
-    let after = |first: &str, rule: &str| nft(&limit(rule)).replace(r#"{"rule""#, &format!(r#"{first}, {{"rule""#));
+    let after = |first: &str, rule: &str| {
+        nft(&limit(rule)).replace(r#"{"rule""#, &format!(r#"{first}, {{"rule""#))
+    };
     let limits = |text: &str| config_of(&imported(&[text])).limits.len();
     assert_eq!(limits(&after(&accept(&port(53)), &port(123))), 1);
     assert_eq!(limits(&after(&accept(&port(53)), UDP)), 0);
     let state = r#"{"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}}"#;
     assert_eq!(limits(&after(&accept(state), &port(123))), 0);
-    let loopback = r#"{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "lo"}}"#;
+    let loopback =
+        r#"{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "lo"}}"#;
     assert_eq!(limits(&after(&accept(loopback), &port(123))), 1);
-    let trusted =
-        r#"{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": "192.0.2.1"}}"#;
+    let trusted = r#"{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": "192.0.2.1"}}"#;
     assert_eq!(limits(&after(&accept(trusted), &port(123))), 1);
 }
 
@@ -374,23 +652,45 @@ fn fail2bans_bans_are_lists_and_its_jails_comments() {
     assert_eq!(list(&import, "sshd"), ["203.0.113.7/32", "2001:db8::7/128"]);
     assert_eq!(list(&import, "recidive"), ["203.0.113.9/32"]);
     assert_eq!(config_of(&import).ban_lists.len(), 2);
-    assert_eq!(list(&imported(&[STATUS]), "sshd"), ["203.0.113.7/32", "2001:db8::7/128"]);
+    assert_eq!(
+        list(&imported(&[STATUS]), "sshd"),
+        ["203.0.113.7/32", "2001:db8::7/128"]
+    );
     // With times: what has an end is no list.
     let timed = imported(&[BANIP]);
     assert_eq!(list(&timed, "fail2ban"), ["203.0.113.9/32"]);
     assert!(reason(&timed, "2 elements").contains("agent ban 203.0.113.7 --for"));
-    let options = Options { format: Some(Format::Fail2ban), ..Options::default() };
+    let options = Options {
+        format: Some(Format::Fail2ban),
+        ..Options::default()
+    };
     let plain = import_one("203.0.113.7 2001:db8::7\n", &options).unwrap();
     assert_eq!(list(&plain, "fail2ban").len(), 2);
 
     let jails = imported(&[JAILS]);
-    let exempt: Vec<String> = config_of(&jails).agent.never_limit.iter().map(ToString::to_string).collect();
+    let exempt: Vec<String> = config_of(&jails)
+        .agent
+        .never_limit
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(exempt, ["192.0.2.0/24", "2001:db8::/48"]);
-    assert!(reason(&jails, "maxretry = 3, findtime = 5m, bantime = 1h").contains("banaction = weir"));
+    assert!(
+        reason(&jails, "maxretry = 3, findtime = 5m, bantime = 1h").contains("banaction = weir")
+    );
     assert!(reason(&jails, "bastion.example").contains("addresses and prefixes"));
     let offered = enabled(&jails, "# jail sshd (maxretry = 3");
     let sshd = &offered.limits[0];
-    assert_eq!(terms(sshd), (ProtocolFilter::Tcp, strings(&["22", "2222"]), Unit::Connections, "3/300s".to_owned(), 3));
+    assert_eq!(
+        terms(sshd),
+        (
+            ProtocolFilter::Tcp,
+            strings(&["22", "2222"]),
+            Unit::Connections,
+            "3/300s".to_owned(),
+            3
+        )
+    );
     assert!(sshd.escalate.is_some() && config_of(&jails).limits.is_empty());
     assert!(!jails.config.contains("jail off"), "{}", jails.config);
 }
@@ -405,7 +705,13 @@ fn an_import_is_the_same_each_time_and_names_every_rule() {
     }
     let import = imported(&[NFTABLES]);
     let rules = NFTABLES.matches("\"rule\": {").count();
-    let handles: Vec<u64> = (1..60).filter(|handle| import.config.contains(&format!("handle {handle}"))).collect();
+    let handles: Vec<u64> = (1..60)
+        .filter(|handle| import.config.contains(&format!("handle {handle}")))
+        .collect();
     // All but loopback's, the jump, and the rules that a limit with the next rule has taken in.
-    assert!(handles.len() + 4 >= rules, "{rules} rules, {handles:?}\n{}", import.config);
+    assert!(
+        handles.len() + 4 >= rules,
+        "{rules} rules, {handles:?}\n{}",
+        import.config
+    );
 }

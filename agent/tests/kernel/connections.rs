@@ -17,8 +17,13 @@ use super::{Pins, image};
 
 /// A map of the counts.
 fn map<K: Pod, V: Pod>(pins: &Path, name: &str) -> HashMap<MapData, K, V> {
-    let folders = std::fs::read_dir(pins).unwrap().map(|entry| entry.unwrap().path());
-    let folder = folders.into_iter().find(|path| path.join("SOCKETS").exists()).unwrap();
+    let folders = std::fs::read_dir(pins)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let folder = folders
+        .into_iter()
+        .find(|path| path.join("SOCKETS").exists())
+        .unwrap();
     HashMap::try_from(Map::HashMap(MapData::from_pin(folder.join(name)).unwrap())).unwrap()
 }
 
@@ -27,9 +32,18 @@ pub fn a_connection_without_a_socket_is_not_counted_any_more_and_one_with_a_sock
     // A thread's namespace is its own, and goes with it.
     std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+        assert!(
+            Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status()
+                .unwrap()
+                .success()
+        );
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let open = [TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0];
+        let open = [
+            TcpStream::connect(listener.local_addr().unwrap()).unwrap(),
+            listener.accept().unwrap().0,
+        ];
         let pins = Pins::new();
         let image = image("[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = 500\n");
         let mut datapath = Datapath::load(image, &PinDirectory::open(&pins.0).unwrap()).unwrap();
@@ -43,7 +57,11 @@ pub fn a_connection_without_a_socket_is_not_counted_any_more_and_one_with_a_sock
         let mut keys: HashMap<_, Key, u64> = map(&pins.0, "OPEN");
         let (socket, connection) = sockets.iter().next().unwrap().unwrap();
         // Long ago, and not seen since.
-        let old = Connection { since: 1, seen: 0, ..connection };
+        let old = Connection {
+            since: 1,
+            seen: 0,
+            ..connection
+        };
         let stale = u64::from(MOST_STALE) + 10;
         for nth in 1..=stale {
             let mut connection = old;
@@ -62,7 +80,10 @@ pub fn a_connection_without_a_socket_is_not_counted_any_more_and_one_with_a_sock
         assert!(seen.len() == 1 && seen[0].seen > 0, "{seen:?}");
 
         // The address of a socket whose end was missed belongs to the live one.
-        let other = Key { lo: key.lo ^ 1 << 60, ..key };
+        let other = Key {
+            lo: key.lo ^ 1 << 60,
+            ..key
+        };
         let mut missed = connection;
         missed.tuple.remote_port ^= 1;
         missed.reservation.keys[0] = other;

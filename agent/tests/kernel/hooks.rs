@@ -15,7 +15,13 @@ pub fn what_is_detached_limits_nothing_from_then_on() {
     // A thread's namespace is its own, and goes with it.
     std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+        assert!(
+            Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status()
+                .unwrap()
+                .success()
+        );
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();
@@ -27,12 +33,22 @@ pub fn what_is_detached_limits_nothing_from_then_on() {
         for attach in [Attach::Generic, Attach::Tc] {
             let pins = Pins::new();
             let image = image("[[limit]]\nname = \"one\"\nrate = \"1/day\"\nprotocol = \"udp\"\n");
-            let mut datapath = Datapath::load(image, &PinDirectory::open(&pins.0).unwrap()).unwrap();
+            let mut datapath =
+                Datapath::load(image, &PinDirectory::open(&pins.0).unwrap()).unwrap();
             datapath.attach("lo", attach).unwrap();
-            assert!(arrives(Duration::from_secs(30)), "{attach:?}: the limit allows one");
-            assert!(!arrives(Duration::from_millis(100)), "{attach:?}: and no more");
+            assert!(
+                arrives(Duration::from_secs(30)),
+                "{attach:?}: the limit allows one"
+            );
+            assert!(
+                !arrives(Duration::from_millis(100)),
+                "{attach:?}: and no more"
+            );
             datapath.detach().unwrap();
-            assert!(arrives(Duration::from_secs(30)), "{attach:?}: nothing is held any more");
+            assert!(
+                arrives(Duration::from_secs(30)),
+                "{attach:?}: nothing is held any more"
+            );
         }
     })
     .join()

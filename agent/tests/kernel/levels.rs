@@ -40,7 +40,11 @@ struct Bucket {
 
 impl Bucket {
     fn new(factor: u64) -> Self {
-        Self { factor, tokens: factor * RATE * SECOND, at: 0 }
+        Self {
+            factor,
+            tokens: factor * RATE * SECOND,
+            at: 0,
+        }
     }
 
     /// Takes a token for an admitted packet. A thousandth is allowed for the length of a tick.
@@ -48,7 +52,11 @@ impl Bucket {
         let most = self.factor * RATE * SECOND;
         self.tokens = (self.tokens + (now - self.at) * self.factor * RATE).min(most);
         self.at = now;
-        assert!(self.tokens + SECOND / 1_000 >= SECOND, "more than {} times the limit is admitted", self.factor);
+        assert!(
+            self.tokens + SECOND / 1_000 >= SECOND,
+            "more than {} times the limit is admitted",
+            self.factor
+        );
         self.tokens = self.tokens.saturating_sub(SECOND);
     }
 }
@@ -73,36 +81,54 @@ fn packets((networks, bots): (u64, u64)) -> Vec<(u64, u64, u64)> {
 fn frame(network: u64, source: u64) -> Vec<u8> {
     if network.is_multiple_of(2) {
         let address = 0x0b00_0000 + (network << 13) as u32 + source as u32;
-        Frame::ethernet().ipv4(address.to_be_bytes(), [10, 9, 9, 9]).udp(7, 53, b"x").build()
+        Frame::ethernet()
+            .ipv4(address.to_be_bytes(), [10, 9, 9, 9])
+            .udp(7, 53, b"x")
+            .build()
     } else {
-        let address =
-            0x2001_0db8_0000_0000_0000_0000_0000_0001u128 | u128::from(network) << 80 | u128::from(source) << 64;
-        Frame::ethernet().ipv6(address.to_be_bytes(), [0x20; 16]).udp(7, 53, b"x").build()
+        let address = 0x2001_0db8_0000_0000_0000_0000_0000_0001u128
+            | u128::from(network) << 80
+            | u128::from(source) << 64;
+        Frame::ethernet()
+            .ipv6(address.to_be_bytes(), [0x20; 16])
+            .udp(7, 53, b"x")
+            .build()
     }
 }
 
 pub fn a_botnet_below_every_limit_is_held_to_its_levels_and_polite_sources_pass() {
     // All of the botnet's networks together stay below the last level, or exceed it.
     let (refused, lost) = held_to_levels(2_000);
-    assert!(refused > 0 && lost * 100 < POLITE * SECONDS, "{lost} packets of polite sources are lost");
+    assert!(
+        refused > 0 && lost * 100 < POLITE * SECONDS,
+        "{lost} packets of polite sources are lost"
+    );
     let (more, more_lost) = held_to_levels(200);
     assert!(more + more_lost > refused + lost, "{more} and {more_lost}");
 }
 
 /// Sends all packets with this factor for `all`; returns the refused ones of the botnet and of polite sources.
 fn held_to_levels(of_all: u64) -> (u64, u64) {
-    let botnet = if std::env::var_os("WEIR_VM").is_some() { BOTNET_EMULATED } else { BOTNET };
+    let botnet = if std::env::var_os("WEIR_VM").is_some() {
+        BOTNET_EMULATED
+    } else {
+        BOTNET
+    };
     let text = format!(
         "[agent]\ninterfaces = [\"lo\"]\nmax_sources = 131072\n[[limit]]\nname = \"a\"\nrate = \"{RATE}/s\"\nburst = {RATE}\n\
          levels = [{{ prefix = \"19/48\", factor = {OF_NETWORK} }}, {{ key = \"all\", factor = {of_all} }}]\n"
     );
-    let loaded = config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+    let loaded =
+        config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
     let mut plan = plan(&loaded.config).unwrap();
     plan.ingress.settings.given_clock = 1;
     let pins = Pins::new();
     let directory = PinDirectory::open(&pins.0).unwrap();
-    let mut datapath = Datapath::load(plan.ingress.clone(), &directory).unwrap_or_else(|error| panic!("{error}"));
-    datapath.prepare(Entry::Xdp).unwrap_or_else(|error| panic!("{error}"));
+    let mut datapath =
+        Datapath::load(plan.ingress.clone(), &directory).unwrap_or_else(|error| panic!("{error}"));
+    datapath
+        .prepare(Entry::Xdp)
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut memory = TableMemory::new(&plan.ingress.settings);
     let seed = datapath.settings().seed;
     let mut evaluation = Evaluation::with_seed(&loaded.config, &plan, memory.table(), seed);
@@ -114,7 +140,12 @@ fn held_to_levels(of_all: u64) -> (u64, u64) {
     for (at, network, source) in packets(botnet) {
         let frame = frame(network, source);
         let now = start + at;
-        datapath.set_runtime(Runtime { nanoseconds: now, ..Runtime::default() }).unwrap();
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds: now,
+                ..Runtime::default()
+            })
+            .unwrap();
         let mut options = TestRunOptions::new();
         options.data_in = Some(&frame);
         options.repeat = 1;
@@ -127,14 +158,27 @@ fn held_to_levels(of_all: u64) -> (u64, u64) {
             interface: 0,
             direction: None,
         };
-        let replayed = evaluation.evaluate(&packet, Direction::Ingress, now, now).verdict == Verdict::Pass;
-        assert_eq!(replayed, has_passed, "source {source} of network {network} at {now}");
+        let replayed = evaluation
+            .evaluate(&packet, Direction::Ingress, now, now)
+            .verdict
+            == Verdict::Pass;
+        assert_eq!(
+            replayed, has_passed,
+            "source {source} of network {network} at {now}"
+        );
         if has_passed {
-            networks.entry(network).or_insert_with(|| Bucket::new(OF_NETWORK)).admit(at);
+            networks
+                .entry(network)
+                .or_insert_with(|| Bucket::new(OF_NETWORK))
+                .admit(at);
             all.admit(at);
             admitted += 1;
         } else {
-            *(if network < OTHERS { &mut refused } else { &mut lost }) += 1;
+            *(if network < OTHERS {
+                &mut refused
+            } else {
+                &mut lost
+            }) += 1;
         }
     }
     // Each level refuses by itself.

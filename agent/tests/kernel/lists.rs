@@ -20,9 +20,15 @@ const MAPPED: u128 = 0xffff_0000_0000;
 /// A frame from an address; one for each version.
 fn frame(source: u128) -> Vec<u8> {
     if source >> 32 == MAPPED >> 32 {
-        Frame::ethernet().ipv4((source as u32).to_be_bytes(), [10, 9, 9, 9]).udp(7, 53, &[0; 22]).build()
+        Frame::ethernet()
+            .ipv4((source as u32).to_be_bytes(), [10, 9, 9, 9])
+            .udp(7, 53, &[0; 22])
+            .build()
     } else {
-        Frame::ethernet().ipv6(source.to_be_bytes(), [7; 16]).udp(7, 53, &[0; 22]).build()
+        Frame::ethernet()
+            .ipv6(source.to_be_bytes(), [7; 16])
+            .udp(7, 53, &[0; 22])
+            .build()
     }
 }
 
@@ -56,7 +62,15 @@ pub fn the_merged_lists_decide_which_packets_are_refused() {
         }
         let all: Vec<_> = prefixes
             .iter()
-            .map(|((length, address), list)| (Prefix { address: *address, length: *length }, *list))
+            .map(|((length, address), list)| {
+                (
+                    Prefix {
+                        address: *address,
+                        length: *length,
+                    },
+                    *list,
+                )
+            })
             .collect();
         let map = ListMap::create(&build_lists(all)).unwrap();
         datapath.set_lists(Some(&map)).unwrap();
@@ -68,22 +82,39 @@ pub fn the_merged_lists_decide_which_packets_are_refused() {
                 .copied()
                 .unwrap_or(0)
         };
-        let ends = prefixes.keys().step_by(1 + prefixes.len() / 1_000).flat_map(|(length, address)| {
-            let last = address | u128::MAX.checked_shr(*length).unwrap_or(0);
-            [*address, last, address.wrapping_sub(1), last.wrapping_add(1)]
-        });
-        let sources: Vec<u128> = ends.chain((0..500).map(|_| self::address(&mut sequence))).collect();
+        let ends = prefixes
+            .keys()
+            .step_by(1 + prefixes.len() / 1_000)
+            .flat_map(|(length, address)| {
+                let last = address | u128::MAX.checked_shr(*length).unwrap_or(0);
+                [
+                    *address,
+                    last,
+                    address.wrapping_sub(1),
+                    last.wrapping_add(1),
+                ]
+            });
+        let sources: Vec<u128> = ends
+            .chain((0..500).map(|_| self::address(&mut sequence)))
+            .collect();
         let mut refused = [0u64; 4];
         for source in sources {
             // Neighbour discovery and sources that no host may have are not the subject.
             let list = expected(source);
             let verdict = run(&datapath, &frame(source), 1);
             let what = std::net::Ipv6Addr::from(source);
-            assert_eq!(verdict, if list == 0 { XDP_PASS } else { XDP_DROP }, "{what} of {count} prefixes");
+            assert_eq!(
+                verdict,
+                if list == 0 { XDP_PASS } else { XDP_DROP },
+                "{what} of {count} prefixes"
+            );
             refused[list as usize] += 1;
         }
         assert_eq!(map.refused()[..3], refused[1..], "by list");
-        assert!(count < 3_000 || refused.iter().all(|packets| *packets > 0), "{refused:?} tells nothing");
+        assert!(
+            count < 3_000 || refused.iter().all(|packets| *packets > 0),
+            "{refused:?} tells nothing"
+        );
     }
     datapath.set_lists(None).unwrap();
     datapath.set_lists(None).unwrap();
@@ -108,7 +139,12 @@ fn nanoseconds(datapath: &Datapath, sources: &[Vec<u8>], repeat: u32) -> f64 {
 /// Prints what a million prefixes cost; asserts only what does not depend on the machine.
 pub fn a_million_prefixes_of_a_list_load_and_cost_little() {
     let text: String = (0..1_000_000u32)
-        .map(|nth| format!("{}\n", std::net::Ipv4Addr::from(nth.wrapping_mul(2_654_435_761))))
+        .map(|nth| {
+            format!(
+                "{}\n",
+                std::net::Ipv4Addr::from(nth.wrapping_mul(2_654_435_761))
+            )
+        })
         .collect();
     let began = Instant::now();
     let parsed = parse(text.as_bytes(), &ListFormat::Plain).unwrap();
@@ -131,7 +167,10 @@ pub fn a_million_prefixes_of_a_list_load_and_cost_little() {
     let is_listed = |address: u32| {
         listed
             .binary_search_by(|one| {
-                one.prefix().cmp(&PrefixKey { address: (MAPPED + u128::from(address)).to_be_bytes(), length: 128 })
+                one.prefix().cmp(&PrefixKey {
+                    address: (MAPPED + u128::from(address)).to_be_bytes(),
+                    length: 128,
+                })
             })
             .is_ok()
     };
@@ -141,11 +180,18 @@ pub fn a_million_prefixes_of_a_list_load_and_cost_little() {
         .map(|address| frame(MAPPED + u128::from(address)))
         .take(50)
         .collect();
-    for (what, sources, repeat) in
-        [("one source", &frames[..1], 400_000), ("50 sources, 1,000 packets each", &frames[..], 1_000)]
-    {
-        let turns: Vec<(f64, f64)> =
-            (0..5).map(|_| (nanoseconds(&plain, sources, repeat), nanoseconds(&listing, sources, repeat))).collect();
+    for (what, sources, repeat) in [
+        ("one source", &frames[..1], 400_000),
+        ("50 sources, 1,000 packets each", &frames[..], 1_000),
+    ] {
+        let turns: Vec<(f64, f64)> = (0..5)
+            .map(|_| {
+                (
+                    nanoseconds(&plain, sources, repeat),
+                    nanoseconds(&listing, sources, repeat),
+                )
+            })
+            .collect();
         let least = |of: fn(&(f64, f64)) -> f64| turns.iter().map(of).fold(f64::INFINITY, f64::min);
         println!(
             "{what}: {:.0} ns a packet without lists, {:.0} ns with a million prefixes",
@@ -154,5 +200,8 @@ pub fn a_million_prefixes_of_a_list_load_and_cost_little() {
         );
     }
     let some = parsed.prefixes[500_000];
-    assert_eq!(run(&listing, &frame(u128::from_be_bytes(some.address)), 1), XDP_DROP);
+    assert_eq!(
+        run(&listing, &frame(u128::from_be_bytes(some.address)), 1),
+        XDP_DROP
+    );
 }

@@ -40,8 +40,12 @@ fn main() {
     let arguments = Arguments::from_args();
     let obstacle = match () {
         () if !nix::unistd::geteuid().is_root() => Some("tests of the kernel's program need root"),
-        () if OBJECT.is_empty() => Some("tests of the kernel's program need the eBPF object: run `cargo xtask test`"),
-        () if is_kernel_too_old() => Some("this kernel is older than Linux 5.15, the oldest that Weir serves"),
+        () if OBJECT.is_empty() => {
+            Some("tests of the kernel's program need the eBPF object: run `cargo xtask test`")
+        }
+        () if is_kernel_too_old() => {
+            Some("this kernel is older than Linux 5.15, the oldest that Weir serves")
+        }
         () => None,
     };
     if let Some(reason) = obstacle {
@@ -56,10 +60,13 @@ fn main() {
                 Ok(())
             },
         ));
-        trials.push(Trial::test(format!("two_cpus_on_one_key_of_a_{algorithm}_pass_what_it_allows"), move || {
-            two_cpus::hammer(algorithm.name());
-            Ok(())
-        }));
+        trials.push(Trial::test(
+            format!("two_cpus_on_one_key_of_a_{algorithm}_pass_what_it_allows"),
+            move || {
+                two_cpus::hammer(algorithm.name());
+                Ok(())
+            },
+        ));
     }
     let others: &[Test] = tests![
         two_cpus::two_cpus_that_meet_new_sources_at_once_pass_one_burst_each,
@@ -96,8 +103,14 @@ fn main() {
         trace::a_traced_flood_is_logged_or_counted_as_lost_and_another_is_not_logged,
     ];
     let is_untraced = obstacle.is_some() || no_trace.is_some();
-    let traces = traces.iter().map(|test| trial(test).with_ignored_flag(is_untraced));
-    let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(obstacle.is_some())).chain(traces).collect();
+    let traces = traces
+        .iter()
+        .map(|test| trial(test).with_ignored_flag(is_untraced));
+    let trials = trials
+        .into_iter()
+        .map(|trial| trial.with_ignored_flag(obstacle.is_some()))
+        .chain(traces)
+        .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -109,7 +122,10 @@ struct Pins(PathBuf);
 impl Pins {
     fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(PathBuf::from(format!("/sys/fs/bpf/weir-tk{}-{number}", std::process::id())))
+        Self(PathBuf::from(format!(
+            "/sys/fs/bpf/weir-tk{}-{number}",
+            std::process::id()
+        )))
     }
 }
 
@@ -121,14 +137,18 @@ impl Drop for Pins {
 
 fn image(limits: &str) -> Image {
     let text = format!("[agent]\ninterfaces = [\"lo\"]\nmax_sources = 4096\n{limits}");
-    let loaded = config::parse(std::path::Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+    let loaded = config::parse(std::path::Path::new("limits.toml"), &text)
+        .unwrap_or_else(|report| panic!("{report}"));
     compile(&loaded.config, Direction::Ingress).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn load(image: &Image, pins: &Pins) -> Datapath {
     let pins = PinDirectory::open(&pins.0).unwrap();
-    let mut datapath = Datapath::load(image.clone(), &pins).unwrap_or_else(|error| panic!("{error}"));
-    datapath.prepare(Entry::Xdp).unwrap_or_else(|error| panic!("{error}"));
+    let mut datapath =
+        Datapath::load(image.clone(), &pins).unwrap_or_else(|error| panic!("{error}"));
+    datapath
+        .prepare(Entry::Xdp)
+        .unwrap_or_else(|error| panic!("{error}"));
     datapath
 }
 
@@ -140,7 +160,10 @@ fn run(datapath: &Datapath, frame: &[u8], repeat: u32) -> u32 {
 }
 
 fn frame(source: u32, length: usize) -> Vec<u8> {
-    Frame::ethernet().ipv4((0x0a00_0000 + source).to_be_bytes(), [10, 9, 9, 9]).udp(7, 53, &vec![0; length]).build()
+    Frame::ethernet()
+        .ipv4((0x0a00_0000 + source).to_be_bytes(), [10, 9, 9, 9])
+        .udp(7, 53, &vec![0; length])
+        .build()
 }
 
 /// A small generator: the same sequence every time.
@@ -157,7 +180,11 @@ impl Sequence {
 
 fn differential(algorithm: Algorithm) {
     // Three rules in one slot and one in another, so that all or none are charged in both.
-    let bytes = if algorithm.counts_bytes() { algorithm } else { Algorithm::TokenBucket };
+    let bytes = if algorithm.counts_bytes() {
+        algorithm
+    } else {
+        Algorithm::TokenBucket
+    };
     let mut image = image(&format!(
         "[[limit]]\nname = \"a\"\nrate = \"100/s\"\nalgorithm = \"{algorithm}\"\ntiers = [\"900/10s\"]\n\
          [[limit]]\nname = \"b\"\nrate = \"40kB/s\"\nunit = \"bytes\"\nalgorithm = \"{bytes}\"\n\
@@ -167,7 +194,12 @@ fn differential(algorithm: Algorithm) {
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
     let shape = image.settings.shape;
-    let model = Memory::new(image.rules.clone(), shape.sets, shape.slot_words, image.settings.ring_words);
+    let model = Memory::new(
+        image.rules.clone(),
+        shape.sets,
+        shape.slot_words,
+        image.settings.ring_words,
+    );
 
     let mut sequence = Sequence(0x5eed);
     let mut nanoseconds = 3_600_000_000_000;
@@ -180,10 +212,17 @@ fn differential(algorithm: Algorithm) {
             _ => sequence.below(800_000),
         };
         let frame = frame(sequence.below(6) as u32, sequence.below(1_000) as usize);
-        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds,
+                ..Runtime::default()
+            })
+            .unwrap();
         let verdict = run(&datapath, &frame, 1);
 
-        model.clock.store(image.settings.scale.ticks(nanoseconds), Ordering::SeqCst);
+        model
+            .clock
+            .store(image.settings.scale.ticks(nanoseconds), Ordering::SeqCst);
         let packet = parse(frame.as_slice(), Link::Ethernet, Depth::Requests).unwrap();
         let subject = Subject {
             hi: packet.source.hi,
@@ -198,17 +237,27 @@ fn differential(algorithm: Algorithm) {
             Verdict::Pass(_) => XDP_PASS,
             Verdict::Refuse(_) => XDP_DROP,
         };
-        assert_eq!(verdict, expected, "{algorithm}: packet {nth} at {nanoseconds} ns");
+        assert_eq!(
+            verdict, expected,
+            "{algorithm}: packet {nth} at {nanoseconds} ns"
+        );
         passed += u32::from(verdict == XDP_PASS);
     }
-    assert!((10_000..90_000).contains(&passed), "{algorithm}: {passed} passed: too one-sided to tell anything");
+    assert!(
+        (10_000..90_000).contains(&passed),
+        "{algorithm}: {passed} passed: too one-sided to tell anything"
+    );
 }
 
 fn sixteen_rules_on_a_packet_load_and_seventeen_are_refused() {
     let limits = |count: usize| -> String {
         (0..count)
             .map(|nth| {
-                format!("[[limit]]\nname = \"{nth}\"\nrate = \"{}/s\"\nipv4_prefix = {}\n", nth + 1, nth % 8 + 20)
+                format!(
+                    "[[limit]]\nname = \"{nth}\"\nrate = \"{}/s\"\nipv4_prefix = {}\n",
+                    nth + 1,
+                    nth % 8 + 20
+                )
             })
             .collect()
     };
@@ -248,7 +297,9 @@ fn answers_of_both_hooks_are_those_of_the_function() {
     image.settings.given_clock = 1;
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
-    datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
+    datapath
+        .prepare(Entry::Tc)
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut own = OwnAddresses::default();
     own.add_device([2, 0, 0, 0, 0, 2], Own::Plain);
     own.add(IpAddr::from(V4.1), Own::Plain);
@@ -256,25 +307,44 @@ fn answers_of_both_hooks_are_those_of_the_function() {
     let tagged = [198, 51, 100, 8];
     own.add(IpAddr::from(tagged), Own::Tagged);
     datapath.set_own(own).unwrap();
-    let full = Frame::ethernet().ipv4(V4.0, V4.1).udp(1, 2, &[0; 1_472]).build();
+    let full = Frame::ethernet()
+        .ipv4(V4.0, V4.1)
+        .udp(1, 2, &[0; 1_472])
+        .build();
     let mut nanoseconds = 3_600_000_000_000;
-    datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+    datapath
+        .set_runtime(Runtime {
+            nanoseconds,
+            ..Runtime::default()
+        })
+        .unwrap();
     for entry in [Entry::Xdp, Entry::Tc] {
         let _ = answered(&datapath, entry, &full);
     }
     let frames = [
         Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 2, b""),
-        Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 16, &[7; 1_000]),
-        Frame::ethernet().ipv4_with_options(V4.0, V4.1, 4).tcp(1, 2, 16, b"data"),
+        Frame::ethernet()
+            .ipv4(V4.0, V4.1)
+            .tcp(1, 2, 16, &[7; 1_000]),
+        Frame::ethernet()
+            .ipv4_with_options(V4.0, V4.1, 4)
+            .tcp(1, 2, 16, b"data"),
         Frame::ethernet().ipv4(V4.0, V4.1).udp(1, 2, b""),
         Frame::ethernet().ipv4(V4.0, V4.1).udp(1, 2, &[7; 1_000]),
         Frame::ethernet().ipv4(V4.0, V4.1).icmp(8),
         Frame::ethernet().ipv6(v6(1), v6(2)).tcp(1, 2, 2, b""),
-        Frame::ethernet().ipv6(v6(1), v6(2)).empty_extension(60).tcp(1, 2, 2, b""),
+        Frame::ethernet()
+            .ipv6(v6(1), v6(2))
+            .empty_extension(60)
+            .tcp(1, 2, 2, b""),
         Frame::ethernet().ipv6(v6(1), v6(2)).udp(1, 2, b""),
         Frame::ethernet().ipv6(v6(1), v6(2)).icmp(128),
         Frame::ethernet().vlan(5).ipv4(V4.0, V4.1).tcp(1, 2, 2, b""),
-        Frame::ethernet().vlan(5).vlan(6).ipv6(v6(1), v6(2)).udp(1, 2, b""),
+        Frame::ethernet()
+            .vlan(5)
+            .vlan(6)
+            .ipv6(v6(1), v6(2))
+            .udp(1, 2, b""),
         // Not answered.
         Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 4, b""),
         Frame::ethernet().ipv4(V4.0, [224, 0, 0, 1]).udp(1, 2, b""),
@@ -289,8 +359,16 @@ fn answers_of_both_hooks_are_those_of_the_function() {
         expected[6..12].copy_from_slice(&frame[..6]);
         expected.extend((0..words).flat_map(|nth| reply.word(nth).to_ne_bytes()));
         nanoseconds += 1_000_000_000;
-        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
-        for (entry, sent, dropped) in [(Entry::Xdp, XDP_TX, XDP_DROP), (Entry::Tc, TC_ACT_REDIRECT, TC_ACT_SHOT)] {
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds,
+                ..Runtime::default()
+            })
+            .unwrap();
+        for (entry, sent, dropped) in [
+            (Entry::Xdp, XDP_TX, XDP_DROP),
+            (Entry::Tc, TC_ACT_REDIRECT, TC_ACT_SHOT),
+        ] {
             let (verdict, out) = answered(&datapath, entry, &frame);
             if words == 0 {
                 assert_eq!(verdict, dropped, "frame {nth} at {entry:?}");
@@ -304,21 +382,53 @@ fn answers_of_both_hooks_are_those_of_the_function() {
     let syn = |ethernet: Frame, to: [u8; 4]| ethernet.ipv4(V4.0, to).tcp(1, 2, 2, b"").build();
     let ours = Frame::ethernet;
     for (why, frame, by_xdp, by_tc) in [
-        ("another device", syn(Frame::between([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 3]), V4.1), XDP_DROP, TC_ACT_SHOT),
-        ("another host", syn(ours(), [198, 51, 100, 9]), XDP_DROP, TC_ACT_SHOT),
-        ("a stripped tag", syn(ours(), tagged), XDP_DROP, TC_ACT_REDIRECT),
-        ("a tag", syn(ours().vlan(5), tagged), XDP_TX, TC_ACT_REDIRECT),
+        (
+            "another device",
+            syn(Frame::between([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 3]), V4.1),
+            XDP_DROP,
+            TC_ACT_SHOT,
+        ),
+        (
+            "another host",
+            syn(ours(), [198, 51, 100, 9]),
+            XDP_DROP,
+            TC_ACT_SHOT,
+        ),
+        (
+            "a stripped tag",
+            syn(ours(), tagged),
+            XDP_DROP,
+            TC_ACT_REDIRECT,
+        ),
+        (
+            "a tag",
+            syn(ours().vlan(5), tagged),
+            XDP_TX,
+            TC_ACT_REDIRECT,
+        ),
     ] {
         nanoseconds += 1_000_000_000;
-        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds,
+                ..Runtime::default()
+            })
+            .unwrap();
         assert_eq!(answered(&datapath, Entry::Xdp, &frame).0, by_xdp, "{why}");
         assert_eq!(answered(&datapath, Entry::Tc, &frame).0, by_tc, "{why}");
     }
     // A hundred at once, and no more before time passes.
     nanoseconds += 1_000_000_000;
-    datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+    datapath
+        .set_runtime(Runtime {
+            nanoseconds,
+            ..Runtime::default()
+        })
+        .unwrap();
     let syn = Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 2, b"").build();
-    let sent = (0..300).filter(|_| answered(&datapath, Entry::Xdp, &syn).0 == XDP_TX).count();
+    let sent = (0..300)
+        .filter(|_| answered(&datapath, Entry::Xdp, &syn).0 == XDP_TX)
+        .count();
     assert_eq!(sent, 100);
 }
 
@@ -332,34 +442,76 @@ fn a_frame_that_may_lack_its_tag_is_not_challenged_by_xdp() {
     );
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
-    datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
-    let syn = |frame: Frame| frame.ipv4([192, 0, 2, 1], [198, 51, 100, 7]).tcp(1, 80, 2, b"").build();
+    datapath
+        .prepare(Entry::Tc)
+        .unwrap_or_else(|error| panic!("{error}"));
+    let syn = |frame: Frame| {
+        frame
+            .ipv4([192, 0, 2, 1], [198, 51, 100, 7])
+            .tcp(1, 80, 2, b"")
+            .build()
+    };
     let (bare, tagged) = (syn(Frame::ethernet()), syn(Frame::ethernet().vlan(5)));
-    for (places, of_bare) in [(&[Own::Plain][..], XDP_TX), (&[Own::Plain, Own::Tagged], XDP_PASS)] {
+    for (places, of_bare) in [
+        (&[Own::Plain][..], XDP_TX),
+        (&[Own::Plain, Own::Tagged], XDP_PASS),
+    ] {
         let mut own = OwnAddresses::default();
         places.iter().for_each(|place| own.add_device(MAC, *place));
         datapath.set_own(own).unwrap();
-        assert_eq!(answered(&datapath, Entry::Xdp, &bare).0, of_bare, "{places:?}");
-        assert_eq!(answered(&datapath, Entry::Xdp, &tagged).0, XDP_TX, "{places:?}");
-        assert_eq!(answered(&datapath, Entry::Tc, &bare).0, TC_ACT_REDIRECT, "{places:?}");
+        assert_eq!(
+            answered(&datapath, Entry::Xdp, &bare).0,
+            of_bare,
+            "{places:?}"
+        );
+        assert_eq!(
+            answered(&datapath, Entry::Xdp, &tagged).0,
+            XDP_TX,
+            "{places:?}"
+        );
+        assert_eq!(
+            answered(&datapath, Entry::Tc, &bare).0,
+            TC_ACT_REDIRECT,
+            "{places:?}"
+        );
     }
 }
 
 fn an_elastic_limit_allows_more_with_spare_resources() {
-    let mut image =
-        image("[[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 10\nthrottle = { elastic = { up_to = 3.0 } }\n");
+    let mut image = image(
+        "[[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 10\nthrottle = { elastic = { up_to = 3.0 } }\n",
+    );
     image.settings.given_clock = 1;
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
     let nanoseconds = 3_600_000_000_000;
     let mut passed = 0;
     // Room ends at its instant, not after it.
-    for (room_until, expected) in [(0, 10), (nanoseconds - 1, 10), (nanoseconds, 10), (nanoseconds + 1, 30), (0, 30)] {
-        datapath.set_runtime(Runtime { nanoseconds, room_until, ..Runtime::default() }).unwrap();
-        passed += (0..100).filter(|_| run(&datapath, &frame(1, 20), 1) == XDP_PASS).count();
+    for (room_until, expected) in [
+        (0, 10),
+        (nanoseconds - 1, 10),
+        (nanoseconds, 10),
+        (nanoseconds + 1, 30),
+        (0, 30),
+    ] {
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds,
+                room_until,
+                ..Runtime::default()
+            })
+            .unwrap();
+        passed += (0..100)
+            .filter(|_| run(&datapath, &frame(1, 20), 1) == XDP_PASS)
+            .count();
         assert_eq!(passed, expected, "room until {room_until} at {nanoseconds}");
     }
-    let over: u64 = datapath.counters().unwrap().iter().map(|row| row.over.packets).sum();
+    let over: u64 = datapath
+        .counters()
+        .unwrap()
+        .iter()
+        .map(|row| row.over.packets)
+        .sum();
     assert_eq!(over, 20);
 }
 
@@ -371,18 +523,34 @@ fn a_refused_source_has_an_event_at_once_and_then_once_a_second() {
     let start = 3_600_000_000_000;
     // At so many nanoseconds, so many packets, of which each 64th is looked at: what is told then.
     let mut at = |later: u64, packets: u32| {
-        datapath.set_runtime(Runtime { nanoseconds: start + later, ..Runtime::default() }).unwrap();
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds: start + later,
+                ..Runtime::default()
+            })
+            .unwrap();
         run(&datapath, &frame(1, 20), packets);
         datapath.events().drain()
     };
     let first = at(0, 100_000);
     assert_eq!(first.len(), 1, "{first:?}");
     // The first packet passed.
-    assert_eq!((first[0].count, first[0].at, first[0].verdict), (1, start, Event::THROTTLED));
-    assert_eq!(first[0].key.lo >> 32, u64::from(0x0a00_0001u32.to_be()), "{first:?}");
+    assert_eq!(
+        (first[0].count, first[0].at, first[0].verdict),
+        (1, start, Event::THROTTLED)
+    );
+    assert_eq!(
+        first[0].key.lo >> 32,
+        u64::from(0x0a00_0001u32.to_be()),
+        "{first:?}"
+    );
     assert_eq!(at(Event::INTERVAL - 1, 1_000), []);
     let second = at(Event::INTERVAL, 1_000);
-    assert_eq!((second.len(), second[0].at), (1, start + Event::INTERVAL), "{second:?}");
+    assert_eq!(
+        (second.len(), second[0].at),
+        (1, start + Event::INTERVAL),
+        "{second:?}"
+    );
     assert!((100_000..102_000).contains(&second[0].count), "{second:?}");
     assert_eq!(at(Event::INTERVAL, 1_000), []);
     // Another source is told of by itself.
@@ -418,16 +586,24 @@ fn packets_that_are_shaped_leave_one_after_the_other() {
         algorithm = \"leaky-bucket\"\naction = \"shape\"\n\
         [[limit]]\nname = \"b\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 5\nprotocol = \"udp\"\n\
         action = { mark = { mark = 7 } }\n";
-    let loaded = config::parse(std::path::Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+    let loaded = config::parse(std::path::Path::new("limits.toml"), text)
+        .unwrap_or_else(|report| panic!("{report}"));
     let mut image = compile(&loaded.config, Direction::Egress).unwrap();
     image.settings.given_clock = 1;
     let pins = Pins::new();
     let mut datapath = Datapath::load(image, &PinDirectory::open(&pins.0).unwrap()).unwrap();
-    datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
+    datapath
+        .prepare(Entry::Tc)
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut nanoseconds = 3_600_000_000_000u64;
     let mut send = |later: u64| {
         nanoseconds += later;
-        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds,
+                ..Runtime::default()
+            })
+            .unwrap();
         let (given, mut taken) = (Buffer::new(), Buffer::new());
         let frame = frame(1, 20);
         let mut options = TestRunOptions::new();
@@ -436,16 +612,28 @@ fn packets_that_are_shaped_leave_one_after_the_other() {
         options.ctx_out = Some(&mut taken.0);
         let verdict = datapath.test_run(Entry::Tc, options).unwrap().return_value;
         let at = taken.u64(Buffer::TIMESTAMP);
-        (verdict, if at == 0 { 0 } else { at - nanoseconds }, taken.u32(Buffer::MARK))
+        (
+            verdict,
+            if at == 0 { 0 } else { at - nanoseconds },
+            taken.u32(Buffer::MARK),
+        )
     };
     // Ten milliseconds apart, whenever they come; the sixth is over the other limit and marked.
     for turn in 0..10u64 {
         let mark = if turn < 5 { 0 } else { 7 };
-        assert_eq!(send(0), (TC_ACT_UNSPEC, turn * 10_000_000, mark), "packet {turn}");
+        assert_eq!(
+            send(0),
+            (TC_ACT_UNSPEC, turn * 10_000_000, mark),
+            "packet {turn}"
+        );
     }
     assert_eq!(send(0).0, TC_ACT_SHOT, "the queue is full");
     assert_eq!(send(10_000_000), (TC_ACT_UNSPEC, 90_000_000, 7));
-    assert_eq!(send(1_000_000_000), (TC_ACT_UNSPEC, 0, 7), "an empty queue makes nobody wait");
+    assert_eq!(
+        send(1_000_000_000),
+        (TC_ACT_UNSPEC, 0, 7),
+        "an empty queue makes nobody wait"
+    );
 }
 
 /// The most instructions that the verifier may process: its own limit is a million, and half is reserved for later features.
@@ -460,25 +648,39 @@ fn the_verifier_is_done_well_before_it_gives_up() {
         [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n"
         .to_owned();
     // As skewed as prefixes can be: more steps than any list takes that somebody needs.
-    let halves = (1..=64).map(|length| format!("\"{}/{length}\",", Ipv6Addr::from(1u128 << (128 - length))));
-    let lower = (65..=128)
-        .map(|length| format!("\"2001:db8::{}/{length}\",", &Ipv6Addr::from(1u128 << (128 - length)).to_string()[2..]));
-    let ipv4 = (1..=32).map(|length| format!("\"{}/{length}\",", Ipv4Addr::from(1u32 << (32 - length))));
+    let halves =
+        (1..=64).map(|length| format!("\"{}/{length}\",", Ipv6Addr::from(1u128 << (128 - length))));
+    let lower = (65..=128).map(|length| {
+        format!(
+            "\"2001:db8::{}/{length}\",",
+            &Ipv6Addr::from(1u128 << (128 - length)).to_string()[2..]
+        )
+    });
+    let ipv4 =
+        (1..=32).map(|length| format!("\"{}/{length}\",", Ipv4Addr::from(1u32 << (32 - length))));
     let sources: String = halves.chain(lower).chain(ipv4).collect();
     let skewed = format!("never_limit = [{sources}]\n{rich}");
     let scope = "sources = [\"10.0.0.0/8\", \"!10.1.0.0/16\"]\ninterfaces = [\"lo\"]\n";
-    let scoped = format!("{skewed}{scope}[[limit]]\nname = \"e\"\nrate = \"5/s\"\nprotocol = \"udp\"\n");
+    let scoped =
+        format!("{skewed}{scope}[[limit]]\nname = \"e\"\nrate = \"5/s\"\nprotocol = \"udp\"\n");
     for (what, limits) in [
         ("one limit", plain),
         ("every feature", rich),
         ("every feature, prefixes of every length", skewed),
-        ("every feature for some sources and interfaces, and ban lists", format!("{scoped}{}", lists::LIST)),
+        (
+            "every feature for some sources and interfaces, and ban lists",
+            format!("{scoped}{}", lists::LIST),
+        ),
     ] {
         let pins = Pins::new();
         let mut datapath = load(&image(&limits), &pins);
         for entry in [Entry::Xdp, Entry::Tc, Entry::TcIp] {
-            datapath.prepare(entry).unwrap_or_else(|error| panic!("{what}, {entry:?}: {error}"));
-            let Some(count) = datapath.verified_instructions(entry).unwrap() else { continue };
+            datapath
+                .prepare(entry)
+                .unwrap_or_else(|error| panic!("{what}, {entry:?}: {error}"));
+            let Some(count) = datapath.verified_instructions(entry).unwrap() else {
+                continue;
+            };
             println!("{what}, {entry:?}: {count} instructions verified");
             assert!(count <= BUDGET, "{what}, {entry:?}: {count} instructions");
         }

@@ -63,7 +63,10 @@ fn prefix(sequence: &mut Sequence) -> ((u32, u128), Option<u32>) {
     };
     // Nothing would be left of the others within a wide prefix that is never limited.
     let is_wide = length < if is_ipv4 { 108 } else { 16 };
-    let class = [None, Some(UNLIMITED)].get(sequence.below(8) as usize).copied().filter(|_| !is_wide);
+    let class = [None, Some(UNLIMITED)]
+        .get(sequence.below(8) as usize)
+        .copied()
+        .filter(|_| !is_wide);
     let class = class.unwrap_or_else(|| Some(1 + sequence.below(u64::from(CLASSES)) as u32));
     ((length, address & mask(length)), class)
 }
@@ -80,69 +83,131 @@ fn text(length: u32, address: u128) -> String {
 fn policy(prefixes: &Prefixes) -> Image {
     let list = |class: Option<u32>| -> String {
         let of_class = prefixes.iter().filter(|(_, of)| **of == class);
-        of_class.map(|((length, address), _)| text(*length, *address)).collect()
+        of_class
+            .map(|((length, address), _)| text(*length, *address))
+            .collect()
     };
     let mut limits = format!("never_limit = [{}]\n", list(None));
     for class in 1..=UNLIMITED {
-        let service =
-            if class == UNLIMITED { "unlimited = true".to_owned() } else { format!("multiplier = {}", class + 1) };
-        let _ = write!(limits, "[[class]]\nname = \"c{class}\"\n{service}\nsources = [{}]\n", list(Some(class)));
+        let service = if class == UNLIMITED {
+            "unlimited = true".to_owned()
+        } else {
+            format!("multiplier = {}", class + 1)
+        };
+        let _ = write!(
+            limits,
+            "[[class]]\nname = \"c{class}\"\n{service}\nsources = [{}]\n",
+            list(Some(class))
+        );
     }
-    let mut image = image(&(limits + "[[limit]]\nname = \"a\"\nkey = \"class\"\nrate = \"1/day\"\nburst = 1\n"));
+    let mut image = image(
+        &(limits + "[[limit]]\nname = \"a\"\nkey = \"class\"\nrate = \"1/day\"\nburst = 1\n"),
+    );
     image.settings.given_clock = 1;
     image
 }
 
 /// By the definition: (class, whether it is never limited).
 fn longest(prefixes: &Prefixes, address: u128) -> (u32, bool) {
-    let holding = || prefixes.iter().filter(|((length, of), _)| address & mask(*length) == *of);
-    (holding().filter_map(|(_, class)| *class).next_back().unwrap_or(0), holding().any(|(_, class)| class.is_none()))
+    let holding = || {
+        prefixes
+            .iter()
+            .filter(|((length, of), _)| address & mask(*length) == *of)
+    };
+    (
+        holding()
+            .filter_map(|(_, class)| *class)
+            .next_back()
+            .unwrap_or(0),
+        holding().any(|(_, class)| class.is_none()),
+    )
 }
 
 fn check(prefixes: &Prefixes, sequence: &mut Sequence) {
     let image = policy(prefixes);
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
-    datapath.set_runtime(Runtime { nanoseconds: 3_600_000_000_000, ..Runtime::default() }).unwrap();
+    datapath
+        .set_runtime(Runtime {
+            nanoseconds: 3_600_000_000_000,
+            ..Runtime::default()
+        })
+        .unwrap();
     let boundaries = prefixes.keys().flat_map(|(length, address)| {
         let last = address | !mask(*length);
-        [*address, address.wrapping_sub(1), last, last.wrapping_add(1)]
+        [
+            *address,
+            address.wrapping_sub(1),
+            last,
+            last.wrapping_add(1),
+        ]
     });
     let boundaries: Vec<u128> = boundaries.step_by(1 + prefixes.len() / 500).collect();
     let more: Vec<u128> = (0..500).map(|_| address(sequence)).collect();
     let mut seen = [0u32; UNLIMITED as usize + 2];
     for address in boundaries.into_iter().chain(more) {
         let (class, is_never_limited) = longest(prefixes, address);
-        let held = if is_never_limited { UNLIMITED + 1 } else { class };
+        let held = if is_never_limited {
+            UNLIMITED + 1
+        } else {
+            class
+        };
         let is_over = held <= CLASSES && seen[held as usize] > held;
         seen[held as usize] += 1;
         let what = || format!("{} of {} prefixes", Ipv6Addr::from(address), prefixes.len());
 
         let before = counted(&datapath, &image);
         let verdict = run(&datapath, &frame(address, sequence), 1);
-        let counted: Vec<bool> =
-            counted(&datapath, &image).iter().zip(&before).map(|(now, then)| now != then).collect();
+        let counted: Vec<bool> = counted(&datapath, &image)
+            .iter()
+            .zip(&before)
+            .map(|(now, then)| now != then)
+            .collect();
         let expected: Vec<bool> = (0..counted.len()).map(|of| of == held as usize).collect();
         assert_eq!(counted, expected, "{}", what());
-        assert_eq!(verdict, if is_over { XDP_DROP } else { XDP_PASS }, "{}", what());
+        assert_eq!(
+            verdict,
+            if is_over { XDP_DROP } else { XDP_PASS },
+            "{}",
+            what()
+        );
 
         // The class in reports is found by the same function.
         let source = Address::from_ipv6(address.to_be_bytes());
         let entry = image.entry(source);
-        assert_eq!((entry.class(), entry.has(PrefixEntry::NEVER_LIMIT)), (class, is_never_limited), "{}", what());
+        assert_eq!(
+            (entry.class(), entry.has(PrefixEntry::NEVER_LIMIT)),
+            (class, is_never_limited),
+            "{}",
+            what()
+        );
     }
     // Each class has had more than pass, and some packets were bypassed. Wide prefixes may leave nothing to the default class.
-    let is_varied =
-        (0u32..).zip(seen).skip(1).all(|(held, packets)| packets > if held <= CLASSES { held + 1 } else { 0 });
-    assert!(prefixes.len() < 10 || is_varied, "{seen:?}: too one-sided to tell anything");
+    let is_varied = (0u32..)
+        .zip(seen)
+        .skip(1)
+        .all(|(held, packets)| packets > if held <= CLASSES { held + 1 } else { 0 });
+    assert!(
+        prefixes.len() < 10 || is_varied,
+        "{seen:?}: too one-sided to tell anything"
+    );
 }
 
 fn frame(address: u128, sequence: &mut Sequence) -> Vec<u8> {
     let octets = address.to_be_bytes();
-    match Ipv6Addr::from(octets).to_ipv4_mapped().map(|address: Ipv4Addr| address.octets()) {
-        Some(source) if sequence.below(8) > 0 => Frame::ethernet().ipv4(source, [10, 9, 9, 9]).udp(7, 53, b"").build(),
+    match Ipv6Addr::from(octets)
+        .to_ipv4_mapped()
+        .map(|address: Ipv4Addr| address.octets())
+    {
+        Some(source) if sequence.below(8) > 0 => Frame::ethernet()
+            .ipv4(source, [10, 9, 9, 9])
+            .udp(7, 53, b"")
+            .build(),
         // An IPv4 address mapped into IPv6 is that address.
-        _ => Frame::ethernet().ipv6(octets, [7; 16]).udp(7, 53, b"").build(),
+        _ => Frame::ethernet()
+            .ipv6(octets, [7; 16])
+            .udp(7, 53, b"")
+            .build(),
     }
 }
 
@@ -150,10 +215,18 @@ fn frame(address: u128, sequence: &mut Sequence) -> Vec<u8> {
 fn counted(datapath: &Datapath, image: &Image) -> Vec<u64> {
     let sources = datapath.sources().unwrap();
     let of_class = |class| {
-        let key = Key { hi: 0, lo: 0, extra: class, group: u32::from(image.rules[0].group) };
-        sources.find(&key).map_or(0, |slot| u64::from(slot.passed) + u64::from(sources.refused(&slot)[1]))
+        let key = Key {
+            hi: 0,
+            lo: 0,
+            extra: class,
+            group: u32::from(image.rules[0].group),
+        };
+        sources.find(&key).map_or(0, |slot| {
+            u64::from(slot.passed) + u64::from(sources.refused(&slot)[1])
+        })
     };
     let rows = datapath.counters().unwrap();
-    let bypassed = [Bypass::Unlimited, Bypass::NeverLimit].map(|bypass| rows[bypass as usize].passed.packets);
+    let bypassed =
+        [Bypass::Unlimited, Bypass::NeverLimit].map(|bypass| rows[bypass as usize].passed.packets);
     (0..=CLASSES).map(of_class).chain(bypassed).collect()
 }

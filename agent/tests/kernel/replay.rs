@@ -139,7 +139,11 @@ pub fn a_replay_comes_to_the_verdicts_and_counters_of_the_kernel() {
 }
 
 pub fn a_replay_of_limits_for_some_sources_and_interfaces_does_so_too() {
-    compare(&(POLICY.replace("[\"lo\"]", "[\"lo\", \"weir*\"]") + SCOPED), &[], 4);
+    compare(
+        &(POLICY.replace("[\"lo\"]", "[\"lo\", \"weir*\"]") + SCOPED),
+        &[],
+        4,
+    );
 }
 
 /// Limits by network in both directions, with a class and tiers.
@@ -172,7 +176,12 @@ ipv6_prefix = 40
 "#;
 
 pub fn a_replay_of_keys_of_networks_does_so_too() {
-    let net = |text: &str, asn: u32| (text.parse::<IpNet>().unwrap().into(), from_asn(asn).unwrap());
+    let net = |text: &str, asn: u32| {
+        (
+            text.parse::<IpNet>().unwrap().into(),
+            from_asn(asn).unwrap(),
+        )
+    };
     let mut networks = vec![
         net("10.0.0.0/24", 64_500),
         net("10.0.0.4/32", 4_200_000_001),
@@ -185,17 +194,27 @@ pub fn a_replay_of_keys_of_networks_does_so_too() {
     ];
     // More than leaves have room for, with gaps; in several networks each.
     networks.extend((0..128u32).map(|nth| net(&format!("10.1.0.{}/32", nth * 2), 1_000 + nth % 9)));
-    networks
-        .extend((0..4_000u32).map(|nth| net(&format!("172.{}.{}.0/24", 20 + nth / 250, nth % 250), 70_000 + nth % 50)));
+    networks.extend((0..4_000u32).map(|nth| {
+        net(
+            &format!("172.{}.{}.0/24", 20 + nth / 250, nth % 250),
+            70_000 + nth % 50,
+        )
+    }));
     compare(&(POLICY.to_owned() + BY_NETWORK), &networks, 4);
 }
 
 /// Evaluates a part of the packets by both.
 fn compare(policy: &str, networks: &[(Prefix, u32)], part: u64) {
     let is_emulated = std::env::var_os("WEIR_VM").is_some();
-    let default = if is_emulated { PACKETS_EMULATED } else { PACKETS };
-    let packets = std::env::var("WEIR_REPLAY_PACKETS").map_or(default, |count| count.parse().unwrap()) / part;
-    let mut loaded = config::parse(Path::new("limits.toml"), policy).unwrap_or_else(|report| panic!("{report}"));
+    let default = if is_emulated {
+        PACKETS_EMULATED
+    } else {
+        PACKETS
+    };
+    let packets =
+        std::env::var("WEIR_REPLAY_PACKETS").map_or(default, |count| count.parse().unwrap()) / part;
+    let mut loaded =
+        config::parse(Path::new("limits.toml"), policy).unwrap_or_else(|report| panic!("{report}"));
     loaded.config.geo.networks = std::sync::Arc::new(networks.to_vec());
     let mut plan = plan(&loaded.config).unwrap();
     let pins = Pins::new();
@@ -204,36 +223,58 @@ fn compare(policy: &str, networks: &[(Prefix, u32)], part: u64) {
     let egress = plan.egress.as_mut().unwrap();
     egress.settings.given_clock = 1;
     // Both directions share the table.
-    let mut ingress = Datapath::load(plan.ingress.clone(), &directory).unwrap_or_else(|error| panic!("{error}"));
-    let mut egress = Datapath::load(egress.clone(), &directory).unwrap_or_else(|error| panic!("{error}"));
-    ingress.prepare(Entry::Xdp).unwrap_or_else(|error| panic!("{error}"));
-    egress.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
+    let mut ingress =
+        Datapath::load(plan.ingress.clone(), &directory).unwrap_or_else(|error| panic!("{error}"));
+    let mut egress =
+        Datapath::load(egress.clone(), &directory).unwrap_or_else(|error| panic!("{error}"));
+    ingress
+        .prepare(Entry::Xdp)
+        .unwrap_or_else(|error| panic!("{error}"));
+    egress
+        .prepare(Entry::Tc)
+        .unwrap_or_else(|error| panic!("{error}"));
     let seed = ingress.settings().seed;
     assert_eq!(seed, egress.settings().seed, "one table");
     // Test runs are on the loopback interface.
-    let loopback = host_interfaces().unwrap().into_iter().find(|device| device.index == 1).unwrap();
-    [&mut ingress, &mut egress].into_iter().for_each(|datapath| datapath.number_interface(&loopback).unwrap());
+    let loopback = host_interfaces()
+        .unwrap()
+        .into_iter()
+        .find(|device| device.index == 1)
+        .unwrap();
+    [&mut ingress, &mut egress]
+        .into_iter()
+        .for_each(|datapath| datapath.number_interface(&loopback).unwrap());
 
     let mut memory = TableMemory::new(&plan.ingress.settings);
     let mut evaluation = Evaluation::with_seed(&loaded.config, &plan, memory.table(), seed);
     let mut clock = Clock::default();
-    let mut traffic = Traffic { sequence: Sequence(0x5eed_1234), nanoseconds: 1_700_000_000_000_000_000 };
+    let mut traffic = Traffic {
+        sequence: Sequence(0x5eed_1234),
+        nanoseconds: 1_700_000_000_000_000_000,
+    };
     let mut passed = [0u64; 2];
     let mut seen = 0;
     while seen < packets {
         let count = CAPTURE.min(packets - seen);
         let (bytes, directions) = traffic.capture(count);
         let mut names = InterfaceNames::with_unnamed(Some(&loopback.name));
-        let mut capture = Capture::from_stream(Path::new("generated"), Cursor::new(bytes), &mut names).unwrap();
+        let mut capture =
+            Capture::from_stream(Path::new("generated"), Cursor::new(bytes), &mut names).unwrap();
         evaluation.name_interfaces(&names);
         for direction in directions {
             assert!(capture.advance(&mut names).unwrap());
             let packet = capture.packet().unwrap();
             let now = clock.advance(packet.nanoseconds);
-            let runtime = Runtime { nanoseconds: now, ..Runtime::default() };
+            let runtime = Runtime {
+                nanoseconds: now,
+                ..Runtime::default()
+            };
             let is_egress = direction == Direction::Egress;
-            let (datapath, entry, pass) =
-                if is_egress { (&mut egress, Entry::Tc, TC_ACT_UNSPEC) } else { (&mut ingress, Entry::Xdp, XDP_PASS) };
+            let (datapath, entry, pass) = if is_egress {
+                (&mut egress, Entry::Tc, TC_ACT_UNSPEC)
+            } else {
+                (&mut ingress, Entry::Xdp, XDP_PASS)
+            };
             datapath.set_runtime(runtime).unwrap();
             let mut options = TestRunOptions::new();
             options.data_in = Some(packet.frame);
@@ -245,7 +286,11 @@ fn compare(policy: &str, networks: &[(Prefix, u32)], part: u64) {
                 Verdict::Refuse | Verdict::Drop => false,
                 Verdict::Unknown => panic!("packet {seen} was captured whole"),
             };
-            assert_eq!(replayed, enforced, "packet {seen}, {direction:?}, at {now}: {:02x?}", packet.frame);
+            assert_eq!(
+                replayed, enforced,
+                "packet {seen}, {direction:?}, at {now}: {:02x?}",
+                packet.frame
+            );
             passed[usize::from(is_egress)] += u64::from(enforced);
             seen += 1;
         }
@@ -256,9 +301,18 @@ fn compare(policy: &str, networks: &[(Prefix, u32)], part: u64) {
         assert_eq!(program.table_counters(), datapath.table_counters().unwrap());
     }
     let share = |count: u64, of: u64| count as f64 / of as f64;
-    println!("{packets} packets, 0 differences; {passed:?} passed in and out, {:?}", ingress.table_counters().unwrap());
-    assert!((0.2..0.9).contains(&share(passed[0] + passed[1], packets)), "too one-sided to tell anything: {passed:?}");
-    assert!(ingress.table_counters().unwrap().full_shared > 0, "the table was never full");
+    println!(
+        "{packets} packets, 0 differences; {passed:?} passed in and out, {:?}",
+        ingress.table_counters().unwrap()
+    );
+    assert!(
+        (0.2..0.9).contains(&share(passed[0] + passed[1], packets)),
+        "too one-sided to tell anything: {passed:?}"
+    );
+    assert!(
+        ingress.table_counters().unwrap().full_shared > 0,
+        "the table was never full"
+    );
 }
 
 /// Generated traffic: few busy sources and many that come once, tagged, fragmented, malformed.
@@ -271,8 +325,10 @@ impl Traffic {
     /// A pcap file of so many packets, and which way each goes.
     fn capture(&mut self, count: u64) -> (Vec<u8>, Vec<Direction>) {
         // Nanoseconds, version 2.4, Ethernet.
-        let mut bytes: Vec<u8> =
-            [0xa1b2_3c4d, 0x0004_0002, 0, 0, 262_144, 1u32].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = [0xa1b2_3c4d, 0x0004_0002, 0, 0, 262_144, 1u32]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
         let mut directions = Vec::new();
         for _ in 0..count {
             let frame = self.frame();
@@ -283,12 +339,24 @@ impl Traffic {
                 999 => self.below(300_000_000),
                 _ => self.below(120_000),
             };
-            let (seconds, fraction) = (self.nanoseconds / 1_000_000_000, self.nanoseconds % 1_000_000_000);
-            for word in [seconds as u32, fraction as u32, frame.len() as u32, frame.len() as u32] {
+            let (seconds, fraction) = (
+                self.nanoseconds / 1_000_000_000,
+                self.nanoseconds % 1_000_000_000,
+            );
+            for word in [
+                seconds as u32,
+                fraction as u32,
+                frame.len() as u32,
+                frame.len() as u32,
+            ] {
                 bytes.extend(word.to_le_bytes());
             }
             bytes.extend(frame);
-            directions.push(if is_egress { Direction::Egress } else { Direction::Ingress });
+            directions.push(if is_egress {
+                Direction::Egress
+            } else {
+                Direction::Ingress
+            });
         }
         (bytes, directions)
     }
@@ -305,7 +373,12 @@ impl Traffic {
         match self.below(10) {
             0..5 => [10, 0, self.below(3) as u8, self.below(6) as u8],
             5..8 => [10, 1, 0, self.below(256) as u8],
-            _ => [172, 16 + self.below(16) as u8, self.below(256) as u8, self.below(256) as u8],
+            _ => [
+                172,
+                16 + self.below(16) as u8,
+                self.below(256) as u8,
+                self.below(256) as u8,
+            ],
         }
     }
 
@@ -321,17 +394,28 @@ impl Traffic {
 
     fn frame(&mut self) -> Vec<u8> {
         let mut frame = match self.below(40) {
-            0 => Frame::ethernet().other(self.one_of([0x0806, 0x88cc, 0x8863, 0x0026]), &[0; 46]).build(),
+            0 => Frame::ethernet()
+                .other(self.one_of([0x0806, 0x88cc, 0x8863, 0x0026]), &[0; 46])
+                .build(),
             1 => {
                 let (source, destination) = (self.ipv6(), self.ipv6());
                 let kind = self.one_of([133, 134, 135, 136, 137, 128]);
-                Frame::ethernet().ipv6(source, destination).hops(self.one_of([255, 64])).icmp(kind).build()
+                Frame::ethernet()
+                    .ipv6(source, destination)
+                    .hops(self.one_of([255, 64]))
+                    .icmp(kind)
+                    .build()
             }
             2 => {
                 let (ports, source) = (self.one_of([(68, 67), (67, 68), (546, 547)]), self.ipv4());
-                Frame::ethernet().ipv4(source, [255; 4]).udp(ports.0, ports.1, &[0; 240]).build()
+                Frame::ethernet()
+                    .ipv4(source, [255; 4])
+                    .udp(ports.0, ports.1, &[0; 240])
+                    .build()
             }
-            3 => (0..16 + self.below(200)).map(|_| self.below(256) as u8).collect(),
+            3 => (0..16 + self.below(200))
+                .map(|_| self.below(256) as u8)
+                .collect(),
             _ => self.packet(),
         };
         match self.below(16) {
@@ -357,12 +441,19 @@ impl Traffic {
         let mut frame = Frame::ethernet();
         if self.below(4) == 0 {
             for _ in 0..self.one_of([1, 1, 1, 2, 4, 5]) {
-                frame = frame.tag(self.one_of([0x8100, 0x88a8, 0x9100]), self.below(4_096) as u16);
+                frame = frame.tag(
+                    self.one_of([0x8100, 0x88a8, 0x9100]),
+                    self.below(4_096) as u16,
+                );
             }
         }
         if self.below(3) > 0 {
             let (source, destination) = (self.ipv4(), self.ipv4());
-            let options = if self.below(10) == 0 { 1 + self.below(10) as u8 } else { 0 };
+            let options = if self.below(10) == 0 {
+                1 + self.below(10) as u8
+            } else {
+                0
+            };
             frame = frame.ipv4_with_options(source, destination, options);
         } else {
             let (source, destination) = (self.ipv6(), self.ipv6());
@@ -375,7 +466,14 @@ impl Traffic {
         }
         if self.below(8) == 0 {
             let offset = self.one_of([0, 0, 1, 2, 185]);
-            frame = frame.fragment(offset, if self.below(2) == 0 { MoreFragments::Yes } else { MoreFragments::No });
+            frame = frame.fragment(
+                offset,
+                if self.below(2) == 0 {
+                    MoreFragments::Yes
+                } else {
+                    MoreFragments::No
+                },
+            );
         }
         let port = |traffic: &mut Self| match traffic.below(8) {
             0..6 => traffic.one_of([53, 80, 443, 8_050, 22, 4_000]),

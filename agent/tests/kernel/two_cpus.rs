@@ -27,7 +27,9 @@ fn on_two_cpus(work: impl Fn(usize) + Sync) {
 /// exactly and nothing depends on when a thread happens to run.
 pub fn hammer(algorithm: &str) {
     let count = 500u64;
-    let mut image = image(&format!("[[limit]]\nname = \"a\"\nrate = \"{count}/250ms\"\nalgorithm = \"{algorithm}\"\n"));
+    let mut image = image(&format!(
+        "[[limit]]\nname = \"a\"\nrate = \"{count}/250ms\"\nalgorithm = \"{algorithm}\"\n"
+    ));
     image.settings.given_clock = 1;
     let pins = Pins::new();
     let datapath = std::sync::RwLock::new(load(&image, &pins));
@@ -40,7 +42,10 @@ pub fn hammer(algorithm: &str) {
             if cpu == 0 {
                 is_over.store(start.elapsed().as_secs() >= 5, Ordering::SeqCst);
                 // Far enough on that all that was passed has left every window.
-                let runtime = Runtime { nanoseconds: round * 1_000_000_000, ..Runtime::default() };
+                let runtime = Runtime {
+                    nanoseconds: round * 1_000_000_000,
+                    ..Runtime::default()
+                };
                 datapath.write().unwrap().set_runtime(runtime).unwrap();
             }
             barrier.wait();
@@ -53,7 +58,10 @@ pub fn hammer(algorithm: &str) {
                 let counters = datapath.read().unwrap().counters().unwrap();
                 let passed: u64 = counters.iter().map(|row| row.passed.packets).sum();
                 let allowed = round * count;
-                assert!(passed <= allowed, "{algorithm}: {passed} passed of {allowed} in round {round}");
+                assert!(
+                    passed <= allowed,
+                    "{algorithm}: {passed} passed of {allowed} in round {round}"
+                );
                 assert!(
                     passed * 100 >= allowed * 99,
                     "{algorithm}: only {passed} of {allowed} passed in round {round}"
@@ -89,9 +97,19 @@ pub fn two_cpus_that_meet_new_sources_at_once_pass_one_burst_each() {
     assert_eq!(passed + throttled, 2 * u64::from(sources));
     // Sets that are full let new keys pass uncounted by this policy, and keys as busy give way: each is counted.
     let excused = table.full_passed + table.evicted;
-    assert!(passed <= u64::from(sources) + excused, "{passed} passed, {excused} excused");
-    assert!(passed + table.contended >= u64::from(sources), "{passed} passed, {} contended", table.contended);
-    assert!(excused * 100 < u64::from(sources), "{excused} of {sources} found no room of their own");
+    assert!(
+        passed <= u64::from(sources) + excused,
+        "{passed} passed, {excused} excused"
+    );
+    assert!(
+        passed + table.contended >= u64::from(sources),
+        "{passed} passed, {} contended",
+        table.contended
+    );
+    assert!(
+        excused * 100 < u64::from(sources),
+        "{excused} of {sources} found no room of their own"
+    );
 }
 
 pub fn two_cpus_that_refuse_one_source_at_once_report_it_once() {
@@ -101,7 +119,12 @@ pub fn two_cpus_that_refuse_one_source_at_once_report_it_once() {
     let mut datapath = load(&image, &pins);
     // A source that nobody has seen, and the same once it is known.
     for round in 0..200 {
-        datapath.set_runtime(Runtime { nanoseconds: (round + 1) * 2 * Event::INTERVAL, ..Runtime::default() }).unwrap();
+        datapath
+            .set_runtime(Runtime {
+                nanoseconds: (round + 1) * 2 * Event::INTERVAL,
+                ..Runtime::default()
+            })
+            .unwrap();
         let barrier = std::sync::Barrier::new(2);
         on_two_cpus(|_| {
             barrier.wait();

@@ -8,7 +8,9 @@ use serde_json::Value;
 use testbed::tests;
 
 use crate::Test;
-use crate::guest::{INTERFACE, configure, json, limit, property, received, run, said, systemctl, try_run, within};
+use crate::guest::{
+    INTERFACE, configure, json, limit, property, received, run, said, systemctl, try_run, within,
+};
 use crate::package::install;
 
 pub const TESTS: &[Test] = tests![
@@ -30,7 +32,8 @@ const NETWORK: &str = "[Unit]\nDefaultDependencies=no\nAfter=network-pre.target 
     Before=network.target\nWants=network.target network-pre.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\
     ExecStart=/bin/sh -c 'ip addr add 10.77.0.1/24 dev weir0 && ip link set weir0 up && ip -n client link set client0 \
     up'\n";
-const LATE: &str = "[Service]\nExecStart=/bin/sh -c 'sleep 20; ip link add late0 type veth peer name late1'\n";
+const LATE: &str =
+    "[Service]\nExecStart=/bin/sh -c 'sleep 20; ip link add late0 type veth peer name late1'\n";
 
 /// A group whose usage is billed over a reboot.
 const BILLED: &str = "\n[[group]]\nname = \"billed\"\nunit = \"billed.service\"\npids = 50\n";
@@ -42,8 +45,15 @@ const BEFORE: &str = "/root/billed-before.json";
 /// The file for the next boot.
 pub fn prepare() {
     install("weir.deb");
-    configure(&format!("{}{BILLED}", limit(10).replace("\"weir0\"", "\"weir0\", \"late0\"")));
-    for (name, text) in [("test-driver", DRIVER), ("systemd-networkd", NETWORK), ("test-late", LATE)] {
+    configure(&format!(
+        "{}{BILLED}",
+        limit(10).replace("\"weir0\"", "\"weir0\", \"late0\"")
+    ));
+    for (name, text) in [
+        ("test-driver", DRIVER),
+        ("systemd-networkd", NETWORK),
+        ("test-late", LATE),
+    ] {
         fs::write(format!("{UNITS}/{name}.service"), text).unwrap();
         systemctl(&["add-wants", "multi-user.target", &format!("{name}.service")]);
     }
@@ -78,7 +88,13 @@ pub fn prepare() {
 /// The group's usage on all days: seconds of CPU, bytes sent.
 fn billed() -> [f64; 2] {
     let rows = json(&["usage", "--group", "billed"]);
-    let sum = |name: &str| rows.as_array().unwrap().iter().map(|row| row[name].as_f64().unwrap()).sum();
+    let sum = |name: &str| {
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row[name].as_f64().unwrap())
+            .sum()
+    };
     [sum("cpu_seconds"), sum("network_egress_bytes")]
 }
 
@@ -86,16 +102,25 @@ fn billed() -> [f64; 2] {
 fn counted() -> [f64; 2] {
     let group: Value = json(&["groups"])[0].clone();
     let number = |table: &str, name: &str| group[table][name].as_f64().unwrap_or_default();
-    [number("cpu", "usage_seconds"), number("network", "egress_bytes")]
+    [
+        number("cpu", "usage_seconds"),
+        number("network", "egress_bytes"),
+    ]
 }
 
 /// Has the group's service do its work, and returns what is billed then, once all of it is.
 fn work() -> [f64; 2] {
     let before = billed();
     systemctl(&["start", "--no-block", "billed"]);
-    within(Duration::from_secs(120), "the service is the group's", || {
-        json(&["groups"])[0]["pids"].as_array().is_some_and(|pids| !pids.is_empty())
-    });
+    within(
+        Duration::from_secs(120),
+        "the service is the group's",
+        || {
+            json(&["groups"])[0]["pids"]
+                .as_array()
+                .is_some_and(|pids| !pids.is_empty())
+        },
+    );
     // Usage before the agent's first look is not recorded where the agent has just started. It looks every second.
     std::thread::sleep(Duration::from_secs(3));
     let [early, _] = counted();
@@ -112,7 +137,10 @@ fn work() -> [f64; 2] {
         if cpu >= counted[0] - early - 0.02 && sent == counted[1] {
             return bill;
         }
-        assert!(Instant::now() < deadline, "the work is not billed: {figures}");
+        assert!(
+            Instant::now() < deadline,
+            "the work is not billed: {figures}"
+        );
         std::thread::sleep(Duration::from_millis(500));
     }
 }
@@ -121,41 +149,85 @@ fn totals_of_usage_before_the_reboot_go_on_after_it() {
     let before: [f64; 2] = serde_json::from_slice(&fs::read(BEFORE).unwrap()).unwrap();
     let after = billed();
     // It sent nothing while the system went down, and its processes used little.
-    assert!((before[0]..before[0] + 1.0).contains(&after[0]) && after[1] == before[1], "{before:?} {after:?}");
+    assert!(
+        (before[0]..before[0] + 1.0).contains(&after[0]) && after[1] == before[1],
+        "{before:?} {after:?}"
+    );
     let last = work();
-    println!("seconds of CPU and bytes billed: {before:?} before the reboot, {after:?} after it, {last:?} in the end");
+    println!(
+        "seconds of CPU and bytes billed: {before:?} before the reboot, {after:?} after it, {last:?} in the end"
+    );
 }
 
 /// Microseconds after the kernel's start.
 fn activated(unit: &str) -> u64 {
-    property(unit, "ActiveEnterTimestampMonotonic").parse().unwrap()
+    property(unit, "ActiveEnterTimestampMonotonic")
+        .parse()
+        .unwrap()
 }
 
 fn limits_are_in_effect_before_the_network_is_up() {
-    within(Duration::from_secs(120), "weir.service is active", || property("weir.service", "ActiveState") == "active");
-    let (weir, pre, network) =
-        (activated("weir.service"), activated("network-pre.target"), activated("network.target"));
+    within(Duration::from_secs(120), "weir.service is active", || {
+        property("weir.service", "ActiveState") == "active"
+    });
+    let (weir, pre, network) = (
+        activated("weir.service"),
+        activated("network-pre.target"),
+        activated("network.target"),
+    );
     // To break the cycle of cloud-init and firewalld, systemd may leave out network-pre.target.
     let is_before_pre = pre == 0 || (weir <= pre && pre <= network);
     let is_ordered = 0 < weir && weir <= network && is_before_pre;
-    let units = ["--unit", "weir", "--unit", "network-pre.target", "--unit", "network.target"];
-    let journal = || run("journalctl", &[&["--boot", "--no-pager", "--output=short-monotonic"][..], &units].concat());
+    let units = [
+        "--unit",
+        "weir",
+        "--unit",
+        "network-pre.target",
+        "--unit",
+        "network.target",
+    ];
+    let journal = || {
+        run(
+            "journalctl",
+            &[
+                &["--boot", "--no-pager", "--output=short-monotonic"][..],
+                &units,
+            ]
+            .concat(),
+        )
+    };
     let restarts = property("weir.service", "NRestarts");
-    assert!(is_ordered, "weir {weir} after {restarts} restarts, network-pre {pre}, network {network}\n{}", journal());
+    assert!(
+        is_ordered,
+        "weir {weir} after {restarts} restarts, network-pre {pre}, network {network}\n{}",
+        journal()
+    );
     for manager in ["systemd-networkd.service", "networking.service"] {
         let manager_at = activated(manager);
-        assert!(0 < manager_at && weir <= manager_at, "weir {weir}, {manager} {manager_at}\n{}", journal());
+        assert!(
+            0 < manager_at && weir <= manager_at,
+            "weir {weir}, {manager} {manager_at}\n{}",
+            journal()
+        );
     }
     assert_eq!(received(2, 30), 10);
 }
 
 fn no_ordering_cycle_of_cloud_init_firewalld_or_ifupdown_leads_over_weir() {
-    for unit in ["cloud-init-local.service", "cloud-init.target", "firewalld.service", "networking.service"] {
+    for unit in [
+        "cloud-init-local.service",
+        "cloud-init.target",
+        "firewalld.service",
+        "networking.service",
+    ] {
         assert!(Path::new(UNITS).join(unit).exists(), "{unit} is not there");
     }
     // firewalld and cloud-init have a cycle between themselves; none may lead over Weir.
     let grep = "--grep=ordering cycle|Found dependency|to break";
-    let cycles = said(&try_run("journalctl", &["--boot", "--no-pager", "--output=cat", grep]));
+    let cycles = said(&try_run(
+        "journalctl",
+        &["--boot", "--no-pager", "--output=cat", grep],
+    ));
     assert!(!cycles.contains("weir"), "{cycles}");
 }
 
@@ -164,14 +236,22 @@ fn an_interface_that_comes_long_after_boot_is_limited() {
         let status = json(&["status"]);
         let state = |name: &str| {
             let interfaces = status["interfaces"].as_array().unwrap();
-            let found = interfaces.iter().find(|interface| interface["name"] == name);
-            found.map_or(String::new(), |found| found["state"].as_str().unwrap_or_default().to_owned())
+            let found = interfaces
+                .iter()
+                .find(|interface| interface["name"] == name);
+            found.map_or(String::new(), |found| {
+                found["state"].as_str().unwrap_or_default().to_owned()
+            })
         };
         (state(INTERFACE), state("late0"))
     };
-    within(Duration::from_secs(180), "late0 is there", || Path::new("/sys/class/net/late0").exists());
+    within(Duration::from_secs(180), "late0 is there", || {
+        Path::new("/sys/class/net/late0").exists()
+    });
     run("ip", &["link", "set", "late0", "up"]);
     run("ip", &["link", "set", "late1", "up"]);
-    within(Duration::from_secs(30), "late0 is attached", || attached().1 == "attached");
+    within(Duration::from_secs(30), "late0 is attached", || {
+        attached().1 == "attached"
+    });
     assert_eq!(attached().0, "attached");
 }

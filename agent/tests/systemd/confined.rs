@@ -10,8 +10,8 @@ use testbed::tests;
 
 use crate::Test;
 use crate::guest::{
-    CLIENT, CONFIG, INTERFACE, SERVER, configure, json, limit, make_network, property, received, run, said, systemctl,
-    try_run, within,
+    CLIENT, CONFIG, INTERFACE, SERVER, configure, json, limit, make_network, property, received,
+    run, said, systemctl, try_run, within,
 };
 use crate::service::{UNIT, pid, start};
 
@@ -20,7 +20,8 @@ pub const TESTS: &[Test] = tests![
     a_full_table_and_4096_clients_fit_the_units_limits,
 ];
 /// Tests that take minutes with an emulated debug build: the agent reads a table of 16 million sources.
-pub const OPTIMIZED: &[Test] = tests![a_reload_that_exceeds_the_units_memory_is_refused_before_the_kernel_kills,];
+pub const OPTIMIZED: &[Test] =
+    tests![a_reload_that_exceeds_the_units_memory_is_refused_before_the_kernel_kills,];
 
 const PATIENCE: Duration = Duration::from_secs(180);
 /// As many as the listener has places for.
@@ -36,13 +37,36 @@ const SOURCES: u32 = 65_536;
 fn send_from(count: u32) {
     // The host looks for a neighbour of each address. With a full table of neighbours it would find no real one either.
     for threshold in ["gc_thresh3", "gc_thresh2", "gc_thresh1"] {
-        fs::write(format!("/proc/sys/net/ipv4/neigh/default/{threshold}"), (2 * count).to_string()).unwrap();
+        fs::write(
+            format!("/proc/sys/net/ipv4/neigh/default/{threshold}"),
+            (2 * count).to_string(),
+        )
+        .unwrap();
     }
-    try_run("ip", &["route", "replace", "10.88.0.0/16", "dev", INTERFACE]);
-    try_run("ip", &["-n", CLIENT, "route", "replace", "local", "10.88.0.0/16", "dev", "lo"]);
+    try_run(
+        "ip",
+        &["route", "replace", "10.88.0.0/16", "dev", INTERFACE],
+    );
+    try_run(
+        "ip",
+        &[
+            "-n",
+            CLIENT,
+            "route",
+            "replace",
+            "local",
+            "10.88.0.0/16",
+            "dev",
+            "lo",
+        ],
+    );
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            setns(File::open(format!("/run/netns/{CLIENT}")).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+            setns(
+                File::open(format!("/run/netns/{CLIENT}")).unwrap(),
+                CloneFlags::CLONE_NEWNET,
+            )
+            .unwrap();
             let first = u32::from(Ipv4Addr::new(10, 88, 0, 0));
             for nth in 0..count {
                 let socket = UdpSocket::bind((Ipv4Addr::from(first + nth), 0)).unwrap();
@@ -76,7 +100,10 @@ impl Client {
     /// Asks, again where the connection ended before there was a reply.
     fn ask(&mut self, user: u8) {
         let body = format!("{{\"limit\":\"logins\",\"key\":{{\"user\":\"{user}\"}}}}");
-        let head = format!("POST /v1/decide HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST /v1/decide HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
         for _ in 0..3 {
             self.connect();
             let stream = self.stream.as_mut().unwrap();
@@ -85,7 +112,10 @@ impl Client {
             match sent.and_then(|()| stream.read(&mut reply)) {
                 Ok(length) if length > 0 => {
                     let status = String::from_utf8_lossy(&reply[..length]);
-                    assert!(status.starts_with("HTTP/1.1 200") || status.starts_with("HTTP/1.1 429"), "{status}");
+                    assert!(
+                        status.starts_with("HTTP/1.1 200") || status.starts_with("HTTP/1.1 429"),
+                        "{status}"
+                    );
                     self.reply = Some(status.starts_with("HTTP/1.1 200"));
                     return;
                 }
@@ -103,16 +133,28 @@ fn connections(pid: &str) -> usize {
 
 /// Processes of the unit that the kernel has killed for want of memory.
 fn kills() -> String {
-    let path = format!("/sys/fs/cgroup{}/memory.events", property(UNIT, "ControlGroup"));
+    let path = format!(
+        "/sys/fs/cgroup{}/memory.events",
+        property(UNIT, "ControlGroup")
+    );
     let events = fs::read_to_string(path).unwrap();
-    events.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().to_owned()
+    events
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))
+        .unwrap()
+        .to_owned()
 }
 
 /// Has all places of the listener taken, and the control socket and the limits at work meanwhile: one source has had its
 /// share before. No two tests have the same sources, which are the users,
 /// too: slow limits outlive their agent.
 fn crowd(pid: &str, [before, fresh]: [u8; 2]) {
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client { stream: None, reply: None }).collect();
+    let mut clients: Vec<Client> = (0..CLIENTS)
+        .map(|_| Client {
+            stream: None,
+            reply: None,
+        })
+        .collect();
     let without = connections(pid);
     within(PATIENCE, "all clients are connected", || {
         clients.iter_mut().for_each(Client::connect);
@@ -120,16 +162,29 @@ fn crowd(pid: &str, [before, fresh]: [u8; 2]) {
     });
     let asked = Instant::now();
     assert_eq!(json(&["status"])["mode"], "enforce");
-    println!("`agent status` took {:?} with {CLIENTS} clients", asked.elapsed());
+    println!(
+        "`agent status` took {:?} with {CLIENTS} clients",
+        asked.elapsed()
+    );
     assert_eq!((received(before, 5), received(fresh, 15)), (0, 10));
     clients.iter_mut().for_each(|client| client.ask(fresh));
-    assert_eq!(clients.iter().filter(|client| client.reply == Some(true)).count(), ALLOWED);
+    assert_eq!(
+        clients
+            .iter()
+            .filter(|client| client.reply == Some(true))
+            .count(),
+        ALLOWED
+    );
 }
 
 /// That it is the same agent, and that nothing was killed.
 fn assert_unharmed(pid: &str) {
     assert_eq!(
-        (property(UNIT, "MainPID").as_str(), property(UNIT, "NRestarts").as_str(), kills().as_str()),
+        (
+            property(UNIT, "MainPID").as_str(),
+            property(UNIT, "NRestarts").as_str(),
+            kills().as_str()
+        ),
         (pid, "0", "0")
     );
     assert_eq!(property(UNIT, "Result"), "success");
@@ -150,39 +205,85 @@ fn groups_have_their_disks_and_cpus_and_can_be_killed_with_the_units_capabilitie
     const WORKER: &str = "/usr/local/bin/confined-worker";
     fs::copy("/bin/sleep", WORKER).unwrap();
     let script = format!("{WORKER} 600 & exec sleep 600");
-    run("systemd-run", &["--quiet", "--collect", "--unit", SERVICE, "/bin/sh", "-c", &script]);
+    run(
+        "systemd-run",
+        &[
+            "--quiet",
+            "--collect",
+            "--unit",
+            SERVICE,
+            "/bin/sh",
+            "-c",
+            &script,
+        ],
+    );
     let pattern = format!("^{WORKER}");
-    within(PATIENCE, "the worker runs", || try_run("pgrep", &["-f", &pattern]).status.success());
+    within(PATIENCE, "the worker runs", || {
+        try_run("pgrep", &["-f", &pattern]).status.success()
+    });
     let worker = run("pgrep", &["-f", &pattern]).trim().to_owned();
-    let cgroup = || fs::read_to_string(format!("/proc/{worker}/cgroup")).unwrap_or_default().trim().to_owned();
+    let cgroup = || {
+        fs::read_to_string(format!("/proc/{worker}/cgroup"))
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
     let home = format!("0::/system.slice/{SERVICE}");
     assert_eq!(cgroup(), home);
-    let numbers = run("lsblk", &["--noheadings", "--nodeps", "--output", "MAJ:MIN", "/dev/vda"]).trim().to_owned();
+    let numbers = run(
+        "lsblk",
+        &[
+            "--noheadings",
+            "--nodeps",
+            "--output",
+            "MAJ:MIN",
+            "/dev/vda",
+        ],
+    )
+    .trim()
+    .to_owned();
     let group = format!(
         "[agent]\non_exit = \"detach\"\n[[group]]\nname = \"g\"\nexe = {WORKER:?}\nmove = \"force\"\ncpus = \"0\"\n\
          io = [{{ device = \"/dev/vda\", write = \"20MB/s\" }}]\n"
     );
     start(&group);
-    within(PATIENCE, "the worker is moved", || cgroup().contains("/weir-g.confined.service."));
+    within(PATIENCE, "the worker is moved", || {
+        cgroup().contains("/weir-g.confined.service.")
+    });
     let file = |name: &str| {
-        let path = format!("/sys/fs/cgroup{}/{name}", cgroup().trim_start_matches("0::"));
-        fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+        let path = format!(
+            "/sys/fs/cgroup{}/{name}",
+            cgroup().trim_start_matches("0::")
+        );
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
     };
     within(PATIENCE, "it has its CPU", || file("cpuset.cpus") == "0");
     let io = file("io.max");
-    assert!(io.starts_with(&numbers) && io.contains("wbps=20000000"), "{io}");
+    assert!(
+        io.starts_with(&numbers) && io.contains("wbps=20000000"),
+        "{io}"
+    );
     let group = json(&["groups"])[0].clone();
     assert_eq!(group["enforcement"], "full", "{group}");
     systemctl(&["stop", UNIT]);
     assert_eq!(cgroup(), home, "it did not come back");
     systemctl(&["start", UNIT]);
-    within(PATIENCE, "the worker is moved", || cgroup().contains("/weir-g.confined.service."));
+    within(PATIENCE, "the worker is moved", || {
+        cgroup().contains("/weir-g.confined.service.")
+    });
     run("agent", &["groups", "freeze", "g"]);
-    within(PATIENCE, "it is frozen", || file("cgroup.events").contains("frozen 1"));
+    within(PATIENCE, "it is frozen", || {
+        file("cgroup.events").contains("frozen 1")
+    });
     run("agent", &["groups", "thaw", "g"]);
     run("agent", &["groups", "kill", "g"]);
     // Its parent does not wait for it: it stays as a zombie, without a program.
-    within(PATIENCE, "the worker is killed", || fs::read_link(format!("/proc/{worker}/exe")).is_err());
+    within(PATIENCE, "the worker is killed", || {
+        fs::read_link(format!("/proc/{worker}/exe")).is_err()
+    });
     systemctl(&["stop", SERVICE]);
     systemctl(&["stop", UNIT]);
 }
@@ -195,8 +296,14 @@ fn a_full_table_and_4096_clients_fit_the_units_limits() {
     send_from(SOURCES);
     let sources = json(&["status"])["sources"].clone();
     println!("the table: {sources}");
-    let (tracked, capacity) = (sources["tracked"].as_u64().unwrap(), sources["capacity"].as_u64().unwrap());
-    assert!(capacity >= CAPACITY && tracked * 20 >= capacity * 19, "the table is not full: {sources}");
+    let (tracked, capacity) = (
+        sources["tracked"].as_u64().unwrap(),
+        sources["capacity"].as_u64().unwrap(),
+    );
+    assert!(
+        capacity >= CAPACITY && tracked * 20 >= capacity * 19,
+        "the table is not full: {sources}"
+    );
     // A source that had its share before the table was full has no more now.
     assert_eq!(received(12, 5), 0);
     crowd(&agent, [12, 13]);
@@ -205,9 +312,14 @@ fn a_full_table_and_4096_clients_fit_the_units_limits() {
 
 fn a_reload_that_exceeds_the_units_memory_is_refused_before_the_kernel_kills() {
     // The machine has 2 GiB, of which the unit has 75 %: one table fits and two do not.
-    let second = "\n[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"1GB/s\"\nburst = \"10MB\"\n";
-    let third = second.replace("\"bytes\"\nunit", "\"packets-a-minute\"\nunit").replace("unit = \"bytes\"\n", "");
-    let third = third.replace("1GB/s", "1000000/min").replace("\"10MB\"", "1000000");
+    let second =
+        "\n[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"1GB/s\"\nburst = \"10MB\"\n";
+    let third = second
+        .replace("\"bytes\"\nunit", "\"packets-a-minute\"\nunit")
+        .replace("unit = \"bytes\"\n", "");
+    let third = third
+        .replace("1GB/s", "1000000/min")
+        .replace("\"10MB\"", "1000000");
     let table = limit(10).replace("max_sources = 1_000", "max_sources = 16_000_000");
     let config = format!("{table}{second}{}", decisions());
     start(&config);
@@ -218,12 +330,28 @@ fn a_reload_that_exceeds_the_units_memory_is_refused_before_the_kernel_kills() {
     println!("check: {checked}");
     assert!(checked.contains("memory"), "{checked}");
     let reloaded = try_run("systemctl", &["reload", UNIT]);
-    assert!(!reloaded.status.success(), "a reload that does not fit was accepted");
-    let journal = run("journalctl", &["--boot", "--no-pager", "--output=cat", "--unit", UNIT, "--lines=20"]);
+    assert!(
+        !reloaded.status.success(),
+        "a reload that does not fit was accepted"
+    );
+    let journal = run(
+        "journalctl",
+        &[
+            "--boot",
+            "--no-pager",
+            "--output=cat",
+            "--unit",
+            UNIT,
+            "--lines=20",
+        ],
+    );
     assert!(journal.contains("not enough memory"), "{journal}");
     assert_unharmed(&agent);
     let limits = json(&["limits"]).to_string();
-    assert!(limits.contains("\"bytes\"") && !limits.contains("packets-a-minute"), "{limits}");
+    assert!(
+        limits.contains("\"bytes\"") && !limits.contains("packets-a-minute"),
+        "{limits}"
+    );
     crowd(&agent, [14, 15]);
     assert_unharmed(&agent);
     make_network();

@@ -75,7 +75,10 @@ fn service(unit: &str, properties: &[&str], script: &str) {
 /// A file of a unit's cgroup.
 fn cgroup_file(unit: &str, file: &str) -> String {
     let path = format!("/sys/fs/cgroup{}/{file}", property(unit, "ControlGroup"));
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
+    fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
+        .trim()
+        .to_owned()
 }
 
 fn groups() -> Value {
@@ -90,7 +93,10 @@ fn doctor() -> String {
 fn pids(program: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(program))).collect()
+    pids.filter(|pid| {
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(program))
+    })
+    .collect()
 }
 
 fn the_worker() -> u32 {
@@ -99,14 +105,25 @@ fn the_worker() -> u32 {
 }
 
 fn cgroup_of(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().trim().trim_start_matches("0::").to_owned()
+    fs::read_to_string(format!("/proc/{pid}/cgroup"))
+        .unwrap_or_default()
+        .trim()
+        .trim_start_matches("0::")
+        .to_owned()
 }
 
 /// Why the group's first match is not enforced.
 fn reason() -> String {
-    let is_reported = || groups()[0]["not_enforced"].as_array().is_some_and(|all| !all.is_empty());
+    let is_reported = || {
+        groups()[0]["not_enforced"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+    };
     within(PATIENCE, "a match is reported as not enforced", is_reported);
-    groups()[0]["not_enforced"][0]["reason"].as_str().unwrap().to_owned()
+    groups()[0]["not_enforced"][0]["reason"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 fn groups_limit_a_unit_through_systemd_and_give_it_back() {
@@ -123,49 +140,108 @@ fn groups_limit_a_unit_through_systemd_and_give_it_back() {
     // A unit that is named has its limits from its first moment.
     systemctl(&["start", "one.service"]);
     assert_eq!(cgroup_file("one.service", "pids.max"), "20");
-    assert_eq!(cgroup_file("one.service", "memory.max"), "33554432", "its own limit is lower");
+    assert_eq!(
+        cgroup_file("one.service", "memory.max"),
+        "33554432",
+        "its own limit is lower"
+    );
     assert!(cgroup_file("one.service", "cpu.max").starts_with("30000 "));
     // One of which all processes match is limited as a whole.
-    within(PATIENCE, "whole.service is limited", || cgroup_file("whole.service", "pids.max") == "30");
+    within(PATIENCE, "whole.service is limited", || {
+        cgroup_file("whole.service", "pids.max") == "30"
+    });
     systemctl(&["stop", "whole.service"]);
     service("whole.service", &[], "exec /usr/local/bin/weir-worker 600");
-    let took = within(PATIENCE, "it is limited again", || cgroup_file("whole.service", "pids.max") == "30");
+    let took = within(PATIENCE, "it is limited again", || {
+        cgroup_file("whole.service", "pids.max") == "30"
+    });
     println!("a service was limited {took:?} after its start");
     let whole = groups()[1].clone();
-    assert_eq!((&whole["members"][0]["kind"], &whole["members"][0]["name"]), (&"unit".into(), &"whole.service".into()));
+    assert_eq!(
+        (&whole["members"][0]["kind"], &whole["members"][0]["name"]),
+        (&"unit".into(), &"whole.service".into())
+    );
     assert_eq!(whole["enforcement"], "full", "{whole}");
-    assert!(doctor().contains("whole: enforced on 1 unit"), "{}", doctor());
+    assert!(
+        doctor().contains("whole: enforced on 1 unit"),
+        "{}",
+        doctor()
+    );
     systemctl(&["stop", "weir"]);
     assert_ne!(cgroup_file("whole.service", "pids.max"), "30");
     assert_ne!(cgroup_file("one.service", "pids.max"), "20");
     assert_eq!(property("one.service", "CPUQuotaPerSecUSec"), "infinity");
-    assert_eq!(cgroup_file("one.service", "memory.max"), "33554432", "its own limit stays");
+    assert_eq!(
+        cgroup_file("one.service", "memory.max"),
+        "33554432",
+        "its own limit stays"
+    );
     systemctl(&["restart", "one.service"]);
     assert_eq!(cgroup_file("one.service", "memory.max"), "33554432");
-    assert_ne!(cgroup_file("one.service", "pids.max"), "20", "systemd kept the limit for later starts");
-    assert!(doctor().contains("no agent runs that enforces them"), "{}", doctor());
+    assert_ne!(
+        cgroup_file("one.service", "pids.max"),
+        "20",
+        "systemd kept the limit for later starts"
+    );
+    assert!(
+        doctor().contains("no agent runs that enforces them"),
+        "{}",
+        doctor()
+    );
 }
 
 fn groups_never_lift_a_services_limits_or_its_sandbox() {
     let _units = Units(&["memory.service", "firewall.service", "devices.service"]);
-    start(&format!("[[group]]\nname = \"g\"\nexe = {SHELL:?}\nmove = true\npids = 30\n"));
+    start(&format!(
+        "[[group]]\nname = \"g\"\nexe = {SHELL:?}\nmove = true\npids = 30\n"
+    ));
     let sent = "(echo x > /dev/udp/127.0.0.1/9) 2>/dev/null && echo sent";
     let read = "head -c 1 /dev/vda >/dev/null 2>&1 && echo read";
     for (unit, restriction, act, reason_part) in [
-        ("memory.service", "MemoryMax=64M", "true", "memory.max 67108864"),
-        ("firewall.service", "IPAddressDeny=any", sent, "BPF programs"),
-        ("devices.service", "DevicePolicy=closed", read, "BPF programs"),
+        (
+            "memory.service",
+            "MemoryMax=64M",
+            "true",
+            "memory.max 67108864",
+        ),
+        (
+            "firewall.service",
+            "IPAddressDeny=any",
+            sent,
+            "BPF programs",
+        ),
+        (
+            "devices.service",
+            "DevicePolicy=closed",
+            read,
+            "BPF programs",
+        ),
     ] {
         let log = format!("/run/weir-{unit}.log");
         let script = format!("exec >> {log}; while sleep 1; do echo round; {act}; done");
-        service(unit, &[restriction], &format!("{SHELL} -c '{script}' & sleep 600"));
+        service(
+            unit,
+            &[restriction],
+            &format!("{SHELL} -c '{script}' & sleep 600"),
+        );
         let reason = reason();
         assert!(reason.contains(reason_part), "{reason}");
-        let rounds = || fs::read_to_string(&log).unwrap_or_default().lines().filter(|line| *line == "round").count();
+        let rounds = || {
+            fs::read_to_string(&log)
+                .unwrap_or_default()
+                .lines()
+                .filter(|line| *line == "round")
+                .count()
+        };
         let before = rounds();
-        within(PATIENCE, "the worker has acted since", || rounds() > before + 3);
+        within(PATIENCE, "the worker has acted since", || {
+            rounds() > before + 3
+        });
         let log = fs::read_to_string(&log).unwrap();
-        assert!(!log.contains("sent") && !log.contains("read"), "{restriction} is lifted: {log}");
+        assert!(
+            !log.contains("sent") && !log.contains("read"),
+            "{restriction} is lifted: {log}"
+        );
         // Beside the worker's own there is for moments that of a subshell.
         let mut worker = 0;
         within(PATIENCE, "there is one worker", || match pids(SHELL)[..] {
@@ -181,47 +257,86 @@ fn groups_never_lift_a_services_limits_or_its_sandbox() {
         let status = json(&["status"])["notes"].to_string();
         assert!(status.contains("not enforced: 1 process"), "{status}");
         let doctor = doctor();
-        assert!(doctor.contains("g: not enforced") && !doctor.contains("g: enforced"), "{doctor}");
+        assert!(
+            doctor.contains("g: not enforced") && !doctor.contains("g: enforced"),
+            "{doctor}"
+        );
         systemctl(&["stop", unit]);
-        within(PATIENCE, "the ended worker is forgotten", || groups()[0]["not_enforced"] == Value::Array(Vec::new()));
+        within(PATIENCE, "the ended worker is forgotten", || {
+            groups()[0]["not_enforced"] == Value::Array(Vec::new())
+        });
     }
 }
 
 fn groups_move_workers_into_a_scope_beside_their_service_and_back() {
     let _units = Units(&["job.service"]);
     make_workers();
-    service("job.service", &[], "/usr/local/bin/weir-worker 600 & exec sleep 600");
+    service(
+        "job.service",
+        &[],
+        "/usr/local/bin/weir-worker 600 & exec sleep 600",
+    );
     let worker = the_worker();
     let rest = format!("[[group]]\nname = \"g\"\nexe = {WORKER:?}\npids = 30\n");
     start(&rest);
     let reason = reason();
-    assert!(reason.contains("job.service") && reason.contains("move = true"), "{reason}");
-    assert_eq!(cgroup_of(worker), "/system.slice/job.service", "moved though move is false");
+    assert!(
+        reason.contains("job.service") && reason.contains("move = true"),
+        "{reason}"
+    );
+    assert_eq!(
+        cgroup_of(worker),
+        "/system.slice/job.service",
+        "moved though move is false"
+    );
 
-    let controllers = || fs::read_to_string("/sys/fs/cgroup/system.slice/cgroup.subtree_control").unwrap();
+    let controllers =
+        || fs::read_to_string("/sys/fs/cgroup/system.slice/cgroup.subtree_control").unwrap();
     let before = controllers();
     start(&format!("{rest}move = true\n"));
-    within(PATIENCE, "it is moved", || cgroup_of(worker).starts_with("/system.slice/weir-g.job.service."));
+    within(PATIENCE, "it is moved", || {
+        cgroup_of(worker).starts_with("/system.slice/weir-g.job.service.")
+    });
     let cgroup = cgroup_of(worker);
     let scope = cgroup.rsplit('/').next().unwrap();
-    within(PATIENCE, "its scope is limited", || cgroup_file(scope, "pids.max") == "30");
+    within(PATIENCE, "its scope is limited", || {
+        cgroup_file(scope, "pids.max") == "30"
+    });
     assert_eq!(cgroup_file(scope, "pids.max"), "30");
-    assert_eq!(property(scope, "ActiveState"), "active", "systemd has it in its books");
-    assert_eq!(controllers(), before, "other units of the slice have controllers that the group does not require");
+    assert_eq!(
+        property(scope, "ActiveState"),
+        "active",
+        "systemd has it in its books"
+    );
+    assert_eq!(
+        controllers(),
+        before,
+        "other units of the slice have controllers that the group does not require"
+    );
     // A reload moves nobody, and has the new limit.
-    configure(&fs::read_to_string(CONFIG).unwrap().replace("pids = 30", "pids = 40"));
+    configure(
+        &fs::read_to_string(CONFIG)
+            .unwrap()
+            .replace("pids = 30", "pids = 40"),
+    );
     systemctl(&["reload", "weir"]);
-    within(PATIENCE, "the scope has the new limit", || cgroup_file(scope, "pids.max") == "40");
+    within(PATIENCE, "the scope has the new limit", || {
+        cgroup_file(scope, "pids.max") == "40"
+    });
     assert_eq!(cgroup_of(worker), format!("/system.slice/{scope}"));
     systemctl(&["stop", "weir"]);
     assert_eq!(cgroup_of(worker), "/system.slice/job.service");
-    within(PATIENCE, "the scope is gone", || property(scope, "ActiveState") == "inactive");
+    within(PATIENCE, "the scope is gone", || {
+        property(scope, "ActiveState") == "inactive"
+    });
 }
 
 fn groups_let_a_service_start_and_restart_its_workers() {
     const WORKERS: usize = 7;
     let _units = Units(&["daemon.service"]);
-    start(&format!("[[group]]\nname = \"g\"\nexe = {WORKER:?}\nmove = true\npids = 30\n"));
+    start(&format!(
+        "[[group]]\nname = \"g\"\nexe = {WORKER:?}\nmove = true\npids = 30\n"
+    ));
     let program = "/usr/local/bin/weir-daemon";
     let workers = format!("for n in 1 2 3 4 5 6 {WORKERS}; do {WORKER} 600 & done");
     for (service, script) in [
@@ -229,26 +344,39 @@ fn groups_let_a_service_start_and_restart_its_workers() {
             "Type=forking\nPIDFile=/run/weir-daemon.pid\n",
             format!("({workers}; wait) &\necho $! > /run/weir-daemon.pid\nsleep 1\n"),
         ),
-        ("Type=notify\nNotifyAccess=all\n", format!("{workers}\nsleep 1\nsystemd-notify --ready\nwait\n")),
+        (
+            "Type=notify\nNotifyAccess=all\n",
+            format!("{workers}\nsleep 1\nsystemd-notify --ready\nwait\n"),
+        ),
     ] {
         fs::write(program, format!("#!/bin/sh\n{script}")).unwrap();
         fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write("/run/systemd/system/daemon.service", format!("[Service]\n{service}ExecStart={program}\n")).unwrap();
+        fs::write(
+            "/run/systemd/system/daemon.service",
+            format!("[Service]\n{service}ExecStart={program}\n"),
+        )
+        .unwrap();
         systemctl(&["daemon-reload"]);
         systemctl(&["start", "daemon.service"]);
         for _ in 0..3 {
             within(PATIENCE, "all workers are moved", || {
                 let all = pids(WORKER);
                 all.len() == WORKERS
-                    && all.iter().all(|pid| cgroup_of(*pid).starts_with("/system.slice/weir-g.daemon.service."))
+                    && all.iter().all(|pid| {
+                        cgroup_of(*pid).starts_with("/system.slice/weir-g.daemon.service.")
+                    })
             });
             assert_eq!(property("daemon.service", "ActiveState"), "active");
             let before = pids(WORKER);
             systemctl(&["restart", "daemon.service"]);
-            within(PATIENCE, "the old workers have ended", || pids(WORKER).iter().all(|pid| !before.contains(pid)));
+            within(PATIENCE, "the old workers have ended", || {
+                pids(WORKER).iter().all(|pid| !before.contains(pid))
+            });
         }
         systemctl(&["stop", "daemon.service"]);
-        within(PATIENCE, "no worker is left over", || pids(WORKER).is_empty());
+        within(PATIENCE, "no worker is left over", || {
+            pids(WORKER).is_empty()
+        });
     }
 }
 
@@ -258,7 +386,9 @@ fn user() -> String {
     run("loginctl", &["enable-linger", "alice"]);
     let id = run("id", &["-u", "alice"]).trim().to_owned();
     let manager = format!("user@{id}.service");
-    within(PATIENCE, "the user's manager runs", || property(&manager, "ActiveState") == "active");
+    within(PATIENCE, "the user's manager runs", || {
+        property(&manager, "ActiveState") == "active"
+    });
     id
 }
 
@@ -271,22 +401,40 @@ fn groups_leave_login_sessions_whole() {
         "auth required pam_permit.so\naccount required pam_permit.so\nsession required pam_systemd.so\n",
     )
     .unwrap();
-    service("login.service", &["User=alice", "PAMName=weir-test"], "/usr/local/bin/weir-worker 600 & exec sleep 600");
+    service(
+        "login.service",
+        &["User=alice", "PAMName=weir-test"],
+        "/usr/local/bin/weir-worker 600 & exec sleep 600",
+    );
     let worker = the_worker();
     let session = cgroup_of(worker);
-    assert!(session.starts_with(&format!("/user.slice/user-{id}.slice/session-")), "it is no session: {session}");
+    assert!(
+        session.starts_with(&format!("/user.slice/user-{id}.slice/session-")),
+        "it is no session: {session}"
+    );
     let slice = format!("user-{id}.slice");
     start(&format!(
         "[[group]]\nname = \"taken\"\nexe = {WORKER:?}\nmove = \"force\"\npids = 30\n\
          [[group]]\nname = \"sessions\"\ncgroup = \"/user.slice/*\"\npids = 500\n"
     ));
-    within(PATIENCE, "the user's slice is limited", || cgroup_file(&slice, "pids.max") == "500");
+    within(PATIENCE, "the user's slice is limited", || {
+        cgroup_file(&slice, "pids.max") == "500"
+    });
     // Two rounds over all processes, and more.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(cgroup_of(worker), session);
-    assert!(run("loginctl", &["list-sessions", "--no-legend"]).contains("alice"), "logind ended the session");
-    assert_eq!(property(&format!("user@{id}.service"), "ActiveState"), "active");
-    assert!(Path::new(&format!("/run/user/{id}")).exists(), "logind ended the session");
+    assert!(
+        run("loginctl", &["list-sessions", "--no-legend"]).contains("alice"),
+        "logind ended the session"
+    );
+    assert_eq!(
+        property(&format!("user@{id}.service"), "ActiveState"),
+        "active"
+    );
+    assert!(
+        Path::new(&format!("/run/user/{id}")).exists(),
+        "logind ended the session"
+    );
     let sessions = groups()[1].clone();
     assert_eq!(
         (&sessions["members"][0]["name"], &sessions["enforcement"]),
@@ -305,23 +453,55 @@ fn groups_send_a_users_process_back_where_it_came_from() {
     make_workers();
     let id = user();
     let runtime = format!("XDG_RUNTIME_DIR=/run/user/{id}");
-    let as_user = ["--reuid=alice", "--regid=alice", "--init-groups", "env", &runtime];
-    let job = ["systemd-run", "--user", "--quiet", "--collect", "--unit=job", "/bin/sh", "-c"];
-    run("setpriv", &[&as_user[..], &job, &["/usr/local/bin/weir-worker 600 & exec sleep 600"]].concat());
+    let as_user = [
+        "--reuid=alice",
+        "--regid=alice",
+        "--init-groups",
+        "env",
+        &runtime,
+    ];
+    let job = [
+        "systemd-run",
+        "--user",
+        "--quiet",
+        "--collect",
+        "--unit=job",
+        "/bin/sh",
+        "-c",
+    ];
+    run(
+        "setpriv",
+        &[
+            &as_user[..],
+            &job,
+            &["/usr/local/bin/weir-worker 600 & exec sleep 600"],
+        ]
+        .concat(),
+    );
     let worker = the_worker();
     let home = cgroup_of(worker);
-    assert!(home.contains(&format!("user@{id}.service/app.slice/job.service")), "{home}");
+    assert!(
+        home.contains(&format!("user@{id}.service/app.slice/job.service")),
+        "{home}"
+    );
     let group = format!("[[group]]\nname = \"g\"\nexe = {WORKER:?}\npids = 30\nmove = ");
     start(&format!("{group}true\n"));
     assert!(reason().contains(&format!("user {id}")), "{}", reason());
     assert_eq!(cgroup_of(worker), home);
     start(&format!("{group}\"force\"\n"));
-    within(PATIENCE, "it is moved", || cgroup_of(worker).contains("/weir-g."));
+    within(PATIENCE, "it is moved", || {
+        cgroup_of(worker).contains("/weir-g.")
+    });
     configure("[agent]\non_exit = \"detach\"\nallow_empty = true\n");
     systemctl(&["reload", "weir"]);
     assert_eq!(cgroup_of(worker), home, "{}", json(&["status"]));
-    run("setpriv", &[&as_user[..], &["systemctl", "--user", "stop", "job"]].concat());
-    within(PATIENCE, "its own manager ends it", || pids(WORKER).is_empty());
+    run(
+        "setpriv",
+        &[&as_user[..], &["systemctl", "--user", "stop", "job"]].concat(),
+    );
+    within(PATIENCE, "its own manager ends it", || {
+        pids(WORKER).is_empty()
+    });
 }
 
 /// Lists one container, as Docker does.
@@ -348,21 +528,45 @@ fn groups_limit_containers_as_podman_starts_them() {
     }
     for folder in ["bin", "lib", "lib64"] {
         if !root.join(folder).is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(Path::new("/").join(folder)).unwrap(), root.join(folder)).unwrap();
+            std::os::unix::fs::symlink(
+                fs::read_link(Path::new("/").join(folder)).unwrap(),
+                root.join(folder),
+            )
+            .unwrap();
         }
     }
     systemctl(&["start", "podman.socket"]);
     docker(&id);
-    start("[[group]]\nname = \"web\"\ncontainer = \"web*\"\npids = 40\nnetwork = { egress = \"100Mbit/s\" }\n");
+    start(
+        "[[group]]\nname = \"web\"\ncontainer = \"web*\"\npids = 40\nnetwork = { egress = \"100Mbit/s\" }\n",
+    );
     let podman = |name: &str| {
-        let options = ["run", "--detach", "--rm", "--name", name, "--network=none", "--cgroup-manager=systemd"];
-        let program = ["--volume=/usr:/usr:ro", "--rootfs", "/var/tmp/weir-root", "/usr/bin/sleep", "600"];
-        run("podman", &[&options[..], &program].concat()).trim().to_owned()
+        let options = [
+            "run",
+            "--detach",
+            "--rm",
+            "--name",
+            name,
+            "--network=none",
+            "--cgroup-manager=systemd",
+        ];
+        let program = [
+            "--volume=/usr:/usr:ro",
+            "--rootfs",
+            "/var/tmp/weir-root",
+            "/usr/bin/sleep",
+            "600",
+        ];
+        run("podman", &[&options[..], &program].concat())
+            .trim()
+            .to_owned()
     };
     let web = podman("web1");
     let other = podman("other");
     let scope = |id: &str| format!("libpod-{id}.scope");
-    let took = within(PATIENCE, "web1 is limited", || cgroup_file(&scope(&web), "pids.max") == "40");
+    let took = within(PATIENCE, "web1 is limited", || {
+        cgroup_file(&scope(&web), "pids.max") == "40"
+    });
     println!("a container was limited {took:?} after another one had started");
     assert_ne!(cgroup_file(&scope(&other), "pids.max"), "40");
     let group = groups()[0].clone();
@@ -372,8 +576,14 @@ fn groups_limit_containers_as_podman_starts_them() {
         "{group}"
     );
     assert_eq!(group["enforcement"], "full", "{group}");
-    let attached =
-        run("bpftool", &["cgroup", "show", &format!("/sys/fs/cgroup{}", property(&scope(&web), "ControlGroup"))]);
+    let attached = run(
+        "bpftool",
+        &[
+            "cgroup",
+            "show",
+            &format!("/sys/fs/cgroup{}", property(&scope(&web), "ControlGroup")),
+        ],
+    );
     assert!(attached.contains("weir_group_egr"), "{attached}");
     // Docker's, by its socket.
     let unit = format!("docker-{id}.scope");
@@ -388,6 +598,8 @@ fn groups_limit_containers_as_podman_starts_them() {
     container.kill().unwrap();
     container.wait().unwrap();
     run("podman", &["stop", "--time=0", "web1", "other"]);
-    within(PATIENCE, "the containers are forgotten", || groups()[0]["members"].as_array().is_some_and(Vec::is_empty));
+    within(PATIENCE, "the containers are forgotten", || {
+        groups()[0]["members"].as_array().is_some_and(Vec::is_empty)
+    });
     fs::remove_file("/run/docker.sock").unwrap();
 }

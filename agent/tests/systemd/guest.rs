@@ -27,7 +27,8 @@ pub const EXCHANGE: &str = "--exchange";
 
 /// Sends a request over a unix socket, and returns the reply.
 pub fn exchange(socket: &str, request: &str) -> String {
-    let mut stream = UnixStream::connect(socket).unwrap_or_else(|error| panic!("{socket}: {error}"));
+    let mut stream =
+        UnixStream::connect(socket).unwrap_or_else(|error| panic!("{socket}: {error}"));
     stream.write_all(request.as_bytes()).unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
@@ -36,8 +37,13 @@ pub fn exchange(socket: &str, request: &str) -> String {
 
 /// Which boot of the guest this is; `None` elsewhere.
 pub fn boot() -> Option<usize> {
-    let is_guest = std::env::var_os("WEIR_SYSTEMD").is_some() && Path::new("/run/systemd/system").exists();
-    std::env::var("WEIR_BOOT").ok().filter(|_| is_guest)?.parse().ok()
+    let is_guest =
+        std::env::var_os("WEIR_SYSTEMD").is_some() && Path::new("/run/systemd/system").exists();
+    std::env::var("WEIR_BOOT")
+        .ok()
+        .filter(|_| is_guest)?
+        .parse()
+        .ok()
 }
 
 /// A file that came with the tests.
@@ -47,18 +53,30 @@ pub fn file(name: &str) -> String {
 
 /// Runs a program, and returns whatever came of it.
 pub fn try_run(program: &str, arguments: &[&str]) -> Output {
-    Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"))
+    Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
 /// Both outputs of a program.
 pub fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Runs a program that has to succeed, and returns what it printed.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = try_run(program, arguments);
-    assert!(output.status.success(), "{program} {arguments:?}: {}\n{}", output.status, said(&output));
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}\n{}",
+        output.status,
+        said(&output)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -68,7 +86,9 @@ pub fn systemctl(arguments: &[&str]) -> String {
 
 /// A property of a unit.
 pub fn property(unit: &str, name: &str) -> String {
-    systemctl(&["show", unit, "--value", "--property", name]).trim_end().to_owned()
+    systemctl(&["show", unit, "--value", "--property", name])
+        .trim_end()
+        .to_owned()
 }
 
 /// One of the agent's documents.
@@ -79,20 +99,36 @@ pub fn json(arguments: &[&str]) -> Value {
 /// Where the journal is now.
 pub fn journal_cursor() -> String {
     let said = run("journalctl", &["--quiet", "--lines=0", "--show-cursor"]);
-    said.trim_end().rsplit("cursor: ").next().unwrap_or_default().to_owned()
+    said.trim_end()
+        .rsplit("cursor: ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The journal since then, of systemd, the kernel and Weir.
 pub fn journal_since(cursor: &str) -> String {
     let after = format!("--after-cursor={cursor}");
-    said(&try_run("journalctl", &["--no-pager", "--output=short-monotonic", "--lines=300", &after]))
+    said(&try_run(
+        "journalctl",
+        &[
+            "--no-pager",
+            "--output=short-monotonic",
+            "--lines=300",
+            &after,
+        ],
+    ))
 }
 
 /// Waits until something is so, and fails with what it is then.
 pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < limit, "{what}: not after {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < limit,
+            "{what}: not after {:?}",
+            start.elapsed()
+        );
         thread::sleep(Duration::from_millis(50));
     }
     start.elapsed()
@@ -115,8 +151,16 @@ pub fn limit(burst: u32) -> String {
 pub fn make_network() {
     remove_network();
     run("ip", &["netns", "add", CLIENT]);
-    run("ip", &["link", "add", INTERFACE, "type", "veth", "peer", "name", "client0", "netns", CLIENT]);
-    run("ip", &["addr", "add", &format!("{SERVER}/24"), "dev", INTERFACE]);
+    run(
+        "ip",
+        &[
+            "link", "add", INTERFACE, "type", "veth", "peer", "name", "client0", "netns", CLIENT,
+        ],
+    );
+    run(
+        "ip",
+        &["addr", "add", &format!("{SERVER}/24"), "dev", INTERFACE],
+    );
     run("ip", &["link", "set", INTERFACE, "up"]);
     run("ip", &["-n", CLIENT, "link", "set", "client0", "up"]);
     run("ip", &["-n", CLIENT, "link", "set", "lo", "up"]);
@@ -132,10 +176,25 @@ pub fn received(source: u8, count: usize) -> usize {
     let receiver = UdpSocket::bind((SERVER, 0)).unwrap();
     let to = receiver.local_addr().unwrap();
     let address = format!("10.77.0.{source}");
-    try_run("ip", &["-n", CLIENT, "addr", "add", &format!("{address}/24"), "dev", "client0"]);
+    try_run(
+        "ip",
+        &[
+            "-n",
+            CLIENT,
+            "addr",
+            "add",
+            &format!("{address}/24"),
+            "dev",
+            "client0",
+        ],
+    );
     thread::scope(|scope| {
         let send = scope.spawn(|| {
-            setns(File::open(format!("/run/netns/{CLIENT}")).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+            setns(
+                File::open(format!("/run/netns/{CLIENT}")).unwrap(),
+                CloneFlags::CLONE_NEWNET,
+            )
+            .unwrap();
             let socket = UdpSocket::bind((address.as_str(), 0)).unwrap();
             for _ in 0..count {
                 socket.send_to(b"x", to).unwrap();
@@ -143,7 +202,11 @@ pub fn received(source: u8, count: usize) -> usize {
         });
         send.join().unwrap();
     });
-    receiver.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
     let mut buffer = [0; 16];
-    (0..count).take_while(|_| receiver.recv(&mut buffer).is_ok()).count()
+    (0..count)
+        .take_while(|_| receiver.recv(&mut buffer).is_ok())
+        .count()
 }

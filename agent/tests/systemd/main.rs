@@ -20,7 +20,14 @@ use testbed::trials::Test;
 
 /// The tests of each boot, in their order.
 const BOOTS: [&[&[Test]]; 2] = [
-    &[package::TESTS, service::TESTS, confined::TESTS, confined::OPTIMIZED, groups::TESTS, units::TESTS],
+    &[
+        package::TESTS,
+        service::TESTS,
+        confined::TESTS,
+        confined::OPTIMIZED,
+        groups::TESTS,
+        units::TESTS,
+    ],
     &[boot::TESTS],
 ];
 /// Asks for one more boot.
@@ -39,35 +46,61 @@ fn main() -> ExitCode {
         eprintln!("skipped: what takes a guest with systemd: run `cargo xtask vm --systemd`");
     }
     let is_debug = std::env::var_os("WEIR_DEBUG").is_some();
-    let is_slow = |name: &str| is_debug && confined::OPTIMIZED.iter().any(|(other, _)| *other == name);
+    let is_slow =
+        |name: &str| is_debug && confined::OPTIMIZED.iter().any(|(other, _)| *other == name);
     if is_debug {
-        confined::OPTIMIZED.iter().for_each(|(name, _)| eprintln!("skipped: {name}: it takes an optimized agent"));
+        confined::OPTIMIZED
+            .iter()
+            .for_each(|(name, _)| eprintln!("skipped: {name}: it takes an optimized agent"));
     }
-    let boots = || (1..).zip(BOOTS).flat_map(|(number, rooms)| rooms.iter().map(move |room| (number, *room)));
+    let boots = || {
+        (1..)
+            .zip(BOOTS)
+            .flat_map(|(number, rooms)| rooms.iter().map(move |room| (number, *room)))
+    };
     let tests = || boots().flat_map(|(number, room)| room.iter().map(move |test| (number, test)));
     let trials = tests()
         .filter(|(number, _)| boot.is_none_or(|boot| boot == *number))
         .map(|(_, (name, test))| {
-            Trial::test(*name, || with_journal(*test)).with_ignored_flag(boot.is_none() || is_slow(name))
+            Trial::test(*name, || with_journal(*test))
+                .with_ignored_flag(boot.is_none() || is_slow(name))
         })
         .collect();
     // They share the one agent that a host has.
-    let conclusion = libtest_mimic::run(&Arguments { test_threads: Some(1), ..arguments.clone() }, trials);
-    let is_wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter));
+    let conclusion = libtest_mimic::run(
+        &Arguments {
+            test_threads: Some(1),
+            ..arguments.clone()
+        },
+        trials,
+    );
+    let is_wanted = |name: &str| {
+        arguments
+            .filter
+            .as_ref()
+            .is_none_or(|filter| name.contains(filter))
+    };
     if let Some(boot) = boot
         && tests().any(|(number, (name, _))| number > boot && is_wanted(name))
     {
         boot::prepare();
         return ExitCode::from(REBOOT);
     }
-    if conclusion.has_failed() { ExitCode::from(101) } else { ExitCode::SUCCESS }
+    if conclusion.has_failed() {
+        ExitCode::from(101)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// Runs a test, and shows what the guest logged meanwhile if it fails.
 fn with_journal(test: fn()) -> Result<(), Failed> {
     let start = guest::journal_cursor();
     panic::catch_unwind(AssertUnwindSafe(test)).map_err(|_| {
-        println!("--- journal since the test's start\n{}---", guest::journal_since(&start));
+        println!(
+            "--- journal since the test's start\n{}---",
+            guest::journal_since(&start)
+        );
         Failed::without_message()
     })
 }

@@ -9,8 +9,8 @@ use testbed::tests;
 
 use crate::Test;
 use crate::guest::{
-    CONFIG, EXCHANGE, configure, journal_cursor, journal_since, json, limit, make_network, property, received, run,
-    said, systemctl, try_run, within,
+    CONFIG, EXCHANGE, configure, journal_cursor, journal_since, json, limit, make_network,
+    property, received, run, said, systemctl, try_run, within,
 };
 use crate::package::{install, remove};
 
@@ -62,9 +62,16 @@ fn burst() -> u64 {
 fn the_units_are_right_and_confined() {
     start(&limit(10));
     let output = try_run("systemd-analyze", &["verify", "--man=no", UNIT]);
-    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    assert!(
+        output.status.success() && said(&output).is_empty(),
+        "{}",
+        said(&output)
+    );
     // In tenths; of what is left, each is there for a reason that the unit names.
-    run("systemd-analyze", &["security", "--no-pager", "--threshold=26", UNIT]);
+    run(
+        "systemd-analyze",
+        &["security", "--no-pager", "--threshold=26", UNIT],
+    );
     let said = run("systemctl", &["status", "--no-pager", UNIT]);
     assert!(said.contains("enforcing 1 limit on weir0"), "{said}");
 }
@@ -96,11 +103,17 @@ fn a_killed_agent_is_back_and_its_limits_never_end() {
     let killed = Instant::now();
     // Packets that come while there is no agent.
     assert_eq!(received(2, 5), 0);
-    within(START, "another agent starts", || !["0", before.as_str()].contains(&pid().as_str()));
+    within(START, "another agent starts", || {
+        !["0", before.as_str()].contains(&pid().as_str())
+    });
     let took = killed.elapsed();
     within(START, "the service is active", is_active);
     println!("another agent started {took:?} after the first was killed");
-    assert!(property(UNIT, "RestartUSec") == "500ms", "{}", property(UNIT, "RestartUSec"));
+    assert!(
+        property(UNIT, "RestartUSec") == "500ms",
+        "{}",
+        property(UNIT, "RestartUSec")
+    );
     assert_eq!((received(2, 5), received(3, 15)), (0, 10));
 }
 
@@ -115,7 +128,9 @@ fn a_stuck_agent_is_replaced() {
     let before = pid();
     run("kill", &["-STOP", &before]);
     assert_eq!(received(2, 5), 0);
-    within(START, "another agent starts", || !["0", before.as_str()].contains(&pid().as_str()));
+    within(START, "another agent starts", || {
+        !["0", before.as_str()].contains(&pid().as_str())
+    });
     within(START, "the service is active", is_active);
     assert_eq!(property(UNIT, "NRestarts"), "1");
     assert_eq!((received(2, 5), received(3, 15)), (0, 10));
@@ -144,8 +159,15 @@ fn a_restart_with_a_wrong_file_goes_on_with_the_last_valid_one() {
     assert!(is_active());
     assert_eq!((received(2, 5), received(3, 15)), (0, 10));
     let status = run("systemctl", &["status", "--no-pager", UNIT]);
-    assert!(status.contains("IS INVALID, the last valid config is in effect"), "{status}");
-    assert!(journal_since(&cursor).contains("did you mean \"burst\""), "{}", journal_since(&cursor));
+    assert!(
+        status.contains("IS INVALID, the last valid config is in effect"),
+        "{status}"
+    );
+    assert!(
+        journal_since(&cursor).contains("did you mean \"burst\""),
+        "{}",
+        journal_since(&cursor)
+    );
     let last = json(&["status"])["last_reload"].clone();
     assert!(last["ok"] == false && last["cause"] == "start", "{last}");
     // Corrected, it is in effect.
@@ -162,10 +184,15 @@ fn an_upgrade_with_a_wrong_file_and_no_other_leaves_the_limits_and_shows_the_fai
     // A version that takes neither for valid.
     fs::write("/var/lib/weir/last-valid.toml", "[agent]\nolder = 1\n").unwrap();
     install("weir-next.deb");
-    within(START, "the service has failed", || property(UNIT, "ActiveState") == "failed");
+    within(START, "the service has failed", || {
+        property(UNIT, "ActiveState") == "failed"
+    });
     assert_eq!((received(2, 5), received(3, 15)), (0, 10));
     let status = said(&try_run("systemctl", &["status", "--no-pager", UNIT]));
-    assert!(status.contains("failed") && status.contains("limits.toml"), "{status}");
+    assert!(
+        status.contains("failed") && status.contains("limits.toml"),
+        "{status}"
+    );
     configure(&limit(10));
     systemctl(&["start", UNIT]);
     assert_eq!(received(2, 5), 0);
@@ -186,10 +213,25 @@ fn members_of_the_group_ask_and_only_root_changes() {
     run("useradd", &["--system", "stranger"]);
     let as_user = |user: &str, arguments: &[&str]| {
         let id = format!("--reuid={user}");
-        try_run("setpriv", &[&[id.as_str(), "--regid=nogroup", "--init-groups", "agent"], arguments].concat())
+        try_run(
+            "setpriv",
+            &[
+                &[id.as_str(), "--regid=nogroup", "--init-groups", "agent"],
+                arguments,
+            ]
+            .concat(),
+        )
     };
-    assert!(as_user("asks", &["status"]).status.success(), "{}", said(&as_user("asks", &["status"])));
-    for change in [&["ban", "10.77.0.9"][..], &["reload"], &["reset", "10.77.0.2"]] {
+    assert!(
+        as_user("asks", &["status"]).status.success(),
+        "{}",
+        said(&as_user("asks", &["status"]))
+    );
+    for change in [
+        &["ban", "10.77.0.9"][..],
+        &["reload"],
+        &["reset", "10.77.0.2"],
+    ] {
         assert!(!as_user("asks", change).status.success(), "{change:?}");
     }
     assert!(!as_user("stranger", &["status"]).status.success());
@@ -211,8 +253,17 @@ fn a_service_with_a_user_of_its_own_asks_for_decisions_as_a_member_of_the_group(
         body.len()
     );
     let ask = |group: &[&str]| {
-        let service = ["--quiet", "--wait", "--pipe", "--collect", "--property=DynamicUser=yes"];
-        try_run("systemd-run", &[&service[..], group, &[program, EXCHANGE, SOCKET, &text]].concat())
+        let service = [
+            "--quiet",
+            "--wait",
+            "--pipe",
+            "--collect",
+            "--property=DynamicUser=yes",
+        ];
+        try_run(
+            "systemd-run",
+            &[&service[..], group, &[program, EXCHANGE, SOCKET, &text]].concat(),
+        )
     };
     let member = ["--property=SupplementaryGroups=weir"];
     for expected in ["HTTP/1.1 200", "HTTP/1.1 429"] {
@@ -243,7 +294,8 @@ fn bpffs_and_memory_are_the_units_own_to_use() {
     // In turns: the machine has 2 GiB, and a reload holds two tables.
     start(&limit(10).replace("max_sources = 1_000", "max_sources = 1_000_000"));
     let text = fs::read_to_string(CONFIG).unwrap();
-    let third = "\n[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"1GB/s\"\nburst = \"10MB\"\n";
+    let third =
+        "\n[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"1GB/s\"\nburst = \"10MB\"\n";
     let before = pid();
     configure(&format!("{text}{third}"));
     systemctl(&["reload", UNIT]);

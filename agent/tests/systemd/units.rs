@@ -37,22 +37,36 @@ impl Member {
         // In its cgroup before it is a worker: an agent may still run and take it from where it is then.
         let script = format!("echo $$ > {ORIGIN}/cgroup.procs && exec {WORKER} 3600");
         let member = Self(Command::new("sh").args(["-c", &script]).spawn().unwrap());
-        configure(&format!("[[group]]\nname = \"held\"\nmatch = [{{ exe = {WORKER:?} }}]\npids = 50\n"));
+        configure(&format!(
+            "[[group]]\nname = \"held\"\nmatch = [{{ exe = {WORKER:?} }}]\npids = 50\n"
+        ));
         systemctl(&["restart", UNIT]);
         member.is_enforced();
         member
     }
 
     fn cgroup(&self) -> String {
-        fs::read_to_string(format!("/proc/{}/cgroup", self.0.id())).unwrap().trim_start_matches("0::").trim().to_owned()
+        fs::read_to_string(format!("/proc/{}/cgroup", self.0.id()))
+            .unwrap()
+            .trim_start_matches("0::")
+            .trim()
+            .to_owned()
     }
 
     /// Waits until it is in its group, with the group's limit.
     fn is_enforced(&self) {
-        within(PATIENCE, "the process is in its group, with its limit", || self.is_limited());
+        within(
+            PATIENCE,
+            "the process is in its group, with its limit",
+            || self.is_limited(),
+        );
         let pids = || json(&["groups"])[0]["pids"].clone();
         within(PATIENCE, "the agent lists the process", || {
-            pids().as_array().unwrap().iter().any(|pid| *pid == self.0.id())
+            pids()
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|pid| *pid == self.0.id())
         });
     }
 
@@ -62,7 +76,10 @@ impl Member {
     }
 
     fn assert_alive(&mut self, after: &str) {
-        assert!(self.0.try_wait().unwrap().is_none(), "the member ended: {after}");
+        assert!(
+            self.0.try_wait().unwrap().is_none(),
+            "the member ended: {after}"
+        );
     }
 }
 
@@ -78,7 +95,10 @@ fn groups_lose_no_member_when_the_agent_stops_restarts_or_is_killed() {
     let mut member = Member::new();
     systemctl(&["stop", UNIT]);
     member.assert_alive("the unit was stopped");
-    assert!(member.is_limited(), "nobody is there, and its limit is gone");
+    assert!(
+        member.is_limited(),
+        "nobody is there, and its limit is gone"
+    );
     systemctl(&["start", UNIT]);
     member.is_enforced();
     run("kill", &["-KILL", &property(UNIT, "MainPID")]);

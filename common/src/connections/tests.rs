@@ -14,7 +14,9 @@ impl Cell for Word<'_> {
     }
 
     fn compare_exchange(self, current: u64, new: u64) -> u64 {
-        self.0.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|current| current)
+        self.0
+            .compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+            .unwrap_or_else(|current| current)
     }
 
     fn store(self, value: u64) {
@@ -90,7 +92,9 @@ proptest! {
 #[test]
 fn open_connections_and_reservations_together_stay_within_the_limit() {
     let word = AtomicU64::new(0);
-    let admitted = (0..100).filter(|_| reserve_one(Word(&word), 7, 10, 5, false) == Reserved::Within).count();
+    let admitted = (0..100)
+        .filter(|_| reserve_one(Word(&word), 7, 10, 5, false) == Reserved::Within)
+        .count();
     assert_eq!(admitted, 3);
     // On `observe` they are counted all the same.
     assert_eq!(reserve_one(Word(&word), 7, 10, 5, true), Reserved::Over);
@@ -121,18 +125,35 @@ fn several_cpus_reserve_no_more_than_the_limit() {
 
 #[test]
 fn an_admission_is_one_number() {
-    assert_eq!((Admission::admitted(3).rules(), Admission::admitted(3).refusing()), (3, None));
+    assert_eq!(
+        (
+            Admission::admitted(3).rules(),
+            Admission::admitted(3).refusing()
+        ),
+        (3, None)
+    );
     assert_eq!(Admission::refused_by(0).refusing(), Some(0));
-    assert_eq!(Admission::refused_by(u32::MAX - 1).refusing(), Some(u32::MAX - 1));
+    assert_eq!(
+        Admission::refused_by(u32::MAX - 1).refusing(),
+        Some(u32::MAX - 1)
+    );
 }
 
 #[test]
 fn a_socket_is_missing_if_it_has_not_been_seen_since_an_instant() {
     const SECOND: u64 = 1 << 30;
-    let connection =
-        |seconds: u64| Connection { since: 100 * SECOND + 5, seen: seen_at(seconds * SECOND), ..Connection::default() };
+    let connection = |seconds: u64| Connection {
+        since: 100 * SECOND + 5,
+        seen: seen_at(seconds * SECOND),
+        ..Connection::default()
+    };
     // It was there when its socket was established, and is not looked for before.
-    assert!(!connection(100).is_missing_since(0) && !connection(100).is_missing_since(100 * SECOND + 5));
-    assert!(connection(100).is_missing_since(101 * SECOND) && !connection(130).is_missing_since(130 * SECOND + 7));
+    assert!(
+        !connection(100).is_missing_since(0) && !connection(100).is_missing_since(100 * SECOND + 5)
+    );
+    assert!(
+        connection(100).is_missing_since(101 * SECOND)
+            && !connection(130).is_missing_since(130 * SECOND + 7)
+    );
     assert!(connection(130).is_missing_since(160 * SECOND));
 }

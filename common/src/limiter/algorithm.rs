@@ -197,7 +197,11 @@ impl Algorithm {
     /// Words of the ring of a limit with this N.
     #[must_use]
     pub fn ring_words(self, count: u64) -> usize {
-        if self.has_ring() { count.min(self.largest_count()) as usize } else { 0 }
+        if self.has_ring() {
+            count.min(self.largest_count()) as usize
+        } else {
+            0
+        }
     }
 
     /// [`RateAlgorithm::LARGEST_COUNT`].
@@ -378,7 +382,11 @@ const fn words_of<L: RateAlgorithm>(_: &L) -> usize {
 }
 
 fn ring_words_of<L: RateAlgorithm>(limiter: &L) -> usize {
-    if L::HAS_RING { limiter.parameters().most as usize } else { 0 }
+    if L::HAS_RING {
+        limiter.parameters().most as usize
+    } else {
+        0
+    }
 }
 
 #[cfg(test)]
@@ -397,10 +405,14 @@ mod tests {
     #[test]
     fn a_row_holds_a_limiter_of_any_algorithm() {
         for algorithm in Algorithm::ALL {
-            let scale = TickScale::for_longest_life(algorithm.longest_life(Rate::per_second(100), 70));
+            let scale =
+                TickScale::for_longest_life(algorithm.longest_life(Rate::per_second(100), 70));
             for costs in [Costs::Single, Costs::Many] {
                 let limiter = AnyLimiter::new(*algorithm, Rate::per_second(100), 70, costs, scale);
-                assert_eq!(AnyLimiter::from_parameters(*algorithm, limiter.parameters()), limiter);
+                assert_eq!(
+                    AnyLimiter::from_parameters(*algorithm, limiter.parameters()),
+                    limiter
+                );
                 assert_eq!(limiter.most(), if algorithm.has_burst() { 70 } else { 100 });
             }
         }

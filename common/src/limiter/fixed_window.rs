@@ -34,7 +34,11 @@ impl FixedWindow {
     #[must_use]
     pub fn new(rate: Rate, scale: TickScale) -> Self {
         let window = scale.ticks(rate.per_nanoseconds).max(1);
-        Self { window, most: rate.count, count_bits: u64::BITS - rate.count.leading_zeros() }
+        Self {
+            window,
+            most: rate.count,
+            count_bits: u64::BITS - rate.count.leading_zeros(),
+        }
     }
 
     #[inline(always)]
@@ -70,7 +74,11 @@ impl FixedWindow {
     pub fn decide(&self, state: u64, now: Ticks, cost: u64) -> Decision {
         let (end, count) = self.at(state, now);
         // count ≤ most for every state that this function writes, so that nothing wraps; any other state refuses.
-        if cost > self.most.saturating_sub(count) { Decision::Refuse } else { Decision::Pass(end | (count + cost)) }
+        if cost > self.most.saturating_sub(count) {
+            Decision::Refuse
+        } else {
+            Decision::Pass(end | (count + cost))
+        }
     }
 
     /// The state without an earlier charge of `cost`, which left `charged`; `None` once that window has ended.
@@ -87,7 +95,11 @@ impl FixedWindow {
     #[must_use]
     pub fn aligned(&self, state: u64, now: Ticks, begun: Ticks) -> u64 {
         let (end, _) = self.parts(state);
-        if is_alive(end, now) { state } else { self.state(begun.wrapping_add(self.window), 0) }
+        if is_alive(end, now) {
+            state
+        } else {
+            self.state(begun.wrapping_add(self.window), 0)
+        }
     }
 
     /// An [`Self::aligned`] state with `cost` added, even beyond the limit. The units were consumed elsewhere by
@@ -95,8 +107,16 @@ impl FixedWindow {
     #[must_use]
     pub fn charge_beyond(&self, aligned: u64, until: Ticks, cost: u64) -> u64 {
         let (end, count) = self.parts(aligned);
-        let is_before = is_alive(end.wrapping_sub(self.window).wrapping_sub(self.count_mask()), until);
-        end | if is_before { count } else { count.saturating_add(cost).min(self.count_mask()) }
+        let is_before = is_alive(
+            end.wrapping_sub(self.window)
+                .wrapping_sub(self.count_mask()),
+            until,
+        );
+        end | if is_before {
+            count
+        } else {
+            count.saturating_add(cost).min(self.count_mask())
+        }
     }
 
     /// Ticks until `cost` would pass if nothing else did; `None` if it never can.
@@ -122,11 +142,20 @@ impl Parametric for FixedWindow {
 
     #[inline(always)]
     fn from_parameters(parameters: Parameters) -> Self {
-        Self { window: parameters.interval, most: parameters.most, count_bits: u32::from(parameters.shift) }
+        Self {
+            window: parameters.interval,
+            most: parameters.most,
+            count_bits: u32::from(parameters.shift),
+        }
     }
 
     fn parameters(&self) -> Parameters {
-        Parameters { interval: self.window, most: self.most, shift: self.count_bits as u8, ..Parameters::default() }
+        Parameters {
+            interval: self.window,
+            most: self.most,
+            shift: self.count_bits as u8,
+            ..Parameters::default()
+        }
     }
 }
 
@@ -143,7 +172,10 @@ impl RateAlgorithm for FixedWindow {
     }
 
     fn at_share(&self, share: Share) -> Self {
-        Self { most: share.units(self.most), ..*self }
+        Self {
+            most: share.units(self.most),
+            ..*self
+        }
     }
 
     fn conforms(&self, words: &[u64], now: Ticks, cost: u64) -> bool {
@@ -180,7 +212,10 @@ impl RateAlgorithm for FixedWindow {
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
         let (end, count) = old.parts(old_words[0]);
         words[0] = match now.ahead(end, old.window, self.window) {
-            Some(ahead) => self.state(now.to.wrapping_add(ahead), scaled(count, self.most, old.most).min(self.most)),
+            Some(ahead) => self.state(
+                now.to.wrapping_add(ahead),
+                scaled(count, self.most, old.most).min(self.most),
+            ),
             None => now.to,
         };
     }
@@ -189,7 +224,11 @@ impl RateAlgorithm for FixedWindow {
     fn merge(&self, current: u64, then: u64, last: u64, _: Ticks) -> u64 {
         let ((end, count), (last_end, last_count)) = (self.parts(current), self.parts(last));
         if end != last_end {
-            return if is_alive(last_end, end) { last } else { current };
+            return if is_alive(last_end, end) {
+                last
+            } else {
+                current
+            };
         }
         let (then_end, then_count) = self.parts(then);
         let before = if then_end == last_end { then_count } else { 0 };
@@ -325,8 +364,17 @@ mod tests {
     fn counts_of_one_window_add_up_and_those_of_another_do_not() {
         let window = FixedWindow::new(Rate::per_second(100), TickScale::FINEST);
         let label = |nth: u64| nth << window.count_bits;
-        assert_eq!(window.merge(label(9) + 12, label(9) + 10, label(9) + 15, 0), label(9) + 17);
-        assert_eq!(window.merge(label(9) + 12, 0, label(9) + 15, 0), label(9) + 27);
-        assert_eq!(window.merge(label(10) + 2, label(9) + 10, label(9) + 15, 0), label(10) + 2);
+        assert_eq!(
+            window.merge(label(9) + 12, label(9) + 10, label(9) + 15, 0),
+            label(9) + 17
+        );
+        assert_eq!(
+            window.merge(label(9) + 12, 0, label(9) + 15, 0),
+            label(9) + 27
+        );
+        assert_eq!(
+            window.merge(label(10) + 2, label(9) + 10, label(9) + 15, 0),
+            label(10) + 2
+        );
     }
 }

@@ -25,6 +25,7 @@ impl Instants {
 
 /// `value` × `numerator` ÷ `denominator`, rounded up.
 pub(super) fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
-    let scaled = (u128::from(value) * u128::from(numerator)).div_ceil(u128::from(denominator.max(1)));
+    let scaled =
+        (u128::from(value) * u128::from(numerator)).div_ceil(u128::from(denominator.max(1)));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }

@@ -13,7 +13,10 @@ impl Rate {
     /// `count` a second.
     #[must_use]
     pub const fn per_second(count: u64) -> Self {
-        Self { count, per_nanoseconds: 1_000_000_000 }
+        Self {
+            count,
+            per_nanoseconds: 1_000_000_000,
+        }
     }
 
     /// The duration of `units` at this rate in nanoseconds, rounded up.

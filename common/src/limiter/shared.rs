@@ -99,7 +99,13 @@ pub trait SharedCharge {
 
     /// Whether `cost` would pass as things are. `first` was read from the state's first word.
     #[inline(always)]
-    fn conforms_shared<S: SharedState>(&self, state: &S, first: u64, now: Ticks, cost: u64) -> bool {
+    fn conforms_shared<S: SharedState>(
+        &self,
+        state: &S,
+        first: u64,
+        now: Ticks,
+        cost: u64,
+    ) -> bool {
         !matches!(self.swap_shared(state, first, now, cost), Swap::Refused)
     }
 
@@ -126,7 +132,9 @@ impl Decision {
 pub(super) fn charge_word(state: &impl SharedState, decide: impl Fn(u64) -> Decision) -> Charge {
     let mut word = state.load(0);
     for _ in 0..CHARGE_TRIES {
-        let Decision::Pass(next) = decide(word) else { return Charge::REFUSED };
+        let Decision::Pass(next) = decide(word) else {
+            return Charge::REFUSED;
+        };
         let found = state.compare_exchange(0, word, next);
         if found == word {
             return Charge::done(next);
@@ -141,7 +149,11 @@ pub(super) fn charge_word(state: &impl SharedState, decide: impl Fn(u64) -> Deci
 
 /// Takes a charge back from one word, unless `refunded` finds nothing of it.
 #[inline(always)]
-pub(super) fn refund_word(state: &impl SharedState, word: u32, refunded: impl Fn(u64) -> Option<u64>) {
+pub(super) fn refund_word(
+    state: &impl SharedState,
+    word: u32,
+    refunded: impl Fn(u64) -> Option<u64>,
+) {
     for _ in 0..CHARGE_TRIES {
         let found = state.load(word);
         let Some(next) = refunded(found) else { return };

@@ -38,7 +38,11 @@ impl SlidingLog {
     #[must_use]
     pub fn new(rate: Rate, scale: TickScale) -> Self {
         let most = u32::try_from(rate.count.min(LARGEST_LOG)).unwrap_or(1);
-        Self { window: scale.ticks(rate.per_nanoseconds).max(1), most, place_bits: u32::BITS - most.leading_zeros() }
+        Self {
+            window: scale.ticks(rate.per_nanoseconds).max(1),
+            most,
+            place_bits: u32::BITS - most.leading_zeros(),
+        }
     }
 
     #[inline(always)]
@@ -53,7 +57,11 @@ impl SlidingLog {
         // The head may be any word: a comparison wraps its place into the ring.
         let first = (head & self.mask()) as u32;
         let place = if first < self.most { first } else { 0 } + ahead;
-        if place < self.most { place } else { place - self.most }
+        if place < self.most {
+            place
+        } else {
+            place - self.most
+        }
     }
 
     /// The new value of a place with `instant`, for compare-and-swap, if it may be taken at `now`.
@@ -61,7 +69,11 @@ impl SlidingLog {
     #[must_use]
     pub fn take(&self, instant: u64, now: Ticks) -> Option<u64> {
         // 0 is a place that was never taken, at any time.
-        if instant != 0 && is_alive(instant, now) { None } else { Some(now.wrapping_add(self.window) | 1) }
+        if instant != 0 && is_alive(instant, now) {
+            None
+        } else {
+            Some(now.wrapping_add(self.window) | 1)
+        }
     }
 
     /// The head after `place` was taken: the next place is the oldest, and the log is alive until the new unit leaves.
@@ -70,7 +82,11 @@ impl SlidingLog {
     pub fn advance(&self, head: u64, place: u32, now: Ticks) -> u64 {
         let mask = self.mask();
         let until = now.wrapping_add(self.window).wrapping_add(mask + 1) & !mask;
-        let until = if is_alive(head & !mask, until) { head & !mask } else { until };
+        let until = if is_alive(head & !mask, until) {
+            head & !mask
+        } else {
+            until
+        };
         let next = if place + 1 < self.most { place + 1 } else { 0 };
         until | u64::from(next)
     }
@@ -80,7 +96,11 @@ impl SlidingLog {
     #[must_use]
     pub fn step_back(&self, head: u64, place: u32) -> Option<u64> {
         let next = if place + 1 < self.most { place + 1 } else { 0 };
-        if head & self.mask() == u64::from(next) { Some(head & !self.mask() | u64::from(place)) } else { None }
+        if head & self.mask() == u64::from(next) {
+            Some(head & !self.mask() | u64::from(place))
+        } else {
+            None
+        }
     }
 
     /// The oldest place: (its number, the place, its content).
@@ -94,14 +114,22 @@ impl SlidingLog {
     /// The units that would pass now, by the whole ring.
     #[must_use]
     pub fn remaining(&self, ring: impl Iterator<Item = u64>, now: Ticks) -> u64 {
-        ring.take(self.most as usize).filter(|instant| self.take(*instant, now).is_some()).count() as u64
+        ring.take(self.most as usize)
+            .filter(|instant| self.take(*instant, now).is_some())
+            .count() as u64
     }
 
     /// Ticks until one more would pass.
     #[must_use]
     pub fn wait(&self, ring: impl Iterator<Item = u64>, now: Ticks) -> Ticks {
         ring.take(self.most as usize)
-            .map(|instant| if self.take(instant, now).is_some() { 0 } else { instant.wrapping_sub(now) })
+            .map(|instant| {
+                if self.take(instant, now).is_some() {
+                    0
+                } else {
+                    instant.wrapping_sub(now)
+                }
+            })
             .min()
             .unwrap_or(0)
     }
@@ -112,7 +140,11 @@ impl Parametric for SlidingLog {
 
     #[inline(always)]
     fn from_parameters(parameters: Parameters) -> Self {
-        Self { window: parameters.interval, most: parameters.most as u32, place_bits: u32::from(parameters.shift) }
+        Self {
+            window: parameters.interval,
+            most: parameters.most as u32,
+            place_bits: u32::from(parameters.shift),
+        }
     }
 
     fn parameters(&self) -> Parameters {
@@ -140,7 +172,10 @@ impl RateAlgorithm for SlidingLog {
     /// The first places of the log. Each is taken once in T whatever the share was, so what passes is bounded by the
     /// places there are; places that come back are used as the head reaches them.
     fn at_share(&self, share: Share) -> Self {
-        Self { most: share.units(u64::from(self.most)) as u32, ..*self }
+        Self {
+            most: share.units(u64::from(self.most)) as u32,
+            ..*self
+        }
     }
 
     fn open(&self, words: &mut [u64], now: Ticks) {
@@ -186,7 +221,11 @@ impl RateAlgorithm for SlidingLog {
         let cost = u32::try_from(cost).ok().filter(|cost| *cost <= self.most)?;
         let waits = (0..cost).map(|ahead| {
             let instant = words[1 + self.place(words[0], ahead) as usize];
-            if self.take(instant, now).is_some() { 0 } else { instant.wrapping_sub(now) }
+            if self.take(instant, now).is_some() {
+                0
+            } else {
+                instant.wrapping_sub(now)
+            }
         });
         waits.max()
     }
@@ -204,19 +243,31 @@ impl RateAlgorithm for SlidingLog {
         ring.fill(0);
         // The living first, the oldest of them foremost.
         taken.sort_unstable_by_key(|instant| {
-            if *instant != 0 && is_alive(*instant, now.from) { instant.wrapping_sub(now.from) } else { u64::MAX }
+            if *instant != 0 && is_alive(*instant, now.from) {
+                instant.wrapping_sub(now.from)
+            } else {
+                u64::MAX
+            }
         });
-        let alive = taken.iter().take_while(|instant| **instant != 0 && is_alive(**instant, now.from)).count() as u64;
+        let alive = taken
+            .iter()
+            .take_while(|instant| **instant != 0 && is_alive(**instant, now.from))
+            .count() as u64;
         head[0] = now.to;
         if alive == 0 {
             return;
         }
-        let places = scaled(alive, u64::from(self.most), u64::from(old.most)).min(u64::from(self.most));
+        let places =
+            scaled(alive, u64::from(self.most), u64::from(old.most)).min(u64::from(self.most));
         for place in 0..places {
             // The nth of the new ones is the newest of the old ones that it stands for.
             let nth = ((place + 1) * alive).div_ceil(places) - 1;
             let instant = taken.get(nth as usize).copied().unwrap_or(now.from);
-            let instant = now.to.wrapping_add(scaled(instant.wrapping_sub(now.from), self.window, old.window)) | 1;
+            let instant = now.to.wrapping_add(scaled(
+                instant.wrapping_sub(now.from),
+                self.window,
+                old.window,
+            )) | 1;
             if let Some(cell) = ring.get_mut(place as usize) {
                 *cell = instant;
             }
@@ -226,7 +277,11 @@ impl RateAlgorithm for SlidingLog {
 
     /// The later head. Places are merged by themselves.
     fn merge(&self, current: u64, _: u64, last: u64, _: Ticks) -> u64 {
-        if is_alive(last, current) { last } else { current }
+        if is_alive(last, current) {
+            last
+        } else {
+            current
+        }
     }
 }
 
@@ -240,14 +295,18 @@ impl SharedCharge for SlidingLog {
     fn conforms_shared<S: SharedState>(&self, state: &S, head: u64, now: Ticks, _: u64) -> bool {
         // If another CPU has moved the head on meanwhile, this was not the oldest place: the charge decides.
         self.oldest_place(state, head)
-            .is_some_and(|(_, _, instant)| self.take(instant, now).is_some() || state.load(0) != head)
+            .is_some_and(|(_, _, instant)| {
+                self.take(instant, now).is_some() || state.load(0) != head
+            })
     }
 
     #[inline(always)]
     fn charge_shared<S: SharedState>(&self, state: &S, now: Ticks, _: u64) -> Charge {
         for _ in 0..CHARGE_TRIES {
             let head = state.load(0);
-            let Some((number, place, instant)) = self.oldest_place(state, head) else { return Charge::LOST };
+            let Some((number, place, instant)) = self.oldest_place(state, head) else {
+                return Charge::LOST;
+            };
             match self.take(instant, now) {
                 // The head moves before the place is taken, so that it never lags behind the places that are.
                 Some(next)
@@ -269,7 +328,9 @@ impl SharedCharge for SlidingLog {
 
     #[inline(always)]
     fn refund_shared<S: SharedState>(&self, state: &S, charged: Charge, now: Ticks, _: u64) {
-        let Some(place) = state.place(charged.place()) else { return };
+        let Some(place) = state.place(charged.place()) else {
+            return;
+        };
         let instant = state.load_place(place);
         if is_alive(instant, now) && state.compare_exchange_place(place, instant, now) == instant {
             // If nobody has gone on since, it is the next one to be taken. If not, the head comes by once more.
@@ -289,7 +350,9 @@ mod tests {
 
     fn decide(limiter: &SlidingLog, head: &mut u64, ring: &mut [u64], now: Ticks) -> bool {
         let place = limiter.place(*head, 0);
-        let Some(instant) = limiter.take(ring[place as usize], now) else { return false };
+        let Some(instant) = limiter.take(ring[place as usize], now) else {
+            return false;
+        };
         ring[place as usize] = instant;
         *head = limiter.advance(*head, place, now);
         true

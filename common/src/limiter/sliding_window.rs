@@ -119,26 +119,47 @@ impl SlidingWindow {
     #[must_use]
     pub fn step(&self, even: u64, odd: u64, now: Ticks, cost: u64) -> Step {
         // A window of 0 is invalid; checked division avoids a panic.
-        let Some(number) = now.checked_div(self.window) else { return Step::Refuse };
+        let Some(number) = now.checked_div(self.window) else {
+            return Step::Refuse;
+        };
         let start = number * self.window;
         let this = self.view(even, odd, number, start, now - start);
         // Another CPU has sealed this window: treat this instant as the start of the next one.
-        let (word, current, previous, label, before, elapsed) = if self.belongs(this.1, this.3) && this.1 & SEAL != 0 {
-            self.view(even, odd, number.wrapping_add(1), start.wrapping_add(self.window), 0)
-        } else {
-            this
-        };
+        let (word, current, previous, label, before, elapsed) =
+            if self.belongs(this.1, this.3) && this.1 & SEAL != 0 {
+                self.view(
+                    even,
+                    odd,
+                    number.wrapping_add(1),
+                    start.wrapping_add(self.window),
+                    0,
+                )
+            } else {
+                this
+            };
 
         let previous_count = if self.belongs(previous, before) {
             if previous & SEAL == 0 {
-                return Step::Seal { word: word.other(), from: previous, to: previous | SEAL };
+                return Step::Seal {
+                    word: word.other(),
+                    from: previous,
+                    to: previous | SEAL,
+                };
             }
             self.count(previous)
         } else {
             // The previous window is empty. Seal it under its label, or a late CPU might still count there.
-            return Step::Seal { word: word.other(), from: previous, to: before | SEAL };
+            return Step::Seal {
+                word: word.other(),
+                from: previous,
+                to: before | SEAL,
+            };
         };
-        let count = if self.belongs(current, label) { self.count(current) } else { 0 };
+        let count = if self.belongs(current, label) {
+            self.count(current)
+        } else {
+            0
+        };
         if cost == 0 || cost > self.most || count > self.most {
             return Step::Refuse;
         }
@@ -149,7 +170,11 @@ impl SlidingWindow {
         let in_view = (self.window - elapsed + ((1 << shift) - 1)) >> shift;
         let used = (count + cost - 1) * whole + previous_count * in_view;
         if used < self.most * whole {
-            Step::Pass { word, from: current, to: label | ((count + cost) << 1) }
+            Step::Pass {
+                word,
+                from: current,
+                to: label | ((count + cost) << 1),
+            }
         } else {
             Step::Refuse
         }
@@ -165,8 +190,19 @@ impl SlidingWindow {
         start: Ticks,
         elapsed: Ticks,
     ) -> (Word, u64, u64, u64, u64, Ticks) {
-        let (word, current, previous) = if number & 1 == 0 { (Word::Even, even, odd) } else { (Word::Odd, odd, even) };
-        (word, current, previous, self.label(start), self.label(start.wrapping_sub(self.window)), elapsed)
+        let (word, current, previous) = if number & 1 == 0 {
+            (Word::Even, even, odd)
+        } else {
+            (Word::Odd, odd, even)
+        };
+        (
+            word,
+            current,
+            previous,
+            self.label(start),
+            self.label(start.wrapping_sub(self.window)),
+            elapsed,
+        )
     }
 
     /// The words of a key without passed units.
@@ -200,22 +236,40 @@ impl SlidingWindow {
         } else {
             label | cost.min(most) << 1
         };
-        if word == Word::Even { [charged, odd] } else { [even, charged] }
+        if word == Word::Even {
+            [charged, odd]
+        } else {
+            [even, charged]
+        }
     }
 
     /// (passed in this window, passed in the previous one, remaining ticks of this window).
     fn counts(&self, even: u64, odd: u64, now: Ticks) -> (u64, u64, Ticks) {
         let number = now / self.window;
         let start = number * self.window;
-        let (_, current, previous, label, before, elapsed) = self.view(even, odd, number, start, now - start);
-        let of = |word: u64, label: u64| if self.belongs(word, label) { self.count(word) } else { 0 };
-        (of(current, label), of(previous, before), self.window - elapsed)
+        let (_, current, previous, label, before, elapsed) =
+            self.view(even, odd, number, start, now - start);
+        let of = |word: u64, label: u64| {
+            if self.belongs(word, label) {
+                self.count(word)
+            } else {
+                0
+            }
+        };
+        (
+            of(current, label),
+            of(previous, before),
+            self.window - elapsed,
+        )
     }
 
     /// (units in view at `now`, times the window's length; that length).
     fn in_view(&self, [even, odd]: [u64; 2], now: Ticks) -> (u128, Ticks) {
         let (count, before, left) = self.counts(even, odd, now);
-        (u128::from(count) * u128::from(self.window) + u128::from(before) * u128::from(left), self.window)
+        (
+            u128::from(count) * u128::from(self.window) + u128::from(before) * u128::from(left),
+            self.window,
+        )
     }
 
     /// Both words of a key that has passed `count` in the current window, and nothing in the previous one.
@@ -227,7 +281,11 @@ impl SlidingWindow {
         let start = number * self.window;
         let this = self.label(start) | count << 1;
         let before = self.label(start.wrapping_sub(self.window)) | SEAL;
-        if number & 1 == 0 { [this, before] } else { [before, this] }
+        if number & 1 == 0 {
+            [this, before]
+        } else {
+            [before, this]
+        }
     }
 
     /// The largest cost that would pass now, in units.
@@ -240,7 +298,8 @@ impl SlidingWindow {
         if before + u128::from(count) * window >= u128::from(self.most) * window {
             return 0;
         }
-        u64::try_from(u128::from(self.most) - u128::from(count) - before / window).unwrap_or(u64::MAX)
+        u64::try_from(u128::from(self.most) - u128::from(count) - before / window)
+            .unwrap_or(u64::MAX)
     }
 
     /// Ticks until `cost` would pass if nothing else did; `None` if it never can.
@@ -252,12 +311,17 @@ impl SlidingWindow {
         let (count, before, left) = self.counts(even, odd, now);
         // In this window: count + cost - 1 + previous × left′/T < N for the first left′ ≤ left.
         let wait_within = |count: u64, before: u64, left: Ticks| -> Option<Ticks> {
-            let free = self.most.checked_sub(count + cost - 1).filter(|free| *free > 0)?;
+            let free = self
+                .most
+                .checked_sub(count + cost - 1)
+                .filter(|free| *free > 0)?;
             if before == 0 {
                 return Some(0);
             }
-            let most_left = u64::try_from((u128::from(free) * u128::from(self.window) - 1) / u128::from(before))
-                .unwrap_or(u64::MAX);
+            let most_left = u64::try_from(
+                (u128::from(free) * u128::from(self.window) - 1) / u128::from(before),
+            )
+            .unwrap_or(u64::MAX);
             Some(left.saturating_sub(most_left)).filter(|wait| *wait < left)
         };
         // Else in the next window, where this one's count is weighed; else in the one after it.
@@ -324,7 +388,10 @@ impl RateAlgorithm for SlidingWindow {
     }
 
     fn at_share(&self, share: Share) -> Self {
-        Self { most: share.units(self.most), ..*self }
+        Self {
+            most: share.units(self.most),
+            ..*self
+        }
     }
 
     fn open(&self, words: &mut [u64], now: Ticks) {
@@ -378,9 +445,17 @@ impl RateAlgorithm for SlidingWindow {
     fn merge(&self, current: u64, then: u64, last: u64, _: Ticks) -> u64 {
         let mask = self.low_mask();
         if current & !mask != last & !mask {
-            return if is_alive(last & !mask, current & !mask) { last } else { current };
+            return if is_alive(last & !mask, current & !mask) {
+                last
+            } else {
+                current
+            };
         }
-        let before = if then & !mask == last & !mask { self.count(then) } else { 0 };
+        let before = if then & !mask == last & !mask {
+            self.count(then)
+        } else {
+            0
+        };
         let sum = (self.count(current) + self.count(last).saturating_sub(before)).min(mask >> 1);
         current & !mask | sum << 1 | (current | last) & SEAL
     }
@@ -390,8 +465,16 @@ impl SharedCharge for SlidingWindow {
     #[inline(always)]
     fn swap_shared<S: SharedState>(&self, state: &S, first: u64, now: Ticks, cost: u64) -> Swap {
         match self.step(first, state.load(1), now, cost) {
-            Step::Pass { word: Word::Even, from, to } => Swap::Conforms { word: 0, from, to },
-            Step::Pass { word: Word::Odd, from, to } => Swap::Conforms { word: 1, from, to },
+            Step::Pass {
+                word: Word::Even,
+                from,
+                to,
+            } => Swap::Conforms { word: 0, from, to },
+            Step::Pass {
+                word: Word::Odd,
+                from,
+                to,
+            } => Swap::Conforms { word: 1, from, to },
             Step::Refuse => Swap::Refused,
             Step::Seal { .. } => Swap::Several,
         }

@@ -52,7 +52,12 @@ impl TokenBucket {
             }
         }
         let emission = u64::try_from(interval(shift)).unwrap_or(u64::MAX);
-        let mut bucket = Self { emission, emission_shift: shift, tolerance: 0, burst };
+        let mut bucket = Self {
+            emission,
+            emission_shift: shift,
+            tolerance: 0,
+            burst,
+        };
         bucket.tolerance = bucket.charge(burst);
         bucket
     }
@@ -64,7 +69,10 @@ impl TokenBucket {
     #[must_use]
     pub fn charge(&self, cost: u64) -> Ticks {
         let shift = self.emission_shift & 63;
-        (cost.wrapping_mul(self.emission).wrapping_add((1 << shift) - 1)) >> shift
+        (cost
+            .wrapping_mul(self.emission)
+            .wrapping_add((1 << shift) - 1))
+            >> shift
     }
 
     /// Decides on `cost` at `now`.
@@ -77,7 +85,11 @@ impl TokenBucket {
         // A full bucket starts from now: unused allowance does not accumulate beyond the burst.
         let base = if is_alive(state, now) { state } else { now };
         let next = base.wrapping_add(self.charge(cost));
-        if next.wrapping_sub(now) > self.tolerance { Decision::Refuse } else { Decision::Pass(next) }
+        if next.wrapping_sub(now) > self.tolerance {
+            Decision::Refuse
+        } else {
+            Decision::Pass(next)
+        }
     }
 
     /// The state without an earlier charge of `cost`; `None` if the charge has been refilled.
@@ -93,16 +105,30 @@ impl TokenBucket {
     /// The state after charging `cost` at `now` even if it does not conform: beyond the tolerance it is a debt.
     #[must_use]
     pub fn charge_beyond(&self, state: u64, now: Ticks, cost: u64) -> u64 {
-        let ahead = if is_alive(state, now) { state.wrapping_sub(now) } else { 0 };
+        let ahead = if is_alive(state, now) {
+            state.wrapping_sub(now)
+        } else {
+            0
+        };
         let charge = self.wide_charge(cost);
-        now.wrapping_add(u64::try_from(charge.saturating_add(ahead.into())).unwrap_or(DEEPEST).min(DEEPEST))
+        now.wrapping_add(
+            u64::try_from(charge.saturating_add(ahead.into()))
+                .unwrap_or(DEEPEST)
+                .min(DEEPEST),
+        )
     }
 
     /// The state after returning `cost` at `now`; at most full.
     #[must_use]
     pub fn give_back(&self, state: u64, now: Ticks, cost: u64) -> u64 {
-        let ahead = if is_alive(state, now) { state.wrapping_sub(now) } else { return state };
-        now.wrapping_add(u64::try_from(u128::from(ahead).saturating_sub(self.wide_charge(cost))).unwrap_or(0))
+        let ahead = if is_alive(state, now) {
+            state.wrapping_sub(now)
+        } else {
+            return state;
+        };
+        now.wrapping_add(
+            u64::try_from(u128::from(ahead).saturating_sub(self.wide_charge(cost))).unwrap_or(0),
+        )
     }
 
     /// `charge` for a cost that may exceed the burst.
@@ -117,17 +143,27 @@ impl TokenBucket {
         if cost > self.burst {
             return None;
         }
-        let ahead = if is_alive(state, now) { state.wrapping_sub(now) } else { 0 };
+        let ahead = if is_alive(state, now) {
+            state.wrapping_sub(now)
+        } else {
+            0
+        };
         Some((ahead + self.charge(cost)).saturating_sub(self.tolerance))
     }
 
     /// The largest cost that would pass now, in units.
     #[must_use]
     pub fn remaining(&self, state: u64, now: Ticks) -> u64 {
-        let ahead = if is_alive(state, now) { state.wrapping_sub(now) } else { 0 };
+        let ahead = if is_alive(state, now) {
+            state.wrapping_sub(now)
+        } else {
+            0
+        };
         let free = u128::from(self.tolerance.saturating_sub(ahead)) << self.emission_shift;
         // The largest cost whose rounded-up charge fits is the floor of this quotient.
-        u64::try_from(free / u128::from(self.emission)).unwrap_or(u64::MAX).min(self.burst)
+        u64::try_from(free / u128::from(self.emission))
+            .unwrap_or(u64::MAX)
+            .min(self.burst)
     }
 }
 
@@ -177,11 +213,18 @@ impl RateAlgorithm for TokenBucket {
             return Self { burst, ..*self };
         }
         // A share of 0 has a burst of 0, so this divides by more than that.
-        let scaled = (u128::from(self.emission) * u128::from(Share::PARTS)).div_ceil(u128::from(share.parts()));
+        let scaled = (u128::from(self.emission) * u128::from(Share::PARTS))
+            .div_ceil(u128::from(share.parts()));
         // The burst has to fit whole into the tolerance. The product of the two stays below the tolerance's 2^63.
         let fitting = (u128::from(self.tolerance) << shift) / u128::from(burst);
-        let emission = u64::try_from(scaled.min(fitting)).unwrap_or(u64::MAX).max(self.emission);
-        Self { emission, burst, ..*self }
+        let emission = u64::try_from(scaled.min(fitting))
+            .unwrap_or(u64::MAX)
+            .max(self.emission);
+        Self {
+            emission,
+            burst,
+            ..*self
+        }
     }
 
     fn opening(&self, initial: u64) -> Ticks {
@@ -251,7 +294,9 @@ impl SharedCharge for TokenBucket {
 
     #[inline(always)]
     fn refund_shared<S: SharedState>(&self, state: &S, charged: Charge, now: Ticks, cost: u64) {
-        refund_word(state, 0, |word| self.refund(word, charged.left(), now, cost));
+        refund_word(state, 0, |word| {
+            self.refund(word, charged.left(), now, cost)
+        });
     }
 }
 

@@ -7,8 +7,8 @@ use std::vec;
 use std::vec::Vec;
 
 use super::{
-    CHUNK_LINES, CHUNK_WORDS, Chunk, FINER, IPV4_BITS, IPV4_FILTER, IPV6_BITS, IPV6_FILTER, MOST_FINER, ROOT_WORDS,
-    ipv6_block,
+    CHUNK_LINES, CHUNK_WORDS, Chunk, FINER, IPV4_BITS, IPV4_FILTER, IPV6_BITS, IPV6_FILTER,
+    MOST_FINER, ROOT_WORDS, ipv6_block,
 };
 use crate::prefix::build::{MAPPED, MAPPED_LENGTH, Prefix, build};
 use crate::prefix::{Line, PrefixEntry};
@@ -33,20 +33,33 @@ pub struct ListTrees {
 /// prefixes contain no IPv4 addresses, whatever their length.
 #[must_use]
 pub fn build_lists(prefixes: Vec<(Prefix, u32)>) -> ListTrees {
-    let refused = prefixes.iter().filter(|(prefix, list)| *list != 0 && is_ipv4(*prefix)).count() as u64;
-    let finer = (0..MOST_FINER).find(|finer| refused * BLOCKS_PER_PREFIX <= 1 << (IPV4_BITS + finer));
+    let refused = prefixes
+        .iter()
+        .filter(|(prefix, list)| *list != 0 && is_ipv4(*prefix))
+        .count() as u64;
+    let finer =
+        (0..MOST_FINER).find(|finer| refused * BLOCKS_PER_PREFIX <= 1 << (IPV4_BITS + finer));
     build_with_filter(prefixes, finer.unwrap_or(MOST_FINER))
 }
 
 /// The same with blocks of the filter that are smaller by `finer` bits.
 pub(super) fn build_with_filter(mut prefixes: Vec<(Prefix, u32)>, finer: u32) -> ListTrees {
-    let mapped = Prefix { address: MAPPED, length: MAPPED_LENGTH };
+    let mapped = Prefix {
+        address: MAPPED,
+        length: MAPPED_LENGTH,
+    };
     let is_around = |prefix: &Prefix| prefix.length < MAPPED_LENGTH && prefix.holds(MAPPED);
-    if prefixes.iter().any(|(prefix, _)| is_around(prefix)) && !prefixes.iter().any(|(prefix, _)| *prefix == mapped) {
+    if prefixes.iter().any(|(prefix, _)| is_around(prefix))
+        && !prefixes.iter().any(|(prefix, _)| *prefix == mapped)
+    {
         prefixes.push((mapped, 0));
     }
     let mut head = vec![0; CHUNK_WORDS].into_boxed_slice();
-    let filter_words = if finer == 0 { 0 } else { 1 << (IPV4_BITS + finer - u64::BITS.ilog2()) };
+    let filter_words = if finer == 0 {
+        0
+    } else {
+        1 << (IPV4_BITS + finer - u64::BITS.ilog2())
+    };
     let mut filter = vec![0; filter_words].into_boxed_slice();
     for (prefix, _) in prefixes.iter().filter(|(_, list)| *list != 0) {
         mark(&mut head, *prefix);
@@ -54,13 +67,20 @@ pub(super) fn build_with_filter(mut prefixes: Vec<(Prefix, u32)>, finer: u32) ->
             mark_ipv4(&mut filter, IPV4_BITS + finer, *prefix);
         }
     }
-    let entries: Vec<_> = prefixes.into_iter().map(|(prefix, list)| (prefix, PrefixEntry::new(list, 0))).collect();
+    let entries: Vec<_> = prefixes
+        .into_iter()
+        .map(|(prefix, list)| (prefix, PrefixEntry::new(list, 0)))
+        .collect();
     let tree = build(&entries);
     for (nth, root) in [tree.roots.ipv4, tree.roots.ipv6].into_iter().enumerate() {
         let first = nth * ROOT_WORDS as usize;
         head[first..first + ROOT_WORDS as usize].copy_from_slice(&root.to_words());
     }
-    let mut trees = ListTrees { head, lines: tree.lines, filter };
+    let mut trees = ListTrees {
+        head,
+        lines: tree.lines,
+        filter,
+    };
     if finer != 0 {
         trees.head[FINER as usize] = u64::from(finer) | u64::from(trees.filter_chunk()) << 32;
     }

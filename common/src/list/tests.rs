@@ -8,11 +8,15 @@ const MAPPED: u128 = 0xffff_0000_0000;
 
 fn masked(address: u128, length: u32) -> Prefix {
     let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
-    Prefix { address: address & mask, length }
+    Prefix {
+        address: address & mask,
+        length,
+    }
 }
 
 fn prefix() -> impl Strategy<Value = Prefix> {
-    let ipv4 = (any::<u32>(), 97u32..=128).prop_map(|(address, length)| masked(MAPPED | u128::from(address), length));
+    let ipv4 = (any::<u32>(), 97u32..=128)
+        .prop_map(|(address, length)| masked(MAPPED | u128::from(address), length));
     let near = (0u32..4096, 116u32..=128)
         .prop_map(|(address, length)| masked(MAPPED | 0x0a00_0000 | u128::from(address), length));
     let ipv6 = (any::<u128>(), 1u32..=128).prop_map(|(address, length)| masked(address, length));
@@ -66,21 +70,52 @@ proptest! {
 #[test]
 fn without_prefixes_nothing_is_in_a_list() {
     let trees = build_lists(Vec::new());
-    assert_eq!((trees.chunks(), look_up(&trees, MAPPED), look_up(&trees, 1 << 127)), (1, 0, 0));
+    assert_eq!(
+        (
+            trees.chunks(),
+            look_up(&trees, MAPPED),
+            look_up(&trees, 1 << 127)
+        ),
+        (1, 0, 0)
+    );
 }
 
 #[test]
 fn long_lists_have_a_filter_that_most_addresses_do_not_pass() {
     let spread = |count: u32| (0..count).map(move |nth| nth.wrapping_mul(0x9e37_79b1));
-    for (count, chunks_of_the_filter) in [(1, 0), (32_768, 0), (32_769, 1), (200_000, 4), (600_000, 8)] {
-        let all = spread(count).map(|address| (Prefix { address: MAPPED | u128::from(address), length: 128 }, 1));
+    for (count, chunks_of_the_filter) in
+        [(1, 0), (32_768, 0), (32_769, 1), (200_000, 4), (600_000, 8)]
+    {
+        let all = spread(count).map(|address| {
+            (
+                Prefix {
+                    address: MAPPED | u128::from(address),
+                    length: 128,
+                },
+                1,
+            )
+        });
         let trees = build_lists(all.collect());
-        assert_eq!(trees.chunks() - trees.filter_chunk(), chunks_of_the_filter, "{count}");
-        assert!(spread(count).step_by(97).all(|address| look_up(&trees, MAPPED | u128::from(address)) == 1));
+        assert_eq!(
+            trees.chunks() - trees.filter_chunk(),
+            chunks_of_the_filter,
+            "{count}"
+        );
+        assert!(
+            spread(count)
+                .step_by(97)
+                .all(|address| look_up(&trees, MAPPED | u128::from(address)) == 1)
+        );
         // At most a thirty-second of the blocks has a prefix, or about 1/28 of the smallest for 600,000.
         let others = (0..10_000u32).map(|nth| nth.wrapping_mul(0x85eb_ca6b).wrapping_add(12_345));
-        let address = |address: u32| Address::from_ipv6((MAPPED | u128::from(address)).to_be_bytes());
-        let passing = others.filter(|other| may_contain(&trees, address(*other))).count();
-        assert!(passing < 10_000 / 20, "{passing} of 10,000 with {count} prefixes");
+        let address =
+            |address: u32| Address::from_ipv6((MAPPED | u128::from(address)).to_be_bytes());
+        let passing = others
+            .filter(|other| may_contain(&trees, address(*other)))
+            .count();
+        assert!(
+            passing < 10_000 / 20,
+            "{passing} of 10,000 with {count} prefixes"
+        );
     }
 }

@@ -17,7 +17,10 @@ impl Address {
     #[inline(always)]
     #[must_use]
     pub const fn from_ipv4_memory(raw: u32) -> Self {
-        Self { hi: 0, lo: (raw as u64) << 32 | MAPPED }
+        Self {
+            hi: 0,
+            lo: (raw as u64) << 32 | MAPPED,
+        }
     }
 
     /// From an IPv4 address.
@@ -30,7 +33,10 @@ impl Address {
     #[must_use]
     pub fn from_ipv6(octets: [u8; 16]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = octets;
-        Self { hi: u64::from_ne_bytes([a, b, c, d, e, f, g, h]), lo: u64::from_ne_bytes([i, j, k, l, m, n, o, p]) }
+        Self {
+            hi: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            lo: u64::from_ne_bytes([i, j, k, l, m, n, o, p]),
+        }
     }
 
     /// The four bytes of an IPv4 address in memory order; of an IPv6 address, its last four.

@@ -32,7 +32,11 @@ impl Frame {
         let mut bytes = destination.to_vec();
         bytes.extend(source);
         bytes.extend([0, 0]);
-        Self { bytes, network: None, next: 12 }
+        Self {
+            bytes,
+            network: None,
+            next: 12,
+        }
     }
 
     /// No link header at all.
@@ -82,10 +86,12 @@ impl Frame {
     pub fn ipv4_with_options(mut self, source: [u8; 4], destination: [u8; 4], words: u8) -> Self {
         self.ethertype(0x0800);
         let at = self.bytes.len();
-        self.bytes.extend([0x45 + words, 0, 0, 0, 0, 0, 0, 0, 64, 59, 0, 0]);
+        self.bytes
+            .extend([0x45 + words, 0, 0, 0, 0, 0, 0, 0, 64, 59, 0, 0]);
         self.bytes.extend(source);
         self.bytes.extend(destination);
-        self.bytes.extend(std::iter::repeat_n(1, usize::from(words) * 4));
+        self.bytes
+            .extend(std::iter::repeat_n(1, usize::from(words) * 4));
         self.network = Some(Network::Ipv4 { at });
         self.next = at + 9;
         self
@@ -99,7 +105,10 @@ impl Frame {
         self.bytes.extend([0x60, 0, 0, 0, 0, 0, 59, 64]);
         self.bytes.extend(source);
         self.bytes.extend(destination);
-        self.network = Some(Network::Ipv6 { at, extensions: at + 40 });
+        self.network = Some(Network::Ipv6 {
+            at,
+            extensions: at + 40,
+        });
         self.next = at + 6;
         self
     }
@@ -190,7 +199,11 @@ impl Frame {
     /// An ICMP or ICMPv6 message of this type.
     #[must_use]
     pub fn icmp(self, kind: u8) -> Self {
-        let number = if matches!(self.network, Some(Network::Ipv6 { .. })) { 58 } else { 1 };
+        let number = if matches!(self.network, Some(Network::Ipv6 { .. })) {
+            58
+        } else {
+            1
+        };
         self.segment(number, std::vec![kind, 0, 0, 0, 0, 0, 0, 0], Some(2))
     }
 
@@ -217,7 +230,9 @@ impl Frame {
         if let Some(at) = checksum_at {
             let mut pseudo = Vec::new();
             match self.network {
-                Some(Network::Ipv4 { at }) if protocol != 1 => pseudo.extend(&self.bytes[at + 12..at + 20]),
+                Some(Network::Ipv4 { at }) if protocol != 1 => {
+                    pseudo.extend(&self.bytes[at + 12..at + 20])
+                }
                 Some(Network::Ipv6 { at, .. }) => pseudo.extend(&self.bytes[at + 8..at + 40]),
                 _ => {}
             }

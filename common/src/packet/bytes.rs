@@ -50,13 +50,19 @@ impl Bytes for [u8] {
         self.get(offset).copied()
     }
     fn u16(&self, offset: usize) -> Option<u16> {
-        Some(u16::from_be_bytes(self.get(offset..)?.first_chunk().copied()?))
+        Some(u16::from_be_bytes(
+            self.get(offset..)?.first_chunk().copied()?,
+        ))
     }
     fn u32(&self, offset: usize) -> Option<u32> {
-        Some(u32::from_ne_bytes(self.get(offset..)?.first_chunk().copied()?))
+        Some(u32::from_ne_bytes(
+            self.get(offset..)?.first_chunk().copied()?,
+        ))
     }
     fn u64(&self, offset: usize) -> Option<u64> {
-        Some(u64::from_ne_bytes(self.get(offset..)?.first_chunk().copied()?))
+        Some(u64::from_ne_bytes(
+            self.get(offset..)?.first_chunk().copied()?,
+        ))
     }
     fn length(&self) -> u32 {
         self.len() as u32

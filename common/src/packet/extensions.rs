@@ -31,14 +31,22 @@ impl Transport {
     /// The same in a first fragment.
     #[inline(always)]
     const fn of_first_fragment(self, is_first: bool) -> Self {
-        if is_first { Self(self.0 | Self::FRAGMENT) } else { self }
+        if is_first {
+            Self(self.0 | Self::FRAGMENT)
+        } else {
+            self
+        }
     }
 
     /// The result for a later fragment, at `offset` in units of eight bytes.
     #[inline(always)]
     const fn of_later_fragment(next: u8, offset: u16) -> Self {
         // The first fragment may have had more extension headers.
-        let protocol = if is_extension(next) { transport::HIDDEN } else { next as u16 };
+        let protocol = if is_extension(next) {
+            transport::HIDDEN
+        } else {
+            next as u16
+        };
         let offset = if offset > 1 { 2 } else { 1 };
         Self(Self::new(protocol, 0).0 | Self::FRAGMENT | offset << Self::FRAGMENT_OFFSET)
     }
@@ -89,24 +97,33 @@ pub(super) const fn is_extension(next: u8) -> bool {
 
 /// The transport header after the extension header `next` at `offset` and those that follow it.
 #[inline(always)]
-pub fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset: usize) -> Transport {
+pub fn behind_extensions(
+    bytes: &(impl Bytes + ?Sized),
+    mut next: u8,
+    mut offset: usize,
+) -> Transport {
     let mut is_first_fragment = false;
     for _ in 0..=MAX_EXTENSIONS {
         match next {
             // Hop-by-hop, routing, destination options, mobility, host identity, shim6: length in units of eight bytes.
             0 | 43 | 60 | 135 | 139 | 140 => {
-                let Some((following, length)) = bytes.u16(offset).map(halves) else { return Transport::HIDDEN };
+                let Some((following, length)) = bytes.u16(offset).map(halves) else {
+                    return Transport::HIDDEN;
+                };
                 next = following;
                 offset += (usize::from(length) + 1) * 8;
             }
             // Authentication: in units of four, less two.
             51 => {
-                let Some((following, length)) = bytes.u16(offset).map(halves) else { return Transport::HIDDEN };
+                let Some((following, length)) = bytes.u16(offset).map(halves) else {
+                    return Transport::HIDDEN;
+                };
                 next = following;
                 offset += (usize::from(length) + 2) * 4;
             }
             44 => {
-                let (Some((following, _)), Some(fragment)) = (bytes.u16(offset).map(halves), bytes.u16(offset + 2))
+                let (Some((following, _)), Some(fragment)) =
+                    (bytes.u16(offset).map(halves), bytes.u16(offset + 2))
                 else {
                     return Transport::HIDDEN;
                 };
@@ -117,7 +134,9 @@ pub fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset
                 }
                 is_first_fragment |= fragment & 1 != 0;
             }
-            _ => return Transport::new(u16::from(next), offset).of_first_fragment(is_first_fragment),
+            _ => {
+                return Transport::new(u16::from(next), offset).of_first_fragment(is_first_fragment);
+            }
         }
         if offset > LAST_HEADER {
             return Transport::HIDDEN;

@@ -63,7 +63,9 @@ pub fn behind_tags(bytes: &(impl Bytes + ?Sized), mut ethertype: u16) -> Network
         if !is_tag(ethertype) {
             break;
         }
-        let Some(next) = bytes.u16(offset + 2) else { return Network::new(Network::TRUNCATED, 0) };
+        let Some(next) = bytes.u16(offset + 2) else {
+            return Network::new(Network::TRUNCATED, 0);
+        };
         ethertype = next;
         offset += 4;
     }

@@ -8,8 +8,13 @@ use super::{Address, Bytes, Depth, Packet, RareHeaders, Unparsed};
 const NEIGHBOUR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
 
 #[inline(always)]
-pub(super) fn ipv4(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
-    let [first, second, third, source, destination] = bytes.u32s::<5>(offset).ok_or(Unparsed::TruncatedAddress)?;
+pub(super) fn ipv4(
+    bytes: &(impl Bytes + ?Sized),
+    offset: usize,
+    depth: Depth,
+) -> Result<Packet, Unparsed> {
+    let [first, second, third, source, destination] =
+        bytes.u32s::<5>(offset).ok_or(Unparsed::TruncatedAddress)?;
     let version = first.to_ne_bytes()[0];
     let header = usize::from(version & 0xf) * 4;
     if version >> 4 != 4 || header < 20 {
@@ -48,7 +53,12 @@ const FRAGMENT_OFFSET: u32 = 0x1fff;
 ///
 /// No link requires such fragments: each has room for 68 bytes of IPv4, or 1,280 of IPv6.
 #[inline(always)]
-fn check_fragment(offset: u32, protocol: u16, payload: usize, depth: Depth) -> Result<(), Unparsed> {
+fn check_fragment(
+    offset: u32,
+    protocol: u16,
+    payload: usize,
+    depth: Depth,
+) -> Result<(), Unparsed> {
     match offset {
         // Unless it is the last fragment, hosts only keep whole units of it.
         0 if payload & !7 < transport::least(protocol, depth) => Err(Unparsed::TinyFragment),
@@ -58,22 +68,39 @@ fn check_fragment(offset: u32, protocol: u16, payload: usize, depth: Depth) -> R
 }
 
 #[inline(always)]
-pub(super) fn ipv6(bytes: &(impl RareHeaders + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
+pub(super) fn ipv6(
+    bytes: &(impl RareHeaders + ?Sized),
+    offset: usize,
+    depth: Depth,
+) -> Result<Packet, Unparsed> {
     let [first, source_hi, source_lo, destination_hi, destination_lo] =
         bytes.u64s::<5>(offset).ok_or(Unparsed::TruncatedAddress)?;
     let [version, _, _, _, length_hi, length_lo, next, hop_limit] = first.to_ne_bytes();
     if version >> 4 != 6 {
         return Err(Unparsed::BadVersion);
     }
-    let source = Address { hi: source_hi, lo: source_lo };
-    let destination = Address { hi: destination_hi, lo: destination_lo };
+    let source = Address {
+        hi: source_hi,
+        lo: source_lo,
+    };
+    let destination = Address {
+        hi: destination_hi,
+        lo: destination_lo,
+    };
 
     let transport = if is_extension(next) {
         let transport = bytes.behind_extensions(next, offset + 40);
         if transport.is_fragment() {
             let end = offset + 40 + usize::from(u16::from_be_bytes([length_hi, length_lo]));
-            let payload = end.checked_sub(transport.offset()).ok_or(Unparsed::TinyFragment)?;
-            check_fragment(transport.fragment_offset(), transport.protocol(), payload, depth)?;
+            let payload = end
+                .checked_sub(transport.offset())
+                .ok_or(Unparsed::TinyFragment)?;
+            check_fragment(
+                transport.fragment_offset(),
+                transport.protocol(),
+                payload,
+                depth,
+            )?;
         }
         transport
     } else {
@@ -88,11 +115,20 @@ pub(super) fn ipv6(bytes: &(impl RareHeaders + ?Sized), offset: usize, depth: De
     if protocol == transport::ICMPV6
         && hop_limit == 255
         && transport_offset != 0
-        && bytes.u16(transport_offset).is_some_and(|word| NEIGHBOUR_DISCOVERY.contains(&halves(word).0))
+        && bytes
+            .u16(transport_offset)
+            .is_some_and(|word| NEIGHBOUR_DISCOVERY.contains(&halves(word).0))
     {
         segment.is_essential = true;
     }
-    Ok(packet(source, destination, false, offset, transport_offset, segment))
+    Ok(packet(
+        source,
+        destination,
+        false,
+        offset,
+        transport_offset,
+        segment,
+    ))
 }
 
 #[inline(always)]

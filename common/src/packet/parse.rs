@@ -9,7 +9,11 @@ use super::{Depth, Link, Packet, RareHeaders, Unparsed, network};
 ///
 /// When the frame has no address to limit.
 #[inline(always)]
-pub fn parse(bytes: &(impl RareHeaders + ?Sized), link: Link, depth: Depth) -> Result<Packet, Unparsed> {
+pub fn parse(
+    bytes: &(impl RareHeaders + ?Sized),
+    link: Link,
+    depth: Depth,
+) -> Result<Packet, Unparsed> {
     let (is_ipv4, offset) = match link {
         Link::Ethernet => ethernet(bytes)?,
         Link::RawIp => match bytes.u16(0).ok_or(Unparsed::TruncatedAddress)? >> 12 {
@@ -18,7 +22,11 @@ pub fn parse(bytes: &(impl RareHeaders + ?Sized), link: Link, depth: Depth) -> R
             _ => return Err(Unparsed::BadVersion),
         },
     };
-    if is_ipv4 { network::ipv4(bytes, offset, depth) } else { network::ipv6(bytes, offset, depth) }
+    if is_ipv4 {
+        network::ipv4(bytes, offset, depth)
+    } else {
+        network::ipv6(bytes, offset, depth)
+    }
 }
 
 #[inline(always)]

@@ -111,7 +111,10 @@ pub struct Ports {
 }
 
 impl Ports {
-    pub(super) const NONE: Self = Self { source: 0, destination: 0 };
+    pub(super) const NONE: Self = Self {
+        source: 0,
+        destination: 0,
+    };
 }
 
 impl Packet {

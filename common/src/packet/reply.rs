@@ -44,7 +44,9 @@ const QUOTE_IPV6: usize = IPV6 + 2;
 
 impl Reply {
     /// No reply yet.
-    pub const EMPTY: Self = Self { words: [0; LONGEST_REPLY] };
+    pub const EMPTY: Self = Self {
+        words: [0; LONGEST_REPLY],
+    };
 
     /// The nth word in memory order.
     #[inline(always)]
@@ -82,8 +84,11 @@ impl Reply {
     fn reset_ipv4(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
         let network = usize::from(packet.network_offset);
         let total = u32::from(bytes.u16(network + 2).unwrap_or(0));
-        let payload = total.wrapping_sub(u32::from(packet.transport_offset - packet.network_offset));
-        let Some(reset) = Reset::of(bytes, packet, payload) else { return 0 };
+        let payload =
+            total.wrapping_sub(u32::from(packet.transport_offset - packet.network_offset));
+        let Some(reset) = Reset::of(bytes, packet, payload) else {
+            return 0;
+        };
         self.ipv4(packet, TCP, 4 * (IPV4 as u32 + 5));
         let pseudo = sum(&self.words, 3, 5) + u64::from(TCP.to_be()) + u64::from(20u32.to_be());
         reset.write(&mut self.words, IPV4, pseudo);
@@ -94,8 +99,11 @@ impl Reply {
     fn reset_ipv6(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
         let network = usize::from(packet.network_offset);
         let length = u32::from(bytes.u16(network + 4).unwrap_or(0));
-        let extensions = u32::from(packet.transport_offset).wrapping_sub(u32::from(packet.network_offset) + 40);
-        let Some(reset) = Reset::of(bytes, packet, length.wrapping_sub(extensions)) else { return 0 };
+        let extensions =
+            u32::from(packet.transport_offset).wrapping_sub(u32::from(packet.network_offset) + 40);
+        let Some(reset) = Reset::of(bytes, packet, length.wrapping_sub(extensions)) else {
+            return 0;
+        };
         self.ipv6(packet, TCP, 20);
         let pseudo = sum(&self.words, 2, IPV6) + u64::from(TCP.to_be()) + u64::from(20u32.to_be());
         reset.write(&mut self.words, IPV6, pseudo);
@@ -106,9 +114,17 @@ impl Reply {
     fn prohibited_ipv4(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
         let network = usize::from(packet.network_offset);
         let has_options = packet.transport_offset != packet.network_offset + 20;
-        let is_later_fragment = bytes.u16(network + 6).is_none_or(|fragment| fragment & 0x1fff != 0);
-        let is_sctp = bytes.u16(network + 8).is_none_or(|word| word & 0xff == SCTP);
-        if has_options || is_later_fragment || is_sctp || !may_be_answered(bytes, packet, ECHO_REQUEST) {
+        let is_later_fragment = bytes
+            .u16(network + 6)
+            .is_none_or(|fragment| fragment & 0x1fff != 0);
+        let is_sctp = bytes
+            .u16(network + 8)
+            .is_none_or(|word| word & 0xff == SCTP);
+        if has_options
+            || is_later_fragment
+            || is_sctp
+            || !may_be_answered(bytes, packet, ECHO_REQUEST)
+        {
             return 0;
         }
         let words = IPV4 + 2 + QUOTE_IPV4;
@@ -138,9 +154,15 @@ impl Reply {
             return 0;
         }
         const PROHIBITED: u32 = 1 << 24 | 1 << 16;
-        let pseudo = sum(&self.words, 2, IPV6) + u64::from(ICMPV6.to_be()) + u64::from(length.to_be());
+        let pseudo =
+            sum(&self.words, 2, IPV6) + u64::from(ICMPV6.to_be()) + u64::from(length.to_be());
         let unused = u32::from(fold(pseudo)) << 16;
-        self.checksummed(IPV6, PROHIBITED, unused, pseudo + sum(&self.words, IPV6 + 2, words));
+        self.checksummed(
+            IPV6,
+            PROHIBITED,
+            unused,
+            pseudo + sum(&self.words, IPV6 + 2, words),
+        );
         words
     }
 
@@ -173,9 +195,16 @@ impl Reply {
 
     /// Copies the first `N` words of the packet at `network`; `false` if it is shorter.
     #[inline(always)]
-    fn quote<const N: usize>(&mut self, bytes: &(impl Bytes + ?Sized), network: usize, at: usize) -> bool {
+    fn quote<const N: usize>(
+        &mut self,
+        bytes: &(impl Bytes + ?Sized),
+        network: usize,
+        at: usize,
+    ) -> bool {
         for nth in 0..N {
-            let (Some(word), Some(place)) = (bytes.u32(network + 4 * nth), self.words.get_mut(at + nth)) else {
+            let (Some(word), Some(place)) =
+                (bytes.u32(network + 4 * nth), self.words.get_mut(at + nth))
+            else {
                 return false;
             };
             *place = word;
@@ -222,12 +251,22 @@ impl Reset {
         }
         let ports = u32::from(ports.destination) << 16 | u32::from(ports.source);
         if word & ACK != 0 {
-            return Some(Self { ports, sequence: acknowledgment, acknowledgment: 0, flags: RST });
+            return Some(Self {
+                ports,
+                sequence: acknowledgment,
+                acknowledgment: 0,
+                flags: RST,
+            });
         }
         let payload = length.wrapping_sub((word >> 12) * 4);
         let flags = (word & SYN) / SYN + (word & FIN);
         let acknowledgment = sequence.wrapping_add(payload).wrapping_add(flags);
-        Some(Self { ports, sequence: 0, acknowledgment, flags: RST | ACK })
+        Some(Self {
+            ports,
+            sequence: 0,
+            acknowledgment,
+            flags: RST | ACK,
+        })
     }
 
     #[inline(always)]
@@ -266,13 +305,19 @@ pub fn is_between_two_hosts(source: Address, destination: Address, is_ipv4: bool
 #[inline(always)]
 fn may_be_answered(bytes: &(impl Bytes + ?Sized), packet: &Packet, echo_request: u8) -> bool {
     packet.protocol != Protocol::Icmp
-        || bytes.u16(usize::from(packet.transport_offset)).is_some_and(|word| (word >> 8) as u8 == echo_request)
+        || bytes
+            .u16(usize::from(packet.transport_offset))
+            .is_some_and(|word| (word >> 8) as u8 == echo_request)
 }
 
 /// The sum of the words from `first` to before `end` for a checksum, in memory order (RFC 1071, 2(B)).
 #[inline(always)]
 fn sum(words: &[u32; LONGEST_REPLY], first: usize, end: usize) -> u64 {
-    words.iter().take(end).skip(first).fold(0, |sum, word| sum + u64::from(*word))
+    words
+        .iter()
+        .take(end)
+        .skip(first)
+        .fold(0, |sum, word| sum + u64::from(*word))
 }
 
 /// Folds a sum to 16 bits with end-around carry.

@@ -15,7 +15,10 @@ fn read(frame: &[u8]) -> Result<Packet, Unparsed> {
 }
 
 fn ports(source: u16, destination: u16) -> Option<Ports> {
-    Some(Ports { source, destination })
+    Some(Ports {
+        source,
+        destination,
+    })
 }
 
 fn v4() -> Frame {
@@ -35,42 +38,151 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
         ("udp", v4().udp(9, 53, b""), Udp, ports(9, 53)),
         ("tcp", v4().tcp(9, 80, ACK, b""), Tcp, ports(9, 80)),
         ("icmp", v4().icmp(8), Icmp, None),
-        ("vlan", Frame::ethernet().vlan(5).ipv4(V4, V4_TO).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("qinq", Frame::ethernet().tag(0x88a8, 5).vlan(6).ipv4(V4, V4_TO).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("three tags", Frame::ethernet().vlan(5).vlan(6).vlan(7).ipv4(V4, V4_TO).udp(9, 53, b""), Udp, ports(9, 53)),
         (
-            "four tags",
-            Frame::ethernet().tag(0x9100, 4).vlan(5).vlan(6).vlan(7).ipv4(V4, V4_TO).udp(9, 53, b""),
+            "vlan",
+            Frame::ethernet().vlan(5).ipv4(V4, V4_TO).udp(9, 53, b""),
             Udp,
             ports(9, 53),
         ),
-        ("ipv4 options", Frame::ethernet().ipv4_with_options(V4, V4_TO, 10).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("first fragment", v4().fragment(0, fragment).udp(9, 53, &[0; 16]), Udp, ports(9, 53)),
-        ("later fragment", v4().fragment(1, fragment).udp(9, 53, b""), Udp, None),
-        ("last fragment", v4().fragment(100, MoreFragments::No).tcp(9, 80, SYN, b""), Tcp, None),
+        (
+            "qinq",
+            Frame::ethernet()
+                .tag(0x88a8, 5)
+                .vlan(6)
+                .ipv4(V4, V4_TO)
+                .udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "three tags",
+            Frame::ethernet()
+                .vlan(5)
+                .vlan(6)
+                .vlan(7)
+                .ipv4(V4, V4_TO)
+                .udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "four tags",
+            Frame::ethernet()
+                .tag(0x9100, 4)
+                .vlan(5)
+                .vlan(6)
+                .vlan(7)
+                .ipv4(V4, V4_TO)
+                .udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "ipv4 options",
+            Frame::ethernet()
+                .ipv4_with_options(V4, V4_TO, 10)
+                .udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "first fragment",
+            v4().fragment(0, fragment).udp(9, 53, &[0; 16]),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "later fragment",
+            v4().fragment(1, fragment).udp(9, 53, b""),
+            Udp,
+            None,
+        ),
+        (
+            "last fragment",
+            v4().fragment(100, MoreFragments::No).tcp(9, 80, SYN, b""),
+            Tcp,
+            None,
+        ),
         ("gre", v4().payload(47, &[0; 40]), Other, None),
         ("sctp", v4().payload(132, &[0; 40]), Other, None),
         ("ipv6 udp", v6().udp(9, 53, b""), Udp, ports(9, 53)),
         ("ipv6 tcp", v6().tcp(9, 80, ACK, b""), Tcp, ports(9, 80)),
-        ("ipv6 in vlan", Frame::ethernet().vlan(5).ipv6(V6, V6_TO).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("hop-by-hop", v6().empty_extension(0).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("routing", v6().empty_extension(43).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("destination options", v6().empty_extension(60).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("mobility", v6().empty_extension(135).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("host identity", v6().empty_extension(139).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("shim6", v6().empty_extension(140).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("authentication", v6().extension(51, &[4; 23]).udp(9, 53, b""), Udp, ports(9, 53)),
+        (
+            "ipv6 in vlan",
+            Frame::ethernet().vlan(5).ipv6(V6, V6_TO).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "hop-by-hop",
+            v6().empty_extension(0).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "routing",
+            v6().empty_extension(43).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "destination options",
+            v6().empty_extension(60).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "mobility",
+            v6().empty_extension(135).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "host identity",
+            v6().empty_extension(139).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "shim6",
+            v6().empty_extension(140).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "authentication",
+            v6().extension(51, &[4; 23]).udp(9, 53, b""),
+            Udp,
+            ports(9, 53),
+        ),
         ("encrypted", v6().payload(50, &[0; 40]), Other, None),
         ("no next header", v6(), Other, None),
-        ("ipv6 first fragment", v6().fragment(0, fragment).udp(9, 53, &[0; 16]), Udp, ports(9, 53)),
-        ("ipv6 atomic fragment", v6().fragment(0, MoreFragments::No).tcp(9, 80, SYN, b""), Tcp, ports(9, 80)),
+        (
+            "ipv6 first fragment",
+            v6().fragment(0, fragment).udp(9, 53, &[0; 16]),
+            Udp,
+            ports(9, 53),
+        ),
+        (
+            "ipv6 atomic fragment",
+            v6().fragment(0, MoreFragments::No).tcp(9, 80, SYN, b""),
+            Tcp,
+            ports(9, 80),
+        ),
         (
             "ipv6 later fragment behind options",
-            v6().fragment(1, fragment).empty_extension(60).udp(9, 53, b""),
+            v6().fragment(1, fragment)
+                .empty_extension(60)
+                .udp(9, 53, b""),
             Hidden,
             None,
         ),
-        ("ipv6 later fragment", v6().fragment(8, fragment).udp(9, 53, b""), Udp, None),
+        (
+            "ipv6 later fragment",
+            v6().fragment(8, fragment).udp(9, 53, b""),
+            Udp,
+            None,
+        ),
         (
             "a chain of all",
             v6().empty_extension(0)
@@ -84,12 +196,26 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
         ),
         (
             "a chain of eight",
-            (0..8).fold(v6(), |frame, _| frame.empty_extension(60)).udp(9, 53, b""),
+            (0..8)
+                .fold(v6(), |frame, _| frame.empty_extension(60))
+                .udp(9, 53, b""),
             Udp,
             ports(9, 53),
         ),
-        ("a chain too long", (0..9).fold(v6(), |frame, _| frame.empty_extension(60)).udp(9, 53, b""), Hidden, None),
-        ("an extension beyond the frame", v6().extension(60, &[200; 7]), Hidden, None),
+        (
+            "a chain too long",
+            (0..9)
+                .fold(v6(), |frame, _| frame.empty_extension(60))
+                .udp(9, 53, b""),
+            Hidden,
+            None,
+        ),
+        (
+            "an extension beyond the frame",
+            v6().extension(60, &[200; 7]),
+            Hidden,
+            None,
+        ),
     ];
     for (name, frame, protocol, ports) in table {
         let packet = read(&frame.build()).unwrap_or_else(|unparsed| panic!("{name}: {unparsed:?}"));
@@ -98,27 +224,61 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
         } else {
             (Address::from_ipv6(V6), Address::from_ipv6(V6_TO))
         };
-        assert_eq!((packet.source, packet.destination), (source, destination), "{name}");
-        assert_eq!((packet.protocol, packet.ports()), (protocol, ports), "{name}");
+        assert_eq!(
+            (packet.source, packet.destination),
+            (source, destination),
+            "{name}"
+        );
+        assert_eq!(
+            (packet.protocol, packet.ports()),
+            (protocol, ports),
+            "{name}"
+        );
         assert!(!packet.is_essential, "{name}");
     }
 }
 
 #[test]
 fn what_has_no_address_has_one_verdict_each() {
-    let five = (0..5).fold(Frame::ethernet(), |frame, id| frame.vlan(id)).ipv4(V4, V4_TO);
+    let five = (0..5)
+        .fold(Frame::ethernet(), |frame, id| frame.vlan(id))
+        .ipv4(V4, V4_TO);
     let mut wrong_version = v4().udp(1, 2, b"").build();
     wrong_version[14] = 0x65;
     let mut short_header = v4().udp(1, 2, b"").build();
     short_header[14] = 0x44;
     for (frame, unparsed, disposition) in [
-        (Frame::ethernet().other(0x0806, &[0; 28]).build(), Unparsed::Arp, Disposition::Limit(Essential::Arp)),
-        (Frame::ethernet().vlan(3).other(0x0806, &[0; 28]).build(), Unparsed::Arp, Disposition::Limit(Essential::Arp)),
-        (Frame::ethernet().other(0x88cc, &[0; 28]).build(), Unparsed::NotIp, Disposition::Limit(Essential::NotIp)),
+        (
+            Frame::ethernet().other(0x0806, &[0; 28]).build(),
+            Unparsed::Arp,
+            Disposition::Limit(Essential::Arp),
+        ),
+        (
+            Frame::ethernet().vlan(3).other(0x0806, &[0; 28]).build(),
+            Unparsed::Arp,
+            Disposition::Limit(Essential::Arp),
+        ),
+        (
+            Frame::ethernet().other(0x88cc, &[0; 28]).build(),
+            Unparsed::NotIp,
+            Disposition::Limit(Essential::NotIp),
+        ),
         (vec![0; 13], Unparsed::TruncatedLink, Disposition::Refuse),
-        (v4().build()[..33].to_vec(), Unparsed::TruncatedAddress, Disposition::Refuse),
-        (v6().build()[..53].to_vec(), Unparsed::TruncatedAddress, Disposition::Refuse),
-        (five.udp(1, 2, b"").build(), Unparsed::TooManyTags, Disposition::Refuse),
+        (
+            v4().build()[..33].to_vec(),
+            Unparsed::TruncatedAddress,
+            Disposition::Refuse,
+        ),
+        (
+            v6().build()[..53].to_vec(),
+            Unparsed::TruncatedAddress,
+            Disposition::Refuse,
+        ),
+        (
+            five.udp(1, 2, b"").build(),
+            Unparsed::TooManyTags,
+            Disposition::Refuse,
+        ),
         (wrong_version, Unparsed::BadVersion, Disposition::Refuse),
         (short_header, Unparsed::BadVersion, Disposition::Refuse),
     ] {
@@ -141,15 +301,36 @@ fn told(mut frame: Vec<u8>, payload: u16) -> Vec<u8> {
 fn a_fragment_that_hides_ports_or_flags_is_refused() {
     use Unparsed::{OverlappingFragment, TinyFragment};
     let (more, last) = (MoreFragments::Yes, MoreFragments::No);
-    let v4_first = |length: u16| told(v4().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(), length);
-    let v6_first = |length: u16| told(v6().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(), 8 + length);
-    let options =
-        |length: u16| told(v6().fragment(0, more).empty_extension(60).tcp(9, 80, SYN, &[0; 40]).build(), 8 + length);
+    let v4_first = |length: u16| {
+        told(
+            v4().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(),
+            length,
+        )
+    };
+    let v6_first = |length: u16| {
+        told(
+            v6().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(),
+            8 + length,
+        )
+    };
+    let options = |length: u16| {
+        told(
+            v6().fragment(0, more)
+                .empty_extension(60)
+                .tcp(9, 80, SYN, &[0; 40])
+                .build(),
+            8 + length,
+        )
+    };
     let v4_udp = |length: u16| told(v4().fragment(0, more).udp(9, 53, &[0; 40]).build(), length);
     for (name, frame, expected) in [
         ("8 bytes of tcp", v4_first(8), Some(TinyFragment)),
         ("16 bytes", v4_first(16), Some(TinyFragment)),
-        ("23, of which hosts keep 16", v4_first(23), Some(TinyFragment)),
+        (
+            "23, of which hosts keep 16",
+            v4_first(23),
+            Some(TinyFragment),
+        ),
         ("24 bytes", v4_first(24), None),
         ("none at all", v4_first(0), Some(TinyFragment)),
         (
@@ -163,15 +344,43 @@ fn a_fragment_that_hides_ports_or_flags_is_refused() {
         ("ipv6, options alone", options(8), Some(TinyFragment)),
         ("ipv6, options and 8 bytes", options(16), Some(TinyFragment)),
         ("ipv6, options and 24 bytes", options(32), None),
-        ("ipv6, ends within its options", options(0), Some(TinyFragment)),
+        (
+            "ipv6, ends within its options",
+            options(0),
+            Some(TinyFragment),
+        ),
         ("udp without the dns header", v4_udp(8), Some(TinyFragment)),
         ("udp with it", v4_udp(24), None),
-        ("over the flags", v4().fragment(1, more).payload(6, &[0; 16]).build(), Some(OverlappingFragment)),
-        ("the last, over the flags", v4().fragment(1, last).payload(6, &[0; 16]).build(), Some(OverlappingFragment)),
-        ("behind the flags", v4().fragment(2, last).payload(6, &[0; 16]).build(), None),
-        ("ipv6, over the flags", v6().fragment(1, last).payload(6, &[0; 16]).build(), Some(OverlappingFragment)),
-        ("ipv6, behind the flags", v6().fragment(2, last).payload(6, &[0; 16]).build(), None),
-        ("a later fragment of udp", v4().fragment(1, last).payload(17, &[0; 16]).build(), None),
+        (
+            "over the flags",
+            v4().fragment(1, more).payload(6, &[0; 16]).build(),
+            Some(OverlappingFragment),
+        ),
+        (
+            "the last, over the flags",
+            v4().fragment(1, last).payload(6, &[0; 16]).build(),
+            Some(OverlappingFragment),
+        ),
+        (
+            "behind the flags",
+            v4().fragment(2, last).payload(6, &[0; 16]).build(),
+            None,
+        ),
+        (
+            "ipv6, over the flags",
+            v6().fragment(1, last).payload(6, &[0; 16]).build(),
+            Some(OverlappingFragment),
+        ),
+        (
+            "ipv6, behind the flags",
+            v6().fragment(2, last).payload(6, &[0; 16]).build(),
+            None,
+        ),
+        (
+            "a later fragment of udp",
+            v4().fragment(1, last).payload(17, &[0; 16]).build(),
+            None,
+        ),
     ] {
         assert_eq!(read(&frame).err(), expected, "{name}");
     }
@@ -183,13 +392,23 @@ fn a_fragment_that_hides_ports_or_flags_is_refused() {
 
 #[test]
 fn a_transport_header_that_is_cut_off_is_refused_where_it_decides() {
-    for frame in [v4().payload(17, b"ab"), v4().payload(6, &[0; 13]), v6().payload(6, &[0; 13]), v6().payload(17, b"")]
-    {
+    for frame in [
+        v4().payload(17, b"ab"),
+        v4().payload(6, &[0; 13]),
+        v6().payload(6, &[0; 13]),
+        v6().payload(17, b""),
+    ] {
         assert_eq!(read(&frame.build()), Err(Unparsed::TruncatedTransport));
     }
     let syn = v4().payload(6, &[0; 13]).build();
-    assert!(parse(syn.as_slice(), Link::Ethernet, Depth::Addresses).is_ok(), "nothing asks for its flags");
-    assert_eq!(Unparsed::TruncatedTransport.disposition(), Disposition::Refuse);
+    assert!(
+        parse(syn.as_slice(), Link::Ethernet, Depth::Addresses).is_ok(),
+        "nothing asks for its flags"
+    );
+    assert_eq!(
+        Unparsed::TruncatedTransport.disposition(),
+        Disposition::Refuse
+    );
 }
 
 #[test]
@@ -203,24 +422,85 @@ fn each_kind_is_counted_where_it_is_one() {
     };
     for (name, frame, kind) in [
         ("syn", v4().tcp(9, 80, SYN, b""), Kind::Connection),
-        ("syn with a request in it", v4().tcp(9, 80, SYN, b"GET / HTTP/1.1\r\n\r\n"), Kind::Connection),
+        (
+            "syn with a request in it",
+            v4().tcp(9, 80, SYN, b"GET / HTTP/1.1\r\n\r\n"),
+            Kind::Connection,
+        ),
         ("syn-ack", v4().tcp(9, 80, SYN | ACK, b""), Kind::Plain),
-        ("get", v4().tcp(9, 80, ACK, b"GET / HTTP/1.1\r\n\r\n"), Kind::Request),
-        ("post", v6().tcp(9, 8080, ACK | 8, b"POST /a HTTP/1.1\r\n"), Kind::Request),
-        ("options", v4().tcp(9, 80, ACK, b"OPTIONS * HTTP/1.1\r\n"), Kind::Request),
-        ("two at once are one", v4().tcp(9, 80, ACK, b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n"), Kind::Request),
-        ("one that begins later", v4().tcp(9, 80, ACK, b"\r\nGET / HTTP/1.1\r\n\r\n"), Kind::Plain),
-        ("a method nobody has", v4().tcp(9, 80, ACK, b"GETS / HTTP/1.1\r\n\r\n"), Kind::Plain),
-        ("lower case", v4().tcp(9, 80, ACK, b"get / HTTP/1.1\r\n\r\n"), Kind::Plain),
-        ("a response", v4().tcp(80, 9, ACK, b"HTTP/1.1 200 OK\r\n\r\n"), Kind::Plain),
-        ("tls", v4().tcp(9, 443, ACK, &[0x16, 3, 1, 2, 0, 1, 0, 1]), Kind::Plain),
+        (
+            "get",
+            v4().tcp(9, 80, ACK, b"GET / HTTP/1.1\r\n\r\n"),
+            Kind::Request,
+        ),
+        (
+            "post",
+            v6().tcp(9, 8080, ACK | 8, b"POST /a HTTP/1.1\r\n"),
+            Kind::Request,
+        ),
+        (
+            "options",
+            v4().tcp(9, 80, ACK, b"OPTIONS * HTTP/1.1\r\n"),
+            Kind::Request,
+        ),
+        (
+            "two at once are one",
+            v4().tcp(9, 80, ACK, b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
+            Kind::Request,
+        ),
+        (
+            "one that begins later",
+            v4().tcp(9, 80, ACK, b"\r\nGET / HTTP/1.1\r\n\r\n"),
+            Kind::Plain,
+        ),
+        (
+            "a method nobody has",
+            v4().tcp(9, 80, ACK, b"GETS / HTTP/1.1\r\n\r\n"),
+            Kind::Plain,
+        ),
+        (
+            "lower case",
+            v4().tcp(9, 80, ACK, b"get / HTTP/1.1\r\n\r\n"),
+            Kind::Plain,
+        ),
+        (
+            "a response",
+            v4().tcp(80, 9, ACK, b"HTTP/1.1 200 OK\r\n\r\n"),
+            Kind::Plain,
+        ),
+        (
+            "tls",
+            v4().tcp(9, 443, ACK, &[0x16, 3, 1, 2, 0, 1, 0, 1]),
+            Kind::Plain,
+        ),
         ("dns query", v4().udp(9, 53, &dns(0x0100, 1)), Kind::Request),
-        ("dns response", v4().udp(53, 9, &dns(0x8180, 1)), Kind::Plain),
-        ("a response sent to port 53", v4().udp(9, 53, &dns(0x8180, 1)), Kind::Plain),
+        (
+            "dns response",
+            v4().udp(53, 9, &dns(0x8180, 1)),
+            Kind::Plain,
+        ),
+        (
+            "a response sent to port 53",
+            v4().udp(9, 53, &dns(0x8180, 1)),
+            Kind::Plain,
+        ),
         ("dns update", v4().udp(9, 53, &dns(0x2800, 1)), Kind::Plain),
-        ("a query without a question", v4().udp(9, 53, &dns(0x0100, 0)), Kind::Plain),
-        ("a query elsewhere", v4().udp(9, 5353, &dns(0x0100, 1)), Kind::Plain),
-        ("a fragment of one", v4().fragment(3, MoreFragments::No).tcp(9, 80, ACK, b"GET / HTTP/1.1\r\n"), Kind::Plain),
+        (
+            "a query without a question",
+            v4().udp(9, 53, &dns(0x0100, 0)),
+            Kind::Plain,
+        ),
+        (
+            "a query elsewhere",
+            v4().udp(9, 5353, &dns(0x0100, 1)),
+            Kind::Plain,
+        ),
+        (
+            "a fragment of one",
+            v4().fragment(3, MoreFragments::No)
+                .tcp(9, 80, ACK, b"GET / HTTP/1.1\r\n"),
+            Kind::Plain,
+        ),
     ] {
         assert_eq!(read(&frame.build()).unwrap().kind, kind, "{name}");
     }
@@ -230,16 +510,44 @@ fn each_kind_is_counted_where_it_is_one() {
 fn only_what_the_network_needs_is_essential() {
     let hops = |hops: u8| v6().hops(hops);
     for (name, frame, essential) in [
-        ("neighbour solicitation", hops(255).icmp(135), Some(Essential::NeighbourDiscovery)),
-        ("router advertisement", hops(255).icmp(134), Some(Essential::NeighbourDiscovery)),
-        ("behind an extension header", hops(255).empty_extension(0).icmp(136), Some(Essential::NeighbourDiscovery)),
+        (
+            "neighbour solicitation",
+            hops(255).icmp(135),
+            Some(Essential::NeighbourDiscovery),
+        ),
+        (
+            "router advertisement",
+            hops(255).icmp(134),
+            Some(Essential::NeighbourDiscovery),
+        ),
+        (
+            "behind an extension header",
+            hops(255).empty_extension(0).icmp(136),
+            Some(Essential::NeighbourDiscovery),
+        ),
         ("one that came through a router", hops(64).icmp(135), None),
         ("ping", hops(255).icmp(128), None),
         ("the number in IPv4", v4().hops(255).icmp(135), None),
-        ("dhcp to the server", v4().udp(68, 67, b""), Some(Essential::Dhcp)),
-        ("dhcp to the client", v4().udp(67, 68, b""), Some(Essential::Dhcp)),
-        ("dhcpv6 to the client", v6().udp(547, 546, b""), Some(Essential::Dhcp)),
-        ("to the client's port from anywhere", v4().udp(9, 68, b""), None),
+        (
+            "dhcp to the server",
+            v4().udp(68, 67, b""),
+            Some(Essential::Dhcp),
+        ),
+        (
+            "dhcp to the client",
+            v4().udp(67, 68, b""),
+            Some(Essential::Dhcp),
+        ),
+        (
+            "dhcpv6 to the client",
+            v6().udp(547, 546, b""),
+            Some(Essential::Dhcp),
+        ),
+        (
+            "to the client's port from anywhere",
+            v4().udp(9, 68, b""),
+            None,
+        ),
         ("dhcp's ports in tcp", v4().tcp(67, 68, ACK, b""), None),
     ] {
         let frame = frame.build();
@@ -254,8 +562,14 @@ fn only_what_the_network_needs_is_essential() {
 fn a_device_without_link_header_is_told_by_the_version() {
     let frame = Frame::raw().ipv4(V4, V4_TO).udp(9, 53, b"").build();
     let packet = parse(frame.as_slice(), Link::RawIp, Depth::Ports).unwrap();
-    assert_eq!((packet.source, packet.ports()), (Address::from_ipv4(V4), ports(9, 53)));
-    assert_eq!(parse(&[0x50; 40][..], Link::RawIp, Depth::Ports), Err(Unparsed::BadVersion));
+    assert_eq!(
+        (packet.source, packet.ports()),
+        (Address::from_ipv4(V4), ports(9, 53))
+    );
+    assert_eq!(
+        parse(&[0x50; 40][..], Link::RawIp, Depth::Ports),
+        Err(Unparsed::BadVersion)
+    );
 }
 
 /// A frame of which only the first `seen` bytes are readable.
@@ -286,25 +600,39 @@ impl RareHeaders for Window<'_> {}
 
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop::collection::vec(prop_oneof![Just(0x8100u16), Just(0x88a8)], 0..4);
-    let extensions = prop::collection::vec(prop_oneof![Just(0u8), Just(43), Just(60), Just(135)], 0..5);
+    let extensions =
+        prop::collection::vec(prop_oneof![Just(0u8), Just(43), Just(60), Just(135)], 0..5);
     let payload = prop::collection::vec(any::<u8>(), 0..60);
-    (tags, any::<bool>(), 0u8..=10, extensions, 0u8..4, any::<(u16, u16, u8)>(), payload).prop_map(
-        |(tags, is_ipv4, options, extensions, kind, (source, destination, flags), payload)| {
-            let frame = tags.into_iter().fold(Frame::ethernet(), |frame, tag| frame.tag(tag, 1));
-            let frame = if is_ipv4 {
-                frame.ipv4_with_options(V4, V4_TO, options)
-            } else {
-                extensions.into_iter().fold(frame.ipv6(V6, V6_TO), Frame::empty_extension)
-            };
-            match kind {
-                0 => frame.udp(source, destination, &payload),
-                1 => frame.tcp(source, destination, flags, &payload),
-                2 => frame.icmp(flags),
-                _ => frame.payload(47, &payload),
-            }
-            .build()
-        },
+    (
+        tags,
+        any::<bool>(),
+        0u8..=10,
+        extensions,
+        0u8..4,
+        any::<(u16, u16, u8)>(),
+        payload,
     )
+        .prop_map(
+            |(tags, is_ipv4, options, extensions, kind, (source, destination, flags), payload)| {
+                let frame = tags
+                    .into_iter()
+                    .fold(Frame::ethernet(), |frame, tag| frame.tag(tag, 1));
+                let frame = if is_ipv4 {
+                    frame.ipv4_with_options(V4, V4_TO, options)
+                } else {
+                    extensions
+                        .into_iter()
+                        .fold(frame.ipv6(V6, V6_TO), Frame::empty_extension)
+                };
+                match kind {
+                    0 => frame.udp(source, destination, &payload),
+                    1 => frame.tcp(source, destination, flags, &payload),
+                    2 => frame.icmp(flags),
+                    _ => frame.payload(47, &payload),
+                }
+                .build()
+            },
+        )
 }
 
 proptest! {

@@ -44,7 +44,13 @@ pub(super) fn portless(protocol: u16) -> Segment {
         HIDDEN => Protocol::Hidden,
         _ => Protocol::Other,
     };
-    Segment { protocol, ports: Ports::NONE, has_ports: false, kind: Kind::Plain, is_essential: false }
+    Segment {
+        protocol,
+        ports: Ports::NONE,
+        has_ports: false,
+        kind: Kind::Plain,
+        is_essential: false,
+    }
 }
 
 /// Parses the segment at `offset`.
@@ -66,7 +72,10 @@ pub(super) fn segment(
     }
     let raw = bytes.u32(offset).ok_or(Unparsed::TruncatedTransport)?;
     let raw = u32::from_be(raw);
-    let ports = Ports { source: (raw >> 16) as u16, destination: raw as u16 };
+    let ports = Ports {
+        source: (raw >> 16) as u16,
+        destination: raw as u16,
+    };
     segment.ports = ports;
     segment.has_ports = true;
     if is_udp {
@@ -80,7 +89,9 @@ pub(super) fn segment(
         const ACK: u16 = 0x10;
         if flags & (SYN | ACK) == SYN {
             segment.kind = Kind::Connection;
-        } else if depth >= Depth::Requests && is_http_request(bytes, offset + usize::from(flags >> 12) * 4) {
+        } else if depth >= Depth::Requests
+            && is_http_request(bytes, offset + usize::from(flags >> 12) * 4)
+        {
             segment.kind = Kind::Request;
         }
     }
@@ -91,24 +102,37 @@ pub(super) fn segment(
 /// limited per source, so no other pair is accepted: only DHCP clients and servers use them.
 #[inline(always)]
 fn is_dhcp(ports: Ports) -> bool {
-    matches!((ports.source, ports.destination), (67, 67 | 68) | (68, 67) | (546, 547) | (547, 546 | 547))
+    matches!(
+        (ports.source, ports.destination),
+        (67, 67 | 68) | (68, 67) | (546, 547) | (547, 546 | 547)
+    )
 }
 
 /// A DNS header of a query: not a response, opcode 0, at least one question (RFC 1035, 4.1.1).
 #[inline(always)]
 fn is_dns_query(bytes: &(impl Bytes + ?Sized), payload: usize, ports: Ports) -> bool {
     ports.destination == 53
-        && bytes.u16(payload + 2).is_some_and(|flags| flags & 0xf800 == 0)
-        && bytes.u16(payload + 4).is_some_and(|questions| questions != 0)
+        && bytes
+            .u16(payload + 2)
+            .is_some_and(|flags| flags & 0xf800 == 0)
+        && bytes
+            .u16(payload + 4)
+            .is_some_and(|questions| questions != 0)
 }
 
 /// A method and a space at the start of the payload (RFC 9112, 3). The longest ones, `OPTIONS ` and `CONNECT `, have
 /// eight bytes; the shortest request, `GET / HTTP/1.0` and an empty line, is longer.
 #[inline(always)]
 fn is_http_request(bytes: &(impl Bytes + ?Sized), payload: usize) -> bool {
-    let Some(start) = bytes.u64(payload) else { return false };
+    let Some(start) = bytes.u64(payload) else {
+        return false;
+    };
     let begins = |method: [u8; 8], length: u32| {
-        let mask = if length == 8 { u64::MAX } else { (1 << (length * 8)) - 1 };
+        let mask = if length == 8 {
+            u64::MAX
+        } else {
+            (1 << (length * 8)) - 1
+        };
         start & mask == u64::from_le_bytes(method) & mask
     };
     begins(*b"GET \0\0\0\0", 4)

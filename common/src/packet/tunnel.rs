@@ -27,7 +27,10 @@ fn tunnel_headers(bytes: &(impl Bytes + ?Sized), protocol: u8, transport: usize)
             let flags = bytes.u16(transport)?;
             // Checksum, key and sequence number (RFC 2890).
             let options = (flags >> 15 & 1) + (flags >> 13 & 1) + (flags >> 12 & 1);
-            (bytes.u16(transport + 2)?, transport + 4 + 4 * usize::from(options))
+            (
+                bytes.u16(transport + 2)?,
+                transport + 4 + 4 * usize::from(options),
+            )
         }
         UDP => match bytes.u16(transport + 2)? {
             port if port == VXLAN[0] || port == VXLAN[1] => (ETHERNET, transport + 8 + 8),
@@ -51,7 +54,10 @@ fn tunnel_headers(bytes: &(impl Bytes + ?Sized), protocol: u8, transport: usize)
         offset = inside(bytes, offset)?;
     }
     let (protocol, transport) = match ethertype {
-        ETHERTYPE_IPV4 => (bytes.u16(offset + 8)? as u8, offset + usize::from(bytes.u16(offset)? >> 8 & 0xf) * 4),
+        ETHERTYPE_IPV4 => (
+            bytes.u16(offset + 8)? as u8,
+            offset + usize::from(bytes.u16(offset)? >> 8 & 0xf) * 4,
+        ),
         ETHERTYPE_IPV6 => ((bytes.u16(offset + 6)? >> 8) as u8, offset + 40),
         _ => return None,
     };
@@ -67,7 +73,11 @@ fn tunnel_headers(bytes: &(impl Bytes + ?Sized), protocol: u8, transport: usize)
 /// The offset, unknown to the verifier, if a header can start there.
 #[inline(always)]
 fn inside(bytes: &(impl Bytes + ?Sized), offset: usize) -> Option<usize> {
-    if offset > FURTHEST - 64 { None } else { Some(bytes.forget(offset)) }
+    if offset > FURTHEST - 64 {
+        None
+    } else {
+        Some(bytes.forget(offset))
+    }
 }
 
 /// The offsets and types of a packet's headers as one number, for functions of numbers.
@@ -125,7 +135,10 @@ impl Layers {
     }
 }
 
-const _: () = assert!(FURTHEST < 1 << Layers::TRANSPORT, "an offset has as many bits");
+const _: () = assert!(
+    FURTHEST < 1 << Layers::TRANSPORT,
+    "an offset has as many bits"
+);
 
 /// The bytes before the payload of each packet in a buffer: link, network and transport header, and those of a packet
 /// inside of a tunnel.
@@ -136,8 +149,11 @@ pub fn headers(bytes: &(impl Bytes + ?Sized), layers: Layers) -> u32 {
         return transport as u32 + u32::from(bytes.u16(transport + 12).unwrap_or(0) >> 12) * 4;
     }
     let network = bytes.within(layers.network());
-    let number =
-        if layers.is_ipv4() { bytes.u16(network + 8).unwrap_or(0) } else { bytes.u16(network + 6).unwrap_or(0) >> 8 };
+    let number = if layers.is_ipv4() {
+        bytes.u16(network + 8).unwrap_or(0)
+    } else {
+        bytes.u16(network + 6).unwrap_or(0) >> 8
+    };
     match tunnel_headers(bytes, number as u8, transport) {
         Some(headers) => headers,
         None if layers.is(Protocol::Udp) => transport as u32 + 8,
@@ -158,11 +174,16 @@ mod tests {
     const HOSTS: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
 
     fn inner() -> Vec<u8> {
-        Frame::ethernet().ipv4([10, 0, 0, 1], [10, 0, 0, 2]).tcp(1, 2, 16, PAYLOAD).build()
+        Frame::ethernet()
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+            .tcp(1, 2, 16, PAYLOAD)
+            .build()
     }
 
     fn headers(frame: &[u8]) -> u32 {
-        parse(frame, Link::Ethernet, Depth::Addresses).unwrap().headers(frame)
+        parse(frame, Link::Ethernet, Depth::Addresses)
+            .unwrap()
+            .headers(frame)
     }
 
     fn outer() -> Frame {
@@ -172,15 +193,29 @@ mod tests {
     #[test]
     fn headers_end_where_the_innermost_payload_begins() {
         let vxlan = [&[8, 0, 0, 0, 0, 0, 1, 0][..], &inner()].concat();
-        let tagged = Frame::ethernet().vlan(5).ipv6([1; 16], [2; 16]).udp(1, 2, PAYLOAD).build();
+        let tagged = Frame::ethernet()
+            .vlan(5)
+            .ipv6([1; 16], [2; 16])
+            .udp(1, 2, PAYLOAD)
+            .build();
         let geneve = [&[2, 0, 0x65, 0x58, 0, 0, 1, 0][..], &[0; 8], &tagged].concat();
         let gre = [&[0x20, 0, 8, 0, 0, 0, 0, 9][..], &inner()[14..]].concat();
         let bridged = [&[0, 0, 0x65, 0x58][..], &inner()].concat();
         let frames = [
-            Frame::ethernet().ipv4(HOSTS.0, HOSTS.1).tcp(1, 2, 16, PAYLOAD).build(),
-            Frame::ethernet().vlan(9).ipv4_with_options(HOSTS.0, HOSTS.1, 3).udp(1, 2, PAYLOAD).build(),
+            Frame::ethernet()
+                .ipv4(HOSTS.0, HOSTS.1)
+                .tcp(1, 2, 16, PAYLOAD)
+                .build(),
+            Frame::ethernet()
+                .vlan(9)
+                .ipv4_with_options(HOSTS.0, HOSTS.1, 3)
+                .udp(1, 2, PAYLOAD)
+                .build(),
             outer().udp(5, 4789, &vxlan).build(),
-            Frame::ethernet().ipv6([3; 16], [4; 16]).udp(5, 8472, &vxlan).build(),
+            Frame::ethernet()
+                .ipv6([3; 16], [4; 16])
+                .udp(5, 8472, &vxlan)
+                .build(),
             outer().udp(5, 6081, &geneve).build(),
             outer().payload(47, &gre).build(),
             outer().payload(47, &bridged).build(),
@@ -188,7 +223,11 @@ mod tests {
             outer().payload(41, &tagged[18..]).build(),
         ];
         for (nth, frame) in frames.iter().enumerate() {
-            assert_eq!(headers(frame) as usize, frame.len() - PAYLOAD.len(), "frame {nth}");
+            assert_eq!(
+                headers(frame) as usize,
+                frame.len() - PAYLOAD.len(),
+                "frame {nth}"
+            );
         }
     }
 
@@ -199,6 +238,10 @@ mod tests {
         for length in 42..whole.len() - PAYLOAD.len() - 6 {
             assert_eq!(headers(&whole[..length]), 42, "{length}");
         }
-        assert_eq!(headers(&outer().udp(5, 4790, &vxlan).build()), 42, "another port");
+        assert_eq!(
+            headers(&outer().udp(5, 4790, &vxlan).build()),
+            42,
+            "another port"
+        );
     }
 }

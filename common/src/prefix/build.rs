@@ -5,7 +5,10 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{HEADER_NODES, Header, LINE_WORDS, Line, NODES, Node, PrefixEntry, PrefixRoot, PrefixRoots, SEPARATORS};
+use super::{
+    HEADER_NODES, Header, LINE_WORDS, Line, NODES, Node, PrefixEntry, PrefixRoot, PrefixRoots,
+    SEPARATORS,
+};
 
 /// A prefix of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,21 +46,37 @@ pub(crate) const MAPPED_LENGTH: u32 = 96;
 #[must_use]
 pub fn build(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
     let mut lines = Vec::new();
-    PrefixTree { roots: build_after(&mut lines, prefixes), lines }
+    PrefixTree {
+        roots: build_after(&mut lines, prefixes),
+        lines,
+    }
 }
 
 /// The same with lines after those of other trees.
 #[must_use]
 pub fn build_after(lines: &mut Vec<Line>, prefixes: &[(Prefix, PrefixEntry)]) -> PrefixRoots {
-    let is_ipv4 = |prefix: &Prefix| prefix.length >= MAPPED_LENGTH && prefix.address >> 32 == MAPPED >> 32;
-    let (ipv4, ipv6): (Vec<_>, Vec<_>) = prefixes.iter().copied().partition(|(prefix, _)| is_ipv4(prefix));
-    let around = ipv6.iter().filter(|(prefix, _)| prefix.length < MAPPED_LENGTH && prefix.holds(MAPPED));
-    let around = around.max_by_key(|(prefix, _)| prefix.length).map_or(Node(0), |(_, entry)| Node(entry.0));
+    let is_ipv4 =
+        |prefix: &Prefix| prefix.length >= MAPPED_LENGTH && prefix.address >> 32 == MAPPED >> 32;
+    let (ipv4, ipv6): (Vec<_>, Vec<_>) = prefixes
+        .iter()
+        .copied()
+        .partition(|(prefix, _)| is_ipv4(prefix));
+    let around = ipv6
+        .iter()
+        .filter(|(prefix, _)| prefix.length < MAPPED_LENGTH && prefix.holds(MAPPED));
+    let around = around
+        .max_by_key(|(prefix, _)| prefix.length)
+        .map_or(Node(0), |(_, entry)| Node(entry.0));
 
-    let mut trees = Trees { lines: std::mem::take(lines) };
+    let mut trees = Trees {
+        lines: std::mem::take(lines),
+    };
     let mut ranges = flatten(ipv4, MAPPED, around);
     ranges.retain(|range| range.start >> 32 == MAPPED >> 32);
-    let ranges: Vec<_> = ranges.iter().map(|range| ((range.start - MAPPED) as u64, range.node.into())).collect();
+    let ranges: Vec<_> = ranges
+        .iter()
+        .map(|range| ((range.start - MAPPED) as u64, range.node.into()))
+        .collect();
     let ipv4 = trees.root(&ranges);
     let ranges = trees.upper(&flatten(ipv6, 0, Node::default()));
     let ipv6 = trees.root(&ranges);
@@ -88,7 +107,14 @@ struct Range {
 /// Ranges in order, starting at `from`, adjacent ones distinct. `around` is the entry outside of all prefixes.
 fn flatten(mut prefixes: Vec<(Prefix, PrefixEntry)>, from: u128, around: Node) -> Vec<Range> {
     prefixes.sort_unstable_by_key(|(prefix, _)| (prefix.address, prefix.length));
-    let mut ranges = Flat { ranges: vec![Range { start: from, node: around }], open: Vec::new(), around };
+    let mut ranges = Flat {
+        ranges: vec![Range {
+            start: from,
+            node: around,
+        }],
+        open: Vec::new(),
+        around,
+    };
     for (prefix, entry) in prefixes {
         ranges.close(|last| last < prefix.address);
         ranges.open.push((prefix.last(), Node(entry.0)));
@@ -151,7 +177,9 @@ impl Trees {
     fn upper(&mut self, ranges: &[Range]) -> Vec<(u64, Child)> {
         let mut upper: Vec<(u64, Child)> = Vec::new();
         for of_one in ranges.chunk_by(|a, b| a.start >> 64 == b.start >> 64) {
-            let (Some(first), Some(last)) = (of_one.first(), of_one.last()) else { continue };
+            let (Some(first), Some(last)) = (of_one.first(), of_one.last()) else {
+                continue;
+            };
             let half = (first.start >> 64) as u64;
             if of_one.len() == 1 && first.start as u64 == 0 {
                 // It replaces the previous range's entry for this half.
@@ -162,10 +190,21 @@ impl Trees {
             // Addresses before the first range here belong to the previous one, which is an entry.
             let before = upper.last().map_or(first.node.into(), |(_, child)| *child);
             upper.pop_if(|(start, _)| *start == half);
-            let lower = of_one.iter().map(|range| (range.start as u64, Child::from(range.node)));
-            let lower: Vec<_> = std::iter::once((0, before)).filter(|_| first.start as u64 != 0).chain(lower).collect();
+            let lower = of_one
+                .iter()
+                .map(|range| (range.start as u64, Child::from(range.node)));
+            let lower: Vec<_> = std::iter::once((0, before))
+                .filter(|_| first.start as u64 != 0)
+                .chain(lower)
+                .collect();
             let Child { node, steps } = self.child(&lower);
-            upper.push((half, Child { node: Node(node.0 | Node::LOWER), steps }));
+            upper.push((
+                half,
+                Child {
+                    node: Node(node.0 | Node::LOWER),
+                    steps,
+                },
+            ));
             if let Some(next) = half.checked_add(1) {
                 upper.push((next, last.node.into()));
             }
@@ -176,10 +215,20 @@ impl Trees {
     fn root(&mut self, ranges: Ranges<'_>) -> PrefixRoot {
         let Child { node, steps } = self.child(ranges);
         if !node.is_table() {
-            return PrefixRoot { node, steps, ..PrefixRoot::NONE };
+            return PrefixRoot {
+                node,
+                steps,
+                ..PrefixRoot::NONE
+            };
         }
         let Header { base, shift, last } = Header::of(&self.lines[node.line() as usize]);
-        PrefixRoot { base, shift, last, node, steps: steps - 1 }
+        PrefixRoot {
+            base,
+            shift,
+            last,
+            node,
+            steps: steps - 1,
+        }
     }
 
     fn child(&mut self, ranges: Ranges<'_>) -> Child {
@@ -198,7 +247,16 @@ impl Trees {
         }
         let behind: Vec<_> = ranges
             .chunks(LEAF)
-            .map(|chunk| (chunk[0].0, if let [(_, only)] = chunk { *only } else { self.leaf(chunk) }))
+            .map(|chunk| {
+                (
+                    chunk[0].0,
+                    if let [(_, only)] = chunk {
+                        *only
+                    } else {
+                        self.leaf(chunk)
+                    },
+                )
+            })
             .collect();
         self.leaf(&behind)
     }
@@ -210,29 +268,46 @@ impl Trees {
         }
         // All keys compare as in the last range, so unused nodes equal its node.
         for nth in 0..LEAF {
-            set_node(&mut line, 2 * SEPARATORS + nth, ranges[nth.min(ranges.len() - 1)].1.node);
+            set_node(
+                &mut line,
+                2 * SEPARATORS + nth,
+                ranges[nth.min(ranges.len() - 1)].1.node,
+            );
         }
         let number = self.lines.len() as u32;
         self.lines.push(line);
-        Child { node: Node(Node::GOES_ON | number), steps: 1 + most_steps(ranges.iter().map(|(_, child)| *child)) }
+        Child {
+            node: Node(Node::GOES_ON | number),
+            steps: 1 + most_steps(ranges.iter().map(|(_, child)| *child)),
+        }
     }
 
     fn table(&mut self, ranges: Ranges<'_>) -> Child {
         let header = header(ranges);
         let first = self.lines.len();
         let nodes = HEADER_NODES as usize + header.last as usize + 1;
-        self.lines.resize(first + nodes.div_ceil(NODES as usize), Line::default());
-        self.lines[first].0[..2]
-            .copy_from_slice(&[header.base, u64::from(header.shift) | u64::from(header.last) << 32]);
+        self.lines
+            .resize(first + nodes.div_ceil(NODES as usize), Line::default());
+        self.lines[first].0[..2].copy_from_slice(&[
+            header.base,
+            u64::from(header.shift) | u64::from(header.last) << 32,
+        ]);
 
         let mut steps = 0;
         for (stretch, within) in stretches(header, ranges) {
             let child = self.child(within);
             steps = steps.max(child.steps);
             let place = HEADER_NODES as usize + stretch;
-            set_node(&mut self.lines[first + place / NODES as usize], place % NODES as usize, child.node);
+            set_node(
+                &mut self.lines[first + place / NODES as usize],
+                place % NODES as usize,
+                child.node,
+            );
         }
-        Child { node: Node(Node::GOES_ON | Node::TABLE | first as u32), steps: steps + 1 }
+        Child {
+            node: Node(Node::GOES_ON | Node::TABLE | first as u32),
+            steps: steps + 1,
+        }
     }
 }
 
@@ -254,8 +329,12 @@ fn stretches<'r>(header: Header, ranges: Ranges<'r>) -> impl Iterator<Item = (us
         while ranges.get(from + 1).is_some_and(|(next, _)| *next <= start) {
             from += 1;
         }
-        let is_before_end = |at: u64| stretch == header.last as usize || (at - start) >> header.shift == 0;
-        let inside = ranges[from + 1..].iter().take_while(|(at, _)| is_before_end(*at)).count();
+        let is_before_end =
+            |at: u64| stretch == header.last as usize || (at - start) >> header.shift == 0;
+        let inside = ranges[from + 1..]
+            .iter()
+            .take_while(|(at, _)| is_before_end(*at))
+            .count();
         (stretch, &ranges[from..=from + inside])
     })
 }
@@ -265,14 +344,26 @@ fn header(ranges: Ranges<'_>) -> Header {
     let starts = &ranges[1..];
     let (min, max) = (starts[0].0, starts[starts.len() - 1].0);
     // No stretch need be shorter than the shortest range.
-    let finest = starts.iter().map(|(start, _)| start.trailing_zeros()).min().unwrap_or(0);
+    let finest = starts
+        .iter()
+        .map(|(start, _)| start.trailing_zeros())
+        .min()
+        .unwrap_or(0);
     let cut = |most_nodes: usize| {
         let fits = |shift: &u32| (max >> shift) - (min >> shift) <= most_nodes as u64 - 2;
         let shift = (finest..64).find(fits).unwrap_or(63);
         let aligned = min >> shift << shift;
         // The first stretch contains the keys before the first start, which exist.
-        let base = if aligned == min { min - (1 << shift) } else { aligned };
-        Header { base, shift, last: ((max - base) >> shift) as u32 }
+        let base = if aligned == min {
+            min - (1 << shift)
+        } else {
+            aligned
+        };
+        Header {
+            base,
+            shift,
+            last: ((max - base) >> shift) as u32,
+        }
     };
     let mut smallest: Option<(usize, Header)> = None;
     let mut most_nodes = 4 * ranges.len();
@@ -298,5 +389,6 @@ fn bytes(header: Header, ranges: Ranges<'_>) -> usize {
         some if some <= LEAVES => (1 + (some + LEAF - 2) / LEAF) * size_of::<Line>(),
         many => many * BYTES_PER_RANGE,
     };
-    (header.last as usize + 1) * size_of::<Node>() + stretches(header, ranges).map(below).sum::<usize>()
+    (header.last as usize + 1) * size_of::<Node>()
+        + stretches(header, ranges).map(below).sum::<usize>()
 }

@@ -10,7 +10,10 @@ const MAPPED: u128 = 0xffff_0000_0000;
 
 fn prefix(address: u128, length: u32) -> Prefix {
     let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
-    Prefix { address: address & mask, length }
+    Prefix {
+        address: address & mask,
+        length,
+    }
 }
 
 fn entry(number: u32) -> PrefixEntry {
@@ -19,27 +22,51 @@ fn entry(number: u32) -> PrefixEntry {
 
 /// The definition: the longest prefix that contains an address.
 fn longest(prefixes: &[(Prefix, PrefixEntry)], address: u128) -> PrefixEntry {
-    let holding = prefixes.iter().filter(|(of, _)| prefix(address, of.length).address == of.address);
-    holding.max_by_key(|(of, _)| of.length).map(|(_, entry)| *entry).unwrap_or_default()
+    let holding = prefixes
+        .iter()
+        .filter(|(of, _)| prefix(address, of.length).address == of.address);
+    holding
+        .max_by_key(|(of, _)| of.length)
+        .map(|(_, entry)| *entry)
+        .unwrap_or_default()
 }
 
 fn look_up(tree: &PrefixTree, address: u128) -> PrefixEntry {
-    tree.roots.look_up(tree.lines.as_slice(), Address::from_ipv6(address.to_be_bytes()))
+    tree.roots.look_up(
+        tree.lines.as_slice(),
+        Address::from_ipv6(address.to_be_bytes()),
+    )
 }
 
 /// The first and the last address of each prefix, and their neighbours.
 fn boundaries(prefixes: &[(Prefix, PrefixEntry)]) -> impl Iterator<Item = u128> + '_ {
     prefixes.iter().flat_map(|(of, _)| {
         let last = of.address | u128::MAX.checked_shr(of.length).unwrap_or(0);
-        [of.address, of.address.wrapping_sub(1), last, last.wrapping_add(1)]
+        [
+            of.address,
+            of.address.wrapping_sub(1),
+            last,
+            last.wrapping_add(1),
+        ]
     })
 }
 
 fn check(prefixes: &[(Prefix, PrefixEntry)], more: &[u128]) {
     let tree = build(prefixes);
-    let ends = [0, u128::MAX, MAPPED, MAPPED - 1, MAPPED + 0xffff_ffff, MAPPED + 0x1_0000_0000];
+    let ends = [
+        0,
+        u128::MAX,
+        MAPPED,
+        MAPPED - 1,
+        MAPPED + 0xffff_ffff,
+        MAPPED + 0x1_0000_0000,
+    ];
     for address in boundaries(prefixes).chain(more.iter().copied()).chain(ends) {
-        assert_eq!(look_up(&tree, address), longest(prefixes, address), "{address:x} of {prefixes:x?}");
+        assert_eq!(
+            look_up(&tree, address),
+            longest(prefixes, address),
+            "{address:x} of {prefixes:x?}"
+        );
     }
     for root in [tree.roots.ipv4, tree.roots.ipv6] {
         assert!(root.steps <= MOST_STEPS, "{} steps", root.steps);
@@ -48,26 +75,53 @@ fn check(prefixes: &[(Prefix, PrefixEntry)], more: &[u128]) {
 
 /// Removes duplicates.
 fn distinct(prefixes: impl IntoIterator<Item = Prefix>) -> Vec<(Prefix, PrefixEntry)> {
-    let distinct: BTreeMap<_, _> =
-        prefixes.into_iter().zip(1..).map(|(of, nth)| ((of.address, of.length), nth)).collect();
-    distinct.into_iter().map(|((address, length), nth)| (Prefix { address, length }, entry(nth))).collect()
+    let distinct: BTreeMap<_, _> = prefixes
+        .into_iter()
+        .zip(1..)
+        .map(|(of, nth)| ((of.address, of.length), nth))
+        .collect();
+    distinct
+        .into_iter()
+        .map(|((address, length), nth)| (Prefix { address, length }, entry(nth)))
+        .collect()
 }
 
 /// Addresses with and without common leading bits.
 fn address() -> impl Strategy<Value = u128> {
-    let few = prop::sample::select(std::vec![0u128, 1, 0x80, 0xff, 0x0a00_0000, 0x7fff_ffff, 0xffff_ffff]);
-    let near = (few.clone(), 0u32..128, few, 0u32..128).prop_map(|(a, shift, b, other)| a << shift ^ b << other);
+    let few = prop::sample::select(std::vec![
+        0u128,
+        1,
+        0x80,
+        0xff,
+        0x0a00_0000,
+        0x7fff_ffff,
+        0xffff_ffff
+    ]);
+    let near = (few.clone(), 0u32..128, few, 0u32..128)
+        .prop_map(|(a, shift, b, other)| a << shift ^ b << other);
     let ipv4 = any::<u32>().prop_map(|address| MAPPED | u128::from(address));
     let dense_ipv4 = (0u32..512).prop_map(|address| MAPPED | u128::from(0x0a00_0000 | address));
-    let dense_ipv6 = (0u128..300, 0u128..3).prop_map(|(hi, lo)| (0x2001_0db8 << 96) | hi << 64 | lo);
+    let dense_ipv6 =
+        (0u128..300, 0u128..3).prop_map(|(hi, lo)| (0x2001_0db8 << 96) | hi << 64 | lo);
     prop_oneof![any::<u128>(), near, ipv4, dense_ipv4, dense_ipv6]
 }
 
 fn prefixes() -> impl Strategy<Value = Vec<(Prefix, PrefixEntry)>> {
-    let length = prop_oneof![0u32..=128, 96u32..=128, Just(128), Just(64), Just(120), Just(0), Just(96)];
-    let one = (address(), length).prop_map(|(address, length)| prefix(address, length)).boxed();
+    let length = prop_oneof![
+        0u32..=128,
+        96u32..=128,
+        Just(128),
+        Just(64),
+        Just(120),
+        Just(0),
+        Just(96)
+    ];
+    let one = (address(), length)
+        .prop_map(|(address, length)| prefix(address, length))
+        .boxed();
     let most = prop_oneof![Just(3usize), Just(20), Just(100), Just(400)];
-    most.prop_flat_map(move |most| prop::collection::vec(one.clone(), 0..most)).prop_map(distinct)
+    most.prop_flat_map(move |most| prop::collection::vec(one.clone(), 0..most))
+        .prop_map(distinct)
 }
 
 proptest! {
@@ -92,19 +146,41 @@ fn without_prefixes_nothing_is_said_and_nothing_is_kept() {
 fn what_holds_everything_is_said_of_everything() {
     check(&[(prefix(0, 0), entry(5))], &[]);
     check(&[(prefix(MAPPED, 96), entry(5))], &[]);
-    check(&[(prefix(0, 0), entry(5)), (prefix(MAPPED, 96), entry(6)), (prefix(MAPPED, 97), entry(7))], &[]);
-    assert!(build(&[(prefix(0, 0), entry(5)), (prefix(MAPPED, 96), entry(6))]).lines.is_empty());
+    check(
+        &[
+            (prefix(0, 0), entry(5)),
+            (prefix(MAPPED, 96), entry(6)),
+            (prefix(MAPPED, 97), entry(7)),
+        ],
+        &[],
+    );
+    assert!(
+        build(&[(prefix(0, 0), entry(5)), (prefix(MAPPED, 96), entry(6))])
+            .lines
+            .is_empty()
+    );
 }
 
 #[test]
 fn an_entry_has_room_for_every_class_index_and_flag() {
-    for (class, source_index) in [(MAX_CLASSES, MAX_CLASSES), (MAX_CLASSES, 0), (0, MAX_CLASSES), (0, 0)] {
+    for (class, source_index) in [
+        (MAX_CLASSES, MAX_CLASSES),
+        (MAX_CLASSES, 0),
+        (0, MAX_CLASSES),
+        (0, 0),
+    ] {
         for flags in 0..4 {
             let entry = PrefixEntry::new(class, source_index).with(flags);
             let flag = |flag| flags & flag != 0;
             assert_eq!((entry.class(), entry.source_index()), (class, source_index));
-            assert_eq!(entry.has(PrefixEntry::NEVER_LIMIT), flag(PrefixEntry::NEVER_LIMIT));
-            assert_eq!(entry.has(PrefixEntry::UNLIMITED), flag(PrefixEntry::UNLIMITED));
+            assert_eq!(
+                entry.has(PrefixEntry::NEVER_LIMIT),
+                flag(PrefixEntry::NEVER_LIMIT)
+            );
+            assert_eq!(
+                entry.has(PrefixEntry::UNLIMITED),
+                flag(PrefixEntry::UNLIMITED)
+            );
             assert!(!Node(entry.0).goes_on());
             check(&[(prefix(MAPPED, 104), entry)], &[]);
         }
@@ -116,8 +192,12 @@ fn an_entry_has_room_for_every_class_index_and_flag() {
 fn prefixes_that_halve_the_rest_each_time_take_a_bounded_number_of_steps() {
     let halves = (1..=128).map(|length| prefix(u128::MAX << (128 - length) << 1, length));
     check(&distinct(halves), &[]);
-    let both =
-        (1..=128).flat_map(|length| [prefix(1 << (128 - length), length), prefix(!0 ^ 1 << (128 - length), length)]);
+    let both = (1..=128).flat_map(|length| {
+        [
+            prefix(1 << (128 - length), length),
+            prefix(!0 ^ 1 << (128 - length), length),
+        ]
+    });
     check(&distinct(both), &[]);
     // Fifty at each power of two, in the upper halves and in the lower ones of each of them.
     let clumps = (0..64u32).flat_map(|power| (0..50u128).map(move |nth| (1u128 << power) + nth));
@@ -125,17 +205,29 @@ fn prefixes_that_halve_the_rest_each_time_take_a_bounded_number_of_steps() {
     let lower = clumps.map(|half| prefix((0x2001 << 112) + half, 128));
     let all = distinct(upper.chain(lower));
     let tree = build(&all);
-    assert!(tree.roots.ipv6.steps <= MOST_STEPS, "{}", tree.roots.ipv6.steps);
-    let holding = |address: u128| all.iter().filter(move |(of, _)| prefix(address, of.length).address == of.address);
+    assert!(
+        tree.roots.ipv6.steps <= MOST_STEPS,
+        "{}",
+        tree.roots.ipv6.steps
+    );
+    let holding = |address: u128| {
+        all.iter()
+            .filter(move |(of, _)| prefix(address, of.length).address == of.address)
+    };
     for address in boundaries(&all).step_by(7) {
-        let longest = holding(address).max_by_key(|(of, _)| of.length).map(|(_, entry)| *entry).unwrap_or_default();
+        let longest = holding(address)
+            .max_by_key(|(of, _)| of.length)
+            .map(|(_, entry)| *entry)
+            .unwrap_or_default();
         assert_eq!(look_up(&tree, address), longest, "{address:x}");
     }
 }
 
 /// A deterministic hash with 64 bits.
 fn mixed(number: u128) -> u128 {
-    let mut mixed = (number as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = (number as u64)
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^= mixed >> 29;
     mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     u128::from(mixed ^ mixed >> 32)
@@ -145,14 +237,54 @@ fn mixed(number: u128) -> u128 {
 type Kind = (&'static str, fn(u128) -> Prefix, u32, usize);
 
 const KINDS: [Kind; 8] = [
-    ("/24s side by side", |nth| prefix(MAPPED + (0x0a00_0000 + nth * 256), 120), 0, 5),
-    ("/24s anywhere", |nth| prefix(MAPPED + (mixed(nth) & 0xffff_ffff), 120), 2, 48),
-    ("IPv4 addresses side by side", |nth| prefix(MAPPED + 0x0a00_0000 + nth, 128), 0, 5),
-    ("IPv4 addresses anywhere", |nth| prefix(MAPPED + (mixed(nth) & 0xffff_ffff), 128), 2, 48),
-    ("/49s side by side", |nth| prefix(0x2001_0db8 << 96 | nth << 79, 49), 0, 5),
-    ("/48s anywhere", |nth| prefix((0x2000 | mixed(nth) >> 51) << 112 ^ mixed(nth) << 76, 48), 2, 48),
-    ("/64s side by side", |nth| prefix(0x2001_0db8 << 96 | nth << 64, 64), 0, 5),
-    ("IPv6 addresses anywhere", |nth| prefix(mixed(nth) << 64 | mixed(!nth), 128), 3, 112),
+    (
+        "/24s side by side",
+        |nth| prefix(MAPPED + (0x0a00_0000 + nth * 256), 120),
+        0,
+        5,
+    ),
+    (
+        "/24s anywhere",
+        |nth| prefix(MAPPED + (mixed(nth) & 0xffff_ffff), 120),
+        2,
+        48,
+    ),
+    (
+        "IPv4 addresses side by side",
+        |nth| prefix(MAPPED + 0x0a00_0000 + nth, 128),
+        0,
+        5,
+    ),
+    (
+        "IPv4 addresses anywhere",
+        |nth| prefix(MAPPED + (mixed(nth) & 0xffff_ffff), 128),
+        2,
+        48,
+    ),
+    (
+        "/49s side by side",
+        |nth| prefix(0x2001_0db8 << 96 | nth << 79, 49),
+        0,
+        5,
+    ),
+    (
+        "/48s anywhere",
+        |nth| prefix((0x2000 | mixed(nth) >> 51) << 112 ^ mixed(nth) << 76, 48),
+        2,
+        48,
+    ),
+    (
+        "/64s side by side",
+        |nth| prefix(0x2001_0db8 << 96 | nth << 64, 64),
+        0,
+        5,
+    ),
+    (
+        "IPv6 addresses anywhere",
+        |nth| prefix(mixed(nth) << 64 | mixed(!nth), 128),
+        3,
+        112,
+    ),
 ];
 
 #[test]
@@ -162,12 +294,21 @@ fn a_hundred_thousand_prefixes_take_few_steps_and_little_memory() {
         let tree = build(&all);
         let steps = tree.roots.ipv4.steps.max(tree.roots.ipv6.steps);
         let bytes = tree.lines.len() * size_of::<Line>();
-        std::println!("{what}: {} prefixes, {steps} steps, {bytes} bytes", all.len());
+        std::println!(
+            "{what}: {} prefixes, {steps} steps, {bytes} bytes",
+            all.len()
+        );
         assert!(steps <= most_steps, "{what}: {steps} steps");
-        assert!(bytes <= most_bytes * all.len(), "{what}: {bytes} bytes for {}", all.len());
+        assert!(
+            bytes <= most_bytes * all.len(),
+            "{what}: {bytes} bytes for {}",
+            all.len()
+        );
         for nth in (0..100_000).step_by(97) {
             let of = of(nth);
-            let said = all.binary_search_by_key(&(of.address, of.length), |(of, _)| (of.address, of.length)).unwrap();
+            let said = all
+                .binary_search_by_key(&(of.address, of.length), |(of, _)| (of.address, of.length))
+                .unwrap();
             assert_eq!(look_up(&tree, of.address), all[said].1, "{what}: {of:x?}");
         }
     }

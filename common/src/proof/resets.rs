@@ -65,7 +65,13 @@ pub trait Memory {
 /// The treatment of a packet from `source` to `destination`, with its ports as a number. Resets are evaluated as without
 /// proofs: to the other side of no connection they mean nothing.
 #[inline(always)]
-pub fn step(memory: &impl Memory, part: Part, source: Address, destination: Address, ports: u32) -> Proof {
+pub fn step(
+    memory: &impl Memory,
+    part: Part,
+    source: Address,
+    destination: Address,
+    ports: u32,
+) -> Proof {
     if part == Part::Other || memory.is_known(source) {
         return Proof::NONE;
     }
@@ -76,7 +82,13 @@ pub fn step(memory: &impl Memory, part: Part, source: Address, destination: Addr
     if let Part::Reset(sequence) = part {
         period = period.wrapping_sub(u32::from(sequence & PERIOD_BIT != bit_of(period)));
     }
-    let words = [source.hi, source.lo, destination.hi, destination.lo, u64::from(period) << 32 | u64::from(ports)];
+    let words = [
+        source.hi,
+        source.lo,
+        destination.hi,
+        destination.lo,
+        u64::from(period) << 32 | u64::from(ports),
+    ];
     let cookie = siphash(memory.key(), words) as u32 & !PERIOD_BIT | bit_of(period);
     match part {
         Part::Reset(sequence) if (sequence ^ cookie) & BITS == 0 => {
@@ -104,7 +116,10 @@ const fn acknowledgment(sequence: u32, cookie: u32) -> u32 {
 #[inline(always)]
 #[must_use]
 pub const fn prover(source: Address, is_ipv4: bool) -> Address {
-    Address { hi: source.hi, lo: if is_ipv4 { source.lo } else { 0 } }
+    Address {
+        hi: source.hi,
+        lo: if is_ipv4 { source.lo } else { 0 },
+    }
 }
 
 /// A source that has proven its address, by its hash, with the time of its last SYN or reset.
@@ -210,8 +225,14 @@ mod tests {
     fn a_source_that_repeats_the_number_is_known_and_others_are_not() {
         let memory = Remembered::default();
         let number = challenge(&memory, 1_000, source(1));
-        assert_eq!(step(&memory, Part::Reset(number), source(1), SERVER, PORTS), Proof::NONE);
-        assert_eq!(step(&memory, Part::Syn(1_000), source(1), SERVER, PORTS), Proof::NONE);
+        assert_eq!(
+            step(&memory, Part::Reset(number), source(1), SERVER, PORTS),
+            Proof::NONE
+        );
+        assert_eq!(
+            step(&memory, Part::Syn(1_000), source(1), SERVER, PORTS),
+            Proof::NONE
+        );
         assert!(memory.is_known(source(1)) && !memory.is_known(source(2)));
         // Another's number, and that of another connection.
         let number = challenge(&memory, 1_000, source(2));
@@ -224,8 +245,9 @@ mod tests {
     #[test]
     fn the_number_is_before_the_syns_and_within_every_window() {
         let memory = Remembered::default();
-        for sequence in
-            [0, 1, 32_767, 32_768, 1 << 31, u32::MAX].into_iter().chain((0..1_000).map(|nth| nth * 4_294_967))
+        for sequence in [0, 1, 32_767, 32_768, 1 << 31, u32::MAX]
+            .into_iter()
+            .chain((0..1_000).map(|nth| nth * 4_294_967))
         {
             let distance = sequence.wrapping_sub(challenge(&memory, sequence, source(9)));
             assert!((1..=32_768).contains(&distance), "{sequence}: {distance}");
@@ -238,7 +260,10 @@ mod tests {
         // Of each instant within a period and of each parity: how long a number is accepted.
         for made in [500, 530, 568, 600, 637].map(|seconds| seconds * SECOND) {
             let life = (0..300u64).filter(|seconds| {
-                let memory = Remembered { now: Cell::new(made), ..Remembered::default() };
+                let memory = Remembered {
+                    now: Cell::new(made),
+                    ..Remembered::default()
+                };
                 let number = challenge(&memory, 1_000, source(1));
                 memory.now.set(made + seconds * SECOND);
                 let _ = step(&memory, Part::Reset(number), source(1), SERVER, PORTS);
@@ -246,7 +271,10 @@ mod tests {
             });
             let life: Vec<u64> = life.collect();
             let last = *life.last().unwrap();
-            assert!((68..=138).contains(&last) && life.len() as u64 == last + 1, "{made}: {life:?}");
+            assert!(
+                (68..=138).contains(&last) && life.len() as u64 == last + 1,
+                "{made}: {life:?}"
+            );
         }
     }
 
@@ -255,7 +283,13 @@ mod tests {
         let memory = Remembered::default();
         let sources = 1 << 20;
         for nth in 0u32..sources {
-            let _ = step(&memory, Part::Reset(nth.wrapping_mul(0x9e37_79b9)), source(nth.into()), SERVER, PORTS);
+            let _ = step(
+                &memory,
+                Part::Reset(nth.wrapping_mul(0x9e37_79b9)),
+                source(nth.into()),
+                SERVER,
+                PORTS,
+            );
         }
         // 64 are expected: of a million, half have the bit of the period before, whose hash counts as well. Of such a
         // binomial distribution, fewer than 28 or more than 112 have a probability below 1e-6.
@@ -265,9 +299,15 @@ mod tests {
 
     #[test]
     fn answers_have_a_limit_and_packets_of_connections_pass() {
-        let memory = Remembered { answers: Cell::new(100_000), ..Remembered::default() };
+        let memory = Remembered {
+            answers: Cell::new(100_000),
+            ..Remembered::default()
+        };
         assert!(step(&memory, Part::Syn(5), source(1), SERVER, PORTS).is(Step::Refuse));
-        assert_eq!(step(&memory, Part::Other, source(1), SERVER, PORTS), Proof::NONE);
+        assert_eq!(
+            step(&memory, Part::Other, source(1), SERVER, PORTS),
+            Proof::NONE
+        );
     }
 
     #[test]
@@ -281,7 +321,11 @@ mod tests {
             (0b01_0100, Part::Reset(7)),
             (0b00_0110, Part::Syn(7)),
         ] {
-            assert_eq!(Part::of(7, 5 << 28 | flags << 16 | 0xffff), part, "{flags:06b}");
+            assert_eq!(
+                Part::of(7, 5 << 28 | flags << 16 | 0xffff),
+                part,
+                "{flags:06b}"
+            );
         }
     }
 
@@ -296,12 +340,21 @@ mod tests {
         assert_eq!(known.is(hash, then + 650 * SECOND), None);
         assert_eq!(known.is(hash ^ 1 << 24, then), None);
         assert_eq!(Known(0).is(hash, then), None);
-        assert_eq!((known.age(then + 600 * SECOND), Known::set(hash) < Known::SETS), (559, true));
+        assert_eq!(
+            (
+                known.age(then + 600 * SECOND),
+                Known::set(hash) < Known::SETS
+            ),
+            (559, true)
+        );
     }
 
     #[test]
     fn hosts_of_one_ipv6_network_are_one_prover() {
-        let address = Address { hi: 0x20, lo: 0x1234 };
+        let address = Address {
+            hi: 0x20,
+            lo: 0x1234,
+        };
         assert_eq!(prover(address, false), Address { hi: 0x20, lo: 0 });
         assert_eq!(prover(address, true), address);
     }

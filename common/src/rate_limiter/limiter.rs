@@ -68,7 +68,11 @@ pub trait RateLimiter {
         Outcome {
             allowed,
             remaining: self.remaining_at(now),
-            retry_after: if allowed { Some(Duration::ZERO) } else { self.retry_after_at(now, cost) },
+            retry_after: if allowed {
+                Some(Duration::ZERO)
+            } else {
+                self.retry_after_at(now, cost)
+            },
             reset_after: self.reset_after_at(now),
         }
     }
@@ -122,7 +126,11 @@ impl<C: Clock, const WORDS: usize> Limiter<C, WORDS> {
         }
         let mut state = [0; WORDS];
         policy.open(&mut state[..needed], clock.nanoseconds());
-        Ok(Self { policy, state, clock })
+        Ok(Self {
+            policy,
+            state,
+            clock,
+        })
     }
 }
 
@@ -144,7 +152,9 @@ impl<C: Clock, const WORDS: usize> RateLimiter for Limiter<C, WORDS> {
     }
 
     fn retry_after_at(&self, now: u64, cost: u64) -> Option<Duration> {
-        self.policy.wait(&self.state, now, cost).map(Duration::from_nanos)
+        self.policy
+            .wait(&self.state, now, cost)
+            .map(Duration::from_nanos)
     }
 
     fn reset_after_at(&self, now: u64) -> Duration {

@@ -28,14 +28,19 @@ pub enum PolicyError {
 impl fmt::Display for PolicyError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WindowTooShort => {
-                formatter.write_str("the window is too short for its count: use a token bucket for rates this high")
-            }
+            Self::WindowTooShort => formatter.write_str(
+                "the window is too short for its count: use a token bucket for rates this high",
+            ),
             Self::LogTooLong(algorithm) => {
                 let (noun, most) = (algorithm.noun(), algorithm.largest_count());
-                write!(formatter, "a {noun} holds at most {most} instants: use a sliding window")
+                write!(
+                    formatter,
+                    "a {noun} holds at most {most} instants: use a sliding window"
+                )
             }
-            Self::TooFewWords { needed } => write!(formatter, "the policy needs {needed} words of state"),
+            Self::TooFewWords { needed } => {
+                write!(formatter, "the policy needs {needed} words of state")
+            }
         }
     }
 }
@@ -66,7 +71,11 @@ impl Policy {
             return Err(PolicyError::LogTooLong(algorithm));
         }
         let policy = Self::unchecked(algorithm, rate, burst);
-        if policy.limiter.is_precise() { Ok(policy) } else { Err(PolicyError::WindowTooShort) }
+        if policy.limiter.is_precise() {
+            Ok(policy)
+        } else {
+            Err(PolicyError::WindowTooShort)
+        }
     }
 
     /// A bucket of `burst` units, full at first, refilled continuously at `rate`.
@@ -112,13 +121,22 @@ impl Policy {
         let (rate, burst) = (at_least_one(rate), burst.max(1));
         let scale = TickScale::for_longest_life(algorithm.longest_life(rate, burst));
         let limiter = AnyLimiter::new(algorithm, rate, burst, Costs::Many, scale);
-        Self { limiter, scale, step: 0, opening: 0, words: limiter.words() }
+        Self {
+            limiter,
+            scale,
+            step: 0,
+            opening: 0,
+            words: limiter.words(),
+        }
     }
 
     /// The policy of a host with this share; states are valid under any share.
     #[must_use]
     pub fn at_share(self, share: Share) -> Self {
-        Self { limiter: self.limiter.at_share(share), ..self }
+        Self {
+            limiter: self.limiter.at_share(share),
+            ..self
+        }
     }
 
     /// A bucket that starts with `initial` units; other algorithms are unchanged.
@@ -171,7 +189,8 @@ impl Policy {
 
     /// Writes the state of a key that is new at `now`.
     pub fn open(&self, words: &mut [u64], now: u64) {
-        self.limiter.open(words, self.ticks(now).wrapping_add(self.opening));
+        self.limiter
+            .open(words, self.ticks(now).wrapping_add(self.opening));
     }
 
     /// Migrates the used part of a key of another policy, in proportion, into `words` of a new key. Nothing if that
@@ -181,9 +200,20 @@ impl Policy {
     }
 
     /// Like [`Policy::carry`], for an old state with another clock, which reads `from` when this one reads `to`.
-    pub fn carry_between(&self, old: &Self, old_words: &[u64], words: &mut [u64], from: u64, to: u64) {
-        let instants = Instants { from: old.ticks(from), to: self.ticks(to) };
-        self.limiter.migrate(&old.limiter, old_words, words, instants);
+    pub fn carry_between(
+        &self,
+        old: &Self,
+        old_words: &[u64],
+        words: &mut [u64],
+        from: u64,
+        to: u64,
+    ) {
+        let instants = Instants {
+            from: old.ticks(from),
+            to: self.ticks(to),
+        };
+        self.limiter
+            .migrate(&old.limiter, old_words, words, instants);
     }
 
     /// Whether `cost` would pass at `now`.
@@ -210,14 +240,22 @@ impl Policy {
         if cost == 0 {
             return Some(0);
         }
-        self.limiter.wait(words, self.ticks(now), cost).map(|wait| self.until(wait, now))
+        self.limiter
+            .wait(words, self.ticks(now), cost)
+            .map(|wait| self.until(wait, now))
     }
 
     /// Nanoseconds until the whole allowance is available.
     #[must_use]
     pub fn reset(&self, words: &[u64], now: u64) -> u64 {
         let ticks = self.ticks(now);
-        let ahead = self.heads(words).map(|head| if is_alive(head, ticks) { head.wrapping_sub(ticks) } else { 0 });
+        let ahead = self.heads(words).map(|head| {
+            if is_alive(head, ticks) {
+                head.wrapping_sub(ticks)
+            } else {
+                0
+            }
+        });
         self.until(ahead.max().unwrap_or(0), now)
     }
 
@@ -247,6 +285,10 @@ impl Policy {
 const fn at_least_one(rate: Rate) -> Rate {
     Rate {
         count: if rate.count == 0 { 1 } else { rate.count },
-        per_nanoseconds: if rate.per_nanoseconds == 0 { 1 } else { rate.per_nanoseconds },
+        per_nanoseconds: if rate.per_nanoseconds == 0 {
+            1
+        } else {
+            rate.per_nanoseconds
+        },
     }
 }

@@ -9,7 +9,10 @@ use crate::limiter::{Algorithm, Rate};
 const SECOND: u64 = 1_000_000_000;
 
 fn rate(count: u64, per_nanoseconds: u64) -> Rate {
-    Rate { count, per_nanoseconds }
+    Rate {
+        count,
+        per_nanoseconds,
+    }
 }
 
 /// A policy with its state, at instants that the test chooses.
@@ -37,11 +40,19 @@ impl Held {
 
 /// Every algorithm, with limits of all sizes.
 fn policies() -> impl Strategy<Value = Policy> {
-    let sizes = (1u64..=400, 1_000_000u64..3_600 * SECOND, 1u64..500, 0u64..500, 0u64..10);
+    let sizes = (
+        1u64..=400,
+        1_000_000u64..3_600 * SECOND,
+        1u64..500,
+        0u64..500,
+        0u64..10,
+    );
     (0..=Algorithm::ALL.len(), sizes).prop_map(|(which, (count, per, burst, initial, step))| {
         match Algorithm::ALL.get(which) {
             Some(algorithm) => Policy::new(*algorithm, rate(count, per), burst).unwrap(),
-            None => Policy::token_bucket(rate(count, per), burst).with_initial(initial).refilled_every(step * per / 7),
+            None => Policy::token_bucket(rate(count, per), burst)
+                .with_initial(initial)
+                .refilled_every(step * per / 7),
         }
     })
 }
@@ -148,32 +159,65 @@ proptest! {
 
 #[test]
 fn credits_come_in_steps_and_begin_with_the_initial_ones() {
-    let policy = Policy::token_bucket(rate(600, 60 * SECOND), 100).with_initial(30).refilled_every(SECOND);
+    let policy = Policy::token_bucket(rate(600, 60 * SECOND), 100)
+        .with_initial(30)
+        .refilled_every(SECOND);
     let mut held = Held::new(policy, 5 * SECOND + 1);
     let at = |held: &Held, now| policy.remaining(&held.words, now);
     assert_eq!(at(&held, 5 * SECOND + 1), 30);
     assert!(held.charge(5 * SECOND + 1, 30) && !held.charge(6 * SECOND - 1, 1));
-    assert_eq!(policy.wait(&held.words, 5 * SECOND + 1, 1), Some(SECOND - 1));
-    assert_eq!(policy.wait(&held.words, 5 * SECOND + 1, 11), Some(2 * SECOND - 1));
-    assert_eq!((at(&held, 6 * SECOND), at(&held, 8 * SECOND - 1), at(&held, 60 * SECOND)), (10, 20, 100));
+    assert_eq!(
+        policy.wait(&held.words, 5 * SECOND + 1, 1),
+        Some(SECOND - 1)
+    );
+    assert_eq!(
+        policy.wait(&held.words, 5 * SECOND + 1, 11),
+        Some(2 * SECOND - 1)
+    );
+    assert_eq!(
+        (
+            at(&held, 6 * SECOND),
+            at(&held, 8 * SECOND - 1),
+            at(&held, 60 * SECOND)
+        ),
+        (10, 20, 100)
+    );
     assert_eq!(policy.wait(&held.words, 6 * SECOND, 101), None);
 }
 
 #[test]
 fn what_cannot_be_counted_is_refused_as_a_policy() {
-    assert_eq!(Policy::sliding_log(rate(1_025, SECOND)), Err(PolicyError::LogTooLong(Algorithm::SlidingLog)));
-    assert_eq!(Policy::fixed_window(rate(1 << 40, SECOND)), Err(PolicyError::WindowTooShort));
-    assert_eq!(Policy::sliding_window(rate(1 << 39, SECOND)), Err(PolicyError::WindowTooShort));
+    assert_eq!(
+        Policy::sliding_log(rate(1_025, SECOND)),
+        Err(PolicyError::LogTooLong(Algorithm::SlidingLog))
+    );
+    assert_eq!(
+        Policy::fixed_window(rate(1 << 40, SECOND)),
+        Err(PolicyError::WindowTooShort)
+    );
+    assert_eq!(
+        Policy::sliding_window(rate(1 << 39, SECOND)),
+        Err(PolicyError::WindowTooShort)
+    );
     let policy = Policy::sliding_log(rate(8, SECOND)).unwrap();
-    assert_eq!(Limiter::<_, 8>::new(policy, || 0).err(), Some(PolicyError::TooFewWords { needed: 9 }));
+    assert_eq!(
+        Limiter::<_, 8>::new(policy, || 0).err(),
+        Some(PolicyError::TooFewWords { needed: 9 })
+    );
 }
 
 #[test]
 fn a_cost_beyond_the_limit_never_passes_and_says_so() {
     let mut limiter = Limiter::<_, 1>::new(Policy::leaky_bucket(rate(5, SECOND), 5), || 7).unwrap();
     let outcome = limiter.decide(6);
-    assert_eq!((outcome.allowed, outcome.remaining, outcome.retry_after), (false, 5, None));
+    assert_eq!(
+        (outcome.allowed, outcome.remaining, outcome.retry_after),
+        (false, 5, None)
+    );
     let outcome = limiter.decide(5);
-    assert_eq!((outcome.allowed, outcome.remaining, outcome.retry_after), (true, 0, Some(Duration::ZERO)));
+    assert_eq!(
+        (outcome.allowed, outcome.remaining, outcome.retry_after),
+        (true, 0, Some(Duration::ZERO))
+    );
     assert_eq!(outcome.reset_after, Duration::from_secs(1));
 }

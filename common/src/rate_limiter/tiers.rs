@@ -23,15 +23,25 @@ impl<L: RateLimiter, const N: usize> RateLimiter for Tiers<L, N> {
     }
 
     fn remaining_at(&self, now: u64) -> u64 {
-        self.0.iter().map(|tier| tier.remaining_at(now)).min().unwrap_or(u64::MAX)
+        self.0
+            .iter()
+            .map(|tier| tier.remaining_at(now))
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     fn retry_after_at(&self, now: u64, cost: u64) -> Option<Duration> {
         // Each tier passes from its own wait on, so all do from the longest.
-        self.0.iter().try_fold(Duration::ZERO, |longest, tier| Some(longest.max(tier.retry_after_at(now, cost)?)))
+        self.0.iter().try_fold(Duration::ZERO, |longest, tier| {
+            Some(longest.max(tier.retry_after_at(now, cost)?))
+        })
     }
 
     fn reset_after_at(&self, now: u64) -> Duration {
-        self.0.iter().map(|tier| tier.reset_after_at(now)).max().unwrap_or_default()
+        self.0
+            .iter()
+            .map(|tier| tier.reset_after_at(now))
+            .max()
+            .unwrap_or_default()
     }
 }

@@ -37,7 +37,11 @@ impl Claim {
     #[inline(always)]
     #[must_use]
     pub const fn none(outcome: Claimed) -> Self {
-        Self { outcome, slot: NO_SLOT, is_alternate: false }
+        Self {
+            outcome,
+            slot: NO_SLOT,
+            is_alternate: false,
+        }
     }
 }
 
@@ -89,15 +93,26 @@ impl Shape {
         now: Ticks,
         displaced: impl FnOnce(Tag, u32),
     ) -> Claim {
-        let Request { tag, life, is_confined, .. } = request;
-        let Some(home) = sets(request.set) else { return Claim::none(Claimed::Full) };
+        let Request {
+            tag,
+            life,
+            is_confined,
+            ..
+        } = request;
+        let Some(home) = sets(request.set) else {
+            return Claim::none(Claimed::Full);
+        };
         if !lock(home) {
             return Claim::none(Claimed::Contended);
         }
         let slot = self.find(home, tag);
         if slot != NO_SLOT {
             unlock(home);
-            return Claim { outcome: Claimed::Found, slot, is_alternate: false };
+            return Claim {
+                outcome: Claimed::Found,
+                slot,
+                is_alternate: false,
+            };
         }
         let (victim, shortest) = self.victim(home, tag, now, life, is_confined);
         let has_room = victim != NO_SLOT && shortest == 0;
@@ -119,8 +134,16 @@ impl Shape {
             displaced(Tag::of_head(head), victim);
         }
         self.clear(home, victim, now);
-        let outcome = if shortest == 0 { Claimed::Reserved } else { Claimed::Displaced };
-        Claim { outcome, slot: victim, is_alternate: false }
+        let outcome = if shortest == 0 {
+            Claimed::Reserved
+        } else {
+            Claimed::Displaced
+        };
+        Claim {
+            outcome,
+            slot: victim,
+            is_alternate: false,
+        }
     }
 
     /// The set of the slot that a claim returned, and the key's tag there.
@@ -128,7 +151,10 @@ impl Shape {
     #[must_use]
     pub const fn claimed(&self, request: &Request, claim: &Claim) -> (u32, Tag) {
         if claim.is_alternate {
-            (self.other_set(request.set, request.tag), request.tag.in_alternate())
+            (
+                self.other_set(request.set, request.tag),
+                request.tag.in_alternate(),
+            )
         } else {
             (request.set, request.tag)
         }
@@ -151,14 +177,24 @@ impl Shape {
         if number >= self.sets || Tag::is_free(tag.0) {
             return claim;
         }
-        let Some(set) = sets(number) else { return claim };
+        let Some(set) = sets(number) else {
+            return claim;
+        };
         if !lock(set) {
             // Without the mark, the key is not there.
-            return if is_marked { Claim::none(Claimed::Contended) } else { claim };
+            return if is_marked {
+                Claim::none(Claimed::Contended)
+            } else {
+                claim
+            };
         }
         let slot = self.find(set, tag);
         if slot != NO_SLOT {
-            claim = Claim { outcome: Claimed::Found, slot, is_alternate: true };
+            claim = Claim {
+                outcome: Claimed::Found,
+                slot,
+                is_alternate: true,
+            };
         } else if !has_room {
             let (victim, _) = self.victim(set, tag, now, 0, request.is_confined);
             if victim != NO_SLOT {
@@ -166,7 +202,11 @@ impl Shape {
                 self.clear(set, victim, now);
                 home.fetch_or(self.mark(request.tag), LOCK);
                 // Published, and unlocked, by the caller.
-                return Claim { outcome: Claimed::Reserved, slot: victim, is_alternate: true };
+                return Claim {
+                    outcome: Claimed::Reserved,
+                    slot: victim,
+                    is_alternate: true,
+                };
             }
         } else if !self.has_key_of(set, number, request.set) {
             home.and(self.mark(request.tag), !LOCK);
@@ -192,15 +232,29 @@ impl Shape {
     /// The slot for a new key in a locked set, and its life: a free one, else one that has decayed, else that of the
     /// same group's key with the shortest life, if that is at most `most`; [`NO_SLOT`] if there is none.
     #[inline(always)]
-    fn victim(&self, set: impl Set, tag: Tag, now: Ticks, most: Ticks, is_confined: bool) -> (u32, Ticks) {
+    fn victim(
+        &self,
+        set: impl Set,
+        tag: Tag,
+        now: Ticks,
+        most: Ticks,
+        is_confined: bool,
+    ) -> (u32, Ticks) {
         let mut victim = NO_SLOT;
         let mut shortest = most;
         for nth in 0..MOST_SLOTS {
             // No slot is better than a decayed one.
-            if nth < self.slots() && (victim == NO_SLOT || shortest > 0) && !(is_confined && nth & 3 == KEPT) {
+            if nth < self.slots()
+                && (victim == NO_SLOT || shortest > 0)
+                && !(is_confined && nth & 3 == KEPT)
+            {
                 let slot = self.nth_of(tag, nth);
                 let head = set.load(slot);
-                let life = if Tag::is_free(head) { 0 } else { self.life(set, slot, now) };
+                let life = if Tag::is_free(head) {
+                    0
+                } else {
+                    self.life(set, slot, now)
+                };
                 // A decayed slot of any group; a live one only of the same group, whose lives are comparable.
                 if life == 0 || (life <= shortest && head & GROUP == tag.0 & GROUP) {
                     victim = slot;
@@ -232,7 +286,11 @@ impl Shape {
 #[inline(always)]
 #[must_use]
 pub fn life_of(state: u64, now: Ticks) -> Ticks {
-    if is_alive(state, now) { state.wrapping_sub(now) } else { 0 }
+    if is_alive(state, now) {
+        state.wrapping_sub(now)
+    } else {
+        0
+    }
 }
 
 /// Makes a slot of a locked set invisible, and returns its head. The lock, or a mark, stays.

@@ -28,7 +28,14 @@ pub trait FullTable: Host {
 
 /// Raises all other cells of a key to the states of a slot or cell.
 #[inline(always)]
-pub(super) fn raise_cells<H: Host>(host: &H, from: H::Set, slot: u32, key: (u32, Tag), but: u32, now: Ticks) {
+pub(super) fn raise_cells<H: Host>(
+    host: &H,
+    from: H::Set,
+    slot: u32,
+    key: (u32, Tag),
+    but: u32,
+    now: Ticks,
+) {
     let shape = host.shape();
     for nth in 0..CELLS {
         let place = shape.cell(key.0, key.1, nth);
@@ -61,7 +68,8 @@ pub fn least<H: Host>(host: &H, set: u32, tag: Tag, moves: Moves, now: Ticks) ->
     let mut least = u64::MAX;
     for nth in 0..CELLS {
         if nth == 0 || moves as u8 != Moves::Nowhere as u8 {
-            let life = life_of_cell(host, &shape, shape.cell(set, tag, nth), now) & !3 | u64::from(nth);
+            let life =
+                life_of_cell(host, &shape, shape.cell(set, tag, nth), now) & !3 | u64::from(nth);
             if life < least {
                 least = life;
             }
@@ -85,14 +93,16 @@ pub fn is_background<H: Host>(host: &H, set: u32, tag: Tag, used: Ticks, now: Ti
 
 #[inline(always)]
 fn life_of_cell<H: Host>(host: &H, shape: &Shape, place: Place, now: Ticks) -> Ticks {
-    host.set(place.set).map_or(0, |set| shape.life(set, place.word, now))
+    host.set(place.set)
+        .map_or(0, |set| shape.life(set, place.word, now))
 }
 
 /// An upper bound for the life of all cells of the tag's group: 0 skips the look at a new key's cells.
 #[inline(always)]
 pub(super) fn latest<H: Host>(host: &H, tag: Tag, now: Ticks) -> Ticks {
     let place = host.shape().latest(tag);
-    host.set(place.set).map_or(0, |set| life_of(set.load(place.word + 1), now))
+    host.set(place.set)
+        .map_or(0, |set| life_of(set.load(place.word + 1), now))
 }
 
 /// A quarter more than needed, so that it is rarely written.
@@ -101,7 +111,12 @@ pub(super) fn note_latest<H: Host>(host: &H, tag: Tag, life: Ticks, now: Ticks) 
     if life > latest(host, tag, now) {
         let place = host.shape().latest(tag);
         if let Some(set) = host.set(place.set) {
-            raise(set, place.word + 1, now.wrapping_add(life + (life >> 2)), now);
+            raise(
+                set,
+                place.word + 1,
+                now.wrapping_add(life + (life >> 2)),
+                now,
+            );
         }
     }
 }

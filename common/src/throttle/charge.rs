@@ -3,7 +3,9 @@
 use super::host::{Cell, Host};
 use super::slot::Slot;
 use super::verdict::Passage;
-use crate::limiter::{Algorithm, Charge, LeakyBucket, SharedCharge, SharedState, Swap, TokenBucket, algorithms};
+use crate::limiter::{
+    Algorithm, Charge, LeakyBucket, SharedCharge, SharedState, Swap, TokenBucket, algorithms,
+};
 use crate::rule::{Action, Rule};
 use crate::table::Set;
 use crate::time::Ticks;
@@ -34,7 +36,13 @@ struct SlotState<'s, H: Host> {
 impl<'s, H: Host> SlotState<'s, H> {
     #[inline(always)]
     fn new(host: &'s H, set: H::Set, slot: Slot, rule: &'s Rule) -> Self {
-        Self { host, set, slot, rule, first: slot.state(rule) }
+        Self {
+            host,
+            set,
+            slot,
+            rule,
+            first: slot.state(rule),
+        }
     }
 }
 
@@ -84,7 +92,14 @@ pub(super) fn departure(charge: Charge, rule: &Rule, cost: u64) -> Ticks {
 
 /// The exchange that charging the rule would make in the current state.
 #[inline(always)]
-pub(super) fn swap<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Swap {
+pub(super) fn swap<H: Host>(
+    host: &H,
+    set: H::Set,
+    rule: &Rule,
+    slot: Slot,
+    now: Ticks,
+    cost: u64,
+) -> Swap {
     let state = SlotState::new(host, set, slot, rule);
     let first = state.load(0);
     algorithms!(with_limiter! host, rule, limiter => limiter.swap_shared(&state, first, now, cost))
@@ -92,30 +107,56 @@ pub(super) fn swap<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now:
 
 /// The same for a bucket.
 #[inline(always)]
-pub(super) fn swap_bucket<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Swap {
+pub(super) fn swap_bucket<H: Host>(
+    host: &H,
+    set: H::Set,
+    rule: &Rule,
+    slot: Slot,
+    now: Ticks,
+    cost: u64,
+) -> Swap {
     let state = SlotState::new(host, set, slot, rule);
-    rule.token_bucket().swap_shared(&state, state.load(0), now, cost)
+    rule.token_bucket()
+        .swap_shared(&state, state.load(0), now, cost)
 }
 
 /// Whether the rule passes `cost` in the present state.
 #[inline(always)]
 pub(super) fn conforms<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> bool {
-    let Some(set) = host.set(slot.set) else { return false };
+    let Some(set) = host.set(slot.set) else {
+        return false;
+    };
     let state = SlotState::new(host, set, slot, rule);
     let first = state.load(0);
     algorithms!(with_limiter! host, rule, limiter => limiter.conforms_shared(&state, first, now, cost))
 }
 
 #[inline(always)]
-pub(super) fn charge_rule<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Charge {
-    let Some(set) = host.set(slot.set) else { return Charge::LOST };
+pub(super) fn charge_rule<H: Host>(
+    host: &H,
+    rule: &Rule,
+    slot: Slot,
+    now: Ticks,
+    cost: u64,
+) -> Charge {
+    let Some(set) = host.set(slot.set) else {
+        return Charge::LOST;
+    };
     let state = SlotState::new(host, set, slot, rule);
     algorithms!(with_limiter! host, rule, limiter => limiter.charge_shared(&state, now, cost))
 }
 
 #[inline(always)]
-pub(super) fn charge_bucket<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Charge {
-    let Some(set) = host.set(slot.set) else { return Charge::LOST };
+pub(super) fn charge_bucket<H: Host>(
+    host: &H,
+    rule: &Rule,
+    slot: Slot,
+    now: Ticks,
+    cost: u64,
+) -> Charge {
+    let Some(set) = host.set(slot.set) else {
+        return Charge::LOST;
+    };
     let bucket: TokenBucket = rule.token_bucket();
     bucket.charge_shared(&SlotState::new(host, set, slot, rule), now, cost)
 }
@@ -123,7 +164,9 @@ pub(super) fn charge_bucket<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Tic
 /// Refunds one charge, as far as it is still in the state.
 #[inline(always)]
 pub(super) fn refund<H: Host>(host: &H, rule: &Rule, slot: Slot, charged: Charge, cost: u64) {
-    let Some(set) = host.set(slot.set) else { return };
+    let Some(set) = host.set(slot.set) else {
+        return;
+    };
     let now = host.now();
     let state = SlotState::new(host, set, slot, rule);
     algorithms!(with_limiter! host, rule, limiter => limiter.refund_shared(&state, charged, now, cost));

@@ -28,10 +28,23 @@ pub(super) fn passed<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key, size:
 
 /// The same for a slot in a known set.
 #[inline(always)]
-pub(super) fn passed_in<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, key: Key, size: Size) {
+pub(super) fn passed_in<H: Host>(
+    host: &H,
+    set: H::Set,
+    rule: &Rule,
+    slot: Slot,
+    key: Key,
+    size: Size,
+) {
     let Counted { carried, rest, .. } = set.count(slot.word, SlotCounter::Passed, size.packets, 0);
     if carried != 0 {
-        host.sample(&Sample { rule, key, outcome: Outcome::Passed, weight: carried, rest });
+        host.sample(&Sample {
+            rule,
+            key,
+            outcome: Outcome::Passed,
+            weight: carried,
+            rest,
+        });
     }
 }
 
@@ -51,7 +64,15 @@ pub(super) fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key, size:
 
 /// The same for an existing slot in a known set.
 #[inline(always)]
-pub(super) fn refuse_in<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, key: Key, size: Size, now: Ticks) {
+pub(super) fn refuse_in<H: Host>(
+    host: &H,
+    set: H::Set,
+    rule: &Rule,
+    slot: Slot,
+    key: Key,
+    size: Size,
+    now: Ticks,
+) {
     let counted = count_refusal(host, || Some(set), rule, slot, size, now);
     sample(host, rule, key, now, Outcome::Throttled, counted);
     host.count(rule.counter, Outcome::Throttled, size);
@@ -86,16 +107,37 @@ fn count_refusal<H: Host>(
 ) -> Option<Counted> {
     let instant = host.coarse(now);
     if host.shape().has_refusal_words() {
-        host.cell(slot.refusals(host)).map(|cell| cell.count(u32::from(rule.position), size.packets, instant))
+        host.cell(slot.refusals(host))
+            .map(|cell| cell.count(u32::from(rule.position), size.packets, instant))
     } else {
         set().map(|set| set.count(slot.word, SlotCounter::Refused, size.packets, instant))
     }
 }
 
 #[inline(always)]
-fn sample<H: Host>(host: &H, rule: &Rule, key: Key, now: Ticks, outcome: Outcome, counted: Option<Counted>) {
-    let Some(Counted { carried, rest, is_due }) = counted else { return };
+fn sample<H: Host>(
+    host: &H,
+    rule: &Rule,
+    key: Key,
+    now: Ticks,
+    outcome: Outcome,
+    counted: Option<Counted>,
+) {
+    let Some(Counted {
+        carried,
+        rest,
+        is_due,
+    }) = counted
+    else {
+        return;
+    };
     if carried != 0 || (is_due && host.may_sample(now)) {
-        host.sample(&Sample { rule, key, outcome, weight: carried, rest });
+        host.sample(&Sample {
+            rule,
+            key,
+            outcome,
+            weight: carried,
+            rest,
+        });
     }
 }

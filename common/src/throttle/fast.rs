@@ -31,7 +31,11 @@ const MOST_RULES: u32 = 8;
 
 /// The verdict on a packet whose rules can all be evaluated on the fast path; else `None`.
 #[inline(always)]
-pub(super) fn evaluate_on_fast_path<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
+pub(super) fn evaluate_on_fast_path<H: Steps>(
+    host: &H,
+    span: RuleSpan,
+    subject: &Subject,
+) -> Option<Verdict> {
     if span.count == 1 {
         return evaluate_by_one(host, span, subject);
     }
@@ -107,16 +111,34 @@ fn evaluate_by_two_buckets<H: Steps>(
     let (refusing, index) = match glance_at_bucket(host, set, one, slot, now, one.cost_of(size)) {
         Glance::Conforms { word, from, to } => {
             match glance_at_bucket(host, set, other, slot, now, other.cost_of(size)) {
-                Glance::Conforms { word: other_word, from: other_from, to: other_to } => {
+                Glance::Conforms {
+                    word: other_word,
+                    from: other_from,
+                    to: other_to,
+                } => {
                     if set.compare_exchange(word, from, to) != from {
                         return None;
                     }
                     if set.compare_exchange(other_word, other_from, other_to) == other_from {
-                        passed_in(host, set, other, slot, other.key_of(&packet_state.subject), size);
+                        passed_in(
+                            host,
+                            set,
+                            other,
+                            slot,
+                            other.key_of(&packet_state.subject),
+                            size,
+                        );
                     } else {
                         // Another CPU was faster with the second rule.
                         let charge = Charge::done(to);
-                        *packet_state.charges.get_mut(0)? = Charged { slot, charge, from, to, word, _pad: 0 };
+                        *packet_state.charges.get_mut(0)? = Charged {
+                            slot,
+                            charge,
+                            from,
+                            to,
+                            word,
+                            _pad: 0,
+                        };
                         packet_state.open = Opened::own(slot);
                         if !charge_or_take_back(host, packet_state, 1) {
                             return Some(Verdict::Refuse(first + 1));
@@ -132,7 +154,14 @@ fn evaluate_by_two_buckets<H: Steps>(
         Glance::Refused => (one, first),
         Glance::Unclear => return None,
     };
-    refuse(host, refusing, slot, refusing.key_of(&packet_state.subject), size, now);
+    refuse(
+        host,
+        refusing,
+        slot,
+        refusing.key_of(&packet_state.subject),
+        size,
+        now,
+    );
     Some(Verdict::Refuse(index))
 }
 
@@ -150,10 +179,24 @@ fn look_at_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<u32
             slot = Slot::at_home(host, &rule.key_of(&packet_state.subject));
         }
         let set = host.set(slot.set)?;
-        match peek(host, set, rule, slot, packet_state.now, rule.cost_of(packet_state.subject.size)) {
+        match peek(
+            host,
+            set,
+            rule,
+            slot,
+            packet_state.now,
+            rule.cost_of(packet_state.subject.size),
+        ) {
             Glance::Conforms { word, from, to } => {
                 let noted = packet_state.charges.get_mut(nth as usize)?;
-                *noted = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
+                *noted = Charged {
+                    slot,
+                    charge: Charge::done(to),
+                    from,
+                    to,
+                    word,
+                    _pad: 0,
+                };
             }
             Glance::Refused => {
                 refuse(
@@ -181,10 +224,20 @@ fn charge_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<Verd
         }
         let noted = packet_state.charges.get(nth as usize)?;
         let index = packet_state.span.first + nth;
-        if host.set(noted.slot.set)?.compare_exchange(noted.word, noted.from, noted.to) == noted.from {
+        if host
+            .set(noted.slot.set)?
+            .compare_exchange(noted.word, noted.from, noted.to)
+            == noted.from
+        {
             let rule = host.rule(index)?;
             if rule.closes_key != 0 {
-                passed(host, rule, noted.slot, rule.key_of(&packet_state.subject), packet_state.subject.size);
+                passed(
+                    host,
+                    rule,
+                    noted.slot,
+                    rule.key_of(&packet_state.subject),
+                    packet_state.subject.size,
+                );
             }
             continue;
         }
@@ -193,7 +246,11 @@ fn charge_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<Verd
             return Some(Verdict::Refuse(index));
         }
     }
-    host.count(host.rule(packet_state.span.first)?.counter, Outcome::Passed, packet_state.subject.size);
+    host.count(
+        host.rule(packet_state.span.first)?.counter,
+        Outcome::Passed,
+        packet_state.subject.size,
+    );
     Some(Verdict::Pass(Passage::FREE))
 }
 
@@ -206,14 +263,25 @@ fn peek<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cos
 }
 
 #[inline(always)]
-fn glance_at_bucket<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
+fn glance_at_bucket<H: Host>(
+    host: &H,
+    set: H::Set,
+    rule: &Rule,
+    slot: Slot,
+    now: Ticks,
+    cost: u64,
+) -> Glance {
     weigh(rule, slot, swap_bucket(host, set, rule, slot, now, cost))
 }
 
 #[inline(always)]
 fn weigh(rule: &Rule, slot: Slot, swap: Swap) -> Glance {
     match swap {
-        Swap::Conforms { word, from, to } => Glance::Conforms { word: slot.state(rule) + word, from, to },
+        Swap::Conforms { word, from, to } => Glance::Conforms {
+            word: slot.state(rule) + word,
+            from,
+            to,
+        },
         Swap::Refused => refusal(rule),
         Swap::Several => Glance::Unclear,
     }
@@ -221,5 +289,9 @@ fn weigh(rule: &Rule, slot: Slot, swap: Swap) -> Glance {
 
 #[inline(always)]
 fn refusal(rule: &Rule) -> Glance {
-    if rule.enforcement == Enforcement::Enforce as u8 { Glance::Refused } else { Glance::Unclear }
+    if rule.enforcement == Enforcement::Enforce as u8 {
+        Glance::Refused
+    } else {
+        Glance::Unclear
+    }
 }

@@ -14,8 +14,14 @@ use crate::time::{Ticks, is_alive};
 /// Charges the bucket with the open slot.
 #[inline(always)]
 pub fn charge_by_bucket<H: Host>(host: &H, packet_state: &mut PacketState) -> PackedVerdict {
-    let Some(rule) = host.rule(packet_state.span.first) else { return PackedVerdict::FREE };
-    let (key, size, now) = (rule.key_of(&packet_state.subject), packet_state.subject.size, packet_state.now);
+    let Some(rule) = host.rule(packet_state.span.first) else {
+        return PackedVerdict::FREE;
+    };
+    let (key, size, now) = (
+        rule.key_of(&packet_state.subject),
+        packet_state.subject.size,
+        packet_state.now,
+    );
     let cost = rule.cost_of(size);
     let mut open = packet_state.open;
     let mut is_marked = 0;
@@ -32,7 +38,11 @@ pub fn charge_by_bucket<H: Host>(host: &H, packet_state: &mut PacketState) -> Pa
     }
     if open.is_refused != 0 || is_observed {
         // One call for both: an inlined copy for each would double the code.
-        let outcome = if is_observed { Outcome::WouldThrottle } else { Outcome::Throttled };
+        let outcome = if is_observed {
+            Outcome::WouldThrottle
+        } else {
+            Outcome::Throttled
+        };
         sample_refusal(host, rule, open.slot, key, size, now, outcome);
     }
     if open.is_refused != 0 {
@@ -47,41 +57,67 @@ pub fn charge_by_bucket<H: Host>(host: &H, packet_state: &mut PacketState) -> Pa
 /// Whether the nth rule passes the packet in its present state; counts the packet if not.
 #[inline(always)]
 pub fn look<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bool {
-    let Some(rule) = host.rule(packet_state.span.first + nth) else { return true };
+    let Some(rule) = host.rule(packet_state.span.first + nth) else {
+        return true;
+    };
     if rule.opens_key != 0 {
-        packet_state.open.slot = Slot::at_home(host, &rule.key_of(&packet_state.subject)).or_alternate(host);
+        packet_state.open.slot =
+            Slot::at_home(host, &rule.key_of(&packet_state.subject)).or_alternate(host);
     }
     let slot = packet_state.open.slot;
     let cost = rule.cost_of(packet_state.subject.size);
     // A key without a slot has its whole allowance.
-    let conforms = if slot.exists() { conforms(host, rule, slot, packet_state.now, cost) } else { cost <= rule.most };
+    let conforms = if slot.exists() {
+        conforms(host, rule, slot, packet_state.now, cost)
+    } else {
+        cost <= rule.most
+    };
     if conforms || !has_last_word(host, rule, packet_state.now) {
         return true;
     }
-    refuse(host, rule, slot, rule.key_of(&packet_state.subject), packet_state.subject.size, packet_state.now);
+    refuse(
+        host,
+        rule,
+        slot,
+        rule.key_of(&packet_state.subject),
+        packet_state.subject.size,
+        packet_state.now,
+    );
     false
 }
 
 /// Charges the nth rule; `false` if it refuses after all, or its key finds no room.
 #[inline(always)]
 pub fn charge<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bool {
-    let Some(rule) = host.rule(packet_state.span.first + nth) else { return true };
+    let Some(rule) = host.rule(packet_state.span.first + nth) else {
+        return true;
+    };
     let cost = rule.cost_of(packet_state.subject.size);
     let slot = packet_state.open.slot;
     let mut result = Charge::REFUSED;
     if slot.exists() {
         result = charge_rule(host, rule, slot, packet_state.now, cost);
-        let is_marked = settle(host, rule, &mut packet_state.open, result, packet_state.now, packet_state.subject.size);
+        let is_marked = settle(
+            host,
+            rule,
+            &mut packet_state.open,
+            result,
+            packet_state.now,
+            packet_state.subject.size,
+        );
         if is_marked != 0 && packet_state.marked_by == Passage::UNMARKED {
             packet_state.marked_by = packet_state.span.first + nth;
         }
         // The latest departure of all rules.
         let turn = departure(result, rule, cost);
-        let is_later = is_alive(turn, packet_state.departure) || packet_state.departure == Passage::AT_ONCE;
+        let is_later =
+            is_alive(turn, packet_state.departure) || packet_state.departure == Passage::AT_ONCE;
         if turn != Passage::AT_ONCE && is_later {
             packet_state.departure = turn;
         }
-        if packet_state.open.is_reserved != 0 && (packet_state.open.is_refused != 0 || rule.closes_key != 0) {
+        if packet_state.open.is_reserved != 0
+            && (packet_state.open.is_refused != 0 || rule.closes_key != 0)
+        {
             publish(host, slot);
             packet_state.open.is_reserved = 0;
         }
@@ -96,13 +132,22 @@ pub fn charge<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bo
 /// Counts the result of charging the nth rule.
 #[inline(always)]
 pub fn conclude<H: Host>(host: &H, packet_state: &PacketState, nth: u32) {
-    let Some(rule) = host.rule(packet_state.span.first + nth) else { return };
+    let Some(rule) = host.rule(packet_state.span.first + nth) else {
+        return;
+    };
     let key = rule.key_of(&packet_state.subject);
-    let charge = packet_state.charges.get(nth as usize).map_or(Charge::LOST, |charged| charged.charge);
+    let charge = packet_state
+        .charges
+        .get(nth as usize)
+        .map_or(Charge::LOST, |charged| charged.charge);
     let (slot, size) = (packet_state.open.slot, packet_state.subject.size);
     let is_observed = slot.exists() && is_foreseen(rule, charge);
     if packet_state.open.is_refused != 0 || is_observed {
-        let outcome = if is_observed { Outcome::WouldThrottle } else { Outcome::Throttled };
+        let outcome = if is_observed {
+            Outcome::WouldThrottle
+        } else {
+            Outcome::Throttled
+        };
         sample_refusal(host, rule, slot, key, size, packet_state.now, outcome);
     }
     if packet_state.open.is_refused != 0 {
@@ -119,8 +164,17 @@ pub fn take_back<H: Host>(host: &H, packet_state: &mut PacketState, count: u32) 
         if nth >= count || nth >= host.most_rules() {
             break;
         }
-        if let (Some(rule), true) = (host.rule(packet_state.span.first + nth), charged.charge.is_done()) {
-            refund(host, rule, charged.slot, charged.charge, rule.cost_of(packet_state.subject.size));
+        if let (Some(rule), true) = (
+            host.rule(packet_state.span.first + nth),
+            charged.charge.is_done(),
+        ) {
+            refund(
+                host,
+                rule,
+                charged.slot,
+                charged.charge,
+                rule.cost_of(packet_state.subject.size),
+            );
         }
     }
 }
@@ -128,7 +182,14 @@ pub fn take_back<H: Host>(host: &H, packet_state: &mut PacketState, count: u32) 
 /// Determines whether a charge's result refuses the packet, and counts packets that pass in spite of it. Returns 1 if
 /// the packet is to be marked.
 #[inline(always)]
-fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, now: Ticks, size: Size) -> u32 {
+fn settle<H: Host>(
+    host: &H,
+    rule: &Rule,
+    open: &mut Opened,
+    result: Charge,
+    now: Ticks,
+    size: Size,
+) -> u32 {
     if result == Charge::LOST {
         open.is_refused = lost(host, rule, size);
     } else if result == Charge::REFUSED {

@@ -17,10 +17,16 @@ pub(super) fn publish<H: Host>(host: &H, slot: Slot) {
 /// Finds the slot for the key that the nth rule opens, or requests one.
 #[inline(always)]
 pub fn open<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) {
-    let Some(rule) = host.rule(packet_state.span.first + nth) else { return };
+    let Some(rule) = host.rule(packet_state.span.first + nth) else {
+        return;
+    };
     let key = rule.key_of(&packet_state.subject);
     let cost = rule.cost_of(packet_state.subject.size);
-    let slot = if packet_state.is_new != 0 { Slot::for_new(host, &key) } else { Slot::at_home(host, &key) };
+    let slot = if packet_state.is_new != 0 {
+        Slot::for_new(host, &key)
+    } else {
+        Slot::at_home(host, &key)
+    };
     let slot = slot.or_alternate(host);
     packet_state.open = Opened::own(slot);
     if slot.exists() {
@@ -34,7 +40,11 @@ pub fn open<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) {
     let newcomer = &mut packet_state.newcomer;
     newcomer.set = slot.set;
     newcomer.tag = slot.tag;
-    newcomer.charge = if rule.is_bucket() && cost <= rule.most { rule.token_bucket().charge(cost) } else { 0 };
+    newcomer.charge = if rule.is_bucket() && cost <= rule.most {
+        rule.token_bucket().charge(cost)
+    } else {
+        0
+    };
     newcomer.most = rule.tolerance;
     newcomer.position = u32::from(rule.position);
     newcomer.moves = rule.moves() as u32;
@@ -45,7 +55,9 @@ pub fn open<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) {
 /// Processes the result of a request for a slot.
 #[inline(always)]
 pub fn take<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32, claim: Claim) {
-    let Some(rule) = host.rule(packet_state.span.first + nth) else { return };
+    let Some(rule) = host.rule(packet_state.span.first + nth) else {
+        return;
+    };
     let size = packet_state.subject.size;
     let open = &mut packet_state.open;
     open.wants_slot = 0;

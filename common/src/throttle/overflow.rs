@@ -46,9 +46,15 @@ pub fn estimate<H: FullTable>(host: &H, packet_state: &mut PacketState) {
         }
         if newcomer.used > 0 && newcomer.is(Moves::Anywhere) {
             let place = host.shape().cell(newcomer.set, newcomer.tag, newcomer.cell);
-            let state = host.set(place.set).map_or(now, |set| set.load(place.word + newcomer.position));
+            let state = host
+                .set(place.set)
+                .map_or(now, |set| set.load(place.word + newcomer.position));
             let life = life_of(state, now) + newcomer.charge;
-            newcomer.life = if newcomer.used > life { newcomer.used } else { life };
+            newcomer.life = if newcomer.used > life {
+                newcomer.used
+            } else {
+                life
+            };
             if life > newcomer.most {
                 if host.is_background(newcomer.set, newcomer.tag, newcomer.used, now) {
                     (newcomer.used, newcomer.life) = (0, newcomer.charge);
@@ -68,15 +74,24 @@ pub fn estimate<H: FullTable>(host: &H, packet_state: &mut PacketState) {
 pub fn claim<H: Host>(host: &H, packet_state: &mut PacketState) -> Claim {
     let now = packet_state.now;
     let newcomer = &mut packet_state.newcomer;
-    let shared = Claim { slot: newcomer.cell, ..Claim::none(Claimed::Shared) };
+    let shared = Claim {
+        slot: newcomer.cell,
+        ..Claim::none(Claimed::Shared)
+    };
     if newcomer.stays != 0 {
         return shared;
     }
-    let Some(set) = host.set(newcomer.set) else { return Claim::none(Claimed::Full) };
+    let Some(set) = host.set(newcomer.set) else {
+        return Claim::none(Claimed::Full);
+    };
     let shape = host.shape();
     let victim = &mut newcomer.victim;
-    let request =
-        Request { set: newcomer.set, tag: newcomer.tag, life: newcomer.life, is_confined: newcomer.is_slow != 0 };
+    let request = Request {
+        set: newcomer.set,
+        tag: newcomer.tag,
+        life: newcomer.life,
+        is_confined: newcomer.is_slow != 0,
+    };
     let claim = shape.claim(
         |number| host.set(number),
         request,
@@ -94,7 +109,11 @@ pub fn claim<H: Host>(host: &H, packet_state: &mut PacketState) -> Claim {
         Claimed::Reserved | Claimed::Displaced if newcomer.used > 0 => {
             let place = shape.cell(newcomer.set, newcomer.tag, newcomer.cell);
             let other = shape.other_set(newcomer.set, newcomer.tag);
-            let own = if claim.is_alternate { host.set(other) } else { Some(set) };
+            let own = if claim.is_alternate {
+                host.set(other)
+            } else {
+                Some(set)
+            };
             if let (Some(set), Some(from)) = (own, host.set(place.set)) {
                 for word in 1..WIDEST_SLOT {
                     if word < shape.slot_words {
@@ -142,7 +161,9 @@ pub fn spread<H: Host>(host: &H, packet_state: &PacketState) {
     let (open, now) = (&packet_state.open, packet_state.now);
     let (set, tag, charged) = (open.home, open.slot.tag, open.shared.wrapping_sub(1));
     let shape = host.shape();
-    let Some(from) = host.set(open.slot.set) else { return };
+    let Some(from) = host.set(open.slot.set) else {
+        return;
+    };
     if !packet_state.newcomer.is(Moves::Nowhere) {
         raise_cells(host, from, open.slot.word, (set, tag), charged, now);
     }

@@ -31,7 +31,15 @@ impl Opened {
     /// The key's own slot.
     #[inline(always)]
     pub(super) const fn own(slot: Slot) -> Self {
-        Self { slot, is_reserved: 0, is_refused: 0, home: slot.set, shared: 0, wants_slot: 0, _pad: 0 }
+        Self {
+            slot,
+            is_reserved: 0,
+            is_refused: 0,
+            home: slot.set,
+            shared: 0,
+            wants_slot: 0,
+            _pad: 0,
+        }
     }
 }
 
@@ -83,7 +91,10 @@ impl PacketState {
     #[inline(always)]
     #[must_use]
     pub fn passage(&self) -> Passage {
-        Passage { marked_by: self.marked_by, departure: self.departure }
+        Passage {
+            marked_by: self.marked_by,
+            departure: self.departure,
+        }
     }
 
     /// Starts with a packet.

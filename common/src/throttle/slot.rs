@@ -22,7 +22,8 @@ impl Slot {
     #[inline(always)]
     pub(super) fn at_home<H: Host>(host: &H, key: &Key) -> Self {
         let place = Self::for_new(host, key);
-        host.set(place.set).map_or(place, |set| place.found_in(host, set))
+        host.set(place.set)
+            .map_or(place, |set| place.found_in(host, set))
     }
 
     /// The same slot, or if there is none, that in the key's alternate set.
@@ -33,27 +34,40 @@ impl Slot {
             return self;
         }
         let other = self.in_alternate(host);
-        let found = host.set(other.set).map_or(other, |set| other.found_in(host, set));
+        let found = host
+            .set(other.set)
+            .map_or(other, |set| other.found_in(host, set));
         if found.exists() { found } else { self }
     }
 
     /// The same slot of the key's alternate set.
     #[inline(always)]
     pub(super) fn in_alternate<H: Host>(self, host: &H) -> Self {
-        Self { set: host.shape().other_set(self.set, self.tag), tag: self.tag.in_alternate(), ..self }
+        Self {
+            set: host.shape().other_set(self.set, self.tag),
+            tag: self.tag.in_alternate(),
+            ..self
+        }
     }
 
     /// The same, looked up in its set.
     #[inline(always)]
     pub(super) fn found_in<H: Host>(self, host: &H, set: H::Set) -> Self {
-        Self { word: host.shape().find(set, self.tag), ..self }
+        Self {
+            word: host.shape().find(set, self.tag),
+            ..self
+        }
     }
 
     /// The set of a key without a slot.
     #[inline(always)]
     pub(super) fn for_new<H: Host>(host: &H, key: &Key) -> Self {
         let hash = host.seed().hash(key);
-        Self { set: host.shape().set(hash), word: NO_SLOT, tag: Tag::new(hash, key) }
+        Self {
+            set: host.shape().set(hash),
+            word: NO_SLOT,
+            tag: Tag::new(hash, key),
+        }
     }
 
     #[inline(always)]

@@ -9,7 +9,11 @@ use crate::table::Claimed;
 
 /// Like [`super::evaluate`], without the restrictions of the fast path.
 #[inline(always)]
-pub(super) fn evaluate_on_slow_path<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
+pub(super) fn evaluate_on_slow_path<H: Steps>(
+    host: &H,
+    span: RuleSpan,
+    subject: &Subject,
+) -> Verdict {
     if span.count == 1 && host.rule(span.first).is_some_and(Rule::is_bucket) {
         evaluate_by_bucket(host, span, subject, 0)
     } else {
@@ -19,8 +23,15 @@ pub(super) fn evaluate_on_slow_path<H: Steps>(host: &H, span: RuleSpan, subject:
 
 /// With one rule, the charge is the check. `is_new` is 1 if its key was just looked up without success.
 #[inline(always)]
-pub fn evaluate_by_bucket<H: Steps>(host: &H, span: RuleSpan, subject: &Subject, is_new: u32) -> Verdict {
-    let Some(mut packet_state) = host.packet_state() else { return Verdict::Pass(Passage::FREE) };
+pub fn evaluate_by_bucket<H: Steps>(
+    host: &H,
+    span: RuleSpan,
+    subject: &Subject,
+    is_new: u32,
+) -> Verdict {
+    let Some(mut packet_state) = host.packet_state() else {
+        return Verdict::Pass(Passage::FREE);
+    };
     packet_state.begin(span, subject, host.now());
     packet_state.is_new = is_new;
     open_slot(host, &mut packet_state, 0);
@@ -34,8 +45,12 @@ pub fn evaluate_by_bucket<H: Steps>(host: &H, span: RuleSpan, subject: &Subject,
 /// Checks every rule, then charges every rule.
 #[inline(always)]
 fn evaluate_by_several<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
-    let Some(first) = host.rule(span.first) else { return Verdict::Pass(Passage::FREE) };
-    let Some(mut packet_state) = host.packet_state() else { return Verdict::Pass(Passage::FREE) };
+    let Some(first) = host.rule(span.first) else {
+        return Verdict::Pass(Passage::FREE);
+    };
+    let Some(mut packet_state) = host.packet_state() else {
+        return Verdict::Pass(Passage::FREE);
+    };
     packet_state.begin(span, subject, host.now());
     for nth in 0..MAX_RULES {
         if nth >= span.count || nth >= host.most_rules() {
@@ -49,7 +64,10 @@ fn evaluate_by_several<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) ->
         if nth >= span.count || nth >= host.most_rules() {
             break;
         }
-        let Some((opens, closes)) = host.rule(span.first + nth).map(|rule| (rule.opens_key, rule.closes_key)) else {
+        let Some((opens, closes)) = host
+            .rule(span.first + nth)
+            .map(|rule| (rule.opens_key, rule.closes_key))
+        else {
             break;
         };
         if opens != 0 {
@@ -68,7 +86,11 @@ fn evaluate_by_several<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) ->
 
 /// Charges the nth rule; if it refuses, refunds the charges of those before it.
 #[inline(always)]
-pub(super) fn charge_or_take_back<H: Steps>(host: &H, packet_state: &mut PacketState, nth: u32) -> bool {
+pub(super) fn charge_or_take_back<H: Steps>(
+    host: &H,
+    packet_state: &mut PacketState,
+    nth: u32,
+) -> bool {
     let is_charged = host.charge(packet_state, nth);
     host.conclude(packet_state, nth);
     if !is_charged {

@@ -26,7 +26,10 @@ impl Passage {
     /// No departure. An instant that happens to be 0, once in eighteen years, does not wait either.
     pub const AT_ONCE: Ticks = 0;
     /// At once and unmarked.
-    pub const FREE: Self = Self { marked_by: Self::UNMARKED, departure: Self::AT_ONCE };
+    pub const FREE: Self = Self {
+        marked_by: Self::UNMARKED,
+        departure: Self::AT_ONCE,
+    };
 }
 
 /// The verdict of a packet's only rule as one number: 0 if it refuses.
@@ -66,7 +69,14 @@ impl PackedVerdict {
         if self.0 == Self::REFUSED.0 {
             return Verdict::Refuse(rule);
         }
-        let marked_by = if self.0 & 2 != 0 { rule } else { Passage::UNMARKED };
-        Verdict::Pass(Passage { marked_by, departure: self.0 & !3 })
+        let marked_by = if self.0 & 2 != 0 {
+            rule
+        } else {
+            Passage::UNMARKED
+        };
+        Verdict::Pass(Passage {
+            marked_by,
+            departure: self.0 & !3,
+        })
     }
 }

@@ -12,7 +12,8 @@ pub const WRONG_LENGTH: &str = "invalid --for: a capture takes from 1s to 24h";
 /// The samples that a capture may have: one in so many sources.
 pub const SAMPLES: RangeInclusive<u32> = 1..=1_000_000;
 /// The error for any other.
-pub const WRONG_SAMPLE: &str = "invalid --sample: write 1/1 for all sources, or from 1/2 to 1/1000000";
+pub const WRONG_SAMPLE: &str =
+    "invalid --sample: write 1/1 for all sources, or from 1/2 to 1/1000000";
 
 /// The packets of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

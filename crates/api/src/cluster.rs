@@ -37,7 +37,11 @@ impl ClusterStatus {
     /// two.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
-        let rank = |health: &str| ["up", "connecting", "slow", "down"].iter().position(|word| *word == health);
+        let rank = |health: &str| {
+            ["up", "connecting", "slow", "down"]
+                .iter()
+                .position(|word| *word == health)
+        };
         if rank(&other.health) > rank(&self.health) {
             self.health = other.health;
         }

@@ -54,7 +54,13 @@ impl IgnoredDecisions {
     /// The sum.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.scope + self.r#type + self.invalid + self.wide + self.simulated + self.own + self.excess
+        self.scope
+            + self.r#type
+            + self.invalid
+            + self.wide
+            + self.simulated
+            + self.own
+            + self.excess
     }
 }
 

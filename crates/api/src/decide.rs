@@ -72,11 +72,14 @@ impl FromStr for Wait {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let nanoseconds =
-            units::time(text).map_err(|wrong| format!("invalid wait: {}; write \"500ms\"", wrong.message))?;
+        let nanoseconds = units::time(text)
+            .map_err(|wrong| format!("invalid wait: {}; write \"500ms\"", wrong.message))?;
         let time = Duration::from_nanos(nanoseconds);
         if time > LONGEST_WAIT {
-            return Err(format!("invalid wait {text:?}: a request waits {} s at most", LONGEST_WAIT.as_secs()));
+            return Err(format!(
+                "invalid wait {text:?}: a request waits {} s at most",
+                LONGEST_WAIT.as_secs()
+            ));
         }
         Ok(Self(time))
     }

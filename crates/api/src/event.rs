@@ -148,7 +148,9 @@ impl Event {
     /// it.
     #[must_use]
     pub fn is_about(&self, wanted: &str) -> bool {
-        let Some(source) = self.source.as_deref() else { return self.group.as_deref() == Some(wanted) };
+        let Some(source) = self.source.as_deref() else {
+            return self.group.as_deref() == Some(wanted);
+        };
         let prefix = |text: &str| config::prefix::parse(text).ok();
         let address = source.split(" port ").next().unwrap_or(source);
         source == wanted
@@ -161,7 +163,11 @@ impl Event {
 /// The reason of a refusal, such as `more than 5/s packets, burst 5`.
 #[must_use]
 pub fn exceeded(rates: &RateSpec, unit: &dyn std::fmt::Display) -> String {
-    let burst = if rates.algorithm.has_burst() { format!(", burst {}", rates.burst) } else { String::new() };
+    let burst = if rates.algorithm.has_burst() {
+        format!(", burst {}", rates.burst)
+    } else {
+        String::new()
+    };
     format!("more than {} {unit}{burst}", rates.text())
 }
 
@@ -171,13 +177,17 @@ pub fn exceeded_at(limit: &Limit, level: usize) -> String {
     let levels = limit.at_levels();
     let at = levels.get(level).unwrap_or(limit);
     let exceeded = exceeded(&at.rates, &at.unit);
-    limit.level_text(level).map_or(exceeded.clone(), |level| format!("at {level}, {exceeded}"))
+    limit
+        .level_text(level)
+        .map_or(exceeded.clone(), |level| format!("at {level}, {exceeded}"))
 }
 
 /// The wall-clock time in seconds since 1970.
 #[must_use]
 pub fn seconds_since_1970() -> f64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0.0, |time| time.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -212,13 +222,27 @@ mod tests {
     #[test]
     fn each_kind_is_in_docs_and_each_of_the_docs_is_a_kind() {
         let code = include_str!("event.rs");
-        let kinds = code.split("pub enum EventKind {").nth(1).and_then(|rest| rest.split('}').next()).unwrap();
-        let count = kinds.lines().filter(|line| line.trim().ends_with(',')).count();
+        let kinds = code
+            .split("pub enum EventKind {")
+            .nth(1)
+            .and_then(|rest| rest.split('}').next())
+            .unwrap();
+        let count = kinds
+            .lines()
+            .filter(|line| line.trim().ends_with(','))
+            .count();
         assert_eq!(count, ALL.len(), "this test does not know every kind");
         let page = include_str!("../../../docs/reference/events.md");
-        let verdicts = page.split("## Verdicts").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
-        let rows = verdicts.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `verdict`"));
-        let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+        let verdicts = page
+            .split("## Verdicts")
+            .nth(1)
+            .and_then(|rest| rest.split("\n## ").next())
+            .unwrap();
+        let rows = verdicts
+            .lines()
+            .filter(|line| line.starts_with("| `") && !line.starts_with("| `verdict`"));
+        let names =
+            rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
         let documented: BTreeSet<&str> = names.collect();
         let known: BTreeSet<&str> = ALL.iter().map(|kind| kind.name()).collect();
         assert_eq!(documented, known);

@@ -167,8 +167,18 @@ impl NetworkStatus {
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { destination, port, process, program, limit, .. } = self;
-        write!(formatter, "{program} (process {process}) to {destination} port {port}, above {limit}")
+        let Self {
+            destination,
+            port,
+            process,
+            program,
+            limit,
+            ..
+        } = self;
+        write!(
+            formatter,
+            "{program} (process {process}) to {destination} port {port}, above {limit}"
+        )
     }
 }
 

@@ -13,7 +13,10 @@ pub struct Count {
 
 impl From<Traffic> for Count {
     fn from(traffic: Traffic) -> Self {
-        Self { packets: traffic.packets, bytes: traffic.bytes }
+        Self {
+            packets: traffic.packets,
+            bytes: traffic.bytes,
+        }
     }
 }
 
@@ -86,7 +89,10 @@ impl ClassShare {
             Service::Multiplier(multiplier) => Some(multiplier.factor()),
             Service::Unlimited => None,
         };
-        let share = |class: &Class| Self { name: class.name.clone(), multiplier: multiplier(class.service) };
+        let share = |class: &Class| Self {
+            name: class.name.clone(),
+            multiplier: multiplier(class.service),
+        };
         config.classes.iter().map(share).collect()
     }
 }
@@ -96,8 +102,16 @@ impl LimitDefinition {
     #[must_use]
     pub fn of_config(config: &Config) -> Vec<Self> {
         let classes = ClassShare::all(config);
-        let all = config.limits.iter().map(Self::from).chain(config.decide.limits.iter().map(Self::from));
-        all.map(|limit| Self { classes: classes.clone(), ..limit }).collect()
+        let all = config
+            .limits
+            .iter()
+            .map(Self::from)
+            .chain(config.decide.limits.iter().map(Self::from));
+        all.map(|limit| Self {
+            classes: classes.clone(),
+            ..limit
+        })
+        .collect()
     }
 }
 
@@ -119,9 +133,23 @@ impl From<&Limit> for LimitDefinition {
             ipv6_prefix: limit.ipv6_prefix,
             action: limit.action.words(),
             throttle: limit.throttle.words().unwrap_or_else(|| "hard".to_owned()),
-            tiers: limit.rates.tiers.iter().map(|tier| tier.text.clone()).collect(),
-            sources: limit.sources.as_ref().map(LimitSources::texts).unwrap_or_default(),
-            interfaces: limit.interfaces.iter().flatten().map(ToString::to_string).collect(),
+            tiers: limit
+                .rates
+                .tiers
+                .iter()
+                .map(|tier| tier.text.clone())
+                .collect(),
+            sources: limit
+                .sources
+                .as_ref()
+                .map(LimitSources::texts)
+                .unwrap_or_default(),
+            interfaces: limit
+                .interfaces
+                .iter()
+                .flatten()
+                .map(ToString::to_string)
+                .collect(),
             classes: Vec::new(),
         }
     }
@@ -148,7 +176,12 @@ impl From<&RequestLimit> for LimitDefinition {
             ipv6_prefix: limit.ipv6_prefix,
             action: limit.enforcement.word().to_owned(),
             throttle: "hard".to_owned(),
-            tiers: limit.rates.tiers.iter().map(|tier| tier.text.clone()).collect(),
+            tiers: limit
+                .rates
+                .tiers
+                .iter()
+                .map(|tier| tier.text.clone())
+                .collect(),
             sources: Vec::new(),
             interfaces: Vec::new(),
             classes: Vec::new(),

@@ -59,7 +59,13 @@ impl Limit {
     #[must_use]
     pub fn new(cgroup: Option<&Path>, file: &str, limit_bytes: u64, used_bytes: u64) -> Self {
         let left_bytes = limit_bytes.saturating_sub(used_bytes);
-        Self { cgroup: cgroup.map(Path::to_owned), file: file.to_owned(), limit_bytes, used_bytes, left_bytes }
+        Self {
+            cgroup: cgroup.map(Path::to_owned),
+            file: file.to_owned(),
+            limit_bytes,
+            used_bytes,
+            left_bytes,
+        }
     }
 
     /// Whether the cgroup belongs to a systemd unit.
@@ -74,8 +80,17 @@ impl fmt::Display for Limit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (left, all) = (human::size(self.left_bytes), human::size(self.limit_bytes));
         match &self.cgroup {
-            Some(path) => write!(formatter, "cgroup {} has {left} left of {} = {all}", path.display(), self.file),
-            None => write!(formatter, "this host has {left} left of {all} ({})", self.file),
+            Some(path) => write!(
+                formatter,
+                "cgroup {} has {left} left of {} = {all}",
+                path.display(),
+                self.file
+            ),
+            None => write!(
+                formatter,
+                "this host has {left} left of {all} ({})",
+                self.file
+            ),
         }
     }
 }

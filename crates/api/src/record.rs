@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// The lengths that a recording may have.
-pub const LENGTHS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
+pub const LENGTHS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
 /// The error for any other.
 pub const WRONG_LENGTH: &str = "invalid --for: a recording takes from 1s to 31d";
 

@@ -125,19 +125,30 @@ impl Request {
             Self::Recording => true,
             Self::Record { .. } | Self::StopRecording => false,
             Self::View { .. } | Self::Events | Self::Follow { .. } => true,
-            Self::Status | Self::Limits | Self::Top | Self::Show { .. } | Self::Bans | Self::Groups => true,
+            Self::Status
+            | Self::Limits
+            | Self::Top
+            | Self::Show { .. }
+            | Self::Bans
+            | Self::Groups => true,
             Self::Usage { .. } => true,
             // A sample of bounded size, which ends by itself.
             Self::HeavyPrefixes { .. } => true,
             // Applications may decide here as they may over HTTP.
             Self::Decide { .. } => true,
             Self::Reset { .. } | Self::ResetLimit { .. } | Self::ResetCounters => false,
-            Self::Reload { .. } | Self::Try { .. } | Self::Compare | Self::Confirm | Self::Revert => false,
+            Self::Reload { .. }
+            | Self::Try { .. }
+            | Self::Compare
+            | Self::Confirm
+            | Self::Revert => false,
             // Packets are other users' data.
             Self::Capture { .. } => false,
             // It changes what the kernel programs log, and shows other users' traffic.
             Self::Trace { .. } => false,
-            Self::Ban { .. } | Self::Unban { .. } | Self::UnbanAll | Self::Emergency { .. } => false,
+            Self::Ban { .. } | Self::Unban { .. } | Self::UnbanAll | Self::Emergency { .. } => {
+                false
+            }
         }
     }
 }

@@ -136,8 +136,12 @@ impl InterfaceState {
 impl std::fmt::Display for InterfaceStatus {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.attach, self.state) {
-            (Some(attach), InterfaceState::Attached) => write!(formatter, "{} ({attach})", self.name),
-            (Some(attach), state) => write!(formatter, "{} ({attach}, {})", self.name, state.name()),
+            (Some(attach), InterfaceState::Attached) => {
+                write!(formatter, "{} ({attach})", self.name)
+            }
+            (Some(attach), state) => {
+                write!(formatter, "{} ({attach}, {})", self.name, state.name())
+            }
             (None, state) => write!(formatter, "{} ({})", self.name, state.name()),
         }
     }

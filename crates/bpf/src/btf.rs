@@ -36,7 +36,10 @@ impl Btf {
             Ok(bytes) => bytes,
             Err(source) => return Err(BtfError { path, source }),
         };
-        let unknown = || BtfError { path, source: io::Error::other("unknown BTF version") };
+        let unknown = || BtfError {
+            path,
+            source: io::Error::other("unknown BTF version"),
+        };
         Self::parse(bytes).ok_or_else(unknown)
     }
 
@@ -46,7 +49,10 @@ impl Btf {
             return None;
         }
         let header = word(4)? as usize;
-        let (first, end) = (header + word(8)? as usize, header + word(8)? as usize + word(12)? as usize);
+        let (first, end) = (
+            header + word(8)? as usize,
+            header + word(8)? as usize + word(12)? as usize,
+        );
         let strings = header + word(16)? as usize;
         let mut types = vec![0];
         let mut at = first;
@@ -63,7 +69,11 @@ impl Btf {
                     _ => return None,
                 };
         }
-        Some(Self { bytes, strings, types })
+        Some(Self {
+            bytes,
+            strings,
+            types,
+        })
     }
 
     /// The offset of a field of a structure, in bytes.
@@ -97,9 +107,17 @@ impl Btf {
             let (name, of) = (word(&self.bytes, member)?, word(&self.bytes, member + 4)?);
             let offset = word(&self.bytes, member + 8)?;
             // With the flag set, the upper eight bits are the width of a bit field.
-            let offset = if info >> 31 == 1 { offset & 0xff_ffff } else { offset };
+            let offset = if info >> 31 == 1 {
+                offset & 0xff_ffff
+            } else {
+                offset
+            };
             if name == 0 {
-                if let Some(inner) = self.types.get(of as usize).and_then(|at| self.offset_in(*at, field)) {
+                if let Some(inner) = self
+                    .types
+                    .get(of as usize)
+                    .and_then(|at| self.offset_in(*at, field))
+                {
                     return Some(offset + inner);
                 }
             } else if self.is_name(name, field) {
@@ -110,8 +128,12 @@ impl Btf {
     }
 
     fn is_name(&self, name: u32, text: &str) -> bool {
-        let rest = self.bytes.get(self.strings + name as usize..).unwrap_or_default();
-        rest.strip_prefix(text.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+        let rest = self
+            .bytes
+            .get(self.strings + name as usize..)
+            .unwrap_or_default();
+        rest.strip_prefix(text.as_bytes())
+            .is_some_and(|rest| rest.first() == Some(&0))
     }
 }
 
@@ -139,7 +161,12 @@ mod tests {
         .concat();
         let length = types.len() as u32 * 4;
         let header = [0x0001_eb9f, 24, 0, length, length, strings.len() as u32];
-        header.iter().chain(&types).flat_map(|word| word.to_ne_bytes()).chain(strings.iter().copied()).collect()
+        header
+            .iter()
+            .chain(&types)
+            .flat_map(|word| word.to_ne_bytes())
+            .chain(strings.iter().copied())
+            .collect()
     }
 
     #[test]

@@ -20,7 +20,10 @@ pub enum DirectoryError {
 ///
 /// When it cannot be created.
 pub fn create_directory(path: &Path) -> Result<(), DirectoryError> {
-    fs::create_dir_all(path).map_err(|source| DirectoryError::Open { path: path.to_owned(), source })
+    fs::create_dir_all(path).map_err(|source| DirectoryError::Open {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Creates a directory for pins if it does not exist.
@@ -30,10 +33,14 @@ pub fn create_directory(path: &Path) -> Result<(), DirectoryError> {
 /// When it cannot be created, or is not in a BPF file system.
 pub fn open_directory(path: &Path) -> Result<(), DirectoryError> {
     create_directory(path)?;
-    let statistics = nix::sys::statfs::statfs(path)
-        .map_err(|errno| DirectoryError::Open { path: path.to_owned(), source: errno.into() })?;
+    let statistics = nix::sys::statfs::statfs(path).map_err(|errno| DirectoryError::Open {
+        path: path.to_owned(),
+        source: errno.into(),
+    })?;
     if statistics.filesystem_type() != nix::sys::statfs::BPF_FS_MAGIC {
-        return Err(DirectoryError::NotBpffs { path: path.to_owned() });
+        return Err(DirectoryError::NotBpffs {
+            path: path.to_owned(),
+        });
     }
     Ok(())
 }

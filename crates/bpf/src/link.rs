@@ -136,7 +136,13 @@ impl Link {
     pub fn create(program: BorrowedFd<'_>, interface: u32, target: Target) -> io::Result<Self> {
         let (attach_type, flags) = target.code();
         let program = program.as_raw_fd() as u32;
-        let mut create = Create { program, interface, attach_type, flags, ..Create::default() };
+        let mut create = Create {
+            program,
+            interface,
+            attach_type,
+            flags,
+            ..Create::default()
+        };
         // SAFETY: plain integers, for a command that returns a descriptor.
         unsafe { syscall::descriptor(BPF_LINK_CREATE, &mut create) }.map(Self)
     }
@@ -158,7 +164,17 @@ impl Link {
     pub fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let (link, program) = (self.0.as_raw_fd() as u32, program.as_raw_fd() as u32);
         // SAFETY: plain integers.
-        unsafe { syscall::call(BPF_LINK_UPDATE, &mut Update { link, program, ..Update::default() }) }.map(drop)
+        unsafe {
+            syscall::call(
+                BPF_LINK_UPDATE,
+                &mut Update {
+                    link,
+                    program,
+                    ..Update::default()
+                },
+            )
+        }
+        .map(drop)
     }
 
     /// Detaches its program at once (Linux 5.9).
@@ -188,7 +204,11 @@ impl Link {
 /// When there is no such pin, or no permission.
 pub fn open(pin: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(pin.as_os_str().as_bytes())?;
-    let mut by_path = ByPath { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    let mut by_path = ByPath {
+        pathname: path.as_ptr() as u64,
+        bpf_fd: 0,
+        file_flags: 0,
+    };
     // SAFETY: the path is live and ends with a zero byte; the command returns a descriptor.
     unsafe { syscall::descriptor(BPF_OBJ_GET, &mut by_path) }
 }
@@ -200,7 +220,11 @@ pub fn open(pin: &Path) -> io::Result<OwnedFd> {
 /// When the path is taken, or not on a BPF file system.
 pub fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut by_path = ByPath { pathname: path.as_ptr() as u64, bpf_fd: object.as_raw_fd() as u32, file_flags: 0 };
+    let mut by_path = ByPath {
+        pathname: path.as_ptr() as u64,
+        bpf_fd: object.as_raw_fd() as u32,
+        file_flags: 0,
+    };
     // SAFETY: the path is live and ends with a zero byte.
     unsafe { syscall::call(BPF_OBJ_PIN, &mut by_path) }.map(drop)
 }
@@ -231,7 +255,11 @@ pub fn chain(interface: u32, target: Target) -> io::Result<Vec<u32>> {
     };
     // SAFETY: the numbers are live and as long as given.
     unsafe { syscall::call(BPF_PROG_QUERY, &mut query)? };
-    Ok(ids.into_iter().take(query.count as usize).filter(|id| *id != 0).collect())
+    Ok(ids
+        .into_iter()
+        .take(query.count as usize)
+        .filter(|id| *id != 0)
+        .collect())
 }
 
 /// Removes the pin of a link, then detaches its program. A missing pin is no error.
@@ -265,8 +293,11 @@ pub fn remove(pin: &Path) -> io::Result<()> {
 
 fn info<T: Copy + Default>(object: BorrowedFd<'_>) -> io::Result<T> {
     let mut info = T::default();
-    let mut by_fd =
-        InfoByFd { bpf_fd: object.as_raw_fd() as u32, info_len: size_of::<T>() as u32, info: (&raw mut info) as u64 };
+    let mut by_fd = InfoByFd {
+        bpf_fd: object.as_raw_fd() as u32,
+        info_len: size_of::<T>() as u32,
+        info: (&raw mut info) as u64,
+    };
     // SAFETY: `info` is live and as long as given; it consists of integers.
     unsafe { syscall::call(BPF_OBJ_GET_INFO_BY_FD, &mut by_fd)? };
     Ok(info)

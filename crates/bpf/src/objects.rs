@@ -7,4 +7,5 @@ pub static WEIR: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/
 pub static GROUPS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/groups.o"));
 
 /// The programs that count open connections.
-pub static CONNECTIONS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/connections.o"));
+pub static CONNECTIONS: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/connections.o"));

@@ -6,8 +6,10 @@ const OLDEST: (u32, u32) = (5, 15);
 /// The release of the running kernel, as `uname -r` prints it.
 #[must_use]
 pub fn kernel_release() -> String {
-    nix::sys::utsname::uname()
-        .map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned())
+    nix::sys::utsname::uname().map_or_else(
+        |_| "unknown".to_owned(),
+        |name| name.release().to_string_lossy().into_owned(),
+    )
 }
 
 /// Whether the running kernel is older than the oldest supported release.
@@ -24,7 +26,9 @@ pub fn is_too_old(release: &str) -> bool {
 
 /// The first two numbers of a release, as in `5.10.0-46-cloud-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    let mut numbers = release
+        .split(|letter: char| !letter.is_ascii_digit())
+        .map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
@@ -37,7 +41,14 @@ mod tests {
         for old in ["5.10.0-46-cloud-amd64", "4.18.0-553.el8", "5.14"] {
             assert!(is_too_old(old), "{old}");
         }
-        for served in ["5.15.0", "6.1.0-56-cloud-amd64", "6.12.117+deb12", "10.2-rc1", "unknown", ""] {
+        for served in [
+            "5.15.0",
+            "6.1.0-56-cloud-amd64",
+            "6.12.117+deb12",
+            "10.2-rc1",
+            "unknown",
+            "",
+        ] {
             assert!(!is_too_old(served), "{served}");
         }
     }

@@ -8,8 +8,8 @@ use host::load::some_avg10;
 use serde::{Deserialize, Serialize};
 
 pub use api::group::{
-    CpuStatus, Enforcement, GroupStatus, IoStatus, MemberStatus, MemoryStatus, NetworkStatus, NotEnforced,
-    PressureStatus, Refusal,
+    CpuStatus, Enforcement, GroupStatus, IoStatus, MemberStatus, MemoryStatus, NetworkStatus,
+    NotEnforced, PressureStatus, Refusal,
 };
 
 use super::tree::{Controller, Tree, Version};
@@ -53,7 +53,8 @@ pub fn read(tree: &Tree, sys: &Path, paths: &[&str]) -> GroupStatus {
 }
 
 fn read_one(tree: &Tree, sys: &Path, path: &str) -> GroupStatus {
-    let pressure = |file: &str| some_avg10(&fs::read_to_string(tree.unified(path)?.join(file)).ok()?);
+    let pressure =
+        |file: &str| some_avg10(&fs::read_to_string(tree.unified(path)?.join(file)).ok()?);
     let pids: Vec<u32> = tree.pids(path).into_iter().collect();
     let counted = tree.directory(path, Controller::Pids);
     let counted = counted.and_then(|(_, directory)| number(&directory.join("pids.current")));
@@ -122,17 +123,18 @@ fn is_frozen(tree: &Tree, path: &str) -> bool {
 }
 
 fn cpu(tree: &Tree, path: &str) -> CpuStatus {
-    let Some((version, directory)) = tree.directory(path, Controller::Cpu) else { return CpuStatus::default() };
+    let Some((version, directory)) = tree.directory(path, Controller::Cpu) else {
+        return CpuStatus::default();
+    };
     let stat = pairs(&directory.join("cpu.stat"));
     let of = |key: &str| stat.get(key).copied().unwrap_or(0) as f64;
     let percent = |quota: u64, period: u64| quota as f64 * 100.0 / period.max(1) as f64;
     match version {
         Version::V2 => {
             let max = fs::read_to_string(directory.join("cpu.max")).unwrap_or_default();
-            let max_percent = max
-                .trim()
-                .split_once(' ')
-                .and_then(|(quota, period)| Some(percent(quota.parse().ok()?, period.parse().ok()?)));
+            let max_percent = max.trim().split_once(' ').and_then(|(quota, period)| {
+                Some(percent(quota.parse().ok()?, period.parse().ok()?))
+            });
             CpuStatus {
                 usage_seconds: of("usage_usec") / 1e6,
                 throttled_seconds: of("throttled_usec") / 1e6,
@@ -148,16 +150,25 @@ fn cpu(tree: &Tree, path: &str) -> CpuStatus {
             CpuStatus {
                 usage_seconds: usage.unwrap_or(0) as f64 / 1e9,
                 throttled_seconds: of("throttled_time") / 1e9,
-                max_percent: quota.zip(period).map(|(quota, period)| percent(quota, period)),
+                max_percent: quota
+                    .zip(period)
+                    .map(|(quota, period)| percent(quota, period)),
             }
         }
     }
 }
 
 fn memory(tree: &Tree, path: &str) -> MemoryStatus {
-    let Some((version, directory)) = tree.directory(path, Controller::Memory) else { return MemoryStatus::default() };
+    let Some((version, directory)) = tree.directory(path, Controller::Memory) else {
+        return MemoryStatus::default();
+    };
     let file = |name: &str| number(&directory.join(name));
-    let oom_kills = |name: &str| pairs(&directory.join(name)).get("oom_kill").copied().unwrap_or(0);
+    let oom_kills = |name: &str| {
+        pairs(&directory.join(name))
+            .get("oom_kill")
+            .copied()
+            .unwrap_or(0)
+    };
     match version {
         Version::V2 => MemoryStatus {
             current_bytes: file("memory.current").unwrap_or(0),
@@ -176,20 +187,31 @@ fn memory(tree: &Tree, path: &str) -> MemoryStatus {
 }
 
 fn io(tree: &Tree, sys: &Path, path: &str) -> Vec<IoStatus> {
-    let Some((version, directory)) = tree.directory(path, Controller::Io) else { return Vec::new() };
+    let Some((version, directory)) = tree.directory(path, Controller::Io) else {
+        return Vec::new();
+    };
     let mut disks: BTreeMap<String, IoStatus> = BTreeMap::new();
     let file = match version {
         Version::V2 => "io.stat",
         Version::V1 => "blkio.throttle.io_service_bytes",
     };
-    for line in fs::read_to_string(directory.join(file)).unwrap_or_default().lines() {
+    for line in fs::read_to_string(directory.join(file))
+        .unwrap_or_default()
+        .lines()
+    {
         let mut fields = line.split_whitespace();
-        let Some(number) = fields.next().filter(|number| number.contains(':')) else { continue };
+        let Some(number) = fields.next().filter(|number| number.contains(':')) else {
+            continue;
+        };
         let disk = disks.entry(number.to_owned()).or_default();
         let fields: Vec<&str> = fields.collect();
         match (version, fields.as_slice()) {
             (Version::V2, fields) => {
-                let of = |key: &str| fields.iter().find_map(|field| field.strip_prefix(key)?.parse().ok());
+                let of = |key: &str| {
+                    fields
+                        .iter()
+                        .find_map(|field| field.strip_prefix(key)?.parse().ok())
+                };
                 disk.read_bytes = of("rbytes=").unwrap_or(0);
                 disk.write_bytes = of("wbytes=").unwrap_or(0);
             }
@@ -198,14 +220,22 @@ fn io(tree: &Tree, sys: &Path, path: &str) -> Vec<IoStatus> {
             (Version::V1, _) => {}
         }
     }
-    let named = disks.into_iter().map(|(number, disk)| IoStatus { device: disk_name(sys, &number), ..disk });
-    named.filter(|disk| disk.read_bytes + disk.write_bytes > 0).collect()
+    let named = disks.into_iter().map(|(number, disk)| IoStatus {
+        device: disk_name(sys, &number),
+        ..disk
+    });
+    named
+        .filter(|disk| disk.read_bytes + disk.write_bytes > 0)
+        .collect()
 }
 
 /// The name of a disk in /sys, from its number.
 fn disk_name(sys: &Path, number: &str) -> String {
     let target = fs::read_link(sys.join("dev/block").join(number)).ok();
-    let name = target.as_deref().and_then(Path::file_name).map(|name| format!("/dev/{}", name.to_string_lossy()));
+    let name = target
+        .as_deref()
+        .and_then(Path::file_name)
+        .map(|name| format!("/dev/{}", name.to_string_lossy()));
     name.unwrap_or_else(|| number.to_owned())
 }
 

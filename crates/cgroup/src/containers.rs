@@ -45,10 +45,18 @@ struct Listed {
 /// its labels.
 #[must_use]
 pub fn is_meant(pattern: &str, path: &str, known: &Known) -> bool {
-    let Some(id) = container_id(last(path)) else { return false };
+    let Some(id) = container_id(last(path)) else {
+        return false;
+    };
     let by_id = fits(pattern, id) || (pattern.len() >= 12 && id.starts_with(pattern));
     let by_pod = || pod(path).is_some_and(|pod| fits(pattern, &pod));
-    let by_name = |container: &Container| container.names.iter().chain(&container.labels).any(|one| fits(pattern, one));
+    let by_name = |container: &Container| {
+        container
+            .names
+            .iter()
+            .chain(&container.labels)
+            .any(|one| fits(pattern, one))
+    };
     by_id || by_pod() || known.get(id).is_some_and(by_name)
 }
 
@@ -60,14 +68,19 @@ pub fn list(sockets: &[PathBuf]) -> (Known, Vec<String>) {
     for socket in sockets.iter().filter(|socket| socket.exists()) {
         match list_one(socket) {
             Ok(containers) => known.extend(containers),
-            Err(reason) => problems.push(format!("listing the containers of {} failed: {reason}", socket.display())),
+            Err(reason) => problems.push(format!(
+                "listing the containers of {} failed: {reason}",
+                socket.display()
+            )),
         }
     }
     (known, problems)
 }
 
 fn list_one(socket: &Path) -> Result<Known, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let body = runtime.block_on(async {
         let reply = tokio::time::timeout(PATIENCE, request(socket)).await;
@@ -81,15 +94,27 @@ async fn request(socket: &Path) -> Result<Bytes, String> {
     fn text(error: impl std::fmt::Display) -> String {
         error.to_string()
     }
-    let stream = tokio::net::UnixStream::connect(socket).await.map_err(text)?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
+    let stream = tokio::net::UnixStream::connect(socket)
+        .await
+        .map_err(text)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(text)?;
     let request = Request::get("/containers/json?all=1").header("Host", "localhost");
     let request = request.body(Empty::<Bytes>::new()).map_err(text)?;
     let reply = async {
         let reply = sender.send_request(request).await.map_err(text)?;
         let status = reply.status();
-        let body = Limited::new(reply.into_body(), MOST_BYTES).collect().await.map_err(text)?.to_bytes();
-        if status.is_success() { Ok(body) } else { Err(format!("it replied {status}")) }
+        let body = Limited::new(reply.into_body(), MOST_BYTES)
+            .collect()
+            .await
+            .map_err(text)?
+            .to_bytes();
+        if status.is_success() {
+            Ok(body)
+        } else {
+            Err(format!("it replied {status}"))
+        }
     };
     let mut connection = std::pin::pin!(connection);
     let mut reply = std::pin::pin!(reply);
@@ -104,12 +129,19 @@ async fn request(socket: &Path) -> Result<Bytes, String> {
 }
 
 fn parse(body: &[u8]) -> Result<Known, String> {
-    let listed: Vec<Listed> = serde_json::from_slice(body).map_err(|error| format!("its reply is invalid: {error}"))?;
+    let listed: Vec<Listed> =
+        serde_json::from_slice(body).map_err(|error| format!("its reply is invalid: {error}"))?;
     let container = |listed: Listed| {
         let names = listed.names.unwrap_or_default();
-        let names = names.iter().map(|name| name.trim_start_matches('/').to_owned()).collect();
+        let names = names
+            .iter()
+            .map(|name| name.trim_start_matches('/').to_owned())
+            .collect();
         let labels = listed.labels.unwrap_or_default();
-        let labels = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let labels = labels
+            .into_iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         (listed.id, Container { names, labels })
     };
     Ok(listed.into_iter().map(container).collect())
@@ -129,8 +161,10 @@ mod tests {
     #[test]
     fn a_container_is_meant_by_id_name_label_or_pod() {
         let path = format!("/system.slice/docker-{}.scope", id());
-        let container =
-            Container { names: vec!["web1".to_owned()], labels: vec!["com.example.app=shop/front".to_owned()] };
+        let container = Container {
+            names: vec!["web1".to_owned()],
+            labels: vec!["com.example.app=shop/front".to_owned()],
+        };
         let known = Known::from([(id(), container)]);
         for (pattern, expected) in [
             ("web*", true),
@@ -169,11 +203,18 @@ mod tests {
 
     #[test]
     fn a_runtime_lists_names_and_labels() {
-        let body =
-            format!(r#"[{{"Id":"{}","Names":["/web1","/pod/web1"],"Labels":{{"app":"shop"}},"Extra":1}}]"#, id());
-        let whole = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let chunked =
-            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+        let body = format!(
+            r#"[{{"Id":"{}","Names":["/web1","/pod/web1"],"Labels":{{"app":"shop"}},"Extra":1}}]"#,
+            id()
+        );
+        let whole = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let chunked = format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        );
         for reply in [whole, chunked] {
             let (known, problems) = listed(reply);
             assert_eq!(problems, [""; 0]);
@@ -185,13 +226,22 @@ mod tests {
     #[test]
     fn a_runtime_that_fails_is_reported_with_its_socket() {
         for (reply, reason) in [
-            ("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n", "it replied 500"),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "its reply is invalid"),
+            (
+                "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n",
+                "it replied 500",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+                "its reply is invalid",
+            ),
             ("", "docker.sock failed"),
         ] {
             let (known, problems) = listed(reply.to_owned());
             assert!(known.is_empty());
-            assert!(problems.len() == 1 && problems[0].contains(reason), "{problems:?}");
+            assert!(
+                problems.len() == 1 && problems[0].contains(reason),
+                "{problems:?}"
+            );
         }
     }
 }

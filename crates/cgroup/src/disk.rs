@@ -15,7 +15,10 @@ use super::error::GroupsError;
 ///
 /// When the path does not exist, or has no disk.
 pub fn resolve(proc: &Path, sys: &Path, device: &Path) -> Result<String, GroupsError> {
-    let wrong = |reason: String| GroupsError::Device { path: device.to_owned(), reason };
+    let wrong = |reason: String| GroupsError::Device {
+        path: device.to_owned(),
+        reason,
+    };
     let seen = match metadata(proc, device) {
         Ok(metadata) if metadata.file_type().is_block_device() => Ok(metadata.rdev()),
         Ok(metadata) if metadata.is_dir() || metadata.is_file() => Ok(metadata.dev()),
@@ -25,20 +28,38 @@ pub fn resolve(proc: &Path, sys: &Path, device: &Path) -> Result<String, GroupsE
         }
         Err(error) => Err(format!("cannot be read ({error})")),
     };
-    let number = |number| format!("{}:{}", nix::sys::stat::major(number), nix::sys::stat::minor(number));
-    if let Some(disk) = seen.as_ref().ok().and_then(|seen| whole_disk(sys, &number(*seen))) {
+    let number = |number| {
+        format!(
+            "{}:{}",
+            nix::sys::stat::major(number),
+            nix::sys::stat::minor(number)
+        )
+    };
+    if let Some(disk) = seen
+        .as_ref()
+        .ok()
+        .and_then(|seen| whole_disk(sys, &number(*seen)))
+    {
         return Ok(disk);
     }
     // A service with ProtectHome= has an empty /home; the first process has the host's mounts.
     let of_host = host::mounts(&proc.join("1/mountinfo")).ok();
     let disk = of_host.and_then(|mounts| mounted_disk(proc, sys, &mounts, device));
-    disk.ok_or_else(|| wrong(seen.err().unwrap_or_else(|| "lies on no block device".to_owned())))
+    disk.ok_or_else(|| {
+        wrong(
+            seen.err()
+                .unwrap_or_else(|| "lies on no block device".to_owned()),
+        )
+    })
 }
 
 /// The metadata of `path` in the first process's file system: a service with PrivateDevices= has no disks in its /dev.
 /// If that cannot be read, the agent's own.
 fn metadata(proc: &Path, path: &Path) -> io::Result<fs::Metadata> {
-    let of_host = path.strip_prefix("/").ok().and_then(|path| fs::metadata(proc.join("1/root").join(path)).ok());
+    let of_host = path
+        .strip_prefix("/")
+        .ok()
+        .and_then(|path| fs::metadata(proc.join("1/root").join(path)).ok());
     of_host.map_or_else(|| fs::metadata(path), Ok)
 }
 
@@ -49,8 +70,13 @@ fn mounted_disk(proc: &Path, sys: &Path, mounts: &[Mount], path: &Path) -> Optio
     let mount = around.max_by_key(|mount| mount.point.as_os_str().len())?;
     // btrfs has a device number for each subvolume; its source is the disk.
     whole_disk(sys, &mount.device).or_else(|| {
-        let metadata = metadata(proc, &mount.source).ok().filter(|found| found.file_type().is_block_device())?;
-        let (major, minor) = (nix::sys::stat::major(metadata.rdev()), nix::sys::stat::minor(metadata.rdev()));
+        let metadata = metadata(proc, &mount.source)
+            .ok()
+            .filter(|found| found.file_type().is_block_device())?;
+        let (major, minor) = (
+            nix::sys::stat::major(metadata.rdev()),
+            nix::sys::stat::minor(metadata.rdev()),
+        );
         whole_disk(sys, &format!("{major}:{minor}"))
     })
 }
@@ -58,7 +84,11 @@ fn mounted_disk(proc: &Path, sys: &Path, mounts: &[Mount], path: &Path) -> Optio
 /// A partition's directory in /sys is inside that of its disk.
 fn whole_disk(sys: &Path, number: &str) -> Option<String> {
     let own = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
-    let disk = if own.join("partition").exists() { own.parent()? } else { &own };
+    let disk = if own.join("partition").exists() {
+        own.parent()?
+    } else {
+        &own
+    };
     Some(fs::read_to_string(disk.join("dev")).ok()?.trim().to_owned())
 }
 
@@ -76,8 +106,16 @@ mod tests {
         fs::write(disk.join("dev"), "254:0\n").unwrap();
         fs::write(disk.join("vda1/dev"), "254:1\n").unwrap();
         fs::write(disk.join("vda1/partition"), "1\n").unwrap();
-        std::os::unix::fs::symlink("../../devices/virtio/block/vda", sys.join("dev/block/254:0")).unwrap();
-        std::os::unix::fs::symlink("../../devices/virtio/block/vda/vda1", sys.join("dev/block/254:1")).unwrap();
+        std::os::unix::fs::symlink(
+            "../../devices/virtio/block/vda",
+            sys.join("dev/block/254:0"),
+        )
+        .unwrap();
+        std::os::unix::fs::symlink(
+            "../../devices/virtio/block/vda/vda1",
+            sys.join("dev/block/254:1"),
+        )
+        .unwrap();
         assert_eq!(whole_disk(sys, "254:0").as_deref(), Some("254:0"));
         assert_eq!(whole_disk(sys, "254:1").as_deref(), Some("254:0"));
         assert_eq!(whole_disk(sys, "254:2"), None);
@@ -110,9 +148,19 @@ mod tests {
     #[test]
     fn what_is_no_disk_is_told_with_its_path() {
         let (proc, sys) = (Path::new("/proc"), Path::new("/sys"));
-        let missing = resolve(proc, sys, Path::new("/dev/weir-has-no-such-disk")).unwrap_err().to_string();
-        assert!(missing.contains("/dev/weir-has-no-such-disk cannot be found"), "{missing}");
-        let null = resolve(proc, sys, Path::new("/dev/null")).unwrap_err().to_string();
-        assert!(null.contains("neither a disk") && null.contains("lsblk"), "{null}");
+        let missing = resolve(proc, sys, Path::new("/dev/weir-has-no-such-disk"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            missing.contains("/dev/weir-has-no-such-disk cannot be found"),
+            "{missing}"
+        );
+        let null = resolve(proc, sys, Path::new("/dev/null"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            null.contains("neither a disk") && null.contains("lsblk"),
+            "{null}"
+        );
     }
 }

@@ -27,7 +27,11 @@ impl Elastic {
     /// A group with this `max`.
     #[must_use]
     pub const fn new(promised: CpuShare) -> Self {
-        Self { promised, current: promised, room: RoomDecision::new() }
+        Self {
+            promised,
+            current: promised,
+            room: RoomDecision::new(),
+        }
     }
 
     /// Returns the group's new share if it changes. While the host has spare CPU time, that is all idle time beyond the
@@ -36,11 +40,20 @@ impl Elastic {
     ///
     /// A throttled group causes pressure itself, which does not show demand of others: it is ignored while the group is
     /// throttled.
-    pub fn adjust(&mut self, sample: &Sample, demand: Demand, sharing: usize, host_percent: u64) -> Option<CpuShare> {
+    pub fn adjust(
+        &mut self,
+        sample: &Sample,
+        demand: Demand,
+        sharing: usize,
+        host_percent: u64,
+    ) -> Option<CpuShare> {
         let pressure = sample.pressure.filter(|_| demand == Demand::Satisfied);
         let host = host_percent as f64;
         let spare = (sample.idle - RESERVE) * host / sharing.max(1) as f64;
-        let next = if !self.room.decide(&Sample { pressure, ..*sample }) {
+        let next = if !self.room.decide(&Sample {
+            pressure,
+            ..*sample
+        }) {
             self.promised
         } else if demand == Demand::Throttled && spare > 0.0 {
             CpuShare::from_percent((self.current.percent() + spare).min(host)).max(self.promised)
@@ -58,14 +71,21 @@ mod tests {
     use super::*;
 
     fn idle(idle: f64) -> Sample {
-        Sample { idle, pressure: None }
+        Sample {
+            idle,
+            pressure: None,
+        }
     }
 
     #[test]
     fn what_is_idle_is_given_and_taken_back_at_once() {
         let promised = CpuShare::from_percent(50.0);
         let mut elastic = Elastic::new(promised);
-        let mut step = |sample, demand| elastic.adjust(&sample, demand, 1, 200).map(CpuShare::percent);
+        let mut step = |sample, demand| {
+            elastic
+                .adjust(&sample, demand, 1, 200)
+                .map(CpuShare::percent)
+        };
         // One CPU of two is idle; a fifth of a CPU stays idle.
         assert_eq!(step(idle(0.5), Demand::Throttled), Some(130.0));
         assert_eq!(step(idle(0.10), Demand::Throttled), None);
@@ -80,14 +100,31 @@ mod tests {
     #[test]
     fn pressure_of_others_takes_back_and_its_own_does_not() {
         let mut elastic = Elastic::new(CpuShare::from_percent(50.0));
-        let pressed = Sample { idle: 0.5, pressure: Some(90.0) };
-        assert!(elastic.adjust(&pressed, Demand::Throttled, 1, 200).is_some());
-        assert_eq!(elastic.adjust(&pressed, Demand::Satisfied, 1, 200).map(CpuShare::percent), Some(50.0));
+        let pressed = Sample {
+            idle: 0.5,
+            pressure: Some(90.0),
+        };
+        assert!(
+            elastic
+                .adjust(&pressed, Demand::Throttled, 1, 200)
+                .is_some()
+        );
+        assert_eq!(
+            elastic
+                .adjust(&pressed, Demand::Satisfied, 1, 200)
+                .map(CpuShare::percent),
+            Some(50.0)
+        );
     }
 
     #[test]
     fn groups_that_want_more_share_what_is_idle() {
         let mut elastic = Elastic::new(CpuShare::from_percent(10.0));
-        assert_eq!(elastic.adjust(&idle(0.5), Demand::Throttled, 2, 200).map(CpuShare::percent), Some(50.0));
+        assert_eq!(
+            elastic
+                .adjust(&idle(0.5), Demand::Throttled, 2, 200)
+                .map(CpuShare::percent),
+            Some(50.0)
+        );
     }
 }

@@ -23,9 +23,16 @@ pub fn carry_out(tree: &Tree, path: &str, what: Emergency) -> Result<(), GroupsE
         }
         (Emergency::Freeze, Some(directory), _) => write(&directory.join("cgroup.freeze"), "1"),
         (Emergency::Thaw, Some(directory), _) => write(&directory.join("cgroup.freeze"), "0"),
-        (Emergency::Freeze, None, Some((Version::V1, directory))) => write(&directory.join("freezer.state"), "FROZEN"),
-        (Emergency::Thaw, None, Some((Version::V1, directory))) => write(&directory.join("freezer.state"), "THAWED"),
-        (_, None, _) => Err(GroupsError::NoController { controller: "freezer", what: "freeze" }),
+        (Emergency::Freeze, None, Some((Version::V1, directory))) => {
+            write(&directory.join("freezer.state"), "FROZEN")
+        }
+        (Emergency::Thaw, None, Some((Version::V1, directory))) => {
+            write(&directory.join("freezer.state"), "THAWED")
+        }
+        (_, None, _) => Err(GroupsError::NoController {
+            controller: "freezer",
+            what: "freeze",
+        }),
     }
 }
 

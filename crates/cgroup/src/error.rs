@@ -23,9 +23,15 @@ pub enum GroupsError {
     Remove { path: PathBuf, source: io::Error },
     /// The kernel rejected a value.
     #[error("writing {value:?} to {} failed: {source}{}", path.display(), help(source))]
-    Write { path: PathBuf, value: String, source: io::Error },
+    Write {
+        path: PathBuf,
+        value: String,
+        source: io::Error,
+    },
     /// No hierarchy has the controller.
-    #[error("this host has no {controller} controller in any cgroup hierarchy: {what} is not enforced")]
+    #[error(
+        "this host has no {controller} controller in any cgroup hierarchy: {what} is not enforced"
+    )]
     NoController {
         controller: &'static str,
         /// The key that requires it.
@@ -35,7 +41,10 @@ pub enum GroupsError {
     #[error(
         "the {controller} controller is mounted as cgroup v1, which {cannot}; boot with systemd.unified_cgroup_hierarchy=1, or leave it out"
     )]
-    OldVersion { controller: &'static str, cannot: &'static str },
+    OldVersion {
+        controller: &'static str,
+        cannot: &'static str,
+    },
     /// The config requires more CPU time than the host has.
     #[error("cpu max {percent}% has no effect: this host's CPUs have {host}%; write less")]
     MoreThanHost {
@@ -53,7 +62,9 @@ pub enum GroupsError {
         reason: String,
     },
     /// The user does not exist.
-    #[error("unknown user {0:?} on this host: it matches no process; correct the name, or add the user")]
+    #[error(
+        "unknown user {0:?} on this host: it matches no process; correct the name, or add the user"
+    )]
     User(String),
     /// The group does not exist.
     #[error("unknown group {name:?} (available: {present})")]
@@ -81,7 +92,9 @@ pub enum GroupsError {
         reason: String,
     },
     /// Another program's limit on the cgroup differs.
-    #[error("{path}: {file} is {theirs} already, set by another program, and stays: {ours} is not enforced")]
+    #[error(
+        "{path}: {file} is {theirs} already, set by another program, and stays: {ours} is not enforced"
+    )]
     SetByOthers {
         path: String,
         /// The limit's file or property.
@@ -92,7 +105,9 @@ pub enum GroupsError {
         ours: String,
     },
     /// A cgroup that its owner can change.
-    #[error("{path} belongs to user {user}, who can lift any limit on it: limit the slice or service above it instead")]
+    #[error(
+        "{path} belongs to user {user}, who can lift any limit on it: limit the slice or service above it instead"
+    )]
     Delegated {
         path: String,
         /// The owner's user ID.
@@ -122,9 +137,13 @@ pub enum GroupsError {
 fn help(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EROFS) => "; it is mounted read-only: remount it writable",
-        Some(libc::EACCES | libc::EPERM) => "; run as root, under systemd with CAP_DAC_OVERRIDE (docs/SERVICE.md)",
+        Some(libc::EACCES | libc::EPERM) => {
+            "; run as root, under systemd with CAP_DAC_OVERRIDE (docs/SERVICE.md)"
+        }
         Some(libc::EOPNOTSUPP) => "; processes lie in an inner cgroup: move them out of it",
-        Some(libc::EBUSY) => "; processes lie in an inner cgroup, or another hierarchy has the controller",
+        Some(libc::EBUSY) => {
+            "; processes lie in an inner cgroup, or another hierarchy has the controller"
+        }
         Some(libc::EINVAL) => "; the kernel rejects this value",
         Some(libc::ENODEV) => "; the kernel does not throttle this device",
         Some(libc::ENOENT) => "; this kernel, or this cgroup, has no such file",
@@ -136,18 +155,29 @@ impl GroupsError {
     /// The same error without the value, so that one cause for many processes gives one note.
     pub(super) fn without_value(self) -> Self {
         match self {
-            Self::Write { path, source, .. } => Self::Write { path, value: "a process".to_owned(), source },
+            Self::Write { path, source, .. } => Self::Write {
+                path,
+                value: "a process".to_owned(),
+                source,
+            },
             other => other,
         }
     }
 
     /// Reading `path` failed.
     pub(super) fn read(path: &Path, source: io::Error) -> Self {
-        Self::Read { path: path.to_owned(), source }
+        Self::Read {
+            path: path.to_owned(),
+            source,
+        }
     }
 
     /// Writing `value` to `path` failed.
     pub(super) fn write(path: &Path, value: &str, source: io::Error) -> Self {
-        Self::Write { path: path.to_owned(), value: value.to_owned(), source }
+        Self::Write {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            source,
+        }
     }
 }

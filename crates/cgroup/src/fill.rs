@@ -31,7 +31,10 @@ pub fn is_untouchable(pid: u32) -> bool {
 pub fn primary(cgroups: &[Membership]) -> &str {
     let unified = cgroups.iter().find(|one| one.controllers.is_empty());
     let elsewhere = || cgroups.iter().find(|one| one.path != "/");
-    unified.filter(|one| one.path != "/").or_else(elsewhere).map_or("/", |one| one.path.as_str())
+    unified
+        .filter(|one| one.path != "/")
+        .or_else(elsewhere)
+        .map_or("/", |one| one.path.as_str())
 }
 
 impl Groups {
@@ -45,7 +48,9 @@ impl Groups {
             return self.place(&process);
         }
         // A child of a recently moved process may have been forked before the move.
-        let Some((group, _)) = self.recent.get(&started.parent).copied() else { return };
+        let Some((group, _)) = self.recent.get(&started.parent).copied() else {
+            return;
+        };
         let cgroups = process.cgroups();
         if self.group_of(&cgroups).is_none() {
             match self.matchers.find(&process, &cgroups, &self.known) {
@@ -63,7 +68,11 @@ impl Groups {
         let cgroups = process.cgroups();
         let current = self.group_of(&cgroups);
         // A process that Weir has moved still matches by its original cgroup.
-        let home = if current.is_some() { self.origins.of(&self.host.proc, process.pid) } else { None };
+        let home = if current.is_some() {
+            self.origins.of(&self.host.proc, process.pid)
+        } else {
+            None
+        };
         let from = home.as_ref().unwrap_or(&cgroups);
         let found = self.matchers.find(process, from, &self.known);
         let Some((group, by)) = found else {
@@ -103,7 +112,11 @@ impl Groups {
     /// Enforces a group on a process that matches itself.
     fn settle(&mut self, process: &Process, group: usize, from: Vec<Membership>) {
         let place = Place::of(primary(&from), self.host.manager);
-        if self.targets.get(&place.cgroup).is_some_and(|target| target.group == group) {
+        if self
+            .targets
+            .get(&place.cgroup)
+            .is_some_and(|target| target.group == group)
+        {
             return;
         }
         let decision = self.decision(process.pid, &place, group, &from);
@@ -122,24 +135,53 @@ impl Groups {
 
     /// Retries processes of services that were starting, and those that systemd was too busy for.
     pub(super) fn settle_starting(&mut self) {
-        let pids: Vec<u32> = self.stays.iter().filter(|(_, stay)| stay.is_starting).map(|(pid, _)| *pid).collect();
+        let pids: Vec<u32> = self
+            .stays
+            .iter()
+            .filter(|(_, stay)| stay.is_starting)
+            .map(|(pid, _)| *pid)
+            .collect();
         for pid in pids {
             self.place(&Process::new(&self.host.proc, pid));
         }
         self.move_queued();
     }
 
-    pub(super) fn decision(&mut self, pid: u32, place: &Place, group: usize, from: &[Membership]) -> Decision {
+    pub(super) fn decision(
+        &mut self,
+        pid: u32,
+        place: &Place,
+        group: usize,
+        from: &[Membership],
+    ) -> Decision {
         let moving = self.members[group].group.moving;
-        let others = if place.kind == Kind::Plain { Others::Same } else { self.others(&place.cgroup, group) };
+        let others = if place.kind == Kind::Plain {
+            Others::Same
+        } else {
+            self.others(&place.cgroup, group)
+        };
         let role = match &place.kind {
-            Kind::Unit(unit) if others != Others::Same && moving != Moving::Never => self.role(pid, unit),
+            Kind::Unit(unit) if others != Others::Same && moving != Moving::Never => {
+                self.role(pid, unit)
+            }
             _ => Role::Worker,
         };
         // Restrictions take many files to read, so only where a move is possible.
-        let may_move = (place.kind == Kind::Plain || moving != Moving::Never) && moving != Moving::Force;
-        let restrictions = if may_move { self.restrictions(place, group, from) } else { Vec::new() };
-        plan::decide(&Facts { place, manager: self.host.manager, moving, others, role, restrictions: &restrictions })
+        let may_move =
+            (place.kind == Kind::Plain || moving != Moving::Never) && moving != Moving::Force;
+        let restrictions = if may_move {
+            self.restrictions(place, group, from)
+        } else {
+            Vec::new()
+        };
+        plan::decide(&Facts {
+            place,
+            manager: self.host.manager,
+            moving,
+            others,
+            role,
+            restrictions: &restrictions,
+        })
     }
 
     /// The restrictions that a process would lose by leaving its cgroups, in any hierarchy.
@@ -147,16 +189,26 @@ impl Groups {
         let to = match self.host.manager {
             Manager::None => self.tree.own(&self.members[group].group.name),
             Manager::Systemd => {
-                format!("{}/{}", place.slice_cgroup(), self.scope_name(group, place, &Service::default()))
+                format!(
+                    "{}/{}",
+                    place.slice_cgroup(),
+                    self.scope_name(group, place, &Service::default())
+                )
             }
         };
         let default_tasks = self.units.as_ref().and_then(|units| units.default_tasks());
         let mut all = BTreeSet::new();
         for root in self.tree.roots(Cpuset::Wanted) {
-            let here = from.iter().filter(|one| self.tree.is_hierarchy(root, &one.controllers));
+            let here = from
+                .iter()
+                .filter(|one| self.tree.is_hierarchy(root, &one.controllers));
             for path in here.flat_map(|one| left_cgroups(&one.path, &to)) {
                 let directory = root.join(path.trim_start_matches('/'));
-                all.extend(restrict::restrictions(&directory, default_tasks, &self.own_programs));
+                all.extend(restrict::restrictions(
+                    &directory,
+                    default_tasks,
+                    &self.own_programs,
+                ));
             }
         }
         all.into_iter().collect()
@@ -166,7 +218,9 @@ impl Groups {
     pub(super) fn make_own(&mut self, group: usize) {
         let path = self.tree.own(&self.members[group].group.name);
         let member = &mut self.members[group];
-        let mut problems = self.tree.make(&member.group.name, &limit::controllers(&member.held));
+        let mut problems = self
+            .tree
+            .make(&member.group.name, &limit::controllers(&member.held));
         problems.extend(limit::apply(&self.tree, &self.host, &path, &member.held));
         problems.extend(limit::cannot(&self.tree, &member.held));
         problems.extend(member.attach_network(&self.tree, &path, "").err());
@@ -190,7 +244,11 @@ impl Groups {
                 let file = root.join(path.trim_start_matches('/')).join("cgroup.procs");
                 match write(&file, &process.pid.to_string()) {
                     // It has ended in the meantime, or is ending.
-                    Err(GroupsError::Write { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => break,
+                    Err(GroupsError::Write { source, .. })
+                        if source.raw_os_error() == Some(libc::ESRCH) =>
+                    {
+                        break;
+                    }
                     Err(problem) => member.note(&GroupsError::without_value(problem)),
                     Ok(()) => {}
                 }
@@ -202,13 +260,19 @@ impl Groups {
     }
 
     /// The children of a process that follow it into a group.
-    fn followers(&self, process: &Process, to: usize, moved: &BTreeSet<u32>) -> Vec<(Process, Vec<Membership>)> {
+    fn followers(
+        &self,
+        process: &Process,
+        to: usize,
+        moved: &BTreeSet<u32>,
+    ) -> Vec<(Process, Vec<Membership>)> {
         let child = |pid: u32| {
             let child = Process::new(&self.host.proc, pid);
             let cgroups = child.cgroups();
             let found = self.matchers.find(&child, &cgroups, &self.known);
             let belongs_elsewhere = found.is_some_and(|(other, _)| other != to);
-            let follows = !moved.contains(&pid) && self.group_of(&cgroups).is_none() && !belongs_elsewhere;
+            let follows =
+                !moved.contains(&pid) && self.group_of(&cgroups).is_none() && !belongs_elsewhere;
             follows.then_some((child, cgroups))
         };
         process.children().into_iter().filter_map(child).collect()
@@ -265,18 +329,39 @@ impl Groups {
 
     /// Moves queued processes into their scopes.
     pub(super) fn move_queued(&mut self) {
-        for ((group, scope), Queue { slice, unit, run, ends_with_unit, mut pids }) in std::mem::take(&mut self.queued) {
+        for (
+            (group, scope),
+            Queue {
+                slice,
+                unit,
+                run,
+                ends_with_unit,
+                mut pids,
+            },
+        ) in std::mem::take(&mut self.queued)
+        {
             pids.retain(|pid| self.host.proc.join(pid.to_string()).exists());
             if let Some(unit) = &unit {
                 pids = self.still_workers(group, unit, &run, pids);
             }
-            let Some(units) = self.units.as_ref().filter(|_| !pids.is_empty()) else { continue };
-            let scope = Scope { name: &scope, slice: &slice, part_of: unit.as_deref().filter(|_| ends_with_unit) };
-            let (properties, problems) = properties::properties(&self.host, &self.members[group].held);
-            problems.iter().for_each(|problem| self.members[group].note(problem));
+            let Some(units) = self.units.as_ref().filter(|_| !pids.is_empty()) else {
+                continue;
+            };
+            let scope = Scope {
+                name: &scope,
+                slice: &slice,
+                part_of: unit.as_deref().filter(|_| ends_with_unit),
+            };
+            let (properties, problems) =
+                properties::properties(&self.host, &self.members[group].held);
+            problems
+                .iter()
+                .for_each(|problem| self.members[group].note(problem));
             match units.scope(&scope, &pids, &properties) {
                 Ok(()) => self.await_scope(group, &pids),
-                Err(problem) => pids.iter().for_each(|pid| self.postpone(group, *pid, problem.to_string())),
+                Err(problem) => pids
+                    .iter()
+                    .for_each(|pid| self.postpone(group, *pid, problem.to_string())),
             }
             self.is_changed = true;
         }
@@ -285,12 +370,23 @@ impl Groups {
     /// The processes that are workers of this run of their unit by systemd's current state. The cached state may be of
     /// an earlier run, whose scope is about to end, or have another main process. The others are queued again.
     fn still_workers(&mut self, group: usize, unit: &str, run: &str, pids: Vec<u32>) -> Vec<u32> {
-        let service = self.service_now(unit).unwrap_or_else(|_| Service { is_starting: true, ..Service::default() });
+        let service = self.service_now(unit).unwrap_or_else(|_| Service {
+            is_starting: true,
+            ..Service::default()
+        });
         let is_this_run = !service.is_starting && service.invocation == run;
-        let (workers, others): (Vec<u32>, Vec<u32>) =
-            pids.into_iter().partition(|pid| is_this_run && ![service.main, service.control].contains(pid));
+        let (workers, others): (Vec<u32>, Vec<u32>) = pids
+            .into_iter()
+            .partition(|pid| is_this_run && ![service.main, service.control].contains(pid));
         for pid in others {
-            self.postpone(group, pid, Reason::Starting { unit: unit.to_owned() }.to_string());
+            self.postpone(
+                group,
+                pid,
+                Reason::Starting {
+                    unit: unit.to_owned(),
+                }
+                .to_string(),
+            );
         }
         workers
     }
@@ -304,9 +400,25 @@ impl Groups {
     }
 
     /// Records a process that is not enforced, and the reason. `is_starting`: it is retried soon.
-    fn leave_there(&mut self, process: &Process, from: &[Membership], group: usize, reason: String, is_starting: bool) {
-        let name = process.exe().map(|exe| exe.display().to_string()).unwrap_or_default();
-        let stay = Stay { group, is_starting, name, cgroup: primary(from).to_owned(), reason: reason.clone() };
+    fn leave_there(
+        &mut self,
+        process: &Process,
+        from: &[Membership],
+        group: usize,
+        reason: String,
+        is_starting: bool,
+    ) {
+        let name = process
+            .exe()
+            .map(|exe| exe.display().to_string())
+            .unwrap_or_default();
+        let stay = Stay {
+            group,
+            is_starting,
+            name,
+            cgroup: primary(from).to_owned(),
+            reason: reason.clone(),
+        };
         let before = self.stays.insert(process.pid, stay);
         self.is_changed |= before.is_none_or(|before| before.reason != reason);
     }
@@ -315,9 +427,12 @@ impl Groups {
     fn await_scope(&mut self, group: usize, pids: &[u32]) {
         let deadline = Instant::now() + SCOPE_STARTS;
         loop {
-            let cgroups = pids.iter().map(|pid| Process::new(&self.host.proc, *pid).cgroups());
-            let moved =
-                cgroups.map(|cgroups| primary(&cgroups).to_owned()).find(|path| self.scope_group(path) == Some(group));
+            let cgroups = pids
+                .iter()
+                .map(|pid| Process::new(&self.host.proc, *pid).cgroups());
+            let moved = cgroups
+                .map(|cgroups| primary(&cgroups).to_owned())
+                .find(|path| self.scope_group(path) == Some(group));
             if let Some(path) = moved {
                 let scope = Place::of(&path, Manager::Systemd).cgroup;
                 return self.adopt_scope(group, &scope);
@@ -333,7 +448,10 @@ impl Groups {
     /// The group that a process was moved into, in any hierarchy.
     fn group_of(&self, cgroups: &[Membership]) -> Option<usize> {
         if let Some(name) = cgroups.iter().find_map(|one| self.tree.group_of(&one.path)) {
-            return self.members.iter().position(|member| member.group.name == name);
+            return self
+                .members
+                .iter()
+                .position(|member| member.group.name == name);
         }
         cgroups.iter().find_map(|one| self.scope_group(&one.path))
     }
@@ -345,7 +463,8 @@ impl Groups {
         if !member.has_own {
             return true;
         }
-        let is_in = |one: &&Membership| self.tree.group_of(&one.path) == Some(member.group.name.as_str());
+        let is_in =
+            |one: &&Membership| self.tree.group_of(&one.path) == Some(member.group.name.as_str());
         cgroups.iter().filter(is_in).count() >= self.tree.roots(member.cpuset()).len()
     }
 
@@ -354,10 +473,14 @@ impl Groups {
         self.recent.retain(|_, (_, moved)| moved.elapsed() < RECENT);
         self.domains.forget_old();
         let before = self.stays.len();
-        self.stays.retain(|pid, _| self.host.proc.join(pid.to_string()).exists());
+        self.stays
+            .retain(|pid, _| self.host.proc.join(pid.to_string()).exists());
         self.is_changed |= before != self.stays.len();
         if let Err(error) = self.origins.save(&self.host.proc) {
-            let note = format!("saving where processes came from in {} failed: {error}", self.host.origins.display());
+            let note = format!(
+                "saving where processes came from in {} failed: {error}",
+                self.host.origins.display()
+            );
             self.members.iter_mut().for_each(|member| {
                 member.notes.insert(note.clone());
             });

@@ -38,7 +38,11 @@ mod tests {
     #[test]
     fn globs_reach_over_slashes() {
         for (glob, text, expected) in [
-            ("/user.slice/*", "/user.slice/user-1000.slice/session-2.scope", true),
+            (
+                "/user.slice/*",
+                "/user.slice/user-1000.slice/session-2.scope",
+                true,
+            ),
             ("/user.slice/*", "/system.slice/a.service", false),
             ("*encode*", "/usr/bin/ffmpeg -encode x", true),
             ("a?c", "abc", true),

@@ -117,11 +117,17 @@ impl Groups {
             host.manager = Manager::None;
         }
         let (matchers, wrong) = Matchers::new(wanted);
-        let mut members: Vec<Member> = wanted.iter().map(|group| Member::new(group, mode)).collect();
+        let mut members: Vec<Member> = wanted
+            .iter()
+            .map(|group| Member::new(group, mode))
+            .collect();
         for (nth, problem) in wrong {
             members[nth].note(&problem);
         }
-        let (origins, in_place) = (Origins::open(&host.origins), InPlace::open(&host.in_place()));
+        let (origins, in_place) = (
+            Origins::open(&host.origins),
+            InPlace::open(&host.in_place()),
+        );
         Self {
             host,
             tree,
@@ -178,21 +184,29 @@ impl Groups {
         if self.host.manager == Manager::None || self.units.is_some() {
             return;
         }
-        let connected = self.connecting.get_or_insert_with(Systemd::connect).recv_timeout(patience);
+        let connected = self
+            .connecting
+            .get_or_insert_with(Systemd::connect)
+            .recv_timeout(patience);
         let is_pending = matches!(connected, Err(RecvTimeoutError::Timeout));
         let connected = connected.unwrap_or_else(|error| {
             let reason = match error {
                 RecvTimeoutError::Timeout => "the system bus does not reply yet",
                 RecvTimeoutError::Disconnected => "the attempt ended without a result",
             };
-            Err(GroupsError::Systemd { what: "connecting".to_owned(), reason: reason.to_owned() })
+            Err(GroupsError::Systemd {
+                what: "connecting".to_owned(),
+                reason: reason.to_owned(),
+            })
         });
         match connected {
             Ok(systemd) => {
                 self.connecting = None;
                 self.units = Some(Box::new(systemd));
                 self.members.iter_mut().for_each(|member| {
-                    member.notes.retain(|note| !note.starts_with("connecting through systemd"));
+                    member
+                        .notes
+                        .retain(|note| !note.starts_with("connecting through systemd"));
                 });
                 self.is_changed = true;
             }
@@ -224,44 +238,91 @@ impl Groups {
 
     /// The current state.
     pub(super) fn view(&self) -> View {
-        let groups = self.members.iter().enumerate().map(|(nth, member)| self.view_of(nth, member)).collect();
-        View { groups, place: Some((self.tree.clone(), self.host.clone())) }
+        let groups = self
+            .members
+            .iter()
+            .enumerate()
+            .map(|(nth, member)| self.view_of(nth, member))
+            .collect();
+        View {
+            groups,
+            place: Some((self.tree.clone(), self.host.clone())),
+        }
     }
 
     pub(super) fn view_of(&self, nth: usize, member: &Member) -> GroupView {
         let own = self.tree.own(&member.group.name);
         let mut members: Vec<MemberStatus> = Vec::new();
         if member.has_own {
-            let (kind, how) = ("own".to_owned(), "its processes are moved into a cgroup of Weir's own".to_owned());
-            members.push(MemberStatus { kind, name: own.clone(), cgroup: own.clone(), how, ..Default::default() });
+            let (kind, how) = (
+                "own".to_owned(),
+                "its processes are moved into a cgroup of Weir's own".to_owned(),
+            );
+            members.push(MemberStatus {
+                kind,
+                name: own.clone(),
+                cgroup: own.clone(),
+                how,
+                ..Default::default()
+            });
         }
-        let targets = self.targets.iter().filter(|(_, target)| target.group == nth);
+        let targets = self
+            .targets
+            .iter()
+            .filter(|(_, target)| target.group == nth);
         members.extend(targets.map(|(path, target)| target.status(path)));
         let mut not_enforced: Vec<NotEnforced> = Vec::new();
-        for (unit, (_, problems)) in self.idle_units.iter().filter(|(_, (group, _))| *group == nth) {
+        for (unit, (_, problems)) in self
+            .idle_units
+            .iter()
+            .filter(|(_, (group, _))| *group == nth)
+        {
             if members.iter().any(|member| member.name == *unit) {
                 continue;
             }
             let (name, cgroup) = (unit.clone(), String::new());
             if problems.is_empty() {
                 let how = "its properties are set through systemd; it is not running".to_owned();
-                members.push(MemberStatus { kind: "unit".to_owned(), name, how, ..Default::default() });
+                members.push(MemberStatus {
+                    kind: "unit".to_owned(),
+                    name,
+                    how,
+                    ..Default::default()
+                });
             } else {
-                not_enforced.push(NotEnforced { name, cgroup, reason: problems.join("; "), pids: Vec::new() });
+                not_enforced.push(NotEnforced {
+                    name,
+                    cgroup,
+                    reason: problems.join("; "),
+                    pids: Vec::new(),
+                });
             }
         }
         let mut stays: BTreeMap<(&str, &str, &str), Vec<u32>> = BTreeMap::new();
         for (pid, stay) in self.stays.iter().filter(|(_, stay)| stay.group == nth) {
-            stays.entry((&stay.name, &stay.cgroup, &stay.reason)).or_default().push(*pid);
+            stays
+                .entry((&stay.name, &stay.cgroup, &stay.reason))
+                .or_default()
+                .push(*pid);
         }
         not_enforced.extend(stays.into_iter().map(|((name, cgroup, reason), mut pids)| {
             pids.sort_unstable();
-            NotEnforced { name: name.to_owned(), cgroup: cgroup.to_owned(), reason: reason.to_owned(), pids }
+            NotEnforced {
+                name: name.to_owned(),
+                cgroup: cgroup.to_owned(),
+                reason: reason.to_owned(),
+                pids,
+            }
         }));
         let in_members: usize = members.iter().map(|member| member.problems.len()).sum();
         let mut notes = member.all_notes();
         for target in &members {
-            notes.extend(target.problems.iter().map(|problem| format!("{}: {problem}", target.name)));
+            notes.extend(
+                target
+                    .problems
+                    .iter()
+                    .map(|problem| format!("{}: {problem}", target.name)),
+            );
         }
         GroupView {
             name: member.group.name.clone(),
@@ -279,17 +340,28 @@ impl Groups {
     pub fn adjust(&mut self, sample: &Sample) {
         let mut demands = Vec::new();
         for nth in 0..self.members.len() {
-            let throttled = self.paths(nth).iter().map(|path| account::read_throttled(&self.tree, path)).sum();
+            let throttled = self
+                .paths(nth)
+                .iter()
+                .map(|path| account::read_throttled(&self.tree, path))
+                .sum();
             let member = &mut self.members[nth];
             let more = throttled > member.throttled_seconds;
             member.throttled_seconds = throttled;
-            demands.push(if more { Demand::Throttled } else { Demand::Satisfied });
+            demands.push(if more {
+                Demand::Throttled
+            } else {
+                Demand::Satisfied
+            });
         }
-        let wants_more =
-            |(member, demand): &(&Member, &Demand)| member.elastic.is_some() && **demand == Demand::Throttled;
+        let wants_more = |(member, demand): &(&Member, &Demand)| {
+            member.elastic.is_some() && **demand == Demand::Throttled
+        };
         let sharing = self.members.iter().zip(&demands).filter(wants_more).count();
         for (nth, demand) in demands.into_iter().enumerate() {
-            let Some(elastic) = &mut self.members[nth].elastic else { continue };
+            let Some(elastic) = &mut self.members[nth].elastic else {
+                continue;
+            };
             if let Some(share) = elastic.adjust(sample, demand, sharing, host_percent()) {
                 self.set_cpu_max(nth, share);
             }
@@ -298,7 +370,9 @@ impl Groups {
 
     /// Adds a note about all groups.
     pub fn note(&mut self, problem: &GroupsError) {
-        self.members.iter_mut().for_each(|member| member.note(problem));
+        self.members
+            .iter_mut()
+            .for_each(|member| member.note(problem));
         self.is_changed = true;
     }
 

@@ -34,7 +34,11 @@ impl Host {
             origins: agent.control.with_extension("origins.json"),
             locks: "/run/weir".into(),
             containers: agent.container_sockets.clone(),
-            manager: if is_running() { Manager::Systemd } else { Manager::None },
+            manager: if is_running() {
+                Manager::Systemd
+            } else {
+                Manager::None
+            },
         }
     }
 

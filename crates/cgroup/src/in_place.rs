@@ -52,7 +52,10 @@ impl Changed {
     fn is_ours(&self, name: &str, now: &Properties) -> bool {
         // Earlier versions did not record the values that they set.
         self.before.contains_key(name)
-            && self.set.get(name).is_none_or(|set| now.get(name).is_some_and(|now| properties::is_same(name, set, now)))
+            && self.set.get(name).is_none_or(|set| {
+                now.get(name)
+                    .is_some_and(|now| properties::is_same(name, set, now))
+            })
     }
 
     /// The properties as they would be without Weir.
@@ -96,10 +99,16 @@ impl InPlace {
         let mut sets: BTreeMap<String, Set> = serde_json::from_str(&text).unwrap_or_default();
         for set in sets.values_mut() {
             if let Set::Unit(before) = set {
-                *set = Set::Properties(Changed { before: std::mem::take(before), ..Changed::default() });
+                *set = Set::Properties(Changed {
+                    before: std::mem::take(before),
+                    ..Changed::default()
+                });
             }
         }
-        Self { path: path.to_owned(), sets }
+        Self {
+            path: path.to_owned(),
+            sets,
+        }
     }
 
     /// The cgroups and units with limits of Weir.
@@ -109,9 +118,18 @@ impl InPlace {
     }
 
     /// Sets a group's limits on the cgroup at `path`. Returns those that are not enforced there.
-    pub fn set_cgroup(&mut self, tree: &Tree, host: &Host, path: &str, group: &Group) -> Vec<GroupsError> {
+    pub fn set_cgroup(
+        &mut self,
+        tree: &Tree,
+        host: &Host,
+        path: &str,
+        group: &Group,
+    ) -> Vec<GroupsError> {
         if let Some(user) = owner_above(tree, path) {
-            return vec![GroupsError::Delegated { path: path.to_owned(), user }];
+            return vec![GroupsError::Delegated {
+                path: path.to_owned(),
+                user,
+            }];
         }
         let mut problems = tree.enable(path, &limit::controllers(group));
         let (settings, cannot) = limit::settings(tree, host, path, group);
@@ -121,7 +139,10 @@ impl InPlace {
             _ => Vec::new(),
         };
         let mut written = Vec::new();
-        for (directory, setting) in settings.iter().filter(|(_, setting)| setting.origin == Origin::Wanted) {
+        for (directory, setting) in settings
+            .iter()
+            .filter(|(_, setting)| setting.origin == Origin::Wanted)
+        {
             let file = directory.join(setting.file);
             let now = match content(&file, setting) {
                 Ok(now) => now,
@@ -130,8 +151,9 @@ impl InPlace {
                     continue;
                 }
             };
-            let is_ours =
-                before.iter().any(|one| one.file == file && one.content == now && one.default == setting.default);
+            let is_ours = before.iter().any(|one| {
+                one.file == file && one.content == now && one.default == setting.default
+            });
             match compare(setting, &now) {
                 Merge::Lower if !is_ours => {}
                 Merge::Higher if !is_ours => problems.push(GroupsError::SetByOthers {
@@ -142,8 +164,13 @@ impl InPlace {
                 }),
                 _ => match write(&file, &setting.value) {
                     Ok(()) => {
-                        let content = content(&file, setting).unwrap_or_else(|_| setting.value.clone());
-                        written.push(Written { file, content, default: setting.default.clone() });
+                        let content =
+                            content(&file, setting).unwrap_or_else(|_| setting.value.clone());
+                        written.push(Written {
+                            file,
+                            content,
+                            default: setting.default.clone(),
+                        });
                     }
                     Err(problem) => problems.push(problem),
                 },
@@ -151,7 +178,10 @@ impl InPlace {
         }
         // Limits of an earlier config that this one does not have.
         for one in before {
-            if !written.iter().any(|kept| kept.file == one.file && kept.default == one.default) {
+            if !written
+                .iter()
+                .any(|kept| kept.file == one.file && kept.default == one.default)
+            {
                 problems.extend(take_back(&one).err());
             }
         }
@@ -163,13 +193,23 @@ impl InPlace {
     }
 
     /// Sets a group's limits on a unit; the lower of both where the unit has its own, also if it was set later.
-    pub fn set_unit(&mut self, units: &dyn Units, host: &Host, unit: &str, group: &Group) -> Vec<GroupsError> {
+    pub fn set_unit(
+        &mut self,
+        units: &dyn Units,
+        host: &Host,
+        unit: &str,
+        group: &Group,
+    ) -> Vec<GroupsError> {
         let (ours, mut problems) = properties::properties(host, group);
         let known = match self.sets.get(unit) {
             Some(Set::Properties(changed)) => changed.clone(),
             _ => Changed::default(),
         };
-        let all: BTreeSet<&str> = ours.keys().chain(known.before.keys()).map(String::as_str).collect();
+        let all: BTreeSet<&str> = ours
+            .keys()
+            .chain(known.before.keys())
+            .map(String::as_str)
+            .collect();
         let now = match units.get(unit, &all.into_iter().collect::<Vec<_>>()) {
             Ok(now) => now,
             Err(problem) => {
@@ -181,7 +221,11 @@ impl InPlace {
         let mut wanted = properties::tightened(&before, &ours, units.default_tasks());
         // Limits of an earlier config that this one does not have.
         before.retain(|name, _| ours.contains_key(name) || known.is_ours(name, &now));
-        let gone: Vec<String> = before.keys().filter(|name| !ours.contains_key(*name)).cloned().collect();
+        let gone: Vec<String> = before
+            .keys()
+            .filter(|name| !ours.contains_key(*name))
+            .cloned()
+            .collect();
         for name in &gone {
             wanted.extend(before.get(name).map(|value| (name.clone(), value.clone())));
         }
@@ -189,7 +233,13 @@ impl InPlace {
             return problems;
         }
         // Recorded first: if the agent is killed in between, the record has too much rather than too little.
-        self.sets.insert(unit.to_owned(), Set::Properties(Changed { before: before.clone(), set: Properties::new() }));
+        self.sets.insert(
+            unit.to_owned(),
+            Set::Properties(Changed {
+                before: before.clone(),
+                set: Properties::new(),
+            }),
+        );
         problems.extend(self.save());
         match units.set(unit, &wanted) {
             Ok(()) => {
@@ -197,7 +247,8 @@ impl InPlace {
                 before.retain(|name, _| ours.contains_key(name));
                 wanted.retain(|name, _| ours.contains_key(name));
                 let set = units.get(unit, &names(&wanted)).unwrap_or(wanted);
-                self.sets.insert(unit.to_owned(), Set::Properties(Changed { before, set }));
+                self.sets
+                    .insert(unit.to_owned(), Set::Properties(Changed { before, set }));
             }
             Err(problem) => {
                 problems.push(problem);
@@ -225,16 +276,23 @@ impl InPlace {
             (Some(Set::Properties(changed)), Some(units))
                 if changed.before.get(QUOTA).is_some_and(properties::is_unset) =>
             {
-                let quota = Properties::from([(QUOTA.to_owned(), Value::Number(properties::quota(share)))]);
+                let quota =
+                    Properties::from([(QUOTA.to_owned(), Value::Number(properties::quota(share)))]);
                 units.set(key, &quota)?;
                 changed.set.extend(quota);
             }
             (Some(Set::Cgroup(written)), _) => {
-                let is_quota =
-                    |one: &&mut Written| one.file.ends_with("cpu.max") || one.file.ends_with("cpu.cfs_quota_us");
-                let Some(one) = written.iter_mut().find(is_quota) else { return Ok(()) };
+                let is_quota = |one: &&mut Written| {
+                    one.file.ends_with("cpu.max") || one.file.ends_with("cpu.cfs_quota_us")
+                };
+                let Some(one) = written.iter_mut().find(is_quota) else {
+                    return Ok(());
+                };
                 limit::set_cpu_max(tree, key, share)?;
-                one.content = fs::read_to_string(&one.file).unwrap_or_default().trim().to_owned();
+                one.content = fs::read_to_string(&one.file)
+                    .unwrap_or_default()
+                    .trim()
+                    .to_owned();
             }
             _ => return Ok(()),
         }
@@ -246,16 +304,20 @@ impl InPlace {
     pub fn unset(&mut self, key: &str, units: Option<&dyn Units>) -> Vec<GroupsError> {
         let mut problems = Vec::new();
         match (self.sets.get(key).cloned(), units) {
-            (Some(Set::Cgroup(written)), _) => problems.extend(written.iter().filter_map(|one| take_back(one).err())),
+            (Some(Set::Cgroup(written)), _) => {
+                problems.extend(written.iter().filter_map(|one| take_back(one).err()))
+            }
             (Some(Set::Properties(changed)), Some(units)) => match changed.put_back(units, key) {
                 Err(problem) if units.get(key, &[]).is_ok() => problems.push(problem),
                 // The unit no longer exists.
                 _ => {}
             },
-            (Some(Set::Unit(_) | Set::Properties(_)), None) => problems.push(GroupsError::Systemd {
-                what: format!("putting back the limits of {key}"),
-                reason: "it cannot be reached".to_owned(),
-            }),
+            (Some(Set::Unit(_) | Set::Properties(_)), None) => {
+                problems.push(GroupsError::Systemd {
+                    what: format!("putting back the limits of {key}"),
+                    reason: "it cannot be reached".to_owned(),
+                })
+            }
             (Some(Set::Unit(_)) | None, _) => return problems,
         }
         if problems.is_empty() {
@@ -283,17 +345,24 @@ impl InPlace {
         } else {
             let next = self.path.with_extension("new");
             let text = serde_json::to_vec(&self.sets).map_err(io::Error::from);
-            text.and_then(|text| fs::write(&next, text)).and_then(|()| fs::rename(&next, &self.path))
+            text.and_then(|text| fs::write(&next, text))
+                .and_then(|()| fs::rename(&next, &self.path))
         };
-        saved.err().map(|source| GroupsError::write(&self.path, "the limits set in place", source))
+        saved
+            .err()
+            .map(|source| GroupsError::write(&self.path, "the limits set in place", source))
     }
 }
 
 /// The owner of the cgroup that contains `path`: the limits of a delegated cgroup itself belong to its parent.
 fn owner_above(tree: &Tree, path: &str) -> Option<u32> {
     let directories = tree.directories(path);
-    let owners = directories.iter().filter_map(|directory| fs::metadata(directory.parent()?).ok());
-    owners.map(|metadata| metadata.uid()).find(|uid| *uid != 0 && *uid != nix::unistd::geteuid().as_raw())
+    let owners = directories
+        .iter()
+        .filter_map(|directory| fs::metadata(directory.parent()?).ok());
+    owners
+        .map(|metadata| metadata.uid())
+        .find(|uid| *uid != 0 && *uid != nix::unistd::geteuid().as_raw())
 }
 
 /// The content of a limit's file; if it has a line for each disk, this disk's line.
@@ -304,13 +373,18 @@ fn content(file: &Path, setting: &Setting) -> io::Result<String> {
         return Ok(text.to_owned());
     }
     let disk = setting.default.split(' ').next().unwrap_or("");
-    let line = text.lines().find(|line| line.split(' ').next() == Some(disk));
+    let line = text
+        .lines()
+        .find(|line| line.split(' ').next() == Some(disk));
     Ok(line.unwrap_or("").to_owned())
 }
 
 /// Compares a file's value with the group's.
 fn compare(setting: &Setting, now: &str) -> Merge {
-    if now.is_empty() || now == setting.default.trim() || restrict::limit_in(setting.file, now).is_none() {
+    if now.is_empty()
+        || now == setting.default.trim()
+        || restrict::limit_in(setting.file, now).is_none()
+    {
         return Merge::Set;
     }
     match (level(now), level(&setting.value)) {
@@ -335,5 +409,9 @@ fn level(text: &str) -> Option<u64> {
 fn take_back(one: &Written) -> Result<(), GroupsError> {
     let text = fs::read_to_string(&one.file).unwrap_or_default();
     let is_ours = text.lines().any(|line| line.trim() == one.content) || text.trim() == one.content;
-    if is_ours { write(&one.file, &one.default) } else { Ok(()) }
+    if is_ours {
+        write(&one.file, &one.default)
+    } else {
+        Ok(())
+    }
 }

@@ -18,17 +18,28 @@ pub fn load(loader: &mut EbpfLoader<'_>) -> Result<Ebpf, GroupsError> {
             "this agent was built without them: use cargo xtask build",
         ));
     }
-    loader.load(GROUPS).map_err(|error| kernel("loading the programs for groups", &error))
+    loader
+        .load(GROUPS)
+        .map_err(|error| kernel("loading the programs for groups", &error))
 }
 
 pub fn foreign() -> GroupsError {
-    wrong("loading the programs for groups", "the eBPF object in this binary is not that of this agent")
+    wrong(
+        "loading the programs for groups",
+        "the eBPF object in this binary is not that of this agent",
+    )
 }
 
 /// The error for a program that the kernel rejects.
 pub fn refused(what: &str, error: &(dyn Error + 'static)) -> GroupsError {
     if is_kernel_too_old() {
-        return wrong(what, &format!("Linux {} is too old for it: install 5.15 or newer", kernel_release()));
+        return wrong(
+            what,
+            &format!(
+                "Linux {} is too old for it: install 5.15 or newer",
+                kernel_release()
+            ),
+        );
     }
     kernel(what, error)
 }
@@ -41,9 +52,15 @@ pub fn kernel(what: &str, error: &(dyn Error + 'static)) -> GroupsError {
         reason = format!("{reason}: {error}");
         cause = error.source();
     }
-    GroupsError::Kernel { what: what.to_owned(), reason }
+    GroupsError::Kernel {
+        what: what.to_owned(),
+        reason,
+    }
 }
 
 pub fn wrong(what: &str, reason: &str) -> GroupsError {
-    GroupsError::Kernel { what: what.to_owned(), reason: reason.to_owned() }
+    GroupsError::Kernel {
+        what: what.to_owned(),
+        reason: reason.to_owned(),
+    }
 }

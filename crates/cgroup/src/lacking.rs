@@ -29,12 +29,19 @@ pub fn lacking(config: &Config) -> Vec<String> {
     };
     let mut lacking = Vec::new();
     for group in &config.groups {
-        let mut report = |problem: &GroupsError| lacking.push(format!("group {}: {problem}", group.name));
+        let mut report =
+            |problem: &GroupsError| lacking.push(format!("group {}: {problem}", group.name));
         limit::cannot(&tree, group).iter().for_each(&mut report);
-        limit::missing(&tree, &host, group).iter().for_each(&mut report);
+        limit::missing(&tree, &host, group)
+            .iter()
+            .for_each(&mut report);
     }
     let (_, wrong) = Matchers::new(&config.groups);
-    lacking.extend(wrong.iter().map(|(nth, problem)| format!("group {}: {problem}", config.groups[*nth].name)));
+    lacking.extend(
+        wrong
+            .iter()
+            .map(|(nth, problem)| format!("group {}: {problem}", config.groups[*nth].name)),
+    );
     lacking.extend(Groups::new(&config.groups, Mode::Enforce, host, tree).would_stay());
     lacking
 }
@@ -51,20 +58,37 @@ impl Groups {
             }
             if let Some((group, By::Itself)) = self.matchers.find(&process, &cgroups, &self.known) {
                 let place = Place::of(primary(&cgroups), self.host.manager);
-                if let Decision::Stay(reason) = self.decision(process.pid, &place, group, &cgroups) {
-                    let name = fs::read_link(self.host.proc.join(process.pid.to_string()).join("exe"));
-                    let name = name.map(|name| name.display().to_string()).unwrap_or_default();
+                if let Decision::Stay(reason) = self.decision(process.pid, &place, group, &cgroups)
+                {
+                    let name =
+                        fs::read_link(self.host.proc.join(process.pid.to_string()).join("exe"));
+                    let name = name
+                        .map(|name| name.display().to_string())
+                        .unwrap_or_default();
                     let reason = reason.to_string();
-                    let stay = Stay { group, is_starting: false, name, cgroup: place.cgroup, reason };
+                    let stay = Stay {
+                        group,
+                        is_starting: false,
+                        name,
+                        cgroup: place.cgroup,
+                        reason,
+                    };
                     self.stays.insert(process.pid, stay);
                 }
             }
         }
-        let texts =
-            self.members.iter().enumerate().map(|(nth, member)| (self.view_of(nth, member), &member.group.name));
+        let texts = self
+            .members
+            .iter()
+            .enumerate()
+            .map(|(nth, member)| (self.view_of(nth, member), &member.group.name));
         let texts = texts.filter(|(view, _)| !view.not_enforced.is_empty());
         texts
-            .flat_map(|(view, name)| view.stay_notes().into_iter().map(move |note| format!("group {name}: {note}")))
+            .flat_map(|(view, name)| {
+                view.stay_notes()
+                    .into_iter()
+                    .map(move |note| format!("group {name}: {note}"))
+            })
             .collect()
     }
 }

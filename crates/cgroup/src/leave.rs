@@ -19,7 +19,10 @@ impl Groups {
     /// Ends the groups that this config no longer has, and own cgroups that are no longer needed.
     pub(super) fn retire_others(&mut self) {
         for group in self.tree.present() {
-            let is_kept = self.members.iter().any(|member| member.has_own && member.group.name == group);
+            let is_kept = self
+                .members
+                .iter()
+                .any(|member| member.has_own && member.group.name == group);
             if is_kept {
                 continue;
             }
@@ -32,7 +35,9 @@ impl Groups {
         }
         for (path, group) in self.scopes() {
             if self.members.iter().all(|member| member.group.name != group) {
-                self.retire_scope(&path).iter().for_each(|problem| self.note(problem));
+                self.retire_scope(&path)
+                    .iter()
+                    .for_each(|problem| self.note(problem));
             }
         }
     }
@@ -43,7 +48,11 @@ impl Groups {
             let group = self.scope_of(&path)?.to_owned();
             Some((path, group))
         };
-        if self.units.is_none() { Vec::new() } else { self.tree.paths().into_iter().filter_map(scope).collect() }
+        if self.units.is_none() {
+            Vec::new()
+        } else {
+            self.tree.paths().into_iter().filter_map(scope).collect()
+        }
     }
 
     /// Moves every process of every group back, restores limits in place, and removes the cgroups, also of earlier
@@ -78,7 +87,10 @@ impl Groups {
     fn retire(&self, group: &str) -> Vec<GroupsError> {
         let path = self.tree.own(group);
         // A frozen process would stay frozen for ever.
-        let _ = self.tree.unified(&path).map(|directory| write(&directory.join("cgroup.freeze"), "0"));
+        let _ = self
+            .tree
+            .unified(&path)
+            .map(|directory| write(&directory.join("cgroup.freeze"), "0"));
         if let Some((Version::V1, directory)) = self.tree.directory(&path, Controller::Freezer) {
             let _ = write(&directory.join("freezer.state"), "THAWED");
         }
@@ -111,7 +123,10 @@ impl Groups {
             if pids.is_empty() {
                 return Vec::new();
             }
-            stay = pids.into_iter().filter_map(|pid| self.send_home(pid).err()).collect();
+            stay = pids
+                .into_iter()
+                .filter_map(|pid| self.send_home(pid).err())
+                .collect();
         }
         stay
     }
@@ -121,7 +136,9 @@ impl Groups {
         let home = self.origins.of(&self.host.proc, pid).unwrap_or_default();
         let mut first = None;
         for root in self.tree.roots(Cpuset::Wanted) {
-            let was = home.iter().find(|one| self.tree.is_hierarchy(root, &one.controllers));
+            let was = home
+                .iter()
+                .find(|one| self.tree.is_hierarchy(root, &one.controllers));
             let was = was.map_or("/", |one| one.path.as_str());
             let above: Vec<&str> = std::iter::once("/").chain(prefixes(was)).collect();
             for path in above.into_iter().rev() {
@@ -129,11 +146,14 @@ impl Groups {
                 match write(&file, &pid.to_string()) {
                     Ok(()) => break,
                     // It has ended.
-                    Err(GroupsError::Write { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {
+                    Err(GroupsError::Write { source, .. })
+                        if source.raw_os_error() == Some(libc::ESRCH) =>
+                    {
                         return Ok(());
                     }
                     // Without its cgroup it moves up; if the kernel refuses, it stays and keeps its limits.
-                    Err(GroupsError::Write { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(GroupsError::Write { source, .. })
+                        if source.kind() == std::io::ErrorKind::NotFound => {}
                     // A cgroup of another owner, below a unit that systemd delegates to it.
                     Err(_) if self.attach(pid, path).is_ok() => break,
                     Err(problem) => {
@@ -150,26 +170,39 @@ impl Groups {
     fn attach(&self, pid: u32, path: &str) -> Result<(), GroupsError> {
         let place = Place::of(path, self.host.manager);
         let (Some(units), Some(unit)) = (&self.units, managed_unit(&place.cgroup)) else {
-            return Err(GroupsError::Systemd { what: format!("moving process {pid}"), reason: "no unit".to_owned() });
+            return Err(GroupsError::Systemd {
+                what: format!("moving process {pid}"),
+                reason: "no unit".to_owned(),
+            });
         };
         units.attach(unit, path.strip_prefix(&place.cgroup).unwrap_or(""), &[pid])
     }
 
     fn stays_in(&self, pid: u32, from: &str, problem: &GroupsError) -> GroupsError {
         let cgroups = Process::new(&self.host.proc, pid).cgroups();
-        let at = cgroups.iter().find(|one| self.is_own(&one.path)).map(|one| one.path.clone());
+        let at = cgroups
+            .iter()
+            .find(|one| self.is_own(&one.path))
+            .map(|one| one.path.clone());
         let reason = match problem {
             GroupsError::Write { source, .. } => format!("takes no process ({source})"),
             other => other.to_string(),
         };
-        GroupsError::Stays { pid, at: at.unwrap_or_else(|| "its cgroup".to_owned()), from: from.to_owned(), reason }
+        GroupsError::Stays {
+            pid,
+            at: at.unwrap_or_else(|| "its cgroup".to_owned()),
+            from: from.to_owned(),
+            reason,
+        }
     }
 
     /// Saves the state for the next agent; limits and processes stay as they are.
     pub fn keep(&mut self) {
         // An elastic group gets its configured share: without an agent, nothing would reduce it.
         for nth in 0..self.members.len() {
-            if let (Some(_), Some(share)) = (self.members[nth].elastic, self.members[nth].group.cpu.max) {
+            if let (Some(_), Some(share)) =
+                (self.members[nth].elastic, self.members[nth].group.cpu.max)
+            {
                 self.set_cpu_max(nth, share);
             }
         }
@@ -182,7 +215,9 @@ impl Groups {
 #[must_use]
 pub fn detach(agent: &AgentConfig) -> (bool, Vec<GroupsError>) {
     let host = Host::this(agent);
-    let Ok(tree) = Tree::detect(&host.proc, &agent.cgroup) else { return (false, Vec::new()) };
+    let Ok(tree) = Tree::detect(&host.proc, &agent.cgroup) else {
+        return (false, Vec::new());
+    };
     let was_there = host.has_notes() || !tree.present().is_empty();
     if !was_there {
         return (false, Vec::new());

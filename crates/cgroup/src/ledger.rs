@@ -55,7 +55,8 @@ pub struct Ledger {
 
 /// The day of an instant, in nanoseconds since 1970.
 fn day(wall: u64) -> String {
-    let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(wall)).to_string();
+    let text =
+        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(wall)).to_string();
     text.chars().take(10).collect()
 }
 
@@ -66,7 +67,13 @@ fn day(wall: u64) -> String {
 /// When it is not a day; the error has the format.
 pub fn parse_day(text: &str) -> Result<String, String> {
     let is_day = text.len() == 10 && humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).is_ok();
-    if is_day { Ok(text.to_owned()) } else { Err(format!("invalid day {text:?}: write YYYY-MM-DD, as in 2026-03-31")) }
+    if is_day {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "invalid day {text:?}: write YYYY-MM-DD, as in 2026-03-31"
+        ))
+    }
 }
 
 /// The days of a span, and each day's part of it.
@@ -86,13 +93,22 @@ impl Ledger {
     /// An empty ledger.
     #[must_use]
     pub const fn new(now: Moment) -> Self {
-        Self { at: now, days: BTreeMap::new(), seen: BTreeMap::new(), traffic: BTreeMap::new() }
+        Self {
+            at: now,
+            days: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            traffic: BTreeMap::new(),
+        }
     }
 
     /// Adds the usage since the last reading.
     pub fn look(&mut self, now: Moment, readings: &[Reading], traffic: &[Traffic]) {
         let is_same_boot = now.boot == self.at.boot;
-        let elapsed = if is_same_boot { now.monotonic.saturating_sub(self.at.monotonic) as f64 / 1e9 } else { 0.0 };
+        let elapsed = if is_same_boot {
+            now.monotonic.saturating_sub(self.at.monotonic) as f64 / 1e9
+        } else {
+            0.0
+        };
         // A clock change is not elapsed time. Usage before this boot is not in these readings.
         let passed = if is_same_boot {
             now.monotonic.saturating_sub(self.at.monotonic)
@@ -100,16 +116,29 @@ impl Ledger {
             now.wall.saturating_sub(self.at.wall).min(now.monotonic)
         };
         let span = shares(now.wall.saturating_sub(passed), now.wall);
-        let before = if is_same_boot { std::mem::take(&mut self.seen) } else { BTreeMap::new() };
+        let before = if is_same_boot {
+            std::mem::take(&mut self.seen)
+        } else {
+            BTreeMap::new()
+        };
         let mut seen = BTreeMap::new();
         for reading in readings {
             let is_known = |one: &&Seen| one.inode == reading.inode && one.group == reading.group;
-            let last = before.get(&reading.path).filter(is_known).map(|one| one.counters);
+            let last = before
+                .get(&reading.path)
+                .filter(is_known)
+                .map(|one| one.counters);
             // After a reboot, the usage of a known group's cgroup is the group's from its start.
             let is_groups = reading.is_groups || (!is_same_boot && self.has(&reading.group));
-            let from = last.unwrap_or(if is_groups { Counters::default() } else { reading.counters });
-            let (now, mean) =
-                (reading.counters, (from.memory_bytes as f64 + reading.counters.memory_bytes as f64) / 2.0);
+            let from = last.unwrap_or(if is_groups {
+                Counters::default()
+            } else {
+                reading.counters
+            });
+            let (now, mean) = (
+                reading.counters,
+                (from.memory_bytes as f64 + reading.counters.memory_bytes as f64) / 2.0,
+            );
             let used = Usage {
                 cpu_seconds: (now.cpu_seconds - from.cpu_seconds).max(0.0),
                 memory_byte_seconds: mean * elapsed,
@@ -118,7 +147,11 @@ impl Ledger {
                 ..Usage::default()
             };
             self.add(&reading.group, &used, &span);
-            let one = Seen { group: reading.group.clone(), inode: reading.inode, counters: now };
+            let one = Seen {
+                group: reading.group.clone(),
+                inode: reading.inode,
+                counters: now,
+            };
             seen.insert(reading.path.clone(), one);
         }
         self.seen = seen;
@@ -127,9 +160,16 @@ impl Ledger {
             self.traffic.clear();
         }
         for one in traffic {
-            let last = self.traffic.insert(one.group.clone(), (one.egress, one.ingress)).unwrap_or_default();
+            let last = self
+                .traffic
+                .insert(one.group.clone(), (one.egress, one.ingress))
+                .unwrap_or_default();
             // Lower counters than before are new ones.
-            let last = if one.egress < last.0 || one.ingress < last.1 { (0, 0) } else { last };
+            let last = if one.egress < last.0 || one.ingress < last.1 {
+                (0, 0)
+            } else {
+                last
+            };
             let used = Usage {
                 network_egress_bytes: one.egress - last.0,
                 network_ingress_bytes: one.ingress - last.1,
@@ -152,29 +192,47 @@ impl Ledger {
         for (nth, (day, share)) in span.iter().enumerate() {
             let is_last = nth + 1 == span.len();
             let bytes = |all: u64, left: &mut u64| {
-                let part = if is_last { *left } else { ((all as f64 * share) as u64).min(*left) };
+                let part = if is_last {
+                    *left
+                } else {
+                    ((all as f64 * share) as u64).min(*left)
+                };
                 *left -= part;
                 part
             };
-            let total = self.days.entry(day.clone()).or_default().entry(group.to_owned()).or_default();
+            let total = self
+                .days
+                .entry(day.clone())
+                .or_default()
+                .entry(group.to_owned())
+                .or_default();
             total.cpu_seconds += used.cpu_seconds * share;
             total.memory_byte_seconds += used.memory_byte_seconds * share;
             total.disk_read_bytes += bytes(used.disk_read_bytes, &mut left.disk_read_bytes);
             total.disk_write_bytes += bytes(used.disk_write_bytes, &mut left.disk_write_bytes);
-            total.network_egress_bytes += bytes(used.network_egress_bytes, &mut left.network_egress_bytes);
-            total.network_ingress_bytes += bytes(used.network_ingress_bytes, &mut left.network_ingress_bytes);
+            total.network_egress_bytes +=
+                bytes(used.network_egress_bytes, &mut left.network_egress_bytes);
+            total.network_ingress_bytes +=
+                bytes(used.network_ingress_bytes, &mut left.network_ingress_bytes);
         }
     }
 
     /// The rows of these days, both included, for one group or all.
     #[must_use]
     pub fn rows(&self, group: Option<&str>, from: Option<&str>, to: Option<&str>) -> Vec<UsageRow> {
-        let is_wanted =
-            |day: &&String| from.is_none_or(|from| from <= day.as_str()) && to.is_none_or(|to| day.as_str() <= to);
+        let is_wanted = |day: &&String| {
+            from.is_none_or(|from| from <= day.as_str()) && to.is_none_or(|to| day.as_str() <= to)
+        };
         let days = self.days.iter().filter(|(day, _)| is_wanted(day));
         let rows = days.flat_map(|(day, groups)| {
-            let groups = groups.iter().filter(|(name, _)| group.is_none_or(|group| group == name.as_str()));
-            groups.map(|(name, usage)| UsageRow { day: day.clone(), group: name.clone(), usage: *usage })
+            let groups = groups
+                .iter()
+                .filter(|(name, _)| group.is_none_or(|group| group == name.as_str()));
+            groups.map(|(name, usage)| UsageRow {
+                day: day.clone(),
+                group: name.clone(),
+                usage: *usage,
+            })
         });
         rows.collect()
     }
@@ -188,16 +246,35 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn at(boot: &str, seconds: u64) -> Moment {
-        Moment { boot: boot.to_owned(), monotonic: seconds * SECOND, wall: NOON + seconds * SECOND }
+        Moment {
+            boot: boot.to_owned(),
+            monotonic: seconds * SECOND,
+            wall: NOON + seconds * SECOND,
+        }
     }
 
     fn reading(inode: u64, cpu_seconds: f64, memory_bytes: u64, is_groups: bool) -> Reading {
-        let counters = Counters { cpu_seconds, memory_bytes, read_bytes: 10, write_bytes: 20 };
-        Reading { group: "g".to_owned(), path: "/a".to_owned(), inode, is_groups, counters }
+        let counters = Counters {
+            cpu_seconds,
+            memory_bytes,
+            read_bytes: 10,
+            write_bytes: 20,
+        };
+        Reading {
+            group: "g".to_owned(),
+            path: "/a".to_owned(),
+            inode,
+            is_groups,
+            counters,
+        }
     }
 
     fn traffic(egress: u64) -> Traffic {
-        Traffic { group: "g".to_owned(), egress, ingress: 0 }
+        Traffic {
+            group: "g".to_owned(),
+            egress,
+            ingress: 0,
+        }
     }
 
     fn total(ledger: &Ledger) -> Usage {
@@ -208,14 +285,20 @@ mod tests {
     fn what_was_used_before_it_was_the_groups_is_not_charged() {
         let mut ledger = Ledger::new(at("a", 0));
         ledger.look(at("a", 1), &[reading(7, 5.0, 1_000, false)], &[]);
-        let first = Usage { memory_byte_seconds: 1_000.0, ..Usage::default() };
+        let first = Usage {
+            memory_byte_seconds: 1_000.0,
+            ..Usage::default()
+        };
         assert_eq!(total(&ledger), first);
         ledger.look(at("a", 3), &[reading(7, 6.5, 3_000, false)], &[]);
         assert_eq!(total(&ledger).cpu_seconds, 1.5);
         assert_eq!(total(&ledger).memory_byte_seconds, 1_000.0 + 4_000.0);
         // The cgroup was created again.
         ledger.look(at("a", 4), &[reading(8, 0.5, 0, true)], &[]);
-        assert_eq!((total(&ledger).cpu_seconds, total(&ledger).disk_read_bytes), (2.0, 10));
+        assert_eq!(
+            (total(&ledger).cpu_seconds, total(&ledger).disk_read_bytes),
+            (2.0, 10)
+        );
     }
 
     #[test]
@@ -226,14 +309,36 @@ mod tests {
         let mut ledger: Ledger = serde_json::from_slice(&text).unwrap();
         // Another agent finds the same cgroup.
         ledger.look(at("a", 60), &[reading(7, 9.0, 0, false)], &[traffic(150)]);
-        assert_eq!((total(&ledger).cpu_seconds, total(&ledger).network_egress_bytes), (9.0, 150));
+        assert_eq!(
+            (
+                total(&ledger).cpu_seconds,
+                total(&ledger).network_egress_bytes
+            ),
+            (9.0, 150)
+        );
         // Another boot: counters start at 0, whatever the cgroup's inode.
-        ledger.look(at("b", 80), &[reading(7, 2.0, 1 << 30, false)], &[traffic(20)]);
-        assert_eq!((total(&ledger).cpu_seconds, total(&ledger).network_egress_bytes), (11.0, 170));
+        ledger.look(
+            at("b", 80),
+            &[reading(7, 2.0, 1 << 30, false)],
+            &[traffic(20)],
+        );
+        assert_eq!(
+            (
+                total(&ledger).cpu_seconds,
+                total(&ledger).network_egress_bytes
+            ),
+            (11.0, 170)
+        );
         assert_eq!(total(&ledger).memory_byte_seconds, 0.0, "the host was off");
         // And again: the network's counter is already above the previous one's last value.
         ledger.look(at("c", 100), &[reading(7, 1.0, 0, false)], &[traffic(500)]);
-        assert_eq!((total(&ledger).cpu_seconds, total(&ledger).network_egress_bytes), (12.0, 670));
+        assert_eq!(
+            (
+                total(&ledger).cpu_seconds,
+                total(&ledger).network_egress_bytes
+            ),
+            (12.0, 670)
+        );
     }
 
     #[test]
@@ -241,10 +346,17 @@ mod tests {
         let mut ledger = Ledger::new(at("a", 0));
         ledger.look(at("a", 0), &[reading(7, 0.0, 0, true)], &[traffic(0)]);
         let half_a_day = DAY / 2 / SECOND;
-        ledger.look(at("a", half_a_day * 4), &[reading(7, 40.0, 0, true)], &[traffic(41)]);
+        ledger.look(
+            at("a", half_a_day * 4),
+            &[reading(7, 40.0, 0, true)],
+            &[traffic(41)],
+        );
         let days = ledger.rows(None, None, None);
         let cpu: Vec<f64> = days.iter().map(|row| row.usage.cpu_seconds).collect();
-        let sent: Vec<u64> = days.iter().map(|row| row.usage.network_egress_bytes).collect();
+        let sent: Vec<u64> = days
+            .iter()
+            .map(|row| row.usage.network_egress_bytes)
+            .collect();
         assert_eq!((cpu, sent), (vec![10.0, 20.0, 10.0], vec![10, 20, 11]));
         let second = days[1].day.as_str();
         assert_eq!(ledger.rows(None, Some(second), Some(second)).len(), 1);
@@ -255,9 +367,16 @@ mod tests {
     fn a_clock_that_is_set_back_takes_nothing_back() {
         let mut ledger = Ledger::new(at("a", 100));
         ledger.look(at("a", 101), &[reading(7, 1.0, 0, true)], &[]);
-        let back = Moment { wall: NOON - 10 * DAY, ..at("a", 102) };
+        let back = Moment {
+            wall: NOON - 10 * DAY,
+            ..at("a", 102)
+        };
         ledger.look(back, &[reading(7, 2.0, 0, true)], &[]);
-        let cpu: f64 = ledger.rows(None, None, None).iter().map(|row| row.usage.cpu_seconds).sum();
+        let cpu: f64 = ledger
+            .rows(None, None, None)
+            .iter()
+            .map(|row| row.usage.cpu_seconds)
+            .sum();
         assert_eq!(cpu, 2.0);
     }
 
@@ -272,13 +391,31 @@ mod tests {
             ledger.look(wrong(wall), &[reading(7, 2.0, 0, true)], &[traffic(20)]);
             ledger.look(at("a", 3), &[reading(7, 3.0, 0, true)], &[traffic(30)]);
             let today = ledger.rows(None, Some(&day(NOON)), Some(&day(NOON)));
-            assert_eq!((today[0].usage.cpu_seconds, today[0].usage.network_egress_bytes), (2.0, 20), "{wall}");
+            assert_eq!(
+                (
+                    today[0].usage.cpu_seconds,
+                    today[0].usage.network_egress_bytes
+                ),
+                (2.0, 20),
+                "{wall}"
+            );
             assert_eq!(ledger.rows(None, None, None).len(), 2, "{wall}");
         }
         // The first reading after a reboot, before the clock is set, and the one after that.
-        ledger.look(Moment { wall: 0, ..at("b", 5) }, &[reading(7, 1.0, 0, true)], &[]);
+        ledger.look(
+            Moment {
+                wall: 0,
+                ..at("b", 5)
+            },
+            &[reading(7, 1.0, 0, true)],
+            &[],
+        );
         ledger.look(at("b", 6), &[reading(7, 2.0, 0, true)], &[]);
-        let days: Vec<String> = ledger.rows(None, None, None).into_iter().map(|row| row.day).collect();
+        let days: Vec<String> = ledger
+            .rows(None, None, None)
+            .into_iter()
+            .map(|row| row.day)
+            .collect();
         assert_eq!(days, [day(0), day(NOON)]);
     }
 
@@ -287,7 +424,10 @@ mod tests {
         assert_eq!(day(0), "1970-01-01");
         assert_eq!(parse_day("2026-02-28").as_deref(), Ok("2026-02-28"));
         for wrong in ["2026-02-30", "2026-2-3", "yesterday", ""] {
-            assert!(parse_day(wrong).unwrap_err().contains("YYYY-MM-DD"), "{wrong}");
+            assert!(
+                parse_day(wrong).unwrap_err().contains("YYYY-MM-DD"),
+                "{wrong}"
+            );
         }
     }
 }

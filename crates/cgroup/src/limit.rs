@@ -40,7 +40,12 @@ fn setting(file: &'static str, wanted: Option<String>, default: &str) -> Setting
         Some(value) => (value, Origin::Wanted),
         None => (default.to_owned(), Origin::Default),
     };
-    Setting { file, value, default: default.to_owned(), origin }
+    Setting {
+        file,
+        value,
+        default: default.to_owned(),
+        origin,
+    }
 }
 
 /// The controllers that a group's limits need.
@@ -48,18 +53,30 @@ fn setting(file: &'static str, wanted: Option<String>, default: &str) -> Setting
 pub fn controllers(group: &Group) -> BTreeSet<Controller> {
     let memory_is_wanted = group.memory != Memory::default();
     let wanted = [
-        (Controller::Cpu, group.cpu.max.is_some() || group.cpu.weight.is_some()),
+        (
+            Controller::Cpu,
+            group.cpu.max.is_some() || group.cpu.weight.is_some(),
+        ),
         (Controller::Memory, memory_is_wanted),
         (Controller::Pids, group.pids.is_some()),
         (Controller::Cpuset, group.cpus.is_some()),
         (Controller::Io, !group.io.is_empty()),
     ];
-    wanted.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(controller, _)| controller).collect()
+    wanted
+        .into_iter()
+        .filter(|(_, is_wanted)| *is_wanted)
+        .map(|(controller, _)| controller)
+        .collect()
 }
 
 /// The values of a group's limits for the cgroup at `path`, each with its directory; and those that cannot be written.
 #[must_use]
-pub fn settings(tree: &Tree, host: &Host, path: &str, group: &Group) -> (Vec<(PathBuf, Setting)>, Vec<GroupsError>) {
+pub fn settings(
+    tree: &Tree,
+    host: &Host,
+    path: &str,
+    group: &Group,
+) -> (Vec<(PathBuf, Setting)>, Vec<GroupsError>) {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     let mut disks = Vec::new();
     for io in &group.io {
@@ -71,18 +88,33 @@ pub fn settings(tree: &Tree, host: &Host, path: &str, group: &Group) -> (Vec<(Pa
     let wanted = controllers(group);
     let mut on = |controller: Controller, settings: &dyn Fn(Version) -> Vec<Setting>| {
         if let Some((version, directory)) = tree.directory(path, controller) {
-            all.extend(settings(version).into_iter().map(|setting| (directory.clone(), setting)));
+            all.extend(
+                settings(version)
+                    .into_iter()
+                    .map(|setting| (directory.clone(), setting)),
+            );
         } else if wanted.contains(&controller) {
             let name = controller.name_v2().unwrap_or_else(|| controller.name_v1());
-            problems.push(GroupsError::NoController { controller: name, what: key(controller) });
+            problems.push(GroupsError::NoController {
+                controller: name,
+                what: key(controller),
+            });
         }
     };
     on(Controller::Cpu, &|version| cpu(group, version));
     on(Controller::Memory, &|version| memory(group, version));
-    on(Controller::Pids, &|_| vec![setting("pids.max", group.pids.map(|pids| pids.to_string()), "max")]);
+    on(Controller::Pids, &|_| {
+        vec![setting(
+            "pids.max",
+            group.pids.map(|pids| pids.to_string()),
+            "max",
+        )]
+    });
     let cpus = group.cpus.as_ref().map(ToString::to_string);
     if cpus.is_some() || tree.version(Controller::Cpuset) == Some(Version::V2) {
-        on(Controller::Cpuset, &|_| vec![setting("cpuset.cpus", cpus.clone(), "\n")]);
+        on(Controller::Cpuset, &|_| {
+            vec![setting("cpuset.cpus", cpus.clone(), "\n")]
+        });
     }
     on(Controller::Io, &|version| io(&disks, version));
     (all, problems)
@@ -118,10 +150,18 @@ pub fn cannot(tree: &Tree, group: &Group) -> Vec<GroupsError> {
     if let Some(share) = group.cpu.max
         && share.percent() > host_percent() as f64
     {
-        problems.push(GroupsError::MoreThanHost { percent: share.percent(), host: host_percent() });
+        problems.push(GroupsError::MoreThanHost {
+            percent: share.percent(),
+            host: host_percent(),
+        });
     }
     if tree.version(Controller::Memory) == Some(Version::V1) {
-        let mut old = |cannot| problems.push(GroupsError::OldVersion { controller: "memory", cannot });
+        let mut old = |cannot| {
+            problems.push(GroupsError::OldVersion {
+                controller: "memory",
+                cannot,
+            })
+        };
         if group.memory.high.is_some() {
             old("has no memory.high: memory high is not enforced");
         }
@@ -130,10 +170,16 @@ pub fn cannot(tree: &Tree, group: &Group) -> Vec<GroupsError> {
         }
     }
     if tree.version(Controller::Io) == Some(Version::V1)
-        && group.io.iter().any(|io| io.write.is_some() || io.write_ops.is_some())
+        && group
+            .io
+            .iter()
+            .any(|io| io.write.is_some() || io.write_ops.is_some())
     {
         let cannot = "throttles only direct and synchronous writes: those through the page cache are not limited";
-        problems.push(GroupsError::OldVersion { controller: "io", cannot });
+        problems.push(GroupsError::OldVersion {
+            controller: "io",
+            cannot,
+        });
     }
     problems
 }
@@ -142,19 +188,34 @@ pub fn cannot(tree: &Tree, group: &Group) -> Vec<GroupsError> {
 pub fn missing(tree: &Tree, host: &Host, group: &Group) -> Vec<GroupsError> {
     let lacks = |controller: Controller| {
         let name = controller.name_v2().unwrap_or_else(|| controller.name_v1());
-        let missing = GroupsError::NoController { controller: name, what: key(controller) };
+        let missing = GroupsError::NoController {
+            controller: name,
+            what: key(controller),
+        };
         tree.version(controller).is_none().then_some(missing)
     };
-    let disks = group.io.iter().filter_map(|io| disk::resolve(&host.proc, &host.sys, &io.device).err());
-    controllers(group).into_iter().filter_map(lacks).chain(disks).collect()
+    let disks = group
+        .io
+        .iter()
+        .filter_map(|io| disk::resolve(&host.proc, &host.sys, &io.device).err());
+    controllers(group)
+        .into_iter()
+        .filter_map(lacks)
+        .chain(disks)
+        .collect()
 }
 
 /// The total of the host's CPUs, in percent of one CPU.
 #[must_use]
 pub fn host_percent() -> u64 {
     // All online CPUs, not only those that the agent may run on.
-    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
-    online.and_then(|count| u64::try_from(count).ok()).unwrap_or(1) * 100
+    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN)
+        .ok()
+        .flatten();
+    online
+        .and_then(|count| u64::try_from(count).ok())
+        .unwrap_or(1)
+        * 100
 }
 
 /// Sets a cgroup's CPU quota while its group is elastic.
@@ -163,7 +224,9 @@ pub fn host_percent() -> u64 {
 ///
 /// When the kernel rejects it.
 pub fn set_cpu_max(tree: &Tree, path: &str, share: CpuShare) -> Result<(), GroupsError> {
-    let Some((version, directory)) = tree.directory(path, Controller::Cpu) else { return Ok(()) };
+    let Some((version, directory)) = tree.directory(path, Controller::Cpu) else {
+        return Ok(());
+    };
     let setting = cpu_max(Some(share), version);
     write(&directory.join(setting.file), &setting.value)
 }
@@ -172,20 +235,45 @@ fn cpu_max(share: Option<CpuShare>, version: Version) -> Setting {
     let quota = share.map(|share| share.quota_microseconds());
     let period = CpuShare::PERIOD_MICROSECONDS;
     match version {
-        Version::V2 => setting("cpu.max", quota.map(|quota| format!("{quota} {period}")), &format!("max {period}")),
-        Version::V1 => setting("cpu.cfs_quota_us", quota.map(|quota| quota.to_string()), "-1"),
+        Version::V2 => setting(
+            "cpu.max",
+            quota.map(|quota| format!("{quota} {period}")),
+            &format!("max {period}"),
+        ),
+        Version::V1 => setting(
+            "cpu.cfs_quota_us",
+            quota.map(|quota| quota.to_string()),
+            "-1",
+        ),
     }
 }
 
 fn cpu(group: &Group, version: Version) -> Vec<Setting> {
     let max = cpu_max(group.cpu.max, version);
     match version {
-        Version::V2 => vec![max, setting("cpu.weight", group.cpu.weight.map(|weight| weight.to_string()), "100")],
+        Version::V2 => vec![
+            max,
+            setting(
+                "cpu.weight",
+                group.cpu.weight.map(|weight| weight.to_string()),
+                "100",
+            ),
+        ],
         Version::V1 => {
-            let period = group.cpu.max.map(|_| CpuShare::PERIOD_MICROSECONDS.to_string());
+            let period = group
+                .cpu
+                .max
+                .map(|_| CpuShare::PERIOD_MICROSECONDS.to_string());
             // The kernel's own conversion: 1,024 shares are a weight of 100.
-            let shares = group.cpu.weight.map(|weight| (u64::from(weight) * 1_024 / 100).max(2).to_string());
-            vec![setting("cpu.cfs_period_us", period, "100000"), max, setting("cpu.shares", shares, "1024")]
+            let shares = group
+                .cpu
+                .weight
+                .map(|weight| (u64::from(weight) * 1_024 / 100).max(2).to_string());
+            vec![
+                setting("cpu.cfs_period_us", period, "100000"),
+                max,
+                setting("cpu.shares", shares, "1024"),
+            ]
         }
     }
 }
@@ -200,7 +288,10 @@ fn memory(group: &Group, version: Version) -> Vec<Setting> {
             setting("memory.max", bytes(memory.max), "max"),
         ],
         Version::V1 => {
-            let both = memory.max.zip(memory.swap_max).map(|(max, swap)| max + swap);
+            let both = memory
+                .max
+                .zip(memory.swap_max)
+                .map(|(max, swap)| max + swap);
             vec![
                 // The limit on memory and swap must never be below that on memory.
                 setting("memory.memsw.limit_in_bytes", None, "-1"),
@@ -227,17 +318,26 @@ fn io(disks: &[(String, [Option<u64>; 4])], version: Version) -> Vec<Setting> {
     for (disk, limits) in disks {
         match version {
             Version::V2 => {
-                let text = limits.map(|limit| limit.map_or_else(|| "max".to_owned(), |limit| limit.to_string()));
+                let text = limits
+                    .map(|limit| limit.map_or_else(|| "max".to_owned(), |limit| limit.to_string()));
                 let line = |[read, write, read_ops, write_ops]: [&str; 4]| {
                     format!("{disk} rbps={read} wbps={write} riops={read_ops} wiops={write_ops}")
                 };
                 let [read, write, read_ops, write_ops] = &text;
-                settings.push(setting("io.max", Some(line([read, write, read_ops, write_ops])), &line(["max"; 4])));
+                settings.push(setting(
+                    "io.max",
+                    Some(line([read, write, read_ops, write_ops])),
+                    &line(["max"; 4]),
+                ));
             }
             Version::V1 => {
                 for (file, limit) in DISK_FILES.into_iter().zip(limits) {
                     let none = format!("{disk} 0");
-                    settings.push(setting(file, limit.map(|limit| format!("{disk} {limit}")), &none));
+                    settings.push(setting(
+                        file,
+                        limit.map(|limit| format!("{disk} {limit}")),
+                        &none,
+                    ));
                 }
             }
         }
@@ -247,17 +347,26 @@ fn io(disks: &[(String, [Option<u64>; 4])], version: Version) -> Vec<Setting> {
 
 /// The disks with limits on the cgroup at `path` that the config lacks.
 fn forgotten(tree: &Tree, path: &str, settings: &[(PathBuf, Setting)]) -> Vec<(PathBuf, Setting)> {
-    let Some((version, directory)) = tree.directory(path, Controller::Io) else { return Vec::new() };
+    let Some((version, directory)) = tree.directory(path, Controller::Io) else {
+        return Vec::new();
+    };
     let files: &[&'static str] = match version {
         Version::V2 => &["io.max"],
         Version::V1 => &DISK_FILES,
     };
     let disk = |text: &str| text.split_whitespace().next().map(str::to_owned);
-    let wanted: BTreeSet<String> = settings.iter().filter_map(|(_, setting)| disk(&setting.value)).collect();
+    let wanted: BTreeSet<String> = settings
+        .iter()
+        .filter_map(|(_, setting)| disk(&setting.value))
+        .collect();
     let mut gone = Vec::new();
     for file in files {
         let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
-        for disk in text.lines().filter_map(disk).filter(|disk| !wanted.contains(disk)) {
+        for disk in text
+            .lines()
+            .filter_map(disk)
+            .filter(|disk| !wanted.contains(disk))
+        {
             let default = match version {
                 Version::V2 => format!("{disk} rbps=max wbps=max riops=max wiops=max"),
                 Version::V1 => format!("{disk} 0"),

@@ -30,25 +30,36 @@ impl Lock {
         };
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(held) => Ok(Self { _held: held }),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
-                Err(GroupsError::Locked { parent: tree.parent().to_owned(), path })
-            }
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(GroupsError::Locked {
+                parent: tree.parent().to_owned(),
+                path,
+            }),
             Err((_, error)) => Err(GroupsError::read(&path, error.into())),
         }
     }
 }
 
 fn directory(tree: &Tree) -> Result<(PathBuf, File), GroupsError> {
-    let root = tree.roots(Cpuset::Any).into_iter().next().ok_or(GroupsError::NotMounted)?;
+    let root = tree
+        .roots(Cpuset::Any)
+        .into_iter()
+        .next()
+        .ok_or(GroupsError::NotMounted)?;
     let path = root.join(tree.parent());
-    fs::create_dir_all(&path).map_err(|source| GroupsError::Make { path: path.clone(), source })?;
+    fs::create_dir_all(&path).map_err(|source| GroupsError::Make {
+        path: path.clone(),
+        source,
+    })?;
     let file = File::open(&path).map_err(|source| GroupsError::read(&path, source))?;
     Ok((path, file))
 }
 
 fn named(tree: &Tree, host: &Host) -> Result<(PathBuf, File), GroupsError> {
-    let path = host.locks.join(format!("groups-{}.lock", tree.parent().replace('/', "-")));
+    let path = host
+        .locks
+        .join(format!("groups-{}.lock", tree.parent().replace('/', "-")));
     let file = fs::create_dir_all(&host.locks).and_then(|()| File::create(&path));
-    let file = file.map_err(|source| GroupsError::write(&path, "the lock of process groups", source))?;
+    let file =
+        file.map_err(|source| GroupsError::write(&path, "the lock of process groups", source))?;
     Ok((path, file))
 }

@@ -58,21 +58,45 @@ impl Matchers {
             },
         };
         let all = groups.iter().enumerate();
-        let all = all.map(|(nth, group)| group.matchers.iter().filter_map(|one| resolve(nth, one)).collect()).collect();
+        let all = all
+            .map(|(nth, group)| {
+                group
+                    .matchers
+                    .iter()
+                    .filter_map(|one| resolve(nth, one))
+                    .collect()
+            })
+            .collect();
         (Self(all), problems)
     }
 
     /// The index of the first group that matches, and the reason. `cgroups` are those of the process before Weir moved
     /// it.
     #[must_use]
-    pub fn find(&self, process: &Process, cgroups: &[Membership], known: &Known) -> Option<(usize, By)> {
-        let mut facts = Facts { process, exe: None, command: None };
+    pub fn find(
+        &self,
+        process: &Process,
+        cgroups: &[Membership],
+        known: &Known,
+    ) -> Option<(usize, By)> {
+        let mut facts = Facts {
+            process,
+            exe: None,
+            command: None,
+        };
         // Kernel threads belong to no group.
         facts.exe()?;
         self.0.iter().enumerate().find_map(|(nth, matchers)| {
-            let outermost = cgroups.iter().find_map(|one| outermost(matchers, &one.path, known));
+            let outermost = cgroups
+                .iter()
+                .find_map(|one| outermost(matchers, &one.path, known));
             let by = outermost.map(|path| By::Cgroup(path.to_owned()));
-            let itself = || matchers.iter().any(|matcher| facts.fits(matcher)).then_some(By::Itself);
+            let itself = || {
+                matchers
+                    .iter()
+                    .any(|matcher| facts.fits(matcher))
+                    .then_some(By::Itself)
+            };
             Some((nth, by.or_else(itself)?))
         })
     }
@@ -99,7 +123,10 @@ impl Matchers {
     /// Whether any group matches by containers.
     #[must_use]
     pub fn has_containers(&self) -> bool {
-        self.0.iter().flatten().any(|matcher| matches!(matcher, Resolved::Container(_)))
+        self.0
+            .iter()
+            .flatten()
+            .any(|matcher| matches!(matcher, Resolved::Container(_)))
     }
 
     /// The units that are named in full: they are limited before they start.
@@ -117,7 +144,10 @@ impl Matchers {
 
 impl Resolved {
     const fn is_of_cgroups(&self) -> bool {
-        matches!(self, Self::Unit(_) | Self::Slice(_) | Self::Container(_) | Self::Cgroup(_))
+        matches!(
+            self,
+            Self::Unit(_) | Self::Slice(_) | Self::Container(_) | Self::Cgroup(_)
+        )
     }
 
     /// Whether it matches the cgroup at `path` as a whole.
@@ -128,7 +158,9 @@ impl Resolved {
                 let name = unit_name(last(path));
                 fits(glob, name) && (is_unit(name) || glob == name)
             }
-            Self::Slice(glob) => last(path).ends_with(".slice") && fits(glob, unit_name(last(path))),
+            Self::Slice(glob) => {
+                last(path).ends_with(".slice") && fits(glob, unit_name(last(path)))
+            }
             Self::Container(pattern) => containers::is_meant(pattern, path, known),
             Self::Exe(_) | Self::User(_) | Self::Command(_) | Self::Pid(_) => false,
         }
@@ -160,19 +192,27 @@ impl Facts<'_> {
             Resolved::Exe(path) => self.exe() == Some(path),
             Resolved::User(user) => self.process.user() == Some(*user),
             Resolved::Pid(pid) => self.process.pid == *pid,
-            Resolved::Unit(_) | Resolved::Slice(_) | Resolved::Container(_) | Resolved::Cgroup(_) => false,
+            Resolved::Unit(_)
+            | Resolved::Slice(_)
+            | Resolved::Container(_)
+            | Resolved::Cgroup(_) => false,
             Resolved::Command(glob) => {
                 if self.command.is_none() {
                     self.command = self.process.command();
                 }
-                self.command.as_ref().is_some_and(|command| fits(glob, command))
+                self.command
+                    .as_ref()
+                    .is_some_and(|command| fits(glob, command))
             }
         }
     }
 }
 
 fn user(name: &str) -> Option<u32> {
-    let by_name = nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+    let by_name = nix::unistd::User::from_name(name)
+        .ok()
+        .flatten()
+        .map(|user| user.uid.as_raw());
     by_name.or_else(|| name.parse().ok())
 }
 
@@ -217,31 +257,81 @@ mod tests {
         let own = nix::unistd::geteuid().as_raw().to_string();
         let (matchers, problems) = Matchers::new(&[
             group("exe", &[Matcher::Exe("/usr/bin/ffmpeg".into())]),
-            group("command", &[Matcher::Command("*nightly*".into()), Matcher::Pid(30)]),
+            group(
+                "command",
+                &[Matcher::Command("*nightly*".into()), Matcher::Pid(30)],
+            ),
             group("unit", &[Matcher::Unit("a.service".into())]),
-            group("cgroup", &[Matcher::Cgroup("/user.slice/*".into()), Matcher::User("weir-has-no-such-user".into())]),
+            group(
+                "cgroup",
+                &[
+                    Matcher::Cgroup("/user.slice/*".into()),
+                    Matcher::User("weir-has-no-such-user".into()),
+                ],
+            ),
         ]);
         assert_eq!(problems.len(), 1);
-        assert!(problems[0].1.to_string().contains("weir-has-no-such-user"), "{}", problems[0].1);
+        assert!(
+            problems[0].1.to_string().contains("weir-has-no-such-user"),
+            "{}",
+            problems[0].1
+        );
         let in_cgroup = |group, path: &str| Some((group, By::Cgroup(path.to_owned())));
         let known = Known::new();
         for (pid, exe, command, cgroup, expected) in [
-            (10, Some("/usr/bin/ffmpeg"), "ffmpeg nightly", "/user.slice/a", Some((0, By::Itself))),
-            (11, Some("/usr/bin/ffmpeg (deleted)"), "ffmpeg", "/", Some((0, By::Itself))),
-            (12, Some("/bin/sh"), "sh -c nightly run", "/", Some((1, By::Itself))),
+            (
+                10,
+                Some("/usr/bin/ffmpeg"),
+                "ffmpeg nightly",
+                "/user.slice/a",
+                Some((0, By::Itself)),
+            ),
+            (
+                11,
+                Some("/usr/bin/ffmpeg (deleted)"),
+                "ffmpeg",
+                "/",
+                Some((0, By::Itself)),
+            ),
+            (
+                12,
+                Some("/bin/sh"),
+                "sh -c nightly run",
+                "/",
+                Some((1, By::Itself)),
+            ),
             (30, Some("/bin/sh"), "sh", "/", Some((1, By::Itself))),
-            (13, Some("/bin/sh"), "sh", "/system.slice/a.service/sub", in_cgroup(2, "/system.slice/a.service")),
+            (
+                13,
+                Some("/bin/sh"),
+                "sh",
+                "/system.slice/a.service/sub",
+                in_cgroup(2, "/system.slice/a.service"),
+            ),
             // The outermost matching cgroup covers those below it.
-            (14, Some("/bin/sh"), "sh", "/user.slice/a/b", in_cgroup(3, "/user.slice/a")),
+            (
+                14,
+                Some("/bin/sh"),
+                "sh",
+                "/user.slice/a/b",
+                in_cgroup(3, "/user.slice/a"),
+            ),
             (15, Some("/bin/sh"), "sh", "/", None),
             (16, None, "nightly", "/user.slice/a", None),
         ] {
             let process = process(proc, pid, exe, command, cgroup);
-            assert_eq!(matchers.find(&process, &process.cgroups(), &known), expected, "{pid}");
+            assert_eq!(
+                matchers.find(&process, &process.cgroups(), &known),
+                expected,
+                "{pid}"
+            );
         }
         let (by_user, _) = Matchers::new(&[group("user", &[Matcher::User(own)])]);
         let process = process(proc, 20, Some("/bin/sh"), "sh", "/");
-        assert_eq!(by_user.find(&process, &process.cgroups(), &known), Some((0, By::Itself)));
+        assert_eq!(
+            by_user.find(&process, &process.cgroups(), &known),
+            Some((0, By::Itself))
+        );
         // The process has ended.
         assert_eq!(by_user.find(&Process::new(proc, 99), &[], &known), None);
     }

@@ -30,10 +30,18 @@ pub struct Member {
 
 impl Member {
     pub fn new(group: &Group, mode: Mode) -> Self {
-        let elastic = group.cpu.max.filter(|_| group.cpu.elastic && mode == Mode::Enforce).map(Elastic::new);
+        let elastic = group
+            .cpu
+            .max
+            .filter(|_| group.cpu.elastic && mode == Mode::Enforce)
+            .map(Elastic::new);
         Self {
             mode,
-            held: if mode == Mode::Enforce { group.clone() } else { group.without_limits() },
+            held: if mode == Mode::Enforce {
+                group.clone()
+            } else {
+                group.without_limits()
+            },
             elastic,
             throttled_seconds: 0.0,
             had_processes: false,
@@ -53,7 +61,9 @@ impl Member {
         let pins = network::pins_of(pins, &self.group.name);
         let network = match Network::load(&self.held.network, &pins) {
             // If it has no network limits, only the counters are missing.
-            Err(_) if !self.limits_network() => return network::release(&pins).map(|()| Vec::new()),
+            Err(_) if !self.limits_network() => {
+                return network::release(&pins).map(|()| Vec::new());
+            }
             loaded => loaded?,
         };
         let programs = network.programs();
@@ -63,13 +73,25 @@ impl Member {
 
     /// Attaches its network programs to the cgroup at `path`.
     pub fn attach_network(&self, tree: &Tree, path: &str, tag: &str) -> Result<(), GroupsError> {
-        let Some(network) = &self.network else { return Ok(()) };
-        let lacking = GroupsError::NoController { controller: "v2", what: "network" };
+        let Some(network) = &self.network else {
+            return Ok(());
+        };
+        let lacking = GroupsError::NoController {
+            controller: "v2",
+            what: "network",
+        };
         let attached = tree.unified(path).ok_or(lacking).and_then(|directory| {
             // A panic elsewhere leaves the programs loaded.
-            network.lock().unwrap_or_else(PoisonError::into_inner).attach(&directory, tag)
+            network
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .attach(&directory, tag)
         });
-        if self.limits_network() { attached } else { Ok(()) }
+        if self.limits_network() {
+            attached
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether its network is limited, not only counted.
@@ -78,7 +100,11 @@ impl Member {
     }
 
     pub fn cpuset(&self) -> Cpuset {
-        if self.held.cpus.is_some() { Cpuset::Wanted } else { Cpuset::Any }
+        if self.held.cpus.is_some() {
+            Cpuset::Wanted
+        } else {
+            Cpuset::Any
+        }
     }
 
     pub fn all_notes(&self) -> Vec<String> {
@@ -87,8 +113,16 @@ impl Member {
             notes.push("mode is observe: its processes are counted, and not limited".to_owned());
         }
         if !self.had_processes {
-            let matchers: Vec<String> = self.group.matchers.iter().map(ToString::to_string).collect();
-            notes.push(format!("no process has matched yet ({})", matchers.join(", ")));
+            let matchers: Vec<String> = self
+                .group
+                .matchers
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            notes.push(format!(
+                "no process has matched yet ({})",
+                matchers.join(", ")
+            ));
         }
         notes
     }

@@ -10,11 +10,14 @@ use std::time::Duration;
 use api::event::seconds_since_1970;
 use aya::maps::{MapData, PerCpuArray, RingBuf};
 use aya::programs::links::FdLink;
-use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockAddr, Program, ProgramError};
+use aya::programs::{
+    CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockAddr, Program, ProgramError,
+};
 use aya::{Ebpf, EbpfLoader};
 use bpf::{link, open_directory};
 use common::group::{
-    CONNECTS, DESTINATIONS, EGRESS, GroupBucket, GroupCounters, GroupSettings, INGRESS, PACKETS, Refused,
+    CONNECTS, DESTINATIONS, EGRESS, GroupBucket, GroupCounters, GroupSettings, INGRESS, PACKETS,
+    Refused,
 };
 use config::policy_group;
 
@@ -25,7 +28,12 @@ use super::kernel::{foreign, kernel, load, refused};
 /// The smallest ring buffer of the kernel.
 const NO_ROOM: u32 = 4096;
 
-const SHARED_MAPS: [&str; 4] = ["GROUP_STATES", "GROUP_COUNTERS", "OUTBOUND_STATES", "OUTBOUND_COUNTERS"];
+const SHARED_MAPS: [&str; 4] = [
+    "GROUP_STATES",
+    "GROUP_COUNTERS",
+    "OUTBOUND_STATES",
+    "OUTBOUND_COUNTERS",
+];
 /// Pinned under a name with its size.
 const KNOWN: &str = "KNOWN_DESTINATIONS";
 /// The least number of destinations that the map keeps.
@@ -44,8 +52,14 @@ enum Hook {
 }
 
 const HOOKS: [(&str, Hook); 6] = [
-    ("weir_group_egress", Hook::Packets(CgroupSkbAttachType::Egress)),
-    ("weir_group_ingress", Hook::Packets(CgroupSkbAttachType::Ingress)),
+    (
+        "weir_group_egress",
+        Hook::Packets(CgroupSkbAttachType::Egress),
+    ),
+    (
+        "weir_group_ingress",
+        Hook::Packets(CgroupSkbAttachType::Ingress),
+    ),
     ("weir_group_connect4", Hook::Connect),
     ("weir_group_connect6", Hook::Connect),
     ("weir_group_sendmsg4", Hook::Datagram),
@@ -73,16 +87,27 @@ impl Network {
         let ones = |rate: Option<_>| rate.map_or(GroupBucket::NONE, GroupBucket::of_ones);
         let settings = GroupSettings {
             buckets: [bucket(limits.egress), bucket(limits.ingress)],
-            outbound: [ones(limits.connects), ones(limits.destinations), ones(limits.packets)],
+            outbound: [
+                ones(limits.connects),
+                ones(limits.destinations),
+                ones(limits.packets),
+            ],
             destination_life: limits.destinations.map_or(0, |rate| rate.per_nanoseconds),
             ..GroupSettings::NONE
         };
-        let destinations = limits.destinations.and_then(|rate| u32::try_from(rate.count).ok()).unwrap_or(0);
+        let destinations = limits
+            .destinations
+            .and_then(|rate| u32::try_from(rate.count).ok())
+            .unwrap_or(0);
         // Two periods' destinations may be in the map, and the kernel allocates entries to CPUs in batches.
         let known = destinations.saturating_mul(4).max(LEAST_KNOWN);
         let mut loader = EbpfLoader::new();
-        loader.override_global("GROUP_SETTINGS", &settings, true).map_max_entries("STARTED", NO_ROOM);
-        loader.map_max_entries(KNOWN, known).map_max_entries("REFUSED", REFUSED_BYTES);
+        loader
+            .override_global("GROUP_SETTINGS", &settings, true)
+            .map_max_entries("STARTED", NO_ROOM);
+        loader
+            .map_max_entries(KNOWN, known)
+            .map_max_entries("REFUSED", REFUSED_BYTES);
         loader.map_pin_path(KNOWN, pins.join(format!("{KNOWN}-{known}")));
         for map in SHARED_MAPS {
             loader.map_pin_path(map, pins.join(map));
@@ -99,13 +124,25 @@ impl Network {
             let what = format!("loading {name}");
             let loaded = match hook {
                 Hook::Packets(_) => program::<CgroupSkb>(&mut ebpf, name)?.load(),
-                Hook::Connect | Hook::Datagram => program::<CgroupSockAddr>(&mut ebpf, name)?.load(),
+                Hook::Connect | Hook::Datagram => {
+                    program::<CgroupSockAddr>(&mut ebpf, name)?.load()
+                }
             };
             loaded.map_err(|error| refused(&what, &error))?;
         }
-        let ring = if has_connects { ebpf.take_map("REFUSED") } else { None };
+        let ring = if has_connects {
+            ebpf.take_map("REFUSED")
+        } else {
+            None
+        };
         let refused = ring.and_then(|map| RingBuf::try_from(map).ok());
-        Ok(Self { ebpf, pins: pins.to_owned(), hooks, refused, last_refusal: None })
+        Ok(Self {
+            ebpf,
+            pins: pins.to_owned(),
+            hooks,
+            refused,
+            last_refusal: None,
+        })
     }
 
     /// Attaches to the cgroup at `directory` of the unified hierarchy, replacing its pinned links. `tag` identifies the
@@ -115,9 +152,16 @@ impl Network {
     ///
     /// When a step fails; the previous programs stay in effect.
     pub fn attach(&mut self, directory: &Path, tag: &str) -> Result<(), GroupsError> {
-        let cgroup = File::open(directory).map_err(|source| GroupsError::read(directory, source))?;
+        let cgroup =
+            File::open(directory).map_err(|source| GroupsError::read(directory, source))?;
         for (name, hook) in &self.hooks {
-            attach(&mut self.ebpf, name, *hook, &cgroup, &self.pins.join(format!("link-{name}{tag}")))?;
+            attach(
+                &mut self.ebpf,
+                name,
+                *hook,
+                &cgroup,
+                &self.pins.join(format!("link-{name}{tag}")),
+            )?;
         }
         Ok(())
     }
@@ -125,10 +169,16 @@ impl Network {
     /// Removes the links of cgroups without one of these tags, and of hooks that the group does not need.
     pub fn keep_only(&self, tags: &BTreeSet<String>) {
         for pin in pinned(&self.pins, &["link-"]) {
-            let name = pin.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = pin
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
             let tag = |(hook, _): &(&str, Hook)| name.strip_prefix(&format!("link-{hook}"));
             let is_known = HOOKS.iter().any(|hook| tag(hook).is_some());
-            let is_kept = self.hooks.iter().any(|hook| tag(hook).is_some_and(|tag| tags.contains(tag)));
+            let is_kept = self
+                .hooks
+                .iter()
+                .any(|hook| tag(hook).is_some_and(|tag| tags.contains(tag)));
             if is_known && !is_kept {
                 // A link that stays is found again at the end.
                 let _ = link::release(&pin);
@@ -150,9 +200,16 @@ impl Network {
     /// When the counters cannot be read.
     pub fn status(&mut self) -> Result<NetworkStatus, GroupsError> {
         self.read_refused();
-        let (egress, ingress) = (self.counted("GROUP_COUNTERS", EGRESS)?, self.counted("GROUP_COUNTERS", INGRESS)?);
+        let (egress, ingress) = (
+            self.counted("GROUP_COUNTERS", EGRESS)?,
+            self.counted("GROUP_COUNTERS", INGRESS)?,
+        );
         let outbound = |row| self.counted("OUTBOUND_COUNTERS", row);
-        let (connects, destinations, packets) = (outbound(CONNECTS)?, outbound(DESTINATIONS)?, outbound(PACKETS)?);
+        let (connects, destinations, packets) = (
+            outbound(CONNECTS)?,
+            outbound(DESTINATIONS)?,
+            outbound(PACKETS)?,
+        );
         Ok(NetworkStatus {
             egress_bytes: egress.passed.bytes,
             egress_throttled_packets: egress.throttled.packets,
@@ -169,12 +226,17 @@ impl Network {
 
     /// A row of a map of counters, summed over CPUs.
     fn counted(&self, map: &str, row: u32) -> Result<GroupCounters, GroupsError> {
-        let fail = |error: &(dyn Error + 'static)| kernel("reading the network counters of a group", error);
+        let fail = |error: &(dyn Error + 'static)| {
+            kernel("reading the network counters of a group", error)
+        };
         let map = self.ebpf.map(map).ok_or_else(foreign)?;
         let map = PerCpuArray::<_, GroupCounters>::try_from(map).map_err(|error| fail(&error))?;
         let mut all = GroupCounters::default();
         for cpu in map.get(&row, 0).map_err(|error| fail(&error))?.iter() {
-            for (all, one) in [(&mut all.passed, cpu.passed), (&mut all.throttled, cpu.throttled)] {
+            for (all, one) in [
+                (&mut all.passed, cpu.passed),
+                (&mut all.throttled, cpu.throttled),
+            ] {
                 all.packets += one.packets;
                 all.bytes += one.bytes;
             }
@@ -183,12 +245,16 @@ impl Network {
     }
 
     fn read_refused(&mut self) {
-        let Some(ring) = &mut self.refused else { return };
+        let Some(ring) = &mut self.refused else {
+            return;
+        };
         while let Some(item) = ring.next() {
             // SAFETY: the kernel's program writes values of this type, and every bit pattern is valid.
             let refused = (item.len() >= size_of::<Refused>())
                 .then(|| unsafe { item.as_ptr().cast::<Refused>().read_unaligned() });
-            self.last_refusal = refused.map(|refused| refusal(&refused)).or(self.last_refusal.take());
+            self.last_refusal = refused
+                .map(|refused| refusal(&refused))
+                .or(self.last_refusal.take());
         }
     }
 }
@@ -202,14 +268,23 @@ fn refusal(refused: &Refused) -> Refusal {
     for (bytes, word) in octets.chunks_exact_mut(4).zip(refused.address) {
         bytes.copy_from_slice(&word.to_ne_bytes());
     }
-    let name: Vec<u8> = refused.name.into_iter().take_while(|byte| *byte != 0).collect();
+    let name: Vec<u8> = refused
+        .name
+        .into_iter()
+        .take_while(|byte| *byte != 0)
+        .collect();
     Refusal {
         time: seconds_since_1970() - ago.as_secs_f64(),
         destination: Ipv6Addr::from(octets).to_canonical(),
         port: u16::from_be(refused.port),
         process: refused.process,
         program: String::from_utf8_lossy(&name).into_owned(),
-        limit: if u32::from(refused.limit) == CONNECTS { "connects" } else { "destinations" }.to_owned(),
+        limit: if u32::from(refused.limit) == CONNECTS {
+            "connects"
+        } else {
+            "destinations"
+        }
+        .to_owned(),
     }
 }
 
@@ -222,7 +297,10 @@ pub fn release(pins: &Path) -> Result<(), GroupsError> {
     for pin in pinned(pins, &["link-"]) {
         release_link(&pin)?;
     }
-    for pin in pinned(pins, &SHARED_MAPS).into_iter().chain(pinned(pins, &[KNOWN])) {
+    for pin in pinned(pins, &SHARED_MAPS)
+        .into_iter()
+        .chain(pinned(pins, &[KNOWN]))
+    {
         link::remove(&pin).map_err(|source| unpin(&pin, &source))?;
     }
     // Fails if other files are in the directory, which is not our error.
@@ -235,9 +313,14 @@ fn pinned(pins: &Path, beginnings: &[&str]) -> Vec<PathBuf> {
     let entries = fs::read_dir(pins).into_iter().flatten().flatten();
     let is_wanted = |entry: &fs::DirEntry| {
         let name = entry.file_name();
-        beginnings.iter().any(|beginning| name.to_string_lossy().starts_with(beginning))
+        beginnings
+            .iter()
+            .any(|beginning| name.to_string_lossy().starts_with(beginning))
     };
-    entries.filter(is_wanted).map(|entry| entry.path()).collect()
+    entries
+        .filter(is_wanted)
+        .map(|entry| entry.path())
+        .collect()
 }
 
 fn program<'e, P>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut P, GroupsError>
@@ -245,7 +328,9 @@ where
     &'e mut P: TryFrom<&'e mut Program, Error = ProgramError>,
 {
     let program = ebpf.program_mut(name).ok_or_else(foreign)?;
-    program.try_into().map_err(|error| kernel(&format!("loading {name}"), &error))
+    program
+        .try_into()
+        .map_err(|error| kernel(&format!("loading {name}"), &error))
 }
 
 /// The directory of a group's network pins.
@@ -254,7 +339,13 @@ pub fn pins_of(pins: &Path, group: &str) -> PathBuf {
     pins.join("groups").join(group)
 }
 
-fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, cgroup: &File, pin: &Path) -> Result<(), GroupsError> {
+fn attach(
+    ebpf: &mut Ebpf,
+    name: &str,
+    hook: Hook,
+    cgroup: &File,
+    pin: &Path,
+) -> Result<(), GroupsError> {
     let what = format!("attaching {name}");
     let fail = |error: &(dyn Error + 'static)| kernel(&what, error);
     // Links are always attached beside others; the kernel rejects the flag for it (cgroup_bpf_link_attach).
@@ -262,13 +353,19 @@ fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, cgroup: &File, pin: &Path) ->
     let link = match hook {
         Hook::Packets(way) => {
             let program = program::<CgroupSkb>(ebpf, name)?;
-            let link = program.attach(cgroup, way, mode).and_then(|link| program.take_link(link));
-            link.map_err(|error| fail(&error)).and_then(|link| FdLink::try_from(link).map_err(|error| fail(&error)))?
+            let link = program
+                .attach(cgroup, way, mode)
+                .and_then(|link| program.take_link(link));
+            link.map_err(|error| fail(&error))
+                .and_then(|link| FdLink::try_from(link).map_err(|error| fail(&error)))?
         }
         Hook::Connect | Hook::Datagram => {
             let program = program::<CgroupSockAddr>(ebpf, name)?;
-            let link = program.attach(cgroup, mode).and_then(|link| program.take_link(link));
-            link.map_err(|error| fail(&error)).and_then(|link| FdLink::try_from(link).map_err(|error| fail(&error)))?
+            let link = program
+                .attach(cgroup, mode)
+                .and_then(|link| program.take_link(link));
+            link.map_err(|error| fail(&error))
+                .and_then(|link| FdLink::try_from(link).map_err(|error| fail(&error)))?
         }
     };
     // The old link is removed after the new one is attached: packets are charged twice for a moment, but never go

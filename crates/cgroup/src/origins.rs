@@ -37,13 +37,22 @@ impl Origins {
         let text = fs::read_to_string(path).unwrap_or_default();
         // Without it, processes go back to the root of each hierarchy.
         let by_pid = serde_json::from_str(&text).unwrap_or_default();
-        Self { path: path.to_owned(), by_pid, is_saved: path.exists() }
+        Self {
+            path: path.to_owned(),
+            by_pid,
+            is_saved: path.exists(),
+        }
     }
 
     /// Records the cgroups of a process before it is moved.
     pub fn note(&mut self, process: &Process, cgroups: &[Membership]) {
-        let Some((_, start)) = process.parent_and_start() else { return };
-        let cgroups = cgroups.iter().map(|one| (one.controllers.clone(), one.path.clone())).collect();
+        let Some((_, start)) = process.parent_and_start() else {
+            return;
+        };
+        let cgroups = cgroups
+            .iter()
+            .map(|one| (one.controllers.clone(), one.path.clone()))
+            .collect();
         self.by_pid.insert(process.pid, Origin { start, cgroups });
         self.is_saved = false;
     }
@@ -74,7 +83,8 @@ impl Origins {
     pub fn save(&mut self, proc: &Path) -> io::Result<()> {
         let before = self.by_pid.len();
         // A reused process ID is detected on use: reading the start of 20,000 processes takes 0.3 s.
-        self.by_pid.retain(|pid, _| proc.join(pid.to_string()).exists());
+        self.by_pid
+            .retain(|pid, _| proc.join(pid.to_string()).exists());
         if self.is_saved && before == self.by_pid.len() {
             return Ok(());
         }
@@ -101,7 +111,10 @@ mod tests {
     #[test]
     fn an_origin_outlives_the_agent_and_is_that_of_descendants_too() {
         let folder = tempfile::tempdir().unwrap();
-        let (proc, file) = (folder.path().join("proc"), folder.path().join("origins.json"));
+        let (proc, file) = (
+            folder.path().join("proc"),
+            folder.path().join("origins.json"),
+        );
         let stat = |pid: u32, parent: u32, start: u64| {
             let path = proc.join(pid.to_string());
             fs::create_dir_all(&path).unwrap();
@@ -110,7 +123,10 @@ mod tests {
         };
         stat(10, 1, 500);
         stat(11, 10, 600);
-        let home = [Membership { controllers: String::new(), path: "/user.slice/a".to_owned() }];
+        let home = [Membership {
+            controllers: String::new(),
+            path: "/user.slice/a".to_owned(),
+        }];
         let mut origins = Origins::open(&file);
         origins.note(&Process::new(&proc, 10), &home);
         origins.save(&proc).unwrap();

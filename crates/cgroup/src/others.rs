@@ -26,13 +26,20 @@ impl Groups {
         let start = cpu_time();
         let others = self.count_others(cgroup, group);
         let again = Instant::now() + AGAIN.max((cpu_time() - start) * SHARE);
-        self.domains.others.insert((cgroup.to_owned(), group), (others, again));
+        self.domains
+            .others
+            .insert((cgroup.to_owned(), group), (others, again));
         others
     }
 
     /// The state of a service, cached for a moment.
     pub(super) fn service(&mut self, unit: &str) -> Result<Service, GroupsError> {
-        if let Some((service, _)) = self.domains.services.get(unit).filter(|(_, until)| Instant::now() < *until) {
+        if let Some((service, _)) = self
+            .domains
+            .services
+            .get(unit)
+            .filter(|(_, until)| Instant::now() < *until)
+        {
             return Ok(service.clone());
         }
         self.service_now(unit)
@@ -41,9 +48,14 @@ impl Groups {
     /// The current state of a service.
     pub(super) fn service_now(&mut self, unit: &str) -> Result<Service, GroupsError> {
         let reason = || "it cannot be reached".to_owned();
-        let unreachable = || GroupsError::Systemd { what: format!("reading the state of {unit}"), reason: reason() };
+        let unreachable = || GroupsError::Systemd {
+            what: format!("reading the state of {unit}"),
+            reason: reason(),
+        };
         let service = self.units.as_ref().ok_or_else(unreachable)?.service(unit)?;
-        self.domains.services.insert(unit.to_owned(), (service.clone(), Instant::now() + AGAIN));
+        self.domains
+            .services
+            .insert(unit.to_owned(), (service.clone(), Instant::now() + AGAIN));
         Ok(service)
     }
 
@@ -53,9 +65,13 @@ impl Groups {
         let mut members = BTreeSet::new();
         for pid in &pids {
             let process = Process::new(&self.host.proc, *pid);
-            let Some((parent, _)) = process.parent_and_start() else { continue };
+            let Some((parent, _)) = process.parent_and_start() else {
+                continue;
+            };
             parents.insert(*pid, parent);
-            let found = self.matchers.find(&process, &process.cgroups(), &self.known);
+            let found = self
+                .matchers
+                .find(&process, &process.cgroups(), &self.known);
             if matches!(found, Some((nth, By::Itself)) if nth == group) {
                 members.insert(*pid);
             }

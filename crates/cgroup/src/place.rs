@@ -51,7 +51,11 @@ impl Place {
             if let Some(id) = container_id(name) {
                 // A container may be inside a unit, such as a node agent's; never the reverse.
                 let kind = Kind::Container(id.to_owned());
-                return Self { kind, cgroup: prefix.to_owned(), slice: slice.to_owned() };
+                return Self {
+                    kind,
+                    cgroup: prefix.to_owned(),
+                    slice: slice.to_owned(),
+                };
             }
             if manager == Manager::Systemd && kind.is_none() {
                 if name.ends_with(".slice") {
@@ -62,7 +66,11 @@ impl Place {
             }
         }
         let (kind, cgroup) = kind.unwrap_or((Kind::Plain, path));
-        Self { kind, cgroup: cgroup.to_owned(), slice: slice.to_owned() }
+        Self {
+            kind,
+            cgroup: cgroup.to_owned(),
+            slice: slice.to_owned(),
+        }
     }
 
     /// The cgroup of the slice; empty for the root.
@@ -96,7 +104,11 @@ fn unit_kind(name: &str, slice: &str) -> Kind {
 /// Every cgroup from below the root to `path`, the outermost first.
 pub fn prefixes(path: &str) -> impl Iterator<Item = &str> {
     let path = path.trim_end_matches('/');
-    let inner = path.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| &path[..at]);
+    let inner = path
+        .char_indices()
+        .skip(1)
+        .filter(|(_, c)| *c == '/')
+        .map(|(at, _)| &path[..at]);
     inner.chain((!path.is_empty()).then_some(path))
 }
 
@@ -109,7 +121,8 @@ pub fn last(path: &str) -> &str {
 /// Whether `path` is `above` or below it.
 #[must_use]
 pub fn is_within(path: &str, above: &str) -> bool {
-    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(above)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The unit of a cgroup with this name. systemd prefixes an underscore to names that look like the kernel's files, as
@@ -122,13 +135,17 @@ pub fn unit_name(name: &str) -> &str {
 /// Whether systemd uses a cgroup of this name for a unit.
 #[must_use]
 pub fn is_unit(name: &str) -> bool {
-    UNIT_ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending))
+    UNIT_ENDINGS
+        .iter()
+        .any(|ending| name.len() > ending.len() && name.ends_with(ending))
 }
 
 /// The unit that the system's manager has at `path`; cgroups below a unit are not its own.
 #[must_use]
 pub fn managed_unit(path: &str) -> Option<&str> {
-    let above_are_slices = prefixes(path).filter(|prefix| *prefix != path).all(|prefix| prefix.ends_with(".slice"));
+    let above_are_slices = prefixes(path)
+        .filter(|prefix| *prefix != path)
+        .all(|prefix| prefix.ends_with(".slice"));
     let name = unit_name(last(path));
     (is_unit(name) && above_are_slices).then_some(name)
 }
@@ -138,9 +155,14 @@ pub fn managed_unit(path: &str) -> Option<&str> {
 #[must_use]
 pub fn container_id(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
-    let start = name.len().checked_sub(ID_DIGITS).filter(|start| name.is_char_boundary(*start))?;
+    let start = name
+        .len()
+        .checked_sub(ID_DIGITS)
+        .filter(|start| name.is_char_boundary(*start))?;
     let (runtime, id) = name.split_at(start);
-    let is_id = id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_id = id
+        .bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let is_runtime = runtime.is_empty() || (runtime.ends_with('-') && !runtime.contains("conmon"));
     (is_id && is_runtime).then_some(id)
 }
@@ -172,10 +194,25 @@ mod tests {
         let unit = |name: &str| Kind::Unit(name.to_owned());
         for (path, kind, cgroup, slice) in [
             ("/", Kind::Plain, "/", "-.slice"),
-            ("/system.slice", Kind::Plain, "/system.slice", "system.slice"),
+            (
+                "/system.slice",
+                Kind::Plain,
+                "/system.slice",
+                "system.slice",
+            ),
             ("/init.scope", unit("init.scope"), "/init.scope", "-.slice"),
-            ("/system.slice/_io.service", unit("io.service"), "/system.slice/_io.service", "system.slice"),
-            ("/system.slice/a.service/sub/x.service", unit("a.service"), "/system.slice/a.service", "system.slice"),
+            (
+                "/system.slice/_io.service",
+                unit("io.service"),
+                "/system.slice/_io.service",
+                "system.slice",
+            ),
+            (
+                "/system.slice/a.service/sub/x.service",
+                unit("a.service"),
+                "/system.slice/a.service",
+                "system.slice",
+            ),
             (
                 "/system.slice/system-getty.slice/getty@tty1.service",
                 unit("getty@tty1.service"),
@@ -219,27 +256,49 @@ mod tests {
                 "system.slice",
             ),
         ] {
-            let expected = Place { kind, cgroup: cgroup.to_owned(), slice: slice.to_owned() };
+            let expected = Place {
+                kind,
+                cgroup: cgroup.to_owned(),
+                slice: slice.to_owned(),
+            };
             assert_eq!(Place::of(path, Manager::Systemd), expected, "{path}");
         }
         // Without systemd, a unit-like name is just a name.
-        assert_eq!(Place::of("/system.slice/a.service", Manager::None).kind, Kind::Plain);
-        assert_eq!(Place::of(&format!("/docker/{docker}"), Manager::None).kind, Kind::Container(docker));
+        assert_eq!(
+            Place::of("/system.slice/a.service", Manager::None).kind,
+            Kind::Plain
+        );
+        assert_eq!(
+            Place::of(&format!("/docker/{docker}"), Manager::None).kind,
+            Kind::Container(docker)
+        );
     }
 
     #[test]
     fn a_slice_has_the_cgroup_of_its_name() {
         let of = |path| Place::of(path, Manager::Systemd).slice_cgroup().to_owned();
-        assert_eq!(of("/user.slice/user-0.slice/session-1.scope"), "/user.slice/user-0.slice");
+        assert_eq!(
+            of("/user.slice/user-0.slice/session-1.scope"),
+            "/user.slice/user-0.slice"
+        );
         assert_eq!(of("/init.scope"), "");
     }
 
     #[test]
     fn a_unit_is_managed_where_only_slices_are_above_it() {
         assert_eq!(managed_unit("/system.slice/a.service"), Some("a.service"));
-        assert_eq!(managed_unit("/system.slice/_memory.service"), Some("memory.service"));
-        assert_eq!(managed_unit("/user.slice/user-1000.slice"), Some("user-1000.slice"));
-        assert_eq!(managed_unit("/user.slice/user-1.slice/user@1.service/app.slice"), None);
+        assert_eq!(
+            managed_unit("/system.slice/_memory.service"),
+            Some("memory.service")
+        );
+        assert_eq!(
+            managed_unit("/user.slice/user-1000.slice"),
+            Some("user-1000.slice")
+        );
+        assert_eq!(
+            managed_unit("/user.slice/user-1.slice/user@1.service/app.slice"),
+            None
+        );
         assert_eq!(managed_unit("/system.slice/a.service/b.service"), None);
         assert_eq!(managed_unit("/a"), None);
     }

@@ -59,7 +59,11 @@ pub enum Reason {
     /// It shares a login session with others.
     Session { session: String, slice: String },
     /// Other processes of its unit or container do not match.
-    Shared { name: String, others: usize, key: &'static str },
+    Shared {
+        name: String,
+        others: usize,
+        key: &'static str,
+    },
     /// systemd tracks the service by this process.
     Main { unit: String },
     /// The service has not started yet.
@@ -84,7 +88,10 @@ impl std::fmt::Display for Reason {
                 "is the main process of {unit}, which systemd would consider stopped: limit all of it (unit = {unit:?})"
             ),
             Self::Starting { unit } => {
-                write!(formatter, "belongs to {unit}, which is starting: it is moved once that is active")
+                write!(
+                    formatter,
+                    "belongs to {unit}, which is starting: it is moved once that is active"
+                )
             }
             Self::Restricted(restrictions) => write!(
                 formatter,
@@ -109,7 +116,10 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
         return Decision::InPlace;
     }
     if let Kind::Session(session) = &place.kind {
-        return Decision::Stay(Reason::Session { session: session.clone(), slice: place.slice.clone() });
+        return Decision::Stay(Reason::Session {
+            session: session.clone(),
+            slice: place.slice.clone(),
+        });
     }
     if is_managed && facts.moving == Moving::Never {
         let others = match facts.others {
@@ -121,7 +131,11 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
             Kind::UserManager(_) => "slice",
             _ => "unit",
         };
-        return Decision::Stay(Reason::Shared { name: place.name().to_owned(), others, key });
+        return Decision::Stay(Reason::Shared {
+            name: place.name().to_owned(),
+            others,
+            key,
+        });
     }
     if is_managed {
         let unit = place.name().to_owned();
@@ -135,7 +149,9 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
         return Decision::Stay(Reason::Restricted(facts.restrictions.to_vec()));
     }
     match facts.manager {
-        Manager::Systemd => Decision::Scope { slice: place.slice.clone() },
+        Manager::Systemd => Decision::Scope {
+            slice: place.slice.clone(),
+        },
         Manager::None => Decision::Own,
     }
 }
@@ -176,10 +192,24 @@ mod tests {
     const SESSION: &str = "/user.slice/user-1000.slice/session-2.scope";
     const MANAGER: &str = "/user.slice/user-1000.slice/user@1000.service/app.slice/b.service";
 
-    fn decision(path: &str, manager: Manager, moving: Moving, others: Others, restrictions: &[&str]) -> Decision {
-        let restrictions: Vec<String> = restrictions.iter().map(|text| (*text).to_owned()).collect();
+    fn decision(
+        path: &str,
+        manager: Manager,
+        moving: Moving,
+        others: Others,
+        restrictions: &[&str],
+    ) -> Decision {
+        let restrictions: Vec<String> =
+            restrictions.iter().map(|text| (*text).to_owned()).collect();
         let place = Place::of(path, manager);
-        decide(&Facts { place: &place, manager, moving, others, role: Role::Worker, restrictions: &restrictions })
+        decide(&Facts {
+            place: &place,
+            manager,
+            moving,
+            others,
+            role: Role::Worker,
+            restrictions: &restrictions,
+        })
     }
 
     fn container() -> String {
@@ -190,7 +220,13 @@ mod tests {
     fn a_unit_or_container_that_matches_as_a_whole_is_limited_in_place() {
         for moving in [Moving::Never, Moving::Unrestricted, Moving::Force] {
             for path in [SERVICE, SESSION, &container()] {
-                let decided = decision(path, Manager::Systemd, moving, Others::Same, &["memory.max"]);
+                let decided = decision(
+                    path,
+                    Manager::Systemd,
+                    moving,
+                    Others::Same,
+                    &["memory.max"],
+                );
                 assert_eq!(decided, Decision::InPlace, "{path} {moving:?}");
             }
         }
@@ -200,17 +236,27 @@ mod tests {
     fn a_session_is_never_moved() {
         for moving in [Moving::Never, Moving::Unrestricted, Moving::Force] {
             let decided = decision(SESSION, Manager::Systemd, moving, Others::Differ(3), &[]);
-            assert!(matches!(decided, Decision::Stay(Reason::Session { .. })), "{decided:?}");
+            assert!(
+                matches!(decided, Decision::Stay(Reason::Session { .. })),
+                "{decided:?}"
+            );
         }
     }
 
     #[test]
     fn workers_leave_their_service_only_if_the_config_says_so() {
         let of = |moving| decision(SERVICE, Manager::Systemd, moving, Others::Differ(2), &[]);
-        let Decision::Stay(reason) = of(Moving::Never) else { panic!() };
+        let Decision::Stay(reason) = of(Moving::Never) else {
+            panic!()
+        };
         let text = reason.to_string();
-        assert!(text.contains("a.service with 2 processes") && text.contains("move = true"), "{text}");
-        let scope = Decision::Scope { slice: "system.slice".to_owned() };
+        assert!(
+            text.contains("a.service with 2 processes") && text.contains("move = true"),
+            "{text}"
+        );
+        let scope = Decision::Scope {
+            slice: "system.slice".to_owned(),
+        };
         assert_eq!(of(Moving::Unrestricted), scope);
         assert_eq!(of(Moving::Force), scope);
     }
@@ -218,15 +264,30 @@ mod tests {
     #[test]
     fn no_move_lifts_a_restriction_unless_it_is_forced() {
         for path in [SERVICE, MANAGER, &container(), "/a"] {
-            let of = |moving| decision(path, Manager::Systemd, moving, Others::Differ(1), &["memory.max 64 MiB"]);
+            let of = |moving| {
+                decision(
+                    path,
+                    Manager::Systemd,
+                    moving,
+                    Others::Differ(1),
+                    &["memory.max 64 MiB"],
+                )
+            };
             for moving in [Moving::Never, Moving::Unrestricted] {
                 assert!(matches!(of(moving), Decision::Stay(_)), "{path} {moving:?}");
             }
-            assert!(matches!(of(Moving::Force), Decision::Scope { .. }), "{path}");
+            assert!(
+                matches!(of(Moving::Force), Decision::Scope { .. }),
+                "{path}"
+            );
         }
-        let Decision::Stay(reason) =
-            decision("/a", Manager::None, Moving::Unrestricted, Others::Same, &["memory.max 64 MiB"])
-        else {
+        let Decision::Stay(reason) = decision(
+            "/a",
+            Manager::None,
+            Moving::Unrestricted,
+            Others::Same,
+            &["memory.max 64 MiB"],
+        ) else {
             panic!()
         };
         assert!(reason.to_string().contains("memory.max 64 MiB"), "{reason}");
@@ -234,10 +295,21 @@ mod tests {
 
     #[test]
     fn processes_of_nobodys_unit_are_moved_as_ever() {
-        assert_eq!(decision("/", Manager::None, Moving::Never, Others::Same, &[]), Decision::Own);
-        assert_eq!(decision("/a/b", Manager::None, Moving::Never, Others::Differ(1), &[]), Decision::Own);
-        let root = Decision::Scope { slice: "-.slice".to_owned() };
-        assert_eq!(decision("/", Manager::Systemd, Moving::Never, Others::Same, &[]), root);
+        assert_eq!(
+            decision("/", Manager::None, Moving::Never, Others::Same, &[]),
+            Decision::Own
+        );
+        assert_eq!(
+            decision("/a/b", Manager::None, Moving::Never, Others::Differ(1), &[]),
+            Decision::Own
+        );
+        let root = Decision::Scope {
+            slice: "-.slice".to_owned(),
+        };
+        assert_eq!(
+            decision("/", Manager::Systemd, Moving::Never, Others::Same, &[]),
+            root
+        );
     }
 
     #[test]
@@ -251,7 +323,10 @@ mod tests {
     #[test]
     fn cgroups_above_both_are_not_left() {
         assert_eq!(
-            left_cgroups("/system.slice/a.service/x", "/system.slice/weir-g.system.scope"),
+            left_cgroups(
+                "/system.slice/a.service/x",
+                "/system.slice/weir-g.system.scope"
+            ),
             ["/system.slice/a.service", "/system.slice/a.service/x"]
         );
         assert_eq!(left_cgroups("/a/b", "/weir/g"), ["/a", "/a/b"]);

@@ -26,7 +26,10 @@ impl Process {
     /// The process `pid` of the /proc at `proc`.
     #[must_use]
     pub fn new(proc: &Path, pid: u32) -> Self {
-        Self { pid, folder: proc.join(pid.to_string()) }
+        Self {
+            pid,
+            folder: proc.join(pid.to_string()),
+        }
     }
 
     /// A file of the process. Users choose names and arguments, which need not be UTF-8.
@@ -38,7 +41,9 @@ impl Process {
     #[must_use]
     pub fn all(proc: &Path) -> Vec<Self> {
         let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-        entries.filter_map(|entry| Some(Self::new(proc, entry.file_name().to_str()?.parse().ok()?))).collect()
+        entries
+            .filter_map(|entry| Some(Self::new(proc, entry.file_name().to_str()?.parse().ok()?)))
+            .collect()
     }
 
     /// Its executable; `None` for kernel threads, which belong to no group.
@@ -47,19 +52,29 @@ impl Process {
         let path = fs::read_link(self.folder.join("exe")).ok()?;
         // An executable that was replaced on disk still matches.
         let bytes = path.as_os_str().as_bytes();
-        Some(bytes.strip_suffix(b" (deleted)").map_or_else(|| path.clone(), |bytes| OsStr::from_bytes(bytes).into()))
+        Some(
+            bytes
+                .strip_suffix(b" (deleted)")
+                .map_or_else(|| path.clone(), |bytes| OsStr::from_bytes(bytes).into()),
+        )
     }
 
     /// The ID of its user.
     #[must_use]
     pub fn user(&self) -> Option<u32> {
-        fs::metadata(&self.folder).ok().map(|metadata| metadata.uid())
+        fs::metadata(&self.folder)
+            .ok()
+            .map(|metadata| metadata.uid())
     }
 
     /// Its arguments, joined by spaces.
     #[must_use]
     pub fn command(&self) -> Option<String> {
-        Some(self.text("cmdline")?.trim_end_matches('\0').replace('\0', " "))
+        Some(
+            self.text("cmdline")?
+                .trim_end_matches('\0')
+                .replace('\0', " "),
+        )
     }
 
     /// Its cgroup in each hierarchy.
@@ -68,7 +83,10 @@ impl Process {
         let text = self.text("cgroup").unwrap_or_default();
         let line = |line: &str| {
             let mut parts = line.splitn(3, ':').skip(1);
-            Some(Membership { controllers: parts.next()?.to_owned(), path: parts.next()?.to_owned() })
+            Some(Membership {
+                controllers: parts.next()?.to_owned(),
+                path: parts.next()?.to_owned(),
+            })
         };
         text.lines().filter_map(line).collect()
     }
@@ -85,9 +103,18 @@ impl Process {
     /// Its living children.
     #[must_use]
     pub fn children(&self) -> Vec<u32> {
-        let tasks = fs::read_dir(self.folder.join("task")).into_iter().flatten().flatten();
+        let tasks = fs::read_dir(self.folder.join("task"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        texts.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+        texts
+            .flat_map(|text| {
+                text.split_whitespace()
+                    .filter_map(|pid| pid.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     }
 }
 
@@ -102,9 +129,19 @@ mod tests {
         assert_eq!(own.user(), Some(nix::unistd::geteuid().as_raw()));
         assert!(own.command().unwrap().contains("cgroup"));
         assert!(!own.cgroups().is_empty());
-        assert_eq!(own.parent_and_start().unwrap().0, std::os::unix::process::parent_id());
-        assert!(Process::all(Path::new("/proc")).iter().any(|process| process.pid == own.pid));
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert_eq!(
+            own.parent_and_start().unwrap().0,
+            std::os::unix::process::parent_id()
+        );
+        assert!(
+            Process::all(Path::new("/proc"))
+                .iter()
+                .any(|process| process.pid == own.pid)
+        );
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         assert!(own.children().contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -113,14 +150,25 @@ mod tests {
     #[test]
     fn a_process_that_names_itself_and_its_cgroup_in_no_encoding_hides_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |file: &str, text: &[u8]| fs::write(folder.path().join("7").join(file), text).unwrap();
+        let write =
+            |file: &str, text: &[u8]| fs::write(folder.path().join("7").join(file), text).unwrap();
         fs::create_dir(folder.path().join("7")).unwrap();
         write("cmdline", b"sh\0nightly\0\xff\0");
-        write("cgroup", b"0::/user.slice/user-7.slice/user@7.service/\xff\n");
-        write("stat", &[b"7 (\xff) x) S 3 ", "0 ".repeat(17).as_bytes(), b"500 0\n"].concat());
+        write(
+            "cgroup",
+            b"0::/user.slice/user-7.slice/user@7.service/\xff\n",
+        );
+        write(
+            "stat",
+            &[b"7 (\xff) x) S 3 ", "0 ".repeat(17).as_bytes(), b"500 0\n"].concat(),
+        );
         let process = Process::new(folder.path(), 7);
         assert!(process.command().unwrap().starts_with("sh nightly "));
-        assert!(process.cgroups()[0].path.starts_with("/user.slice/user-7.slice/user@7.service/"));
+        assert!(
+            process.cgroups()[0]
+                .path
+                .starts_with("/user.slice/user-7.slice/user@7.service/")
+        );
         assert_eq!(process.parent_and_start(), Some((3, 500)));
     }
 }

@@ -10,14 +10,20 @@ use super::host_paths::Host;
 use super::units::{INFINITY, Properties, Value};
 
 /// Properties of disks: bytes and operations a second, each direction.
-const DISKS: [&str; 4] = ["IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax"];
+const DISKS: [&str; 4] = [
+    "IOReadBandwidthMax",
+    "IOWriteBandwidthMax",
+    "IOReadIOPSMax",
+    "IOWriteIOPSMax",
+];
 
 /// A group's limits as properties of a unit, and those that are not supported.
 #[must_use]
 pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) {
     let mut all = Properties::new();
-    let mut number =
-        |name: &str, value: Option<u64>| all.extend(value.map(|value| (name.to_owned(), Value::Number(value))));
+    let mut number = |name: &str, value: Option<u64>| {
+        all.extend(value.map(|value| (name.to_owned(), Value::Number(value))))
+    };
     number("CPUQuotaPerSecUSec", group.cpu.max.map(quota));
     number("CPUWeight", group.cpu.weight.map(u64::from));
     number("MemoryHigh", group.memory.high);
@@ -37,9 +43,14 @@ pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) 
                 continue;
             }
         };
-        for (name, value) in DISKS.into_iter().zip([io.read, io.write, io.read_ops, io.write_ops]) {
+        for (name, value) in DISKS
+            .into_iter()
+            .zip([io.read, io.write, io.read_ops, io.write_ops])
+        {
             let Some(value) = value else { continue };
-            let devices = all.entry(name.to_owned()).or_insert_with(|| Value::Devices(Vec::new()));
+            let devices = all
+                .entry(name.to_owned())
+                .or_insert_with(|| Value::Devices(Vec::new()));
             if let Value::Devices(devices) = devices {
                 devices.push((device.clone(), value));
             }
@@ -51,8 +62,17 @@ pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) 
 /// All limits; missing ones are set to "none".
 #[must_use]
 pub fn with_defaults(properties: Properties) -> Properties {
-    let numbers = ["CPUQuotaPerSecUSec", "CPUWeight", "MemoryHigh", "MemoryMax", "MemorySwapMax", "TasksMax"];
-    let mut all: Properties = numbers.map(|name| (name.to_owned(), Value::Number(INFINITY))).into();
+    let numbers = [
+        "CPUQuotaPerSecUSec",
+        "CPUWeight",
+        "MemoryHigh",
+        "MemoryMax",
+        "MemorySwapMax",
+        "TasksMax",
+    ];
+    let mut all: Properties = numbers
+        .map(|name| (name.to_owned(), Value::Number(INFINITY)))
+        .into();
     all.insert("AllowedCPUs".to_owned(), Value::Cpus(Vec::new()));
     all.extend(DISKS.map(|name| (name.to_owned(), Value::Devices(Vec::new()))));
     all.extend(properties);
@@ -81,7 +101,9 @@ pub fn is_unset(value: &Value) -> bool {
 pub fn is_same(name: &str, set: &Value, now: &Value) -> bool {
     const PERCENT: u64 = 10_000;
     match (set, now) {
-        (Value::Number(set), Value::Number(now)) if name == "CPUQuotaPerSecUSec" => set / PERCENT == now / PERCENT,
+        (Value::Number(set), Value::Number(now)) if name == "CPUQuotaPerSecUSec" => {
+            set / PERCENT == now / PERCENT
+        }
         (Value::Devices(set), Value::Devices(now)) => {
             set.len() == now.len() && set.iter().all(|device| now.contains(device))
         }
@@ -106,7 +128,11 @@ pub fn tightened(theirs: &Properties, ours: &Properties, default_tasks: Option<u
             }
             (Value::Number(ours), Some(Value::Number(theirs))) => Value::Number(*ours.min(theirs)),
             (Value::Cpus(ours), Some(Value::Cpus(theirs))) => {
-                let common: Vec<u8> = ours.iter().zip(theirs).map(|(ours, theirs)| ours & theirs).collect();
+                let common: Vec<u8> = ours
+                    .iter()
+                    .zip(theirs)
+                    .map(|(ours, theirs)| ours & theirs)
+                    .collect();
                 let is_empty = common.iter().all(|byte| *byte == 0);
                 Value::Cpus(if is_empty { theirs.clone() } else { common })
             }
@@ -135,19 +161,53 @@ mod tests {
 
     #[test]
     fn what_systemd_writes_and_reads_again_is_the_same() {
-        let devices =
-            |all: &[(&str, u64)]| Value::Devices(all.iter().map(|(name, limit)| ((*name).into(), *limit)).collect());
-        let (one, other) = (devices(&[("/dev/a", 1), ("/dev/b", 2)]), devices(&[("/dev/b", 2), ("/dev/a", 1)]));
+        let devices = |all: &[(&str, u64)]| {
+            Value::Devices(
+                all.iter()
+                    .map(|(name, limit)| ((*name).into(), *limit))
+                    .collect(),
+            )
+        };
+        let (one, other) = (
+            devices(&[("/dev/a", 1), ("/dev/b", 2)]),
+            devices(&[("/dev/b", 2), ("/dev/a", 1)]),
+        );
         assert!(is_same("IOReadBandwidthMax", &one, &other));
-        assert!(!is_same("IOReadBandwidthMax", &one, &devices(&[("/dev/a", 1), ("/dev/b", 3)])));
-        assert!(!is_same("IOReadBandwidthMax", &one, &devices(&[("/dev/a", 1)])));
-        let quota = |one, other| is_same("CPUQuotaPerSecUSec", &Value::Number(one), &Value::Number(other));
+        assert!(!is_same(
+            "IOReadBandwidthMax",
+            &one,
+            &devices(&[("/dev/a", 1), ("/dev/b", 3)])
+        ));
+        assert!(!is_same(
+            "IOReadBandwidthMax",
+            &one,
+            &devices(&[("/dev/a", 1)])
+        ));
+        let quota = |one, other| {
+            is_same(
+                "CPUQuotaPerSecUSec",
+                &Value::Number(one),
+                &Value::Number(other),
+            )
+        };
         assert!(quota(333_000, 330_000) && !quota(333_000, 320_000) && !quota(INFINITY, 330_000));
-        assert!(!is_same("MemoryMax", &Value::Number(333_000), &Value::Number(330_000)));
+        assert!(!is_same(
+            "MemoryMax",
+            &Value::Number(333_000),
+            &Value::Number(330_000)
+        ));
     }
 
     fn host() -> Host {
-        Host::this(&parse(Path::new("limits.toml"), "[[group]]\nname = \"a\"\npid = 7\n").unwrap().config.agent)
+        Host::this(
+            &parse(
+                Path::new("limits.toml"),
+                "[[group]]\nname = \"a\"\npid = 7\n",
+            )
+            .unwrap()
+            .config
+            .agent,
+        )
     }
 
     fn of(lines: &str) -> Properties {
@@ -160,15 +220,24 @@ mod tests {
 
     #[test]
     fn a_groups_limits_are_properties_of_a_unit() {
-        let properties = of("cpu = { max = \"150%\", weight = 50 }\npids = 9\ncpus = \"0-1,9\"\n\
-                             memory = { high = \"1MiB\", max = \"2MiB\", swap_max = \"0B\" }");
+        let properties = of(
+            "cpu = { max = \"150%\", weight = 50 }\npids = 9\ncpus = \"0-1,9\"\n\
+                             memory = { high = \"1MiB\", max = \"2MiB\", swap_max = \"0B\" }",
+        );
         let number = |name: &str| match &properties[name] {
             Value::Number(number) => *number,
             other => panic!("{other:?}"),
         };
         assert_eq!(number("CPUQuotaPerSecUSec"), 1_500_000);
         assert_eq!((number("CPUWeight"), number("TasksMax")), (50, 9));
-        assert_eq!((number("MemoryHigh"), number("MemoryMax"), number("MemorySwapMax")), (1 << 20, 2 << 20, 0));
+        assert_eq!(
+            (
+                number("MemoryHigh"),
+                number("MemoryMax"),
+                number("MemorySwapMax")
+            ),
+            (1 << 20, 2 << 20, 0)
+        );
         assert_eq!(properties["AllowedCPUs"], Value::Cpus(vec![0b11, 0b10]));
     }
 
@@ -184,11 +253,18 @@ mod tests {
             ])
         };
         let both = tightened(&theirs(1 << 20, 5), &ours, Some(4915));
-        assert_eq!((&both["MemoryMax"], &both["TasksMax"]), (&number(1 << 20), &number(5)));
+        assert_eq!(
+            (&both["MemoryMax"], &both["TasksMax"]),
+            (&number(1 << 20), &number(5))
+        );
         let both = tightened(&theirs(INFINITY, 4915), &ours, Some(4915));
-        assert_eq!((&both["MemoryMax"], &both["TasksMax"]), (&number(2 << 20), &number(100)));
+        assert_eq!(
+            (&both["MemoryMax"], &both["TasksMax"]),
+            (&number(2 << 20), &number(100))
+        );
         assert_eq!(both["CPUWeight"], number(10));
-        let cpus = |bits: u8| Properties::from([("AllowedCPUs".to_owned(), Value::Cpus(vec![bits]))]);
+        let cpus =
+            |bits: u8| Properties::from([("AllowedCPUs".to_owned(), Value::Cpus(vec![bits]))]);
         assert_eq!(tightened(&cpus(0b110), &cpus(0b011), None), cpus(0b010));
         assert_eq!(tightened(&cpus(0b100), &cpus(0b011), None), cpus(0b100));
         let disks = |limit| {

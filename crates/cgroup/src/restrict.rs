@@ -45,7 +45,10 @@ const NO_LIMIT_V1: u64 = 1 << 62;
 /// The content of a limit's file as text; `None` if it limits nothing.
 #[must_use]
 pub fn limit_in(file: &str, content: &str) -> Option<String> {
-    let known = FILES.iter().find(|(name, _)| *name == file).map(|(_, default)| *default);
+    let known = FILES
+        .iter()
+        .find(|(name, _)| *name == file)
+        .map(|(_, default)| *default);
     let default = known.or_else(|| is_of_huge_pages(file).then_some("max"))?;
     let content = content.trim();
     let first = content.lines().next().unwrap_or("");
@@ -56,7 +59,9 @@ pub fn limit_in(file: &str, content: &str) -> Option<String> {
         "cpu.weight" => first.parse::<u64>().is_ok_and(|weight| weight >= 100),
         // One line for each disk, `default` first.
         "io.weight" | "io.bfq.weight" => {
-            let weights = content.lines().filter_map(|line| line.split(' ').next_back()?.parse::<u64>().ok());
+            let weights = content
+                .lines()
+                .filter_map(|line| line.split(' ').next_back()?.parse::<u64>().ok());
             weights.min().is_none_or(|weight| weight >= 100)
         }
         // One line for each device: its name, then values or `key=value`.
@@ -73,10 +78,15 @@ pub fn limit_in(file: &str, content: &str) -> Option<String> {
 #[must_use]
 pub fn limits(directory: &Path) -> Vec<String> {
     let read = |file: &str| limit_in(file, &fs::read_to_string(directory.join(file)).ok()?);
-    let names =
-        fs::read_dir(directory).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names = fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let huge_pages: BTreeSet<String> = names.filter(|name| is_of_huge_pages(name)).collect();
-    let files = FILES.iter().map(|(file, _)| *file).chain(huge_pages.iter().map(String::as_str));
+    let files = FILES
+        .iter()
+        .map(|(file, _)| *file)
+        .chain(huge_pages.iter().map(String::as_str));
     files.filter_map(read).collect()
 }
 
@@ -88,26 +98,38 @@ fn is_of_huge_pages(file: &str) -> bool {
 /// The restrictions that a process would lose by leaving the cgroup in this directory, as text. `default_tasks` is the
 /// service manager's default limit on processes, which scopes have as well; `own_programs` are Weir's.
 #[must_use]
-pub fn restrictions(directory: &Path, default_tasks: Option<u64>, own_programs: &BTreeSet<u32>) -> Vec<String> {
+pub fn restrictions(
+    directory: &Path,
+    default_tasks: Option<u64>,
+    own_programs: &BTreeSet<u32>,
+) -> Vec<String> {
     let every_unit_has = default_tasks.map(|tasks| format!("pids.max {tasks}"));
-    let mut lost: Vec<String> =
-        limits(directory).into_iter().filter(|one| Some(one) != every_unit_has.as_ref()).collect();
+    let mut lost: Vec<String> = limits(directory)
+        .into_iter()
+        .filter(|one| Some(one) != every_unit_has.as_ref())
+        .collect();
     if let Ok(metadata) = fs::metadata(directory)
         && metadata.uid() != 0
         && metadata.uid() != nix::unistd::geteuid().as_raw()
     {
-        lost.push(format!("the manager of user {}, who owns its cgroup", metadata.uid()));
+        lost.push(format!(
+            "the manager of user {}, who owns its cgroup",
+            metadata.uid()
+        ));
     }
     let programs = programs(directory).difference(own_programs).count();
     if programs > 0 {
-        lost.push(format!("{programs} BPF programs on its cgroup (firewall, device or socket rules)"));
+        lost.push(format!(
+            "{programs} BPF programs on its cgroup (firewall, device or socket rules)"
+        ));
     }
     lost
 }
 
 /// `bpf_attach_type` of programs on cgroups, as of Linux 6.18; older kernels reject unknown ones.
 const ATTACH_TYPES: [u32; 31] = [
-    0, 1, 2, 3, 6, 8, 9, 10, 11, 12, 13, 14, 15, 18, 19, 20, 21, 22, 29, 30, 31, 32, 34, 43, 48, 49, 50, 51, 52, 53, 54,
+    0, 1, 2, 3, 6, 8, 9, 10, 11, 12, 13, 14, 15, 18, 19, 20, 21, 22, 29, 30, 31, 32, 34, 43, 48,
+    49, 50, 51, 52, 53, 54,
 ];
 const BPF_PROG_QUERY: libc::c_long = 16;
 
@@ -129,7 +151,9 @@ struct Query {
 /// hierarchy, the only one with programs.
 fn programs(directory: &Path) -> BTreeSet<u32> {
     let mut all = BTreeSet::new();
-    let Ok(cgroup) = fs::File::open(directory) else { return all };
+    let Ok(cgroup) = fs::File::open(directory) else {
+        return all;
+    };
     for attach_type in ATTACH_TYPES {
         let mut ids = [0u32; 64];
         let mut query = Query {
@@ -177,32 +201,64 @@ mod tests {
             ("cpu.uclamp.max", "50.00\n", Some("cpu.uclamp.max 50.00")),
             ("io.weight", "default 100\n", None),
             ("io.weight", "default 200\n254:0 150\n", None),
-            ("io.weight", "default 100\n254:0 10\n", Some("io.weight default 100")),
-            ("io.bfq.weight", "default 1\n", Some("io.bfq.weight default 1")),
+            (
+                "io.weight",
+                "default 100\n254:0 10\n",
+                Some("io.weight default 100"),
+            ),
+            (
+                "io.bfq.weight",
+                "default 1\n",
+                Some("io.bfq.weight default 1"),
+            ),
             ("io.prio.class", "no-change\n", None),
             ("io.prio.class", "idle\n", Some("io.prio.class idle")),
             ("rdma.max", "", None),
             ("rdma.max", "mlx4_0 hca_handle=max hca_object=max\n", None),
-            ("rdma.max", "mlx4_0 hca_handle=2 hca_object=max\n", Some("rdma.max mlx4_0 hca_handle=2 hca_object=max")),
+            (
+                "rdma.max",
+                "mlx4_0 hca_handle=2 hca_object=max\n",
+                Some("rdma.max mlx4_0 hca_handle=2 hca_object=max"),
+            ),
             ("misc.max", "sev max\nsev_es max\n", None),
             ("misc.max", "sev max\nsev_es 3\n", Some("misc.max sev max")),
             ("hugetlb.2MB.max", "max\n", None),
-            ("hugetlb.2MB.rsvd.max", "0\n", Some("hugetlb.2MB.rsvd.max 0")),
+            (
+                "hugetlb.2MB.rsvd.max",
+                "0\n",
+                Some("hugetlb.2MB.rsvd.max 0"),
+            ),
             ("hugetlb.2MB.current", "5\n", None),
             ("memory.limit_in_bytes", "9223372036854771712\n", None),
-            ("memory.limit_in_bytes", "4096\n", Some("memory.limit_in_bytes 4096")),
+            (
+                "memory.limit_in_bytes",
+                "4096\n",
+                Some("memory.limit_in_bytes 4096"),
+            ),
             ("devices.list", "a *:* rwm\n", None),
-            ("devices.list", "c 1:3 rwm\n", Some("devices.list c 1:3 rwm")),
+            (
+                "devices.list",
+                "c 1:3 rwm\n",
+                Some("devices.list c 1:3 rwm"),
+            ),
             ("cgroup.procs", "1\n", None),
         ] {
-            assert_eq!(limit_in(file, content).as_deref(), expected, "{file} {content:?}");
+            assert_eq!(
+                limit_in(file, content).as_deref(),
+                expected,
+                "{file} {content:?}"
+            );
         }
     }
 
     #[test]
     fn limits_on_huge_pages_are_found_whatever_their_size() {
         let folder = tempfile::tempdir().unwrap();
-        for (file, content) in [("hugetlb.2MB.max", "max\n"), ("hugetlb.1GB.max", "0\n"), ("cgroup.procs", "1\n")] {
+        for (file, content) in [
+            ("hugetlb.2MB.max", "max\n"),
+            ("hugetlb.1GB.max", "0\n"),
+            ("cgroup.procs", "1\n"),
+        ] {
             fs::write(folder.path().join(file), content).unwrap();
         }
         assert_eq!(limits(folder.path()), ["hugetlb.1GB.max 0"]);

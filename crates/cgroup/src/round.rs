@@ -15,5 +15,7 @@ pub struct Round {
 /// The CPU time of this thread.
 pub fn cpu_time() -> Duration {
     // Every kernel has this clock.
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .map(Duration::from)
+        .unwrap_or_default()
 }

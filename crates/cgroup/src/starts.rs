@@ -41,17 +41,30 @@ impl Starts {
     pub fn watch(sys: &Path) -> Result<Self, GroupsError> {
         let what = "watching processes start";
         let fail = |error: &(dyn Error + 'static)| kernel(what, error);
-        let btf = Btf::of_kernel(sys).map_err(|error| GroupsError::read(&error.path, error.source))?;
-        let offset =
-            |field| btf.offset("task_struct", field).ok_or_else(|| wrong(what, "task_struct is not as expected"));
-        let settings =
-            GroupSettings { process_offset: offset("tgid")?, thread_offset: offset("pid")?, ..GroupSettings::NONE };
+        let btf =
+            Btf::of_kernel(sys).map_err(|error| GroupsError::read(&error.path, error.source))?;
+        let offset = |field| {
+            btf.offset("task_struct", field)
+                .ok_or_else(|| wrong(what, "task_struct is not as expected"))
+        };
+        let settings = GroupSettings {
+            process_offset: offset("tgid")?,
+            thread_offset: offset("pid")?,
+            ..GroupSettings::NONE
+        };
         let mut loader = EbpfLoader::new();
-        loader.override_global("GROUP_SETTINGS", &settings, true).map_max_entries("STARTED", STARTED_BYTES);
+        loader
+            .override_global("GROUP_SETTINGS", &settings, true)
+            .map_max_entries("STARTED", STARTED_BYTES);
         let mut ebpf = load(&mut loader)?;
-        for (name, tracepoint) in [("weir_exec", "sched_process_exec"), ("weir_fork", "sched_process_fork")] {
+        for (name, tracepoint) in [
+            ("weir_exec", "sched_process_exec"),
+            ("weir_fork", "sched_process_fork"),
+        ] {
             let program = ebpf.program_mut(name).ok_or_else(foreign)?;
-            let program: &mut RawTracePoint = program.try_into().map_err(|error: ProgramError| fail(&error))?;
+            let program: &mut RawTracePoint = program
+                .try_into()
+                .map_err(|error: ProgramError| fail(&error))?;
             program.load().map_err(|error| refused(what, &error))?;
             program.attach(tracepoint).map_err(|error| fail(&error))?;
         }
@@ -62,7 +75,11 @@ impl Starts {
             reason = "its successor is unsafe; a ring buffer's descriptor lives as long as the buffer"
         )]
         let started = AsyncFd::new(started).map_err(|error| fail(&error))?;
-        Ok(Self { started, missed: 0, ebpf })
+        Ok(Self {
+            started,
+            missed: 0,
+            ebpf,
+        })
     }
 
     /// Waits for starts, and returns them.
@@ -82,7 +99,10 @@ impl Starts {
         guard.clear_ready();
         let missed = self.all_missed().unwrap_or(self.missed);
         let is_incomplete = missed != std::mem::replace(&mut self.missed, missed);
-        Ok(Heard { started, is_incomplete })
+        Ok(Heard {
+            started,
+            is_incomplete,
+        })
     }
 
     fn all_missed(&self) -> Option<u64> {

@@ -27,11 +27,18 @@ pub struct Systemd {
 fn failed(what: &str, error: &zbus::Error) -> GroupsError {
     let reason = match error {
         zbus::Error::MethodError(name, text, _) => {
-            format!("{} ({})", text.as_deref().unwrap_or("no reason"), name.as_str())
+            format!(
+                "{} ({})",
+                text.as_deref().unwrap_or("no reason"),
+                name.as_str()
+            )
         }
         other => other.to_string(),
     };
-    GroupsError::Systemd { what: what.to_owned(), reason }
+    GroupsError::Systemd {
+        what: what.to_owned(),
+        reason,
+    }
 }
 
 fn moving(unit: &str) -> String {
@@ -45,8 +52,12 @@ impl Systemd {
     pub fn connect() -> Receiver<Result<Self, GroupsError>> {
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
-            let connected = connection::Builder::system().and_then(|builder| builder.method_timeout(PATIENCE).build());
-            let connected = connected.map(|connection| Self { connection, is_broken: AtomicBool::new(false) });
+            let connected = connection::Builder::system()
+                .and_then(|builder| builder.method_timeout(PATIENCE).build());
+            let connected = connected.map(|connection| Self {
+                connection,
+                is_broken: AtomicBool::new(false),
+            });
             // Fails if the groups have ended.
             let _ = sender.send(connected.map_err(|error| failed("connecting", &error)));
         });
@@ -103,17 +114,25 @@ impl Systemd {
             main: proxy.get_property("MainPID")?,
             control: proxy.get_property("ControlPID")?,
             // A oneshot service is "activating" as long as it runs.
-            invocation: invocation.iter().take(4).map(|byte| format!("{byte:02x}")).collect(),
+            invocation: invocation
+                .iter()
+                .take(4)
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
             has_ended: state == "inactive" || state == "failed",
-            is_starting: state == "activating" && proxy.get_property::<String>("Type")? != "oneshot",
+            is_starting: state == "activating"
+                && proxy.get_property::<String>("Type")? != "oneshot",
             keeps_workers: kill == "process" || kill == "none",
         })
     }
 
     fn is_active(&self, scope: &str) -> bool {
-        let path = self.manager().and_then(|manager| manager.call::<_, _, OwnedObjectPath>("GetUnit", &(scope,)));
+        let path = self
+            .manager()
+            .and_then(|manager| manager.call::<_, _, OwnedObjectPath>("GetUnit", &(scope,)));
         let state = path.and_then(|path| {
-            self.proxy(path.as_str(), "org.freedesktop.systemd1.Unit")?.get_property::<String>("ActiveState")
+            self.proxy(path.as_str(), "org.freedesktop.systemd1.Unit")?
+                .get_property::<String>("ActiveState")
         });
         state.is_ok_and(|state| state == "active" || state == "activating")
     }
@@ -122,7 +141,9 @@ impl Systemd {
 fn value_of(value: OwnedValue) -> Option<Value> {
     match &*value {
         Variant::U64(number) => Some(Value::Number(*number)),
-        Variant::Array(array) if array.signature() == "ay" => Some(Value::Cpus(value.try_into().ok()?)),
+        Variant::Array(array) if array.signature() == "ay" => {
+            Some(Value::Cpus(value.try_into().ok()?))
+        }
         Variant::Array(_) => Some(Value::Devices(value.try_into().ok()?)),
         _ => None,
     }
@@ -134,20 +155,24 @@ fn variants(properties: &Properties) -> Vec<(&str, Variant<'_>)> {
         Value::Cpus(bits) => Variant::from(bits.clone()),
         Value::Devices(devices) => Variant::from(devices.clone()),
     };
-    properties.iter().map(|(name, value)| (name.as_str(), variant(value))).collect()
+    properties
+        .iter()
+        .map(|(name, value)| (name.as_str(), variant(value)))
+        .collect()
 }
 
 impl Units for Systemd {
     fn get(&self, unit: &str, names: &[&str]) -> Result<Properties, GroupsError> {
-        self.read(unit, names).map_err(|error| self.fail(&format!("reading the limits of {unit}"), &error))
+        self.read(unit, names)
+            .map_err(|error| self.fail(&format!("reading the limits of {unit}"), &error))
     }
 
     fn set(&self, unit: &str, properties: &Properties) -> Result<(), GroupsError> {
         // Until the next boot: a unit's own file belongs to its operator.
         let runtime = true;
-        let set = self
-            .manager()
-            .and_then(|manager| manager.call::<_, _, ()>("SetUnitProperties", &(unit, runtime, variants(properties))));
+        let set = self.manager().and_then(|manager| {
+            manager.call::<_, _, ()>("SetUnitProperties", &(unit, runtime, variants(properties)))
+        });
         set.map_err(|error| self.fail(&format!("setting limits of {unit}"), &error))
     }
 
@@ -161,8 +186,17 @@ impl Units for Systemd {
         }
     }
 
-    fn scope(&self, scope: &Scope<'_>, pids: &[u32], properties: &Properties) -> Result<(), GroupsError> {
-        let Scope { name, slice, part_of } = *scope;
+    fn scope(
+        &self,
+        scope: &Scope<'_>,
+        pids: &[u32],
+        properties: &Properties,
+    ) -> Result<(), GroupsError> {
+        let Scope {
+            name,
+            slice,
+            part_of,
+        } = *scope;
         if self.is_active(name) {
             return self.attach(name, "", pids);
         }
@@ -178,27 +212,34 @@ impl Units for Systemd {
         all.push(("CollectMode", Variant::from("inactive-or-failed")));
         all.extend(part_of.map(|unit| ("PartOf", Variant::from(vec![unit.to_owned()]))));
         let auxiliary: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
-        let _job: OwnedObjectPath =
-            manager.call("StartTransientUnit", &(name, "fail", all, auxiliary)).map_err(fail)?;
+        let _job: OwnedObjectPath = manager
+            .call("StartTransientUnit", &(name, "fail", all, auxiliary))
+            .map_err(fail)?;
         Ok(())
     }
 
     fn attach(&self, unit: &str, below: &str, pids: &[u32]) -> Result<(), GroupsError> {
-        let attached = self.manager().and_then(|manager| manager.call("AttachProcessesToUnit", &(unit, below, pids)));
+        let attached = self
+            .manager()
+            .and_then(|manager| manager.call("AttachProcessesToUnit", &(unit, below, pids)));
         attached.map_err(|error| self.fail(&moving(unit), &error))
     }
 
     fn stop(&self, unit: &str) -> Result<(), GroupsError> {
-        let stopped =
-            self.manager().and_then(|manager| manager.call::<_, _, OwnedObjectPath>("StopUnit", &(unit, "replace")));
-        stopped.map(drop).map_err(|error| self.fail(&format!("stopping {unit}"), &error))
+        let stopped = self.manager().and_then(|manager| {
+            manager.call::<_, _, OwnedObjectPath>("StopUnit", &(unit, "replace"))
+        });
+        stopped
+            .map(drop)
+            .map_err(|error| self.fail(&format!("stopping {unit}"), &error))
     }
 
     fn service(&self, unit: &str) -> Result<Service, GroupsError> {
         if !unit.ends_with(".service") {
             return Ok(Service::default());
         }
-        self.read_service(unit).map_err(|error| self.fail(&format!("reading the state of {unit}"), &error))
+        self.read_service(unit)
+            .map_err(|error| self.fail(&format!("reading the state of {unit}"), &error))
     }
 
     fn is_broken(&self) -> bool {

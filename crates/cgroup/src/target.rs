@@ -30,12 +30,21 @@ pub struct Target {
 impl Target {
     /// The element of `agent groups`.
     pub fn status(&self, path: &str) -> MemberStatus {
-        let (kind, how) = match (self.kind, managed_unit(&self.key).is_some() || !self.key.starts_with('/')) {
+        let (kind, how) = match (
+            self.kind,
+            managed_unit(&self.key).is_some() || !self.key.starts_with('/'),
+        ) {
             (Kind::Unit, _) => ("unit", "in place: its properties are set through systemd"),
-            (Kind::Container, true) => ("container", "in place: the properties of its scope are set through systemd"),
+            (Kind::Container, true) => (
+                "container",
+                "in place: the properties of its scope are set through systemd",
+            ),
             (Kind::Container, false) => ("container", "in place: limits are set on its cgroup"),
             (Kind::Cgroup, _) => ("cgroup", "in place: limits are set on the cgroup"),
-            (Kind::Scope, _) => ("scope", "its processes are moved into a scope in their slice"),
+            (Kind::Scope, _) => (
+                "scope",
+                "its processes are moved into a scope in their slice",
+            ),
         };
         MemberStatus {
             kind: kind.to_owned(),

@@ -11,7 +11,9 @@ use config::policy_group::{CpuShare, Group};
 use super::error::GroupsError;
 use super::groups::Groups;
 use super::host_paths::Host;
-use super::place::{Kind as PlaceKind, Manager, Place, is_within, last, managed_unit, prefixes, unit_name};
+use super::place::{
+    Kind as PlaceKind, Manager, Place, is_within, last, managed_unit, prefixes, unit_name,
+};
 use super::target::{Kind, Target};
 use super::units::{Service, Units};
 use super::{containers, limit, properties};
@@ -34,15 +36,24 @@ fn tag(inode: u64) -> String {
 impl Groups {
     /// The cgroups that a group's limits are set on.
     pub(super) fn paths(&self, group: usize) -> Vec<String> {
-        let own = self.members[group].has_own.then(|| self.tree.own(&self.members[group].group.name));
-        let targets = self.targets.iter().filter(|(_, target)| target.group == group).map(|(path, _)| path.clone());
+        let own = self.members[group]
+            .has_own
+            .then(|| self.tree.own(&self.members[group].group.name));
+        let targets = self
+            .targets
+            .iter()
+            .filter(|(_, target)| target.group == group)
+            .map(|(path, _)| path.clone());
         own.into_iter().chain(targets).collect()
     }
 
     /// The same, and whether their whole usage is the group's.
     pub(super) fn used_paths(&self, group: usize) -> Vec<(String, bool)> {
         let is_groups = |path: &String| self.targets.get(path).is_none_or(|target| target.is_new);
-        self.paths(group).into_iter().map(|path| (path.clone(), is_groups(&path))).collect()
+        self.paths(group)
+            .into_iter()
+            .map(|path| (path.clone(), is_groups(&path)))
+            .collect()
     }
 
     /// Sets limits on units that the config names in full, before they start.
@@ -50,12 +61,20 @@ impl Groups {
         let Some(units) = &self.units else { return };
         for (group, unit) in self.matchers.units() {
             // Failed ones are retried: a unit may be installed later.
-            if self.idle_units.get(unit).is_some_and(|(_, problems)| problems.is_empty()) {
+            if self
+                .idle_units
+                .get(unit)
+                .is_some_and(|(_, problems)| problems.is_empty())
+            {
                 continue;
             }
-            let problems = self.in_place.set_unit(units.as_ref(), &self.host, unit, &self.members[group].held);
+            let problems =
+                self.in_place
+                    .set_unit(units.as_ref(), &self.host, unit, &self.members[group].held);
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            let before = self.idle_units.insert(unit.to_owned(), (group, problems.clone()));
+            let before = self
+                .idle_units
+                .insert(unit.to_owned(), (group, problems.clone()));
             self.is_changed |= before.is_none_or(|(_, before)| before != problems);
         }
     }
@@ -71,7 +90,11 @@ impl Groups {
                 self.list_containers_for(&path);
             }
             if let Some(name) = self.scope_of(last(&path)) {
-                if let Some(group) = self.members.iter().position(|member| member.group.name == name) {
+                if let Some(group) = self
+                    .members
+                    .iter()
+                    .position(|member| member.group.name == name)
+                {
                     self.adopt_scope(group, &path);
                 }
             } else if self.is_own(&path) {
@@ -113,7 +136,9 @@ impl Groups {
 
     /// Processes the reply of the container runtimes, if it has arrived. Returns whether it has.
     fn take_list(&mut self, patience: Duration) -> bool {
-        let Some((start, listing)) = &self.listing else { return false };
+        let Some((start, listing)) = &self.listing else {
+            return false;
+        };
         let (known, problems) = match listing.recv_timeout(patience) {
             Ok(listed) => listed,
             Err(RecvTimeoutError::Timeout) => return false,
@@ -122,7 +147,9 @@ impl Groups {
         self.listed = Some((Instant::now(), start.elapsed()));
         self.listing = None;
         for member in &mut self.members {
-            member.notes.retain(|note| !note.starts_with("listing the containers"));
+            member
+                .notes
+                .retain(|note| !note.starts_with("listing the containers"));
             member.notes.extend(problems.iter().cloned());
         }
         self.is_changed |= !problems.is_empty() || known != self.known;
@@ -142,22 +169,37 @@ impl Groups {
 
     /// Lists containers again for a process in an unknown one. The pauses grow for a container that no runtime lists.
     pub(super) fn list_containers_for(&mut self, path: &str) {
-        let PlaceKind::Container(id) = Place::of(path, self.host.manager).kind else { return };
+        let PlaceKind::Container(id) = Place::of(path, self.host.manager).kind else {
+            return;
+        };
         let Some((_, took)) = self.listed else { return };
         if self.known.contains_key(&id) || self.listing.is_some() {
             return;
         }
-        let (due, pause) = self.asked.get(&id).copied().unwrap_or((Instant::now(), UNKNOWN));
+        let (due, pause) = self
+            .asked
+            .get(&id)
+            .copied()
+            .unwrap_or((Instant::now(), UNKNOWN));
         if Instant::now() >= due {
-            self.asked.insert(id, (Instant::now() + pause.max(took * 5), (pause * 2).min(LIST)));
+            self.asked.insert(
+                id,
+                (Instant::now() + pause.max(took * 5), (pause * 2).min(LIST)),
+            );
             self.list_containers(REPLY);
         }
     }
 
     /// Sets a group's limits on a cgroup that is not Weir's.
     pub(super) fn limit_in_place(&mut self, group: usize, path: &str) {
-        let Some(inode) = self.inode(path) else { return };
-        if self.targets.get(path).is_some_and(|target| target.group == group && target.inode == inode) {
+        let Some(inode) = self.inode(path) else {
+            return;
+        };
+        if self
+            .targets
+            .get(path)
+            .is_some_and(|target| target.group == group && target.inode == inode)
+        {
             return;
         }
         self.members[group].had_processes = true;
@@ -166,25 +208,40 @@ impl Groups {
         let held = &self.members[group].held;
         let mut set = true;
         let mut problems = match (unit, &self.units) {
-            (Some(unit), Some(units)) => self.in_place.set_unit(units.as_ref(), &self.host, unit, held),
+            (Some(unit), Some(units)) => {
+                self.in_place
+                    .set_unit(units.as_ref(), &self.host, unit, held)
+            }
             (Some(_), None) => {
                 set = false;
                 Vec::new()
             }
             (None, _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
         };
-        problems.extend(self.members[group].attach_network(&self.tree, path, &tag(inode)).err());
+        problems.extend(
+            self.members[group]
+                .attach_network(&self.tree, path, &tag(inode))
+                .err(),
+        );
         let place = Place::of(path, self.host.manager);
         let (kind, name) = match (&place.kind, unit) {
             (PlaceKind::Container(id), _) if place.cgroup == path => {
-                let named = self.known.get(id).and_then(|container| container.names.first().cloned());
-                (Kind::Container, named.unwrap_or_else(|| id.chars().take(12).collect()))
+                let named = self
+                    .known
+                    .get(id)
+                    .and_then(|container| container.names.first().cloned());
+                (
+                    Kind::Container,
+                    named.unwrap_or_else(|| id.chars().take(12).collect()),
+                )
             }
             (_, Some(unit)) => (Kind::Unit, unit.to_owned()),
             _ => (Kind::Cgroup, path.to_owned()),
         };
         // systemd may have been busy: it is retried.
-        set &= !problems.iter().any(|problem| matches!(problem, GroupsError::Systemd { .. }));
+        set &= !problems
+            .iter()
+            .any(|problem| matches!(problem, GroupsError::Systemd { .. }));
         let is_reachable = self.units.is_some();
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if unit.is_some() && !is_reachable {
@@ -193,7 +250,18 @@ impl Groups {
         let inode = if set { inode } else { 0 };
         let key = unit.unwrap_or(path).to_owned();
         let is_new = self.has_begun;
-        self.targets.insert(path.to_owned(), Target { group, kind, name, key, inode, is_new, problems });
+        self.targets.insert(
+            path.to_owned(),
+            Target {
+                group,
+                kind,
+                name,
+                key,
+                inode,
+                is_new,
+                problems,
+            },
+        );
     }
 
     /// Removes cgroups that no longer exist, and sets limits again on those that were created again.
@@ -224,21 +292,40 @@ impl Groups {
     /// Removes links of cgroups that are no longer members.
     pub(super) fn keep_links(&self) {
         for (nth, member) in self.members.iter().enumerate() {
-            let Some(network) = &member.network else { continue };
-            let targets = self.targets.iter().filter(|(_, target)| target.group == nth);
-            let mut tags: BTreeSet<String> = targets.filter_map(|(path, _)| self.inode(path).map(tag)).collect();
+            let Some(network) = &member.network else {
+                continue;
+            };
+            let targets = self
+                .targets
+                .iter()
+                .filter(|(_, target)| target.group == nth);
+            let mut tags: BTreeSet<String> = targets
+                .filter_map(|(path, _)| self.inode(path).map(tag))
+                .collect();
             if member.has_own {
                 tags.insert(String::new());
             }
-            network.lock().unwrap_or_else(std::sync::PoisonError::into_inner).keep_only(&tags);
+            network
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .keep_only(&tags);
         }
     }
 
     /// Restores units and cgroups that no longer match a group.
     pub(super) fn unset_others(&mut self) {
-        let kept: BTreeSet<String> =
-            self.targets.values().map(|target| target.key.clone()).chain(self.idle_units.keys().cloned()).collect();
-        for key in self.in_place.keys().into_iter().filter(|key| !kept.contains(key)) {
+        let kept: BTreeSet<String> = self
+            .targets
+            .values()
+            .map(|target| target.key.clone())
+            .chain(self.idle_units.keys().cloned())
+            .collect();
+        for key in self
+            .in_place
+            .keys()
+            .into_iter()
+            .filter(|key| !kept.contains(key))
+        {
             for problem in self.in_place.unset(&key, self.units.as_deref()) {
                 self.note(&problem);
             }
@@ -246,18 +333,28 @@ impl Groups {
     }
 
     pub(super) fn inode(&self, path: &str) -> Option<u64> {
-        self.tree.directories(path).first().and_then(|directory| fs::metadata(directory).ok()).map(|found| found.ino())
+        self.tree
+            .directories(path)
+            .first()
+            .and_then(|directory| fs::metadata(directory).ok())
+            .map(|found| found.ino())
     }
 
     /// The scope of a group's processes: WEIR-GROUP.SERVICE.RUN.scope for one run of a service, else
     /// WEIR-GROUP.SLICE.scope. Group names have no dots.
     pub(super) fn scope_name(&self, group: usize, place: &Place, service: &Service) -> String {
         let from = match &place.kind {
-            PlaceKind::Unit(unit) => format!("{}.{}", unit.replace('@', "\\x40"), service.invocation),
+            PlaceKind::Unit(unit) => {
+                format!("{}.{}", unit.replace('@', "\\x40"), service.invocation)
+            }
             _ if place.slice == "-.slice" => "root".to_owned(),
             _ => place.slice.trim_end_matches(".slice").replace('-', "_"),
         };
-        format!("{}-{}.{from}.scope", last(self.tree.parent()), self.members[group].group.name)
+        format!(
+            "{}-{}.{from}.scope",
+            last(self.tree.parent()),
+            self.members[group].group.name
+        )
     }
 
     /// Ends scopes with processes of a service's earlier run. systemd ends them when the service is stopped; a scope
@@ -271,8 +368,12 @@ impl Groups {
             .map(|target| target.name.clone())
             .collect::<Vec<_>>()
         {
-            let Some((unit, run)) = service_of(&name) else { continue };
-            let Ok(service) = self.service(&unit) else { continue };
+            let Some((unit, run)) = service_of(&name) else {
+                continue;
+            };
+            let Ok(service) = self.service(&unit) else {
+                continue;
+            };
             let is_over = service.has_ended || service.invocation != run;
             if let (true, false, Some(units)) = (is_over, service.keeps_workers, &self.units) {
                 problems.extend(units.stop(&name).err().map(|problem| (name, problem)));
@@ -293,7 +394,10 @@ impl Groups {
         let parent = last(self.tree.parent());
         let mut names = prefixes(path).map(|prefix| unit_name(last(prefix)));
         names.find_map(|name| {
-            let (group, rest) = name.strip_prefix(parent)?.strip_prefix('-')?.split_once('.')?;
+            let (group, rest) = name
+                .strip_prefix(parent)?
+                .strip_prefix('-')?
+                .split_once('.')?;
             rest.ends_with(".scope").then_some(group)
         })
     }
@@ -301,23 +405,44 @@ impl Groups {
     /// The group whose scope contains the cgroup.
     pub(super) fn scope_group(&self, path: &str) -> Option<usize> {
         let name = self.scope_of(path)?;
-        self.members.iter().position(|member| member.group.name == name)
+        self.members
+            .iter()
+            .position(|member| member.group.name == name)
     }
 
     /// Sets the limits of a scope of Weir.
     pub(super) fn adopt_scope(&mut self, group: usize, path: &str) {
-        let Some(inode) = self.inode(path) else { return };
-        if self.targets.get(path).is_some_and(|target| target.inode == inode) {
+        let Some(inode) = self.inode(path) else {
+            return;
+        };
+        if self
+            .targets
+            .get(path)
+            .is_some_and(|target| target.inode == inode)
+        {
             return;
         }
         let Some(units) = &self.units else { return };
         let scope = unit_name(last(path)).to_owned();
-        let problems = set_scope(units.as_ref(), &self.host, &scope, &self.members[group].held);
+        let problems = set_scope(
+            units.as_ref(),
+            &self.host,
+            &scope,
+            &self.members[group].held,
+        );
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let attached = self.members[group].attach_network(&self.tree, path, &tag(inode));
         problems.extend(attached.err().map(|problem| problem.to_string()));
         let (kind, name, key) = (Kind::Scope, scope.clone(), path.to_owned());
-        let target = Target { group, kind, name, key, inode, is_new: true, problems };
+        let target = Target {
+            group,
+            kind,
+            name,
+            key,
+            inode,
+            is_new: true,
+            problems,
+        };
         self.targets.insert(path.to_owned(), target);
         self.is_changed = true;
     }
@@ -327,10 +452,13 @@ impl Groups {
         for path in self.paths(group) {
             let set = match self.targets.get(&path) {
                 None => limit::set_cpu_max(&self.tree, &path, share),
-                Some(target) if target.kind == Kind::Scope => limit::set_cpu_max(&self.tree, &path, share),
+                Some(target) if target.kind == Kind::Scope => {
+                    limit::set_cpu_max(&self.tree, &path, share)
+                }
                 Some(target) => {
                     let key = target.key.clone();
-                    self.in_place.set_cpu_max(&self.tree, self.units.as_deref(), &key, share)
+                    self.in_place
+                        .set_cpu_max(&self.tree, self.units.as_deref(), &key, share)
                 }
             };
             if let Err(problem) = set {
@@ -350,11 +478,17 @@ impl Groups {
 fn service_of(scope: &str) -> Option<(String, &str)> {
     let (_, from) = scope.strip_suffix(".scope")?.split_once('.')?;
     let (unit, run) = from.rsplit_once('.')?;
-    unit.ends_with(".service").then(|| (unit.replace("\\x40", "@"), run))
+    unit.ends_with(".service")
+        .then(|| (unit.replace("\\x40", "@"), run))
 }
 
 /// Sets a group's limits on a scope, and removes others.
-pub(super) fn set_scope(units: &dyn Units, host: &Host, scope: &str, group: &Group) -> Vec<GroupsError> {
+pub(super) fn set_scope(
+    units: &dyn Units,
+    host: &Host,
+    scope: &str,
+    group: &Group,
+) -> Vec<GroupsError> {
     let (wanted, mut problems) = properties::properties(host, group);
     problems.extend(units.set(scope, &properties::with_defaults(wanted)).err());
     problems

@@ -30,8 +30,15 @@ pub enum Controller {
 }
 
 impl Controller {
-    const ALL: [Self; 7] =
-        [Self::Cpu, Self::CpuAccounting, Self::Memory, Self::Io, Self::Pids, Self::Cpuset, Self::Freezer];
+    const ALL: [Self; 7] = [
+        Self::Cpu,
+        Self::CpuAccounting,
+        Self::Memory,
+        Self::Io,
+        Self::Pids,
+        Self::Cpuset,
+        Self::Freezer,
+    ];
 
     /// The name in v1.
     #[must_use]
@@ -86,14 +93,21 @@ impl Tree {
     pub fn detect(proc: &Path, parent: &str) -> Result<Self, GroupsError> {
         let path = proc.join("self/mountinfo");
         let mounts = host::mounts(&path).map_err(|source| GroupsError::read(&path, source))?;
-        let mut tree = Self { unified: None, v1: BTreeMap::new(), v2: BTreeSet::new(), parent: parent.to_owned() };
+        let mut tree = Self {
+            unified: None,
+            v1: BTreeMap::new(),
+            v2: BTreeSet::new(),
+            parent: parent.to_owned(),
+        };
         for mount in mounts {
             match mount.kind.as_str() {
                 "cgroup2" if tree.unified.is_none() => tree.unified = Some(mount.point),
                 "cgroup" => {
                     for controller in Controller::ALL {
                         if mount.has_option(controller.name_v1()) {
-                            tree.v1.entry(controller).or_insert_with(|| mount.point.clone());
+                            tree.v1
+                                .entry(controller)
+                                .or_insert_with(|| mount.point.clone());
                         }
                     }
                 }
@@ -102,9 +116,12 @@ impl Tree {
         }
         if let Some(root) = &tree.unified {
             let path = root.join("cgroup.controllers");
-            let names = fs::read_to_string(&path).map_err(|source| GroupsError::read(&path, source))?;
+            let names =
+                fs::read_to_string(&path).map_err(|source| GroupsError::read(&path, source))?;
             let has = |controller: &Controller| {
-                controller.name_v2().is_some_and(|name| names.split_whitespace().any(|present| present == name))
+                controller
+                    .name_v2()
+                    .is_some_and(|name| names.split_whitespace().any(|present| present == name))
             };
             tree.v2 = Controller::ALL.into_iter().filter(has).collect();
         }
@@ -162,7 +179,10 @@ impl Tree {
     /// The directories of the cgroup at `path` in all hierarchies.
     #[must_use]
     pub fn directories(&self, path: &str) -> Vec<PathBuf> {
-        let all = self.roots(Cpuset::Wanted).into_iter().map(|root| below(root, path));
+        let all = self
+            .roots(Cpuset::Wanted)
+            .into_iter()
+            .map(|root| below(root, path));
         all.filter(|directory| directory.is_dir()).collect()
     }
 
@@ -184,7 +204,11 @@ impl Tree {
     /// controllers are still enabled.
     #[must_use]
     pub fn make(&self, group: &str, needed: &BTreeSet<Controller>) -> Vec<GroupsError> {
-        let cpuset = if needed.contains(&Controller::Cpuset) { Cpuset::Wanted } else { Cpuset::Any };
+        let cpuset = if needed.contains(&Controller::Cpuset) {
+            Cpuset::Wanted
+        } else {
+            Cpuset::Any
+        };
         let mut problems = Vec::new();
         for root in self.roots(cpuset) {
             if let Err(problem) = self.make_below(root, group, needed, &mut problems) {
@@ -202,7 +226,10 @@ impl Tree {
         problems: &mut Vec<GroupsError>,
     ) -> Result<(), GroupsError> {
         let parent = root.join(&self.parent);
-        fs::create_dir_all(&parent).map_err(|source| GroupsError::Make { path: parent.clone(), source })?;
+        fs::create_dir_all(&parent).map_err(|source| GroupsError::Make {
+            path: parent.clone(),
+            source,
+        })?;
         let has_cpuset = self.v1.get(&Controller::Cpuset).map(PathBuf::as_path) == Some(root);
         if self.unified.as_deref() == Some(root) {
             problems.extend(self.enable(&format!("/{}/{group}", self.parent), needed));
@@ -217,22 +244,38 @@ impl Tree {
             }
             _ => {}
         }
-        if has_cpuset { inherit_cpuset(&parent, &path) } else { Ok(()) }
+        if has_cpuset {
+            inherit_cpuset(&parent, &path)
+        } else {
+            Ok(())
+        }
     }
 
     /// Enables controllers of the unified hierarchy for the cgroup at `path`, in cgroup.subtree_control of each cgroup
     /// above it. Only missing ones: every controller costs all processes of the host some time.
     #[must_use]
     pub fn enable(&self, path: &str, needed: &BTreeSet<Controller>) -> Vec<GroupsError> {
-        let Some(root) = &self.unified else { return Vec::new() };
+        let Some(root) = &self.unified else {
+            return Vec::new();
+        };
         let above = std::iter::once("").chain(prefixes(path).filter(|prefix| *prefix != path));
-        let above: Vec<PathBuf> = above.map(|prefix| below(root, prefix).join("cgroup.subtree_control")).collect();
+        let above: Vec<PathBuf> = above
+            .map(|prefix| below(root, prefix).join("cgroup.subtree_control"))
+            .collect();
         let mut problems = Vec::new();
-        for name in needed.intersection(&self.v2).filter_map(|controller| controller.name_v2()) {
+        for name in needed
+            .intersection(&self.v2)
+            .filter_map(|controller| controller.name_v2())
+        {
             let enabled = above.iter().try_for_each(|path| {
-                let present = fs::read_to_string(path).map_err(|source| GroupsError::read(path, source))?;
+                let present =
+                    fs::read_to_string(path).map_err(|source| GroupsError::read(path, source))?;
                 let is_there = present.split_whitespace().any(|enabled| enabled == name);
-                if is_there { Ok(()) } else { write(path, &format!("+{name}")) }
+                if is_there {
+                    Ok(())
+                } else {
+                    write(path, &format!("+{name}"))
+                }
             });
             problems.extend(enabled.err());
         }
@@ -265,14 +308,23 @@ impl Tree {
         if controllers.is_empty() {
             return self.unified.as_deref() == Some(root);
         }
-        let has = |controller: &Controller| controllers.split(',').any(|name| name == controller.name_v1());
-        self.v1.iter().any(|(controller, own)| own == root && has(controller))
+        let has = |controller: &Controller| {
+            controllers
+                .split(',')
+                .any(|name| name == controller.name_v1())
+        };
+        self.v1
+            .iter()
+            .any(|(controller, own)| own == root && has(controller))
     }
 
     /// The group that contains the cgroup at `path`, relative to the root of its hierarchy.
     #[must_use]
     pub fn group_of<'p>(&self, path: &'p str) -> Option<&'p str> {
-        let below = path.strip_prefix('/')?.strip_prefix(self.parent.as_str())?.strip_prefix('/')?;
+        let below = path
+            .strip_prefix('/')?
+            .strip_prefix(self.parent.as_str())?
+            .strip_prefix('/')?;
         below.split('/').next()
     }
 
@@ -280,7 +332,11 @@ impl Tree {
     #[must_use]
     pub fn pids(&self, path: &str) -> BTreeSet<u32> {
         let mut pids = BTreeSet::new();
-        let mut folders: Vec<PathBuf> = self.roots(Cpuset::Any).into_iter().map(|root| below(root, path)).collect();
+        let mut folders: Vec<PathBuf> = self
+            .roots(Cpuset::Any)
+            .into_iter()
+            .map(|root| below(root, path))
+            .collect();
         while let Some(folder) = folders.pop() {
             let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
             pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
@@ -307,8 +363,14 @@ impl Tree {
     /// The existing groups, of this config or an earlier one.
     #[must_use]
     pub fn present(&self) -> BTreeSet<String> {
-        let parents = self.roots(Cpuset::Wanted).into_iter().map(|root| root.join(&self.parent));
-        let entries = parents.filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten();
+        let parents = self
+            .roots(Cpuset::Wanted)
+            .into_iter()
+            .map(|root| root.join(&self.parent));
+        let entries = parents
+            .filter_map(|parent| fs::read_dir(parent).ok())
+            .flatten()
+            .flatten();
         entries
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .filter_map(|entry| entry.file_name().into_string().ok())
@@ -323,7 +385,10 @@ fn below(root: &Path, path: &str) -> PathBuf {
 
 fn children(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// Whether a group has `cpus`.
@@ -349,7 +414,8 @@ fn inherit_cpuset(from: &Path, to: &Path) -> Result<(), GroupsError> {
         let (from, to) = (from.join(file), to.join(file));
         let own = fs::read_to_string(&to).map_err(|source| GroupsError::read(&to, source))?;
         if own.trim().is_empty() {
-            let all = fs::read_to_string(&from).map_err(|source| GroupsError::read(&from, source))?;
+            let all =
+                fs::read_to_string(&from).map_err(|source| GroupsError::read(&from, source))?;
             write(&to, all.trim())?;
         }
     }
@@ -366,7 +432,10 @@ fn remove(path: &Path) -> Result<(), GroupsError> {
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(GroupsError::Remove { path: path.to_owned(), source });
+                return Err(GroupsError::Remove {
+                    path: path.to_owned(),
+                    source,
+                });
             }
             _ => return Ok(()),
         }

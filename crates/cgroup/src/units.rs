@@ -45,7 +45,12 @@ pub trait Units: Send {
     /// # Errors
     ///
     /// When the manager refuses the request.
-    fn scope(&self, scope: &Scope<'_>, pids: &[u32], properties: &Properties) -> Result<(), GroupsError>;
+    fn scope(
+        &self,
+        scope: &Scope<'_>,
+        pids: &[u32],
+        properties: &Properties,
+    ) -> Result<(), GroupsError>;
     /// Moves processes into a delegated unit, or the cgroup `below` it.
     ///
     /// # Errors

@@ -32,8 +32,14 @@ impl Book {
     pub fn open(directory: StateDirectory) -> Self {
         let path = directory.file(NAME);
         let read = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string()),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| error.to_string()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error.to_string()),
         };
         let (ledger, trouble) = match read {
@@ -51,12 +57,21 @@ impl Book {
             }
         };
         let ledger = ledger.unwrap_or_else(|| Ledger::new(Moment::now()));
-        Self { directory, ledger, looked: None, saved: Instant::now(), trouble }
+        Self {
+            directory,
+            ledger,
+            looked: None,
+            saved: Instant::now(),
+            trouble,
+        }
     }
 
     /// Reads the groups' counters if the interval has passed, and saves from time to time.
     pub fn tick(&mut self, groups: &Groups) {
-        if self.looked.is_none_or(|(at, took)| at.elapsed() >= took * LOOK_SHARE) {
+        if self
+            .looked
+            .is_none_or(|(at, took)| at.elapsed() >= took * LOOK_SHARE)
+        {
             self.look(groups);
         }
         if self.saved.elapsed() >= SAVE {
@@ -82,7 +97,9 @@ impl Book {
             }
         };
         let saved = self.directory.replace(NAME, &[&text]);
-        self.trouble = saved.err().map(|error| format!("the usage of groups is not saved: {error}"));
+        self.trouble = saved
+            .err()
+            .map(|error| format!("the usage of groups is not saved: {error}"));
     }
 
     /// See [`Ledger::rows`].
@@ -104,16 +121,32 @@ impl Groups {
         let mut readings = Vec::new();
         for (nth, member) in self.members.iter().enumerate() {
             for (path, is_groups) in self.used_paths(nth) {
-                let Some(inode) = self.inode(&path) else { continue };
+                let Some(inode) = self.inode(&path) else {
+                    continue;
+                };
                 let counters = account::read_counters(&self.tree, &self.host.sys, &path);
-                readings.push(Reading { group: member.group.name.clone(), path, inode, is_groups, counters });
+                readings.push(Reading {
+                    group: member.group.name.clone(),
+                    path,
+                    inode,
+                    is_groups,
+                    counters,
+                });
             }
         }
         let traffic = self.members.iter().filter_map(|member| {
             let network = member.network.as_ref()?;
-            let status = network.lock().unwrap_or_else(std::sync::PoisonError::into_inner).status().ok()?;
+            let status = network
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .status()
+                .ok()?;
             let group = member.group.name.clone();
-            Some(Traffic { group, egress: status.egress_bytes, ingress: status.ingress_bytes })
+            Some(Traffic {
+                group,
+                egress: status.egress_bytes,
+                ingress: status.ingress_bytes,
+            })
         });
         (readings, traffic.collect())
     }
@@ -130,6 +163,10 @@ mod tests {
         let book = Book::open(StateDirectory::at(folder.path()));
         assert!(book.note().unwrap().contains("usage.damaged"));
         assert!(folder.path().join("usage.damaged").exists());
-        assert!(Book::open(StateDirectory::at(folder.path())).note().is_none());
+        assert!(
+            Book::open(StateDirectory::at(folder.path()))
+                .note()
+                .is_none()
+        );
     }
 }

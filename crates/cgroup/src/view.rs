@@ -37,7 +37,11 @@ pub struct GroupView {
 impl GroupView {
     /// The cgroups that its limits are set on.
     fn paths(&self) -> Vec<&str> {
-        self.members.iter().map(|member| member.cgroup.as_str()).filter(|path| !path.is_empty()).collect()
+        self.members
+            .iter()
+            .map(|member| member.cgroup.as_str())
+            .filter(|path| !path.is_empty())
+            .collect()
     }
 
     fn enforcement(&self) -> Enforcement {
@@ -50,7 +54,11 @@ impl GroupView {
 
     /// Notes for the operator.
     pub fn notes(&self) -> Vec<String> {
-        self.notes.iter().cloned().chain(self.stay_notes()).collect()
+        self.notes
+            .iter()
+            .cloned()
+            .chain(self.stay_notes())
+            .collect()
     }
 
     /// A note that some matching processes are not enforced.
@@ -66,11 +74,27 @@ impl GroupView {
             1 => Some(format!("1 {one}")),
             _ => Some(format!("{count} {more}")),
         };
-        let who = [count(processes, "process", "processes"), count(units, "unit", "units")];
+        let who = [
+            count(processes, "process", "processes"),
+            count(units, "unit", "units"),
+        ];
         let who: Vec<String> = who.into_iter().flatten().collect();
-        let how = if self.enforcement() == Enforcement::None { "not" } else { "partly" };
-        let more = if self.not_enforced.len() > 1 { "; `agent groups` lists all" } else { "" };
-        Some(format!("{how} enforced: {} without limits: {} {}{more}", who.join(" and "), first.name, first.reason))
+        let how = if self.enforcement() == Enforcement::None {
+            "not"
+        } else {
+            "partly"
+        };
+        let more = if self.not_enforced.len() > 1 {
+            "; `agent groups` lists all"
+        } else {
+            ""
+        };
+        Some(format!(
+            "{how} enforced: {} without limits: {} {}{more}",
+            who.join(" and "),
+            first.name,
+            first.reason
+        ))
     }
 }
 
@@ -78,20 +102,32 @@ impl View {
     /// The usage and refusals of each group.
     #[must_use]
     pub fn statuses(&self) -> Vec<GroupStatus> {
-        let Some((tree, host)) = &self.place else { return Vec::new() };
+        let Some((tree, host)) = &self.place else {
+            return Vec::new();
+        };
         let status = |group: &GroupView| {
             let network = group.network.as_ref().and_then(|network| {
                 // A panic elsewhere leaves the counters as they are.
-                network.lock().unwrap_or_else(PoisonError::into_inner).status().ok()
+                network
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .status()
+                    .ok()
             });
             let paths = group.paths();
             let members = group.members.iter().map(|member| MemberStatus {
-                processes: if member.cgroup.is_empty() { 0 } else { tree.pids(&member.cgroup).len() as u64 },
+                processes: if member.cgroup.is_empty() {
+                    0
+                } else {
+                    tree.pids(&member.cgroup).len() as u64
+                },
                 ..member.clone()
             });
             GroupStatus {
                 name: group.name.clone(),
-                cgroup: paths.first().map_or_else(|| group.own.clone(), |path| (*path).to_owned()),
+                cgroup: paths
+                    .first()
+                    .map_or_else(|| group.own.clone(), |path| (*path).to_owned()),
                 limits: group.limits.clone(),
                 network: network.unwrap_or_default(),
                 notes: group.notes(),
@@ -107,9 +143,20 @@ impl View {
     /// The processes of each group that the kernel killed for lack of memory.
     #[must_use]
     pub fn oom_kills(&self) -> Vec<(String, u64)> {
-        let Some((tree, _)) = &self.place else { return Vec::new() };
-        let kills = |group: &GroupView| group.paths().iter().map(|path| account::read_oom_kills(tree, path)).sum();
-        self.groups.iter().map(|group| (group.name.clone(), kills(group))).collect()
+        let Some((tree, _)) = &self.place else {
+            return Vec::new();
+        };
+        let kills = |group: &GroupView| {
+            group
+                .paths()
+                .iter()
+                .map(|path| account::read_oom_kills(tree, path))
+                .sum()
+        };
+        self.groups
+            .iter()
+            .map(|group| (group.name.clone(), kills(group)))
+            .collect()
     }
 
     /// The refused connections of each group, and the last refusal.
@@ -117,7 +164,11 @@ impl View {
     pub fn refusals(&self) -> Vec<(String, NetworkStatus)> {
         let read = |group: &GroupView| {
             let network = group.network.as_ref()?;
-            let status = network.lock().unwrap_or_else(PoisonError::into_inner).status().ok()?;
+            let status = network
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .status()
+                .ok()?;
             Some((group.name.clone(), status))
         };
         self.groups.iter().filter_map(read).collect()
@@ -128,7 +179,10 @@ impl View {
     pub fn notes(&self) -> Vec<String> {
         let of = |group: &GroupView| {
             let name = group.name.clone();
-            group.notes().into_iter().map(move |note| format!("group {name}: {note}"))
+            group
+                .notes()
+                .into_iter()
+                .map(move |note| format!("group {name}: {note}"))
         };
         self.groups.iter().flat_map(of).collect()
     }
@@ -139,12 +193,30 @@ impl View {
     ///
     /// When there is no such group, or the kernel refuses.
     pub fn emergency(&self, name: &str, what: Emergency) -> Result<(), GroupsError> {
-        let found = self.groups.iter().find(|group| group.name == name).zip(self.place.as_ref());
+        let found = self
+            .groups
+            .iter()
+            .find(|group| group.name == name)
+            .zip(self.place.as_ref());
         let Some((group, (tree, _))) = found else {
-            let names: Vec<&str> = self.groups.iter().map(|group| group.name.as_str()).collect();
-            let present = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(GroupsError::NoGroup { name: name.to_owned(), present });
+            let names: Vec<&str> = self
+                .groups
+                .iter()
+                .map(|group| group.name.as_str())
+                .collect();
+            let present = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            };
+            return Err(GroupsError::NoGroup {
+                name: name.to_owned(),
+                present,
+            });
         };
-        group.paths().into_iter().try_for_each(|path| emergency::carry_out(tree, path, what))
+        group
+            .paths()
+            .into_iter()
+            .try_for_each(|path| emergency::carry_out(tree, path, what))
     }
 }

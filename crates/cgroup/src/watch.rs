@@ -80,7 +80,11 @@ impl GroupManager {
     pub fn start(config: &Config) -> Self {
         let manager = {
             let book = Book::open(StateDirectory::at(&config.agent.state_dir));
-            Self(Arc::new(Shared { work: Mutex::new(None), seen: Mutex::default(), book: Mutex::new(book) }))
+            Self(Arc::new(Shared {
+                work: Mutex::new(None),
+                seen: Mutex::default(),
+                book: Mutex::new(book),
+            }))
         };
         manager.replace(config);
         manager
@@ -103,15 +107,26 @@ impl GroupManager {
         let mut work = locked(&self.0.work);
         let before = work.take();
         before.iter().for_each(|before| self.settle_usage(before));
-        let mut seen =
-            Seen { names: config.groups.iter().map(|group| group.name.clone()).collect(), ..Seen::default() };
+        let mut seen = Seen {
+            names: config
+                .groups
+                .iter()
+                .map(|group| group.name.clone())
+                .collect(),
+            ..Seen::default()
+        };
         if config.groups.is_empty() {
             drop(before);
             // The record shows that this agent or an earlier one created the limits.
             let is_noted = Host::this(&config.agent).has_notes();
-            let problems = if is_noted { detach(&config.agent).1 } else { Vec::new() };
-            seen.failure =
-                problems.first().map(|problem| format!("removing the groups of an earlier config failed: {problem}"));
+            let problems = if is_noted {
+                detach(&config.agent).1
+            } else {
+                Vec::new()
+            };
+            seen.failure = problems.first().map(|problem| {
+                format!("removing the groups of an earlier config failed: {problem}")
+            });
         } else {
             match Groups::start(config, Host::this(&config.agent), before) {
                 Ok(mut groups) => {
@@ -128,10 +143,13 @@ impl GroupManager {
     pub async fn keep_filled(&self) {
         let (sender, messages) = channel();
         let manager = self.clone();
-        let thread = std::thread::Builder::new().name("groups".to_owned()).spawn(move || manager.work(&messages));
+        let thread = std::thread::Builder::new()
+            .name("groups".to_owned())
+            .spawn(move || manager.work(&messages));
         if let Err(error) = thread {
-            locked(&self.0.seen).failure =
-                Some(format!("starting the thread of process groups failed: {error}; new processes are not limited"));
+            locked(&self.0.seen).failure = Some(format!(
+                "starting the thread of process groups failed: {error}; new processes are not limited"
+            ));
             return std::future::pending().await;
         }
         let mut ticks = interval(TICK);
@@ -173,9 +191,15 @@ impl GroupManager {
         let mut budget = BUDGET_WITHOUT_EVENTS;
         let mut extra = 0;
         loop {
-            let has_elastic = locked(&self.0.work).as_ref().is_some_and(Groups::has_elastic);
+            let has_elastic = locked(&self.0.work)
+                .as_ref()
+                .is_some_and(Groups::has_elastic);
             let until_tick = TICK.saturating_sub(ticked.elapsed());
-            let until_adjust = if has_elastic { ADJUST.saturating_sub(adjusted.elapsed()) } else { TICK };
+            let until_adjust = if has_elastic {
+                ADJUST.saturating_sub(adjusted.elapsed())
+            } else {
+                TICK
+            };
             let message = messages.recv_timeout(until_tick.min(until_adjust));
             let mut work = locked(&self.0.work);
             let groups = work.as_mut();
@@ -201,7 +225,11 @@ impl GroupManager {
             }
             if let Some(groups) = work.as_mut() {
                 if ticked.elapsed() >= TICK {
-                    groups.tick(if extra > 0 { BUDGET_WITHOUT_EVENTS } else { budget });
+                    groups.tick(if extra > 0 {
+                        BUDGET_WITHOUT_EVENTS
+                    } else {
+                        budget
+                    });
                     locked(&self.0.book).tick(groups);
                     extra = u32::saturating_sub(extra, 1);
                     ticked = Instant::now();
@@ -236,7 +264,11 @@ impl GroupManager {
     pub fn notes(&self) -> Vec<String> {
         let seen = self.seen();
         let book = locked(&self.0.book).note();
-        seen.failure.into_iter().chain(book).chain(seen.view.notes()).collect()
+        seen.failure
+            .into_iter()
+            .chain(book)
+            .chain(seen.view.notes())
+            .collect()
     }
 
     /// The processes of each group that the kernel killed for lack of memory, since its cgroup was created.
@@ -259,7 +291,12 @@ impl GroupManager {
 
     /// The usage of groups on these days, both included.
     #[must_use]
-    pub fn usage(&self, group: Option<&str>, from: Option<&str>, to: Option<&str>) -> Vec<UsageRow> {
+    pub fn usage(
+        &self,
+        group: Option<&str>,
+        from: Option<&str>,
+        to: Option<&str>,
+    ) -> Vec<UsageRow> {
         locked(&self.0.book).rows(group, from, to)
     }
 
@@ -271,9 +308,13 @@ impl GroupManager {
     pub fn emergency(&self, group: String, what: Emergency) -> Result<Done, String> {
         let seen = self.seen();
         if seen.view.place.is_none() {
-            return Err(seen.failure.unwrap_or_else(|| "the config in effect has no groups".to_owned()));
+            return Err(seen
+                .failure
+                .unwrap_or_else(|| "the config in effect has no groups".to_owned()));
         }
-        seen.view.emergency(&group, what).map_err(|error| error.to_string())?;
+        seen.view
+            .emergency(&group, what)
+            .map_err(|error| error.to_string())?;
         Ok(Done { group, what })
     }
 
@@ -281,7 +322,9 @@ impl GroupManager {
     #[must_use]
     pub fn stop(&self, on_exit: OnExit) -> Vec<String> {
         apart(|| {
-            let Some(mut groups) = locked(&self.0.work).take() else { return Vec::new() };
+            let Some(mut groups) = locked(&self.0.work).take() else {
+                return Vec::new();
+            };
             self.settle_usage(&groups);
             match on_exit {
                 OnExit::Keep => {

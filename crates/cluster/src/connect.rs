@@ -12,8 +12,8 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError,
-    TlsCertificates, TlsMode, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo, RedisError, TlsCertificates, TlsMode, Value,
 };
 
 use super::error::StoreError;
@@ -46,18 +46,28 @@ impl Connection {
 }
 
 /// Connects; `patience` is the timeout of a request.
-pub(super) async fn connect(cluster: &Cluster, patience: Duration) -> Result<Connection, StoreError> {
+pub(super) async fn connect(
+    cluster: &Cluster,
+    patience: Duration,
+) -> Result<Connection, StoreError> {
     let certificates = match &cluster.authorities {
         None => None,
         Some(path) => {
-            let read =
-                fs::read(path).map_err(|error| StoreError::Authorities { path: path.clone(), error: error.into() })?;
-            Some(TlsCertificates { client_tls: None, root_cert: Some(read) })
+            let read = fs::read(path).map_err(|error| StoreError::Authorities {
+                path: path.clone(),
+                error: error.into(),
+            })?;
+            Some(TlsCertificates {
+                client_tls: None,
+                root_cert: Some(read),
+            })
         }
     };
     let connecting = CONNECTING * patience;
     let open = tokio::time::timeout(connecting, open(cluster, patience, certificates));
-    open.await.map_err(|_| StoreError::Slow(connecting))?.map_err(|error| StoreError::of(cluster, &error))
+    open.await
+        .map_err(|_| StoreError::Slow(connecting))?
+        .map_err(|error| StoreError::of(cluster, &error))
 }
 
 async fn open(
@@ -70,7 +80,10 @@ async fn open(
         .set_response_timeout(Some(patience));
     let urls: Vec<&str> = cluster.store.iter().map(|url| url.reveal()).collect();
     let Some(first) = urls.first() else {
-        return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no store is configured")));
+        return Err(RedisError::from((
+            ErrorKind::InvalidClientConfig,
+            "no store is configured",
+        )));
     };
     if let Some(master) = &cluster.sentinel {
         let mut sentinels = sentinels(&urls, master, certificates)?;
@@ -84,41 +97,62 @@ async fn open(
             }
             _ => Client::open(*first)?,
         };
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
         if !is_cluster(&mut connection).await {
             return Ok(Connection::One(connection));
         }
     }
-    let mut builder =
-        ClusterClientBuilder::new(urls).connection_timeout(CONNECTING * patience).response_timeout(patience).retries(1);
+    let mut builder = ClusterClientBuilder::new(urls)
+        .connection_timeout(CONNECTING * patience)
+        .response_timeout(patience)
+        .retries(1);
     if let Some(certificates) = certificates {
         builder = builder.certs(certificates);
     }
-    Ok(Connection::Many(builder.build()?.get_async_connection().await?))
+    Ok(Connection::Many(
+        builder.build()?.get_async_connection().await?,
+    ))
 }
 
 /// Whether a server is a node of a Cluster. A server that refuses to report it counts as a single one.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
-    let told: Result<String, RedisError> = redis::cmd("INFO").arg("cluster").query_async(connection).await;
+    let told: Result<String, RedisError> = redis::cmd("INFO")
+        .arg("cluster")
+        .query_async(connection)
+        .await;
     told.is_ok_and(|told| told.contains("cluster_enabled:1"))
 }
 
 /// Sentinels, and the master with the same credentials.
-fn sentinels(urls: &[&str], master: &str, certificates: Option<TlsCertificates>) -> Result<SentinelClient, RedisError> {
-    let all: Vec<ConnectionInfo> = urls.iter().map(|url| url.into_connection_info()).collect::<Result<_, _>>()?;
+fn sentinels(
+    urls: &[&str],
+    master: &str,
+    certificates: Option<TlsCertificates>,
+) -> Result<SentinelClient, RedisError> {
+    let all: Vec<ConnectionInfo> = urls
+        .iter()
+        .map(|url| url.into_connection_info())
+        .collect::<Result<_, _>>()?;
     let addresses: Vec<ConnectionAddr> = all.iter().map(|info| info.addr().clone()).collect();
     let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?;
     if let Some(first) = all.first() {
         if let Some(user) = first.redis_settings().username() {
-            builder = builder.set_client_to_redis_username(user).set_client_to_sentinel_username(user);
+            builder = builder
+                .set_client_to_redis_username(user)
+                .set_client_to_sentinel_username(user);
         }
         if let Some(password) = first.redis_settings().password() {
-            builder = builder.set_client_to_redis_password(password).set_client_to_sentinel_password(password);
+            builder = builder
+                .set_client_to_redis_password(password)
+                .set_client_to_sentinel_password(password);
         }
         builder = builder.set_client_to_redis_db(first.redis_settings().db());
         if matches!(first.addr(), ConnectionAddr::TcpTls { .. }) {
-            builder =
-                builder.set_client_to_redis_tls_mode(TlsMode::Secure).set_client_to_sentinel_tls_mode(TlsMode::Secure);
+            builder = builder
+                .set_client_to_redis_tls_mode(TlsMode::Secure)
+                .set_client_to_sentinel_tls_mode(TlsMode::Secure);
             if let Some(certificates) = certificates {
                 builder = builder
                     .set_client_to_redis_certificates(certificates.clone())

@@ -39,9 +39,14 @@ pub enum StoreError {
     },
     /// A file of authorities cannot be read.
     #[error("reading [cluster] authorities {} failed: {error}", path.display())]
-    Authorities { path: PathBuf, error: Arc<io::Error> },
+    Authorities {
+        path: PathBuf,
+        error: Arc<io::Error>,
+    },
     /// The reply is not one of the script's.
-    #[error("invalid reply of the store: {0}; another program may use the same keys: set another [cluster] name")]
+    #[error(
+        "invalid reply of the store: {0}; another program may use the same keys: set another [cluster] name"
+    )]
     Foreign(String),
 }
 
@@ -52,14 +57,21 @@ impl StoreError {
         for url in &cluster.store {
             let address = url.reveal().split_once("://").map_or("", |(_, rest)| rest);
             if let Some((credentials, _)) = address.rsplit_once('@') {
-                for secret in credentials.splitn(2, ':').chain([credentials]).filter(|secret| !secret.is_empty()) {
+                for secret in credentials
+                    .splitn(2, ':')
+                    .chain([credentials])
+                    .filter(|secret| !secret.is_empty())
+                {
                     text = text.replace(secret, "*");
                 }
             }
         }
         // After any error but a refusal, another server may use the address, or none.
         match error.code() {
-            Some(code) if code != "READONLY" => Self::Refused { error: text, help: help(code) },
+            Some(code) if code != "READONLY" => Self::Refused {
+                error: text,
+                help: help(code),
+            },
             _ => Self::Gone(text),
         }
     }
@@ -76,7 +88,9 @@ fn help(code: &str) -> &'static str {
         "WRONGTYPE" => {
             "; the key of this limit's ledger belongs to another program: remove it, or set another [cluster] name"
         }
-        "NOPERM" => "; the user's ACL lacks a permission: docs/CLUSTER.md lists all that are needed",
+        "NOPERM" => {
+            "; the user's ACL lacks a permission: docs/CLUSTER.md lists all that are needed"
+        }
         "OOM" => "; the store has no memory left: raise its maxmemory",
         _ => "",
     }

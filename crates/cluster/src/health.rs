@@ -123,7 +123,10 @@ impl Health {
 /// An event about the store.
 pub(super) fn store_event(cluster: &Cluster, what: EventKind, count: u64, reason: String) -> Event {
     let store: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
-    Event { source: Some(format!("store {}", store.join(", "))), ..Event::now(what, count, reason) }
+    Event {
+        source: Some(format!("store {}", store.join(", "))),
+        ..Event::now(what, count, reason)
+    }
 }
 
 #[cfg(test)]
@@ -135,18 +138,27 @@ mod tests {
     #[test]
     fn a_store_that_refuses_one_limit_and_grants_others_is_up() {
         let mut health = Health::new(Duration::from_millis(300), 0);
-        let refusal = StoreError::Refused { error: "WRONGTYPE".to_owned(), help: "" };
+        let refusal = StoreError::Refused {
+            error: "WRONGTYPE".to_owned(),
+            help: "",
+        };
         for step in 1..20 {
             assert_eq!(health.granted(step * 100 * MS, step * 100 * MS + MS), None);
             assert_eq!(health.failed(&refusal, step * 100 * MS + 2 * MS), None);
         }
-        assert_eq!((health.word(Duration::from_millis(100)), health.failures()), ("up", 19));
+        assert_eq!(
+            (health.word(Duration::from_millis(100)), health.failures()),
+            ("up", 19)
+        );
         // The store replies, but grants nothing.
         assert_eq!(health.failed(&refusal, 2_100 * MS), None);
         assert_eq!(health.failed(&refusal, 2_300 * MS), Some(Turn::Down));
         assert_eq!(health.failed(&refusal, 2_400 * MS), None);
         assert!(!health.is_silent(2_500 * MS));
-        assert_eq!(health.failed(&StoreError::Slow(Duration::ZERO), 2_750 * MS), None);
+        assert_eq!(
+            health.failed(&StoreError::Slow(Duration::ZERO), 2_750 * MS),
+            None
+        );
         assert!(health.is_silent(2_750 * MS));
         assert_eq!(health.granted(2_800 * MS, 2_801 * MS), Some(Turn::Up(5)));
         assert_eq!(health.word(Duration::from_millis(100)), "up");

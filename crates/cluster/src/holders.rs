@@ -44,7 +44,9 @@ impl Holder for OfRequests {
     }
 
     fn hold(&self, in_effect: EffectiveShare) {
-        self.engine.load().set_share(&self.name, in_effect.share, in_effect.is_open);
+        self.engine
+            .load()
+            .set_share(&self.name, in_effect.share, in_effect.is_open);
     }
 
     fn gives_back(&self) -> bool {
@@ -56,16 +58,38 @@ impl Holder for OfRequests {
 #[must_use]
 pub fn shared(config: &Config, packets: &Arc<dyn Packets>, engine: &Arc<Current>) -> Vec<Shared> {
     let mut shared = Vec::new();
-    for limit in config.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Shares)) {
+    for limit in config
+        .limits
+        .iter()
+        .filter(|limit| limit.cluster == Some(ClusterMode::Shares))
+    {
         if packets.is_running() {
             let (name, packets) = (limit.name.clone(), Arc::clone(packets));
-            let holder = OfPackets { name, packets, on_exit: config.agent.on_exit };
-            shared.push(Shared { definition: Definition::packets(limit), holder: Box::new(holder) });
+            let holder = OfPackets {
+                name,
+                packets,
+                on_exit: config.agent.on_exit,
+            };
+            shared.push(Shared {
+                definition: Definition::packets(limit),
+                holder: Box::new(holder),
+            });
         }
     }
-    for limit in config.decide.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Shares)) {
-        let holder = OfRequests { name: limit.name.clone(), engine: Arc::clone(engine) };
-        shared.push(Shared { definition: Definition::requests(limit), holder: Box::new(holder) });
+    for limit in config
+        .decide
+        .limits
+        .iter()
+        .filter(|limit| limit.cluster == Some(ClusterMode::Shares))
+    {
+        let holder = OfRequests {
+            name: limit.name.clone(),
+            engine: Arc::clone(engine),
+        };
+        shared.push(Shared {
+            definition: Definition::requests(limit),
+            holder: Box::new(holder),
+        });
     }
     shared
 }

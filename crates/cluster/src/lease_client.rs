@@ -28,10 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// agent, or the fallback without a store.
 #[must_use]
 pub fn first_shares(config: &Config, past: &Past) -> HashMap<String, EffectiveShare> {
-    let Some(cluster) = &config.cluster else { return HashMap::new() };
+    let Some(cluster) = &config.cluster else {
+        return HashMap::new();
+    };
     let now = boot_nanoseconds();
     let share = |limit: Definition| {
-        let in_effect = limit.member(cluster, past, cluster.node.clone(), Usage::default(), now).in_effect(now);
+        let in_effect = limit
+            .member(cluster, past, cluster.node.clone(), Usage::default(), now)
+            .in_effect(now);
         (limit.name, in_effect)
     };
     let alone = EffectiveShare::alone(cluster.when_store_is_down, past.hosts());
@@ -59,7 +63,9 @@ impl LeaseClient {
         past: &Past,
         events: Arc<EventLog>,
     ) -> Result<Option<Self>, ClusterError> {
-        let Some(cluster) = config.cluster.clone().filter(|_| !limits.is_empty()) else { return Ok(None) };
+        let Some(cluster) = config.cluster.clone().filter(|_| !limits.is_empty()) else {
+            return Ok(None);
+        };
         let run = getrandom::u64().map_err(ClusterError::Random)?;
         // Distinguishes two hosts with one name, and two runs of one host's agent.
         let host = format!("{}/{:08x}", cluster.node, run as u32);
@@ -67,21 +73,39 @@ impl LeaseClient {
         let worker = Worker::new(cluster, host, limits, past, directory, events);
         let told = worker.told();
         let (orders, given) = unbounded_channel();
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ClusterError::Thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ClusterError::Thread)?;
         let work = move || runtime.block_on(worker.run(given));
-        let thread =
-            thread::Builder::new().name("weir-cluster".to_owned()).spawn(work).map_err(ClusterError::Thread)?;
-        Ok(Some(Self { told, orders, thread: Mutex::new(Some(thread)) }))
+        let thread = thread::Builder::new()
+            .name("weir-cluster".to_owned())
+            .spawn(work)
+            .map_err(ClusterError::Thread)?;
+        Ok(Some(Self {
+            told,
+            orders,
+            thread: Mutex::new(Some(thread)),
+        }))
     }
 
     /// Leases shares of another config's limits. Leases of limits that stay remain valid; those of removed limits are
     /// returned.
     pub fn replace(&self, config: &Config, limits: Vec<Shared>) {
-        let Some(cluster) = config.cluster.clone() else { return };
+        let Some(cluster) = config.cluster.clone() else {
+            return;
+        };
         let (done, all) = mpsc::channel();
         // The thread may have ended; `stop` waits for it.
-        if self.orders.send(Order::Replace { cluster: Box::new(cluster), limits, done }).is_ok() {
+        if self
+            .orders
+            .send(Order::Replace {
+                cluster: Box::new(cluster),
+                limits,
+                done,
+            })
+            .is_ok()
+        {
             let _ = all.recv_timeout(PATIENCE);
         }
     }
@@ -90,8 +114,13 @@ impl LeaseClient {
     #[must_use]
     pub fn status(&self) -> ClusterStatus {
         let tale = self.told.tale();
-        let ago = tale.granted_at.map(|at| boot_nanoseconds().saturating_sub(at) as f64 / 1e9);
-        ClusterStatus { last_answer_seconds_ago: ago, ..tale.status.clone() }
+        let ago = tale
+            .granted_at
+            .map(|at| boot_nanoseconds().saturating_sub(at) as f64 / 1e9);
+        ClusterStatus {
+            last_answer_seconds_ago: ago,
+            ..tale.status.clone()
+        }
     }
 
     /// Notes of `agent status`.
@@ -113,7 +142,14 @@ impl LeaseClient {
 
     /// Returns all shares, if the store is available, and ends the thread; takes at most a second.
     pub fn stop(&self) {
-        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        else {
+            return;
+        };
         // Fails only if the thread has ended already.
         let _ = self.orders.send(Order::End);
         let _ = thread.join();

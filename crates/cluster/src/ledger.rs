@@ -114,7 +114,11 @@ pub struct Ledger {
 impl Ledger {
     /// Evaluates a request at `micros` of the store's clock; `None` if a later one of the host was evaluated before.
     pub fn lease(&mut self, micros: u64, report: &Report) -> Option<Grant> {
-        if self.hosts.get(&report.host).is_some_and(|own| own.sequence >= report.sequence) {
+        if self
+            .hosts
+            .get(&report.host)
+            .is_some_and(|own| own.sequence >= report.sequence)
+        {
             return None;
         }
         let now = self.advance(micros, report);
@@ -122,7 +126,11 @@ impl Ledger {
         for host in report.replaces.iter().chain([&report.host]) {
             self.remove(host);
         }
-        let (share, target) = if report.leaves { (0, 0) } else { self.grant(now, report) };
+        let (share, target) = if report.leaves {
+            (0, 0)
+        } else {
+            self.grant(now, report)
+        };
         self.last = now;
         Some(Grant {
             share,
@@ -160,11 +168,19 @@ impl Ledger {
         } else if now - self.last > report.lease && !self.hosts.is_empty() {
             self.quiet = now + report.lease;
         }
-        let is_lost =
-            |grant: Acknowledged| self.hosts.get(&report.host).is_none_or(|own| own.sequence < grant.sequence);
-        let is_ahead = |grant: Acknowledged| 2 * now.saturating_sub(grant.at + grant.elapsed) > report.lease;
+        let is_lost = |grant: Acknowledged| {
+            self.hosts
+                .get(&report.host)
+                .is_none_or(|own| own.sequence < grant.sequence)
+        };
+        let is_ahead =
+            |grant: Acknowledged| 2 * now.saturating_sub(grant.at + grant.elapsed) > report.lease;
         let is_another = report.epoch != 0 && report.epoch != self.epoch;
-        if is_another || report.grant.is_some_and(|grant| is_lost(grant) || is_ahead(grant)) {
+        if is_another
+            || report
+                .grant
+                .is_some_and(|grant| is_lost(grant) || is_ahead(grant))
+        {
             self.quiet = now + report.lease;
         }
         now
@@ -172,7 +188,10 @@ impl Ledger {
 
     fn forget(&mut self, now: u64) {
         for _ in 0..FORGOTTEN {
-            let Some((_, host)) = self.ends.first().filter(|(ends, _)| *ends <= now).cloned() else { return };
+            let Some((_, host)) = self.ends.first().filter(|(ends, _)| *ends <= now).cloned()
+            else {
+                return;
+            };
             self.remove(&host);
         }
     }
@@ -187,15 +206,29 @@ impl Ledger {
         if target < applied && target * 16 >= applied * 15 && room >= 0.0 {
             target = applied;
         }
-        let room = if room > 0.0 && now < self.quiet { 0.0 } else { room };
+        let room = if room > 0.0 && now < self.quiet {
+            0.0
+        } else {
+            room
+        };
         let unit = (Share::PARTS / report.units).max(1);
-        let count = if report.demand > 0 { target.div_ceil(unit) } else { target / unit };
+        let count = if report.demand > 0 {
+            target.div_ceil(unit)
+        } else {
+            target / unit
+        };
         let target = (count * unit).min(Share::PARTS / unit * unit);
         let share = target.min((applied as f64 + room).max(0.0) as u64) / unit * unit;
         let holds = applied.max(share);
         self.held += holds - applied;
         let ends = now + report.lease;
-        let entry = Entry { held: holds, demand: report.demand, sequence: report.sequence, share, ends };
+        let entry = Entry {
+            held: holds,
+            demand: report.demand,
+            sequence: report.sequence,
+            share,
+            ends,
+        };
         self.hosts.insert(report.host.clone(), entry);
         self.ends.insert((ends, report.host.clone()));
         (share, target)
@@ -210,7 +243,13 @@ impl Ledger {
     /// Every host's entry in the store's format.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> + '_ {
         self.hosts.iter().map(|(host, entry)| {
-            (host.clone(), format!("{} {} {} {}", entry.held, entry.demand, entry.sequence, entry.share))
+            (
+                host.clone(),
+                format!(
+                    "{} {} {} {}",
+                    entry.held, entry.demand, entry.sequence, entry.share
+                ),
+            )
         })
     }
 }
@@ -251,7 +290,9 @@ mod tests {
     fn a_host_alone_has_all_of_it() {
         let mut ledger = Ledger::default();
         for (nth, demand) in [0.0, 0.5, 40.0].into_iter().enumerate() {
-            let grant = ledger.lease(START + nth as u64, &report("a", 1 + nth as u64, 0, demand)).unwrap();
+            let grant = ledger
+                .lease(START + nth as u64, &report("a", 1 + nth as u64, 0, demand))
+                .unwrap();
             assert_eq!((grant.share, grant.hosts), (Share::PARTS, 1));
         }
     }
@@ -261,25 +302,68 @@ mod tests {
         let mut ledger = Ledger::default();
         let first = ledger.lease(START, &report("a", 1, 0, 2.0)).unwrap();
         // All of the limit is leased: the new host gets nothing yet, though its target is half.
-        let second = ledger.lease(START + 1_000, &report("b", 1, 0, 2.0)).unwrap();
+        let second = ledger
+            .lease(START + 1_000, &report("b", 1, 0, 2.0))
+            .unwrap();
         assert_eq!((second.share, second.target), (0, Share::PARTS / 2));
-        let first = ledger.lease(START + 2_000, &report("a", 2, first.share, 2.0)).unwrap();
+        let first = ledger
+            .lease(START + 2_000, &report("a", 2, first.share, 2.0))
+            .unwrap();
         assert_eq!(first.share, Share::PARTS / 2);
-        assert_eq!(ledger.lease(START + 3_000, &report("b", 2, 0, 2.0)).unwrap().share, 0, "not acknowledged yet");
-        ledger.lease(START + 4_000, &report("a", 3, first.share, 2.0)).unwrap();
-        assert_eq!(ledger.lease(START + 5_000, &report("b", 3, 0, 2.0)).unwrap().share, Share::PARTS / 2);
+        assert_eq!(
+            ledger
+                .lease(START + 3_000, &report("b", 2, 0, 2.0))
+                .unwrap()
+                .share,
+            0,
+            "not acknowledged yet"
+        );
+        ledger
+            .lease(START + 4_000, &report("a", 3, first.share, 2.0))
+            .unwrap();
+        assert_eq!(
+            ledger
+                .lease(START + 5_000, &report("b", 3, 0, 2.0))
+                .unwrap()
+                .share,
+            Share::PARTS / 2
+        );
     }
 
     #[test]
     fn a_lease_that_ran_out_is_free_and_one_given_back_at_once() {
         let mut ledger = Ledger::default();
         ledger.lease(START, &report("dies", 1, 0, 1.0)).unwrap();
-        ledger.lease(START + 500_000, &report("b", 1, 0, 1.0)).unwrap();
-        assert_eq!(ledger.lease(START + 999_000, &report("b", 2, 0, 1.0)).unwrap().share, 0);
-        let grant = ledger.lease(START + 1_000_000, &report("b", 3, 0, 1.0)).unwrap();
+        ledger
+            .lease(START + 500_000, &report("b", 1, 0, 1.0))
+            .unwrap();
+        assert_eq!(
+            ledger
+                .lease(START + 999_000, &report("b", 2, 0, 1.0))
+                .unwrap()
+                .share,
+            0
+        );
+        let grant = ledger
+            .lease(START + 1_000_000, &report("b", 3, 0, 1.0))
+            .unwrap();
         assert_eq!((grant.share, grant.hosts), (Share::PARTS, 1));
-        ledger.lease(START + 1_001_000, &Report { leaves: true, ..report("b", 4, grant.share, 1.0) }).unwrap();
-        assert_eq!(ledger.lease(START + 1_002_000, &report("c", 1, 0, 1.0)).unwrap().share, Share::PARTS);
+        ledger
+            .lease(
+                START + 1_001_000,
+                &Report {
+                    leaves: true,
+                    ..report("b", 4, grant.share, 1.0)
+                },
+            )
+            .unwrap();
+        assert_eq!(
+            ledger
+                .lease(START + 1_002_000, &report("c", 1, 0, 1.0))
+                .unwrap()
+                .share,
+            Share::PARTS
+        );
     }
 
     #[test]
@@ -294,10 +378,21 @@ mod tests {
     #[test]
     fn an_emptied_store_grants_nothing_until_all_have_told_what_they_hold() {
         let mut ledger = Ledger::default();
-        let known = Report { epoch: 5, ..report("a", 9, 300_000_000, 9.0) };
+        let known = Report {
+            epoch: 5,
+            ..report("a", 9, 300_000_000, 9.0)
+        };
         let grant = ledger.lease(START, &known).unwrap();
         assert_eq!((grant.share, grant.is_quiet), (300_000_000, true));
-        let other = ledger.lease(START + 900_000, &Report { epoch: 5, ..report("b", 9, 700_000_000, 1.0) }).unwrap();
+        let other = ledger
+            .lease(
+                START + 900_000,
+                &Report {
+                    epoch: 5,
+                    ..report("b", 9, 700_000_000, 1.0)
+                },
+            )
+            .unwrap();
         assert!(other.is_quiet && other.share <= 700_000_000);
         assert!(ledger.held() <= Share::PARTS);
     }
@@ -310,10 +405,20 @@ mod tests {
         // An hour back: a's lease still ends a second after its grant, by the elapsed time.
         let back = START - 3_600_000_000;
         ledger.lease(back, &report("b", 2, 0, 1.0)).unwrap();
-        ledger.lease(back + 500_000, &report("b", 3, 0, 1.0)).unwrap();
-        assert_eq!(ledger.lease(back + 1_000_000, &report("b", 4, 0, 1.0)).unwrap().share, Share::PARTS);
+        ledger
+            .lease(back + 500_000, &report("b", 3, 0, 1.0))
+            .unwrap();
+        assert_eq!(
+            ledger
+                .lease(back + 1_000_000, &report("b", 4, 0, 1.0))
+                .unwrap()
+                .share,
+            Share::PARTS
+        );
         // An hour forward: all leases have expired by the clock; b keeps its share.
-        let forward = ledger.lease(back + 3_600_000_000, &report("c", 1, 0, 1.0)).unwrap();
+        let forward = ledger
+            .lease(back + 3_600_000_000, &report("c", 1, 0, 1.0))
+            .unwrap();
         assert_eq!((forward.share, forward.is_quiet), (0, true));
     }
 
@@ -325,12 +430,18 @@ mod tests {
             for (nth, share) in shares.iter_mut().enumerate() {
                 let demand = if nth == 0 { 0.4 } else { 0.0 };
                 let at = START + round * 100_000 + nth as u64 * 10_000;
-                *share = ledger.lease(at, &report(&nth.to_string(), round, *share, demand)).unwrap().share;
+                *share = ledger
+                    .lease(at, &report(&nth.to_string(), round, *share, demand))
+                    .unwrap()
+                    .share;
             }
         }
         // Demand 0.4, spare 0.6: half of the spare in proportion, half in four parts.
         for (share, expected) in shares.iter().zip([0.775, 0.075, 0.075, 0.075]) {
-            assert!((*share as f64 / Share::PARTS as f64 - expected).abs() < 0.03, "{shares:?}");
+            assert!(
+                (*share as f64 / Share::PARTS as f64 - expected).abs() < 0.03,
+                "{shares:?}"
+            );
         }
     }
 
@@ -341,7 +452,9 @@ mod tests {
         for sequence in 1..20 {
             for (nth, host) in ["a", "b"].into_iter().enumerate() {
                 let at = START + sequence * 100_000 + nth as u64 * 1_000;
-                let grant = ledger.lease(at, &report(host, sequence, shares[nth], 2.0)).unwrap();
+                let grant = ledger
+                    .lease(at, &report(host, sequence, shares[nth], 2.0))
+                    .unwrap();
                 (shares[nth], grants[nth]) = (grant.share, Some(grant));
             }
         }
@@ -349,8 +462,16 @@ mod tests {
     }
 
     fn with_grant(host: &str, grant: &Grant, elapsed: u64) -> Report {
-        let acknowledged = Acknowledged { sequence: 19, at: grant.at, elapsed };
-        Report { epoch: grant.epoch, grant: Some(acknowledged), ..report(host, 20, grant.share, 2.0) }
+        let acknowledged = Acknowledged {
+            sequence: 19,
+            at: grant.at,
+            elapsed,
+        };
+        Report {
+            epoch: grant.epoch,
+            grant: Some(acknowledged),
+            ..report(host, 20, grant.share, 2.0)
+        }
     }
 
     #[test]
@@ -360,14 +481,23 @@ mod tests {
         let lagging = ledger.clone();
         // Without a loss, shares continue.
         let at = START + 2_000_000;
-        assert!(!ledger.clone().lease(at, &with_grant("b", &second, 99)).unwrap().is_quiet);
+        assert!(
+            !ledger
+                .clone()
+                .lease(at, &with_grant("b", &second, 99))
+                .unwrap()
+                .is_quiet
+        );
         // The replica missed the last grants: up to sequence 20 of both hosts.
         for host in ["a", "b"] {
             let mut behind = lagging.clone();
             let report = with_grant(host, &second, 50);
             let report = Report {
                 sequence: 22,
-                grant: report.grant.map(|grant| Acknowledged { sequence: 20, ..grant }),
+                grant: report.grant.map(|grant| Acknowledged {
+                    sequence: 20,
+                    ..grant
+                }),
                 ..report
             };
             let grant = behind.lease(at, &report).unwrap();
@@ -376,7 +506,12 @@ mod tests {
         // Also if the host's entry is missing.
         let mut behind = lagging;
         behind.remove("b");
-        assert!(behind.lease(at, &with_grant("b", &second, 50)).unwrap().is_quiet);
+        assert!(
+            behind
+                .lease(at, &with_grant("b", &second, 50))
+                .unwrap()
+                .is_quiet
+        );
     }
 
     #[test]
@@ -386,9 +521,17 @@ mod tests {
         // 100 ms later by the host's clock; `step` more by the store's.
         for (step, is_quiet) in [(0, false), (400, false), (600, true), (990, true)] {
             let mut ledger = ledger.clone();
-            let grant = ledger.lease(START + 2_001_000 + step * 1_000, &with_grant("b", &second, 100)).unwrap();
+            let grant = ledger
+                .lease(
+                    START + 2_001_000 + step * 1_000,
+                    &with_grant("b", &second, 100),
+                )
+                .unwrap();
             assert_eq!(grant.is_quiet, is_quiet, "{step} ms");
-            assert!(!is_quiet || grant.share <= second.share, "{step} ms: {grant:?}");
+            assert!(
+                !is_quiet || grant.share <= second.share,
+                "{step} ms: {grant:?}"
+            );
         }
     }
 
@@ -397,7 +540,10 @@ mod tests {
         let mut ledger = Ledger::default();
         let [first, _] = pair(&mut ledger);
         // Killed, and back 50 ms later: it keeps its share, and the other host loses nothing.
-        let back = Report { replaces: Some("a".to_owned()), ..report("a2", 1, first.share, 2.0) };
+        let back = Report {
+            replaces: Some("a".to_owned()),
+            ..report("a2", 1, first.share, 2.0)
+        };
         let grant = ledger.lease(START + 2_000_000, &back).unwrap();
         assert_eq!((grant.share, grant.hosts), (first.share, 2));
         assert!(ledger.held() <= Share::PARTS);
@@ -407,7 +553,16 @@ mod tests {
     fn a_limit_of_few_units_is_leased_in_whole_ones() {
         let mut ledger = Ledger::default();
         let ask = |ledger: &mut Ledger, host: &str, sequence, applied| {
-            ledger.lease(START, &Report { units: 3, ..report(host, sequence, applied, 1.0) }).unwrap().share
+            ledger
+                .lease(
+                    START,
+                    &Report {
+                        units: 3,
+                        ..report(host, sequence, applied, 1.0)
+                    },
+                )
+                .unwrap()
+                .share
         };
         let first = ask(&mut ledger, "a", 1, 0);
         ask(&mut ledger, "b", 1, 0);

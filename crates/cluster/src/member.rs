@@ -109,7 +109,10 @@ impl Member {
             terms,
             host,
             state: LeaseState::Joining,
-            in_effect: EffectiveShare { share: Share::NOTHING, is_open: false },
+            in_effect: EffectiveShare {
+                share: Share::NOTHING,
+                is_open: false,
+            },
             ends: now,
             next: now,
             early: 0,
@@ -134,7 +137,10 @@ impl Member {
     /// may have a lease, at most what `when_store_is_down` allows.
     #[must_use]
     pub fn after(past: Option<&PastLimit>, hosts: u64, new: Self) -> Self {
-        let mut member = Self { hosts: hosts.max(1), ..new };
+        let mut member = Self {
+            hosts: hosts.max(1),
+            ..new
+        };
         if let Some(past) = past {
             member.hosts = past.hosts.max(1);
             member.epoch = past.epoch;
@@ -144,7 +150,10 @@ impl Member {
             member.replaces = Some(past.host.clone());
             member.state = LeaseState::Alone;
             let share = Share::of_parts(share).min(member.in_effect.share);
-            member.in_effect = EffectiveShare { share, is_open: false };
+            member.in_effect = EffectiveShare {
+                share,
+                is_open: false,
+            };
         }
         member
     }
@@ -152,7 +161,14 @@ impl Member {
     /// The same member under another config; its lease stays valid until its end.
     #[must_use]
     pub fn under(self, terms: Terms, usage: Usage, now: u64) -> Self {
-        let mut member = Self { terms, counted: usage, counted_at: now, next: now, early: 0, ..self };
+        let mut member = Self {
+            terms,
+            counted: usage,
+            counted_at: now,
+            next: now,
+            early: 0,
+            ..self
+        };
         if member.state == LeaseState::Joining {
             member.in_effect = member.fallback();
         }
@@ -163,7 +179,12 @@ impl Member {
     #[must_use]
     pub fn past(&self) -> PastLimit {
         let share = (self.state != LeaseState::Joining).then(|| self.in_effect.share.parts());
-        PastLimit { host: self.host.clone(), share, hosts: self.hosts, epoch: self.epoch }
+        PastLimit {
+            host: self.host.clone(),
+            share,
+            hosts: self.hosts,
+            epoch: self.epoch,
+        }
     }
 
     fn fallback(&self) -> EffectiveShare {
@@ -197,7 +218,9 @@ impl Member {
         let refused = usage.refused > self.counted.refused;
         // The larger of the average and the newest rate, so that new demand counts at once.
         let rate = (wanted / seconds).max(self.demand);
-        let average = (UNITS_TO_AVERAGE / rate).min(LONGEST_AVERAGE_SECONDS).max(self.terms.sync.as_secs_f64() / 4.0);
+        let average = (UNITS_TO_AVERAGE / rate)
+            .min(LONGEST_AVERAGE_SECONDS)
+            .max(self.terms.sync.as_secs_f64() / 4.0);
         self.demand += (wanted / seconds - self.demand) * (1.0 - (-seconds / average).exp());
         if refused && !self.refuses && self.in_effect.share < Share::WHOLE {
             // The first refusals are reported at once.
@@ -232,13 +255,20 @@ impl Member {
             demand: self.demand_parts(),
             units: self.terms.units,
             lease: self.terms.lease.as_millis() as u64,
-            epoch: if self.has_moved { ANOTHER_EPOCH } else { self.epoch },
+            epoch: if self.has_moved {
+                ANOTHER_EPOCH
+            } else {
+                self.epoch
+            },
             leaves: false,
             replaces: self.replaces.clone(),
             grant: self
                 .granted
                 .filter(|_| self.state == LeaseState::Leased)
-                .map(|(grant, asked)| Acknowledged { elapsed: now.saturating_sub(asked) / 1_000_000, ..grant }),
+                .map(|(grant, asked)| Acknowledged {
+                    elapsed: now.saturating_sub(asked) / 1_000_000,
+                    ..grant
+                }),
         }
     }
 
@@ -253,11 +283,25 @@ impl Member {
 
     /// Applies the reply to the request of `asked`.
     pub fn granted(&mut self, asked: u64, grant: &Grant, now: u64) -> EffectiveShare {
-        let before = if self.state == LeaseState::Leased { self.in_effect.share.parts() } else { 0 };
+        let before = if self.state == LeaseState::Leased {
+            self.in_effect.share.parts()
+        } else {
+            0
+        };
         self.state = LeaseState::Leased;
         self.ends = asked + nanoseconds(self.terms.lease);
-        self.in_effect = EffectiveShare { share: Share::of_parts(grant.share), is_open: false };
-        self.granted = Some((Acknowledged { sequence: self.sequence, at: grant.at, elapsed: 0 }, asked));
+        self.in_effect = EffectiveShare {
+            share: Share::of_parts(grant.share),
+            is_open: false,
+        };
+        self.granted = Some((
+            Acknowledged {
+                sequence: self.sequence,
+                at: grant.at,
+                elapsed: 0,
+            },
+            asked,
+        ));
         self.replaces = None;
         self.has_moved = false;
         self.epoch = grant.epoch;
@@ -290,7 +334,10 @@ impl Member {
 
     /// The last request, which returns the share. Afterwards the member is as before it joined.
     pub fn leave(&mut self, now: u64) -> Report {
-        let report = Report { leaves: true, ..self.report(now) };
+        let report = Report {
+            leaves: true,
+            ..self.report(now)
+        };
         self.state = LeaseState::Joining;
         report
     }
@@ -332,14 +379,28 @@ mod tests {
 
     fn member(when: WhenStoreIsDown) -> Member {
         let sync = Duration::from_millis(100);
-        let terms =
-            Terms { sync, lease: Terms::lease_for(sync), when_store_is_down: when, rate: 1_000.0, units: 1_000 };
+        let terms = Terms {
+            sync,
+            lease: Terms::lease_for(sync),
+            when_store_is_down: when,
+            rate: 1_000.0,
+            units: 1_000,
+        };
         Member::new(terms, "a".to_owned(), Usage::default(), 0)
     }
 
     fn grant(share: f64, hosts: u64) -> Grant {
         let share = (share * Share::PARTS as f64) as u64;
-        Grant { share, hosts, epoch: 1, is_quiet: false, held: share, demand: 0, target: share, at: 1 }
+        Grant {
+            share,
+            hosts,
+            epoch: 1,
+            is_quiet: false,
+            held: share,
+            demand: 0,
+            target: share,
+            at: 1,
+        }
     }
 
     #[test]
@@ -353,16 +414,34 @@ mod tests {
             let mut member = member(when);
             assert_eq!(member.in_effect(0).share.factor(), first, "{when}");
             member.granted(0, &grant(0.1, 4), 5 * MS);
-            assert_eq!(member.in_effect(999 * MS).share.factor(), 0.1, "the lease is good for a second");
+            assert_eq!(
+                member.in_effect(999 * MS).share.factor(),
+                0.1,
+                "the lease is good for a second"
+            );
             // For one more lease no host takes more than it had; a smaller share is enforced at once.
             let during = member.in_effect(1_999 * MS);
-            assert_eq!((during.share.factor(), during.is_open), (f64::min(alone, 0.1), false), "{when}");
+            assert_eq!(
+                (during.share.factor(), during.is_open),
+                (f64::min(alone, 0.1), false),
+                "{when}"
+            );
             let after = member.in_effect(2_000 * MS);
-            assert_eq!((after.share.factor(), after.is_open), (alone, is_open), "{when}");
+            assert_eq!(
+                (after.share.factor(), after.is_open),
+                (alone, is_open),
+                "{when}"
+            );
             assert_eq!(member.state(), LeaseState::Alone);
             // The applied share that it reports to the store afterwards is at most its part.
             assert!(member.report(2_300 * MS).applied <= Share::PARTS / 4);
-            assert_eq!(member.granted(2_300 * MS, &grant(0.3, 4), 2_301 * MS).share.factor(), 0.3);
+            assert_eq!(
+                member
+                    .granted(2_300 * MS, &grant(0.3, 4), 2_301 * MS)
+                    .share
+                    .factor(),
+                0.3
+            );
         }
     }
 
@@ -370,10 +449,16 @@ mod tests {
     fn a_lease_counts_from_when_it_was_asked_for() {
         let mut member = member(WhenStoreIsDown::Closed);
         // The reply took 900 ms: the lease lasts 100 ms more.
-        assert_eq!(member.granted(0, &grant(0.5, 2), 900 * MS).share.factor(), 0.5);
+        assert_eq!(
+            member.granted(0, &grant(0.5, 2), 900 * MS).share.factor(),
+            0.5
+        );
         assert_eq!(member.in_effect(1_000 * MS).share, Share::NOTHING);
         // A reply that took longer than the lease is ignored.
-        assert_eq!(member.granted(2_000 * MS, &grant(0.5, 2), 3_500 * MS).share, Share::NOTHING);
+        assert_eq!(
+            member.granted(2_000 * MS, &grant(0.5, 2), 3_500 * MS).share,
+            Share::NOTHING
+        );
     }
 
     #[test]
@@ -384,7 +469,11 @@ mod tests {
             wanted += 50;
             member.count(Usage { wanted, refused: 0 }, step * 25 * MS);
         }
-        assert!((member.demand() - 2_000.0).abs() < 1.0, "{}", member.demand());
+        assert!(
+            (member.demand() - 2_000.0).abs() < 1.0,
+            "{}",
+            member.demand()
+        );
         assert!(member.report(500 * MS).demand.abs_diff(2 * Share::PARTS) < Share::PARTS / 1_000);
         // After half a second without demand, the average is near zero.
         for step in 21..=40 {
@@ -399,9 +488,18 @@ mod tests {
         member.report(0);
         member.granted(0, &grant(0.5, 2), MS);
         assert!(!member.is_due(30 * MS));
-        member.count(Usage { wanted: 10, refused: 1 }, 30 * MS);
+        member.count(
+            Usage {
+                wanted: 10,
+                refused: 1,
+            },
+            30 * MS,
+        );
         assert!(member.is_due(30 * MS));
-        assert_eq!(member.report(30 * MS).demand, (0.5f64 * 1.1 * Share::PARTS as f64) as u64);
+        assert_eq!(
+            member.report(30 * MS).demand,
+            (0.5f64 * 1.1 * Share::PARTS as f64) as u64
+        );
     }
 
     #[test]
@@ -426,14 +524,22 @@ mod tests {
             (WhenStoreIsDown::Closed, Some(0.1), 0.0, 0.0),
         ] {
             let share = share.map(|share: f64| (share * Share::PARTS as f64) as u64);
-            let past = PastLimit { host: "before".to_owned(), share, hosts: 4, epoch: 9 };
+            let past = PastLimit {
+                host: "before".to_owned(),
+                share,
+                hosts: 4,
+                epoch: 9,
+            };
             let mut member = Member::after(Some(&past), 1, member(when));
             assert_eq!(member.in_effect(0).share.factor(), first, "{when}");
             // Other hosts may have a lease for that long.
             assert_eq!(member.in_effect(999 * MS).share.factor(), first, "{when}");
             assert_eq!(member.in_effect(1_000 * MS).share.factor(), later, "{when}");
             let report = member.report(1_000 * MS);
-            assert_eq!((report.replaces.is_some(), report.epoch), (share.is_some(), 9));
+            assert_eq!(
+                (report.replaces.is_some(), report.epoch),
+                (share.is_some(), 9)
+            );
             member.granted(1_000 * MS, &grant(0.3, 4), 1_001 * MS);
             assert_eq!(member.report(1_100 * MS).replaces, None);
         }
@@ -448,7 +554,10 @@ mod tests {
         member.report(0);
         member.granted(0, &grant(0.7, 2), MS);
         let sequence = member.report(100 * MS).sequence;
-        let terms = Terms { rate: 5_000.0, ..member.terms.clone() };
+        let terms = Terms {
+            rate: 5_000.0,
+            ..member.terms.clone()
+        };
         let mut member = member.under(terms, Usage::default(), 200 * MS);
         assert!(member.is_due(200 * MS));
         assert_eq!(member.in_effect(999 * MS).share.factor(), 0.7);

@@ -38,21 +38,37 @@ impl Definition {
     #[must_use]
     pub fn packets(limit: &Limit) -> Self {
         let bursts = limit.rates.all().map(|(_, burst, _)| burst);
-        Self { name: limit.name.clone(), rate: per_second(limit.rates.rate), units: bursts.min().unwrap_or(1) }
+        Self {
+            name: limit.name.clone(),
+            rate: per_second(limit.rates.rate),
+            units: bursts.min().unwrap_or(1),
+        }
     }
 
     #[must_use]
     pub fn requests(limit: &RequestLimit) -> Self {
         let bursts = limit.rates.all().map(|(_, burst, _)| burst);
-        Self { name: limit.name.clone(), rate: per_second(limit.rates.rate), units: bursts.min().unwrap_or(1) }
+        Self {
+            name: limit.name.clone(),
+            rate: per_second(limit.rates.rate),
+            units: bursts.min().unwrap_or(1),
+        }
     }
 
     /// The definitions of a config's limits with `cluster = "shares"`.
     pub fn all(config: &Config) -> impl Iterator<Item = Self> + '_ {
-        let packets =
-            config.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Shares)).map(Self::packets);
+        let packets = config
+            .limits
+            .iter()
+            .filter(|limit| limit.cluster == Some(ClusterMode::Shares))
+            .map(Self::packets);
         packets.chain(
-            config.decide.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Shares)).map(Self::requests),
+            config
+                .decide
+                .limits
+                .iter()
+                .filter(|limit| limit.cluster == Some(ClusterMode::Shares))
+                .map(Self::requests),
         )
     }
 
@@ -69,7 +85,14 @@ impl Definition {
 
     /// A new member, with the state that earlier runs of the agent have saved.
     #[must_use]
-    pub fn member(&self, cluster: &Cluster, past: &Past, host: String, usage: Usage, now: u64) -> Member {
+    pub fn member(
+        &self,
+        cluster: &Cluster,
+        past: &Past,
+        host: String,
+        usage: Usage,
+        now: u64,
+    ) -> Member {
         let new = Member::new(self.terms(cluster), host, usage, now);
         Member::after(past.limit(&self.name), past.hosts(), new)
     }
@@ -119,10 +142,16 @@ impl Part {
     /// The same limit under another config. Its share is enforced again, since the enforcement may be new as well.
     pub(super) fn under(mut self, shared: Shared, cluster: &Cluster, now: u64) -> Self {
         let usage = shared.holder.asked().unwrap_or_default();
-        self.member = self.member.under(shared.definition.terms(cluster), usage, now);
+        self.member = self
+            .member
+            .under(shared.definition.terms(cluster), usage, now);
         self.held = self.member.in_effect(now);
         shared.holder.hold(self.held);
-        Self { shared, usage, ..self }
+        Self {
+            shared,
+            usage,
+            ..self
+        }
     }
 
     /// Whether a request is due and none is pending.
@@ -176,7 +205,11 @@ impl Part {
         }
         if self.is_failing {
             self.is_failing = false;
-            tracing::info!(limit = self.name(), "cluster: the lease of limit {:?} is renewed again", self.name());
+            tracing::info!(
+                limit = self.name(),
+                "cluster: the lease of limit {:?} is renewed again",
+                self.name()
+            );
         }
     }
 
@@ -198,7 +231,10 @@ impl Part {
 
     pub(super) fn note(&self) -> Option<String> {
         let error = self.last_error.as_ref().filter(|_| self.is_failing)?;
-        Some(format!("renewing the lease of limit {:?} failed: {error}", self.name()))
+        Some(format!(
+            "renewing the lease of limit {:?} failed: {error}",
+            self.name()
+        ))
     }
 
     pub(super) fn past(&self) -> (String, PastLimit) {

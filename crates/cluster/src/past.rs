@@ -47,7 +47,10 @@ impl Past {
         let text = |name| fs::read(directory.file(name)).unwrap_or_default();
         let past: Self = serde_json::from_slice(&text(NAME)).unwrap_or_default();
         let Exchanging { hosts } = serde_json::from_slice(&text(EXCHANGE)).unwrap_or_default();
-        Self { exchanging: hosts, ..past }
+        Self {
+            exchanging: hosts,
+            ..past
+        }
     }
 
     /// Replaces the file atomically.
@@ -76,18 +79,33 @@ impl Past {
     /// The most hosts of any limit, this one included.
     #[must_use]
     pub fn hosts(&self) -> u64 {
-        self.limits.values().map(|limit| limit.hosts).chain([1, self.exchanging]).max().unwrap_or(1)
+        self.limits
+            .values()
+            .map(|limit| limit.hosts)
+            .chain([1, self.exchanging])
+            .max()
+            .unwrap_or(1)
     }
 }
 
-fn replace(directory: &StateDirectory, name: &str, value: &impl Serialize) -> Result<(), StateError> {
-    let fail = |error: serde_json::Error| StateError::Write { path: directory.file(name), source: error.into() };
+fn replace(
+    directory: &StateDirectory,
+    name: &str,
+    value: &impl Serialize,
+) -> Result<(), StateError> {
+    let fail = |error: serde_json::Error| StateError::Write {
+        path: directory.file(name),
+        source: error.into(),
+    };
     directory.replace(name, &[&serde_json::to_vec(value).map_err(fail)?])
 }
 
 impl FromIterator<(String, PastLimit)> for Past {
     fn from_iter<T: IntoIterator<Item = (String, PastLimit)>>(limits: T) -> Self {
-        Self { limits: limits.into_iter().collect(), exchanging: 0 }
+        Self {
+            limits: limits.into_iter().collect(),
+            exchanging: 0,
+        }
     }
 }
 
@@ -100,13 +118,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = StateDirectory::at(folder.path());
         assert_eq!(Past::read(&directory), Past::default());
-        let limit = PastLimit { host: "one/1".to_owned(), share: Some(5), hosts: 3, epoch: 7 };
+        let limit = PastLimit {
+            host: "one/1".to_owned(),
+            share: Some(5),
+            hosts: 3,
+            epoch: 7,
+        };
         let past = Past::from_iter([("a".to_owned(), limit)]);
         past.write(&directory).unwrap();
         assert_eq!((Past::read(&directory), past.hosts()), (past, 3));
         for text in ["", "{", "[]", "{\"limits\":{\"a\":{\"host\":1}}}"] {
             fs::write(directory.file(NAME), text).unwrap();
-            assert_eq!((Past::read(&directory), Past::default().hosts()), (Past::default(), 1), "{text}");
+            assert_eq!(
+                (Past::read(&directory), Past::default().hosts()),
+                (Past::default(), 1),
+                "{text}"
+            );
         }
         Past::write_exchanging(&directory, 5).unwrap();
         assert_eq!(Past::read(&directory).hosts(), 5);

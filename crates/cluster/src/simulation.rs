@@ -42,9 +42,19 @@ impl Dice {
 
 enum Event {
     /// A request reaches the store; its reply follows, or was lost.
-    Arrives { host: usize, run: usize, report: super::ledger::Report, asked: u64 },
+    Arrives {
+        host: usize,
+        run: usize,
+        report: super::ledger::Report,
+        asked: u64,
+    },
     /// A reply arrives.
-    Answered { host: usize, run: usize, asked: u64, grant: Option<Grant> },
+    Answered {
+        host: usize,
+        run: usize,
+        asked: u64,
+        grant: Option<Grant>,
+    },
 }
 
 struct Host {
@@ -90,7 +100,13 @@ struct World {
 impl World {
     fn new(sync: Duration, lost: u64) -> Self {
         let when_store_is_down = WhenStoreIsDown::Share;
-        let terms = Terms { sync, lease: Terms::lease_for(sync), when_store_is_down, rate: RATE, units: RATE as u64 };
+        let terms = Terms {
+            sync,
+            lease: Terms::lease_for(sync),
+            when_store_is_down,
+            rate: RATE,
+            units: RATE as u64,
+        };
         Self {
             now: SECOND,
             dice: Dice(7),
@@ -115,7 +131,12 @@ impl World {
             let (ahead, faster) = (self.dice.below(1_000_000) * SECOND, self.dice.below(100));
             let host = self.hosts.len();
             let mut new = Host {
-                member: Member::new(self.terms.clone(), format!("host-{host}"), Usage::default(), 0),
+                member: Member::new(
+                    self.terms.clone(),
+                    format!("host-{host}"),
+                    Usage::default(),
+                    0,
+                ),
                 run: 0,
                 ahead,
                 faster,
@@ -127,7 +148,12 @@ impl World {
             };
             // Joined by its own clock, at a time of its own within a sync; until then it is not asked for anything.
             let late = self.dice.below(self.terms.sync.as_nanos() as u64);
-            new.member = Member::new(self.terms.clone(), format!("host-{host}"), Usage::default(), new.clock(self.now));
+            new.member = Member::new(
+                self.terms.clone(),
+                format!("host-{host}"),
+                Usage::default(),
+                new.clock(self.now),
+            );
             new.member.ask_after(new.clock(self.now + late));
             self.hosts.push(new);
         }
@@ -149,12 +175,17 @@ impl World {
     fn later(&mut self, after: u64, event: Event) {
         self.next_event += 1;
         self.contents.insert(self.next_event, event);
-        self.events.push(Reverse((self.now + after, self.next_event)));
+        self.events
+            .push(Reverse((self.now + after, self.next_event)));
     }
 
     /// Some 0.2 ms, sometimes 20 ms.
     fn travel(&mut self) -> u64 {
-        if self.dice.below(100) == 0 { 20 * MS } else { 100_000 + self.dice.below(200_000) }
+        if self.dice.below(100) == 0 {
+            20 * MS
+        } else {
+            100_000 + self.dice.below(200_000)
+        }
     }
 
     fn arrives(&mut self, host: usize, run: usize, report: &super::ledger::Report, asked: u64) {
@@ -162,11 +193,27 @@ impl World {
             return;
         }
         let is_lost = !self.store_is_up || self.dice.below(1_000) < self.lost;
-        let grant = if is_lost { None } else { self.ledger.lease((self.now + self.ahead) / 1_000, report) };
+        let grant = if is_lost {
+            None
+        } else {
+            self.ledger.lease((self.now + self.ahead) / 1_000, report)
+        };
         // The reply may get lost as well; in both cases the host notices by its timeout.
         let is_answered = grant.is_some() && self.dice.below(1_000) >= self.lost;
-        let after = if is_answered { self.travel() } else { Terms::patience_for(self.terms.sync).as_nanos() as u64 };
-        self.later(after, Event::Answered { host, run, asked, grant: grant.filter(|_| is_answered) });
+        let after = if is_answered {
+            self.travel()
+        } else {
+            Terms::patience_for(self.terms.sync).as_nanos() as u64
+        };
+        self.later(
+            after,
+            Event::Answered {
+                host,
+                run,
+                asked,
+                grant: grant.filter(|_| is_answered),
+            },
+        );
     }
 
     fn answered(&mut self, host: usize, run: usize, asked: u64, grant: Option<Grant>) {
@@ -191,12 +238,27 @@ impl World {
         let step = self.terms.sync.as_nanos() as u64 / 10;
         while self.now < until {
             let end = self.now + step;
-            while let Some(Reverse((at, nth))) = self.events.peek().copied().filter(|Reverse((at, _))| *at <= end) {
+            while let Some(Reverse((at, nth))) = self
+                .events
+                .peek()
+                .copied()
+                .filter(|Reverse((at, _))| *at <= end)
+            {
                 self.events.pop();
                 self.now = self.now.max(at);
                 match self.contents.remove(&nth) {
-                    Some(Event::Arrives { host, run, report, asked }) => self.arrives(host, run, &report, asked),
-                    Some(Event::Answered { host, run, asked, grant }) => self.answered(host, run, asked, grant),
+                    Some(Event::Arrives {
+                        host,
+                        run,
+                        report,
+                        asked,
+                    }) => self.arrives(host, run, &report, asked),
+                    Some(Event::Answered {
+                        host,
+                        run,
+                        asked,
+                        grant,
+                    }) => self.answered(host, run, asked, grant),
                     None => {}
                 }
             }
@@ -230,7 +292,15 @@ impl World {
             for (host, report, asked) in asking {
                 let after = self.travel();
                 let run = self.hosts[host].run;
-                self.later(after, Event::Arrives { host, run, report, asked });
+                self.later(
+                    after,
+                    Event::Arrives {
+                        host,
+                        run,
+                        report,
+                        asked,
+                    },
+                );
             }
         }
     }
@@ -261,17 +331,33 @@ fn a_thousand_hosts_hold_the_limit_and_use_it_however_demand_is_spread() {
     let mut world = thousand();
     let spreads: [(&str, Demand); 4] = [
         ("even", |_, _| 2_000.0),
-        ("ninety to ten", |host, _| if host < 100 { 18_000.0 } else { 222.0 }),
-        ("one host alone", |host, _| if host == 17 { 3_000_000.0 } else { 0.0 }),
+        (
+            "ninety to ten",
+            |host, _| if host < 100 { 18_000.0 } else { 222.0 },
+        ),
+        (
+            "one host alone",
+            |host, _| if host == 17 { 3_000_000.0 } else { 0.0 },
+        ),
         // A hundred hosts at a time; every twenty seconds the next hundred.
-        ("moving", |host, now| if (now / (20 * SECOND)) as usize % 10 == host / 100 { 20_000.0 } else { 10.0 }),
+        ("moving", |host, now| {
+            if (now / (20 * SECOND)) as usize % 10 == host / 100 {
+                20_000.0
+            } else {
+                10.0
+            }
+        }),
     ];
     for (name, demand) in spreads {
         let seconds = 60;
         let until = world.now + seconds * SECOND;
         world.run(until, demand);
         let utilisation = world.utilisation(seconds as f64);
-        println!("{name}: {:.1} % used, {:.4} held at the most", 100.0 * utilisation, world.most_held);
+        println!(
+            "{name}: {:.1} % used, {:.4} held at the most",
+            100.0 * utilisation,
+            world.most_held
+        );
         assert!((0.9..=1.1).contains(&utilisation), "{name}: {utilisation}");
     }
     assert!(world.most_held <= 1.0 + 1e-9, "{}", world.most_held);
@@ -280,7 +366,13 @@ fn a_thousand_hosts_hold_the_limit_and_use_it_however_demand_is_spread() {
 #[test]
 fn hosts_that_join_die_and_leave_take_nothing_beyond_the_limit() {
     let mut world = thousand();
-    let demand = |host: usize, _: u64| if host.is_multiple_of(3) { 9_000.0 } else { 500.0 };
+    let demand = |host: usize, _: u64| {
+        if host.is_multiple_of(3) {
+            9_000.0
+        } else {
+            500.0
+        }
+    };
     let mut gone = 0;
     for round in 0..12 {
         let until = world.now + 5 * SECOND;
@@ -291,10 +383,17 @@ fn hosts_that_join_die_and_leave_take_nothing_beyond_the_limit() {
             world.leave(gone + 1);
             gone += 2;
         }
-        assert!(world.most_held <= 1.0 + 1e-9, "round {round}: {}", world.most_held);
+        assert!(
+            world.most_held <= 1.0 + 1e-9,
+            "round {round}: {}",
+            world.most_held
+        );
     }
     let utilisation = world.utilisation(60.0);
-    println!("{:.1} % used while 600 joined, 240 died and 240 left", 100.0 * utilisation);
+    println!(
+        "{:.1} % used while 600 joined, 240 died and 240 left",
+        100.0 * utilisation
+    );
     assert!((0.9..=1.0 + 1e-9).contains(&utilisation), "{utilisation}");
 }
 
@@ -306,9 +405,18 @@ fn eight_hosts_follow_demand_that_moves_every_few_seconds() {
     world.run(until, |_, _| RATE);
     world.utilisation(2.0);
     let until = world.now + 30 * SECOND;
-    world.run(until, |host, now| if (now / (5 * SECOND)) as usize % 8 == host { 2.0 * RATE } else { 0.0 });
+    world.run(until, |host, now| {
+        if (now / (5 * SECOND)) as usize % 8 == host {
+            2.0 * RATE
+        } else {
+            0.0
+        }
+    });
     let utilisation = world.utilisation(30.0);
-    println!("moving every 5 s between 8 hosts: {:.1} % used", 100.0 * utilisation);
+    println!(
+        "moving every 5 s between 8 hosts: {:.1} % used",
+        100.0 * utilisation
+    );
     assert!((0.95..=1.0 + 1e-9).contains(&utilisation), "{utilisation}");
     assert!(world.most_held <= 1.0 + 1e-9, "{}", world.most_held);
 }
@@ -323,7 +431,12 @@ fn a_store_that_is_gone_restarted_empty_and_back_never_lets_out_more_than_the_li
     world.store_is_up = false;
     let until = world.now + 30 * SECOND;
     world.run(until, demand);
-    assert!(world.hosts.iter().all(|host| host.member.state() == LeaseState::Alone));
+    assert!(
+        world
+            .hosts
+            .iter()
+            .all(|host| host.member.state() == LeaseState::Alone)
+    );
     // Available again, with its contents lost.
     world.store_is_up = true;
     world.ledger = Ledger::default();
@@ -333,7 +446,11 @@ fn a_store_that_is_gone_restarted_empty_and_back_never_lets_out_more_than_the_li
     world.ledger = Ledger::default();
     let until = world.now + 2 * SECOND;
     world.run(until, demand);
-    let settling = world.hosts.iter().filter(|host| host.member.is_quiet()).count();
+    let settling = world
+        .hosts
+        .iter()
+        .filter(|host| host.member.is_quiet())
+        .count();
     assert!(settling > 900, "{settling}");
     let until = world.now + 28 * SECOND;
     world.run(until, demand);
@@ -357,7 +474,11 @@ fn four() -> World {
 }
 
 fn moving(host: usize, now: u64) -> f64 {
-    if (now / (700 * MS)) as usize % 4 == host { 2.0 * RATE } else { RATE / 10.0 }
+    if (now / (700 * MS)) as usize % 4 == host {
+        2.0 * RATE
+    } else {
+        RATE / 10.0
+    }
 }
 
 #[test]
@@ -382,8 +503,15 @@ fn a_replica_that_lagged_lets_out_no_more_than_the_limit() {
         }
         let until = world.now + 5 * SECOND;
         world.run(until, moving);
-        println!("a replica {lag} ms behind: {:.4} held at the most", world.most_held);
-        assert!(world.most_held <= 1.0 + 1e-9, "{lag} ms: {}", world.most_held);
+        println!(
+            "a replica {lag} ms behind: {:.4} held at the most",
+            world.most_held
+        );
+        assert!(
+            world.most_held <= 1.0 + 1e-9,
+            "{lag} ms: {}",
+            world.most_held
+        );
     }
 }
 
@@ -396,8 +524,15 @@ fn a_store_whose_clock_steps_by_any_part_of_a_lease_lets_out_no_more_than_the_li
             world.run(until, moving);
             world.ahead += step * MS;
         }
-        println!("a clock {step} ms ahead: {:.4} held at the most", world.most_held);
-        assert!(world.most_held <= 1.0 + 1e-9, "{step} ms: {}", world.most_held);
+        println!(
+            "a clock {step} ms ahead: {:.4} held at the most",
+            world.most_held
+        );
+        assert!(
+            world.most_held <= 1.0 + 1e-9,
+            "{step} ms: {}",
+            world.most_held
+        );
     }
 }
 

@@ -35,11 +35,18 @@ pub struct Script {
 impl Script {
     #[must_use]
     pub fn new(text: &'static str) -> Self {
-        Self { text, digest: redis::Script::new(text).get_hash().to_owned() }
+        Self {
+            text,
+            digest: redis::Script::new(text).get_hash().to_owned(),
+        }
     }
 
     /// Runs the script. `arguments` adds the number of keys, the keys and the other arguments.
-    async fn run(&self, connection: &mut Connection, arguments: impl Fn(&mut Cmd)) -> Result<Value, RedisError> {
+    async fn run(
+        &self,
+        connection: &mut Connection,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<Value, RedisError> {
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
             command.arg(script);
@@ -72,7 +79,11 @@ impl Store {
     pub fn new(cluster: Cluster, patience: Duration) -> Self {
         // The library may be built with several crypto providers; one must be chosen once per process.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self { cluster, patience, script: Script::new(SCRIPT) }
+        Self {
+            cluster,
+            patience,
+            script: Script::new(SCRIPT),
+        }
     }
 
     /// Connects.
@@ -96,7 +107,9 @@ impl Store {
         report: &Report,
     ) -> Result<Option<Grant>, StoreError> {
         let run = run(connection, &self.script, self.keys(limit), report);
-        let reply = tokio::time::timeout(self.patience, run).await.map_err(|_| StoreError::Slow(self.patience))?;
+        let reply = tokio::time::timeout(self.patience, run)
+            .await
+            .map_err(|_| StoreError::Slow(self.patience))?;
         grant(&reply.map_err(|error| StoreError::of(&self.cluster, &error))?)
     }
 
@@ -115,7 +128,9 @@ impl Store {
         let run = script.run(connection, |command| {
             command.arg(keys.len()).arg(keys).arg(arguments);
         });
-        let reply = tokio::time::timeout(self.patience, run).await.map_err(|_| StoreError::Slow(self.patience))?;
+        let reply = tokio::time::timeout(self.patience, run)
+            .await
+            .map_err(|_| StoreError::Slow(self.patience))?;
         reply.map_err(|error| StoreError::of(&self.cluster, &error))
     }
 
@@ -130,19 +145,25 @@ impl Store {
             let [ledger, _] = self.keys(&limit);
             let asked: JoinHandle<_> = tokio::spawn(async move {
                 let query = async { connection.query(redis::cmd("HGETALL").arg(ledger)).await };
-                let reply =
-                    tokio::time::timeout(store.patience, query).await.map_err(|_| StoreError::Slow(store.patience))?;
+                let reply = tokio::time::timeout(store.patience, query)
+                    .await
+                    .map_err(|_| StoreError::Slow(store.patience))?;
                 let entries: Result<BTreeMap<String, String>, RedisError> =
                     reply.and_then(|value| Ok(redis::from_redis_value(value)?));
                 let entries = entries.map_err(|error| StoreError::of(&store.cluster, &error))?;
-                Ok(entries.iter().filter_map(|(field, entry)| host_share(field, entry)).collect())
+                Ok(entries
+                    .iter()
+                    .filter_map(|(field, entry)| host_share(field, entry))
+                    .collect())
             });
             (limit, asked)
         };
         let asked: Vec<_> = limits.into_iter().map(ask).collect();
         let mut hosts = Vec::with_capacity(asked.len());
         for (limit, asked) in asked {
-            let reply = asked.await.unwrap_or_else(|error| Err(StoreError::Gone(error.to_string())));
+            let reply = asked
+                .await
+                .unwrap_or_else(|error| Err(StoreError::Gone(error.to_string())));
             hosts.push((limit, reply));
         }
         hosts
@@ -162,28 +183,61 @@ async fn run(
     report: &Report,
 ) -> Result<Vec<i64>, RedisError> {
     let reply = script.run(connection, |command| {
-        command.arg(keys.len()).arg(keys.as_slice()).arg(&report.host);
-        let numbers = [report.sequence, report.applied, report.demand, report.units, report.lease, report.epoch];
-        let grant = report.grant.map_or([0; 3], |grant| [grant.sequence, grant.at, grant.elapsed]);
+        command
+            .arg(keys.len())
+            .arg(keys.as_slice())
+            .arg(&report.host);
+        let numbers = [
+            report.sequence,
+            report.applied,
+            report.demand,
+            report.units,
+            report.lease,
+            report.epoch,
+        ];
+        let grant = report
+            .grant
+            .map_or([0; 3], |grant| [grant.sequence, grant.at, grant.elapsed]);
         command.arg(&numbers[..]).arg(u8::from(report.leaves));
-        command.arg(report.replaces.as_deref().unwrap_or_default()).arg(&grant[..]);
+        command
+            .arg(report.replaces.as_deref().unwrap_or_default())
+            .arg(&grant[..]);
     });
     Ok(redis::from_redis_value(reply.await?)?)
 }
 
 fn grant(values: &[i64]) -> Result<Option<Grant>, StoreError> {
-    let numbers: Vec<u64> = values.iter().filter_map(|value| u64::try_from(*value).ok()).collect();
+    let numbers: Vec<u64> = values
+        .iter()
+        .filter_map(|value| u64::try_from(*value).ok())
+        .collect();
     match numbers[..] {
         [_] => Ok(None),
-        [share, hosts, epoch, is_quiet, held, demand, target, at] => {
-            Ok(Some(Grant { share, hosts, epoch, is_quiet: is_quiet != 0, held, demand, target, at }))
-        }
+        [share, hosts, epoch, is_quiet, held, demand, target, at] => Ok(Some(Grant {
+            share,
+            hosts,
+            epoch,
+            is_quiet: is_quiet != 0,
+            held,
+            demand,
+            target,
+            at,
+        })),
         _ => Err(StoreError::Foreign(format!("{values:?}"))),
     }
 }
 
 fn host_share(field: &str, entry: &str) -> Option<HostShare> {
     let mut numbers = entry.split(' ').map(str::parse);
-    let (_, demand, _, share) = (numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?);
-    Some(HostShare { host: field.strip_prefix("n:")?.to_owned(), share: share.ok()?, demand: demand.ok()? })
+    let (_, demand, _, share) = (
+        numbers.next()?,
+        numbers.next()?,
+        numbers.next()?,
+        numbers.next()?,
+    );
+    Some(HostShare {
+        host: field.strip_prefix("n:")?.to_owned(),
+        share: share.ok()?,
+        demand: demand.ok()?,
+    })
 }

@@ -30,7 +30,13 @@ impl Told {
         past: Past,
         granted_at: Option<u64>,
     ) {
-        *self.tale() = Tale { status, notes, shares, past, granted_at };
+        *self.tale() = Tale {
+            status,
+            notes,
+            shares,
+            past,
+            granted_at,
+        };
     }
 
     pub(super) fn tale(&self) -> MutexGuard<'_, Tale> {

@@ -60,10 +60,25 @@ enum Link {
 
 /// The result of a task.
 enum Done {
-    Opened { link: u64, result: Result<Connection, StoreError> },
-    Leased { link: u64, limit: String, sequence: u64, at: u64, grant: Result<Option<Grant>, StoreError> },
-    Looked { connection: Option<Connection>, hosts: Vec<(String, Result<Vec<HostShare>, StoreError>)> },
-    Saved { past: Past, result: Result<(), StateError> },
+    Opened {
+        link: u64,
+        result: Result<Connection, StoreError>,
+    },
+    Leased {
+        link: u64,
+        limit: String,
+        sequence: u64,
+        at: u64,
+        grant: Result<Option<Grant>, StoreError>,
+    },
+    Looked {
+        connection: Option<Connection>,
+        hosts: Vec<(String, Result<Vec<HostShare>, StoreError>)>,
+    },
+    Saved {
+        past: Past,
+        result: Result<(), StateError>,
+    },
     Left(Result<(), StoreError>),
 }
 
@@ -121,7 +136,10 @@ impl Worker {
             events,
             cluster,
         };
-        worker.parts = limits.into_iter().map(|shared| worker.begin(shared, past, now)).collect();
+        worker.parts = limits
+            .into_iter()
+            .map(|shared| worker.begin(shared, past, now))
+            .collect();
         worker.tell();
         worker
     }
@@ -132,7 +150,9 @@ impl Worker {
 
     fn begin(&self, shared: Shared, past: &Past, now: u64) -> Part {
         let usage = shared.holder.asked().unwrap_or_default();
-        let member = shared.definition.member(&self.cluster, past, self.host.clone(), usage, now);
+        let member = shared
+            .definition
+            .member(&self.cluster, past, self.host.clone(), usage, now);
         Part::new(shared, member, usage, now)
     }
 
@@ -194,7 +214,10 @@ impl Worker {
         let now = boot_nanoseconds();
         let is_due = |part: &Part| part.is_due(now + 5_000_000) && !part.is_due(now);
         // Between two ticks, a released share is reported within two milliseconds.
-        if matches!(self.link, Link::Open(_)) && !self.health.is_failing() && self.parts.iter().any(is_due) {
+        if matches!(self.link, Link::Open(_))
+            && !self.health.is_failing()
+            && self.parts.iter().any(is_due)
+        {
             Duration::from_millis(2)
         } else {
             Duration::from_secs(3_600)
@@ -203,7 +226,11 @@ impl Worker {
 
     /// Requests each lease that is due, over one connection.
     fn ask(&mut self, now: u64) {
-        let mut due = self.parts.iter_mut().filter(|part| part.is_due(now)).peekable();
+        let mut due = self
+            .parts
+            .iter_mut()
+            .filter(|part| part.is_due(now))
+            .peekable();
         if due.peek().is_none() {
             return;
         }
@@ -214,7 +241,12 @@ impl Worker {
                 self.links += 1;
                 let link = self.links;
                 self.link = Link::Opening;
-                self.tasks.spawn(async move { Done::Opened { link, result: store.connect().await } });
+                self.tasks.spawn(async move {
+                    Done::Opened {
+                        link,
+                        result: store.connect().await,
+                    }
+                });
             }
             Link::Open(connection) => {
                 for part in due {
@@ -222,7 +254,13 @@ impl Worker {
                     let store = store.clone();
                     self.tasks.spawn(async move {
                         let grant = store.lease(&mut connection, &limit, &report).await;
-                        Done::Leased { link, limit, sequence: report.sequence, at: now, grant }
+                        Done::Leased {
+                            link,
+                            limit,
+                            sequence: report.sequence,
+                            at: now,
+                            grant,
+                        }
                     });
                 }
             }
@@ -231,25 +269,48 @@ impl Worker {
 
     /// Reads every host's share, over a separate connection so that leases do not wait for it.
     fn look(&mut self, now: u64) {
-        let hosts = self.parts.iter().map(|part| part.member.hosts()).max().unwrap_or(1);
+        let hosts = self
+            .parts
+            .iter()
+            .map(|part| part.member.hosts())
+            .max()
+            .unwrap_or(1);
         let every = LOOK_EVERY + LOOK_LATER_BY * u32::try_from(hosts).unwrap_or(u32::MAX);
         let is_due = now.saturating_sub(self.looked_at) >= every.as_nanos() as u64;
         if !is_due || self.health.is_failing() || self.health.granted_at().is_none() {
             return;
         }
-        let Some(connection) = self.looking.take() else { return };
+        let Some(connection) = self.looking.take() else {
+            return;
+        };
         self.looked_at = now;
-        let (store, limits) = (self.store.clone(), self.parts.iter().map(|part| part.name().to_owned()).collect());
+        let (store, limits) = (
+            self.store.clone(),
+            self.parts
+                .iter()
+                .map(|part| part.name().to_owned())
+                .collect(),
+        );
         self.tasks.spawn(async move {
             let connection = match connection {
                 Some(connection) => Ok(connection),
                 None => store.connect().await,
             };
             // If this fails, the next read follows.
-            let Ok(connection) = connection else { return Done::Looked { connection: None, hosts: Vec::new() } };
+            let Ok(connection) = connection else {
+                return Done::Looked {
+                    connection: None,
+                    hosts: Vec::new(),
+                };
+            };
             let hosts = store.hosts(&connection, limits).await;
-            let is_open = hosts.iter().all(|(_, read)| read.as_ref().err().is_none_or(StoreError::is_reply));
-            Done::Looked { connection: Some(connection).filter(|_| is_open), hosts }
+            let is_open = hosts
+                .iter()
+                .all(|(_, read)| read.as_ref().err().is_none_or(StoreError::is_reply));
+            Done::Looked {
+                connection: Some(connection).filter(|_| is_open),
+                hosts,
+            }
         });
     }
 
@@ -265,7 +326,13 @@ impl Worker {
                     self.opened(result, now);
                 }
             }
-            Ok(Done::Leased { link, limit, sequence, at, grant }) => {
+            Ok(Done::Leased {
+                link,
+                limit,
+                sequence,
+                at,
+                grant,
+            }) => {
                 // The reply may be for a limit or a store of an earlier config.
                 if self.part(&limit).is_some_and(|part| part.takes(sequence)) {
                     self.leased(link, &limit, at, grant, now);
@@ -302,7 +369,9 @@ impl Worker {
         match result {
             Ok(connection) => {
                 self.link = Link::Open(connection);
-                self.parts.iter_mut().for_each(|part| part.member.reconnected());
+                self.parts
+                    .iter_mut()
+                    .for_each(|part| part.member.reconnected());
             }
             Err(error) => {
                 self.link = Link::Closed;
@@ -315,14 +384,22 @@ impl Worker {
         }
     }
 
-    fn leased(&mut self, link: u64, limit: &str, at: u64, grant: Result<Option<Grant>, StoreError>, now: u64) {
+    fn leased(
+        &mut self,
+        link: u64,
+        limit: &str,
+        at: u64,
+        grant: Result<Option<Grant>, StoreError>,
+        now: u64,
+    ) {
         let pause = self.pause();
         let Some(part) = self.part(limit) else { return };
         match grant {
             Ok(grant) => {
                 part.granted(at, grant, now);
                 if let Some(Turn::Up(failures)) = self.health.granted(at, now) {
-                    let reason = format!("the store is available again, after {failures} failed requests");
+                    let reason =
+                        format!("the store is available again, after {failures} failed requests");
                     tracing::info!("cluster: {reason}");
                     self.event(EventKind::StoreUp, failures, reason);
                 }
@@ -348,16 +425,22 @@ impl Worker {
         if self.health.failed(error, now) != Some(Turn::Down) {
             return;
         }
-        let what = if error.is_reply() { "refuses every limit" } else { "is unavailable" };
+        let what = if error.is_reply() {
+            "refuses every limit"
+        } else {
+            "is unavailable"
+        };
         let when = self.cluster.when_store_is_down;
-        let reason =
-            format!("the store {what}: {error}; when leases expire, when_store_is_down = \"{when}\" takes effect");
+        let reason = format!(
+            "the store {what}: {error}; when leases expire, when_store_is_down = \"{when}\" takes effect"
+        );
         tracing::error!("cluster: {reason}");
         self.event(EventKind::StoreDown, self.health.failures(), reason);
     }
 
     fn event(&self, what: EventKind, count: u64, reason: String) {
-        self.events.push(store_event(&self.cluster, what, count, reason));
+        self.events
+            .push(store_event(&self.cluster, what, count, reason));
     }
 
     fn past(&self) -> Past {
@@ -367,20 +450,40 @@ impl Worker {
     fn tell(&self) {
         let health = &self.health;
         let status = ClusterStatus {
-            hosts: self.parts.iter().map(|part| part.member.hosts()).max().unwrap_or(1),
-            limits: self.parts.iter().map(|part| part.status(&self.cluster)).collect(),
+            hosts: self
+                .parts
+                .iter()
+                .map(|part| part.member.hosts())
+                .max()
+                .unwrap_or(1),
+            limits: self
+                .parts
+                .iter()
+                .map(|part| part.status(&self.cluster))
+                .collect(),
             ..health.status(&self.cluster)
         };
         let notes = self.parts.iter().filter_map(Part::note).collect();
-        let shares = self.parts.iter().map(|part| (part.name().to_owned(), part.held())).collect();
-        self.told.set(status, notes, shares, self.past(), health.granted_at());
+        let shares = self
+            .parts
+            .iter()
+            .map(|part| (part.name().to_owned(), part.held()))
+            .collect();
+        self.told
+            .set(status, notes, shares, self.past(), health.granted_at());
     }
 
     /// Writes the state for the next run, on a thread that may wait for the disk.
     fn save(&mut self, now: u64) {
         let past = self.past();
-        let is_due = |at: u64, hosts| now.saturating_sub(at) >= SAVE_EVERY.as_nanos() as u64 || hosts != past.hosts();
-        if self.saved.as_ref().is_none_or(|(saved, at)| *saved == past || !is_due(*at, saved.hosts())) {
+        let is_due = |at: u64, hosts| {
+            now.saturating_sub(at) >= SAVE_EVERY.as_nanos() as u64 || hosts != past.hosts()
+        };
+        if self
+            .saved
+            .as_ref()
+            .is_none_or(|(saved, at)| *saved == past || !is_due(*at, saved.hosts()))
+        {
             return;
         }
         self.saved = None;
@@ -393,7 +496,10 @@ impl Worker {
             match write.await {
                 Ok((past, result)) => Done::Saved { past, result },
                 // The runtime is shutting down.
-                Err(_) => Done::Saved { past: Past::default(), result: Ok(()) },
+                Err(_) => Done::Saved {
+                    past: Past::default(),
+                    result: Ok(()),
+                },
             }
         });
     }
@@ -412,7 +518,9 @@ impl Worker {
             before.iter_mut().for_each(Part::give_up);
         }
         for shared in limits {
-            let known = before.iter().position(|part| part.name() == shared.definition.name);
+            let known = before
+                .iter()
+                .position(|part| part.name() == shared.definition.name);
             let part = match known {
                 Some(nth) => before.swap_remove(nth).under(shared, &self.cluster, now),
                 None => self.begin(shared, &past, now),
@@ -420,10 +528,17 @@ impl Worker {
             self.parts.push(part);
         }
         self.tell();
-        let Link::Open(connection) = &self.link else { return };
-        let (store, connection, reports) = (self.store.clone(), connection.clone(), farewells(&mut before, now));
+        let Link::Open(connection) = &self.link else {
+            return;
+        };
+        let (store, connection, reports) = (
+            self.store.clone(),
+            connection.clone(),
+            farewells(&mut before, now),
+        );
         if !reports.is_empty() {
-            self.tasks.spawn(async move { Done::Left(give_back(&store, &connection, reports).await) });
+            self.tasks
+                .spawn(async move { Done::Left(give_back(&store, &connection, reports).await) });
         }
     }
 
@@ -451,11 +566,19 @@ fn ticks(sync: Duration) -> tokio::time::Interval {
 
 /// The last requests of removed limits.
 fn farewells(parts: &mut [Part], now: u64) -> Vec<(String, Report)> {
-    let gives_back = parts.iter_mut().filter(|part| part.shared.holder.gives_back());
-    gives_back.map(|part| (part.name().to_owned(), part.member.leave(now))).collect()
+    let gives_back = parts
+        .iter_mut()
+        .filter(|part| part.shared.holder.gives_back());
+    gives_back
+        .map(|part| (part.name().to_owned(), part.member.leave(now)))
+        .collect()
 }
 
-async fn give_back(store: &Store, connection: &Connection, reports: Vec<(String, Report)>) -> Result<(), StoreError> {
+async fn give_back(
+    store: &Store,
+    connection: &Connection,
+    reports: Vec<(String, Report)>,
+) -> Result<(), StoreError> {
     let mut asked = JoinSet::new();
     for (limit, report) in reports {
         let (store, mut connection) = (store.clone(), connection.clone());
@@ -467,11 +590,15 @@ async fn give_back(store: &Store, connection: &Connection, reports: Vec<(String,
         }
         Ok(())
     };
-    tokio::time::timeout(FAREWELL, all).await.unwrap_or(Err(StoreError::Slow(FAREWELL)))
+    tokio::time::timeout(FAREWELL, all)
+        .await
+        .unwrap_or(Err(StoreError::Slow(FAREWELL)))
 }
 
 fn told_of_leaving(result: Result<(), StoreError>) {
     if let Err(error) = result {
-        tracing::warn!("cluster: returning leases to the store failed: {error}; they expire by themselves");
+        tracing::warn!(
+            "cluster: returning leases to the store failed: {error}; they expire by themselves"
+        );
     }
 }

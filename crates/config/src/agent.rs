@@ -1,12 +1,17 @@
 //! `[agent]`.
 
-use super::policy::{AgentConfig, Attach, InterfacePattern, LivePage, MOST_SOURCES, Mode, OnExit, Shield};
+use super::policy::{
+    AgentConfig, Attach, InterfacePattern, LivePage, MOST_SOURCES, Mode, OnExit, Shield,
+};
 use super::prefix;
 use super::report::{Problems, Span};
 use super::table::{Table, suggestion};
 
 /// The interface names and patterns with their spans.
-pub fn interfaces(texts: Vec<(&str, Span)>, problems: &mut Problems) -> Vec<(InterfacePattern, Span)> {
+pub fn interfaces(
+    texts: Vec<(&str, Span)>,
+    problems: &mut Problems,
+) -> Vec<(InterfacePattern, Span)> {
     let mut interfaces = Vec::new();
     for (text, span) in texts {
         if text.is_empty() || text.len() > 15 || text.contains(['/', ' ']) {
@@ -22,10 +27,15 @@ pub fn interfaces(texts: Vec<(&str, Span)>, problems: &mut Problems) -> Vec<(Int
 pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
     let mut agent = AgentConfig::default();
     let texts = table.strings("interfaces", "[\"eth0\"]");
-    agent.interfaces = interfaces(texts, table.problems).into_iter().map(|(pattern, _)| pattern).collect();
+    agent.interfaces = interfaces(texts, table.problems)
+        .into_iter()
+        .map(|(pattern, _)| pattern)
+        .collect();
     agent.attach = table.word("attach", Attach::WORDS).unwrap_or(agent.attach);
     agent.mode = table.word("mode", Mode::WORDS).unwrap_or(agent.mode);
-    agent.on_exit = table.word("on_exit", OnExit::WORDS).unwrap_or(agent.on_exit);
+    agent.on_exit = table
+        .word("on_exit", OnExit::WORDS)
+        .unwrap_or(agent.on_exit);
     if let Some((text, span)) = table.string("control", "\"/run/weir/control.sock\"") {
         agent.control = path(text, span, table.problems).unwrap_or(agent.control);
     }
@@ -33,8 +43,11 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
         match text.parse() {
             Ok(address) => agent.metrics = Some(address),
             Err(_) => {
-                let help = "write an address and a port: metrics = \"127.0.0.1:9464\", or \"[::1]:9464\"";
-                table.problems.error(span, format!("invalid metrics address {text:?}"), help);
+                let help =
+                    "write an address and a port: metrics = \"127.0.0.1:9464\", or \"[::1]:9464\"";
+                table
+                    .problems
+                    .error(span, format!("invalid metrics address {text:?}"), help);
             }
         }
     }
@@ -51,14 +64,18 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
             agent.cgroup = text.to_owned();
         } else {
             let help = "write letters, digits, dashes and underscores: cgroup = \"weir\"";
-            table.problems.error(span, format!("invalid cgroup name {text:?}"), help);
+            table
+                .problems
+                .error(span, format!("invalid cgroup name {text:?}"), help);
         }
     }
     const SOCKETS: &str = "[\"/run/docker.sock\"]";
     if table.value("container_sockets").is_some() {
         let texts = table.strings("container_sockets", SOCKETS);
-        agent.container_sockets =
-            texts.into_iter().filter_map(|(text, span)| path(text, span, table.problems)).collect();
+        agent.container_sockets = texts
+            .into_iter()
+            .filter_map(|(text, span)| path(text, span, table.problems))
+            .collect();
     }
     let max_sources = table.number("max_sources", 1, u64::from(MOST_SOURCES));
     agent.max_sources = max_sources.and_then(|number| u32::try_from(number).ok());
@@ -99,19 +116,27 @@ fn live(table: &mut Table<'_, '_>) -> Option<LivePage> {
                     names.push(text.to_ascii_lowercase());
                 } else {
                     let help = "write a host name without a port: live = [\"weir.example.org\"]";
-                    table.problems.error(span, format!("invalid host name {text:?} in live"), help);
+                    table
+                        .problems
+                        .error(span, format!("invalid host name {text:?} in live"), help);
                 }
             }
             LivePage::Everywhere(names)
         }
         (None, _) => {
-            table.wrong_type("live", value, "true, false, or a list of host names: live = [\"weir.example.org\"]");
+            table.wrong_type(
+                "live",
+                value,
+                "true, false, or a list of host names: live = [\"weir.example.org\"]",
+            );
             return None;
         }
     };
     if table.value("metrics").is_none() {
         let help = "add metrics = \"127.0.0.1:9464\", on which the page is served";
-        table.problems.error(value.span(), "live requires metrics".to_owned(), help);
+        table
+            .problems
+            .error(value.span(), "live requires metrics".to_owned(), help);
     }
     Some(page)
 }
@@ -121,7 +146,9 @@ fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty()
             && label.len() <= 63
-            && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+            && label
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
     };
     text.len() <= 253 && text.split('.').all(is_label)
 }
@@ -141,14 +168,22 @@ fn protect(table: &mut Table<'_, '_>) -> Option<Vec<Shield>> {
                     Some((_, shield)) => shields.push(*shield),
                     None => {
                         let help = suggestion(text, &names);
-                        table.problems.error(span, format!("unknown value {text:?} in protect"), help);
+                        table.problems.error(
+                            span,
+                            format!("unknown value {text:?} in protect"),
+                            help,
+                        );
                     }
                 }
             }
             Some(shields)
         }
         (None, None) => {
-            table.wrong_type("protect", value, "true, false, or a list: protect = [\"ssh\", \"gateways\", \"store\"]");
+            table.wrong_type(
+                "protect",
+                value,
+                "true, false, or a list: protect = [\"ssh\", \"gateways\", \"store\"]",
+            );
             None
         }
     }
@@ -167,6 +202,10 @@ fn path(text: &str, span: Span, problems: &mut Problems) -> Option<std::path::Pa
     if text.starts_with('/') {
         return Some(text.into());
     }
-    problems.error(span, format!("{text:?} is not an absolute path"), "begin it with /");
+    problems.error(
+        span,
+        format!("{text:?} is not an absolute path"),
+        "begin it with /",
+    );
     None
 }

@@ -1,8 +1,8 @@
 //! The limits of an agent without a config.
 
 use super::policy::{
-    Action, AgentConfig, Algorithm, Config, Decide, Direction, Geo, InterfacePattern, Key, Limit, Mode, OnExit, OnFull,
-    ProtocolFilter, Rate, RateSpec, Throttle, Unit,
+    Action, AgentConfig, Algorithm, Config, Decide, Direction, Geo, InterfacePattern, Key, Limit,
+    Mode, OnExit, OnFull, ProtocolFilter, Rate, RateSpec, Throttle, Unit,
 };
 
 impl Config {

@@ -36,14 +36,24 @@ impl Changes {
     /// Compares two configs.
     #[must_use]
     pub fn between(before: &Config, after: &Config) -> Self {
-        let mut old: BTreeMap<String, Statement> =
-            statements(before, after).into_iter().map(|statement| (statement.what.clone(), statement)).collect();
+        let mut old: BTreeMap<String, Statement> = statements(before, after)
+            .into_iter()
+            .map(|statement| (statement.what.clone(), statement))
+            .collect();
         let mut changes = Self::default();
         for Statement { what, text, value } in statements(after, before) {
             match old.remove(&what) {
-                None => changes.added.push(Change { what, before: None, after: Some(text) }),
+                None => changes.added.push(Change {
+                    what,
+                    before: None,
+                    after: Some(text),
+                }),
                 Some(before) if before.value != value => {
-                    changes.changed.push(Change { what, before: Some(before.text), after: Some(text) });
+                    changes.changed.push(Change {
+                        what,
+                        before: Some(before.text),
+                        after: Some(text),
+                    });
                 }
                 Some(_) => {}
             }
@@ -67,9 +77,13 @@ impl Changes {
     pub fn lines(&self) -> Vec<String> {
         let all = self.removed.iter().chain(&self.changed).chain(&self.added);
         all.flat_map(|change| {
-            let line =
-                |sign: char, text: &Option<String>| text.as_ref().map(|text| format!("{sign} {}  {text}", change.what));
-            line('-', &change.before).into_iter().chain(line('+', &change.after))
+            let line = |sign: char, text: &Option<String>| {
+                text.as_ref()
+                    .map(|text| format!("{sign} {}  {text}", change.what))
+            };
+            line('-', &change.before)
+                .into_iter()
+                .chain(line('+', &change.after))
         })
         .collect()
     }
@@ -85,7 +99,11 @@ struct Statement {
 
 impl Statement {
     fn new(what: String, text: String, value: &impl Debug) -> Self {
-        Self { what, text, value: format!("{value:?}") }
+        Self {
+            what,
+            text,
+            value: format!("{value:?}"),
+        }
     }
 }
 
@@ -109,7 +127,10 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
     let lists = not_in(&other.ban_lists, &config.ban_lists, |it| &it.name);
     all.extend(lists.map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
     all.extend(
-        decide.requests.iter().map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
+        decide
+            .requests
+            .iter()
+            .map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
     );
     let settings = of_agent(&config.agent)
         .into_iter()
@@ -117,7 +138,11 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
         .chain(of_decide(&config.decide))
         .chain(config.cluster.iter().flat_map(of_cluster))
         .filter(|(_, text)| !text.is_empty());
-    all.extend(settings.map(|(what, text)| Statement { what: what.to_owned(), value: text.clone(), text }));
+    all.extend(settings.map(|(what, text)| Statement {
+        what: what.to_owned(),
+        value: text.clone(),
+        text,
+    }));
     all.extend(config.crowdsec.iter().flat_map(of_crowdsec));
     all
 }
@@ -129,11 +154,17 @@ fn not_in<'c, T: PartialEq>(
     name: impl Fn(&T) -> &str + 'c,
 ) -> impl Iterator<Item = &'c T> {
     let others: HashMap<&str, &T> = others.iter().map(|table| (name(table), table)).collect();
-    tables.iter().filter(move |table| others.get(name(table)) != Some(table))
+    tables
+        .iter()
+        .filter(move |table| others.get(name(table)) != Some(table))
 }
 
 fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
-    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+    items
+        .into_iter()
+        .map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn of_agent(agent: &AgentConfig) -> Vec<(&'static str, String)> {
@@ -152,7 +183,10 @@ fn of_agent(agent: &AgentConfig) -> Vec<(&'static str, String)> {
 
 fn of_geo(geo: &Geo) -> Vec<(&'static str, String)> {
     let file = |path: &Option<PathBuf>| list(path.iter().map(|path| path.display()));
-    vec![("[geo] asn", file(&geo.asn)), ("[geo] country", file(&geo.country))]
+    vec![
+        ("[geo] asn", file(&geo.asn)),
+        ("[geo] country", file(&geo.country)),
+    ]
 }
 
 fn of_decide(decide: &Decide) -> Vec<(&'static str, String)> {
@@ -162,25 +196,42 @@ fn of_decide(decide: &Decide) -> Vec<(&'static str, String)> {
 fn of_cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
     vec![
         ("[cluster] store", list(&cluster.store)),
-        ("[cluster] sentinel", cluster.sentinel.clone().unwrap_or_default()),
-        ("[cluster] authorities", list(cluster.authorities.iter().map(|path| path.display()))),
+        (
+            "[cluster] sentinel",
+            cluster.sentinel.clone().unwrap_or_default(),
+        ),
+        (
+            "[cluster] authorities",
+            list(cluster.authorities.iter().map(|path| path.display())),
+        ),
         ("[cluster] name", cluster.name.clone()),
         ("[cluster] node", cluster.node.clone()),
         ("[cluster] sync", format!("{} ms", cluster.sync.as_millis())),
-        ("[cluster] when_store_is_down", cluster.when_store_is_down.to_string()),
+        (
+            "[cluster] when_store_is_down",
+            cluster.when_store_is_down.to_string(),
+        ),
         ("[cluster] share_bans", cluster.share_bans.to_string()),
     ]
 }
 
 /// A secret is compared, and never shown.
 fn of_crowdsec(crowdsec: &CrowdSec) -> Vec<Statement> {
-    let text = |what: &str, text: String| Statement { what: what.to_owned(), value: text.clone(), text };
+    let text = |what: &str, text: String| Statement {
+        what: what.to_owned(),
+        value: text.clone(),
+        text,
+    };
     let secret = |what: &str, secret: &Secret| {
         let value = match secret {
             Secret::Text(text) => text.clone(),
             Secret::File(path) => path.display().to_string(),
         };
-        Statement { what: what.to_owned(), text: format!("{secret:?}"), value }
+        Statement {
+            what: what.to_owned(),
+            text: format!("{secret:?}"),
+            value,
+        }
     };
     let time = |time: std::time::Duration| humantime::format_duration(time).to_string();
     let mut all = vec![
@@ -189,7 +240,10 @@ fn of_crowdsec(crowdsec: &CrowdSec) -> Vec<Statement> {
         text("[crowdsec] update", time(crowdsec.update)),
         text("[crowdsec] reconcile", time(crowdsec.reconcile)),
         text("[crowdsec] timeout", time(crowdsec.timeout)),
-        text("[crowdsec] max_decisions", crowdsec.max_decisions.to_string()),
+        text(
+            "[crowdsec] max_decisions",
+            crowdsec.max_decisions.to_string(),
+        ),
     ];
     if let Some(machine) = &crowdsec.machine {
         all.push(text("[crowdsec] machine_id", machine.id.clone()));
@@ -206,12 +260,16 @@ mod tests {
 
     fn config(text: &str) -> Config {
         let text = format!("[agent]\ninterfaces = [\"eth0\"]\n{text}");
-        crate::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+        crate::parse(Path::new("limits.toml"), &text)
+            .unwrap_or_else(|report| panic!("{report}"))
+            .config
     }
 
     #[test]
     fn what_is_added_changed_and_removed_is_named() {
-        let before = config("[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n");
+        let before = config(
+            "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n",
+        );
         let after = config(
             "mode = \"observe\"\n[[limit]]\nname = \"b\"\nrate = \"6/s\"\n[[limit]]\nname = \"c\"\nrate = \"5/s\"\n\
              [[class]]\nname = \"friends\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 2.5\n",
@@ -231,6 +289,9 @@ mod tests {
             ]
         );
         let back = Changes::between(&after, &before);
-        assert_eq!((back.added.len(), back.changed.len(), back.removed.len()), (1, 2, 2));
+        assert_eq!(
+            (back.added.len(), back.changed.len(), back.removed.len()),
+            (1, 2, 2)
+        );
     }
 }

@@ -75,9 +75,13 @@ pub fn without_secrets(text: &str) -> String {
         for (start, _) in text.match_indices(key) {
             let rest = &text[start + key.len()..];
             let value = rest.trim_start_matches([' ', '\t', '"', '\'']);
-            let Some(value) = value.strip_prefix('=') else { continue };
+            let Some(value) = value.strip_prefix('=') else {
+                continue;
+            };
             let value = value.trim_start_matches([' ', '\t']);
-            let long = ["\"\"\"", "'''"].into_iter().find(|quotes| value.starts_with(quotes));
+            let long = ["\"\"\"", "'''"]
+                .into_iter()
+                .find(|quotes| value.starts_with(quotes));
             let end = match long {
                 Some(quotes) => value[3..].find(quotes).map_or(value.len(), |end| end + 6),
                 // To the end of the line, since an invalid value may end anywhere.
@@ -104,69 +108,136 @@ pub fn read(root: &mut Table<'_, '_>, has_interfaces: bool) -> Option<CrowdSec> 
     };
     if !has_interfaces {
         let help = "add [agent] interfaces = [\"eth0\"]";
-        root.problems.error(value.span(), "missing interfaces: [crowdsec] requires at least one", help);
+        root.problems.error(
+            value.span(),
+            "missing interfaces: [crowdsec] requires at least one",
+            help,
+        );
     }
-    table(Table::new(content, value.span(), "[crowdsec]", root.problems))
+    table(Table::new(
+        content,
+        value.span(),
+        "[crowdsec]",
+        root.problems,
+    ))
 }
 
 fn table(mut table: Table<'_, '_>) -> Option<CrowdSec> {
     const URL: &str = "\"http://127.0.0.1:8080\"";
     table.required("url", URL);
-    let url = table.string("url", URL).and_then(|(text, span)| match http_client::check(text) {
-        Ok(()) => Some(text.to_owned()),
-        Err(reason) => {
-            table.problems.error(span, format!("invalid url: {reason}"), format!("write url = {URL}"));
-            None
-        }
-    });
-    let api_key = secret(&mut table, ("api_key", "api_key_file"), "\"/etc/weir/crowdsec.key\"");
-    if api_key.is_none() && table.value("api_key").is_none() && table.value("api_key_file").is_none() {
+    let url = table
+        .string("url", URL)
+        .and_then(|(text, span)| match http_client::check(text) {
+            Ok(()) => Some(text.to_owned()),
+            Err(reason) => {
+                table.problems.error(
+                    span,
+                    format!("invalid url: {reason}"),
+                    format!("write url = {URL}"),
+                );
+                None
+            }
+        });
+    let api_key = secret(
+        &mut table,
+        ("api_key", "api_key_file"),
+        "\"/etc/weir/crowdsec.key\"",
+    );
+    if api_key.is_none()
+        && table.value("api_key").is_none()
+        && table.value("api_key_file").is_none()
+    {
         let help = "run cscli bouncers add weir, then add api_key, or api_key_file with the path of a file that has it";
         let span = table.span();
-        table.problems.error(span, "missing key \"api_key\" in [crowdsec]", help);
+        table
+            .problems
+            .error(span, "missing key \"api_key\" in [crowdsec]", help);
     }
     let update = time(&mut table, "update", "\"10s\"", &UPDATE).unwrap_or(Duration::from_secs(10));
-    let reconcile = time(&mut table, "reconcile", "\"10m\"", &RECONCILE).unwrap_or(Duration::from_secs(600));
-    let timeout = time(&mut table, "timeout", "\"30s\"", &TIMEOUT).unwrap_or(Duration::from_secs(30));
-    let max_decisions = table.number("max_decisions", 1, MOST_DECISIONS).unwrap_or(200_000);
+    let reconcile =
+        time(&mut table, "reconcile", "\"10m\"", &RECONCILE).unwrap_or(Duration::from_secs(600));
+    let timeout =
+        time(&mut table, "timeout", "\"30s\"", &TIMEOUT).unwrap_or(Duration::from_secs(30));
+    let max_decisions = table
+        .number("max_decisions", 1, MOST_DECISIONS)
+        .unwrap_or(200_000);
     let id = table.string("machine_id", "\"weir\"");
-    let password = secret(&mut table, ("password", "password_file"), "\"/etc/weir/crowdsec.password\"");
+    let password = secret(
+        &mut table,
+        ("password", "password_file"),
+        "\"/etc/weir/crowdsec.password\"",
+    );
     let machine = match (id, password) {
         (Some(("", span)), _) => {
-            table.problems.error(span, "empty machine_id", "write machine_id = \"weir\", or leave it out");
+            table.problems.error(
+                span,
+                "empty machine_id",
+                "write machine_id = \"weir\", or leave it out",
+            );
             None
         }
-        (Some((id, _)), Some(password)) => Some(Machine { id: id.to_owned(), password }),
+        (Some((id, _)), Some(password)) => Some(Machine {
+            id: id.to_owned(),
+            password,
+        }),
         (Some((_, span)), None) => {
             if table.value("password").is_none() && table.value("password_file").is_none() {
                 let help = "run cscli machines add, then add password or password_file";
-                table.problems.error(span, "machine_id requires password", help);
+                table
+                    .problems
+                    .error(span, "machine_id requires password", help);
             }
             None
         }
         (None, Some(_)) => {
             let span = table.span();
-            table.problems.error(span, "password requires machine_id", "add machine_id = \"weir\"");
+            table.problems.error(
+                span,
+                "password requires machine_id",
+                "add machine_id = \"weir\"",
+            );
             None
         }
         (None, None) => None,
     };
     table.finish();
-    Some(CrowdSec { url: url?, api_key: api_key?, update, reconcile, timeout, max_decisions, machine })
+    Some(CrowdSec {
+        url: url?,
+        api_key: api_key?,
+        update,
+        reconcile,
+        timeout,
+        max_decisions,
+        machine,
+    })
 }
 
 /// A secret in the config, or the path of its file.
-fn secret(table: &mut Table<'_, '_>, keys: (&'static str, &'static str), example: &str) -> Option<Secret> {
+fn secret(
+    table: &mut Table<'_, '_>,
+    keys: (&'static str, &'static str),
+    example: &str,
+) -> Option<Secret> {
     let (key, file) = keys;
-    let text = table.string(key, "\"…\"").and_then(|(text, span)| secret_text(table, key, text, span));
+    let text = table
+        .string(key, "\"…\"")
+        .and_then(|(text, span)| secret_text(table, key, text, span));
     let path = table.string(file, example);
     match (text, path) {
         (Some(_), Some((_, span))) => {
-            table.problems.error(span, format!("{file} conflicts with {key}"), "leave out one of them");
+            table.problems.error(
+                span,
+                format!("{file} conflicts with {key}"),
+                "leave out one of them",
+            );
             None
         }
         (None, Some((path, span))) if !path.starts_with('/') => {
-            table.problems.error(span, format!("{path:?} is not an absolute path"), "begin it with /");
+            table.problems.error(
+                span,
+                format!("{path:?} is not an absolute path"),
+                "begin it with /",
+            );
             None
         }
         (None, Some((path, _))) => Some(Secret::File(path.into())),
@@ -177,7 +248,11 @@ fn secret(table: &mut Table<'_, '_>, keys: (&'static str, &'static str), example
 fn secret_text(table: &mut Table<'_, '_>, key: &str, text: &str, span: Span) -> Option<Secret> {
     // It is sent in a header.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        table.problems.error(span, format!("invalid {key}"), "write printable ASCII characters without spaces");
+        table.problems.error(
+            span,
+            format!("invalid {key}"),
+            "write printable ASCII characters without spaces",
+        );
         return None;
     }
     Some(Secret::Text(text.to_owned()))
@@ -194,8 +269,16 @@ fn time(
         return Some(Duration::from_nanos(time));
     }
     let seconds = |nanoseconds: u64| humantime::format_duration(Duration::from_nanos(nanoseconds));
-    let message = format!("{key} is out of range: {} to {}", seconds(*range.start()), seconds(*range.end()));
-    table.problems.error(table.span_of(key), message, format!("write {key} = {example}"));
+    let message = format!(
+        "{key} is out of range: {} to {}",
+        seconds(*range.start()),
+        seconds(*range.end())
+    );
+    table.problems.error(
+        table.span_of(key),
+        message,
+        format!("write {key} = {example}"),
+    );
     None
 }
 
@@ -213,11 +296,21 @@ mod tests {
     fn a_bouncer_is_what_it_says() {
         let text = "[crowdsec]\nurl = \"http://127.0.0.1:8080\"\napi_key = \"secret\"\nupdate = \"500ms\"\n\
                     machine_id = \"web-1\"\npassword_file = \"/etc/weir/password\"\n";
-        let crowdsec = parse(text).unwrap_or_else(|report| panic!("{report}")).config.crowdsec.unwrap();
+        let crowdsec = parse(text)
+            .unwrap_or_else(|report| panic!("{report}"))
+            .config
+            .crowdsec
+            .unwrap();
         assert_eq!(crowdsec.update, Duration::from_millis(500));
-        assert_eq!((crowdsec.reconcile, crowdsec.max_decisions), (Duration::from_secs(600), 200_000));
+        assert_eq!(
+            (crowdsec.reconcile, crowdsec.max_decisions),
+            (Duration::from_secs(600), 200_000)
+        );
         assert_eq!(crowdsec.api_key, Secret::Text("secret".to_owned()));
-        assert_eq!(crowdsec.machine.as_ref().unwrap().password, Secret::File("/etc/weir/password".into()));
+        assert_eq!(
+            crowdsec.machine.as_ref().unwrap().password,
+            Secret::File("/etc/weir/password".into())
+        );
         assert!(!format!("{crowdsec:?}").contains("secret"));
     }
 
@@ -225,28 +318,76 @@ mod tests {
     fn errors_have_their_line_and_never_a_secret() {
         let url = "url = \"http://127.0.0.1:8080\"\n";
         for (text, message) in [
-            ("url = \"ftp://a\"\napi_key = \"sécret\"\n".to_owned(), "invalid url"),
+            (
+                "url = \"ftp://a\"\napi_key = \"sécret\"\n".to_owned(),
+                "invalid url",
+            ),
             ("api_key = \"secret\"\n".to_owned(), "missing key \"url\""),
             (url.to_owned(), "missing key \"api_key\""),
-            (format!("{url}api_key = \"secret\"\napi_key_file = \"/a\"\n"), "conflicts with api_key"),
-            (format!("{url}api_key = \"secret value\"\n"), "invalid api_key"),
+            (
+                format!("{url}api_key = \"secret\"\napi_key_file = \"/a\"\n"),
+                "conflicts with api_key",
+            ),
+            (
+                format!("{url}api_key = \"secret value\"\n"),
+                "invalid api_key",
+            ),
             (format!("{url}api_key = \"\"\n"), "invalid api_key"),
-            (format!("{url}api_key_file = \"a\"\n"), "not an absolute path"),
-            (format!("{url}api_key = \"secret\"\nupdate = \"1ms\"\n"), "update is out of range: 100ms to 1h"),
-            (format!("{url}api_key = \"secret\"\nmax_decisions = 0\n"), "max_decisions is out of range"),
-            (format!("{url}api_key = \"secret\"\nmachine_id = \"a\"\n"), "machine_id requires password"),
-            (format!("{url}api_key = \"a\"\npassword = \"secret\"\n"), "password requires machine_id"),
+            (
+                format!("{url}api_key_file = \"a\"\n"),
+                "not an absolute path",
+            ),
+            (
+                format!("{url}api_key = \"secret\"\nupdate = \"1ms\"\n"),
+                "update is out of range: 100ms to 1h",
+            ),
+            (
+                format!("{url}api_key = \"secret\"\nmax_decisions = 0\n"),
+                "max_decisions is out of range",
+            ),
+            (
+                format!("{url}api_key = \"secret\"\nmachine_id = \"a\"\n"),
+                "machine_id requires password",
+            ),
+            (
+                format!("{url}api_key = \"a\"\npassword = \"secret\"\n"),
+                "password requires machine_id",
+            ),
             (format!("{url}api_key = \"secret\nupdate = \"1s\"\n"), ""),
-            (format!("{url}api_key = \"\"\"\nsecret\n\"\"\"\n"), "invalid api_key"),
-            (format!("{url}'api_key' = 'secret' # secret\nkeys = 1\n"), "unknown key"),
+            (
+                format!("{url}api_key = \"\"\"\nsecret\n\"\"\"\n"),
+                "invalid api_key",
+            ),
+            (
+                format!("{url}'api_key' = 'secret' # secret\nkeys = 1\n"),
+                "unknown key",
+            ),
         ] {
-            let report = parse(&format!("[crowdsec]\n{text}")).map(|_| text.clone()).unwrap_err();
-            let shown = format!("{report}\n{report:?}\n{}", serde_json::to_string(&report.errors).unwrap());
-            assert!(shown.contains(message) && !shown.contains("cret"), "{text}: {shown}");
+            let report = parse(&format!("[crowdsec]\n{text}"))
+                .map(|_| text.clone())
+                .unwrap_err();
+            let shown = format!(
+                "{report}\n{report:?}\n{}",
+                serde_json::to_string(&report.errors).unwrap()
+            );
+            assert!(
+                shown.contains(message) && !shown.contains("cret"),
+                "{text}: {shown}"
+            );
         }
-        let inline = parse("crowdsec = { url = \"ftp://a\", api_key = \"secret\" }\n").map(|_| ()).unwrap_err();
+        let inline = parse("crowdsec = { url = \"ftp://a\", api_key = \"secret\" }\n")
+            .map(|_| ())
+            .unwrap_err();
         assert!(!format!("{inline}").contains("secret"), "{inline}");
-        let none = crate::parse(Path::new("limits.toml"), &format!("[crowdsec]\n{url}api_key = \"secret\"\n"));
-        assert!(none.map(|_| ()).unwrap_err().to_string().contains("missing interfaces"));
+        let none = crate::parse(
+            Path::new("limits.toml"),
+            &format!("[crowdsec]\n{url}api_key = \"secret\"\n"),
+        );
+        assert!(
+            none.map(|_| ())
+                .unwrap_err()
+                .to_string()
+                .contains("missing interfaces")
+        );
     }
 }

@@ -27,7 +27,9 @@ fn read(mut table: Table<'_, '_>) -> (Decide, Option<Span>) {
             Some(path) if path.starts_with('/') => Some(Endpoint::Unix(path.into())),
             Some(_) => {
                 let help = "write http = \"unix:/run/weir/decide.sock\"";
-                table.problems.error(span, format!("{text:?} is not an absolute path"), help);
+                table
+                    .problems
+                    .error(span, format!("{text:?} is not an absolute path"), help);
                 None
             }
             None => address(&mut table, "http", text, span).map(Endpoint::Tcp),
@@ -45,7 +47,10 @@ fn read(mut table: Table<'_, '_>) -> (Decide, Option<Span>) {
     if let Some(number) = table.number("max_waiting_per_key", 0, MOST_WAITING) {
         decide.max_waiting_per_key = u32::try_from(number).unwrap_or(u32::MAX);
     }
-    let endpoint = ["http", "grpc"].into_iter().find(|key| table.value(key).is_some()).map(|key| table.span_of(key));
+    let endpoint = ["http", "grpc"]
+        .into_iter()
+        .find(|key| table.value(key).is_some())
+        .map(|key| table.span_of(key));
     table.finish();
     (decide, endpoint)
 }
@@ -54,8 +59,9 @@ fn address(table: &mut Table<'_, '_>, key: &str, text: &str, span: Span) -> Opti
     match text.parse::<SocketAddr>() {
         Ok(address) => {
             if !address.ip().is_loopback() {
-                let message =
-                    format!("{address} is reachable from other hosts: any client there can use up allowances");
+                let message = format!(
+                    "{address} is reachable from other hosts: any client there can use up allowances"
+                );
                 table.problems.warning(
                     span,
                     message,
@@ -65,8 +71,12 @@ fn address(table: &mut Table<'_, '_>, key: &str, text: &str, span: Span) -> Opti
             Some(address)
         }
         Err(_) => {
-            let help = format!("write an address and a port: {key} = \"127.0.0.1:9465\" or \"[::1]:9465\"");
-            table.problems.error(span, format!("invalid address {text:?} of {key}"), help);
+            let help = format!(
+                "write an address and a port: {key} = \"127.0.0.1:9465\" or \"[::1]:9465\""
+            );
+            table
+                .problems
+                .error(span, format!("invalid address {text:?} of {key}"), help);
             None
         }
     }
@@ -107,9 +117,16 @@ pub fn read_all(
     };
     let requests = entries(root, "request", "[[request]]", request::read);
     for (nth, read) in requests.iter().enumerate() {
-        if requests[..nth].iter().any(|other| other.request.name == read.request.name) {
+        if requests[..nth]
+            .iter()
+            .any(|other| other.request.name == read.request.name)
+        {
             let message = format!("duplicate request name {:?}", read.request.name);
-            root.problems.error(read.name_span.clone(), message, "give one of them another name");
+            root.problems.error(
+                read.name_span.clone(),
+                message,
+                "give one of them another name",
+            );
         }
     }
     if let (Some(request), true) = (requests.first(), limits.is_empty()) {
@@ -131,16 +148,25 @@ pub fn read_all(
             || packet_limits.iter().any(|other| other.limit.name == *name);
         if is_twice {
             let help = "give one of them another name: it is the label in counters";
-            root.problems.error(read.name_span.clone(), format!("duplicate limit name {name:?}"), help);
+            root.problems.error(
+                read.name_span.clone(),
+                format!("duplicate limit name {name:?}"),
+                help,
+            );
         }
-        let policies = multipliers.iter().map(|multiplier| read.limit.policies(*multiplier));
+        let policies = multipliers
+            .iter()
+            .map(|multiplier| read.limit.policies(*multiplier));
         match policies.collect::<Result<Vec<_>, _>>() {
             Ok(policies) => {
                 let words: usize = policies.iter().flatten().map(Policy::words).sum();
                 let keys = decide.max_keys.unwrap_or(1);
                 let bytes = words as u64 * 8 * u64::from(keys);
                 if bytes >> 30 >= LARGEST_STORE_GIB {
-                    let message = format!("{keys} keys of limit {name:?} could take {} GiB of memory", bytes >> 30);
+                    let message = format!(
+                        "{keys} keys of limit {name:?} could take {} GiB of memory",
+                        bytes >> 30
+                    );
                     let help = "lower [decide] max_keys, or set algorithm = \"sliding-window\"";
                     root.problems.error(read.name_span.clone(), message, help);
                 }
@@ -153,16 +179,22 @@ pub fn read_all(
         }
         if read.limit.escalate.is_some() && agent.interfaces.is_empty() {
             let message = "escalate requires an interface on which the kernel bans addresses";
-            root.problems.error(read.name_span.clone(), message, "add [agent] interfaces = [\"eth0\"]");
+            root.problems.error(
+                read.name_span.clone(),
+                message,
+                "add [agent] interfaces = [\"eth0\"]",
+            );
         }
         if nth == 0 && decide.http.is_none() && decide.grpc.is_none() {
             let help = "add [decide] http = \"unix:/run/weir/decide.sock\"";
-            let message =
-                "applications cannot query this limit, only `agent decide` can: [decide] has no http and no grpc";
+            let message = "applications cannot query this limit, only `agent decide` can: [decide] has no http and no grpc";
             root.problems.warning(read.name_span.clone(), message, help);
         }
     }
-    let packet_limits: Vec<&str> = packet_limits.iter().map(|read| read.limit.name.as_str()).collect();
+    let packet_limits: Vec<&str> = packet_limits
+        .iter()
+        .map(|read| read.limit.name.as_str())
+        .collect();
     let whole = Whole {
         decide: &decide,
         endpoint,

@@ -4,8 +4,9 @@ use std::fmt;
 
 use crate::human;
 use crate::policy::{
-    Action, Algorithm, BanList, Class, Direction, Key, Level, LevelKey, Limit, LimitSources, ListSource, OnFull,
-    PortSet, ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Service, Throttle, Tier,
+    Action, Algorithm, BanList, Class, Direction, Key, Level, LevelKey, Limit, LimitSources,
+    ListSource, OnFull, PortSet, ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Service,
+    Throttle, Tier,
 };
 use crate::policy_group::Group;
 
@@ -15,7 +16,11 @@ impl Limit {
     /// The summary without the name: `ingress tcp/22  5 connections/min per address (IPv6 /64), burst 5, reject`.
     #[must_use]
     pub fn summary(&self) -> String {
-        let unit = if self.unit == Unit::Bytes { String::new() } else { self.unit.to_string() };
+        let unit = if self.unit == Unit::Bytes {
+            String::new()
+        } else {
+            self.unit.to_string()
+        };
         let amount = match self.concurrent {
             Some(number) => format!("{} open connections", human::number(number)),
             None => rates(&self.rates.rate_text, &unit, &self.rates.tiers),
@@ -30,17 +35,36 @@ impl Limit {
         parts.extend(self.levels.iter().map(|level| self.level_in_words(level)));
         parts.extend(self.throttle.words());
         parts.push(self.action.words());
-        parts.extend((self.on_full != OnFull::Share).then(|| format!("{} when the table is full", self.on_full)));
+        parts.extend(
+            (self.on_full != OnFull::Share)
+                .then(|| format!("{} when the table is full", self.on_full)),
+        );
         parts.extend(self.escalate.map(|escalate| escalate.words()));
-        parts.extend(self.cluster.map(|mode| format!("all hosts together ({mode})")));
+        parts.extend(
+            self.cluster
+                .map(|mode| format!("all hosts together ({mode})")),
+        );
         parts.extend(self.prove.map(|when| match when {
             Prove::InUse => "sources prove their address while SYN cookies are in use".to_owned(),
             Prove::Always => "sources always prove their address".to_owned(),
             Prove::Reset => "sources prove their address by resets".to_owned(),
         }));
-        parts.extend(self.sources.as_ref().map(|sources| self.sources_in_words(sources)));
-        parts.extend(self.interfaces.as_ref().map(|names| format!("on {}", shortened(names.iter()))));
-        format!("{} {}  {}", self.direction_name(), self.traffic(), parts.join(", "))
+        parts.extend(
+            self.sources
+                .as_ref()
+                .map(|sources| self.sources_in_words(sources)),
+        );
+        parts.extend(
+            self.interfaces
+                .as_ref()
+                .map(|names| format!("on {}", shortened(names.iter()))),
+        );
+        format!(
+            "{} {}  {}",
+            self.direction_name(),
+            self.traffic(),
+            parts.join(", ")
+        )
     }
 
     /// `20 times per IPv4 /24, IPv6 /48`, `2,000 times for all`.
@@ -64,9 +88,17 @@ impl Limit {
 
     /// `from 192.0.2.0/24 except 192.0.2.7`.
     fn sources_in_words(&self, sources: &LimitSources) -> String {
-        let preposition = if self.direction == Direction::Egress { "to" } else { "from" };
+        let preposition = if self.direction == Direction::Egress {
+            "to"
+        } else {
+            "from"
+        };
         let of = |is_excluded: bool| {
-            sources.prefixes.iter().filter(move |it| it.is_excluded == is_excluded).map(|it| it.prefix.short())
+            sources
+                .prefixes
+                .iter()
+                .filter(move |it| it.is_excluded == is_excluded)
+                .map(|it| it.prefix.short())
         };
         let mut words = Vec::new();
         if !sources.includes_others() {
@@ -80,7 +112,11 @@ impl Limit {
     }
 
     fn key_in_words(&self) -> String {
-        let address = if self.direction == Direction::Egress { "destination" } else { "address" };
+        let address = if self.direction == Direction::Egress {
+            "destination"
+        } else {
+            "address"
+        };
         let key = match self.key {
             Key::Source => address.to_owned(),
             Key::SourcePort => format!("{address} and port"),
@@ -91,7 +127,11 @@ impl Limit {
             other => return other.to_string(),
         };
         let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);
-        if prefixes.is_empty() { key } else { format!("{key} ({prefixes})") }
+        if prefixes.is_empty() {
+            key
+        } else {
+            format!("{key} ({prefixes})")
+        }
     }
 }
 
@@ -99,7 +139,13 @@ impl Limit {
 fn shortened(items: impl Iterator<Item = impl ToString>) -> String {
     const SHOWN: usize = 3;
     let all: Vec<_> = items.collect();
-    let words = |items: &[_]| items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let words = |items: &[_]| {
+        items
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     match all.len() {
         more if more > SHOWN + 1 => format!("{} and {} more", words(&all[..SHOWN]), more - SHOWN),
         _ => words(&all),
@@ -111,18 +157,36 @@ impl RequestLimit {
     #[must_use]
     pub fn summary(&self) -> String {
         let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);
-        let keys = self.key.iter().map(|entry| match entry.is_source() && !prefixes.is_empty() {
-            true => format!("{entry} ({prefixes})"),
-            false => entry.to_string(),
-        });
+        let keys = self
+            .key
+            .iter()
+            .map(|entry| match entry.is_source() && !prefixes.is_empty() {
+                true => format!("{entry} ({prefixes})"),
+                false => entry.to_string(),
+            });
         let keys = keys.collect::<Vec<_>>().join(", ");
-        let mut parts =
-            vec![format!("{} per {keys}", rates(&self.rates.rate_text, &self.unit.to_string(), &self.rates.tiers))];
-        parts.extend(of_algorithm(self.rates.algorithm, || human::number(self.rates.burst)));
+        let mut parts = vec![format!(
+            "{} per {keys}",
+            rates(
+                &self.rates.rate_text,
+                &self.unit.to_string(),
+                &self.rates.tiers
+            )
+        )];
+        parts.extend(of_algorithm(self.rates.algorithm, || {
+            human::number(self.rates.burst)
+        }));
         parts.push(self.enforcement.word().to_owned());
-        parts.extend(self.domain.as_ref().map(|domain| format!("domain {domain}")));
+        parts.extend(
+            self.domain
+                .as_ref()
+                .map(|domain| format!("domain {domain}")),
+        );
         parts.extend(self.escalate.map(|escalate| escalate.words()));
-        parts.extend(self.cluster.map(|mode| format!("all hosts together ({mode})")));
+        parts.extend(
+            self.cluster
+                .map(|mode| format!("all hosts together ({mode})")),
+        );
         format!("requests  {}", parts.join(", "))
     }
 }
@@ -143,7 +207,11 @@ impl Group {
     #[must_use]
     pub fn summary(&self) -> String {
         let matchers: Vec<String> = self.matchers.iter().map(ToString::to_string).collect();
-        format!("{}: {}", matchers.join(" or "), self.limit_texts().join(", "))
+        format!(
+            "{}: {}",
+            matchers.join(" or "),
+            self.limit_texts().join(", ")
+        )
     }
 }
 
@@ -151,8 +219,16 @@ impl Class {
     /// The summary without the name: `198.51.100.0/24: 5 times every limit`.
     #[must_use]
     pub fn summary(&self) -> String {
-        let sources = self.sources.iter().map(ToString::to_string).chain(self.geo.iter().map(ToString::to_string));
-        format!("{}: {}", sources.collect::<Vec<_>>().join(", "), self.service)
+        let sources = self
+            .sources
+            .iter()
+            .map(ToString::to_string)
+            .chain(self.geo.iter().map(ToString::to_string));
+        format!(
+            "{}: {}",
+            sources.collect::<Vec<_>>().join(", "),
+            self.service
+        )
     }
 }
 
@@ -160,11 +236,19 @@ impl BanList {
     /// The summary without the name: `https://lists.example/drop.txt every 1h: ban`.
     #[must_use]
     pub fn summary(&self) -> String {
-        let shrink = if self.allow_shrink { ", may shrink" } else { "" };
+        let shrink = if self.allow_shrink {
+            ", may shrink"
+        } else {
+            ""
+        };
         let action = &self.action;
         match &self.source {
             ListSource::Geo(_) => format!("{}: {action}{shrink}", self.source.shown()),
-            _ => format!("{} every {}: {action}{shrink}", self.source.shown(), human::time(self.every)),
+            _ => format!(
+                "{} every {}: {action}{shrink}",
+                self.source.shown(),
+                human::time(self.every)
+            ),
         }
     }
 }
@@ -172,7 +256,9 @@ impl BanList {
 impl fmt::Display for Service {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Multiplier(multiplier) => write!(formatter, "{} times every limit", multiplier.factor()),
+            Self::Multiplier(multiplier) => {
+                write!(formatter, "{} times every limit", multiplier.factor())
+            }
             Self::Unlimited => formatter.write_str("unlimited"),
         }
     }
@@ -191,7 +277,9 @@ impl Throttle {
         match self {
             Self::Hard => None,
             Self::Soft(multiplier) => Some(format!("soft up to {} times", multiplier.factor())),
-            Self::Elastic(multiplier) => Some(format!("elastic up to {} times", multiplier.factor())),
+            Self::Elastic(multiplier) => {
+                Some(format!("elastic up to {} times", multiplier.factor()))
+            }
         }
     }
 }
@@ -208,7 +296,11 @@ impl Action {
             Self::Mark(mark) => {
                 let value = mark.mark.map(|mark| format!(" {mark}"));
                 let dscp = mark.dscp.map(|dscp| format!(" DSCP {dscp}"));
-                format!("mark{}{}", value.unwrap_or_default(), dscp.unwrap_or_default())
+                format!(
+                    "mark{}{}",
+                    value.unwrap_or_default(),
+                    dscp.unwrap_or_default()
+                )
             }
         }
     }
@@ -220,19 +312,30 @@ fn rates(main: &str, unit: &str, tiers: &[Tier]) -> String {
         Some((count, time)) if !unit.is_empty() => format!("{count} {unit}/{time}"),
         _ => main.to_owned(),
     };
-    std::iter::once(main).chain(tiers.iter().map(|tier| tier.text.clone())).collect::<Vec<_>>().join(" and ")
+    std::iter::once(main)
+        .chain(tiers.iter().map(|tier| tier.text.clone()))
+        .collect::<Vec<_>>()
+        .join(" and ")
 }
 
 /// The burst, and the algorithm unless it is the default.
 fn of_algorithm(algorithm: Algorithm, burst: impl Fn() -> String) -> Vec<String> {
     let name = (algorithm != Algorithm::TokenBucket).then(|| algorithm.to_string());
-    name.into_iter().chain(algorithm.has_burst().then(|| format!("burst {}", burst()))).collect()
+    name.into_iter()
+        .chain(algorithm.has_burst().then(|| format!("burst {}", burst())))
+        .collect()
 }
 
 /// The prefix lengths that are shorter than an address.
 fn prefixes(ipv4: u8, ipv6: u8) -> String {
-    let of = |family: &str, length: u8, whole: u8| (length != whole).then(|| format!("{family} /{length}"));
-    of("IPv4", ipv4, 32).into_iter().chain(of("IPv6", ipv6, 128)).collect::<Vec<_>>().join(", ")
+    let of = |family: &str, length: u8, whole: u8| {
+        (length != whole).then(|| format!("{family} /{length}"))
+    };
+    of("IPv4", ipv4, 32)
+        .into_iter()
+        .chain(of("IPv6", ipv6, 128))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]
@@ -241,7 +344,8 @@ mod tests {
 
     fn summary(lines: &str) -> String {
         let text = format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\n{lines}\n");
-        let loaded = crate::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+        let loaded = crate::parse(Path::new("limits.toml"), &text)
+            .unwrap_or_else(|report| panic!("{report}"));
         loaded.config.limits[0].summary()
     }
 

@@ -2,7 +2,9 @@
 
 use common::limiter::sliding_log::LARGEST_LOG;
 
-use super::policy::{Action, Direction, Escalate, LevelKey, Limit, Multiplier, ProtocolFilter, Unit};
+use super::policy::{
+    Action, Direction, Escalate, LevelKey, Limit, Multiplier, ProtocolFilter, Unit,
+};
 use super::read_limit::ReadLimit;
 use super::report::Problems;
 use super::table::{Table, float};
@@ -58,7 +60,11 @@ impl Counts {
 pub fn read(table: &mut Table<'_, '_>, counts: Counts) -> Option<Escalate> {
     let value = table.value("escalate")?;
     let Some(content) = value.get_ref().as_table() else {
-        table.wrong_type("escalate", value, &format!("a table: escalate = {}", counts.example()));
+        table.wrong_type(
+            "escalate",
+            value,
+            &format!("a table: escalate = {}", counts.example()),
+        );
         return None;
     };
     let mut inner = Table::new(content, value.span(), "escalate", table.problems);
@@ -68,8 +74,11 @@ pub fn read(table: &mut Table<'_, '_>, counts: Counts) -> Option<Escalate> {
     let within = inner.time("within", "\"1m\"");
     if counts == Counts::Packets && within.is_some_and(|within| within < LEAST_WITHIN) {
         let span = inner.span_of("within");
-        let message = "within is shorter than a second: refused packets are counted four times a second";
-        inner.problems.error(span, message, "write within = \"1s\" or longer");
+        let message =
+            "within is shorter than a second: refused packets are counted four times a second";
+        inner
+            .problems
+            .error(span, message, "write within = \"1s\" or longer");
     }
     inner.required("ban", "\"5m\"");
     let ban = inner.time("ban", "\"5m\"");
@@ -78,9 +87,15 @@ pub fn read(table: &mut Table<'_, '_>, counts: Counts) -> Option<Escalate> {
     let grows = grow.is_some_and(|grow| grow != Multiplier::ONE);
     if let (Some(max), Some(ban)) = (max, ban) {
         let wrong = if max < ban {
-            Some(("max is shorter than the first ban", "write a max that is at least ban"))
+            Some((
+                "max is shorter than the first ban",
+                "write a max that is at least ban",
+            ))
         } else if !grows && inner.value("grow").is_none() {
-            Some(("max requires grow: without it every ban is as long as the first", "add grow = 2.0"))
+            Some((
+                "max requires grow: without it every ban is as long as the first",
+                "add grow = 2.0",
+            ))
         } else {
             None
         };
@@ -91,31 +106,64 @@ pub fn read(table: &mut Table<'_, '_>, counts: Counts) -> Option<Escalate> {
     }
     inner.finish();
     let (after, within, ban) = (after?, within?, ban?);
-    let max = if grows { max.unwrap_or(DEFAULT_MAX).max(ban) } else { ban };
-    Some(Escalate { after, within, ban, grow: grow.unwrap_or(Multiplier::ONE), max })
+    let max = if grows {
+        max.unwrap_or(DEFAULT_MAX).max(ban)
+    } else {
+        ban
+    };
+    Some(Escalate {
+        after,
+        within,
+        ban,
+        grow: grow.unwrap_or(Multiplier::ONE),
+        max,
+    })
 }
 
 fn grow(table: &mut Table<'_, '_>) -> Option<Multiplier> {
     let value = table.value("grow")?;
-    let grow = float(value).filter(|grow| (GROW.0..=GROW.1).contains(grow)).and_then(Multiplier::new);
+    let grow = float(value)
+        .filter(|grow| (GROW.0..=GROW.1).contains(grow))
+        .and_then(Multiplier::new);
     if grow.is_none() {
         let message = "invalid grow: each further ban is longer by this factor";
-        table.problems.error(value.span(), message, "write a number from 1.0 to 1000.0: grow = 2.0");
+        table.problems.error(
+            value.span(),
+            message,
+            "write a number from 1.0 to 1000.0: grow = 2.0",
+        );
     }
     grow
 }
 
 /// Checks that limits on packets with `escalate` have a key that can be banned.
 pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
-    for ReadLimit { limit, escalate_span, .. } in limits.iter().filter(|read| read.limit.escalate.is_some()) {
+    for ReadLimit {
+        limit,
+        escalate_span,
+        ..
+    } in limits.iter().filter(|read| read.limit.escalate.is_some())
+    {
         let error = if limit.direction == Direction::Egress {
             let message = "escalate is not supported on egress: a ban refuses incoming packets, by their source";
-            Some((message.to_owned(), "set direction = \"ingress\", or leave out escalate".to_owned()))
+            Some((
+                message.to_owned(),
+                "set direction = \"ingress\", or leave out escalate".to_owned(),
+            ))
         } else if !limit.key.has_address() {
-            let message = format!("escalate requires a key with a source: key = \"{}\" has none to ban", limit.key);
-            Some((message, "set key = \"source\", or leave out escalate".to_owned()))
+            let message = format!(
+                "escalate requires a key with a source: key = \"{}\" has none to ban",
+                limit.key
+            );
+            Some((
+                message,
+                "set key = \"source\", or leave out escalate".to_owned(),
+            ))
         } else {
-            let prefixes = [("ipv4_prefix", limit.ipv4_prefix, WIDEST.0), ("ipv6_prefix", limit.ipv6_prefix, WIDEST.1)];
+            let prefixes = [
+                ("ipv4_prefix", limit.ipv4_prefix, WIDEST.0),
+                ("ipv6_prefix", limit.ipv6_prefix, WIDEST.1),
+            ];
             prefixes.into_iter().find(|(_, length, widest)| length < widest).map(|(key, length, widest)| {
                 let message =
                     format!("escalate is not supported with {key} = {length}: one source would ban the whole prefix");
@@ -126,9 +174,14 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
             problems.error(escalate_span.clone(), message, help);
         } else if !refuses(limit) {
             let message = "escalate has no effect: this action refuses nothing";
-            problems.warning(escalate_span.clone(), message, "set action = \"drop\", or leave out escalate");
+            problems.warning(
+                escalate_span.clone(),
+                message,
+                "set action = \"drop\", or leave out escalate",
+            );
         } else if limit.protocol != ProtocolFilter::Tcp && !limit.proves_by_cookies() {
-            let message = "escalate bans source addresses, which senders can forge to have others banned";
+            let message =
+                "escalate bans source addresses, which senders can forge to have others banned";
             let help = if limit.unit == Unit::Connections {
                 "set prove = true, and list addresses that must not be banned in [agent] never_limit"
             } else {
@@ -142,11 +195,14 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
 
 /// The error for a level whose prefix is too wide to be banned.
 fn too_wide(limit: &Limit) -> Option<(String, String)> {
-    let is_wide =
-        |key: &LevelKey| matches!(key, LevelKey::Prefix { ipv4, ipv6 } if *ipv4 < WIDEST.0 || *ipv6 < WIDEST.1);
+    let is_wide = |key: &LevelKey| matches!(key, LevelKey::Prefix { ipv4, ipv6 } if *ipv4 < WIDEST.0 || *ipv6 < WIDEST.1);
     let key = limit.levels.iter().map(|level| level.key).find(is_wide)?;
-    let message = format!("escalate is not supported with level {key}: it would ban the whole prefix");
-    let help = format!("write lengths of at least {}/{}, or key = \"all\", which is never banned", WIDEST.0, WIDEST.1);
+    let message =
+        format!("escalate is not supported with level {key}: it would ban the whole prefix");
+    let help = format!(
+        "write lengths of at least {}/{}, or key = \"all\", which is never banned",
+        WIDEST.0, WIDEST.1
+    );
     Some((message, help))
 }
 
@@ -156,7 +212,10 @@ const fn refuses(limit: &Limit) -> bool {
 
 /// The limits on packets with `escalate`, each with its index.
 pub fn of_packets(limits: &[Limit]) -> impl Iterator<Item = (usize, Escalate)> + '_ {
-    let limits = limits.iter().enumerate().filter(|(_, limit)| refuses(limit));
+    let limits = limits
+        .iter()
+        .enumerate()
+        .filter(|(_, limit)| refuses(limit));
     limits.filter_map(|(nth, limit)| Some((nth, limit.escalate?)))
 }
 
@@ -175,15 +234,24 @@ mod tests {
         let text = format!(
             "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\nprotocol = \"tcp\"\nrate = \"10/s\"\n{lines}\n"
         );
-        let text = if lines.contains("protocol") { text.replacen("protocol = \"tcp\"\n", "", 1) } else { text };
+        let text = if lines.contains("protocol") {
+            text.replacen("protocol = \"tcp\"\n", "", 1)
+        } else {
+            text
+        };
         let errors = |report: crate::report::Report| {
-            report.errors.into_iter().map(|error| (error.message, error.help)).collect()
+            report
+                .errors
+                .into_iter()
+                .map(|error| (error.message, error.help))
+                .collect()
         };
         parse(Path::new("limits.toml"), &text).map_err(errors)
     }
 
     fn escalate(inner: &str) -> Escalate {
-        let loaded = read(&format!("escalate = {{ {inner} }}")).unwrap_or_else(|errors| panic!("{inner}: {errors:?}"));
+        let loaded = read(&format!("escalate = {{ {inner} }}"))
+            .unwrap_or_else(|errors| panic!("{inner}: {errors:?}"));
         assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
         loaded.config.limits[0].escalate.unwrap()
     }
@@ -193,16 +261,42 @@ mod tests {
         let plain = escalate("after = 1000, within = \"10s\", ban = \"10m\"");
         let minutes = 60 * SECOND;
         let ban = 10 * minutes;
-        assert_eq!(plain, Escalate { after: 1_000, within: 10 * SECOND, ban, grow: Multiplier::ONE, max: ban });
+        assert_eq!(
+            plain,
+            Escalate {
+                after: 1_000,
+                within: 10 * SECOND,
+                ban,
+                grow: Multiplier::ONE,
+                max: ban
+            }
+        );
         let grow = Multiplier::new(2.0).unwrap();
         let growing = escalate("after = 1000, within = \"10s\", ban = \"10m\", grow = 2.0");
-        assert_eq!(growing, Escalate { grow, max: 24 * 60 * minutes, ..plain });
+        assert_eq!(
+            growing,
+            Escalate {
+                grow,
+                max: 24 * 60 * minutes,
+                ..plain
+            }
+        );
         let long = escalate("after = 1000, within = \"10s\", ban = \"7d\", grow = 2");
-        assert_eq!((long.ban, long.max), (7 * 24 * 60 * minutes, 7 * 24 * 60 * minutes));
-        let bounded = escalate("after = 1000, within = \"10s\", ban = \"10m\", grow = 2.0, max = \"30m\"");
+        assert_eq!(
+            (long.ban, long.max),
+            (7 * 24 * 60 * minutes, 7 * 24 * 60 * minutes)
+        );
+        let bounded =
+            escalate("after = 1000, within = \"10s\", ban = \"10m\", grow = 2.0, max = \"30m\"");
         assert_eq!(bounded.max, 30 * minutes);
-        assert_eq!(escalate("after = 1, within = \"1s\", ban = \"1s\", grow = 1.0, max = \"1m\"").max, SECOND);
-        assert_eq!(growing.words(), "1,000 refusals in 10 s ban for 10 min, then 2 times as long up to 1 d");
+        assert_eq!(
+            escalate("after = 1, within = \"1s\", ban = \"1s\", grow = 1.0, max = \"1m\"").max,
+            SECOND
+        );
+        assert_eq!(
+            growing.words(),
+            "1,000 refusals in 10 s ban for 10 min, then 2 times as long up to 1 d"
+        );
     }
 
     #[test]
@@ -210,18 +304,46 @@ mod tests {
         let table = "{ after = 1000, within = \"10s\", ban = \"10m\" }";
         let escalate = format!("escalate = {table}");
         for (lines, message, help) in [
-            ("escalate = 5".to_owned(), "escalate is an integer", "after = 1000"),
+            (
+                "escalate = 5".to_owned(),
+                "escalate is an integer",
+                "after = 1000",
+            ),
             (
                 "escalate = { within = \"10s\", ban = \"10m\" }".to_owned(),
                 "missing key \"after\" in escalate",
                 "after = 20",
             ),
-            (escalate.replace("1000", "0"), "after is out of range", "from 1 to 1000000000"),
-            (escalate.replace("10s", "900ms"), "within is shorter than a second", "within = \"1s\""),
-            (escalate.replace("\"10s\"", "10"), "within is an integer", "within = \"1m\""),
-            (escalate.replace(" }", ", grow = 0.5 }"), "invalid grow", "grow = 2.0"),
-            (escalate.replace(" }", ", grow = \"2\" }"), "invalid grow", "grow = 2.0"),
-            (escalate.replace(" }", ", max = \"1d\" }"), "max requires grow", "add grow = 2.0"),
+            (
+                escalate.replace("1000", "0"),
+                "after is out of range",
+                "from 1 to 1000000000",
+            ),
+            (
+                escalate.replace("10s", "900ms"),
+                "within is shorter than a second",
+                "within = \"1s\"",
+            ),
+            (
+                escalate.replace("\"10s\"", "10"),
+                "within is an integer",
+                "within = \"1m\"",
+            ),
+            (
+                escalate.replace(" }", ", grow = 0.5 }"),
+                "invalid grow",
+                "grow = 2.0",
+            ),
+            (
+                escalate.replace(" }", ", grow = \"2\" }"),
+                "invalid grow",
+                "grow = 2.0",
+            ),
+            (
+                escalate.replace(" }", ", max = \"1d\" }"),
+                "max requires grow",
+                "add grow = 2.0",
+            ),
             (
                 escalate.replace(" }", ", grow = 2.0, max = \"5m\" }"),
                 "max is shorter than the first ban",
@@ -232,13 +354,35 @@ mod tests {
                 "unknown key \"growth\" in escalate",
                 "did you mean \"grow\"?",
             ),
-            (format!("{escalate}\ndirection = \"egress\""), "not supported on egress", "direction = \"ingress\""),
-            (format!("{escalate}\nkey = \"class\""), "key = \"class\" has none to ban", "key = \"source\""),
-            (format!("{escalate}\nkey = \"interface\""), "key = \"interface\" has none", "key = \"source\""),
-            (format!("{escalate}\nipv4_prefix = 0"), "ipv4_prefix = 0", "set ipv4_prefix to 8 or more"),
-            (format!("{escalate}\nipv6_prefix = 15"), "ipv6_prefix = 15", "set ipv6_prefix to 16 or more"),
+            (
+                format!("{escalate}\ndirection = \"egress\""),
+                "not supported on egress",
+                "direction = \"ingress\"",
+            ),
+            (
+                format!("{escalate}\nkey = \"class\""),
+                "key = \"class\" has none to ban",
+                "key = \"source\"",
+            ),
+            (
+                format!("{escalate}\nkey = \"interface\""),
+                "key = \"interface\" has none",
+                "key = \"source\"",
+            ),
+            (
+                format!("{escalate}\nipv4_prefix = 0"),
+                "ipv4_prefix = 0",
+                "set ipv4_prefix to 8 or more",
+            ),
+            (
+                format!("{escalate}\nipv6_prefix = 15"),
+                "ipv6_prefix = 15",
+                "set ipv6_prefix to 16 or more",
+            ),
         ] {
-            let errors = read(&lines).err().unwrap_or_else(|| panic!("{lines} is accepted"));
+            let errors = read(&lines)
+                .err()
+                .unwrap_or_else(|| panic!("{lines} is accepted"));
             let has = |(of, how): &(String, String)| of.contains(message) && how.contains(help);
             assert!(errors.iter().any(has), "{lines}\n{errors:?}");
         }
@@ -254,12 +398,22 @@ mod tests {
             ("protocol = \"any\"", "senders can forge"),
         ] {
             let loaded = read(&format!("{escalate}\n{lines}")).unwrap();
-            let warnings: Vec<&str> = loaded.warnings.iter().map(|warning| warning.message.as_str()).collect();
-            assert!(matches!(warnings[..], [warning] if warning.contains(message)), "{lines}: {warnings:?}");
+            let warnings: Vec<&str> = loaded
+                .warnings
+                .iter()
+                .map(|warning| warning.message.as_str())
+                .collect();
+            assert!(
+                matches!(warnings[..], [warning] if warning.contains(message)),
+                "{lines}: {warnings:?}"
+            );
             let bans = of_packets(&loaded.config.limits).count();
             assert_eq!(bans, usize::from(!lines.contains("action")), "{lines}");
         }
-        let wide = read(&format!("{escalate}\nkey = \"source-port\"\nipv4_prefix = 24\naction = \"reject\"")).unwrap();
+        let wide = read(&format!(
+            "{escalate}\nkey = \"source-port\"\nipv4_prefix = 24\naction = \"reject\""
+        ))
+        .unwrap();
         assert!(wide.warnings.is_empty(), "{:?}", wide.warnings);
     }
 

@@ -6,7 +6,9 @@ use toml::Table;
 /// other tables may have secrets. Empty if the text is invalid.
 #[must_use]
 pub fn excerpt(text: &str, names: &[&str]) -> String {
-    let Ok(mut wanted) = text.parse::<Table>() else { return String::new() };
+    let Ok(mut wanted) = text.parse::<Table>() else {
+        return String::new();
+    };
     wanted.retain(|name, _| names.contains(&name));
     let written = written(text, names);
     match written.parse::<Table>() {
@@ -40,12 +42,20 @@ fn written(text: &str, names: &[&str]) -> String {
         out.push_str(&comment);
     }
     let out = out.trim_end();
-    if out.is_empty() { String::new() } else { format!("{out}\n") }
+    if out.is_empty() {
+        String::new()
+    } else {
+        format!("{out}\n")
+    }
 }
 
 /// The first key of a line that looks like a header.
 fn header(line: &str) -> Option<&str> {
-    let keys = line.trim_start().strip_prefix('[')?.trim_start_matches('[').trim_start();
+    let keys = line
+        .trim_start()
+        .strip_prefix('[')?
+        .trim_start_matches('[')
+        .trim_start();
     let end = keys.find([']', '.', ' ', '\t'])?;
     Some(keys[..end].trim_matches(['"', '\'']))
 }

@@ -49,8 +49,13 @@ fn translate(text: &str) -> Result<String, CallError> {
     let mut infix = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let word = rest.split(|c: char| !is_of_a_name(c)).next().unwrap_or_default();
-        let call = [("min", MIN), ("max", MAX)].into_iter().find(|(name, _)| *name == word);
+        let word = rest
+            .split(|c: char| !is_of_a_name(c))
+            .next()
+            .unwrap_or_default();
+        let call = [("min", MIN), ("max", MAX)]
+            .into_iter()
+            .find(|(name, _)| *name == word);
         let (length, after) = (word.len(), rest[word.len()..].trim_start());
         match call {
             Some((name, sign)) if after.starts_with('(') => {
@@ -65,7 +70,10 @@ fn translate(text: &str) -> Result<String, CallError> {
                 infix.push_str(&format!("({})", chosen.join(sign)));
                 rest = behind;
             }
-            None if after.starts_with('(') && word.starts_with(char::is_alphabetic) && !FUNCTIONS.contains(&word) => {
+            None if after.starts_with('(')
+                && word.starts_with(char::is_alphabetic)
+                && !FUNCTIONS.contains(&word) =>
+            {
                 return Err(CallError::Unknown(word.to_owned()));
             }
             _ if length > 0 => {

@@ -19,7 +19,9 @@ pub struct ReadGeo {
 }
 
 pub fn read(root: &mut Table<'_, '_>) -> ReadGeo {
-    let Some(value) = root.value("geo") else { return ReadGeo::default() };
+    let Some(value) = root.value("geo") else {
+        return ReadGeo::default();
+    };
     let Some(content) = value.get_ref().as_table() else {
         root.wrong_type("geo", value, "a table: [geo]");
         return ReadGeo::default();
@@ -32,13 +34,28 @@ pub fn read(root: &mut Table<'_, '_>) -> ReadGeo {
         if text.starts_with('/') {
             return Some(text.into());
         }
-        table.problems.error(span, format!("{text:?} is not an absolute path"), "begin it with /");
+        table.problems.error(
+            span,
+            format!("{text:?} is not an absolute path"),
+            "begin it with /",
+        );
         None
     };
     let asn = file(GeoKind::Asn, "asn", "\"/var/lib/GeoIP/asn.mmdb\"");
-    let country = file(GeoKind::Country, "country", "\"/var/lib/GeoIP/country.mmdb\"");
+    let country = file(
+        GeoKind::Country,
+        "country",
+        "\"/var/lib/GeoIP/country.mmdb\"",
+    );
     table.finish();
-    ReadGeo { geo: Geo { asn, country, networks: Networks::default() }, spans }
+    ReadGeo {
+        geo: Geo {
+            asn,
+            country,
+            networks: Networks::default(),
+        },
+        spans,
+    }
 }
 
 /// Checks that each key has a database and is in one class, and that each database is used.
@@ -54,7 +71,11 @@ pub fn check(
         for (key, span) in &class.geo_spans {
             if let Some(other) = owners.insert(*key, &class.class.name) {
                 let message = format!("duplicate source {key}: it is in class {other:?} already");
-                problems.error(span.clone(), message, "write it once: a source has one class");
+                problems.error(
+                    span.clone(),
+                    message,
+                    "write it once: a source has one class",
+                );
             }
         }
     }
@@ -62,7 +83,11 @@ pub fn check(
     for spans in lists.iter().map(|list| &list.geo_spans).chain(of_limits()) {
         for (nth, (key, span)) in spans.iter().enumerate() {
             if spans[..nth].iter().any(|(other, _)| other == key) {
-                problems.error(span.clone(), format!("duplicate source {key}"), "write it once");
+                problems.error(
+                    span.clone(),
+                    format!("duplicate source {key}"),
+                    "write it once",
+                );
             }
         }
     }
@@ -81,16 +106,25 @@ pub fn check(
         if let (Some(limit), None) = (of_limit, configured) {
             let help = "set [geo] asn = \"/var/lib/GeoIP/asn.mmdb\"";
             let message = "key = \"asn\" requires a database: [geo] asn is not set";
-            let span = if limit.limit.key == Key::Asn { &limit.key_span } else { &limit.levels_span };
+            let span = if limit.limit.key == Key::Asn {
+                &limit.key_span
+            } else {
+                &limit.levels_span
+            };
             problems.error(span.clone(), message, help);
         }
         match (first, configured) {
             (Some((key, span)), None) => {
                 let help = format!("set [geo] {name} = \"/var/lib/GeoIP/{name}.mmdb\"");
-                problems.error(span.clone(), format!("{key} requires a database: [geo] {name} is not set"), help);
+                problems.error(
+                    span.clone(),
+                    format!("{key} requires a database: [geo] {name} is not set"),
+                    help,
+                );
             }
             (None, Some((_, span))) if of_limit.is_none() => {
-                let message = format!("[geo] {name} has no effect: no class, ban list or limit has {name}");
+                let message =
+                    format!("[geo] {name} has no effect: no class, ban list or limit has {name}");
                 problems.warning(
                     span.clone(),
                     message,

@@ -20,7 +20,11 @@ pub fn keys(table: &mut Table<'_, '_>) -> Vec<(GeoKey, Span)> {
         match integer(value).map(u32::try_from) {
             Some(Ok(number @ 1..)) => keys.push((GeoKey::Asn(number), value.span())),
             _ if value.get_ref().is_integer() => {
-                table.problems.error(value.span(), "asn is out of range", "write numbers from 1 to 4294967295");
+                table.problems.error(
+                    value.span(),
+                    "asn is out of range",
+                    "write numbers from 1 to 4294967295",
+                );
             }
             _ => table.wrong_type("asn", value, &format!("numbers: asn = {ASN}")),
         }
@@ -29,8 +33,11 @@ pub fn keys(table: &mut Table<'_, '_>) -> Vec<(GeoKey, Span)> {
         match Country::new(text) {
             Some(code) => keys.push((GeoKey::Country(code), span)),
             None => {
-                let help = format!("write codes of two letters as in ISO 3166-1: country = {COUNTRY}");
-                table.problems.error(span, format!("invalid country {text:?}"), help);
+                let help =
+                    format!("write codes of two letters as in ISO 3166-1: country = {COUNTRY}");
+                table
+                    .problems
+                    .error(span, format!("invalid country {text:?}"), help);
             }
         }
     }

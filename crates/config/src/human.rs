@@ -7,19 +7,31 @@ use unicode_width::UnicodeWidthStr as _;
 /// Bytes in binary multiples, as memory is measured: `200 MiB`.
 #[must_use]
 pub fn size(bytes: u64) -> String {
-    scaled(bytes as f64, 1_024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
+    scaled(
+        bytes as f64,
+        1_024.0,
+        &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"],
+    )
 }
 
 /// Bits per second, as links are measured: `20 Mbit/s`.
 #[must_use]
 pub fn bit_rate(bytes_per_second: f64) -> String {
-    scaled(bytes_per_second * 8.0, 1_000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+    scaled(
+        bytes_per_second * 8.0,
+        1_000.0,
+        &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"],
+    )
 }
 
 /// Bytes per second by powers of 1000, as disks are measured: `50 MB/s`.
 #[must_use]
 pub fn byte_rate(bytes_per_second: u64) -> String {
-    scaled(bytes_per_second as f64, 1_000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
+    scaled(
+        bytes_per_second as f64,
+        1_000.0,
+        &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"],
+    )
 }
 
 /// The two largest units of a time: `6 d 23 h`, `2 min 5 s`, `12.5 s`, `40 ms`.
@@ -85,7 +97,15 @@ pub fn cut(text: &str, width: usize) -> String {
 /// Removes control characters, which a terminal would interpret: users choose the names of their processes.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() && letter != '\n' { '\u{fffd}' } else { letter }).collect()
+    text.chars()
+        .map(|letter| {
+            if letter.is_control() && letter != '\n' {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
+        .collect()
 }
 
 /// At most three significant digits; integer digits are all kept.
@@ -120,9 +140,12 @@ mod tests {
         ] {
             assert_eq!(size(bytes), text);
         }
-        for (rate, text) in
-            [(2_500_000.0, "20 Mbit/s"), (0.0, "0 bit/s"), (187_500.0, "1.5 Mbit/s"), (125e6, "1 Gbit/s")]
-        {
+        for (rate, text) in [
+            (2_500_000.0, "20 Mbit/s"),
+            (0.0, "0 bit/s"),
+            (187_500.0, "1.5 Mbit/s"),
+            (125e6, "1 Gbit/s"),
+        ] {
             assert_eq!(bit_rate(rate), text);
         }
         assert_eq!(byte_rate(50_000_000), "50 MB/s");
@@ -137,6 +160,9 @@ mod tests {
             assert_eq!(time(Duration::from_secs_f64(seconds)), text);
         }
         assert_eq!(number(1_234_567), "1,234,567");
-        assert_eq!((cut("äöüäöüäöü", 5).as_str(), cut("ssh", 3).as_str()), ("äö…öü", "ssh"));
+        assert_eq!(
+            (cut("äöüäöüäöü", 5).as_str(), cut("ssh", 3).as_str()),
+            ("äö…öü", "ssh")
+        );
     }
 }

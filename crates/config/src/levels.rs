@@ -8,7 +8,8 @@ use super::report::Span;
 use super::table::{Table, Value, float};
 use super::units::LARGEST_COUNT;
 
-const EXAMPLE: &str = "levels = [{ prefix = \"24/48\", factor = 20 }, { key = \"all\", factor = 2000 }]";
+const EXAMPLE: &str =
+    "levels = [{ prefix = \"24/48\", factor = 20 }, { key = \"all\", factor = 2000 }]";
 /// The most levels: with the limit's own rule, half of a packet's rules.
 const MOST: usize = 7;
 
@@ -21,20 +22,38 @@ pub struct OwnKey {
 }
 
 /// Reads the levels of a limit, and checks that each is wider and allows more than the one before.
-pub fn read(table: &mut Table<'_, '_>, own: OwnKey, algorithm: Algorithm, rates: &ReadRates) -> Vec<Level> {
-    let Some(values) = table.array("levels", "[{ prefix = \"24/48\", factor = 20 }]") else { return Vec::new() };
+pub fn read(
+    table: &mut Table<'_, '_>,
+    own: OwnKey,
+    algorithm: Algorithm,
+    rates: &ReadRates,
+) -> Vec<Level> {
+    let Some(values) = table.array("levels", "[{ prefix = \"24/48\", factor = 20 }]") else {
+        return Vec::new();
+    };
     let span = table.span_of("levels");
     if values.len() > MOST {
         let message = format!("{} levels of one limit are too many", values.len());
-        table.problems.error(span.clone(), message, format!("write at most {MOST}"));
+        table
+            .problems
+            .error(span.clone(), message, format!("write at most {MOST}"));
     }
-    if table.value("cluster").is_some_and(|value| value.get_ref().as_bool() != Some(false)) {
+    if table
+        .value("cluster")
+        .is_some_and(|value| value.get_ref().as_bool() != Some(false))
+    {
         let message = "levels conflicts with cluster: hosts share only a limit's own key";
-        table.problems.error(span, message, "leave out levels, or write a second limit without cluster");
+        table.problems.error(
+            span,
+            message,
+            "leave out levels, or write a second limit without cluster",
+        );
     }
     let mut levels: Vec<Level> = Vec::new();
     for value in values {
-        let Some((mut level, spans)) = level(table, value) else { continue };
+        let Some((mut level, spans)) = level(table, value) else {
+            continue;
+        };
         let before = levels.last().copied();
         if let LevelKey::Asn { ipv4, ipv6 } = &mut level.key {
             // An address in no network has a prefix as its key, which is wider than the key before.
@@ -46,8 +65,14 @@ pub fn read(table: &mut Table<'_, '_>, own: OwnKey, algorithm: Algorithm, rates:
         }
         let least = before.map_or(Multiplier::ONE, |level| level.factor);
         if level.factor.factor() < least.factor() || (before.is_some() && level.factor == least) {
-            let message = format!("factor {} is not above that of the level before", level.factor.factor());
-            let help = format!("write more than {}: a wider key allows more", least.factor());
+            let message = format!(
+                "factor {} is not above that of the level before",
+                level.factor.factor()
+            );
+            let help = format!(
+                "write more than {}: a wider key allows more",
+                least.factor()
+            );
             table.problems.error(spans.factor, message, help);
         } else {
             check_rates(table, &level, algorithm, rates, &spans.factor);
@@ -64,7 +89,11 @@ struct LevelSpans {
 
 fn level(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<(Level, LevelSpans)> {
     let DeValue::Table(content) = value.get_ref() else {
-        table.problems.error(value.span(), "invalid level: not a table", format!("write {EXAMPLE}"));
+        table.problems.error(
+            value.span(),
+            "invalid level: not a table",
+            format!("write {EXAMPLE}"),
+        );
         return None;
     };
     let mut inner = Table::new(content, value.span(), "levels", table.problems);
@@ -74,53 +103,84 @@ fn level(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<(Level, LevelSpa
         (Some((text, span)), None) => match prefixes(text) {
             Some((ipv4, ipv6)) => Some((LevelKey::Prefix { ipv4, ipv6 }, span)),
             None => {
-                let message = format!("invalid prefix {text:?}: it is the lengths for IPv4 and IPv6");
-                inner.problems.error(span, message, "write prefix = \"24/48\"");
+                let message =
+                    format!("invalid prefix {text:?}: it is the lengths for IPv4 and IPv6");
+                inner
+                    .problems
+                    .error(span, message, "write prefix = \"24/48\"");
                 None
             }
         },
-        (None, Some((text, span))) if text.eq_ignore_ascii_case("all") => Some((LevelKey::All, span)),
+        (None, Some((text, span))) if text.eq_ignore_ascii_case("all") => {
+            Some((LevelKey::All, span))
+        }
         (None, Some((text, span))) if text.eq_ignore_ascii_case("asn") => {
             let (ipv4, ipv6) = Key::Asn.default_prefixes();
             Some((LevelKey::Asn { ipv4, ipv6 }, span))
         }
         (None, Some((text, span))) => {
             let message = format!("key = {text:?} is not supported in levels");
-            inner.problems.error(span, message, "write key = \"asn\", key = \"all\", or prefix = \"24/48\"");
+            inner.problems.error(
+                span,
+                message,
+                "write key = \"asn\", key = \"all\", or prefix = \"24/48\"",
+            );
             None
         }
         (Some((_, span)), Some(_)) => {
             let message = "prefix conflicts with key: a level has one key";
-            inner.problems.error(span, message, "leave out one of them, or write two levels");
+            inner
+                .problems
+                .error(span, message, "leave out one of them, or write two levels");
             None
         }
         (None, None) => {
             // A value of the wrong type is an error already.
             if inner.value("prefix").is_none() && inner.value("key").is_none() {
                 let help = "write prefix = \"24/48\" or key = \"all\"";
-                inner.problems.error(value.span(), "missing prefix or key of a level", help);
+                inner
+                    .problems
+                    .error(value.span(), "missing prefix or key of a level", help);
             }
             None
         }
     };
     inner.required("factor", "20");
     let factor = inner.value("factor").and_then(|value| {
-        let factor = float(value).filter(|factor| (1.0..=1e6).contains(factor)).and_then(Multiplier::new);
+        let factor = float(value)
+            .filter(|factor| (1.0..=1e6).contains(factor))
+            .and_then(Multiplier::new);
         if factor.is_none() {
-            let message = "invalid factor: it is how many times the limit's rate and burst a level allows";
-            inner.problems.error(value.span(), message, "write a number from 1 to 1000000: factor = 20");
+            let message =
+                "invalid factor: it is how many times the limit's rate and burst a level allows";
+            inner.problems.error(
+                value.span(),
+                message,
+                "write a number from 1 to 1000000: factor = 20",
+            );
         }
         Some((factor?, value.span()))
     });
     inner.finish();
     let ((key, key_span), (factor, factor_span)) = (key?, factor?);
-    Some((Level { key, factor }, LevelSpans { key: key_span, factor: factor_span }))
+    Some((
+        Level { key, factor },
+        LevelSpans {
+            key: key_span,
+            factor: factor_span,
+        },
+    ))
 }
 
 /// The lengths in `24/48`.
 fn prefixes(text: &str) -> Option<(u8, u8)> {
     let (ipv4, ipv6) = text.split_once('/')?;
-    let length = |text: &str, most: u8| text.trim().parse().ok().filter(|length: &u8| *length <= most);
+    let length = |text: &str, most: u8| {
+        text.trim()
+            .parse()
+            .ok()
+            .filter(|length: &u8| *length <= most)
+    };
     Some((length(ipv4, 32)?, length(ipv6, 128)?))
 }
 
@@ -138,35 +198,61 @@ fn not_wider(own: OwnKey, before: Option<LevelKey>, key: LevelKey) -> Option<(St
     match (before, key) {
         _ if own.key == Key::All => {
             let message = "levels is not supported with key = \"all\": nothing is wider";
-            Some((message.to_owned(), "leave out levels, or set key = \"source\"".to_owned()))
+            Some((
+                message.to_owned(),
+                "leave out levels, or set key = \"source\"".to_owned(),
+            ))
         }
-        (Some(LevelKey::All), _) => {
-            Some((format!("level {key} is not wider than the level before"), all_is_last.to_owned()))
-        }
+        (Some(LevelKey::All), _) => Some((
+            format!("level {key} is not wider than the level before"),
+            all_is_last.to_owned(),
+        )),
         (_, LevelKey::All) => None,
         (_, LevelKey::Prefix { .. } | LevelKey::Asn { .. }) if !own.key.has_address() => {
-            let message = format!("level {key} is not supported with key = \"{}\": that key has no address", own.key);
+            let message = format!(
+                "level {key} is not supported with key = \"{}\": that key has no address",
+                own.key
+            );
             Some((message, "write key = \"all\" instead".to_owned()))
         }
         (Some(LevelKey::Asn { .. }), _) => {
             let help = "write prefixes first, then key = \"asn\", then key = \"all\"";
-            Some((format!("level {key} is not wider than the level before, a network"), help.to_owned()))
+            Some((
+                format!("level {key} is not wider than the level before, a network"),
+                help.to_owned(),
+            ))
         }
         (_, LevelKey::Asn { .. }) => None,
         (before, LevelKey::Prefix { ipv4, ipv6 }) => {
             let (old_ipv4, old_ipv6) = prefix_before(own, before);
-            let what = if before.is_some() { "level before" } else { "limit's own key" };
-            let is_wider = ipv4 <= old_ipv4 && ipv6 <= old_ipv6 && (ipv4, ipv6) != (old_ipv4, old_ipv6);
+            let what = if before.is_some() {
+                "level before"
+            } else {
+                "limit's own key"
+            };
+            let is_wider =
+                ipv4 <= old_ipv4 && ipv6 <= old_ipv6 && (ipv4, ipv6) != (old_ipv4, old_ipv6);
             (!is_wider).then(|| {
-                let message = format!("prefix {ipv4}/{ipv6} is not wider than the {what}, {old_ipv4}/{old_ipv6}");
-                (message, "write shorter lengths, the longest first".to_owned())
+                let message = format!(
+                    "prefix {ipv4}/{ipv6} is not wider than the {what}, {old_ipv4}/{old_ipv6}"
+                );
+                (
+                    message,
+                    "write shorter lengths, the longest first".to_owned(),
+                )
             })
         }
     }
 }
 
 /// Checks that the level's rates can be counted.
-fn check_rates(table: &mut Table<'_, '_>, level: &Level, algorithm: Algorithm, rates: &ReadRates, span: &Span) {
+fn check_rates(
+    table: &mut Table<'_, '_>,
+    level: &Level,
+    algorithm: Algorithm,
+    rates: &ReadRates,
+    span: &Span,
+) {
     for read in rates.all() {
         let count = level.factor.units(read.rate.count);
         let largest = algorithm.largest_count().min(LARGEST_COUNT);
@@ -195,10 +281,19 @@ mod tests {
     use crate::policy::{Limit, Rate};
 
     fn read(lines: &str) -> Result<Limit, Vec<(String, String)>> {
-        let rate = if lines.contains("rate = ") { "" } else { "rate = \"10/s\"\n" };
-        let text = format!("[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\n{rate}{lines}\n");
+        let rate = if lines.contains("rate = ") {
+            ""
+        } else {
+            "rate = \"10/s\"\n"
+        };
+        let text =
+            format!("[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\n{rate}{lines}\n");
         let errors = |report: crate::report::Report| {
-            report.errors.into_iter().map(|error| (error.message, error.help)).collect::<Vec<_>>()
+            report
+                .errors
+                .into_iter()
+                .map(|error| (error.message, error.help))
+                .collect::<Vec<_>>()
         };
         let loaded = crate::parse(Path::new("limits.toml"), &text).map_err(errors)?;
         Ok(loaded.config.limits[0].clone())
@@ -212,7 +307,10 @@ mod tests {
         )
         .unwrap();
         let levels = limit.at_levels();
-        let keys: Vec<_> = levels.iter().map(|at| (at.name.as_str(), at.key, at.ipv4_prefix, at.ipv6_prefix)).collect();
+        let keys: Vec<_> = levels
+            .iter()
+            .map(|at| (at.name.as_str(), at.key, at.ipv4_prefix, at.ipv6_prefix))
+            .collect();
         assert_eq!(
             keys,
             [
@@ -223,8 +321,14 @@ mod tests {
             ]
         );
         // 200, 225 and 20,000 a second, reduced.
-        let every = |per_nanoseconds: u64, count: u64| Rate { count, per_nanoseconds };
-        let rates: Vec<_> = levels.iter().map(|at| (at.rates.rate, at.rates.burst, at.rates.tiers[0].burst)).collect();
+        let every = |per_nanoseconds: u64, count: u64| Rate {
+            count,
+            per_nanoseconds,
+        };
+        let rates: Vec<_> = levels
+            .iter()
+            .map(|at| (at.rates.rate, at.rates.burst, at.rates.tiers[0].burst))
+            .collect();
         assert_eq!(
             rates,
             [
@@ -235,29 +339,49 @@ mod tests {
             ]
         );
         assert_eq!(levels[1].rates.text(), "20 × 10/s, 20 × 60/h");
-        let after: Vec<_> = levels.iter().map(|at| at.escalate.map(|escalate| escalate.after)).collect();
+        let after: Vec<_> = levels
+            .iter()
+            .map(|at| at.escalate.map(|escalate| escalate.after))
+            .collect();
         assert_eq!(after, [Some(10), Some(200), Some(225), None]);
-        assert!(limit.summary().contains("20 times per IPv4 /24, IPv6 /48"), "{}", limit.summary());
-        assert!(limit.summary().contains("2000 times for all"), "{}", limit.summary());
+        assert!(
+            limit.summary().contains("20 times per IPv4 /24, IPv6 /48"),
+            "{}",
+            limit.summary()
+        );
+        assert!(
+            limit.summary().contains("2000 times for all"),
+            "{}",
+            limit.summary()
+        );
     }
 
     #[test]
     fn a_level_of_networks_has_the_prefixes_of_the_level_before_at_most() {
         let geo = "\n[geo]\nasn = \"/asn.mmdb\"";
         let prefixes = |levels: &str| {
-            let limit = read(&format!("levels = [{levels}{{ key = \"asn\", factor = 30 }}]{geo}")).unwrap();
+            let limit = read(&format!(
+                "levels = [{levels}{{ key = \"asn\", factor = 30 }}]{geo}"
+            ))
+            .unwrap();
             let last = limit.at_levels().pop().unwrap();
             assert!(limit.uses_networks() && last.escalate.is_none());
             (last.key, last.ipv4_prefix, last.ipv6_prefix)
         };
         assert_eq!(prefixes(""), (Key::Asn, 24, 48));
-        assert_eq!(prefixes("{ prefix = \"16/56\", factor = 20 }, "), (Key::Asn, 16, 48));
+        assert_eq!(
+            prefixes("{ prefix = \"16/56\", factor = 20 }, "),
+            (Key::Asn, 16, 48)
+        );
     }
 
     #[test]
     fn a_class_or_an_interface_has_a_level_for_all() {
         for key in ["class", "interface"] {
-            let limit = read(&format!("key = \"{key}\"\nlevels = [{{ key = \"all\", factor = 3 }}]")).unwrap();
+            let limit = read(&format!(
+                "key = \"{key}\"\nlevels = [{{ key = \"all\", factor = 3 }}]"
+            ))
+            .unwrap();
             assert_eq!(limit.at_levels()[1].key, Key::All);
         }
     }
@@ -267,26 +391,82 @@ mod tests {
         let level = |text: &str| format!("levels = [{text}]");
         let wide = "{ prefix = \"24/48\", factor = 20 }";
         for (lines, message, help) in [
-            ("levels = 5".to_owned(), "levels is an integer", "levels = ["),
+            (
+                "levels = 5".to_owned(),
+                "levels is an integer",
+                "levels = [",
+            ),
             (level("\"24/48\""), "invalid level", "levels = ["),
-            (level("{ factor = 20 }"), "missing prefix or key", "key = \"all\""),
-            (level("{ prefix = \"24/48\" }"), "missing key \"factor\"", "factor = 20"),
-            (level("{ prefix = \"24/48\", key = \"all\", factor = 20 }"), "prefix conflicts with key", "two levels"),
-            (level("{ prefix = \"24\", factor = 20 }"), "invalid prefix \"24\"", "\"24/48\""),
-            (level("{ prefix = \"33/48\", factor = 20 }"), "invalid prefix", "\"24/48\""),
-            (level("{ prefix = 24, factor = 20 }"), "prefix is an integer", "\"24/48\""),
-            (level("{ key = \"asm\", factor = 20 }"), "key = \"asm\" is not supported in levels", "key = \"asn\""),
-            (level("{ key = \"asn\", factor = 20 }"), "[geo] asn is not set", "asn.mmdb"),
+            (
+                level("{ factor = 20 }"),
+                "missing prefix or key",
+                "key = \"all\"",
+            ),
+            (
+                level("{ prefix = \"24/48\" }"),
+                "missing key \"factor\"",
+                "factor = 20",
+            ),
+            (
+                level("{ prefix = \"24/48\", key = \"all\", factor = 20 }"),
+                "prefix conflicts with key",
+                "two levels",
+            ),
+            (
+                level("{ prefix = \"24\", factor = 20 }"),
+                "invalid prefix \"24\"",
+                "\"24/48\"",
+            ),
+            (
+                level("{ prefix = \"33/48\", factor = 20 }"),
+                "invalid prefix",
+                "\"24/48\"",
+            ),
+            (
+                level("{ prefix = 24, factor = 20 }"),
+                "prefix is an integer",
+                "\"24/48\"",
+            ),
+            (
+                level("{ key = \"asm\", factor = 20 }"),
+                "key = \"asm\" is not supported in levels",
+                "key = \"asn\"",
+            ),
+            (
+                level("{ key = \"asn\", factor = 20 }"),
+                "[geo] asn is not set",
+                "asn.mmdb",
+            ),
             (
                 level(&format!("{{ key = \"asn\", factor = 10 }}, {wide}")),
                 "not wider than the level before, a network",
                 "prefixes first",
             ),
-            (level("{ prefix = \"24/48\", factor = 0.5 }"), "invalid factor", "factor = 20"),
-            (level("{ prefix = \"24/48\", factor = 2000000 }"), "invalid factor", "1000000"),
-            (level("{ prefix = \"24/48\", factor = 20, rate = \"5/s\" }"), "unknown key \"rate\" in levels", "factor"),
-            (level("{ prefix = \"32/64\", factor = 20 }"), "not wider than the limit's own key", "shorter"),
-            (level("{ prefix = \"24/65\", factor = 20 }"), "not wider than the limit's own key, 32/64", "shorter"),
+            (
+                level("{ prefix = \"24/48\", factor = 0.5 }"),
+                "invalid factor",
+                "factor = 20",
+            ),
+            (
+                level("{ prefix = \"24/48\", factor = 2000000 }"),
+                "invalid factor",
+                "1000000",
+            ),
+            (
+                level("{ prefix = \"24/48\", factor = 20, rate = \"5/s\" }"),
+                "unknown key \"rate\" in levels",
+                "factor",
+            ),
+            (
+                level("{ prefix = \"32/64\", factor = 20 }"),
+                "not wider than the limit's own key",
+                "shorter",
+            ),
+            (
+                level("{ prefix = \"24/65\", factor = 20 }"),
+                "not wider than the limit's own key, 32/64",
+                "shorter",
+            ),
             (
                 level(&format!("{wide}, {{ prefix = \"25/48\", factor = 30 }}")),
                 "than the level before, 24/48",
@@ -297,17 +477,39 @@ mod tests {
                 "not above that of the level",
                 "than 20",
             ),
-            (level(&format!("{{ key = \"all\", factor = 10 }}, {wide}")), "not wider than the level before", "last"),
-            (format!("{}\nkey = \"class\"", level(wide)), "not supported with key = \"class\"", "key = \"all\""),
-            (format!("{}\nkey = \"all\"", level(wide)), "not supported with key = \"all\"", "key = \"source\""),
-            (format!("{}\ncluster = true", level(wide)), "levels conflicts with cluster", "without cluster"),
             (
-                format!("{}\nrate = \"100/s\"\nalgorithm = \"sliding-log\"", level(wide)),
+                level(&format!("{{ key = \"all\", factor = 10 }}, {wide}")),
+                "not wider than the level before",
+                "last",
+            ),
+            (
+                format!("{}\nkey = \"class\"", level(wide)),
+                "not supported with key = \"class\"",
+                "key = \"all\"",
+            ),
+            (
+                format!("{}\nkey = \"all\"", level(wide)),
+                "not supported with key = \"all\"",
+                "key = \"source\"",
+            ),
+            (
+                format!("{}\ncluster = true", level(wide)),
+                "levels conflicts with cluster",
+                "without cluster",
+            ),
+            (
+                format!(
+                    "{}\nrate = \"100/s\"\nalgorithm = \"sliding-log\"",
+                    level(wide)
+                ),
                 "times 20 is 2000, and a sliding log holds at most 1024",
                 "sliding-window",
             ),
             (
-                format!("{}\nrate = \"100000000000/s\"", level("{ prefix = \"24/48\", factor = 20 }")),
+                format!(
+                    "{}\nrate = \"100000000000/s\"",
+                    level("{ prefix = \"24/48\", factor = 20 }")
+                ),
                 "holds at most 1099511627776",
                 "smaller factor",
             ),
@@ -318,7 +520,9 @@ mod tests {
                 "8/16",
             ),
         ] {
-            let errors = read(&lines).err().unwrap_or_else(|| panic!("{lines} is accepted"));
+            let errors = read(&lines)
+                .err()
+                .unwrap_or_else(|| panic!("{lines} is accepted"));
             let has = |(of, how): &(String, String)| of.contains(message) && how.contains(help);
             assert!(errors.iter().any(has), "{lines}\n{errors:?}");
         }
@@ -329,6 +533,10 @@ mod tests {
         let errors = read(
             "rate = \"10/s\"\nlevels = [{ prefix = \"24/48\", factor = 20 }]\n[[limit]]\nname = \"web at 24/48\"\nrate = \"1/s\"",
         );
-        assert!(errors.unwrap_err()[0].0.contains("duplicate limit name \"web at 24/48\""));
+        assert!(
+            errors.unwrap_err()[0]
+                .0
+                .contains("duplicate limit name \"web at 24/48\"")
+        );
     }
 }

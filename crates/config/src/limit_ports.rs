@@ -7,7 +7,10 @@ use super::table::{Table, Value, integer};
 pub fn ports(table: &mut Table<'_, '_>) -> Option<PortSet> {
     let example = "[443, \"8000-8100\", \"ssh\"]";
     let value = table.value("ports")?;
-    let values = value.get_ref().as_array().map_or_else(|| vec![value], |array| array.iter().collect());
+    let values = value
+        .get_ref()
+        .as_array()
+        .map_or_else(|| vec![value], |array| array.iter().collect());
     if values.is_empty() {
         let span = table.span_of("ports");
         table.problems.error(
@@ -21,9 +24,14 @@ pub fn ports(table: &mut Table<'_, '_>) -> Option<PortSet> {
         match range(value) {
             Some(range) => ranges.push(range),
             None => {
-                let help =
-                    format!("write ports from 1 to 65535, ranges (the lower first) or services: ports = {example}");
-                table.problems.error(value.span(), "invalid port: not a number, a range or a known service", help);
+                let help = format!(
+                    "write ports from 1 to 65535, ranges (the lower first) or services: ports = {example}"
+                );
+                table.problems.error(
+                    value.span(),
+                    "invalid port: not a number, a range or a known service",
+                    help,
+                );
             }
         }
     }

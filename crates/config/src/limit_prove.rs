@@ -12,7 +12,11 @@ pub fn prove(table: &mut Table<'_, '_>) -> Option<Prove> {
     if value.get_ref().as_str().is_some() {
         return table.word("prove", Prove::WORDS);
     }
-    table.wrong_type("prove", value, "prove = true (\"in-use\"), \"always\", \"reset\" or false");
+    table.wrong_type(
+        "prove",
+        value,
+        "prove = true (\"in-use\"), \"always\", \"reset\" or false",
+    );
     None
 }
 
@@ -26,16 +30,29 @@ pub fn check_prove(
 ) {
     let span = table.span_of("prove");
     if direction == Direction::Egress {
-        table.problems.error(span, "prove is not supported with direction = \"egress\"", "leave out prove");
+        table.problems.error(
+            span,
+            "prove is not supported with direction = \"egress\"",
+            "leave out prove",
+        );
         return;
     }
-    if protocol != ProtocolFilter::Tcp && !(protocol == ProtocolFilter::Any && unit == Unit::Connections) {
-        let message = format!("prove is not supported with protocol = \"{protocol}\" and unit = \"{unit}\"");
-        table.problems.error(span, message, "set protocol = \"tcp\", or unit = \"connections\"");
+    if protocol != ProtocolFilter::Tcp
+        && !(protocol == ProtocolFilter::Any && unit == Unit::Connections)
+    {
+        let message =
+            format!("prove is not supported with protocol = \"{protocol}\" and unit = \"{unit}\"");
+        table.problems.error(
+            span,
+            message,
+            "set protocol = \"tcp\", or unit = \"connections\"",
+        );
         return;
     }
     if action == Action::Observe {
         let message = "prove has no effect with action = \"observe\"";
-        table.problems.warning(span, message, "set action = \"drop\", or leave out prove");
+        table
+            .problems
+            .warning(span, message, "set action = \"drop\", or leave out prove");
     }
 }

@@ -9,24 +9,44 @@ use super::report::{Problems, Span};
 use super::table::Table;
 
 /// Reads all lists.
-pub fn read(table: &mut Table<'_, '_>) -> (Option<LimitSources>, Option<Vec<InterfacePattern>>, ScopeSpans) {
+pub fn read(
+    table: &mut Table<'_, '_>,
+) -> (
+    Option<LimitSources>,
+    Option<Vec<InterfacePattern>>,
+    ScopeSpans,
+) {
     for key in ["asn", "country"] {
         is_written(table, key, "all sources");
     }
     let geo = geo_keys::keys(table);
     let sources = sources(table, &geo);
     let interfaces = interfaces(table);
-    let names = interfaces.as_ref().map(|list| list.iter().map(|(pattern, _)| pattern.clone()).collect());
-    let spans = ScopeSpans { sources: table.span_of("sources"), geo, interfaces: interfaces.unwrap_or_default() };
+    let names = interfaces
+        .as_ref()
+        .map(|list| list.iter().map(|(pattern, _)| pattern.clone()).collect());
+    let spans = ScopeSpans {
+        sources: table.span_of("sources"),
+        geo,
+        interfaces: interfaces.unwrap_or_default(),
+    };
     (sources, names, spans)
 }
 
 /// Whether a list has elements; warns of an empty one.
 fn is_written(table: &mut Table<'_, '_>, key: &'static str, all: &str) -> Option<()> {
     let value = table.value(key)?;
-    if value.get_ref().as_array().is_some_and(|array| array.iter().next().is_none()) {
+    if value
+        .get_ref()
+        .as_array()
+        .is_some_and(|array| array.iter().next().is_none())
+    {
         let message = format!("{key} is empty, so that nothing would be limited");
-        table.problems.error(value.span(), message, format!("name one, or leave out {key} for {all}"));
+        table.problems.error(
+            value.span(),
+            message,
+            format!("name one, or leave out {key} for {all}"),
+        );
     }
     Some(())
 }
@@ -42,9 +62,17 @@ fn sources(table: &mut Table<'_, '_>, geo: &[(GeoKey, Span)]) -> Option<LimitSou
         match prefix::parse(excluded.unwrap_or(text).trim()) {
             Ok(prefix) if read.iter().any(|(known, _)| known.prefix == prefix) => {
                 let message = format!("duplicate source {}", prefix.short());
-                table.problems.error(span, message, "write it once, with `!` or without");
+                table
+                    .problems
+                    .error(span, message, "write it once, with `!` or without");
             }
-            Ok(prefix) => read.push((SourcePrefix { prefix, is_excluded: excluded.is_some() }, span)),
+            Ok(prefix) => read.push((
+                SourcePrefix {
+                    prefix,
+                    is_excluded: excluded.is_some(),
+                },
+                span,
+            )),
             Err(wrong) => {
                 let help = format!("{}; to exclude one, \"!192.0.2.10\"", wrong.help);
                 table.problems.error(span, wrong.message, help);
@@ -52,7 +80,11 @@ fn sources(table: &mut Table<'_, '_>, geo: &[(GeoKey, Span)]) -> Option<LimitSou
         }
     }
     let prefixes = read.iter().map(|(source, _)| *source).collect();
-    let sources = LimitSources { prefixes, geo: geo.iter().map(|(key, _)| *key).collect(), of_geo: Vec::new() };
+    let sources = LimitSources {
+        prefixes,
+        geo: geo.iter().map(|(key, _)| *key).collect(),
+        of_geo: Vec::new(),
+    };
     for (source, span) in &read {
         check_effect(*source, span, &sources, table.problems);
     }
@@ -60,10 +92,18 @@ fn sources(table: &mut Table<'_, '_>, geo: &[(GeoKey, Span)]) -> Option<LimitSou
 }
 
 /// Warns of a prefix without effect, because the prefix around it has the same sign.
-fn check_effect(source: SourcePrefix, span: &Span, sources: &LimitSources, problems: &mut Problems) {
+fn check_effect(
+    source: SourcePrefix,
+    span: &Span,
+    sources: &LimitSources,
+    problems: &mut Problems,
+) {
     let prefix = source.prefix;
     let name = prefix.short();
-    let around = sources.prefixes.iter().filter(|it| it.prefix != prefix && it.prefix.covers(&prefix));
+    let around = sources
+        .prefixes
+        .iter()
+        .filter(|it| it.prefix != prefix && it.prefix.covers(&prefix));
     let around = around.max_by_key(|it| it.prefix.mapped_length());
     let message = match around {
         Some(around) if around.is_excluded == source.is_excluded && source.is_excluded => {
@@ -87,7 +127,11 @@ fn interfaces(table: &mut Table<'_, '_>) -> Option<Vec<(InterfacePattern, Span)>
     let texts = table.strings_or_one("interfaces", "[\"eth0\"]");
     for (pattern, span) in agent::interfaces(texts, table.problems) {
         if read.iter().any(|(known, _)| *known == pattern) {
-            table.problems.error(span, format!("duplicate interface \"{pattern}\""), "write it once");
+            table.problems.error(
+                span,
+                format!("duplicate interface \"{pattern}\""),
+                "write it once",
+            );
         } else {
             read.push((pattern, span));
         }
@@ -97,12 +141,23 @@ fn interfaces(table: &mut Table<'_, '_>) -> Option<Vec<(InterfacePattern, Span)>
 
 /// Checks both lists of all limits against `[agent]`.
 pub fn check(limits: &[ReadLimit], agent: &AgentConfig, problems: &mut Problems) {
-    for ReadLimit { limit, scope_spans, .. } in limits {
-        let is_exempt = |prefix: &Prefix| agent.never_limit.iter().any(|exempt| exempt.covers(prefix));
-        let included = limit.sources.iter().flat_map(|sources| &sources.prefixes).filter(|it| !it.is_excluded);
+    for ReadLimit {
+        limit, scope_spans, ..
+    } in limits
+    {
+        let is_exempt =
+            |prefix: &Prefix| agent.never_limit.iter().any(|exempt| exempt.covers(prefix));
+        let included = limit
+            .sources
+            .iter()
+            .flat_map(|sources| &sources.prefixes)
+            .filter(|it| !it.is_excluded);
         let mut included = included.map(|it| &it.prefix).peekable();
         if included.peek().is_some() && included.all(is_exempt) {
-            let message = format!("limit {:?} never applies: never_limit exempts all of its sources", limit.name);
+            let message = format!(
+                "limit {:?} never applies: never_limit exempts all of its sources",
+                limit.name
+            );
             problems.warning(
                 scope_spans.sources.clone(),
                 message,
@@ -153,42 +208,105 @@ mod tests {
                 "sources is empty, so that nothing would be limited",
                 "name one, or leave out sources for all",
             ),
-            ("sources = 7", "sources is an integer", "a list: sources = [\"192.0.2.0/24\""),
-            ("sources = \"10.0.0.300\"", "\"10.0.0.300\" is neither an address nor a prefix", "write \"192.0.2.10\""),
-            ("interfaces = \"eth1\"", "limit \"a\" never applies on \"eth1\"", "add it there"),
-            ("sources = [7]", "sources is an integer", "strings: sources = ["),
+            (
+                "sources = 7",
+                "sources is an integer",
+                "a list: sources = [\"192.0.2.0/24\"",
+            ),
+            (
+                "sources = \"10.0.0.300\"",
+                "\"10.0.0.300\" is neither an address nor a prefix",
+                "write \"192.0.2.10\"",
+            ),
+            (
+                "interfaces = \"eth1\"",
+                "limit \"a\" never applies on \"eth1\"",
+                "add it there",
+            ),
+            (
+                "sources = [7]",
+                "sources is an integer",
+                "strings: sources = [",
+            ),
             (
                 "sources = [\"payer\"]",
                 "\"payer\" is neither an address nor a prefix",
                 "to exclude one, \"!192.0.2.10\"",
             ),
-            ("sources = [\"!\"]", "\"\" is neither an address nor a prefix", "write \"192.0.2.10\""),
-            ("sources = [\"10.0.0.1/8\"]", "has bits set beyond its length", "write \"10.0.0.0/8\""),
-            ("sources = [\"10.0.0.0/8\", \"!10.0.0.0/8\"]", "duplicate source 10.0.0.0/8", "write it once"),
-            ("sources = [\"10.0.0.1\", \"10.0.0.1/32\"]", "duplicate source 10.0.0.1", "write it once"),
+            (
+                "sources = [\"!\"]",
+                "\"\" is neither an address nor a prefix",
+                "write \"192.0.2.10\"",
+            ),
+            (
+                "sources = [\"10.0.0.1/8\"]",
+                "has bits set beyond its length",
+                "write \"10.0.0.0/8\"",
+            ),
+            (
+                "sources = [\"10.0.0.0/8\", \"!10.0.0.0/8\"]",
+                "duplicate source 10.0.0.0/8",
+                "write it once",
+            ),
+            (
+                "sources = [\"10.0.0.1\", \"10.0.0.1/32\"]",
+                "duplicate source 10.0.0.1",
+                "write it once",
+            ),
             (
                 "interfaces = []",
                 "interfaces is empty, so that nothing would be limited",
                 "leave out interfaces for all of",
             ),
-            ("interfaces = [\"eth0\", \"eth0\"]", "duplicate interface \"eth0\"", "write it once"),
-            ("interfaces = [\"a b\"]", "invalid interface name \"a b\"", "as `ip link` shows it"),
+            (
+                "interfaces = [\"eth0\", \"eth0\"]",
+                "duplicate interface \"eth0\"",
+                "write it once",
+            ),
+            (
+                "interfaces = [\"a b\"]",
+                "invalid interface name \"a b\"",
+                "as `ip link` shows it",
+            ),
             (
                 "interfaces = [\"eth1\"]",
                 "limit \"a\" never applies on \"eth1\": [agent] interfaces has only \"eth0\", \"wg*\"",
                 "add it there, or correct the name",
             ),
-            ("interfaces = [\"veth*\"]", "limit \"a\" never applies on \"veth*\"", "add it there"),
-            ("asn = []", "asn is empty, so that nothing would be limited", "leave out asn for all sources"),
-            ("country = [\"XX\"]", "country XX requires a database", "set [geo] country"),
+            (
+                "interfaces = [\"veth*\"]",
+                "limit \"a\" never applies on \"veth*\"",
+                "add it there",
+            ),
+            (
+                "asn = []",
+                "asn is empty, so that nothing would be limited",
+                "leave out asn for all sources",
+            ),
+            (
+                "country = [\"XX\"]",
+                "country XX requires a database",
+                "set [geo] country",
+            ),
             ("asn = [7, 7]", "duplicate source AS7", "write it once"),
-            ("source = [\"10.0.0.1\"]", "unknown key \"source\" in [[limit]]", "did you mean \"sources\"?"),
+            (
+                "source = [\"10.0.0.1\"]",
+                "unknown key \"source\" in [[limit]]",
+                "did you mean \"sources\"?",
+            ),
         ] {
             let agent = "interfaces = [\"eth0\", \"wg*\"]";
             // A pattern may match the same names as another one.
-            let agent = if limit.contains("veth*") { "interfaces = [\"eth0\"]" } else { agent };
+            let agent = if limit.contains("veth*") {
+                "interfaces = [\"eth0\"]"
+            } else {
+                agent
+            };
             let report = parse(agent, limit).expect_err(limit).to_string();
-            assert!(report.contains(message) && report.contains(help), "{limit}: {report}");
+            assert!(
+                report.contains(message) && report.contains(help),
+                "{limit}: {report}"
+            );
         }
     }
 
@@ -216,20 +334,37 @@ mod tests {
                 "limit \"a\" never applies: never_limit exempts all of its sources",
             ),
         ] {
-            let loaded =
-                parse(&format!("interfaces = [\"eth0\"]\n{agent}"), limit).unwrap_or_else(|report| panic!("{report}"));
+            let loaded = parse(&format!("interfaces = [\"eth0\"]\n{agent}"), limit)
+                .unwrap_or_else(|report| panic!("{report}"));
             let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
-            assert!(warnings.len() == 1 && warnings[0].contains(warning), "{limit}: {warnings:?}");
+            assert!(
+                warnings.len() == 1 && warnings[0].contains(warning),
+                "{limit}: {warnings:?}"
+            );
         }
     }
 
     #[test]
     fn the_longest_prefix_around_an_address_decides() {
-        let list = "[\"10.0.0.0/8\", \"!10.1.0.0/16\", \"10.1.1.1\", \"2001:db8::/32\", \"!2001:db8::7\"]";
-        let loaded = parse("interfaces = [\"wg*\"]", &format!("sources = {list}\ninterfaces = [\"wg1\"]")).unwrap();
+        let list =
+            "[\"10.0.0.0/8\", \"!10.1.0.0/16\", \"10.1.1.1\", \"2001:db8::/32\", \"!2001:db8::7\"]";
+        let loaded = parse(
+            "interfaces = [\"wg*\"]",
+            &format!("sources = {list}\ninterfaces = [\"wg1\"]"),
+        )
+        .unwrap();
         assert!(loaded.warnings.is_empty());
-        let one = parse("interfaces = [\"wg*\"]", "sources = \"!10.0.0.1\"\ninterfaces = \"wg1\"").unwrap().config;
-        assert!(one.limits[0].summary().ends_with(", drop, except from 10.0.0.1, on wg1"));
+        let one = parse(
+            "interfaces = [\"wg*\"]",
+            "sources = \"!10.0.0.1\"\ninterfaces = \"wg1\"",
+        )
+        .unwrap()
+        .config;
+        assert!(
+            one.limits[0]
+                .summary()
+                .ends_with(", drop, except from 10.0.0.1, on wg1")
+        );
         let sources = loaded.config.limits[0].sources.clone().unwrap();
         for (address, is_in) in [
             ("10.9.9.9", true),
@@ -239,13 +374,21 @@ mod tests {
             ("2001:db8::6", true),
             ("2001:db8::7", false),
         ] {
-            assert_eq!(sources.contains(address.parse().unwrap()), is_in, "{address}");
+            assert_eq!(
+                sources.contains(address.parse().unwrap()),
+                is_in,
+                "{address}"
+            );
         }
     }
 
     #[test]
     fn a_session_over_ssh_is_warned_only_of_limits_for_its_source() {
-        let of = |list: &str| parse("interfaces = [\"eth0\"]", &format!("sources = {list}")).unwrap().config;
+        let of = |list: &str| {
+            parse("interfaces = [\"eth0\"]", &format!("sources = {list}"))
+                .unwrap()
+                .config
+        };
         let client = "192.0.2.7".parse().ok();
         assert!(config::ssh_warning(&of("[\"192.0.2.0/24\"]"), client).is_some());
         assert!(config::ssh_warning(&of("[\"192.0.2.0/24\", \"!192.0.2.7\"]"), client).is_none());

@@ -11,7 +11,10 @@ use super::checks::{check_classes, check_exchanged, check_limits};
 use super::policy::{AgentConfig, Config};
 use super::report::{self, Placed, Problems, Report, Span};
 use super::table::{Table, entries};
-use super::{agent, ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify, tcp};
+use super::{
+    agent, ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify,
+    tcp,
+};
 
 /// A valid config, and its warnings.
 #[derive(Clone, Debug)]
@@ -38,7 +41,9 @@ impl ConfigError {
     #[must_use]
     pub fn document(&self) -> serde_json::Value {
         match self {
-            Self::Read { .. } => serde_json::json!({ "valid": false, "errors": [{ "message": self.to_string() }] }),
+            Self::Read { .. } => {
+                serde_json::json!({ "valid": false, "errors": [{ "message": self.to_string() }] })
+            }
             Self::Invalid(report) => serde_json::json!({ "valid": false, "errors": report.errors }),
         }
     }
@@ -59,7 +64,10 @@ pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
 ///
 /// When it cannot be read.
 pub fn read_text(path: &Path) -> Result<String, ConfigError> {
-    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let read = |source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    };
     let bytes = fs::read(path).map_err(read)?;
     String::from_utf8(bytes).map_err(|_| read(io::Error::other("it is not UTF-8 text")))
 }
@@ -68,8 +76,18 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
 #[must_use]
 pub fn paths(text: &str) -> AgentConfig {
     let (document, _) = DeTable::parse_recoverable(text);
-    let agent = document.get_ref().get("agent").and_then(|agent| agent.get_ref().as_table());
-    let path = |key: &str| agent?.get(key)?.get_ref().as_str().filter(|path| path.starts_with('/')).map(PathBuf::from);
+    let agent = document
+        .get_ref()
+        .get("agent")
+        .and_then(|agent| agent.get_ref().as_table());
+    let path = |key: &str| {
+        agent?
+            .get(key)?
+            .get_ref()
+            .as_str()
+            .filter(|path| path.starts_with('/'))
+            .map(PathBuf::from)
+    };
     let default = AgentConfig::default();
     AgentConfig {
         control: path("control").unwrap_or(default.control),
@@ -87,18 +105,34 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown = || crowdsec::without_secrets(&notify::without_secrets(&cluster::without_credentials(text)));
+    let shown = || {
+        crowdsec::without_secrets(&notify::without_secrets(&cluster::without_credentials(
+            text,
+        )))
+    };
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
-        let help = if is_duplicate { "leave out one of them" } else { "correct the TOML syntax here" };
+        let help = if is_duplicate {
+            "leave out one of them"
+        } else {
+            "correct the TOML syntax here"
+        };
         problems.error(error.span().unwrap_or(0..0), error.message(), help);
     }
-    let config = if syntax.is_empty() { read(document.get_ref(), document.span(), &mut problems) } else { None };
+    let config = if syntax.is_empty() {
+        read(document.get_ref(), document.span(), &mut problems)
+    } else {
+        None
+    };
     match config {
         Some(config) if problems.errors.is_empty() => {
             let is_quiet = problems.warnings.is_empty();
-            let warnings = if is_quiet { Vec::new() } else { report::place(path, &shown(), &problems.warnings) };
+            let warnings = if is_quiet {
+                Vec::new()
+            } else {
+                report::place(path, &shown(), &problems.warnings)
+            };
             Ok(Loaded { config, warnings })
         }
         _ => Err(Report::new(path, &shown(), problems.errors)),
@@ -109,7 +143,9 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let mut root = Table::new(document, span, "limits.toml", problems);
     let agent = match root.value("agent") {
         Some(value) => match value.get_ref().as_table() {
-            Some(content) => agent::read(Table::new(content, value.span(), "[agent]", root.problems)),
+            Some(content) => {
+                agent::read(Table::new(content, value.span(), "[agent]", root.problems))
+            }
             None => {
                 root.wrong_type("agent", value, "a table: [agent]");
                 AgentConfig::default()
@@ -120,11 +156,20 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let geo = geo::read(&mut root);
     let classes = entries(&mut root, "class", "[[class]]", class::read);
     let (limits, request_limits) = decide::limits(&mut root);
-    let of_packets =
-        limits.iter().map(|read| (read.limit.name.clone(), read.name_span.clone(), read.limit.cluster.is_some()));
-    let of_requests = request_limits
-        .iter()
-        .map(|read| (read.limit.name.clone(), read.name_span.clone(), read.limit.cluster.is_some()));
+    let of_packets = limits.iter().map(|read| {
+        (
+            read.limit.name.clone(),
+            read.name_span.clone(),
+            read.limit.cluster.is_some(),
+        )
+    });
+    let of_requests = request_limits.iter().map(|read| {
+        (
+            read.limit.name.clone(),
+            read.name_span.clone(),
+            read.limit.cluster.is_some(),
+        )
+    });
     let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
     let decide = decide::read_all(&mut root, request_limits, &limits, &classes, &agent);
     let ban_lists = entries(&mut root, "ban_list", "[[ban_list]]", ban_list::read);
@@ -132,8 +177,14 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
     let notify = notify::read_all(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
-    let names: Vec<&str> = classes.iter().map(|read| read.class.name.as_str()).collect();
-    let listed: Vec<&str> = ban_lists.iter().filter_map(|read| read.list.class()).collect();
+    let names: Vec<&str> = classes
+        .iter()
+        .map(|read| read.class.name.as_str())
+        .collect();
+    let listed: Vec<&str> = ban_lists
+        .iter()
+        .filter_map(|read| read.list.class())
+        .collect();
     let prefixes = class::in_order(&classes, &agent);
     check_classes(&classes, &prefixes, &agent, root.problems);
     class::check_reach(&classes, &prefixes, &listed, root.problems);
@@ -146,11 +197,17 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     ban_list::check(&ban_lists, &names, &agent, root.problems);
     geo::check(&geo, &classes, &ban_lists, &limits, root.problems);
     let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
-    let bans = ban_lists.iter().any(|read| read.list.class().is_none()) || crowdsec.is_some() || shares_bans;
+    let bans = ban_lists.iter().any(|read| read.list.class().is_none())
+        || crowdsec.is_some()
+        || shares_bans;
     let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
     if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
         let message = "the config limits nothing: it has no [[limit]] and no [[group]]";
-        root.problems.error(root.span(), message, "add one, or set [agent] allow_empty = true");
+        root.problems.error(
+            root.span(),
+            message,
+            "add one, or set [agent] allow_empty = true",
+        );
     }
     root.finish();
     Some(Config {

@@ -13,7 +13,8 @@ use super::units;
 /// The most tables `[[notify]]`: each has a thread, and runs at most one command at a time.
 pub const MOST_NOTIFY: usize = 16;
 /// The range of `timeout`.
-pub const TIMEOUT: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+pub const TIMEOUT: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(60);
 /// The longest `retry_for`.
 pub const LONGEST_RETRY: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_RATE: &str = "10/min";
@@ -70,16 +71,21 @@ impl WebhookUrl {
 
     /// Parses an address; the error does not repeat it.
     fn parse(text: &str) -> Result<Self, &'static str> {
-        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        let rest = text
+            .strip_prefix("https://")
+            .or_else(|| text.strip_prefix("http://"));
         let rest = rest.ok_or("it does not begin with https:// or http://")?;
         let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
-        let is_plain =
-            |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}');
+        let is_plain = |c: char| {
+            c.is_ascii_graphic()
+                && !matches!(c, '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}')
+        };
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, Some(port)),
             _ => (authority, None),
         };
-        let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '[' | ']');
+        let is_host =
+            |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '[' | ']');
         if authority.contains('@') {
             return Err("credentials in it are not supported");
         }
@@ -98,21 +104,33 @@ impl WebhookUrl {
     /// `https://hooks.example.net:8443`.
     fn origin(&self) -> &str {
         let start = self.0.find("://").map_or(0, |at| at + 3);
-        let end = self.0[start..].find(['/', '?']).map_or(self.0.len(), |at| start + at);
+        let end = self.0[start..]
+            .find(['/', '?'])
+            .map_or(self.0.len(), |at| start + at);
         &self.0[..end]
     }
 
     /// Whether what is sent can be read on the way to another host.
     fn is_exposed(&self) -> bool {
-        let Some(rest) = self.origin().strip_prefix("http://") else { return false };
-        let host = if rest.starts_with('[') { rest } else { rest.split(':').next().unwrap_or(rest) };
+        let Some(rest) = self.origin().strip_prefix("http://") else {
+            return false;
+        };
+        let host = if rest.starts_with('[') {
+            rest
+        } else {
+            rest.split(':').next().unwrap_or(rest)
+        };
         !(host == "localhost" || host.starts_with("127.") || host.starts_with("[::1]"))
     }
 }
 
 impl fmt::Display for WebhookUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hidden = if self.origin().len() < self.0.len() { "/…" } else { "" };
+        let hidden = if self.origin().len() < self.0.len() {
+            "/…"
+        } else {
+            ""
+        };
         write!(formatter, "{}{hidden}", self.origin())
     }
 }
@@ -127,7 +145,11 @@ impl fmt::Display for NotifyTarget {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // Its arguments may be secrets.
-            Self::Command(command) => write!(formatter, "command {}", command.first().map_or("", String::as_str)),
+            Self::Command(command) => write!(
+                formatter,
+                "command {}",
+                command.first().map_or("", String::as_str)
+            ),
             Self::Webhook { url, .. } => write!(formatter, "webhook {url}"),
         }
     }
@@ -168,13 +190,18 @@ pub fn without_secrets(text: &str) -> String {
         let line = &after[..after.find('\n').unwrap_or(after.len())];
         // The host stays; without one, or with credentials before it, all of the value is masked.
         let from = match line.find("://").map(|scheme| scheme + 3) {
-            Some(host) => match line[host..].find(['/', '?', '@', '"', '\'']).map(|end| host + end) {
+            Some(host) => match line[host..]
+                .find(['/', '?', '@', '"', '\''])
+                .map(|end| host + end)
+            {
                 Some(end) if line[end..].starts_with('@') => Some(host),
                 end => end.map(|end| end + 1),
             },
             None => line.find('=').map(|equals| equals + 1),
         };
-        let Some(from) = from.filter(|_| line.trim_start().starts_with('=')) else { continue };
+        let Some(from) = from.filter(|_| line.trim_start().starts_with('=')) else {
+            continue;
+        };
         let ends = |c: char| c == '"' || c == '\'' || c.is_whitespace();
         let skipped = line[from..].find(|c| !ends(c)).unwrap_or(0);
         let value = &line[from + skipped..];
@@ -191,14 +218,25 @@ pub fn read_all(root: &mut Table<'_, '_>) -> Vec<Notify> {
     let read = entries(root, "notify", "[[notify]]", read);
     if read.len() > MOST_NOTIFY {
         let (span, count) = (root.span_of("notify"), read.len());
-        let help = format!("write at most {MOST_NOTIFY}; one command or webhook can receive several events");
-        root.problems.error(span, format!("{count} tables [[notify]] are too many"), help);
+        let help = format!(
+            "write at most {MOST_NOTIFY}; one command or webhook can receive several events"
+        );
+        root.problems.error(
+            span,
+            format!("{count} tables [[notify]] are too many"),
+            help,
+        );
     }
     let mut all: Vec<Notify> = Vec::with_capacity(read.len());
     for (nth, (name, mut notify)) in read.into_iter().enumerate() {
-        let (name, span) = name.unwrap_or_else(|| (format!("notify-{}", nth + 1), root.span_of("notify")));
+        let (name, span) =
+            name.unwrap_or_else(|| (format!("notify-{}", nth + 1), root.span_of("notify")));
         if all.iter().any(|other| other.name == name) {
-            root.problems.error(span, format!("duplicate name {name:?} of a [[notify]]"), "give each another name");
+            root.problems.error(
+                span,
+                format!("duplicate name {name:?} of a [[notify]]"),
+                "give each another name",
+            );
         }
         notify.name = name;
         all.push(notify);
@@ -214,18 +252,37 @@ fn read(mut table: Table<'_, '_>) -> Option<Named> {
     let target = target(&mut table);
     let rate = rate(&mut table);
     let timeout = time(&mut table, "timeout", "\"10s\"", TIMEOUT, DEFAULT_TIMEOUT);
-    let retry_for = time(&mut table, "retry_for", "\"15m\"", Duration::ZERO..=LONGEST_RETRY, DEFAULT_RETRY);
+    let retry_for = time(
+        &mut table,
+        "retry_for",
+        "\"15m\"",
+        Duration::ZERO..=LONGEST_RETRY,
+        DEFAULT_RETRY,
+    );
     table.finish();
-    Some((name, Notify { name: String::new(), on: on?, target: target?, rate, timeout, retry_for }))
+    Some((
+        name,
+        Notify {
+            name: String::new(),
+            on: on?,
+            target: target?,
+            rate,
+            timeout,
+            retry_for,
+        },
+    ))
 }
 
 fn name(table: &mut Table<'_, '_>) -> Option<(String, Span)> {
     let (text, span) = table.string("name", "\"pager\"")?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > LONGEST_NAME || !text.chars().all(is_plain) {
-        let help =
-            format!("write letters, digits, dashes, dots and underscores, {LONGEST_NAME} at most: name = \"pager\"");
-        table.problems.error(span, format!("invalid name {text:?} of a [[notify]]"), help);
+        let help = format!(
+            "write letters, digits, dashes, dots and underscores, {LONGEST_NAME} at most: name = \"pager\""
+        );
+        table
+            .problems
+            .error(span, format!("invalid name {text:?} of a [[notify]]"), help);
         return None;
     }
     Some((text.to_owned(), span))
@@ -236,18 +293,35 @@ fn on(table: &mut Table<'_, '_>) -> Option<Vec<NotifyOn>> {
     let all: Vec<&str> = NotifyOn::WORDS.iter().map(|(word, _)| *word).collect();
     let mut on = Vec::new();
     let given = table.strings_or_one("on", "[\"ban\", \"attack\"]");
-    if given.is_empty() && table.value("on").is_some_and(|value| value.get_ref().is_array()) {
+    if given.is_empty()
+        && table
+            .value("on")
+            .is_some_and(|value| value.get_ref().is_array())
+    {
         let span = table.span_of("on");
-        table.problems.error(span, "empty on of a [[notify]]", format!("write some of {}", all.join(", ")));
+        table.problems.error(
+            span,
+            "empty on of a [[notify]]",
+            format!("write some of {}", all.join(", ")),
+        );
     }
     for (text, span) in given {
-        match NotifyOn::WORDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)) {
+        match NotifyOn::WORDS
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(text))
+        {
             Some((_, known)) if !on.contains(known) => on.push(*known),
             Some(_) => {}
             None => {
                 let near = suggestion(text, &all);
-                let help = if near.starts_with("did") { format!("{near} All: {}", all.join(", ")) } else { near };
-                table.problems.error(span, format!("unknown event {text:?} in on"), help);
+                let help = if near.starts_with("did") {
+                    format!("{near} All: {}", all.join(", "))
+                } else {
+                    near
+                };
+                table
+                    .problems
+                    .error(span, format!("unknown event {text:?} in on"), help);
             }
         }
     }
@@ -260,7 +334,11 @@ fn target(table: &mut Table<'_, '_>) -> Option<NotifyTarget> {
     let secret = table.string("secret_file", "\"/etc/weir/webhook.token\"");
     let secret_file = secret.and_then(|(text, span)| {
         if !text.starts_with('/') {
-            table.problems.error(span, format!("{text:?} is not an absolute path"), "begin it with /");
+            table.problems.error(
+                span,
+                format!("{text:?} is not an absolute path"),
+                "begin it with /",
+            );
             return None;
         }
         Some((PathBuf::from(text), span))
@@ -270,53 +348,89 @@ fn target(table: &mut Table<'_, '_>) -> Option<NotifyTarget> {
         (true, true) => {
             let span = table.span_of("webhook");
             let help = "leave out one of them, and write another [[notify]] for it";
-            table.problems.error(span, "command conflicts with webhook", help);
+            table
+                .problems
+                .error(span, "command conflicts with webhook", help);
             return None;
         }
         (false, false) => {
             let span = table.span();
             let help = format!("add command = {COMMAND} or webhook = {WEBHOOK}");
-            table.problems.error(span, "missing key \"command\" or \"webhook\" in [[notify]]", help);
+            table.problems.error(
+                span,
+                "missing key \"command\" or \"webhook\" in [[notify]]",
+                help,
+            );
             return None;
         }
         _ => {}
     }
     if has_command {
         if let Some((_, span)) = secret_file {
-            table.problems.error(span, "secret_file conflicts with command", "leave out secret_file");
+            table.problems.error(
+                span,
+                "secret_file conflicts with command",
+                "leave out secret_file",
+            );
         }
         return Some(NotifyTarget::Command(command?));
     }
     let url = url?;
     if url.is_exposed() {
-        let (span, message) =
-            (table.span_of("webhook"), "notifications are readable on the way: the webhook is not https");
-        table.problems.warning(span, message, "write https://, unless the network in between is your own");
+        let (span, message) = (
+            table.span_of("webhook"),
+            "notifications are readable on the way: the webhook is not https",
+        );
+        table.problems.warning(
+            span,
+            message,
+            "write https://, unless the network in between is your own",
+        );
     }
-    Some(NotifyTarget::Webhook { url, secret_file: secret_file.map(|(path, _)| path) })
+    Some(NotifyTarget::Webhook {
+        url,
+        secret_file: secret_file.map(|(path, _)| path),
+    })
 }
 
 fn command(table: &mut Table<'_, '_>) -> Option<Vec<String>> {
-    let command: Vec<(String, Span)> =
-        table.strings_or_one("command", COMMAND).into_iter().map(|(text, span)| (text.to_owned(), span)).collect();
+    let command: Vec<(String, Span)> = table
+        .strings_or_one("command", COMMAND)
+        .into_iter()
+        .map(|(text, span)| (text.to_owned(), span))
+        .collect();
     let span = table.span_of("command");
     let Some((program, program_span)) = command.first() else {
-        if table.value("command").is_some_and(|value| value.get_ref().is_array()) {
-            table.problems.error(span, "empty command", format!("write command = {COMMAND}"));
+        if table
+            .value("command")
+            .is_some_and(|value| value.get_ref().is_array())
+        {
+            table
+                .problems
+                .error(span, "empty command", format!("write command = {COMMAND}"));
         }
         return None;
     };
     if !program.starts_with('/') {
         let help = "write its path: there is no shell that searches for it";
-        table.problems.error(program_span.clone(), format!("program {program:?} is not an absolute path"), help);
+        table.problems.error(
+            program_span.clone(),
+            format!("program {program:?} is not an absolute path"),
+            help,
+        );
         return None;
     }
     let bytes: usize = command.iter().map(|(text, _)| text.len() + 1).sum();
-    if command.len() > MOST_ARGUMENTS || bytes > LONGEST_COMMAND || command.iter().any(|(text, _)| text.contains('\0'))
+    if command.len() > MOST_ARGUMENTS
+        || bytes > LONGEST_COMMAND
+        || command.iter().any(|(text, _)| text.contains('\0'))
     {
-        let help =
-            format!("write at most {MOST_ARGUMENTS} arguments and {LONGEST_COMMAND} bytes; use a script for more");
-        table.problems.error(span, "command is too long, or has a zero byte", help);
+        let help = format!(
+            "write at most {MOST_ARGUMENTS} arguments and {LONGEST_COMMAND} bytes; use a script for more"
+        );
+        table
+            .problems
+            .error(span, "command is too long, or has a zero byte", help);
         return None;
     }
     Some(command.into_iter().map(|(text, _)| text).collect())
@@ -327,7 +441,11 @@ fn webhook(table: &mut Table<'_, '_>) -> Option<WebhookUrl> {
     match WebhookUrl::parse(text) {
         Ok(url) => Some(url),
         Err(reason) => {
-            table.problems.error(span, format!("invalid webhook: {reason}"), format!("write webhook = {WEBHOOK}"));
+            table.problems.error(
+                span,
+                format!("invalid webhook: {reason}"),
+                format!("write webhook = {WEBHOOK}"),
+            );
             None
         }
     }
@@ -341,14 +459,23 @@ fn rate(table: &mut Table<'_, '_>) -> Rate {
         Ok(_) => {
             let span = table.span_of("rate");
             let message = format!("rate {text:?} of a [[notify]] is out of range");
-            table.problems.error(span, message, format!("write a rate from \"1/day\" to \"{MOST_PER_TIME}/s\""));
+            table.problems.error(
+                span,
+                message,
+                format!("write a rate from \"1/day\" to \"{MOST_PER_TIME}/s\""),
+            );
         }
         Err(wrong) => {
             let span = table.span_of("rate");
-            table.problems.error(span, wrong.message, "write rate = \"10/min\"");
+            table
+                .problems
+                .error(span, wrong.message, "write rate = \"10/min\"");
         }
     }
-    Rate { count: 10, per_nanoseconds: 60_000_000_000 }
+    Rate {
+        count: 10,
+        per_nanoseconds: 60_000_000_000,
+    }
 }
 
 fn time(
@@ -358,13 +485,20 @@ fn time(
     range: std::ops::RangeInclusive<Duration>,
     default: Duration,
 ) -> Duration {
-    let Some(nanoseconds) = table.time(key, example) else { return default };
+    let Some(nanoseconds) = table.time(key, example) else {
+        return default;
+    };
     let time = Duration::from_nanos(nanoseconds);
     if !range.contains(&time) {
         let span = table.span_of(key);
-        let message =
-            format!("{key} is out of range: {} to {}", human::time(*range.start()), human::time(*range.end()));
-        table.problems.error(span, message, format!("write {key} = {example}"));
+        let message = format!(
+            "{key} is out of range: {} to {}",
+            human::time(*range.start()),
+            human::time(*range.end())
+        );
+        table
+            .problems
+            .error(span, message, format!("write {key} = {example}"));
         return default;
     }
     time

@@ -148,7 +148,9 @@ pub struct Network {
 /// A rate of whole units as written in the config.
 fn count_rate(rate: Rate) -> String {
     let units = [("s", 1), ("min", 60), ("h", 3_600), ("day", 86_400)];
-    let unit = units.into_iter().find(|(_, seconds)| rate.per_nanoseconds == seconds * 1_000_000_000);
+    let unit = units
+        .into_iter()
+        .find(|(_, seconds)| rate.per_nanoseconds == seconds * 1_000_000_000);
     let time = unit.map_or_else(
         || human::time(std::time::Duration::from_nanos(rate.per_nanoseconds)),
         |(unit, _)| unit.to_owned(),
@@ -167,7 +169,11 @@ impl CpuList {
         let mut bits = Vec::new();
         for part in self.0.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (Ok(first), Ok(last)) = (first.trim().parse::<usize>(), last.trim().parse::<usize>()) else { continue };
+            let (Ok(first), Ok(last)) =
+                (first.trim().parse::<usize>(), last.trim().parse::<usize>())
+            else {
+                continue;
+            };
             for cpu in first..=last {
                 if bits.len() <= cpu / 8 {
                     bits.resize(cpu / 8 + 1, 0);
@@ -205,18 +211,33 @@ impl Group {
     #[must_use]
     pub fn without_limits(&self) -> Self {
         let (name, matchers, moving) = (self.name.clone(), self.matchers.clone(), self.moving);
-        Self { name, matchers, moving, ..Self::default() }
+        Self {
+            name,
+            matchers,
+            moving,
+            ..Self::default()
+        }
     }
 
     /// Its limits, each as text.
     #[must_use]
     pub fn limit_texts(&self) -> Vec<String> {
-        let rate = |rate: Rate| human::bit_rate(rate.count as f64 * 1e9 / rate.per_nanoseconds as f64);
+        let rate =
+            |rate: Rate| human::bit_rate(rate.count as f64 * 1e9 / rate.per_nanoseconds as f64);
         let mut texts = Vec::new();
-        let mut add = |name: &str, value: Option<String>| texts.extend(value.map(|value| format!("{name} {value}")));
-        let elastic = if self.cpu.elastic { ", more while the host is idle" } else { "" };
+        let mut add = |name: &str, value: Option<String>| {
+            texts.extend(value.map(|value| format!("{name} {value}")))
+        };
+        let elastic = if self.cpu.elastic {
+            ", more while the host is idle"
+        } else {
+            ""
+        };
         add("cpu", self.cpu.max.map(|share| format!("{share}{elastic}")));
-        add("cpu weight", self.cpu.weight.map(|weight| weight.to_string()));
+        add(
+            "cpu weight",
+            self.cpu.weight.map(|weight| weight.to_string()),
+        );
         add("cpus", self.cpus.as_ref().map(ToString::to_string));
         add("memory high", self.memory.high.map(human::size));
         add("memory", self.memory.max.map(human::size));
@@ -225,8 +246,16 @@ impl Group {
             let device = io.device.display();
             add(&format!("{device} read"), io.read.map(human::byte_rate));
             add(&format!("{device} write"), io.write.map(human::byte_rate));
-            add(&format!("{device} read"), io.read_ops.map(|operations| format!("{operations} operations/s")));
-            add(&format!("{device} write"), io.write_ops.map(|operations| format!("{operations} operations/s")));
+            add(
+                &format!("{device} read"),
+                io.read_ops
+                    .map(|operations| format!("{operations} operations/s")),
+            );
+            add(
+                &format!("{device} write"),
+                io.write_ops
+                    .map(|operations| format!("{operations} operations/s")),
+            );
         }
         add("processes", self.pids.map(|pids| pids.to_string()));
         add("egress", self.network.egress.map(rate));

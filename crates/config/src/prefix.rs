@@ -51,7 +51,11 @@ impl Prefix {
     /// The text for people: a single address has no length.
     #[must_use]
     pub fn short(&self) -> String {
-        if self.0.prefix_len() == self.0.max_prefix_len() { self.0.addr().to_string() } else { self.to_string() }
+        if self.0.prefix_len() == self.0.max_prefix_len() {
+            self.0.addr().to_string()
+        } else {
+            self.to_string()
+        }
     }
 
     /// Whether it contains all of the other.

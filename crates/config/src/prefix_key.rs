@@ -19,7 +19,10 @@ pub struct PrefixKey {
 
 impl PrefixKey {
     /// All IPv4 addresses.
-    pub const IPV4: Self = Self { address: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0], length: 96 };
+    pub const IPV4: Self = Self {
+        address: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0],
+        length: 96,
+    };
 
     /// Whether it contains only IPv4 addresses.
     #[must_use]
@@ -36,14 +39,21 @@ impl PrefixKey {
     /// Whether it is more likely a mistake than a ban: wider than /8, or /16 for IPv6, or with every IPv4 address.
     #[must_use]
     pub fn is_wide(&self) -> bool {
-        let widest = if self.is_ipv4() { Self::IPV4.length + 8 } else { 16 };
+        let widest = if self.is_ipv4() {
+            Self::IPV4.length + 8
+        } else {
+            16
+        };
         self.length < widest || self.covers_ipv4()
     }
 
     /// The address and the length of its own version.
     fn parts(&self) -> (IpAddr, u32) {
         let address = Ipv6Addr::from(self.address);
-        match address.to_ipv4_mapped().filter(|_| self.length >= Self::IPV4.length) {
+        match address
+            .to_ipv4_mapped()
+            .filter(|_| self.length >= Self::IPV4.length)
+        {
             Some(address) => (address.into(), self.length - Self::IPV4.length),
             None => (address.into(), self.length),
         }
@@ -53,20 +63,33 @@ impl PrefixKey {
     #[must_use]
     pub fn cut(&self, length: u32) -> Self {
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
-        Self { address: (u128::from_be_bytes(self.address) & mask).to_be_bytes(), length }
+        Self {
+            address: (u128::from_be_bytes(self.address) & mask).to_be_bytes(),
+            length,
+        }
     }
 }
 
 impl From<IpNet> for PrefixKey {
     fn from(net: IpNet) -> Self {
-        let above = if net.network().is_ipv4() { Self::IPV4.length } else { 0 };
-        Self { address: mapped(net.network()), length: above + u32::from(net.prefix_len()) }
+        let above = if net.network().is_ipv4() {
+            Self::IPV4.length
+        } else {
+            0
+        };
+        Self {
+            address: mapped(net.network()),
+            length: above + u32::from(net.prefix_len()),
+        }
     }
 }
 
 impl From<&Prefix> for PrefixKey {
     fn from(prefix: &Prefix) -> Self {
-        Self { address: prefix.mapped_address(), length: prefix.mapped_length() }
+        Self {
+            address: prefix.mapped_address(),
+            length: prefix.mapped_length(),
+        }
     }
 }
 
@@ -82,7 +105,11 @@ impl fmt::Display for PrefixKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (address, length) = self.parts();
         let whole = if address.is_ipv4() { 32 } else { 128 };
-        if length == whole { write!(formatter, "{address}") } else { write!(formatter, "{address}/{length}") }
+        if length == whole {
+            write!(formatter, "{address}")
+        } else {
+            write!(formatter, "{address}/{length}")
+        }
     }
 }
 
@@ -93,12 +120,32 @@ mod tests {
     #[test]
     fn wide_prefixes_are_those_with_half_the_internet_or_all_of_ipv4() {
         let key = |text: &str| PrefixKey::from(text.parse::<IpNet>().unwrap());
-        for narrow in ["10.0.0.0/8", "192.0.2.1/32", "2000::/16", "2001:db8::/32", "::1/128", "::ffff:10.0.0.0/104"] {
+        for narrow in [
+            "10.0.0.0/8",
+            "192.0.2.1/32",
+            "2000::/16",
+            "2001:db8::/32",
+            "::1/128",
+            "::ffff:10.0.0.0/104",
+        ] {
             assert!(!key(narrow).is_wide(), "{narrow}");
         }
-        for wide in ["0.0.0.0/0", "10.0.0.0/7", "2000::/3", "::/0", "::/16", "::/20", "::/80", "::ffff:0:0/96"] {
+        for wide in [
+            "0.0.0.0/0",
+            "10.0.0.0/7",
+            "2000::/3",
+            "::/0",
+            "::/16",
+            "::/20",
+            "::/80",
+            "::ffff:0:0/96",
+        ] {
             assert!(key(wide).is_wide(), "{wide}");
         }
-        assert!(key("::/20").covers_ipv4() && !key("2000::/3").covers_ipv4() && !key("0.0.0.0/0").covers_ipv4());
+        assert!(
+            key("::/20").covers_ipv4()
+                && !key("2000::/3").covers_ipv4()
+                && !key("0.0.0.0/0").covers_ipv4()
+        );
     }
 }

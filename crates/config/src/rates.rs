@@ -42,19 +42,36 @@ impl ReadRates {
         example: &'static str,
     ) -> Self {
         table.required("rate", example);
-        let main = table.string("rate", example).and_then(|(text, span)| rate(table, unit, text, span));
+        let main = table
+            .string("rate", example)
+            .and_then(|(text, span)| rate(table, unit, text, span));
         let burst = burst(table, counts, unit, algorithm);
         let mut tiers = Vec::new();
         for (text, span) in table.strings("tiers", "[\"60/h\", \"10/5s\"]") {
             tiers.extend(rate(table, unit, text, span));
         }
-        Self { counts, unit, algorithm, main, burst, tiers }
+        Self {
+            counts,
+            unit,
+            algorithm,
+            main,
+            burst,
+            tiers,
+        }
     }
 
     /// The number of a limit on open connections, in place of rates.
     pub const fn of_connections(number: ReadRate) -> Self {
-        let (counts, unit, algorithm) = (Counts::Packets, Unit::Connections, Algorithm::TokenBucket);
-        Self { counts, unit, algorithm, main: Some(number), burst: None, tiers: Vec::new() }
+        let (counts, unit, algorithm) =
+            (Counts::Packets, Unit::Connections, Algorithm::TokenBucket);
+        Self {
+            counts,
+            unit,
+            algorithm,
+            main: Some(number),
+            burst: None,
+            tiers: Vec::new(),
+        }
     }
 
     /// All rates, the main one first.
@@ -69,7 +86,11 @@ impl ReadRates {
 
     fn default_burst(&self, rate: Rate) -> u64 {
         let is_for_tcp = self.unit == Unit::Bytes && self.algorithm.has_burst();
-        if is_for_tcp { tcp::least_burst(rate) } else { rate.count }
+        if is_for_tcp {
+            tcp::least_burst(rate)
+        } else {
+            rate.count
+        }
     }
 
     /// The burst of a tier: its rate's count; for bytes, at least TCP's minimum.
@@ -86,17 +107,26 @@ impl ReadRates {
         if rates.len() > MOST_RATES {
             let span = table.span_of("tiers");
             let message = format!("{} rates on one limit are too many", rates.len());
-            table.problems.error(span, message, format!("write at most {MOST_RATES}, rate and tiers together"));
+            table.problems.error(
+                span,
+                message,
+                format!("write at most {MOST_RATES}, rate and tiers together"),
+            );
         }
         for (nth, read) in rates.iter().enumerate() {
             let ReadRate { rate, text, span } = read;
             if rates[..nth].iter().any(|other| other.rate == *rate) {
-                table.problems.error(span.clone(), format!("duplicate rate {text:?}"), "leave out one of them");
+                table.problems.error(
+                    span.clone(),
+                    format!("duplicate rate {text:?}"),
+                    "leave out one of them",
+                );
             }
             let largest = self.algorithm.largest_count();
             if rate.count > largest {
                 let (noun, what) = (self.algorithm.noun(), self.counts.noun());
-                let message = format!("rate {text:?} exceeds a {noun}, which holds {largest} {what}");
+                let message =
+                    format!("rate {text:?} exceeds a {noun}, which holds {largest} {what}");
                 let help = format!("write at most {largest}, or algorithm = \"sliding-window\"");
                 table.problems.error(span.clone(), message, help);
             }
@@ -110,41 +140,70 @@ impl ReadRates {
     fn check_packets(&self, table: &mut Table<'_, '_>, is_main: bool, read: &ReadRate) {
         let ReadRate { rate, text, span } = read;
         let written = self.burst.filter(|_| is_main);
-        let holds = if is_main { self.burst_of(*rate) } else { self.tier_burst(*rate) };
+        let holds = if is_main {
+            self.burst_of(*rate)
+        } else {
+            self.tier_burst(*rate)
+        };
         if self.unit == Unit::Bytes && holds < FULL_FRAME {
             let (span, help) = if written.is_some() {
                 (table.span_of("burst"), "write at least burst = \"1514B\"")
             } else {
-                (span.clone(), "write a longer time, or a burst of at least \"1514B\"")
+                (
+                    span.clone(),
+                    "write a longer time, or a burst of at least \"1514B\"",
+                )
             };
-            table.problems.error(span, "a full Ethernet frame of 1514 bytes could never pass", help);
+            table.problems.error(
+                span,
+                "a full Ethernet frame of 1514 bytes could never pass",
+                help,
+            );
         }
         if let Some(burst) = written
-            && u128::from(burst) * u128::from(rate.per_nanoseconds) < u128::from(rate.count) * 100_000
+            && u128::from(burst) * u128::from(rate.per_nanoseconds)
+                < u128::from(rate.count) * 100_000
             && rate.count > 1
         {
             let span = table.span_of("burst");
             let message = format!(
                 "a burst of {burst} is less than 0.1 ms of {text}: packets arrive in larger bursts, and are refused"
             );
-            table.problems.warning(span, message, format!("leave out burst for the default, {}", rate.count));
+            table.problems.warning(
+                span,
+                message,
+                format!("leave out burst for the default, {}", rate.count),
+            );
         }
     }
 
     /// The rates, unless the main one is missing.
     pub fn spec(self) -> Option<RateSpec> {
         let (burst, algorithm) = (self.burst_of(self.main.as_ref()?.rate), self.algorithm);
-        let tier =
-            |tier: &ReadRate| Tier { rate: tier.rate, burst: self.tier_burst(tier.rate), text: tier.text.clone() };
+        let tier = |tier: &ReadRate| Tier {
+            rate: tier.rate,
+            burst: self.tier_burst(tier.rate),
+            text: tier.text.clone(),
+        };
         let tiers = self.tiers.iter().map(tier).collect();
         let main = self.main?;
-        Some(RateSpec { algorithm, rate: main.rate, rate_text: main.text, burst, tiers })
+        Some(RateSpec {
+            algorithm,
+            rate: main.rate,
+            rate_text: main.text,
+            burst,
+            tiers,
+        })
     }
 }
 
 fn rate(table: &mut Table<'_, '_>, unit: Unit, text: &str, span: Span) -> Option<ReadRate> {
     match units::rate(text, unit) {
-        Ok(rate) => Some(ReadRate { rate, text: text.to_owned(), span }),
+        Ok(rate) => Some(ReadRate {
+            rate,
+            text: text.to_owned(),
+            span,
+        }),
         Err(wrong) => {
             table.problems.error(span, wrong.message, wrong.help);
             None
@@ -152,24 +211,37 @@ fn rate(table: &mut Table<'_, '_>, unit: Unit, text: &str, span: Span) -> Option
     }
 }
 
-fn burst(table: &mut Table<'_, '_>, counts: Counts, unit: Unit, algorithm: Algorithm) -> Option<u64> {
+fn burst(
+    table: &mut Table<'_, '_>,
+    counts: Counts,
+    unit: Unit,
+    algorithm: Algorithm,
+) -> Option<u64> {
     let value = table.value("burst")?;
     let burst = match (unit, value.get_ref().as_str()) {
         _ if counts == Counts::Requests => table.number("burst", 1, units::LARGEST_COUNT),
         (Unit::Bytes, Some(text)) => match units::size(text) {
             Ok(size) => Some(size),
             Err(wrong) => {
-                table.problems.error(value.span(), wrong.message, wrong.help);
+                table
+                    .problems
+                    .error(value.span(), wrong.message, wrong.help);
                 None
             }
         },
         (Unit::Bytes, None) => {
-            table.problems.error(value.span(), "a burst of bytes requires a unit", "write burst = \"256KiB\"");
+            table.problems.error(
+                value.span(),
+                "a burst of bytes requires a unit",
+                "write burst = \"256KiB\"",
+            );
             None
         }
         (_, Some(_)) => {
             let message = format!("invalid burst: for unit = \"{unit}\" it is a number");
-            table.problems.error(value.span(), message, "write burst = 2000");
+            table
+                .problems
+                .error(value.span(), message, "write burst = 2000");
             None
         }
         (_, None) => table.number("burst", 1, LARGEST_BURST),

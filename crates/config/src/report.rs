@@ -36,12 +36,20 @@ pub struct Problems {
 impl Problems {
     /// Adds an error.
     pub fn error(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
-        self.errors.push(Problem { span, message: message.into(), help: help.into() });
+        self.errors.push(Problem {
+            span,
+            message: message.into(),
+            help: help.into(),
+        });
     }
 
     /// Adds a warning.
     pub fn warning(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
-        self.warnings.push(Problem { span, message: message.into(), help: help.into() });
+        self.warnings.push(Problem {
+            span,
+            message: message.into(),
+            help: help.into(),
+        });
     }
 }
 
@@ -59,7 +67,15 @@ pub struct Placed {
 
 impl fmt::Display for Placed {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}:{}:{}: {}; {}", self.file.display(), self.line, self.column, self.message, self.help)
+        write!(
+            formatter,
+            "{}:{}:{}: {}; {}",
+            self.file.display(),
+            self.line,
+            self.column,
+            self.message,
+            self.help
+        )
     }
 }
 
@@ -91,7 +107,10 @@ impl Report {
             }
         }
         text.truncate(text.trim_end().len());
-        Self { errors: place(path, source, &problems), text }
+        Self {
+            errors: place(path, source, &problems),
+            text,
+        }
     }
 }
 
@@ -103,9 +122,17 @@ pub fn place(path: &Path, source: &str, problems: &[Problem]) -> Vec<Placed> {
         .iter()
         .map(|problem| {
             let location = file.location((), problem.span.start.min(source.len()));
-            let (line, column) = location.map_or((1, 1), |location| (location.line_number, location.column_number));
+            let (line, column) = location.map_or((1, 1), |location| {
+                (location.line_number, location.column_number)
+            });
             let (message, help) = (problem.message.clone(), problem.help.clone());
-            Placed { file: path.to_owned(), line, column, message, help }
+            Placed {
+                file: path.to_owned(),
+                line,
+                column,
+                message,
+                help,
+            }
         })
         .collect()
 }
@@ -113,6 +140,11 @@ pub fn place(path: &Path, source: &str, problems: &[Problem]) -> Vec<Placed> {
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let errors = self.errors.len();
-        write!(formatter, "{}\n\n{errors} error{}; nothing was changed", self.text, if errors == 1 { "" } else { "s" })
+        write!(
+            formatter,
+            "{}\n\n{errors} error{}; nothing was changed",
+            self.text,
+            if errors == 1 { "" } else { "s" }
+        )
     }
 }

@@ -57,18 +57,26 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadRequest> {
     let cost_span = table.span_of("cost");
     table.finish();
     let (name, name_span) = name?;
-    Some(ReadRequest { request: RequestCost { name: name.to_owned(), cost: cost? }, name_span, cost_span })
+    Some(ReadRequest {
+        request: RequestCost {
+            name: name.to_owned(),
+            cost: cost?,
+        },
+        name_span,
+        cost_span,
+    })
 }
 
 /// Reports formulas that are invalid for all parameters, and names that changed their meaning.
 fn check(table: &mut Table<'_, '_>, cost: &Formula, span: Span) {
     if let Err(error) = cost.constant() {
         let help = "write a number from 0 to 2^53, or a formula over parameters";
-        table.problems.error(span, format!("invalid cost: {error}"), help);
+        table
+            .problems
+            .error(span, format!("invalid cost: {error}"), help);
     } else if cost.parameters().any(|name| name == LIMIT) && !cost.has_allowance() {
         // Formulas that use the current name use the other one in its current meaning.
-        let message =
-            "`limit` is a parameter that each request must give; in earlier versions it was the class's allowance";
+        let message = "`limit` is a parameter that each request must give; in earlier versions it was the class's allowance";
         let help = format!(
             "write {ALLOWANCE} for the most that the class can have: cost = \"{}\"; or keep the parameter within it: \
              min(limit, {ALLOWANCE})",

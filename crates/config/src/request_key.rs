@@ -72,13 +72,19 @@ pub fn is_remote_address(name: &str) -> bool {
 /// The first address of the prefix around `address`.
 #[must_use]
 pub fn masked(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpAddr {
-    let length = if address.is_ipv4() { ipv4_prefix } else { ipv6_prefix };
+    let length = if address.is_ipv4() {
+        ipv4_prefix
+    } else {
+        ipv6_prefix
+    };
     IpNet::new(address, length).map_or(address, |net| net.network())
 }
 
 /// Reads `key`: a list, or a single entry as text.
 pub fn read(table: &mut Table<'_, '_>) -> Vec<KeyEntry> {
-    let Some(value) = table.required("key", EXAMPLE) else { return Vec::new() };
+    let Some(value) = table.required("key", EXAMPLE) else {
+        return Vec::new();
+    };
     let written = match value.get_ref() {
         DeValue::String(text) => vec![(text.as_ref(), value.span())],
         _ => table.strings("key", EXAMPLE),
@@ -86,7 +92,9 @@ pub fn read(table: &mut Table<'_, '_>) -> Vec<KeyEntry> {
     let count = written.len();
     let mut entries: Vec<KeyEntry> = Vec::new();
     for (text, span) in written {
-        let Some(entry) = entry(table, text, span.clone()) else { continue };
+        let Some(entry) = entry(table, text, span.clone()) else {
+            continue;
+        };
         if entries.iter().any(|other| other.name == entry.name) {
             let message = format!("duplicate entry {:?} in the key", entry.name);
             let help = if entry.is_source() && !text.starts_with(SOURCE) {
@@ -101,7 +109,9 @@ pub fn read(table: &mut Table<'_, '_>) -> Vec<KeyEntry> {
     }
     if count == 0 || count > MOST_ENTRIES {
         let help = format!("name 1 to {MOST_ENTRIES}: key = {EXAMPLE}");
-        table.problems.error(value.span(), format!("key has {count} entries"), help);
+        table
+            .problems
+            .error(value.span(), format!("key has {count} entries"), help);
     }
     entries
 }
@@ -113,10 +123,16 @@ fn entry(table: &mut Table<'_, '_>, text: &str, span: Span) -> Option<KeyEntry> 
         None => (text, None),
     };
     let problem = if name.is_empty() {
-        Some(("an entry of key has no name".to_owned(), format!("write key = {EXAMPLE}")))
+        Some((
+            "an entry of key has no name".to_owned(),
+            format!("write key = {EXAMPLE}"),
+        ))
     } else if name.trim() != name || value.is_some_and(|value| value.trim() != value) {
         let trimmed: Vec<&str> = text.split('=').map(str::trim).collect();
-        Some((format!("unexpected spaces around an entry of key: {text:?}"), format!("write {:?}", trimmed.join("="))))
+        Some((
+            format!("unexpected spaces around an entry of key: {text:?}"),
+            format!("write {:?}", trimmed.join("=")),
+        ))
     } else if value == Some("") {
         Some((
             format!("the entry {name:?} has an empty value, which matches nothing"),
@@ -136,7 +152,9 @@ fn entry(table: &mut Table<'_, '_>, text: &str, span: Span) -> Option<KeyEntry> 
             Ok(address) => Some(EntryValue::Address(address.to_canonical())),
             Err(_) => {
                 let help = "write source=192.0.2.1; for networks add ipv4_prefix and ipv6_prefix, or a [[class]]";
-                table.problems.error(span, format!("invalid address {text:?} of source"), help);
+                table
+                    .problems
+                    .error(span, format!("invalid address {text:?} of source"), help);
                 return None;
             }
         },

@@ -5,7 +5,8 @@ use common::rate_limiter::Policy;
 
 use super::class::ReadClass;
 use super::policy::{
-    AgentConfig, Algorithm, Decide, EntryValue, Mode, Multiplier, RequestEnforcement, RequestLimit, Service, class_of,
+    AgentConfig, Algorithm, Decide, EntryValue, Mode, Multiplier, RequestEnforcement, RequestLimit,
+    Service, class_of,
 };
 use super::report::{Problems, Span};
 use super::request::ReadRequest;
@@ -39,16 +40,34 @@ pub fn check(whole: &Whole<'_>, problems: &mut Problems) {
 
 /// `replaces` must name another, wider limit on requests.
 fn replaces(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
-    let Some(name) = &read.limit.replaces else { return };
+    let Some(name) = &read.limit.replaces else {
+        return;
+    };
     let (span, own) = (read.spans.replaces.clone(), &read.limit.name);
-    let find = |name: &str| whole.limits.iter().map(|read| &read.limit).find(|limit| limit.name == name);
+    let find = |name: &str| {
+        whole
+            .limits
+            .iter()
+            .map(|read| &read.limit)
+            .find(|limit| limit.name == name)
+    };
     let Some(other) = find(name) else {
         let (message, help) = if whole.packet_limits.contains(&name.as_str()) {
             let help = "name a limit with scope = \"request\", or leave out replaces".to_owned();
-            (format!("limit {name:?} is on packets, and {own:?} on requests"), help)
+            (
+                format!("limit {name:?} is on packets, and {own:?} on requests"),
+                help,
+            )
         } else {
-            let names: Vec<&str> = whole.limits.iter().map(|read| read.limit.name.as_str()).collect();
-            (format!("unknown limit {name:?} in replaces"), suggestion(name, &names))
+            let names: Vec<&str> = whole
+                .limits
+                .iter()
+                .map(|read| read.limit.name.as_str())
+                .collect();
+            (
+                format!("unknown limit {name:?} in replaces"),
+                suggestion(name, &names),
+            )
         };
         problems.error(span, message, help);
         return;
@@ -59,7 +78,11 @@ fn replaces(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems)
         if limit.name == *own {
             chain.push(own);
             let message = format!("circular replaces: {}", chain.join(", "));
-            problems.error(span, message, "leave out one replaces: the limit for fewer requests has it");
+            problems.error(
+                span,
+                message,
+                "leave out one replaces: the limit for fewer requests has it",
+            );
             return;
         }
         if chain.contains(&limit.name.as_str()) {
@@ -69,19 +92,30 @@ fn replaces(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems)
         next = limit.replaces.as_deref().and_then(find);
     }
     if read.limit.unit != other.unit {
-        let message = format!("limit {own:?} counts {} and {name:?} counts {}", read.limit.unit, other.unit);
-        problems.error(span, message, "a limit replaces one of the same unit: correct unit, or leave out replaces");
+        let message = format!(
+            "limit {own:?} counts {} and {name:?} counts {}",
+            read.limit.unit, other.unit
+        );
+        problems.error(
+            span,
+            message,
+            "a limit replaces one of the same unit: correct unit, or leave out replaces",
+        );
     } else if !read.limit.is_narrower_than(other) {
-        let message = format!("limit {own:?} is not for fewer requests than {name:?}, which it replaces");
+        let message =
+            format!("limit {own:?} is not for fewer requests than {name:?}, which it replaces");
         let help = format!(
             "give it the same entries with a value, as in key = [\"path=/login\"] beside [\"path\"] (here: [{}] beside [{}])",
             read.limit.key_text(),
             other.key_text()
         );
         problems.error(span, message, help);
-    } else if read.limit.enforcement == RequestEnforcement::Observe && other.enforcement == RequestEnforcement::Enforce
+    } else if read.limit.enforcement == RequestEnforcement::Observe
+        && other.enforcement == RequestEnforcement::Enforce
     {
-        let message = format!("limit {own:?} only observes, and {name:?} refuses nothing where {own:?} replaces it");
+        let message = format!(
+            "limit {own:?} only observes, and {name:?} refuses nothing where {own:?} replaces it"
+        );
         problems.warning(span, message, "leave out replaces while the limit observes");
     }
 }
@@ -96,11 +130,17 @@ fn rates(read: &ReadRequestLimit, problems: &mut Problems) {
             continue;
         }
         let is_idle = |(other, (strict, strict_burst, _)): &(usize, &(Rate, u64, &str))| {
-            *other != nth && never_refuses(limit.rates.algorithm, (*rate, *burst), (*strict, *strict_burst))
+            *other != nth
+                && never_refuses(
+                    limit.rates.algorithm,
+                    (*rate, *burst),
+                    (*strict, *strict_burst),
+                )
         };
-        if let (Some((_, (_, _, strict))), Some(span)) =
-            (all.iter().enumerate().find(is_idle), read.spans.rates.get(nth))
-        {
+        if let (Some((_, (_, _, strict))), Some(span)) = (
+            all.iter().enumerate().find(is_idle),
+            read.spans.rates.get(nth),
+        ) {
             let message = format!("{text} has no effect: it never refuses what {strict} passes");
             problems.warning(span.clone(), message, "leave it out, or write a lower one");
         }
@@ -123,8 +163,14 @@ fn rates(read: &ReadRequestLimit, problems: &mut Problems) {
 /// Whether the first rate passes everything that the second one passes; `false` if that depends on the alignment of
 /// windows.
 fn never_refuses(algorithm: Algorithm, loose: (Rate, u64), strict: (Rate, u64)) -> bool {
-    let (count, period) = (u128::from(loose.0.count), u128::from(loose.0.per_nanoseconds));
-    let (strict_count, strict_period) = (u128::from(strict.0.count), u128::from(strict.0.per_nanoseconds));
+    let (count, period) = (
+        u128::from(loose.0.count),
+        u128::from(loose.0.per_nanoseconds),
+    );
+    let (strict_count, strict_period) = (
+        u128::from(strict.0.count),
+        u128::from(strict.0.per_nanoseconds),
+    );
     if algorithm.has_burst() {
         return loose.1 >= strict.1 && count * strict_period >= strict_count * period;
     }
@@ -137,7 +183,8 @@ fn never_refuses(algorithm: Algorithm, loose: (Rate, u64), strict: (Rate, u64)) 
 fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
     let limit = &read.limit;
     if limit.domain.is_some() && whole.decide.grpc.is_none() {
-        let message = "domain has no effect: only Envoy's requests have one, and [decide] grpc is not set";
+        let message =
+            "domain has no effect: only Envoy's requests have one, and [decide] grpc is not set";
         problems.warning(
             read.spans.domain.clone(),
             message,
@@ -150,13 +197,23 @@ fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
     });
     for address in addresses {
         let class = class_of(whole.classes.iter().map(|read| &read.class), address);
-        let reason = if whole.agent.never_limit.iter().any(|prefix| prefix.contains(address)) {
+        let reason = if whole
+            .agent
+            .never_limit
+            .iter()
+            .any(|prefix| prefix.contains(address))
+        {
             Some("never_limit".to_owned())
         } else {
-            class.filter(|class| class.service == Service::Unlimited).map(|class| format!("class {:?}", class.name))
+            class
+                .filter(|class| class.service == Service::Unlimited)
+                .map(|class| format!("class {:?}", class.name))
         };
         if let Some(reason) = reason {
-            let message = format!("limit {:?} has no effect: {address} is exempt by {reason}", limit.name);
+            let message = format!(
+                "limit {:?} has no effect: {address} is exempt by {reason}",
+                limit.name
+            );
             problems.warning(
                 read.spans.key.clone(),
                 message,
@@ -174,11 +231,17 @@ fn modes(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
     }
     if limit.escalate.is_some() {
         let message = "escalate has no effect: a limit that only observes refuses nothing";
-        problems.warning(read.spans.escalate.clone(), message, "leave out escalate, or action = \"observe\"");
+        problems.warning(
+            read.spans.escalate.clone(),
+            message,
+            "leave out escalate, or action = \"observe\"",
+        );
     }
     if whole.agent.mode == Mode::Observe {
-        let message =
-            format!("action = \"observe\" of limit {:?} has no effect: the agent's mode is observe", limit.name);
+        let message = format!(
+            "action = \"observe\" of limit {:?} has no effect: the agent's mode is observe",
+            limit.name
+        );
         problems.warning(read.name_span.clone(), message, "leave out one of them");
     }
 }
@@ -187,13 +250,29 @@ fn modes(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
 fn costs(whole: &Whole<'_>, problems: &mut Problems) {
     if let (Some(endpoint), true) = (&whole.endpoint, whole.limits.is_empty()) {
         let message = "[decide] serves nothing: no limit has scope = \"request\"";
-        problems.warning(endpoint.clone(), message, "add a [[limit]] with scope = \"request\"");
+        problems.warning(
+            endpoint.clone(),
+            message,
+            "add a [[limit]] with scope = \"request\"",
+        );
     }
     let most = |limit: &RequestLimit| {
-        let policies = whole.multipliers.iter().filter_map(|times| limit.policies(*times).ok());
-        policies.filter_map(|tiers| tiers.iter().map(Policy::most).min()).max()
+        let policies = whole
+            .multipliers
+            .iter()
+            .filter_map(|times| limit.policies(*times).ok());
+        policies
+            .filter_map(|tiers| tiers.iter().map(Policy::most).min())
+            .max()
     };
-    let Some(most) = whole.limits.iter().filter_map(|read| most(&read.limit)).max() else { return };
+    let Some(most) = whole
+        .limits
+        .iter()
+        .filter_map(|read| most(&read.limit))
+        .max()
+    else {
+        return;
+    };
     for read in whole.requests {
         let name = &read.request.name;
         match read.request.cost.constant() {
@@ -205,7 +284,11 @@ fn costs(whole: &Whole<'_>, problems: &mut Problems) {
                 let message = format!(
                     "request {name:?} is always refused: it costs {cost}, and no key ever has more than {most}"
                 );
-                problems.warning(read.cost_span.clone(), message, "raise a limit's burst, or lower the cost");
+                problems.warning(
+                    read.cost_span.clone(),
+                    message,
+                    "raise a limit's burst, or lower the cost",
+                );
             }
             _ => {}
         }

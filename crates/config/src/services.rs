@@ -45,7 +45,10 @@ const SERVICES: [(&str, u16); 39] = [
 
 /// The port of a service.
 pub fn port(name: &str) -> Option<u16> {
-    SERVICES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, port)| *port)
+    SERVICES
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, port)| *port)
 }
 
 #[cfg(test)]
@@ -54,7 +57,13 @@ mod tests {
 
     #[test]
     fn services_have_their_ports() {
-        assert_eq!((port("ssh"), port("HTTPS"), port("dns"), port("nonsense")), (Some(22), Some(443), Some(53), None));
-        assert!(SERVICES.windows(2).all(|pair| pair[0].0 < pair[1].0), "sorted, each once");
+        assert_eq!(
+            (port("ssh"), port("HTTPS"), port("dns"), port("nonsense")),
+            (Some(22), Some(443), Some(53), None)
+        );
+        assert!(
+            SERVICES.windows(2).all(|pair| pair[0].0 < pair[1].0),
+            "sorted, each once"
+        );
     }
 }

@@ -17,7 +17,9 @@ const MOST_PARENTS: usize = 64;
 /// the environment that it was started with, and root can read it.
 #[must_use]
 pub fn client() -> Option<IpAddr> {
-    let own = NAMES.iter().find_map(|name| parse(&std::env::var(name).ok()?));
+    let own = NAMES
+        .iter()
+        .find_map(|name| parse(&std::env::var(name).ok()?));
     own.or_else(|| client_of(Path::new("/proc"), std::process::id()))
 }
 
@@ -25,12 +27,14 @@ pub fn client() -> Option<IpAddr> {
 fn client_of(proc: &Path, mut pid: u32) -> Option<IpAddr> {
     for _ in 0..MOST_PARENTS {
         let folder = proc.join(pid.to_string());
-        if let Some(address) =
-            fs::read(folder.join("environ")).ok().and_then(|environment| in_environment(&environment))
+        if let Some(address) = fs::read(folder.join("environ"))
+            .ok()
+            .and_then(|environment| in_environment(&environment))
         {
             return Some(address);
         }
-        pid = parent(&fs::read_to_string(folder.join("status")).ok()?).filter(|parent| *parent > 1)?;
+        pid = parent(&fs::read_to_string(folder.join("status")).ok()?)
+            .filter(|parent| *parent > 1)?;
     }
     None
 }
@@ -43,7 +47,12 @@ fn in_environment(environment: &[u8]) -> Option<IpAddr> {
 }
 
 fn parent(status: &str) -> Option<u32> {
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("PPid:"))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 fn parse(variable: &str) -> Option<IpAddr> {
@@ -55,16 +64,27 @@ fn parse(variable: &str) -> Option<IpAddr> {
 pub fn ssh_warning(config: &Config, client: Option<IpAddr>) -> Option<String> {
     let client = client?;
     let class = class_of(&config.classes, client);
-    let is_free = config.agent.never_limit.iter().any(|prefix| prefix.contains(client))
+    let is_free = config
+        .agent
+        .never_limit
+        .iter()
+        .any(|prefix| prefix.contains(client))
         || class.is_some_and(|class| class.service == Service::Unlimited);
     let reaches = |limit: &&Limit| {
         limit.direction == Direction::Ingress
             && limit.action != Action::Observe
-            && limit.sources.as_ref().is_none_or(|sources| sources.contains(client))
+            && limit
+                .sources
+                .as_ref()
+                .is_none_or(|sources| sources.contains(client))
             && matches!(limit.protocol, ProtocolFilter::Any | ProtocolFilter::Tcp)
             && limit.ports.as_ref().is_none_or(|ports| ports.contains(22))
     };
-    let limit = config.limits.iter().find(reaches).filter(|_| !is_free && config.agent.mode == Mode::Enforce)?;
+    let limit = config
+        .limits
+        .iter()
+        .find(reaches)
+        .filter(|_| !is_free && config.agent.mode == Mode::Enforce)?;
     Some(format!(
         "limit {:?} applies to {client}, the client of this SSH session: add it to [agent] never_limit",
         limit.name
@@ -77,8 +97,14 @@ mod tests {
 
     #[test]
     fn the_client_is_the_first_word() {
-        assert_eq!(parse("192.0.2.7 50000 198.51.100.1 22"), Some([192, 0, 2, 7].into()));
-        assert_eq!(parse("2001:db8::7 50000 22"), Some("2001:db8::7".parse().unwrap()));
+        assert_eq!(
+            parse("192.0.2.7 50000 198.51.100.1 22"),
+            Some([192, 0, 2, 7].into())
+        );
+        assert_eq!(
+            parse("2001:db8::7 50000 22"),
+            Some("2001:db8::7".parse().unwrap())
+        );
         assert_eq!(parse(""), None);
     }
 
@@ -90,13 +116,25 @@ mod tests {
             let folder = proc.path().join(pid.to_string());
             fs::create_dir(&folder).unwrap();
             fs::write(folder.join("environ"), environment).unwrap();
-            fs::write(folder.join("status"), format!("Name:\tx\nPPid:\t{parent}\n")).unwrap();
+            fs::write(
+                folder.join("status"),
+                format!("Name:\tx\nPPid:\t{parent}\n"),
+            )
+            .unwrap();
         };
         process(50, 40, b"PATH=/bin\0SUDO_USER=ada\0");
         process(40, 30, b"");
-        process(30, 1, b"TERM=xterm\0SSH_CONNECTION=203.0.113.9 50000 198.51.100.1 22\0");
+        process(
+            30,
+            1,
+            b"TERM=xterm\0SSH_CONNECTION=203.0.113.9 50000 198.51.100.1 22\0",
+        );
         assert_eq!(client_of(proc.path(), 50), Some([203, 0, 113, 9].into()));
-        process(60, 1, b"XSSH_CONNECTION=203.0.113.9 50000 198.51.100.1 22\0");
+        process(
+            60,
+            1,
+            b"XSSH_CONNECTION=203.0.113.9 50000 198.51.100.1 22\0",
+        );
         assert_eq!(client_of(proc.path(), 60), None);
         assert_eq!(client_of(proc.path(), 70), None);
     }

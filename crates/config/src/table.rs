@@ -22,8 +22,19 @@ pub type Value<'t> = &'t Spanned<DeValue<'t>>;
 
 impl<'t, 'p> Table<'t, 'p> {
     /// Starts to read a table; messages call it `what`.
-    pub fn new(content: &'t DeTable<'t>, span: Span, what: &'static str, problems: &'p mut Problems) -> Self {
-        Self { content, span, what, known: Vec::new(), problems }
+    pub fn new(
+        content: &'t DeTable<'t>,
+        span: Span,
+        what: &'static str,
+        problems: &'p mut Problems,
+    ) -> Self {
+        Self {
+            content,
+            span,
+            what,
+            known: Vec::new(),
+            problems,
+        }
     }
 
     /// The table's span.
@@ -57,7 +68,11 @@ impl<'t, 'p> Table<'t, 'p> {
     /// Reports a value of the wrong type.
     pub fn wrong_type(&mut self, key: &str, value: Value<'_>, wanted: &str) {
         let found = value.get_ref().type_str();
-        self.problems.error(value.span(), format!("{key} is {} {found}", article(found)), format!("write {wanted}"));
+        self.problems.error(
+            value.span(),
+            format!("{key} is {} {found}", article(found)),
+            format!("write {wanted}"),
+        );
     }
 
     pub fn string(&mut self, key: &'static str, example: &str) -> Option<(&'t str, Span)> {
@@ -76,7 +91,11 @@ impl<'t, 'p> Table<'t, 'p> {
         self.required("name", example);
         let name = self.string("name", example);
         if let Some(("", span)) = &name {
-            self.problems.error(span.clone(), format!("empty name of a {table}"), format!("write name = {example}"));
+            self.problems.error(
+                span.clone(),
+                format!("empty name of a {table}"),
+                format!("write name = {example}"),
+            );
         }
         name
     }
@@ -85,11 +104,18 @@ impl<'t, 'p> Table<'t, 'p> {
     pub fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
         let value = self.value(key)?;
         let Some(text) = value.get_ref().as_str() else {
-            self.wrong_type(key, value, &format!("a string: {key} = {:?}", words.first()?.0));
+            self.wrong_type(
+                key,
+                value,
+                &format!("a string: {key} = {:?}", words.first()?.0),
+            );
             return None;
         };
         let span = value.span();
-        let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
+        let found = words
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(text))
+            .map(|(_, value)| *value);
         if found.is_none() {
             let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             let message = format!("invalid {key} {text:?}");
@@ -106,7 +132,11 @@ impl<'t, 'p> Table<'t, 'p> {
         }
         let wanted = format!("a whole number from {least} to {most}");
         if value.get_ref().is_integer() {
-            self.problems.error(value.span(), format!("{key} is out of range"), format!("write {wanted}"));
+            self.problems.error(
+                value.span(),
+                format!("{key} is out of range"),
+                format!("write {wanted}"),
+            );
         } else {
             self.wrong_type(key, value, &wanted);
         }
@@ -119,7 +149,8 @@ impl<'t, 'p> Table<'t, 'p> {
         match units::time(text) {
             Ok(nanoseconds) => Some(nanoseconds),
             Err(wrong) => {
-                self.problems.error(span, wrong.message, format!("write {key} = {example}"));
+                self.problems
+                    .error(span, wrong.message, format!("write {key} = {example}"));
                 None
             }
         }
@@ -152,7 +183,9 @@ impl<'t, 'p> Table<'t, 'p> {
     /// The strings of an array, or one string.
     pub fn strings_or_one(&mut self, key: &'static str, example: &str) -> Vec<(&'t str, Span)> {
         match self.value(key) {
-            Some(value) if value.get_ref().as_str().is_some() => self.string(key, example).into_iter().collect(),
+            Some(value) if value.get_ref().as_str().is_some() => {
+                self.string(key, example).into_iter().collect()
+            }
             _ => self.strings(key, example),
         }
     }
@@ -160,7 +193,11 @@ impl<'t, 'p> Table<'t, 'p> {
     /// Reports every unread key as unknown.
     pub fn finish(mut self) {
         let is_unknown = |name: &str| !self.known.contains(&name);
-        let unknown: Vec<_> = self.content.keys().filter(|key| is_unknown(key.get_ref())).collect();
+        let unknown: Vec<_> = self
+            .content
+            .keys()
+            .filter(|key| is_unknown(key.get_ref()))
+            .collect();
         if unknown.is_empty() {
             return;
         }
@@ -168,7 +205,8 @@ impl<'t, 'p> Table<'t, 'p> {
         self.known.dedup();
         for key in unknown {
             let message = format!("unknown key {:?} in {}", key.get_ref(), self.what);
-            self.problems.error(key.span(), message, suggestion(key.get_ref(), &self.known));
+            self.problems
+                .error(key.span(), message, suggestion(key.get_ref(), &self.known));
         }
     }
 }
@@ -184,16 +222,23 @@ pub fn float(value: Value<'_>) -> Option<f64> {
     let value = value.get_ref();
     match value.as_float() {
         Some(float) => float.as_str().parse().ok(),
-        None => value.as_integer().and_then(|integer| integer.as_str().parse().ok()),
+        None => value
+            .as_integer()
+            .and_then(|integer| integer.as_str().parse().ok()),
     }
 }
 
 /// The closest known word, or all of them.
 pub fn suggestion(written: &str, known: &[&str]) -> String {
-    let nearest = known.iter().map(|word| (strsim::damerau_levenshtein(written, word), *word)).min();
+    let nearest = known
+        .iter()
+        .map(|word| (strsim::damerau_levenshtein(written, word), *word))
+        .min();
     match nearest {
         // At least half of the letters differ: not a typo of this word.
-        Some((distance, word)) if distance <= 1 + word.len() / 3 && 2 * distance < word.len().max(written.len()) => {
+        Some((distance, word))
+            if distance <= 1 + word.len() / 3 && 2 * distance < word.len().max(written.len()) =>
+        {
             format!("did you mean {word:?}?")
         }
         _ => format!("write one of {}", known.join(", ")),
@@ -201,7 +246,11 @@ pub fn suggestion(written: &str, known: &[&str]) -> String {
 }
 
 fn article(noun: &str) -> &'static str {
-    if noun.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
+    if noun.starts_with(['a', 'e', 'i', 'o', 'u']) {
+        "an"
+    } else {
+        "a"
+    }
 }
 
 /// The tables of an array of tables.
@@ -211,7 +260,9 @@ pub fn entries<T>(
     what: &'static str,
     read: impl Fn(Table<'_, '_>) -> Option<T>,
 ) -> Vec<T> {
-    let Some(value) = root.value(key) else { return Vec::new() };
+    let Some(value) = root.value(key) else {
+        return Vec::new();
+    };
     let tables: Vec<&Spanned<DeValue<'_>>> = match value.get_ref() {
         DeValue::Array(array) => array.iter().collect(),
         _ => {
@@ -222,7 +273,9 @@ pub fn entries<T>(
     let mut all = Vec::new();
     for value in tables {
         match value.get_ref().as_table() {
-            Some(content) => all.extend(read(Table::new(content, value.span(), what, root.problems))),
+            Some(content) => {
+                all.extend(read(Table::new(content, value.span(), what, root.problems)))
+            }
             None => root.wrong_type(key, value, &format!("each one as {what}")),
         }
     }

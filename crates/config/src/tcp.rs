@@ -16,8 +16,11 @@ const FOUR_BUFFERS: u64 = 256 << 10;
 
 /// The least burst for a rate, in bytes.
 pub fn least_burst(rate: Rate) -> u64 {
-    let of_pause = (u128::from(rate.count) * PAUSE_NANOSECONDS).div_ceil(u128::from(rate.per_nanoseconds));
-    u64::try_from(of_pause).unwrap_or(u64::MAX).max(FOUR_BUFFERS)
+    let of_pause =
+        (u128::from(rate.count) * PAUSE_NANOSECONDS).div_ceil(u128::from(rate.per_nanoseconds));
+    u64::try_from(of_pause)
+        .unwrap_or(u64::MAX)
+        .max(FOUR_BUFFERS)
 }
 
 /// Warns of byte limits that keep TCP far below their rate.
@@ -33,8 +36,13 @@ pub fn check(limits: &[ReadLimit], classes: &[ReadClass], problems: &mut Problem
             problems.warning(read.burst_span.clone(), message, help(limit));
         }
         for class in classes {
-            let Service::Multiplier(multiplier) = class.class.service else { continue };
-            let (rate, burst) = (multiplier.rate(limit.rates.rate), multiplier.units(limit.rates.burst));
+            let Service::Multiplier(multiplier) = class.class.service else {
+                continue;
+            };
+            let (rate, burst) = (
+                multiplier.rate(limit.rates.rate),
+                multiplier.units(limit.rates.burst),
+            );
             if burst < least_burst(rate) && limit.rates.burst >= least_burst(limit.rates.rate) {
                 let message = format!(
                     "TCP of class {:?} stays below limit {:?}: the class's burst is {}",
@@ -42,7 +50,10 @@ pub fn check(limits: &[ReadLimit], classes: &[ReadClass], problems: &mut Problem
                     limit.name,
                     bytes(burst)
                 );
-                let help = format!("raise the limit's burst such that this class has {}", bytes(least_burst(rate)));
+                let help = format!(
+                    "raise the limit's burst such that this class has {}",
+                    bytes(least_burst(rate))
+                );
                 problems.warning(class.name_span.clone(), message, help);
             }
         }
@@ -58,9 +69,15 @@ fn refuses_tcp(limit: &Limit) -> bool {
 
 fn help(limit: &Limit) -> String {
     if limit.rates.algorithm.has_burst() {
-        format!("set burst = \"{}\" or more, or protocol = \"udp\"", bytes(least_burst(limit.rates.rate)))
+        format!(
+            "set burst = \"{}\" or more, or protocol = \"udp\"",
+            bytes(least_burst(limit.rates.rate))
+        )
     } else {
-        format!("give the rate a longer time, so that it holds {} or more", bytes(least_burst(limit.rates.rate)))
+        format!(
+            "give the rate a longer time, so that it holds {} or more",
+            bytes(least_burst(limit.rates.rate))
+        )
     }
 }
 
@@ -81,9 +98,16 @@ mod tests {
     use crate::parse;
 
     fn warnings(lines: &str) -> Vec<String> {
-        let text = format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\nunit = \"bytes\"\n{lines}\n");
-        let loaded = parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
-        loaded.warnings.iter().map(|warning| format!("{} {}", warning.message, warning.help)).collect()
+        let text = format!(
+            "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\nunit = \"bytes\"\n{lines}\n"
+        );
+        let loaded =
+            parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+        loaded
+            .warnings
+            .iter()
+            .map(|warning| format!("{} {}", warning.message, warning.help))
+            .collect()
     }
 
     #[test]
@@ -91,13 +115,25 @@ mod tests {
         for (lines, wanted) in [
             ("rate = \"20MB/s\"\nburst = \"64KiB\"", "burst = \"5MB\""),
             ("rate = \"20MB/s\"\nburst = \"4999kB\"", "burst = \"5MB\""),
-            ("rate = \"100kB/s\"\nburst = \"100kB\"", "burst = \"256KiB\""),
-            ("rate = \"7MB/s\"\nburst = \"1MB\"\nalgorithm = \"leaky-bucket\"", "burst = \"1750kB\""),
-            ("rate = \"200kB/s\"\nalgorithm = \"sliding-window\"", "256KiB or more"),
+            (
+                "rate = \"100kB/s\"\nburst = \"100kB\"",
+                "burst = \"256KiB\"",
+            ),
+            (
+                "rate = \"7MB/s\"\nburst = \"1MB\"\nalgorithm = \"leaky-bucket\"",
+                "burst = \"1750kB\"",
+            ),
+            (
+                "rate = \"200kB/s\"\nalgorithm = \"sliding-window\"",
+                "256KiB or more",
+            ),
         ] {
             let warnings = warnings(lines);
             assert_eq!(warnings.len(), 1, "{lines}: {warnings:?}");
-            assert!(warnings[0].contains("TCP stays below") && warnings[0].contains(wanted), "{lines}: {warnings:?}");
+            assert!(
+                warnings[0].contains("TCP stays below") && warnings[0].contains(wanted),
+                "{lines}: {warnings:?}"
+            );
         }
         for lines in [
             "rate = \"20MB/s\"",
@@ -123,6 +159,9 @@ mod tests {
         };
         assert_eq!(warnings(&class("0.5")), [""; 0]);
         let warnings = warnings(&class("0.1"));
-        assert!(warnings.len() == 1 && warnings[0].contains("class \"slow\""), "{warnings:?}");
+        assert!(
+            warnings.len() == 1 && warnings[0].contains("class \"slow\""),
+            "{warnings:?}"
+        );
     }
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::policy::{
-    Action, Algorithm, Key, Mode, Multiplier, OnExit, OnFull, PortSet, ProtocolFilter, Rate, Throttle, Unit,
+    Action, Algorithm, Key, Mode, Multiplier, OnExit, OnFull, PortSet, ProtocolFilter, Rate,
+    Throttle, Unit,
 };
 use super::report::Report;
 use super::*;
@@ -27,25 +28,133 @@ fn every_error_says_where_it_is_and_what_to_write() {
         ("[agent", 1, 7, "", "TOML syntax"),
         ("agent = 5", 1, 9, "agent is an integer", "[agent]"),
         ("limit = 5", 1, 9, "limit is an integer", "[[limit]]"),
-        ("[agnet]", 1, 2, "unknown key \"agnet\"", "did you mean \"agent\"?"),
-        ("[[limits]]", 1, 3, "unknown key \"limits\"", "did you mean \"limit\"?"),
+        (
+            "[agnet]",
+            1,
+            2,
+            "unknown key \"agnet\"",
+            "did you mean \"agent\"?",
+        ),
+        (
+            "[[limits]]",
+            1,
+            3,
+            "unknown key \"limits\"",
+            "did you mean \"limit\"?",
+        ),
         // [agent].
-        ("[agent]\nmode = \"enfroce\"", 2, 8, "invalid mode \"enfroce\"", "did you mean \"enforce\"?"),
-        ("[agent]\nmode = \"enforce\"\nmode = \"observe\"", 3, 1, "duplicate key", "leave out one"),
-        ("[agent]\nmode = 5", 2, 8, "mode is an integer", "mode = \"enforce\""),
-        ("[agent]\nmodes = \"enforce\"", 2, 1, "unknown key \"modes\"", "did you mean \"mode\"?"),
-        ("[agent]\ninterfaces = \"eth0\"", 2, 14, "interfaces is a string", "a list"),
-        ("[agent]\ninterfaces = [\"a/b\"]", 2, 15, "invalid interface name", "ip link"),
-        ("[agent]\ncontrol = \"weir.sock\"", 2, 11, "not an absolute path", "begin it with /"),
-        ("[agent]\nmax_sources = 0", 2, 15, "out of range", "from 1 to"),
-        ("[agent]\nmax_sources = -1", 2, 15, "out of range", "from 1 to"),
-        ("[agent]\nmax_sources = \"1M\"", 2, 15, "max_sources is a string", "whole number"),
-        ("[agent]\nnever_limit = [\"10.0.0.300\"]", 2, 16, "neither an address nor a prefix", "192.0.2.10"),
-        ("[agent]\nnever_limit = [\"10.0.0.1/8\"]", 2, 16, "bits set beyond", "10.0.0.0/8"),
-        ("[agent]\nmetrics = \"localhost:9464\"", 2, 11, "invalid metrics address \"localhost:9464\"", "[::1]:9464"),
-        ("[agent]\nlive = true", 2, 8, "live requires metrics", "127.0.0.1:9464"),
-        ("[agent]\nlive = \"yes\"", 2, 8, "live is a string", "true, false"),
-        ("[agent]\nmetrics = \"127.0.0.1:1\"\nlive = []", 3, 8, "live is an array", "true, false"),
+        (
+            "[agent]\nmode = \"enfroce\"",
+            2,
+            8,
+            "invalid mode \"enfroce\"",
+            "did you mean \"enforce\"?",
+        ),
+        (
+            "[agent]\nmode = \"enforce\"\nmode = \"observe\"",
+            3,
+            1,
+            "duplicate key",
+            "leave out one",
+        ),
+        (
+            "[agent]\nmode = 5",
+            2,
+            8,
+            "mode is an integer",
+            "mode = \"enforce\"",
+        ),
+        (
+            "[agent]\nmodes = \"enforce\"",
+            2,
+            1,
+            "unknown key \"modes\"",
+            "did you mean \"mode\"?",
+        ),
+        (
+            "[agent]\ninterfaces = \"eth0\"",
+            2,
+            14,
+            "interfaces is a string",
+            "a list",
+        ),
+        (
+            "[agent]\ninterfaces = [\"a/b\"]",
+            2,
+            15,
+            "invalid interface name",
+            "ip link",
+        ),
+        (
+            "[agent]\ncontrol = \"weir.sock\"",
+            2,
+            11,
+            "not an absolute path",
+            "begin it with /",
+        ),
+        (
+            "[agent]\nmax_sources = 0",
+            2,
+            15,
+            "out of range",
+            "from 1 to",
+        ),
+        (
+            "[agent]\nmax_sources = -1",
+            2,
+            15,
+            "out of range",
+            "from 1 to",
+        ),
+        (
+            "[agent]\nmax_sources = \"1M\"",
+            2,
+            15,
+            "max_sources is a string",
+            "whole number",
+        ),
+        (
+            "[agent]\nnever_limit = [\"10.0.0.300\"]",
+            2,
+            16,
+            "neither an address nor a prefix",
+            "192.0.2.10",
+        ),
+        (
+            "[agent]\nnever_limit = [\"10.0.0.1/8\"]",
+            2,
+            16,
+            "bits set beyond",
+            "10.0.0.0/8",
+        ),
+        (
+            "[agent]\nmetrics = \"localhost:9464\"",
+            2,
+            11,
+            "invalid metrics address \"localhost:9464\"",
+            "[::1]:9464",
+        ),
+        (
+            "[agent]\nlive = true",
+            2,
+            8,
+            "live requires metrics",
+            "127.0.0.1:9464",
+        ),
+        (
+            "[agent]\nlive = \"yes\"",
+            2,
+            8,
+            "live is a string",
+            "true, false",
+        ),
+        (
+            "[agent]\nmetrics = \"127.0.0.1:1\"\nlive = []",
+            3,
+            8,
+            "live is an array",
+            "true, false",
+        ),
         (
             "[agent]\nmetrics = \"127.0.0.1:1\"\nlive = [\"a.org:80\"]",
             3,
@@ -53,10 +162,28 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "invalid host name \"a.org:80\"",
             "without a port",
         ),
-        ("[agent]\nmetrics = \"127.0.0.1:1\"\nlive = [\"*\"]", 3, 9, "invalid host name \"*\"", "weir.example.org"),
+        (
+            "[agent]\nmetrics = \"127.0.0.1:1\"\nlive = [\"*\"]",
+            3,
+            9,
+            "invalid host name \"*\"",
+            "weir.example.org",
+        ),
         // concurrent.
-        (&limit("concurrent = 5"), 5, 14, "not supported with unit = \"packets\"", "unit = \"connections\""),
-        (&limit("unit = \"connections\"\nconcurrent = 0"), 6, 14, "out of range", "from 1 to"),
+        (
+            &limit("concurrent = 5"),
+            5,
+            14,
+            "not supported with unit = \"packets\"",
+            "unit = \"connections\"",
+        ),
+        (
+            &limit("unit = \"connections\"\nconcurrent = 0"),
+            6,
+            14,
+            "out of range",
+            "from 1 to",
+        ),
         (
             &limit("unit = \"connections\"\nconcurrent = 5\nrate = \"5/s\""),
             7,
@@ -86,10 +213,34 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "\"reject\"",
         ),
         // [[class]].
-        ("[[class]]\nsources = [\"10.0.0.0/8\"]", 1, 1, "missing key \"name\" in [[class]]", "name = \"payer\""),
-        ("[[class]]\nname = \"a\"", 1, 1, "missing key \"sources\" in [[class]]", "sources = "),
-        ("[[class]]\nname = \"default\"\nsources = []", 2, 8, "is reserved", "another name"),
-        ("[[class]]\nname = \"a\"\nsources = []\nmultiplier = 0", 4, 14, "multiplier", "0.000001"),
+        (
+            "[[class]]\nsources = [\"10.0.0.0/8\"]",
+            1,
+            1,
+            "missing key \"name\" in [[class]]",
+            "name = \"payer\"",
+        ),
+        (
+            "[[class]]\nname = \"a\"",
+            1,
+            1,
+            "missing key \"sources\" in [[class]]",
+            "sources = ",
+        ),
+        (
+            "[[class]]\nname = \"default\"\nsources = []",
+            2,
+            8,
+            "is reserved",
+            "another name",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nsources = []\nmultiplier = 0",
+            4,
+            14,
+            "multiplier",
+            "0.000001",
+        ),
         (
             "[[class]]\nname = \"a\"\nsources = []\nmultiplier = 2\nunlimited = true",
             4,
@@ -119,20 +270,86 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "missing key \"name\" in [[limit]]",
             "name =",
         ),
-        (&limit(""), 3, 1, "missing key \"rate\" in [[limit]]", "rate = \"1000/s\""),
-        (&limit("rate = 1000"), 5, 8, "rate is an integer", "\"1000/s\""),
+        (
+            &limit(""),
+            3,
+            1,
+            "missing key \"rate\" in [[limit]]",
+            "rate = \"1000/s\"",
+        ),
+        (
+            &limit("rate = 1000"),
+            5,
+            8,
+            "rate is an integer",
+            "\"1000/s\"",
+        ),
         (&limit("rate = \"1000\""), 5, 8, "missing time", "1000/s"),
         (&limit("rate = \"0/s\""), 5, 8, "rate of 0", "above 0"),
-        (&limit("rate = \"10MB/s\""), 5, 8, "counts packets", "unit = \"bytes\""),
-        (&limit("rate = \"10/s\"\nunit = \"bytes\""), 5, 8, "requires a unit", "10kB/s"),
-        (&limit("rate = \"100B/s\"\nunit = \"bytes\"\nalgorithm = \"fixed-window\""), 5, 8, "1514", "longer time"),
-        ("[agent]\nmode = \"observe\"", 1, 1, "limits nothing", "allow_empty = true"),
+        (
+            &limit("rate = \"10MB/s\""),
+            5,
+            8,
+            "counts packets",
+            "unit = \"bytes\"",
+        ),
+        (
+            &limit("rate = \"10/s\"\nunit = \"bytes\""),
+            5,
+            8,
+            "requires a unit",
+            "10kB/s",
+        ),
+        (
+            &limit("rate = \"100B/s\"\nunit = \"bytes\"\nalgorithm = \"fixed-window\""),
+            5,
+            8,
+            "1514",
+            "longer time",
+        ),
+        (
+            "[agent]\nmode = \"observe\"",
+            1,
+            1,
+            "limits nothing",
+            "allow_empty = true",
+        ),
         ("[[limit]\nname = \"a\"\n[agent\n", 1, 9, "", "TOML syntax"),
-        (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = 5000"), 7, 9, "requires a unit", "256KiB"),
-        (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = \"1KiB\""), 7, 9, "1514", "1514B"),
-        (&limit(&format!("{rate}burst = \"1KiB\"")), 6, 9, "is a number", "burst = 2000"),
-        (&limit(&format!("{rate}burst = 0")), 6, 9, "out of range", "from 1"),
-        (&limit(&format!("{rate}prove = true")), 6, 9, "protocol = \"any\"", "protocol = \"tcp\""),
+        (
+            &limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = 5000"),
+            7,
+            9,
+            "requires a unit",
+            "256KiB",
+        ),
+        (
+            &limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = \"1KiB\""),
+            7,
+            9,
+            "1514",
+            "1514B",
+        ),
+        (
+            &limit(&format!("{rate}burst = \"1KiB\"")),
+            6,
+            9,
+            "is a number",
+            "burst = 2000",
+        ),
+        (
+            &limit(&format!("{rate}burst = 0")),
+            6,
+            9,
+            "out of range",
+            "from 1",
+        ),
+        (
+            &limit(&format!("{rate}prove = true")),
+            6,
+            9,
+            "protocol = \"any\"",
+            "protocol = \"tcp\"",
+        ),
         (
             &limit(&format!("{rate}protocol = \"tcp\"\nprove = \"alway\"")),
             7,
@@ -140,9 +357,17 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "invalid prove",
             "did you mean \"always\"?",
         ),
-        (&limit(&format!("{rate}protocol = \"tcp\"\nprove = 1")), 7, 9, "prove is an integer", "prove = true"),
         (
-            &limit(&format!("{rate}protocol = \"tcp\"\ndirection = \"egress\"\nprove = true")),
+            &limit(&format!("{rate}protocol = \"tcp\"\nprove = 1")),
+            7,
+            9,
+            "prove is an integer",
+            "prove = true",
+        ),
+        (
+            &limit(&format!(
+                "{rate}protocol = \"tcp\"\ndirection = \"egress\"\nprove = true"
+            )),
             8,
             9,
             "direction = \"egress\"",
@@ -162,9 +387,27 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "ports is not supported with protocol",
             "leave out ports",
         ),
-        (&limit(&format!("{rate}ports = [0]")), 6, 10, "invalid port", "from 1 to 65535"),
-        (&limit(&format!("{rate}ports = [\"90-80\"]")), 6, 10, "invalid port", "lower first"),
-        (&limit(&format!("{rate}ports = []")), 6, 9, "ports is empty", "leave ports out"),
+        (
+            &limit(&format!("{rate}ports = [0]")),
+            6,
+            10,
+            "invalid port",
+            "from 1 to 65535",
+        ),
+        (
+            &limit(&format!("{rate}ports = [\"90-80\"]")),
+            6,
+            10,
+            "invalid port",
+            "lower first",
+        ),
+        (
+            &limit(&format!("{rate}ports = []")),
+            6,
+            9,
+            "ports is empty",
+            "leave ports out",
+        ),
         (
             &limit(&format!("{rate}unit = \"connections\"\nprotocol = \"udp\"")),
             6,
@@ -179,7 +422,13 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "\"requests\" is not supported",
             "packets",
         ),
-        (&limit(&format!("{rate}key = \"class\"\nipv4_prefix = 24")), 7, 15, "no address", "leave out ipv4_prefix"),
+        (
+            &limit(&format!("{rate}key = \"class\"\nipv4_prefix = 24")),
+            7,
+            15,
+            "no address",
+            "leave out ipv4_prefix",
+        ),
         (
             &limit(&format!("{rate}protocol = \"sctp\"")),
             6,
@@ -187,10 +436,34 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "invalid protocol \"sctp\"",
             "one of any, tcp, udp, icmp",
         ),
-        (&limit(&format!("{rate}action = \"deny\"")), 6, 10, "invalid action \"deny\"", "reject, mark, shape"),
-        (&limit(&format!("{rate}key = \"sauce\"")), 6, 7, "invalid key \"sauce\"", "did you mean \"source\"?"),
-        (&limit(&format!("{rate}ipv4_prefix = 33")), 6, 15, "out of range", "from 0 to 32"),
-        (&limit("rate = \"1025/s\"\nalgorithm = \"sliding-log\""), 5, 8, "exceeds a sliding log", "1024"),
+        (
+            &limit(&format!("{rate}action = \"deny\"")),
+            6,
+            10,
+            "invalid action \"deny\"",
+            "reject, mark, shape",
+        ),
+        (
+            &limit(&format!("{rate}key = \"sauce\"")),
+            6,
+            7,
+            "invalid key \"sauce\"",
+            "did you mean \"source\"?",
+        ),
+        (
+            &limit(&format!("{rate}ipv4_prefix = 33")),
+            6,
+            15,
+            "out of range",
+            "from 0 to 32",
+        ),
+        (
+            &limit("rate = \"1025/s\"\nalgorithm = \"sliding-log\""),
+            5,
+            8,
+            "exceeds a sliding log",
+            "1024",
+        ),
         (
             &limit("rate = \"1MB/s\"\nunit = \"bytes\"\nalgorithm = \"sliding-log\""),
             7,
@@ -199,13 +472,21 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "sliding-window",
         ),
         (
-            &limit(&format!("{rate}action = \"shape\"\nalgorithm = \"leaky-bucket\"")),
+            &limit(&format!(
+                "{rate}action = \"shape\"\nalgorithm = \"leaky-bucket\""
+            )),
             6,
             10,
             "cannot be delayed",
             "egress",
         ),
-        (&limit(&format!("{rate}direction = \"egress\"\naction = \"shape\"")), 7, 10, "has a queue", "leaky-bucket"),
+        (
+            &limit(&format!("{rate}direction = \"egress\"\naction = \"shape\"")),
+            7,
+            10,
+            "has a queue",
+            "leaky-bucket",
+        ),
         (
             &limit(&format!(
                 "{rate}direction = \"egress\"\naction = \"shape\"\nalgorithm = \"leaky-bucket\"\nthrottle = {{ soft = \"5%\" }}"
@@ -216,21 +497,79 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "leave out throttle",
         ),
         (
-            &limit(&format!("{rate}action = \"mark\"\nthrottle = {{ soft = \"5%\" }}")),
+            &limit(&format!(
+                "{rate}action = \"mark\"\nthrottle = {{ soft = \"5%\" }}"
+            )),
             7,
             12,
             "refuses nothing",
             "leave out throttle",
         ),
-        (&limit(&format!("{rate}action = {{ mark = 7 }}")), 6, 19, "invalid mark", "dscp = 8"),
-        (&limit(&format!("{rate}action = {{ mark = {{}} }}")), 6, 19, "empty mark", "dscp = 8"),
-        (&limit(&format!("{rate}action = {{ mark = {{ dscp = 64 }} }}")), 6, 28, "out of range", "from 0 to 63"),
-        (&limit(&format!("{rate}action = {{ market = 7 }}")), 6, 12, "market", "mark"),
-        (&limit(&format!("{rate}direction = \"egress\"\nkey = \"source\"")), 7, 7, "own address", "\"destination\""),
-        (&limit(&format!("{rate}key = \"destination\"")), 6, 7, "own address", "\"source\""),
-        (&limit(&format!("{rate}throttle = {{ elastic = 3 }}")), 6, 24, "invalid elastic", "up_to = 3.0"),
-        (&limit(&format!("{rate}throttle = {{ elastic = {{ up_to = 1.0 }} }}")), 6, 34, "above 1", "up_to = 3.0"),
-        (&limit(&format!("{rate}throttle = {{ elastic = {{ }} }}")), 6, 24, "missing key \"up_to\"", "3.0"),
+        (
+            &limit(&format!("{rate}action = {{ mark = 7 }}")),
+            6,
+            19,
+            "invalid mark",
+            "dscp = 8",
+        ),
+        (
+            &limit(&format!("{rate}action = {{ mark = {{}} }}")),
+            6,
+            19,
+            "empty mark",
+            "dscp = 8",
+        ),
+        (
+            &limit(&format!("{rate}action = {{ mark = {{ dscp = 64 }} }}")),
+            6,
+            28,
+            "out of range",
+            "from 0 to 63",
+        ),
+        (
+            &limit(&format!("{rate}action = {{ market = 7 }}")),
+            6,
+            12,
+            "market",
+            "mark",
+        ),
+        (
+            &limit(&format!("{rate}direction = \"egress\"\nkey = \"source\"")),
+            7,
+            7,
+            "own address",
+            "\"destination\"",
+        ),
+        (
+            &limit(&format!("{rate}key = \"destination\"")),
+            6,
+            7,
+            "own address",
+            "\"source\"",
+        ),
+        (
+            &limit(&format!("{rate}throttle = {{ elastic = 3 }}")),
+            6,
+            24,
+            "invalid elastic",
+            "up_to = 3.0",
+        ),
+        (
+            &limit(&format!(
+                "{rate}throttle = {{ elastic = {{ up_to = 1.0 }} }}"
+            )),
+            6,
+            34,
+            "above 1",
+            "up_to = 3.0",
+        ),
+        (
+            &limit(&format!("{rate}throttle = {{ elastic = {{ }} }}")),
+            6,
+            24,
+            "missing key \"up_to\"",
+            "3.0",
+        ),
         (
             "[agent]\ninterfaces = [\"eth0\"]\nattach = \"native\"\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\naction = \"mark\"",
             5,
@@ -238,19 +577,48 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "XDP cannot mark",
             "attach = \"auto\"",
         ),
-        (&limit(&format!("{rate}tiers = [\"10/s\"]")), 6, 10, "duplicate rate", "leave out one"),
         (
-            &limit(&format!("{rate}tiers = [\"1/s\", \"2/s\", \"3/s\", \"4/s\", \"5/s\", \"6/s\", \"7/s\"]")),
+            &limit(&format!("{rate}tiers = [\"10/s\"]")),
+            6,
+            10,
+            "duplicate rate",
+            "leave out one",
+        ),
+        (
+            &limit(&format!(
+                "{rate}tiers = [\"1/s\", \"2/s\", \"3/s\", \"4/s\", \"5/s\", \"6/s\", \"7/s\"]"
+            )),
             6,
             9,
             "8 rates",
             "at most 7",
         ),
-        (&limit(&format!("{rate}throttle = \"soft\"")), 6, 12, "invalid throttle", "soft = \"10%\""),
-        (&limit(&format!("{rate}throttle = {{ soft = \"0%\" }}")), 6, 21, "invalid share", "above 0"),
-        ("[[limit]]\nname = \"a\"\nrate = \"1/s\"", 1, 1, "missing interfaces", "interfaces ="),
         (
-            &format!("{}[[limit]]\nname = \"a\"\nrate = \"1/s\"", limit("rate = \"1/s\"")),
+            &limit(&format!("{rate}throttle = \"soft\"")),
+            6,
+            12,
+            "invalid throttle",
+            "soft = \"10%\"",
+        ),
+        (
+            &limit(&format!("{rate}throttle = {{ soft = \"0%\" }}")),
+            6,
+            21,
+            "invalid share",
+            "above 0",
+        ),
+        (
+            "[[limit]]\nname = \"a\"\nrate = \"1/s\"",
+            1,
+            1,
+            "missing interfaces",
+            "interfaces =",
+        ),
+        (
+            &format!(
+                "{}[[limit]]\nname = \"a\"\nrate = \"1/s\"",
+                limit("rate = \"1/s\"")
+            ),
             7,
             8,
             "duplicate limit name",
@@ -263,13 +631,28 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "has cluster, and table [cluster] is missing",
             "add [cluster]",
         ),
-        ("[cluster]", 1, 1, "missing key \"store\" in [cluster]", "redis://"),
+        (
+            "[cluster]",
+            1,
+            1,
+            "missing key \"store\" in [cluster]",
+            "redis://",
+        ),
     ] {
-        let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));
+        let report = check(text)
+            .err()
+            .unwrap_or_else(|| panic!("{text} is not wrong"));
         let found = report.errors.iter().any(|error| {
-            error.line == line && error.column == column && error.message.contains(message) && error.help.contains(help)
+            error.line == line
+                && error.column == column
+                && error.message.contains(message)
+                && error.help.contains(help)
         });
-        assert!(found, "{text}\nwanted {line}:{column} {message} / {help}, got\n{:#?}", report.errors);
+        assert!(
+            found,
+            "{text}\nwanted {line}:{column} {message} / {help}, got\n{:#?}",
+            report.errors
+        );
     }
 }
 
@@ -284,7 +667,10 @@ fn all_errors_of_a_file_are_told_at_once_in_the_order_of_their_places() {
     let lines: Vec<usize> = report.errors.iter().map(|error| error.line).collect();
     assert_eq!(lines, [3, 4, 5, 8, 9, 11, 11, 14, 15, 16]);
     let text = report.to_string();
-    assert!(text.contains("limits.toml:3:8") && text.contains("10 errors; nothing was changed"), "{text}");
+    assert!(
+        text.contains("limits.toml:3:8") && text.contains("10 errors; nothing was changed"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -319,11 +705,20 @@ fn what_is_probably_not_meant_is_a_warning() {
 
 #[test]
 fn open_connections_of_proven_sources_are_no_risk() {
-    let open =
-        |lines: &str| check(&limit(&format!("unit = \"connections\"\nconcurrent = 5\n{lines}"))).unwrap().warnings;
+    let open = |lines: &str| {
+        check(&limit(&format!(
+            "unit = \"connections\"\nconcurrent = 5\n{lines}"
+        )))
+        .unwrap()
+        .warnings
+    };
     for key in ["all", "class", "interface"] {
         let warnings = open(&format!("key = {key:?}"));
-        assert_eq!((warnings.len(), warnings[0].line, warnings[0].column), (1, 7, 7), "{warnings:?}");
+        assert_eq!(
+            (warnings.len(), warnings[0].line, warnings[0].column),
+            (1, 7, 7),
+            "{warnings:?}"
+        );
         assert!(warnings[0].help.contains("prove = true"), "{warnings:?}");
         assert_eq!(open(&format!("key = {key:?}\nprove = true")), []);
         assert_eq!(open(&format!("key = {key:?}\naction = \"observe\"")), []);
@@ -336,15 +731,27 @@ fn open_connections_of_proven_sources_are_no_risk() {
 
 #[test]
 fn what_is_left_out_has_the_documented_default() {
-    let config = check(&limit("rate = \"10/5s\"\ntiers = [\"60/h\"]")).unwrap().config;
+    let config = check(&limit("rate = \"10/5s\"\ntiers = [\"60/h\"]"))
+        .unwrap()
+        .config;
     let limit = &config.limits[0];
     assert_eq!((limit.rates.burst, limit.rates.tiers[0].burst), (10, 60));
     assert_eq!((limit.ipv4_prefix, limit.ipv6_prefix), (32, 64));
-    assert_eq!((limit.unit, limit.rates.algorithm, limit.key), (Unit::Packets, Algorithm::TokenBucket, Key::Source));
-    assert_eq!((limit.protocol, limit.action, limit.throttle), (ProtocolFilter::Any, Action::Drop, Throttle::Hard));
+    assert_eq!(
+        (limit.unit, limit.rates.algorithm, limit.key),
+        (Unit::Packets, Algorithm::TokenBucket, Key::Source)
+    );
+    assert_eq!(
+        (limit.protocol, limit.action, limit.throttle),
+        (ProtocolFilter::Any, Action::Drop, Throttle::Hard)
+    );
     assert_eq!(limit.on_full, OnFull::Share);
     assert_eq!(
-        (config.agent.mode, config.agent.on_exit, config.agent.max_sources),
+        (
+            config.agent.mode,
+            config.agent.on_exit,
+            config.agent.max_sources
+        ),
         (Mode::Enforce, OnExit::Keep, None)
     );
     assert_eq!(config.agent.control, Path::new("/run/weir/control.sock"));
@@ -352,29 +759,54 @@ fn what_is_left_out_has_the_documented_default() {
 
 #[test]
 fn the_live_page_is_served_on_loopback_unless_the_config_says_otherwise() {
-    let [loopback, mapped, other, any] =
-        ["127.0.0.9", "::ffff:127.0.0.1", "192.0.2.1", "0.0.0.0"].map(|text| text.parse::<IpAddr>().unwrap());
+    let [loopback, mapped, other, any] = ["127.0.0.9", "::ffff:127.0.0.1", "192.0.2.1", "0.0.0.0"]
+        .map(|text| text.parse::<IpAddr>().unwrap());
     for (line, is_served, names) in [
         ("", [true, true, false, false], &[][..]),
         ("live = true", [true; 4], &[]),
-        ("live = [\"Weir.example.org\"]", [true; 4], &["weir.example.org"]),
+        (
+            "live = [\"Weir.example.org\"]",
+            [true; 4],
+            &["weir.example.org"],
+        ),
         ("live = false", [false; 4], &[]),
     ] {
-        let text =
-            limit("rate = \"10/s\"").replace("[agent]", &format!("[agent]\nmetrics = \"127.0.0.1:9464\"\n{line}"));
+        let text = limit("rate = \"10/s\"").replace(
+            "[agent]",
+            &format!("[agent]\nmetrics = \"127.0.0.1:9464\"\n{line}"),
+        );
         let live = check(&text).unwrap().config.agent.live;
-        assert_eq!([loopback, mapped, other, any].map(|address| live.is_served_on(address)), is_served, "{line}");
+        assert_eq!(
+            [loopback, mapped, other, any].map(|address| live.is_served_on(address)),
+            is_served,
+            "{line}"
+        );
         assert_eq!(live.names(), names, "{line}");
     }
 }
 
 #[test]
 fn ports_are_ranges_that_do_not_overlap() {
-    let config = check(&limit("rate = \"1/s\"\nports = [443, \"8000-8100\", \"8050-8200\", 8201]")).unwrap().config;
-    assert_eq!(config.limits[0].ports, Some(PortSet::new(vec![(443, 443), (8000, 8201)])));
+    let config = check(&limit(
+        "rate = \"1/s\"\nports = [443, \"8000-8100\", \"8050-8200\", 8201]",
+    ))
+    .unwrap()
+    .config;
+    assert_eq!(
+        config.limits[0].ports,
+        Some(PortSet::new(vec![(443, 443), (8000, 8201)]))
+    );
     for (ports, expected) in [("22", 22), ("\"SSH\"", 22), ("[\"https\"]", 443)] {
-        let config = check(&limit(&format!("rate = \"1/s\"\nprotocol = \"TCP\"\nports = {ports}"))).unwrap().config;
-        assert_eq!(config.limits[0].ports, Some(PortSet::new(vec![(expected, expected)])), "{ports}");
+        let config = check(&limit(&format!(
+            "rate = \"1/s\"\nprotocol = \"TCP\"\nports = {ports}"
+        )))
+        .unwrap()
+        .config;
+        assert_eq!(
+            config.limits[0].ports,
+            Some(PortSet::new(vec![(expected, expected)])),
+            "{ports}"
+        );
         assert_eq!(config.limits[0].protocol, ProtocolFilter::Tcp);
     }
 }
@@ -389,9 +821,16 @@ fn the_default_burst_of_bytes_is_a_quarter_of_a_second_whatever_the_unit() {
         ("20Mbit/s", 625_000),
         ("1GB/day", 256 << 10),
     ] {
-        let config = check(&limit(&format!("unit = \"bytes\"\nrate = {rate:?}\ntiers = [\"2GB/h\"]"))).unwrap().config;
+        let config = check(&limit(&format!(
+            "unit = \"bytes\"\nrate = {rate:?}\ntiers = [\"2GB/h\"]"
+        )))
+        .unwrap()
+        .config;
         assert_eq!(
-            (config.limits[0].rates.burst, config.limits[0].rates.tiers[0].burst),
+            (
+                config.limits[0].rates.burst,
+                config.limits[0].rates.tiers[0].burst
+            ),
             (burst, 2_000_000_000),
             "{rate}"
         );
@@ -404,7 +843,12 @@ fn every_config_that_is_shipped_is_valid() {
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.file_name().unwrap().to_string_lossy().starts_with("limits.") {
+        if path
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with("limits.")
+        {
             let loaded = load(&path).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(loaded.warnings, [], "{}", path.display());
             count += 1;
@@ -422,19 +866,49 @@ fn an_ssh_session_that_could_be_throttled_is_warned_of() {
     assert!(warns(&limit("rate = \"1/s\"\nports = [22]")));
     assert!(!warns(&limit("rate = \"1/s\"\nports = [80]")));
     assert!(!warns(&limit("rate = \"1/s\"\nprotocol = \"udp\"")));
-    assert!(!warns(&base.replace("[[limit]]", "never_limit = [\"192.0.2.0/24\"]\n[[limit]]")));
-    assert!(!warns(&base.replace("[[limit]]", "mode = \"observe\"\n[[limit]]")));
-    assert!(!warns(&format!("{base}[[class]]\nname = \"us\"\nsources = [\"192.0.2.7\"]\nunlimited = true\n")));
+    assert!(!warns(&base.replace(
+        "[[limit]]",
+        "never_limit = [\"192.0.2.0/24\"]\n[[limit]]"
+    )));
+    assert!(!warns(
+        &base.replace("[[limit]]", "mode = \"observe\"\n[[limit]]")
+    ));
+    assert!(!warns(&format!(
+        "{base}[[class]]\nname = \"us\"\nsources = [\"192.0.2.7\"]\nunlimited = true\n"
+    )));
     assert_eq!(ssh_warning(&check(&base).unwrap().config, None), None);
 }
 
 #[test]
 fn multipliers_are_exact() {
-    let rate = Rate { count: 10, per_nanoseconds: 1_000_000_000 };
+    let rate = Rate {
+        count: 10,
+        per_nanoseconds: 1_000_000_000,
+    };
     let times = |factor: f64| Multiplier::new(factor).unwrap();
-    assert_eq!(times(2.5).rate(rate), Rate { count: 1, per_nanoseconds: 40_000_000 });
-    assert_eq!((times(2.5).units(10), times(0.3).units(10), times(0.01).units(10)), (25, 3, 0));
-    assert_eq!((Multiplier::new(0.0), Multiplier::new(-1.0), Multiplier::new(f64::NAN)), (None, None, None));
+    assert_eq!(
+        times(2.5).rate(rate),
+        Rate {
+            count: 1,
+            per_nanoseconds: 40_000_000
+        }
+    );
+    assert_eq!(
+        (
+            times(2.5).units(10),
+            times(0.3).units(10),
+            times(0.01).units(10)
+        ),
+        (25, 3, 0)
+    );
+    assert_eq!(
+        (
+            Multiplier::new(0.0),
+            Multiplier::new(-1.0),
+            Multiplier::new(f64::NAN)
+        ),
+        (None, None, None)
+    );
 }
 
 proptest! {

@@ -21,7 +21,10 @@ pub struct Wrong {
 }
 
 fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
-    Wrong { message: message.into(), help: help.into() }
+    Wrong {
+        message: message.into(),
+        help: help.into(),
+    }
 }
 
 /// Parses the rate of a limit on `unit`.
@@ -30,21 +33,33 @@ fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
 ///
 /// With what to write instead.
 pub fn rate(text: &str, unit: Unit) -> Result<Rate, Wrong> {
-    let example =
-        if unit == Unit::Bytes { "\"10MB/s\" or \"100Mbit/s\"" } else { "\"1000/s\", \"60/min\" or \"10/5s\"" };
-    let Some((count, time)) = text.split_once('/') else {
-        return Err(wrong(format!("invalid rate {text:?}: missing time"), format!("write {example}")));
+    let example = if unit == Unit::Bytes {
+        "\"10MB/s\" or \"100Mbit/s\""
+    } else {
+        "\"1000/s\", \"60/min\" or \"10/5s\""
     };
-    let per_nanoseconds =
-        time_nanoseconds(time).map_err(|message| wrong(message, format!("write a time after the slash: {example}")))?;
+    let Some((count, time)) = text.split_once('/') else {
+        return Err(wrong(
+            format!("invalid rate {text:?}: missing time"),
+            format!("write {example}"),
+        ));
+    };
+    let per_nanoseconds = time_nanoseconds(time)
+        .map_err(|message| wrong(message, format!("write a time after the slash: {example}")))?;
     let (number, suffix) = split_number(count);
     if unit == Unit::Bytes && !suffix.is_empty() {
         return byte_rate(text, number, suffix, per_nanoseconds);
     }
     let number = whole(number).ok_or_else(|| {
-        let why =
-            if number.is_empty() { "missing number".to_owned() } else { format!("{number:?} is not a whole number") };
-        wrong(format!("invalid rate {text:?}: {why}"), format!("write {example}"))
+        let why = if number.is_empty() {
+            "missing number".to_owned()
+        } else {
+            format!("{number:?} is not a whole number")
+        };
+        wrong(
+            format!("invalid rate {text:?}: {why}"),
+            format!("write {example}"),
+        )
     })?;
     let count = match (unit, suffix) {
         (Unit::Bytes, _) => {
@@ -61,7 +76,10 @@ pub fn rate(text: &str, unit: Unit) -> Result<Rate, Wrong> {
             ));
         }
         (_, suffix) => {
-            return Err(wrong(format!("unexpected {suffix:?} after the number"), format!("write {example}")));
+            return Err(wrong(
+                format!("unexpected {suffix:?} after the number"),
+                format!("write {example}"),
+            ));
         }
     };
     not_too_slow(text, count, per_nanoseconds)
@@ -71,7 +89,12 @@ pub fn rate(text: &str, unit: Unit) -> Result<Rate, Wrong> {
 fn byte_rate(text: &str, number: &str, suffix: &str, per_nanoseconds: u64) -> Result<Rate, Wrong> {
     let amount = |unit: u128| {
         let help = "write \"10MB/s\", \"2.5MB/s\" or \"100Mbit/s\"";
-        decimal(number, unit).ok_or_else(|| wrong(format!("{number:?} is not a whole number of bytes or bits"), help))
+        decimal(number, unit).ok_or_else(|| {
+            wrong(
+                format!("{number:?} is not a whole number of bytes or bits"),
+                help,
+            )
+        })
     };
     match (byte_unit(suffix), bit_unit(suffix)) {
         (Some(bytes), _) => not_too_slow(text, amount(bytes)?, per_nanoseconds),
@@ -81,7 +104,10 @@ fn byte_rate(text: &str, number: &str, suffix: &str, per_nanoseconds: u64) -> Re
             // Whole bytes in eight times the period are the same rate as bits.
             bits => reduced(bits, u128::from(per_nanoseconds) * 8),
         },
-        _ => Err(wrong(format!("unknown unit {suffix:?} of bytes or bits"), unit_help(number, suffix))),
+        _ => Err(wrong(
+            format!("unknown unit {suffix:?} of bytes or bits"),
+            unit_help(number, suffix),
+        )),
     }
 }
 
@@ -100,20 +126,35 @@ fn not_too_slow(text: &str, count: u128, per_nanoseconds: u64) -> Result<Rate, W
     if count == 0 {
         return Err(zero());
     }
-    let count = u64::try_from(count).ok().filter(|count| *count <= LARGEST_COUNT).ok_or_else(|| too_large(text))?;
-    let rate = Rate { count, per_nanoseconds };
+    let count = u64::try_from(count)
+        .ok()
+        .filter(|count| *count <= LARGEST_COUNT)
+        .ok_or_else(|| too_large(text))?;
+    let rate = Rate {
+        count,
+        per_nanoseconds,
+    };
     if rate.nanoseconds_for(1) > u128::from(time_nanoseconds("366day").unwrap_or(u64::MAX)) {
-        return Err(wrong(format!("rate {text:?} is below 1 per 366 days"), "write at least \"1/day\"".to_owned()));
+        return Err(wrong(
+            format!("rate {text:?} is below 1 per 366 days"),
+            "write at least \"1/day\"".to_owned(),
+        ));
     }
     Ok(rate)
 }
 
 fn zero() -> Wrong {
-    wrong("a rate of 0 would refuse everything", "write a rate above 0; to refuse a source entirely, use `agent ban`")
+    wrong(
+        "a rate of 0 would refuse everything",
+        "write a rate above 0; to refuse a source entirely, use `agent ban`",
+    )
 }
 
 fn too_large(text: &str) -> Wrong {
-    wrong(format!("{text} is above the largest count of a limit"), format!("write at most {LARGEST_COUNT} in any time"))
+    wrong(
+        format!("{text} is above the largest count of a limit"),
+        format!("write at most {LARGEST_COUNT} in any time"),
+    )
 }
 
 fn reduced(count: u128, per: u128) -> Result<Rate, Wrong> {
@@ -123,7 +164,10 @@ fn reduced(count: u128, per: u128) -> Result<Rate, Wrong> {
     }
     let fit = |value: u128| u64::try_from(value / a).ok();
     match (fit(count).filter(|count| *count <= LARGEST_COUNT), fit(per)) {
-        (Some(count), Some(per_nanoseconds)) => Ok(Rate { count, per_nanoseconds }),
+        (Some(count), Some(per_nanoseconds)) => Ok(Rate {
+            count,
+            per_nanoseconds,
+        }),
         _ => Err(too_large("this rate")),
     }
 }
@@ -137,16 +181,29 @@ pub fn size(text: &str) -> Result<u64, Wrong> {
     let (number, suffix) = split_number(text);
     let help = || "write a size as \"256KiB\" or \"1.5MB\"".to_owned();
     if suffix.is_empty() {
-        return Err(wrong("a size requires a unit", format!("write \"{number}B\", \"{number}KiB\" or \"{number}MB\"")));
+        return Err(wrong(
+            "a size requires a unit",
+            format!("write \"{number}B\", \"{number}KiB\" or \"{number}MB\""),
+        ));
     }
-    let unit = byte_unit(suffix).ok_or_else(|| wrong(format!("unknown unit {suffix:?} of bytes"), help()))?;
-    let bytes = decimal(number, unit)
-        .ok_or_else(|| wrong(format!("invalid size {text:?}: not a whole number of bytes"), help()))?;
-    u64::try_from(bytes).ok().filter(|size| *size <= LARGEST_COUNT).ok_or_else(|| too_large(text))
+    let unit = byte_unit(suffix)
+        .ok_or_else(|| wrong(format!("unknown unit {suffix:?} of bytes"), help()))?;
+    let bytes = decimal(number, unit).ok_or_else(|| {
+        wrong(
+            format!("invalid size {text:?}: not a whole number of bytes"),
+            help(),
+        )
+    })?;
+    u64::try_from(bytes)
+        .ok()
+        .filter(|size| *size <= LARGEST_COUNT)
+        .ok_or_else(|| too_large(text))
 }
 
 fn split_number(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '_' | '.'))).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !(c.is_ascii_digit() || matches!(c, '_' | '.')))
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     (number, suffix.trim())
 }
@@ -155,7 +212,9 @@ fn split_number(text: &str) -> (&str, &str) {
 fn decimal(number: &str, unit: u128) -> Option<u128> {
     let (whole_part, decimals) = number.split_once('.').unwrap_or((number, "0"));
     let scale = 10u128.checked_pow(u32::try_from(decimals.len()).ok()?)?;
-    let parts = u128::from(whole(whole_part)?).checked_mul(scale)?.checked_add(decimals.parse().ok()?)?;
+    let parts = u128::from(whole(whole_part)?)
+        .checked_mul(scale)?
+        .checked_add(decimals.parse().ok()?)?;
     let product = parts.checked_mul(unit)?;
     product.is_multiple_of(scale).then(|| product / scale)
 }
@@ -205,8 +264,11 @@ pub fn time(text: &str) -> Result<u64, Wrong> {
 
 fn time_nanoseconds(text: &str) -> Result<u64, String> {
     let (number, suffix) = split_number(text.trim());
-    let number =
-        if number.is_empty() { 1 } else { whole(number).ok_or_else(|| format!("{number:?} is not a whole number"))? };
+    let number = if number.is_empty() {
+        1
+    } else {
+        whole(number).ok_or_else(|| format!("{number:?} is not a whole number"))?
+    };
     let unit: u64 = match suffix {
         "ms" => 1_000_000,
         "s" | "sec" | "second" => 1_000_000_000,
@@ -232,7 +294,10 @@ mod tests {
 
     #[test]
     fn rates_are_what_they_say() {
-        let seconds = |count, seconds: u64| Rate { count, per_nanoseconds: seconds * 1_000_000_000 };
+        let seconds = |count, seconds: u64| Rate {
+            count,
+            per_nanoseconds: seconds * 1_000_000_000,
+        };
         for (text, unit, expected) in [
             ("1000/s", Unit::Packets, seconds(1_000, 1)),
             ("1_000/s", Unit::Packets, seconds(1_000, 1)),
@@ -241,7 +306,11 @@ mod tests {
             ("1/day", Unit::Packets, seconds(1, 86_400)),
             ("5/week", Unit::Packets, seconds(5, 604_800)),
             ("1000/month", Unit::Requests, seconds(1_000, 2_592_000)),
-            ("1TB/month", Unit::Bytes, seconds(1_000_000_000_000, 2_592_000)),
+            (
+                "1TB/month",
+                Unit::Bytes,
+                seconds(1_000_000_000_000, 2_592_000),
+            ),
             ("10/5s", Unit::Packets, seconds(10, 5)),
             ("10MB/s", Unit::Bytes, seconds(10_000_000, 1)),
             ("1GiB/h", Unit::Bytes, seconds(1 << 30, 3_600)),
@@ -254,7 +323,10 @@ mod tests {
         }
         // 12,345 bits are not a whole number of bytes.
         let rate = rate("12345bit/s", Unit::Bytes).unwrap();
-        assert_eq!(u128::from(rate.count) * 8_000_000_000, 12_345 * u128::from(rate.per_nanoseconds));
+        assert_eq!(
+            u128::from(rate.count) * 8_000_000_000,
+            12_345 * u128::from(rate.per_nanoseconds)
+        );
     }
 
     #[test]
@@ -262,17 +334,52 @@ mod tests {
         for (text, unit, message, help) in [
             ("1000", Unit::Packets, "missing time", "1000/s"),
             ("1000/", Unit::Packets, "missing unit of time", "1000/s"),
-            ("1000/fortnight", Unit::Packets, "unknown unit of time", "1000/s"),
+            (
+                "1000/fortnight",
+                Unit::Packets,
+                "unknown unit of time",
+                "1000/s",
+            ),
             ("0/s", Unit::Packets, "rate of 0", "above 0"),
             ("0Mbit/s", Unit::Bytes, "rate of 0", "above 0"),
-            ("10MB/s", Unit::Packets, "counts packets", "unit = \"bytes\""),
+            (
+                "10MB/s",
+                Unit::Packets,
+                "counts packets",
+                "unit = \"bytes\"",
+            ),
             ("10/s", Unit::Bytes, "requires a unit", "10kB/s"),
-            ("10MX/s", Unit::Bytes, "unknown unit \"MX\" of bytes", "10MB/s"),
-            ("10mb/s", Unit::Bytes, "unknown unit \"mb\" of bytes", "10Mbit/s"),
-            ("1.23456789kB/s", Unit::Bytes, "whole number of bytes", "2.5MB/s"),
+            (
+                "10MX/s",
+                Unit::Bytes,
+                "unknown unit \"MX\" of bytes",
+                "10MB/s",
+            ),
+            (
+                "10mb/s",
+                Unit::Bytes,
+                "unknown unit \"mb\" of bytes",
+                "10Mbit/s",
+            ),
+            (
+                "1.23456789kB/s",
+                Unit::Bytes,
+                "whole number of bytes",
+                "2.5MB/s",
+            ),
             ("1.5/s", Unit::Packets, "not a whole number", "60/min"),
-            ("99999999999999999999/s", Unit::Packets, "whole number", "1000/s"),
-            ("9999999999999/s", Unit::Packets, "above the largest count", "at most"),
+            (
+                "99999999999999999999/s",
+                Unit::Packets,
+                "whole number",
+                "1000/s",
+            ),
+            (
+                "9999999999999/s",
+                Unit::Packets,
+                "above the largest count",
+                "at most",
+            ),
         ] {
             let wrong = rate(text, unit).unwrap_err();
             assert!(wrong.message.contains(message), "{text}: {}", wrong.message);

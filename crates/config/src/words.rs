@@ -189,7 +189,11 @@ impl Key {
     /// The default lengths of these prefixes, for IPv4 and IPv6.
     #[must_use]
     pub const fn default_prefixes(self) -> (u8, u8) {
-        if matches!(self, Self::Asn) { (24, 48) } else { (32, 64) }
+        if matches!(self, Self::Asn) {
+            (24, 48)
+        } else {
+            (32, 64)
+        }
     }
 
     /// Whether the key contains a port.

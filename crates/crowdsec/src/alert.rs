@@ -49,7 +49,8 @@ impl Alert {
         } else {
             json!({ "scope": scope, "value": value, "range": value })
         };
-        let start = format_rfc3339_seconds(self.at.checked_sub(self.within).unwrap_or(self.at)).to_string();
+        let start =
+            format_rfc3339_seconds(self.at.checked_sub(self.within).unwrap_or(self.at)).to_string();
         json!({
             "scenario": scenario,
             "scenario_hash": "",
@@ -96,8 +97,17 @@ struct Login {
 impl Machine {
     #[must_use]
     pub fn new(url: &str, id: String, password: String, timeout: Duration) -> Self {
-        let client = Client::new(Bounds { timeout, ..Bounds::default() });
-        Self { client, url: url.trim_end_matches('/').to_owned(), id, password, token: None }
+        let client = Client::new(Bounds {
+            timeout,
+            ..Bounds::default()
+        });
+        Self {
+            client,
+            url: url.trim_end_matches('/').to_owned(),
+            id,
+            password,
+            token: None,
+        }
     }
 
     /// The origin of decisions that this machine makes.
@@ -113,7 +123,10 @@ impl Machine {
     /// When the API does not accept them.
     pub fn send(&mut self, alerts: &[Alert], now: SystemTime) -> Result<(), LapiError> {
         let origin = Self::origin(&self.id);
-        let body: Value = alerts.iter().map(|alert| alert.document(&origin, now)).collect();
+        let body: Value = alerts
+            .iter()
+            .map(|alert| alert.document(&origin, now))
+            .collect();
         let body = body.to_string();
         let is_old = self.token.is_some();
         match self.post_alerts(&body) {
@@ -132,8 +145,15 @@ impl Machine {
             None => self.token.insert(self.log_in()?).clone(),
         };
         let authorization = format!("Bearer {token}");
-        let headers = [("Content-Type", "application/json"), ("Authorization", &*authorization)];
-        let response = self.client.post(&format!("{}/v1/alerts", self.url), &headers, body.as_bytes())?;
+        let headers = [
+            ("Content-Type", "application/json"),
+            ("Authorization", &*authorization),
+        ];
+        let response = self.client.post(
+            &format!("{}/v1/alerts", self.url),
+            &headers,
+            body.as_bytes(),
+        )?;
         match response.status {
             200..=299 => Ok(()),
             status @ (401 | 403) => {
@@ -145,14 +165,25 @@ impl Machine {
     }
 
     fn log_in(&self) -> Result<String, LapiError> {
-        let body = json!({ "machine_id": self.id, "password": self.password, "scenarios": [] }).to_string();
+        let body = json!({ "machine_id": self.id, "password": self.password, "scenarios": [] })
+            .to_string();
         let url = format!("{}/v1/watchers/login", self.url);
-        let response = self.client.post(&url, &[("Content-Type", "application/json")], body.as_bytes())?;
+        let response = self.client.post(
+            &url,
+            &[("Content-Type", "application/json")],
+            body.as_bytes(),
+        )?;
         match response.status {
             200 => {
-                let login: Login = serde_json::from_slice(&response.body).map_err(|_| LapiError::Token)?;
-                let is_token = !login.token.is_empty() && login.token.bytes().all(|byte| byte.is_ascii_graphic());
-                if is_token { Ok(login.token) } else { Err(LapiError::Token) }
+                let login: Login =
+                    serde_json::from_slice(&response.body).map_err(|_| LapiError::Token)?;
+                let is_token = !login.token.is_empty()
+                    && login.token.bytes().all(|byte| byte.is_ascii_graphic());
+                if is_token {
+                    Ok(login.token)
+                } else {
+                    Err(LapiError::Token)
+                }
             }
             status @ (401 | 403) => Err(LapiError::Machine(status)),
             _ => Err(unexpected(&response)),
@@ -166,7 +197,9 @@ mod tests {
 
     #[test]
     fn an_alert_has_the_rest_of_the_ban() {
-        let prefix = |text: &str| PrefixKey::from(&config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}")));
+        let prefix = |text: &str| {
+            PrefixKey::from(&config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}")))
+        };
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let alert = Alert {
             limit: "logins".to_owned(),
@@ -179,10 +212,19 @@ mod tests {
         };
         let document = alert.document("weir:web-1", at + Duration::from_secs(100));
         let decision = &document["decisions"][0];
-        assert_eq!((&decision["duration"], &decision["value"]), (&"200s".into(), &"192.0.2.7".into()));
-        assert_eq!((&decision["scope"], &decision["origin"]), (&"Ip".into(), &"weir:web-1".into()));
+        assert_eq!(
+            (&decision["duration"], &decision["value"]),
+            (&"200s".into(), &"192.0.2.7".into())
+        );
+        assert_eq!(
+            (&decision["scope"], &decision["origin"]),
+            (&"Ip".into(), &"weir:web-1".into())
+        );
         assert_eq!(document["start_at"], "1970-01-12T13:45:40Z");
-        let network = Alert { prefix: prefix("2001:db8::/64"), ..alert };
+        let network = Alert {
+            prefix: prefix("2001:db8::/64"),
+            ..alert
+        };
         let document = network.document("weir:web-1", at);
         assert_eq!(
             (&document["source"]["scope"], &document["source"]["range"]),

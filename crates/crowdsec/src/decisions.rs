@@ -130,7 +130,11 @@ impl Decisions {
     /// An empty set of at most `most` decisions, which ignores those of the origin `own`.
     #[must_use]
     pub fn new(most: usize, own: Option<String>) -> Self {
-        Self { most, own, ..Self::default() }
+        Self {
+            most,
+            own,
+            ..Self::default()
+        }
     }
 
     /// Changes the bounds; the decisions stay until the next full pull.
@@ -157,16 +161,32 @@ impl Decisions {
 
     /// Every prefix with its effect.
     pub fn effects(&self) -> impl Iterator<Item = (PrefixKey, Effect)> + '_ {
-        self.by_prefix.keys().filter_map(|prefix| Some((*prefix, self.effect(prefix)?)))
+        self.by_prefix
+            .keys()
+            .filter_map(|prefix| Some((*prefix, self.effect(prefix)?)))
     }
 
     /// The effect on exactly this prefix.
     #[must_use]
     pub fn effect(&self, prefix: &PrefixKey) -> Option<Effect> {
-        let known = self.by_prefix.get(prefix)?.iter().filter_map(|id| Some((*id, self.by_id.get(id)?)));
+        let known = self
+            .by_prefix
+            .get(prefix)?
+            .iter()
+            .filter_map(|id| Some((*id, self.by_id.get(id)?)));
         let (id, last) = known.max_by_key(|(id, known)| (known.until, *id))?;
-        let Known { until, since, scenario, .. } = last;
-        Some(Effect { until: *until, since: *since, scenario: Arc::clone(scenario), id })
+        let Known {
+            until,
+            since,
+            scenario,
+            ..
+        } = last;
+        Some(Effect {
+            until: *until,
+            since: *since,
+            scenario: Arc::clone(scenario),
+            id,
+        })
     }
 
     /// Replaces the set by a full page. `now` is on the clock of [`Effect::until`], `wall` in seconds since 1970.
@@ -179,7 +199,12 @@ impl Decisions {
                 seen.insert(decision.id);
             }
         }
-        let gone: Vec<u64> = self.by_id.keys().filter(|id| !seen.contains(id)).copied().collect();
+        let gone: Vec<u64> = self
+            .by_id
+            .keys()
+            .filter(|id| !seen.contains(id))
+            .copied()
+            .collect();
         gone.into_iter().for_each(|id| self.remove(id, &mut update));
         update.is_suspect = false;
         update
@@ -212,8 +237,15 @@ impl Decisions {
     /// Removes decisions that have ended.
     pub fn prune(&mut self, now: u64) -> Update {
         let mut update = Update::default();
-        let ended: Vec<u64> = self.by_id.iter().filter(|(_, known)| known.until <= now).map(|(id, _)| *id).collect();
-        ended.into_iter().for_each(|id| self.remove(id, &mut update));
+        let ended: Vec<u64> = self
+            .by_id
+            .iter()
+            .filter(|(_, known)| known.until <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        ended
+            .into_iter()
+            .for_each(|id| self.remove(id, &mut update));
         update
     }
 
@@ -240,11 +272,23 @@ impl Decisions {
 
     /// Adds decisions of a state file that was written `ago` nanoseconds ago, unless they have ended.
     pub fn restore(&mut self, saved: &[SavedDecision], ago: u64, now: u64) {
-        for decision in saved.iter().filter(|decision| decision.left > ago).take(self.most) {
+        for decision in saved
+            .iter()
+            .filter(|decision| decision.left > ago)
+            .take(self.most)
+        {
             if let Some(prefix) = prefix(&decision.value) {
                 let scenario = self.scenario(plain(&decision.scenario));
                 let until = now.saturating_add(decision.left - ago);
-                self.put(decision.id, Known { prefix, until, since: decision.since, scenario });
+                self.put(
+                    decision.id,
+                    Known {
+                        prefix,
+                        until,
+                        since: decision.since,
+                        scenario,
+                    },
+                );
             }
         }
     }
@@ -279,10 +323,22 @@ impl Decisions {
             "" | "crowdsec" | "cscli" => String::new(),
             origin => format!(" ({})", plain(origin)),
         };
-        let text = if decision.scenario.is_empty() { "no scenario" } else { &*decision.scenario };
+        let text = if decision.scenario.is_empty() {
+            "no scenario"
+        } else {
+            &*decision.scenario
+        };
         let scenario = self.scenario(format!("{}{origin}", plain(text)));
         update.prefixes.insert(prefix);
-        self.put(decision.id, Known { prefix, until, since, scenario });
+        self.put(
+            decision.id,
+            Known {
+                prefix,
+                until,
+                since,
+                scenario,
+            },
+        );
         true
     }
 
@@ -325,7 +381,9 @@ impl Decisions {
 
     /// The prefix and the remaining nanoseconds of a decision that is enforced.
     fn read(&self, decision: &Decision<'_>) -> Result<(PrefixKey, u64), Reason> {
-        if !decision.scope.eq_ignore_ascii_case("ip") && !decision.scope.eq_ignore_ascii_case("range") {
+        if !decision.scope.eq_ignore_ascii_case("ip")
+            && !decision.scope.eq_ignore_ascii_case("range")
+        {
             return Err(Reason::Scope);
         }
         if !decision.kind.eq_ignore_ascii_case("ban") {
@@ -337,7 +395,9 @@ impl Decisions {
         if self.own.as_deref() == Some(&*decision.origin) {
             return Err(Reason::Own);
         }
-        let prefix = prefix(&decision.value).filter(|_| decision.id != 0).ok_or(Reason::Invalid)?;
+        let prefix = prefix(&decision.value)
+            .filter(|_| decision.id != 0)
+            .ok_or(Reason::Invalid)?;
         if prefix.is_wide() {
             return Err(Reason::Wide);
         }
@@ -370,7 +430,11 @@ mod tests {
     }
 
     fn page(new: &[String], deleted: &[String]) -> String {
-        format!(r#"{{"new":[{}],"deleted":[{}]}}"#, new.join(","), deleted.join(","))
+        format!(
+            r#"{{"new":[{}],"deleted":[{}]}}"#,
+            new.join(","),
+            deleted.join(",")
+        )
     }
 
     fn key(text: &str) -> PrefixKey {
@@ -380,16 +444,30 @@ mod tests {
     #[test]
     fn a_prefix_is_banned_until_its_last_decision_ends() {
         let mut set = Decisions::new(100, None);
-        let apply =
-            |set: &mut Decisions, text: String, now| set.update(&StreamPage::parse(text.as_bytes()).unwrap(), now, 7);
-        let text =
-            page(&[decision(1, "192.0.2.1", 100), decision(2, "192.0.2.1", 50), decision(3, "192.0.2.2", 50)], &[]);
+        let apply = |set: &mut Decisions, text: String, now| {
+            set.update(&StreamPage::parse(text.as_bytes()).unwrap(), now, 7)
+        };
+        let text = page(
+            &[
+                decision(1, "192.0.2.1", 100),
+                decision(2, "192.0.2.1", 50),
+                decision(3, "192.0.2.2", 50),
+            ],
+            &[],
+        );
         let update = apply(&mut set, text, 0);
         assert_eq!((update.added, update.prefixes.len(), set.len()), (3, 2, 3));
-        assert_eq!(set.effect(&key("192.0.2.1")).map(|effect| (effect.id, effect.until)), Some((1, 100 * SECOND)));
+        assert_eq!(
+            set.effect(&key("192.0.2.1"))
+                .map(|effect| (effect.id, effect.until)),
+            Some((1, 100 * SECOND))
+        );
         let update = apply(&mut set, page(&[], &[decision(1, "192.0.2.1", 0)]), 0);
         assert_eq!((update.removed, update.is_suspect), (1, false));
-        assert_eq!(set.effect(&key("192.0.2.1")).map(|effect| effect.id), Some(2));
+        assert_eq!(
+            set.effect(&key("192.0.2.1")).map(|effect| effect.id),
+            Some(2)
+        );
         // An ID that was never reported, of an address that is banned.
         assert!(apply(&mut set, page(&[], &[decision(9, "192.0.2.1", 0)]), 0).is_suspect);
         assert_eq!(set.prune(60 * SECOND).prefixes.len(), 2);
@@ -399,17 +477,45 @@ mod tests {
     #[test]
     fn a_full_page_replaces_the_set_and_leaves_equal_ends_alone() {
         let mut set = Decisions::new(100, None);
-        let first = page(&[decision(1, "192.0.2.1", 100), decision(2, "192.0.2.2", 100)], &[]);
+        let first = page(
+            &[decision(1, "192.0.2.1", 100), decision(2, "192.0.2.2", 100)],
+            &[],
+        );
         set.replace(&StreamPage::parse(first.as_bytes()).unwrap(), 0, 7);
-        let second = page(&[decision(2, "192.0.2.2", 91), decision(3, "2001:db8::/32", 100)], &[]);
-        let update = set.replace(&StreamPage::parse(second.as_bytes()).unwrap(), 10 * SECOND, 17);
+        let second = page(
+            &[
+                decision(2, "192.0.2.2", 91),
+                decision(3, "2001:db8::/32", 100),
+            ],
+            &[],
+        );
+        let update = set.replace(
+            &StreamPage::parse(second.as_bytes()).unwrap(),
+            10 * SECOND,
+            17,
+        );
         assert_eq!((update.added, update.removed), (1, 1));
-        assert_eq!(update.prefixes, BTreeSet::from([key("192.0.2.1"), key("2001:db8::/32")]));
-        assert_eq!(set.effect(&key("192.0.2.2")).map(|effect| (effect.until, effect.since)), Some((100 * SECOND, 7)));
+        assert_eq!(
+            update.prefixes,
+            BTreeSet::from([key("192.0.2.1"), key("2001:db8::/32")])
+        );
+        assert_eq!(
+            set.effect(&key("192.0.2.2"))
+                .map(|effect| (effect.until, effect.since)),
+            Some((100 * SECOND, 7))
+        );
         // A decision that was extended keeps its start.
         let third = page(&[decision(2, "192.0.2.2", 500)], &[]);
-        set.replace(&StreamPage::parse(third.as_bytes()).unwrap(), 10 * SECOND, 17);
-        assert_eq!(set.effect(&key("192.0.2.2")).map(|effect| (effect.until, effect.since)), Some((510 * SECOND, 7)));
+        set.replace(
+            &StreamPage::parse(third.as_bytes()).unwrap(),
+            10 * SECOND,
+            17,
+        );
+        assert_eq!(
+            set.effect(&key("192.0.2.2"))
+                .map(|effect| (effect.until, effect.since)),
+            Some((510 * SECOND, 7))
+        );
     }
 
     #[test]
@@ -432,7 +538,15 @@ mod tests {
         all.extend((1..=3).map(|id| decision(id, &format!("192.0.2.{id}"), 50)));
         let text = page(&all, &[]);
         set.replace(&StreamPage::parse(text.as_bytes()).unwrap(), 0, 7);
-        let expected = Ignored { scope: 1, kind: 1, invalid: 3, wide: 3, simulated: 1, own: 1, excess: 1 };
+        let expected = Ignored {
+            scope: 1,
+            kind: 1,
+            invalid: 3,
+            wide: 3,
+            simulated: 1,
+            own: 1,
+            excess: 1,
+        };
         assert_eq!((set.ignored(), set.len()), (expected, 2));
         assert_eq!(set.ignored().total(), 11);
     }
@@ -440,12 +554,24 @@ mod tests {
     #[test]
     fn a_saved_set_goes_on_without_what_ended() {
         let mut set = Decisions::new(100, None);
-        let text = page(&[decision(1, "192.0.2.1", 100), decision(2, "192.0.2.0/24", 20)], &[]);
+        let text = page(
+            &[
+                decision(1, "192.0.2.1", 100),
+                decision(2, "192.0.2.0/24", 20),
+            ],
+            &[],
+        );
         set.replace(&StreamPage::parse(text.as_bytes()).unwrap(), 0, 7);
         let saved = set.save(10 * SECOND);
         let mut next = Decisions::new(100, None);
         next.restore(&saved, 15 * SECOND, 1_000 * SECOND);
-        assert_eq!((next.len(), next.effect(&key("192.0.2.1")).map(|effect| effect.until)), (1, Some(1_075 * SECOND)));
+        assert_eq!(
+            (
+                next.len(),
+                next.effect(&key("192.0.2.1")).map(|effect| effect.until)
+            ),
+            (1, Some(1_075 * SECOND))
+        );
     }
 
     proptest! {

@@ -4,8 +4,15 @@
 pub const LONGEST: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
 /// The units, in nanoseconds. `m` is a prefix of `ms`, so the longer comes first.
-const UNITS: [(&str, f64); 7] =
-    [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3_600e9)];
+const UNITS: [(&str, f64); 7] = [
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("µs", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 60e9),
+    ("h", 3_600e9),
+];
 
 /// Parses a duration to nanoseconds, at most [`LONGEST`]. A negative one is 0. `None` if it is not a duration.
 #[must_use]
@@ -30,7 +37,11 @@ pub fn go_duration(text: &str) -> Option<u64> {
         rest = &after[unit.len()..];
     }
     // The cast saturates.
-    Some(if is_negative { 0 } else { (nanoseconds as u64).min(LONGEST) })
+    Some(if is_negative {
+        0
+    } else {
+        (nanoseconds as u64).min(LONGEST)
+    })
 }
 
 /// Writes a duration as Go reads it, in whole seconds, at least one.

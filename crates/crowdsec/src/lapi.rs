@@ -20,7 +20,9 @@ pub enum LapiError {
     Http(#[from] HttpError),
     #[error("it refuses the API key (status {0}): run cscli bouncers add weir, then set api_key")]
     Key(u16),
-    #[error("it refuses machine_id and password (status {0}): run cscli machines add --password PASSWORD MACHINE_ID")]
+    #[error(
+        "it refuses machine_id and password (status {0}): run cscli machines add --password PASSWORD MACHINE_ID"
+    )]
     Machine(u16),
     #[error("status {status}: {said}")]
     Status {
@@ -53,10 +55,20 @@ impl Bouncer {
     /// For the API at `url`, whose replies take at most `timeout` and have at most so many decisions.
     #[must_use]
     pub fn new(url: &str, key: String, timeout: Duration, decisions: u64) -> Self {
-        let body = decisions.saturating_mul(BYTES_PER_DECISION).saturating_add(OTHER_BYTES);
+        let body = decisions
+            .saturating_mul(BYTES_PER_DECISION)
+            .saturating_add(OTHER_BYTES);
         // A redirect would send the key to another server.
-        let client = Client::new(Bounds { timeout, body, redirects: 0 });
-        Self { client, url: url.trim_end_matches('/').to_owned(), key }
+        let client = Client::new(Bounds {
+            timeout,
+            body,
+            redirects: 0,
+        });
+        Self {
+            client,
+            url: url.trim_end_matches('/').to_owned(),
+            key,
+        }
     }
 
     /// The body of a page of decisions.
@@ -67,7 +79,10 @@ impl Bouncer {
     pub fn pull(&self, pull: Pull) -> Result<Vec<u8>, LapiError> {
         let startup = pull == Pull::Full;
         let url = format!("{}/v1/decisions/stream?startup={startup}", self.url);
-        let response = self.client.get(&url, &[("X-Api-Key", &self.key), ("Accept", "application/json")])?;
+        let response = self.client.get(
+            &url,
+            &[("X-Api-Key", &self.key), ("Accept", "application/json")],
+        )?;
         match response.status {
             200 => Ok(response.body),
             status @ (401 | 403) => Err(LapiError::Key(status)),
@@ -78,6 +93,15 @@ impl Bouncer {
 
 /// An unexpected reply.
 pub(crate) fn unexpected(response: &Response) -> LapiError {
-    let said = plain(&String::from_utf8_lossy(&response.body[..response.body.len().min(1_000)]));
-    LapiError::Status { status: response.status, said: if said.is_empty() { "no text".to_owned() } else { said } }
+    let said = plain(&String::from_utf8_lossy(
+        &response.body[..response.body.len().min(1_000)],
+    ));
+    LapiError::Status {
+        status: response.status,
+        said: if said.is_empty() {
+            "no text".to_owned()
+        } else {
+            said
+        },
+    }
 }

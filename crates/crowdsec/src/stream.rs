@@ -62,7 +62,8 @@ impl<'t> StreamPage<'t> {
     ///
     /// When it is no such document.
     pub fn parse(body: &'t [u8]) -> Result<Self, StreamError> {
-        let page: Self = serde_json::from_slice(body).map_err(|error| StreamError::Json(plain(&error.to_string())))?;
+        let page: Self = serde_json::from_slice(body)
+            .map_err(|error| StreamError::Json(plain(&error.to_string())))?;
         if page.new.is_none() && page.deleted.is_none() && !has_lists(body) {
             return Err(StreamError::Missing);
         }
@@ -72,19 +73,26 @@ impl<'t> StreamPage<'t> {
     /// The decisions that are new.
     #[must_use]
     pub fn new_decisions(&self) -> &[Decision<'t>] {
-        self.new.as_ref().and_then(Option::as_deref).unwrap_or_default()
+        self.new
+            .as_ref()
+            .and_then(Option::as_deref)
+            .unwrap_or_default()
     }
 
     /// The decisions that ended.
     #[must_use]
     pub fn deleted(&self) -> &[Decision<'t>] {
-        self.deleted.as_ref().and_then(Option::as_deref).unwrap_or_default()
+        self.deleted
+            .as_ref()
+            .and_then(Option::as_deref)
+            .unwrap_or_default()
     }
 }
 
 /// Whether either list is there; serde reads `null` and a missing list alike.
 fn has_lists(body: &[u8]) -> bool {
-    let keys = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body).unwrap_or_default();
+    let keys = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body)
+        .unwrap_or_default();
     keys.contains_key("new") || keys.contains_key("deleted")
 }
 
@@ -99,9 +107,18 @@ mod tests {
             "scope":"Ip","type":"ban","value":"192.0.2.1","uuid":"more","simulated":false}]}"#;
         let page = StreamPage::parse(body).unwrap();
         assert!(page.deleted().is_empty());
-        let [decision] = page.new_decisions() else { panic!("{page:?}") };
-        assert_eq!((decision.id, &*decision.scenario, &*decision.value), (7, "manual \"x\"", "192.0.2.1"));
-        for empty in [r#"{"new":null,"deleted":null}"#, r#"{"new":[]}"#, r#"{"deleted":null}"#] {
+        let [decision] = page.new_decisions() else {
+            panic!("{page:?}")
+        };
+        assert_eq!(
+            (decision.id, &*decision.scenario, &*decision.value),
+            (7, "manual \"x\"", "192.0.2.1")
+        );
+        for empty in [
+            r#"{"new":null,"deleted":null}"#,
+            r#"{"new":[]}"#,
+            r#"{"deleted":null}"#,
+        ] {
             let page = StreamPage::parse(empty.as_bytes()).unwrap();
             assert!(page.new_decisions().is_empty() && page.deleted().is_empty());
         }
@@ -110,10 +127,25 @@ mod tests {
     #[test]
     fn rubbish_is_an_error() {
         assert_eq!(StreamPage::parse(b"{}").unwrap_err(), StreamError::Missing);
-        assert_eq!(StreamPage::parse(br#"{"message":"hello"}"#).unwrap_err(), StreamError::Missing);
+        assert_eq!(
+            StreamPage::parse(br#"{"message":"hello"}"#).unwrap_err(),
+            StreamError::Missing
+        );
         let deep = "[".repeat(100_000);
-        for rubbish in ["", "null", "[]", "<html>", "{\"new\":", "{\"new\":7}", "{\"new\":[7]}", &deep] {
-            assert!(StreamPage::parse(rubbish.as_bytes()).is_err(), "{rubbish:.20}");
+        for rubbish in [
+            "",
+            "null",
+            "[]",
+            "<html>",
+            "{\"new\":",
+            "{\"new\":7}",
+            "{\"new\":[7]}",
+            &deep,
+        ] {
+            assert!(
+                StreamPage::parse(rubbish.as_bytes()).is_err(),
+                "{rubbish:.20}"
+            );
         }
         // A cut reply, at every byte.
         let whole = br#"{"deleted":[],"new":[{"duration":"3h","id":7,"scope":"Ip","type":"ban","value":"192.0.2.1"}]}"#;

@@ -10,7 +10,10 @@ pub(crate) fn plain(text: &str) -> String {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
     };
-    text.chars().take(LONGEST).map(|c| if is_control(c) { '?' } else { c }).collect()
+    text.chars()
+        .take(LONGEST)
+        .map(|c| if is_control(c) { '?' } else { c })
+        .collect()
 }
 
 #[cfg(test)]

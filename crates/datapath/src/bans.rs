@@ -102,7 +102,11 @@ impl By {
     /// The author of [`Ban::own_until`].
     #[must_use]
     pub const fn of(ban: &Ban) -> Self {
-        if ban.is_by_limit() { Self::Limit } else { Self::Operator }
+        if ban.is_by_limit() {
+            Self::Limit
+        } else {
+            Self::Operator
+        }
     }
 }
 
@@ -156,14 +160,37 @@ impl BanList {
     pub fn resume(entries: impl IntoIterator<Item = BanEntry>) -> Self {
         let mut list = Self::default();
         for BanEntry { prefix, ban } in entries {
-            if ban.own_until != 0 || !(ban.is_by_crowdsec() || ban.is_by_host() || ban.is_exception()) {
-                list.insert(prefix, By::of(&ban), Held { until: ban.own_until, ..Held::default() });
+            if ban.own_until != 0
+                || !(ban.is_by_crowdsec() || ban.is_by_host() || ban.is_exception())
+            {
+                list.insert(
+                    prefix,
+                    By::of(&ban),
+                    Held {
+                        until: ban.own_until,
+                        ..Held::default()
+                    },
+                );
             }
             if ban.is_by_crowdsec() {
-                list.insert(prefix, By::CrowdSec, Held { until: ban.until, ..Held::default() });
+                list.insert(
+                    prefix,
+                    By::CrowdSec,
+                    Held {
+                        until: ban.until,
+                        ..Held::default()
+                    },
+                );
             }
             if ban.is_by_host() {
-                list.insert(prefix, By::Host, Held { until: ban.until, ..Held::default() });
+                list.insert(
+                    prefix,
+                    By::Host,
+                    Held {
+                        until: ban.until,
+                        ..Held::default()
+                    },
+                );
             }
             if ban.is_exception() {
                 list.add_exception(prefix);
@@ -174,7 +201,10 @@ impl BanList {
 
     /// The bans of an author.
     pub fn of(&self, author: By) -> impl Iterator<Item = (PrefixKey, &Held)> {
-        self.held.iter().filter(move |((_, by), _)| *by == author).map(|((prefix, _), held)| (*prefix, held))
+        self.held
+            .iter()
+            .filter(move |((_, by), _)| *by == author)
+            .map(|((prefix, _), held)| (*prefix, held))
     }
 
     /// The number of bans of an author.
@@ -191,19 +221,26 @@ impl BanList {
     /// The number of bans that are suspended at an instant.
     #[must_use]
     pub fn suspended(&self, now: u64) -> usize {
-        self.suspended.values().filter(|held| Ban::is_in_effect(held.until, now)).count()
+        self.suspended
+            .values()
+            .filter(|held| Ban::is_in_effect(held.until, now))
+            .count()
     }
 
     /// Removes the suspended bans, and returns those that have not ended.
     pub fn take_suspended(&mut self, now: u64) -> Vec<(PrefixKey, Held)> {
         let suspended = std::mem::take(&mut self.suspended).into_iter();
-        suspended.filter(|(_, held)| Ban::is_in_effect(held.until, now)).collect()
+        suspended
+            .filter(|(_, held)| Ban::is_in_effect(held.until, now))
+            .collect()
     }
 
     /// The operator's or a limit's ban of exactly this prefix.
     #[must_use]
     pub fn own(&self, prefix: &PrefixKey) -> Option<(By, &Held)> {
-        By::OWN.iter().find_map(|by| Some((*by, self.held.get(&(*prefix, *by))?)))
+        By::OWN
+            .iter()
+            .find_map(|by| Some((*by, self.held.get(&(*prefix, *by))?)))
     }
 
     /// One author's ban of exactly this prefix.
@@ -224,7 +261,11 @@ impl BanList {
     /// Every prefix that the operator or a limit banned, suspended ones included.
     #[must_use]
     pub fn own_prefixes(&self) -> Vec<PrefixKey> {
-        let own = self.held.keys().filter(|(_, by)| By::OWN.contains(by)).map(|(prefix, _)| prefix);
+        let own = self
+            .held
+            .keys()
+            .filter(|(_, by)| By::OWN.contains(by))
+            .map(|(prefix, _)| prefix);
         own.chain(self.suspended.keys()).copied().collect()
     }
 
@@ -241,26 +282,39 @@ impl BanList {
 
     /// Every ban by the operator or a limit as an entry of the trie, without its count of refused packets.
     pub fn own_entries(&self) -> impl Iterator<Item = BanEntry> + '_ {
-        self.held.iter().filter(|((_, by), _)| By::OWN.contains(by)).map(|((prefix, by), held)| BanEntry {
-            prefix: *prefix,
-            ban: Ban { until: held.until, own_until: held.until, refused: by.bit() },
-        })
+        self.held
+            .iter()
+            .filter(|((_, by), _)| By::OWN.contains(by))
+            .map(|((prefix, by), held)| BanEntry {
+                prefix: *prefix,
+                ban: Ban {
+                    until: held.until,
+                    own_until: held.until,
+                    refused: by.bit(),
+                },
+            })
     }
 
     /// Every banned prefix, in the order of addresses.
     pub fn prefixes(&self) -> impl Iterator<Item = PrefixKey> + '_ {
         let mut last = None;
-        self.held.keys().filter_map(move |(prefix, _)| (last.replace(*prefix) != Some(*prefix)).then_some(*prefix))
+        self.held.keys().filter_map(move |(prefix, _)| {
+            (last.replace(*prefix) != Some(*prefix)).then_some(*prefix)
+        })
     }
 
     /// The bans of exactly this prefix that are in effect, the one that ends last first.
     #[must_use]
     pub fn holders(&self, prefix: &PrefixKey, now: u64) -> Vec<(By, &Held)> {
         let of_prefix = (*prefix, By::ALL[0])..=(*prefix, By::ALL[By::ALL.len() - 1]);
-        let held = self.held.range(of_prefix).map(|((_, by), held)| (*by, held));
+        let held = self
+            .held
+            .range(of_prefix)
+            .map(|((_, by), held)| (*by, held));
         let applies = |by: By| !by.is_elsewhere() || !self.is_excepted(prefix);
-        let mut holders: Vec<_> =
-            held.filter(|(by, held)| Ban::is_in_effect(held.until, now) && applies(*by)).collect();
+        let mut holders: Vec<_> = held
+            .filter(|(by, held)| Ban::is_in_effect(held.until, now) && applies(*by))
+            .collect();
         holders.sort_by_key(|(by, held)| (std::cmp::Reverse(held.until), *by));
         holders
     }
@@ -280,7 +334,10 @@ impl BanList {
         self.touch(&prefix, touched);
         if By::OWN.contains(&by) {
             self.suspended.remove(&prefix);
-            By::OWN.iter().filter(|other| **other != by).for_each(|other| self.take(&prefix, *other));
+            By::OWN
+                .iter()
+                .filter(|other| **other != by)
+                .for_each(|other| self.take(&prefix, *other));
         }
         self.insert(prefix, by, held);
     }
@@ -298,7 +355,11 @@ impl BanList {
     /// Lifts the operator's or the limit's ban of exactly this prefix; `false` if there is none, suspended or not.
     pub fn lift_own(&mut self, prefix: &PrefixKey, touched: &mut Touched) -> bool {
         let was_suspended = self.suspended.remove(prefix).is_some();
-        let was_banned = By::OWN.iter().filter(|by| self.lift(prefix, **by, touched)).count() > 0;
+        let was_banned = By::OWN
+            .iter()
+            .filter(|by| self.lift(prefix, **by, touched))
+            .count()
+            > 0;
         was_suspended || was_banned
     }
 
@@ -327,14 +388,19 @@ impl BanList {
     #[must_use]
     pub fn exceptions_within(&self, prefix: &PrefixKey) -> Vec<PrefixKey> {
         let (first, last) = span(prefix);
-        self.exceptions.range(first..=last).filter(|inner| inner.length >= prefix.length).copied().collect()
+        self.exceptions
+            .range(first..=last)
+            .filter(|inner| inner.length >= prefix.length)
+            .copied()
+            .collect()
     }
 
     /// Whether an exception contains a prefix.
     #[must_use]
     pub fn is_excepted(&self, prefix: &PrefixKey) -> bool {
         let mut lengths = self.lengths.range(..=prefix.length);
-        !self.exceptions.is_empty() && lengths.any(|(length, _)| self.exceptions.contains(&prefix.cut(*length)))
+        !self.exceptions.is_empty()
+            && lengths.any(|(length, _)| self.exceptions.contains(&prefix.cut(*length)))
     }
 
     /// Whether an author bans a prefix, one that contains it, or one within it, exceptions aside.
@@ -342,8 +408,11 @@ impl BanList {
     pub fn is_banned_by(&self, author: By, prefix: &PrefixKey, now: u64) -> bool {
         let (first, last) = span(prefix);
         let is_banned = |held: &Held| Ban::is_in_effect(held.until, now);
-        let within = self.held.range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1]));
-        self.containing(prefix).any(|around| around.by == author && Ban::is_in_effect(around.until, now))
+        let within = self
+            .held
+            .range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1]));
+        self.containing(prefix)
+            .any(|around| around.by == author && Ban::is_in_effect(around.until, now))
             || within
                 .filter(|((inner, by), _)| *by == author && inner.length >= prefix.length)
                 .any(|(_, held)| is_banned(held))
@@ -352,13 +421,19 @@ impl BanList {
     /// The bans that have ended.
     #[must_use]
     pub fn ended(&self, now: u64) -> Vec<(PrefixKey, By)> {
-        self.held.iter().filter(|(_, held)| !Ban::is_in_effect(held.until, now)).map(|(key, _)| *key).collect()
+        self.held
+            .iter()
+            .filter(|(_, held)| !Ban::is_in_effect(held.until, now))
+            .map(|(key, _)| *key)
+            .collect()
     }
 
     /// Whether exactly this prefix is banned.
     #[must_use]
     pub fn holds(&self, prefix: &PrefixKey) -> bool {
-        By::ALL.iter().any(|by| self.held.contains_key(&(*prefix, *by)))
+        By::ALL
+            .iter()
+            .any(|by| self.held.contains_key(&(*prefix, *by)))
     }
 
     /// The ban that applies to an address or prefix now: of the longest prefix that contains it, the one that ends
@@ -367,7 +442,9 @@ impl BanList {
     pub fn around(&self, prefix: &PrefixKey, now: u64) -> Option<Around> {
         let is_excepted = self.is_excepted(prefix);
         self.containing(prefix)
-            .filter(|around| Ban::is_in_effect(around.until, now) && !(is_excepted && around.by.is_elsewhere()))
+            .filter(|around| {
+                Ban::is_in_effect(around.until, now) && !(is_excepted && around.by.is_elsewhere())
+            })
             .max_by_key(|around| (around.prefix.length, around.until))
     }
 
@@ -380,16 +457,25 @@ impl BanList {
             entry: self.entry(prefix),
             is_new: *is_new,
         };
-        let (written, removed): (Vec<Change>, Vec<Change>) =
-            touched.0.iter().map(change).partition(|change| change.entry.is_some());
+        let (written, removed): (Vec<Change>, Vec<Change>) = touched
+            .0
+            .iter()
+            .map(change)
+            .partition(|change| change.entry.is_some());
         [written, removed].concat()
     }
 
     /// Everything about exactly one prefix.
     #[must_use]
     pub fn record(&self, prefix: &PrefixKey) -> Record {
-        let held = By::ALL.iter().filter_map(|by| Some((*by, self.by(prefix, *by)?.clone())));
-        Record { prefix: *prefix, held: held.collect(), is_exception: self.exceptions.contains(prefix) }
+        let held = By::ALL
+            .iter()
+            .filter_map(|by| Some((*by, self.by(prefix, *by)?.clone())));
+        Record {
+            prefix: *prefix,
+            held: held.collect(),
+            is_exception: self.exceptions.contains(prefix),
+        }
     }
 
     /// Restores a prefix as it was.
@@ -411,11 +497,27 @@ impl BanList {
         }
         let is_excepted = self.is_excepted(prefix);
         let applies = |around: &Around| !(is_excepted && around.by.is_elsewhere());
-        let until = self.containing(prefix).filter(applies).map(|around| around.until).max().unwrap_or(0);
+        let until = self
+            .containing(prefix)
+            .filter(applies)
+            .map(|around| around.until)
+            .max()
+            .unwrap_or(0);
         let own_until = self.own(prefix).map_or(0, |(_, held)| held.until);
-        let bits = By::ALL.iter().filter(|by| self.by(prefix, **by).is_some()).fold(0, |bits, by| bits | by.bit());
-        let exception = if self.exceptions.contains(prefix) { Ban::EXCEPTION } else { 0 };
-        Some(Entry { until, own_until, authors: bits | exception })
+        let bits = By::ALL
+            .iter()
+            .filter(|by| self.by(prefix, **by).is_some())
+            .fold(0, |bits, by| bits | by.bit());
+        let exception = if self.exceptions.contains(prefix) {
+            Ban::EXCEPTION
+        } else {
+            0
+        };
+        Some(Entry {
+            until,
+            own_until,
+            authors: bits | exception,
+        })
     }
 
     fn has_entry(&self, prefix: &PrefixKey) -> bool {
@@ -424,22 +526,38 @@ impl BanList {
 
     /// Notes that the entries of a prefix and of all within it are about to change.
     fn touch(&self, prefix: &PrefixKey, touched: &mut Touched) {
-        touched.0.entry(*prefix).or_insert_with(|| !self.has_entry(prefix));
+        touched
+            .0
+            .entry(*prefix)
+            .or_insert_with(|| !self.has_entry(prefix));
         let (first, last) = span(prefix);
-        let held =
-            self.held.range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1])).map(|((inner, _), _)| inner);
-        for inner in held.chain(self.exceptions.range(first..=last)).filter(|inner| inner.length >= prefix.length) {
+        let held = self
+            .held
+            .range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1]))
+            .map(|((inner, _), _)| inner);
+        for inner in held
+            .chain(self.exceptions.range(first..=last))
+            .filter(|inner| inner.length >= prefix.length)
+        {
             touched.0.entry(*inner).or_insert(false);
         }
     }
 
     /// The bans that contain a prefix, its own included, the widest first.
     fn containing(&self, prefix: &PrefixKey) -> impl Iterator<Item = Around> {
-        self.lengths.range(..=prefix.length).flat_map(move |(length, _)| {
-            let outer = prefix.cut(*length);
-            let around = move |by: &By| Some(Around { prefix: outer, by: *by, until: self.by(&outer, *by)?.until });
-            By::ALL.iter().filter_map(around)
-        })
+        self.lengths
+            .range(..=prefix.length)
+            .flat_map(move |(length, _)| {
+                let outer = prefix.cut(*length);
+                let around = move |by: &By| {
+                    Some(Around {
+                        prefix: outer,
+                        by: *by,
+                        until: self.by(&outer, *by)?.until,
+                    })
+                };
+                By::ALL.iter().filter_map(around)
+            })
     }
 
     fn insert(&mut self, prefix: PrefixKey, by: By, held: Held) {
@@ -485,7 +603,13 @@ impl BanList {
 fn span(prefix: &PrefixKey) -> (PrefixKey, PrefixKey) {
     let mask = u128::MAX.checked_shr(prefix.length).unwrap_or(0);
     let last = (u128::from_be_bytes(prefix.address) | mask).to_be_bytes();
-    (*prefix, PrefixKey { address: last, length: 128 })
+    (
+        *prefix,
+        PrefixKey {
+            address: last,
+            length: 128,
+        },
+    )
 }
 
 #[cfg(test)]

@@ -7,11 +7,16 @@ use common::buffer::BufferLayout;
 
 /// The kernel's layout, or [`BufferLayout::UNKNOWN`] where it has no BTF or forbids programs to read its memory.
 pub(crate) fn layout() -> BufferLayout {
-    let Some(alignment) = cache_line() else { return BufferLayout::UNKNOWN };
+    let Some(alignment) = cache_line() else {
+        return BufferLayout::UNKNOWN;
+    };
     if is_reading_forbidden(Path::new("/sys")) {
         return BufferLayout::UNKNOWN;
     }
-    Btf::of_kernel(Path::new("/sys")).ok().and_then(|btf| layout_in(&btf, alignment)).unwrap_or(BufferLayout::UNKNOWN)
+    Btf::of_kernel(Path::new("/sys"))
+        .ok()
+        .and_then(|btf| layout_in(&btf, alignment))
+        .unwrap_or(BufferLayout::UNKNOWN)
 }
 
 fn layout_in(btf: &Btf, alignment: u32) -> Option<BufferLayout> {
@@ -50,9 +55,10 @@ mod tests {
         assert!(!is_reading_forbidden(sys.path()));
         let folder = sys.path().join("kernel/security");
         std::fs::create_dir_all(&folder).unwrap();
-        for (text, is_forbidden) in
-            [("none [integrity] confidentiality\n", false), ("none integrity [confidentiality]\n", true)]
-        {
+        for (text, is_forbidden) in [
+            ("none [integrity] confidentiality\n", false),
+            ("none integrity [confidentiality]\n", true),
+        ] {
             std::fs::write(folder.join("lockdown"), text).unwrap();
             assert_eq!(is_reading_forbidden(sys.path()), is_forbidden, "{text}");
         }
@@ -60,10 +66,15 @@ mod tests {
 
     #[test]
     fn this_kernels_layout_is_plausible() {
-        let Ok(btf) = Btf::of_kernel(Path::new("/sys")) else { return };
-        let layout = layout_in(&btf, 64).expect("BTF has struct xdp_buff and struct skb_shared_info");
+        let Ok(btf) = Btf::of_kernel(Path::new("/sys")) else {
+            return;
+        };
+        let layout =
+            layout_in(&btf, 64).expect("BTF has struct xdp_buff and struct skb_shared_info");
         assert!(
-            layout.is_known() && layout.shared.is_multiple_of(64) && layout.segments + 4 <= layout.shared,
+            layout.is_known()
+                && layout.shared.is_multiple_of(64)
+                && layout.segments + 4 <= layout.shared,
             "{layout:?}"
         );
         assert!(layout.start + 8 <= layout.length, "{layout:?}");

@@ -43,7 +43,11 @@ const FOLDER: &str = "connections-";
 const LINK: &str = "link-";
 const TRACEPOINT: &str = "inet_sock_set_state";
 /// The maps that the packet path shares.
-const SHARED: [(&str, u32); 3] = [("OPEN", MOST_OPEN), ("PENDING", MOST_RESERVED), ("RESERVED", MOST_RESERVED)];
+const SHARED: [(&str, u32); 3] = [
+    ("OPEN", MOST_OPEN),
+    ("PENDING", MOST_RESERVED),
+    ("RESERVED", MOST_RESERVED),
+];
 const SOCKETS: &str = "SOCKETS";
 const UNCOUNTED: &str = "UNCOUNTED";
 /// Both programs of each change of state; see `weir_socket`.
@@ -64,7 +68,11 @@ pub struct Connections {
 impl PinDirectory {
     /// The folder of a policy's counts, which are those of the agent's network namespace.
     fn connections(&self, image: &Image) -> PathBuf {
-        self.map(&format!("{FOLDER}{:016x}-{}", image.connections, offsets::namespace().unwrap_or(0)))
+        self.map(&format!(
+            "{FOLDER}{:016x}-{}",
+            image.connections,
+            offsets::namespace().unwrap_or(0)
+        ))
     }
 
     /// Removes the counts of all policies but that of `image`.
@@ -73,15 +81,26 @@ impl PinDirectory {
     ///
     /// When a pin cannot be removed.
     pub fn forget_connections(&self, except: Option<&Image>) -> Result<(), LoadError> {
-        let kept = except.filter(|image| image.connections != 0).map(|image| self.connections(image));
-        for entry in fs::read_dir(self.path()).into_iter().flatten().filter_map(Result::ok) {
+        let kept = except
+            .filter(|image| image.connections != 0)
+            .map(|image| self.connections(image));
+        for entry in fs::read_dir(self.path())
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+        {
             let folder = entry.path();
-            if !entry.file_name().to_string_lossy().starts_with(FOLDER) || kept.as_ref() == Some(&folder) {
+            if !entry.file_name().to_string_lossy().starts_with(FOLDER)
+                || kept.as_ref() == Some(&folder)
+            {
                 continue;
             }
             // Links first: without its maps, a program would count into none.
-            let mut all: Vec<PathBuf> =
-                fs::read_dir(&folder).into_iter().flatten().filter_map(|pin| Some(pin.ok()?.path())).collect();
+            let mut all: Vec<PathBuf> = fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .filter_map(|pin| Some(pin.ok()?.path()))
+                .collect();
             all.sort_by_key(|pin| !is_link(pin));
             all.iter().try_for_each(|pin| remove(pin))?;
             // Fails if others' files are in it, which is no error.
@@ -97,7 +116,8 @@ fn link(program: &str) -> String {
 }
 
 fn is_link(pin: &Path) -> bool {
-    pin.file_name().is_some_and(|name| name.to_string_lossy().starts_with(LINK))
+    pin.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with(LINK))
 }
 
 /// Sizes the maps of the packet path, and connects them to those of [`Connections`] if the policy counts connections.
@@ -127,12 +147,16 @@ impl Connections {
         bpf::create_directory(&folder)?;
         // An agent that was killed while it removed them, or somebody else, may have left links without maps.
         if SHARED.iter().any(|(map, _)| !folder.join(map).exists()) {
-            PROGRAMS.iter().try_for_each(|name| remove(&folder.join(link(name))))?;
+            PROGRAMS
+                .iter()
+                .try_for_each(|name| remove(&folder.join(link(name))))?;
         }
         let mut loader = EbpfLoader::new();
         loader.override_global("CONNECTION_SETTINGS", &settings, true);
         for (map, most) in SHARED.into_iter().chain([(SOCKETS, MOST_OPEN)]) {
-            loader.map_max_entries(map, most).map_pin_path(map, folder.join(map));
+            loader
+                .map_max_entries(map, most)
+                .map_pin_path(map, folder.join(map));
         }
         loader.map_pin_path(UNCOUNTED, folder.join(UNCOUNTED));
         let mut ebpf = loader.load(CONNECTIONS).map_err(LoadError::from_aya)?;
@@ -143,19 +167,38 @@ impl Connections {
                 continue;
             }
             let of = |error: ProgramError| LoadError::from_program(name, error);
-            let program: &mut BtfTracePoint =
-                ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
+            let program: &mut BtfTracePoint = ebpf
+                .program_mut(name)
+                .ok_or(LoadError::ForeignObject)?
+                .try_into()
+                .map_err(of)?;
             program.load(TRACEPOINT, &btf).map_err(of)?;
-            let link = program.attach().and_then(|id| program.take_link(id)).map_err(of)?;
+            let link = program
+                .attach()
+                .and_then(|id| program.take_link(id))
+                .map_err(of)?;
             FdLink::from(link)
                 .pin(&pin)
-                .map_err(|error| LoadError::Pin { path: pin.clone(), reason: error.to_string() })?;
+                .map_err(|error| LoadError::Pin {
+                    path: pin.clone(),
+                    reason: error.to_string(),
+                })?;
         }
         let name = "weir_sockets";
         let of = |error: ProgramError| LoadError::from_program(name, error);
-        let program: &mut Iter = ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
+        let program: &mut Iter = ebpf
+            .program_mut(name)
+            .ok_or(LoadError::ForeignObject)?
+            .try_into()
+            .map_err(of)?;
         program.load("tcp", &btf).map_err(of)?;
-        Ok(Some(Self { ebpf, folder, look_at: Instant::now(), visits: [0; 2], swept: Instant::now() }))
+        Ok(Some(Self {
+            ebpf,
+            folder,
+            look_at: Instant::now(),
+            visits: [0; 2],
+            swept: Instant::now(),
+        }))
     }
 
     /// Compares the counts with the sockets: counts the connections that exist and are not counted yet, as if they had
@@ -165,12 +208,21 @@ impl Connections {
     /// # Errors
     ///
     /// When sockets cannot be listed, or the kernel's maps not be read or written.
-    pub(crate) fn count_existing(&mut self, image: &Image, interface: &Attached) -> Result<usize, LoadError> {
-        let fail = |error: io::Error| LoadError::Connections { reason: format!("listing sockets: {error}") };
+    pub(crate) fn count_existing(
+        &mut self,
+        image: &Image,
+        interface: &Attached,
+    ) -> Result<usize, LoadError> {
+        let fail = |error: io::Error| LoadError::Connections {
+            reason: format!("listing sockets: {error}"),
+        };
         let [before_last, last] = self.visits;
         let now = monotonic_nanoseconds();
         let entries = self.entries()?;
-        let counted: HashSet<Tuple> = entries.iter().map(|(_, connection)| connection.tuple).collect();
+        let counted: HashSet<Tuple> = entries
+            .iter()
+            .map(|(_, connection)| connection.tuple)
+            .collect();
         let uncounted: Vec<(Tuple, Reservation)> = existing::to_this_host()
             .map_err(fail)?
             .into_iter()
@@ -183,11 +235,16 @@ impl Connections {
             .map(|(socket, connection)| Stale::of(*socket, connection))
             .collect();
         if !stale.is_empty() {
-            tracing::debug!("the end of {} connections was missed, unless this visit finds them", stale.len());
+            tracing::debug!(
+                "the end of {} connections was missed, unless this visit finds them",
+                stale.len()
+            );
         }
         // The map of reservations forgets the oldest of more.
-        let (mut to_count, mut to_remove) =
-            (uncounted.chunks(MOST_RESERVED as usize / 2), stale.chunks(MOST_STALE as usize));
+        let (mut to_count, mut to_remove) = (
+            uncounted.chunks(MOST_RESERVED as usize / 2),
+            stale.chunks(MOST_STALE as usize),
+        );
         let mut reserved: KernelMap<_, Tuple, Reservation> = self.map("RESERVED")?;
         loop {
             for (tuple, reservation) in to_count.next().unwrap_or_default() {
@@ -213,7 +270,11 @@ impl Connections {
     }
 
     /// Counts what exists, and once more when every handshake of now has ended.
-    pub(crate) fn begin(&mut self, image: &Image, interface: &Attached) -> Result<usize, LoadError> {
+    pub(crate) fn begin(
+        &mut self,
+        image: &Image,
+        interface: &Attached,
+    ) -> Result<usize, LoadError> {
         let counted = self.count_existing(image, interface)?;
         self.look_at = Instant::now() + LOOK_AGAIN;
         Ok(counted)
@@ -264,21 +325,37 @@ impl Connections {
     fn visit(&mut self) -> Result<(), LoadError> {
         let name = "weir_sockets";
         let of = |error: ProgramError| LoadError::from_program(name, error);
-        let program: &mut Iter = self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
+        let program: &mut Iter = self
+            .ebpf
+            .program_mut(name)
+            .ok_or(LoadError::ForeignObject)?
+            .try_into()
+            .map_err(of)?;
         let mut file = program
             .attach()
             .and_then(|id| program.take_link(id))
             .map_err(of)?
             .into_file()
-            .map_err(|error| LoadError::Connections { reason: error.to_string() })?;
+            .map_err(|error| LoadError::Connections {
+                reason: error.to_string(),
+            })?;
         let read = file.read_to_end(&mut Vec::new());
-        read.map_err(|error| LoadError::Connections { reason: format!("reading the sockets: {error}") })?;
+        read.map_err(|error| LoadError::Connections {
+            reason: format!("reading the sockets: {error}"),
+        })?;
         Ok(())
     }
 
-    fn map<K: aya::Pod, V: aya::Pod>(&self, name: &str) -> Result<KernelMap<MapData, K, V>, LoadError> {
+    fn map<K: aya::Pod, V: aya::Pod>(
+        &self,
+        name: &str,
+    ) -> Result<KernelMap<MapData, K, V>, LoadError> {
         let map = MapData::from_pin(self.folder.join(name))?;
-        let map = if name == "OPEN" || name == SOCKETS { Map::HashMap(map) } else { Map::LruHashMap(map) };
+        let map = if name == "OPEN" || name == SOCKETS {
+            Map::HashMap(map)
+        } else {
+            Map::LruHashMap(map)
+        };
         Ok(KernelMap::try_from(map)?)
     }
 
@@ -288,7 +365,11 @@ impl Connections {
     ///
     /// When the map cannot be read.
     pub fn open(&self) -> Result<Vec<Connection>, LoadError> {
-        Ok(self.entries()?.into_iter().map(|(_, connection)| connection).collect())
+        Ok(self
+            .entries()?
+            .into_iter()
+            .map(|(_, connection)| connection)
+            .collect())
     }
 
     /// The open connections, with the addresses of their sockets.
@@ -305,7 +386,9 @@ impl Connections {
     pub fn of_key(&self, key: &Key, nanoseconds: u64) -> Result<(u64, u64), LoadError> {
         let (open, pending): (KernelMap<_, Key, u64>, KernelMap<_, Key, u64>) =
             (self.map("OPEN")?, self.map("PENDING")?);
-        let pending = pending.get(key, 0).map_or(0, |word| Pending(word).at(window(nanoseconds)).count());
+        let pending = pending
+            .get(key, 0)
+            .map_or(0, |word| Pending(word).at(window(nanoseconds)).count());
         Ok((open.get(key, 0).unwrap_or(0), pending))
     }
 
@@ -316,6 +399,10 @@ impl Connections {
     /// When the map cannot be read.
     pub fn keys(&self) -> Result<Vec<(Key, u64)>, LoadError> {
         let open: KernelMap<_, Key, u64> = self.map("OPEN")?;
-        Ok(open.iter().filter_map(Result::ok).filter(|(_, open)| *open != 0).collect())
+        Ok(open
+            .iter()
+            .filter_map(Result::ok)
+            .filter(|(_, open)| *open != 0)
+            .collect())
     }
 }

@@ -22,7 +22,12 @@ impl Datapath {
     pub fn counters(&self) -> Result<Vec<Counters>, LoadError> {
         let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
         (0..self.image.counters())
-            .map(|row| Ok(map.get(&row, 0)?.iter().fold(Counters::default(), |sum, cpu| sum.plus(*cpu))))
+            .map(|row| {
+                Ok(map
+                    .get(&row, 0)?
+                    .iter()
+                    .fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
+            })
             .collect()
     }
 
@@ -33,7 +38,10 @@ impl Datapath {
     /// When the map cannot be read.
     pub fn table_counters(&self) -> Result<TableCounters, LoadError> {
         let map = PerCpuArray::<_, TableCounters>::try_from(map(&self.ebpf, "TABLE_COUNTERS")?)?;
-        Ok(map.get(&0, 0)?.iter().fold(TableCounters::default(), |sum, cpu| sum.plus(*cpu)))
+        Ok(map
+            .get(&0, 0)?
+            .iter()
+            .fold(TableCounters::default(), |sum, cpu| sum.plus(*cpu)))
     }
 
     /// The sampled statistics of the busiest and of refused keys.
@@ -43,7 +51,9 @@ impl Datapath {
     /// When the map cannot be read.
     pub fn samples(&self) -> Result<Vec<(Key, KeyStatistics)>, LoadError> {
         let map = map(&self.ebpf, "SAMPLES")?;
-        let aya::maps::Map::LruHashMap(data) = map else { return Err(LoadError::ForeignObject) };
+        let aya::maps::Map::LruHashMap(data) = map else {
+            return Err(LoadError::ForeignObject);
+        };
         if let Ok(entries) = batch::entries(data.fd().as_fd(), SAMPLES as usize) {
             return Ok(entries);
         }
@@ -58,8 +68,11 @@ impl Datapath {
     ///
     /// When the map cannot be written.
     pub fn take_over_samples(&mut self, samples: &[(Key, KeyStatistics)]) -> Result<(), LoadError> {
-        let mut map = HashMap::<_, Key, KeyStatistics>::try_from(map_mut(&mut self.ebpf, "SAMPLES")?)?;
-        samples.iter().try_for_each(|(key, statistics)| Ok(map.insert(key, statistics, 0)?))
+        let mut map =
+            HashMap::<_, Key, KeyStatistics>::try_from(map_mut(&mut self.ebpf, "SAMPLES")?)?;
+        samples
+            .iter()
+            .try_for_each(|(key, statistics)| Ok(map.insert(key, statistics, 0)?))
     }
 
     /// The sampled statistics of one key.
@@ -84,11 +97,17 @@ impl Datapath {
     pub fn asked(&self, limit: usize) -> Result<(Traffic, Traffic), LoadError> {
         let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
         let read = |row: u32| -> Result<Counters, LoadError> {
-            Ok(map.get(&row, 0)?.iter().fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
+            Ok(map
+                .get(&row, 0)?
+                .iter()
+                .fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
         };
         let (mut asked, mut refused) = (Traffic::default(), Traffic::default());
         let mut spans = BTreeSet::new();
-        for (row, counted) in (BYPASS_ROWS..).zip(&self.image.catalogue).filter(|(_, counted)| counted.limit == limit) {
+        for (row, counted) in (BYPASS_ROWS..)
+            .zip(&self.image.catalogue)
+            .filter(|(_, counted)| counted.limit == limit)
+        {
             refused = refused.plus(read(row)?.throttled);
             // Several rules of one span see the same packets.
             if spans.insert(counted.span) {
@@ -105,10 +124,20 @@ impl Datapath {
     /// When the map cannot be read.
     pub fn refused(&self, limit: usize) -> Result<u64, LoadError> {
         let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
-        let rows = (BYPASS_ROWS..).zip(&self.image.catalogue).filter(|(_, counted)| counted.limit == limit);
+        let rows = (BYPASS_ROWS..)
+            .zip(&self.image.catalogue)
+            .filter(|(_, counted)| counted.limit == limit);
         rows.map(|(row, _)| {
-            let refused = |cpu: &Counters| cpu.throttled.packets.wrapping_add(cpu.would_throttle.packets);
-            Ok(map.get(&row, 0)?.iter().map(refused).fold(0, u64::wrapping_add))
+            let refused = |cpu: &Counters| {
+                cpu.throttled
+                    .packets
+                    .wrapping_add(cpu.would_throttle.packets)
+            };
+            Ok(map
+                .get(&row, 0)?
+                .iter()
+                .map(refused)
+                .fold(0, u64::wrapping_add))
         })
         .sum()
     }

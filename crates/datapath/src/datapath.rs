@@ -75,7 +75,11 @@ impl Datapath {
     /// # Errors
     ///
     /// As [`Datapath::load_at`].
-    pub fn load_object(object: &[u8], image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
+    pub fn load_object(
+        object: &[u8],
+        image: Image,
+        pins: &PinDirectory,
+    ) -> Result<Self, LoadError> {
         let before = pins.before()?.ok();
         let place = pins.place(&image.settings, before.as_ref())?;
         let datapath = Self::load_or_clear(object, image, pins, &place)?;
@@ -89,11 +93,20 @@ impl Datapath {
     /// # Errors
     ///
     /// When a kernel feature or capability is missing, or the verifier rejects a program; no pin is left behind.
-    pub fn load_at(image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
+    pub fn load_at(
+        image: Image,
+        pins: &PinDirectory,
+        place: &TablePlace,
+    ) -> Result<Self, LoadError> {
         Self::load_or_clear(WEIR, image, pins, place)
     }
 
-    fn load_or_clear(object: &[u8], image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
+    fn load_or_clear(
+        object: &[u8],
+        image: Image,
+        pins: &PinDirectory,
+        place: &TablePlace,
+    ) -> Result<Self, LoadError> {
         let loaded = Self::load_on(object, image, pins, place);
         if loaded.is_err() {
             pins.clear_unless_linked();
@@ -101,7 +114,12 @@ impl Datapath {
         loaded
     }
 
-    fn load_on(object: &[u8], image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
+    fn load_on(
+        object: &[u8],
+        image: Image,
+        pins: &PinDirectory,
+        place: &TablePlace,
+    ) -> Result<Self, LoadError> {
         if object.is_empty() {
             return Err(LoadError::NoObject);
         }
@@ -116,8 +134,16 @@ impl Datapath {
         }
         // Before the packet path, which shares its maps.
         let connections = Connections::start(&image, pins)?;
-        let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
-        let rings = settings.shape.all_slots().saturating_mul(settings.ring_words).max(1);
+        let ports = if image.ports.is_empty() {
+            1
+        } else {
+            image.ports.len() as u32
+        };
+        let rings = settings
+            .shape
+            .all_slots()
+            .saturating_mul(settings.ring_words)
+            .max(1);
         let layout = text_of(&image.layout);
         let log_level = trace::level();
         let mut loader = EbpfLoader::new();
@@ -153,8 +179,16 @@ impl Datapath {
         if settings.prove_in_use & Settings::BY_RESETS != 0 {
             loader.map_pin_path(pins::PROVEN_SOURCES, pins.map(pins::PROVEN_SOURCES));
         }
-        let direction = if settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress };
-        for (map, path) in place.generation().iter().flat_map(|generation| generation.maps(direction)) {
+        let direction = if settings.is_egress != 0 {
+            Direction::Egress
+        } else {
+            Direction::Ingress
+        };
+        for (map, path) in place
+            .generation()
+            .iter()
+            .flat_map(|generation| generation.maps(direction))
+        {
             loader.map_pin_path(map, path);
         }
         let mut ebpf = loader.load(object).map_err(LoadError::from_aya)?;
@@ -273,7 +307,11 @@ impl Datapath {
     ///
     /// When it cannot be mapped.
     pub fn sources(&self) -> Result<Sources, LoadError> {
-        Sources::map(array_of(&self.ebpf, "SOURCES")?, array_of(&self.ebpf, "RINGS")?, self.settings)
+        Sources::map(
+            array_of(&self.ebpf, "SOURCES")?,
+            array_of(&self.ebpf, "RINGS")?,
+            self.settings,
+        )
     }
 
     /// The policy that was loaded.
@@ -294,7 +332,11 @@ impl Datapath {
     ///
     /// When the map cannot be written.
     pub fn set_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
-        self.write_runtime(Runtime { bank: self.runtime.bank, roots: self.runtime.roots, ..runtime })
+        self.write_runtime(Runtime {
+            bank: self.runtime.bank,
+            roots: self.runtime.roots,
+            ..runtime
+        })
     }
 
     /// The bank in effect.
@@ -316,7 +358,8 @@ impl Datapath {
         let first = self.rows.first_of(self.bank());
         for (row, rule) in self.image.rules.iter().enumerate() {
             if self.image.limit_of_row(row) == Some(limit) {
-                self.rows.replace(first + row, &at_share(rule, share, is_open));
+                self.rows
+                    .replace(first + row, &at_share(rule, share, is_open));
             }
         }
         self.shares.insert(limit, (share, is_open));
@@ -330,7 +373,9 @@ impl Datapath {
             && image.rules.len() <= self.rows.of_bank()
             && image.prefixes.len() <= self.settings.lines_of_bank as usize
             && self.attached.len() == devices.len()
-            && devices.iter().all(|device| self.in_effect_on(device).is_some())
+            && devices
+                .iter()
+                .all(|device| self.in_effect_on(device).is_some())
     }
 
     /// Writes `image` into the bank that is not in effect, with the present shares of limits. No packet may still be
@@ -341,11 +386,21 @@ impl Datapath {
     /// When a map cannot be written; then the policy in effect is unchanged.
     pub fn write_other_bank(&mut self, image: &Image) -> Result<(), LoadError> {
         let bank = self.bank().other();
-        policy::write_bank(&self.ebpf, &self.rows, bank, self.settings.lines_of_bank, image)?;
+        policy::write_bank(
+            &self.ebpf,
+            &self.rows,
+            bank,
+            self.settings.lines_of_bank,
+            image,
+        )?;
         let first = self.rows.first_of(bank);
         for (row, rule) in image.rules.iter().enumerate() {
-            if let Some((share, is_open)) = image.limit_of_row(row).and_then(|limit| self.shares.get(&limit)) {
-                self.rows.write(first + row, &[at_share(rule, *share, *is_open)]);
+            if let Some((share, is_open)) = image
+                .limit_of_row(row)
+                .and_then(|limit| self.shares.get(&limit))
+            {
+                self.rows
+                    .write(first + row, &[at_share(rule, *share, *is_open)]);
             }
         }
         let mut runtime = self.runtime;
@@ -359,7 +414,10 @@ impl Datapath {
     ///
     /// When the map cannot be written; then the policy in effect is unchanged.
     pub fn switch_to(&mut self, image: Image) -> Result<Image, LoadError> {
-        self.write_runtime(Runtime { bank: self.bank().other().number(), ..self.runtime })?;
+        self.write_runtime(Runtime {
+            bank: self.bank().other().number(),
+            ..self.runtime
+        })?;
         Ok(std::mem::replace(&mut self.image, image))
     }
 
@@ -405,7 +463,11 @@ impl Datapath {
     /// The direction of the policy.
     #[must_use]
     pub const fn direction(&self) -> Direction {
-        if self.settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress }
+        if self.settings.is_egress != 0 {
+            Direction::Egress
+        } else {
+            Direction::Ingress
+        }
     }
 
     /// The bans, for reading and changing.
@@ -443,5 +505,6 @@ fn at_share(rule: &Rule, share: Share, is_open: bool) -> Rule {
 
 /// `bpf_xdp_get_buff_len` came with frames in several buffers, Linux 5.18 (commit 0165cc817075).
 fn kernel_has_multi_buffer() -> bool {
-    aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(5, 18, 0))
+    aya::util::KernelVersion::current()
+        .is_ok_and(|version| version >= aya::util::KernelVersion::new(5, 18, 0))
 }

@@ -16,13 +16,19 @@ pub enum LoadError {
     #[error("this agent was built without its eBPF object: build it with `cargo xtask build`")]
     NoObject,
     /// The object in the binary lacks a map or program of the agent.
-    #[error("the eBPF object in this binary does not match the agent: build both with `cargo xtask build`")]
+    #[error(
+        "the eBPF object in this binary does not match the agent: build both with `cargo xtask build`"
+    )]
     ForeignObject,
     /// No permission.
-    #[error("loading a BPF program is not permitted: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    #[error(
+        "loading a BPF program is not permitted: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    )]
     NotPermitted,
     /// The kernel lacks BPF, or a feature of it.
-    #[error("kernel {release} is not supported: {what}; Weir requires Linux 5.15 or newer with BPF and BTF")]
+    #[error(
+        "kernel {release} is not supported: {what}; Weir requires Linux 5.15 or newer with BPF and BTF"
+    )]
     Kernel {
         /// The release, as `uname -r` prints it.
         release: String,
@@ -33,7 +39,9 @@ pub enum LoadError {
     #[error("creating the BPF maps failed: not enough memory; lower [agent] max_sources")]
     NoMemory,
     /// The verifier rejected a program.
-    #[error("the kernel's verifier rejected program {program}: this is a fault in Weir, please report it with\n{log}")]
+    #[error(
+        "the kernel's verifier rejected program {program}: this is a fault in Weir, please report it with\n{log}"
+    )]
     Verifier {
         program: &'static str,
         /// The end of the verifier's log.
@@ -59,7 +67,9 @@ pub enum LoadError {
     #[error("reading this host's interfaces over netlink failed: {0}")]
     Interfaces(io::Error),
     /// A program that a change replaced cannot be restored.
-    #[error("restoring the previous program of hook {hook} failed: {reason}; the next reload or start tries again")]
+    #[error(
+        "restoring the previous program of hook {hook} failed: {reason}; the next reload or start tries again"
+    )]
     Restore {
         /// The hook, as in its pin.
         hook: String,
@@ -84,7 +94,9 @@ pub enum LoadError {
     #[error("reading random numbers from the kernel failed: {0}")]
     Random(String),
     /// The host's addresses are unknown.
-    #[error("reading this host's addresses over netlink failed: {0}; refused packets to new addresses get no reply")]
+    #[error(
+        "reading this host's addresses over netlink failed: {0}; refused packets to new addresses get no reply"
+    )]
     Addresses(#[source] io::Error),
     /// A map cannot be mapped into memory.
     #[error("mapping a BPF map into memory failed: {0}")]
@@ -93,10 +105,14 @@ pub enum LoadError {
     #[error("reading the counters of the recording failed: {0}")]
     Record(#[source] io::Error),
     /// Packets cannot be captured.
-    #[error("capturing packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it")]
+    #[error(
+        "capturing packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it"
+    )]
     Capture(String),
     /// Packets cannot be sampled.
-    #[error("sampling packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it")]
+    #[error(
+        "sampling packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it"
+    )]
     Stream(String),
     /// The kernel has no memory for ban lists.
     #[error("creating a map of {bytes} bytes for ban lists failed: {source}")]
@@ -126,20 +142,31 @@ impl LoadError {
     /// Classifies an error of loading a program.
     pub(crate) fn from_program(program: &'static str, error: ProgramError) -> Self {
         match error {
-            ProgramError::LoadError { io_error, verifier_log } => {
+            ProgramError::LoadError {
+                io_error,
+                verifier_log,
+            } => {
                 let log = verifier_log.to_string();
-                if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+                if log.trim().is_empty()
+                    && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+                {
                     return Self::NotPermitted;
                 }
                 let release = kernel_release();
                 if is_too_old(&release) {
-                    let said = log.lines().find(|line| !line.trim().is_empty()).unwrap_or("no reason");
+                    let said = log
+                        .lines()
+                        .find(|line| !line.trim().is_empty())
+                        .unwrap_or("no reason");
                     let what = format!("its verifier rejects program {program}: {said:?}");
                     return Self::Kernel { release, what };
                 }
                 let tail: Vec<&str> = log.lines().rev().take(30).collect();
                 let log = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
-                Self::Verifier { program, log: format!("{io_error}\n{log}") }
+                Self::Verifier {
+                    program,
+                    log: format!("{io_error}\n{log}"),
+                }
             }
             error => Self::Program(error),
         }
@@ -156,14 +183,20 @@ impl From<MapError> for LoadError {
 }
 
 fn kernel(what: &str) -> LoadError {
-    LoadError::Kernel { release: kernel_release(), what: what.to_owned() }
+    LoadError::Kernel {
+        release: kernel_release(),
+        what: what.to_owned(),
+    }
 }
 
 /// The error number at the end of an error's chain of causes, if there is one.
 pub(crate) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(number) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+        if let Some(number) = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error)
+        {
             return Some(number);
         }
         next = error.source();
@@ -191,7 +224,9 @@ pub enum AttachError {
         interface: String,
     },
     /// The interface was removed meanwhile.
-    #[error("interface {interface} was removed while it was being attached; it will be attached when it appears again")]
+    #[error(
+        "interface {interface} was removed while it was being attached; it will be attached when it appears again"
+    )]
     Gone {
         /// The interface's name.
         interface: String,
@@ -222,7 +257,9 @@ pub enum AttachError {
         reason: String,
     },
     /// The interface's frames are not supported.
-    #[error("attaching to {interface} is not supported: {source}; remove it from [agent] interfaces")]
+    #[error(
+        "attaching to {interface} is not supported: {source}; remove it from [agent] interfaces"
+    )]
     NoLink {
         /// The interface's name.
         interface: String,
@@ -238,7 +275,9 @@ pub enum AttachError {
         interface: String,
     },
     /// No permission.
-    #[error("attaching to {interface} is not permitted: run as root, or with CAP_NET_ADMIN and CAP_BPF")]
+    #[error(
+        "attaching to {interface} is not permitted: run as root, or with CAP_NET_ADMIN and CAP_BPF"
+    )]
     NotPermitted {
         /// The interface's name.
         interface: String,
@@ -276,13 +315,19 @@ pub enum AttachError {
 impl AttachError {
     /// The error for a link that cannot be pinned.
     pub(crate) fn pin(interface: &str, reason: &dyn std::fmt::Display) -> Self {
-        Self::Pin { interface: interface.to_owned(), reason: reason.to_string() }
+        Self::Pin {
+            interface: interface.to_owned(),
+            reason: reason.to_string(),
+        }
     }
 
     /// Whether the cause is the interface's state, which may change at any time, and not the policy.
     #[must_use]
     pub const fn is_of_the_interface(&self) -> bool {
-        matches!(self, Self::Down { .. } | Self::Gone { .. } | Self::NoInterface { .. })
+        matches!(
+            self,
+            Self::Down { .. } | Self::Gone { .. } | Self::NoInterface { .. }
+        )
     }
 
     /// Whether another hook may work instead.
@@ -298,8 +343,14 @@ impl AttachError {
             Some(libc::ENODEV) => Self::Gone { interface },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
             // Another filter of the device has this handle.
-            Some(libc::EEXIST) => Self::OtherWeir { interface, program: "a filter with Weir's handle".to_owned() },
-            _ => Self::TrafficControl { interface, source: error },
+            Some(libc::EEXIST) => Self::OtherWeir {
+                interface,
+                program: "a filter with Weir's handle".to_owned(),
+            },
+            _ => Self::TrafficControl {
+                interface,
+                source: error,
+            },
         }
     }
 
@@ -311,7 +362,10 @@ impl AttachError {
             Some(libc::ENODEV) => Self::Gone { interface },
             Some(libc::EBUSY | libc::EEXIST) => Self::Taken { interface },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
-            Some(libc::EOPNOTSUPP) => Self::NotNative { reason: "not implemented".to_owned(), interface },
+            Some(libc::EOPNOTSUPP) => Self::NotNative {
+                reason: "not implemented".to_owned(),
+                interface,
+            },
             Some(libc::ERANGE) => Self::NotNative {
                 reason: "its MTU is above what the driver allows with XDP: lower it".to_owned(),
                 interface,
@@ -323,7 +377,10 @@ impl AttachError {
                 ),
                 interface,
             },
-            _ => Self::Other { interface, source: error },
+            _ => Self::Other {
+                interface,
+                source: error,
+            },
         }
     }
 }

@@ -26,7 +26,9 @@ pub use bpf::objects::WEIR as OBJECT;
 pub use bpf::{is_kernel_too_old, kernel_release};
 pub use datapath::Datapath;
 pub use devices::device::{Interface, interfaces as host_interfaces};
-pub use devices::features::{AttachedProgram, DeviceFacts, LostReplies, Owner, facts as device_facts};
+pub use devices::features::{
+    AttachedProgram, DeviceFacts, LostReplies, Owner, facts as device_facts,
+};
 pub use devices::gateways::default_gateways;
 pub use devices::names::{default_route_interfaces, names as interface_names};
 pub use devices::{host_links, topology};

@@ -36,7 +36,11 @@ impl Datapath {
     /// When the verifier rejects it.
     pub fn prepare(&mut self, entry: Entry) -> Result<(), LoadError> {
         let name = entry.name(&self.settings);
-        match self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)? {
+        match self
+            .ebpf
+            .program_mut(name)
+            .ok_or(LoadError::ForeignObject)?
+        {
             Program::Xdp(program) if program.fd().is_err() => program.load(),
             Program::SchedClassifier(program) if program.fd().is_err() => program.load(),
             _ => return Ok(()),
@@ -51,7 +55,11 @@ impl Datapath {
     ///
     /// When the object does not match the agent, or the entry point is not prepared.
     pub fn verified_instructions(&self, entry: Entry) -> Result<Option<u32>, LoadError> {
-        let info = match self.ebpf.program(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)? {
+        let info = match self
+            .ebpf
+            .program(entry.name(&self.settings))
+            .ok_or(LoadError::ForeignObject)?
+        {
             Program::Xdp(program) => program.info()?,
             Program::SchedClassifier(program) => program.info()?,
             _ => return Err(LoadError::ForeignObject),
@@ -65,7 +73,11 @@ impl Datapath {
     ///
     /// When the object does not match the agent, or the entry point is not prepared.
     pub fn entry_point(&self, entry: Entry) -> Result<&ProgramFd, LoadError> {
-        match self.ebpf.program(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)? {
+        match self
+            .ebpf
+            .program(entry.name(&self.settings))
+            .ok_or(LoadError::ForeignObject)?
+        {
             Program::Xdp(program) => Ok(program.fd()?),
             Program::SchedClassifier(program) => Ok(program.fd()?),
             _ => Err(LoadError::ForeignObject),
@@ -77,8 +89,16 @@ impl Datapath {
     /// # Errors
     ///
     /// When the object does not match the agent, or the entry point is not prepared.
-    pub fn test_run(&self, entry: Entry, options: TestRunOptions<'_>) -> Result<TestRunResult, LoadError> {
-        match self.ebpf.program(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)? {
+    pub fn test_run(
+        &self,
+        entry: Entry,
+        options: TestRunOptions<'_>,
+    ) -> Result<TestRunResult, LoadError> {
+        match self
+            .ebpf
+            .program(entry.name(&self.settings))
+            .ok_or(LoadError::ForeignObject)?
+        {
             Program::Xdp(program) => Ok(program.test_run(options)?),
             Program::SchedClassifier(program) => Ok(program.test_run(options)?),
             _ => Err(LoadError::ForeignObject),

@@ -23,7 +23,11 @@ pub struct PeerConsumption {
 impl PeerConsumption {
     /// Without a bound on the others' units.
     pub const fn new(factor: f64, reserve: u64) -> Self {
-        Self { factor, reserve, most_others: u64::MAX }
+        Self {
+            factor,
+            reserve,
+            most_others: u64::MAX,
+        }
     }
 
     /// Units that the others are assumed to pass while this host passes `spent`.
@@ -54,7 +58,15 @@ pub struct Account {
 impl Account {
     /// For a key that no other host has published.
     pub const fn new(peers: PeerConsumption) -> Self {
-        Self { peers, spent: 0, open: 0, over: 0, refused: 0, is_hot: false, is_new: true }
+        Self {
+            peers,
+            spent: 0,
+            open: 0,
+            over: 0,
+            refused: 0,
+            is_hot: false,
+            is_new: true,
+        }
     }
 
     /// Charges `cost` if it conforms here and the reserve of the other hosts remains.
@@ -91,7 +103,10 @@ impl Account {
         }
         let alike = (self.open + cost).saturating_sub(1) as f64;
         let others = ((self.peers.factor - 1.0) * alike).ceil() as u64;
-        tiers::remaining(tiers, words, now) >= cost.saturating_add(others).saturating_add(self.peers.reserve)
+        tiers::remaining(tiers, words, now)
+            >= cost
+                .saturating_add(others)
+                .saturating_add(self.peers.reserve)
     }
 }
 

@@ -76,14 +76,32 @@ impl Engine {
     ) -> Arc<StateStore> {
         let is_same = |limit: &&Limit| {
             let (one, other) = (&limit.policy, policy);
-            (&one.name, &one.key, one.ipv4_prefix, one.ipv6_prefix, one.unit)
-                == (&other.name, &other.key, other.ipv4_prefix, other.ipv6_prefix, other.unit)
+            (
+                &one.name,
+                &one.key,
+                one.ipv4_prefix,
+                one.ipv6_prefix,
+                one.unit,
+            ) == (
+                &other.name,
+                &other.key,
+                other.ipv4_prefix,
+                other.ipv6_prefix,
+                other.unit,
+            )
         };
         let new = Arc::new(new_store(policy, tiers, capacity, sync));
         // A new multiplier's keys have their whole allowance.
-        let multiplier = self.sources.multipliers().iter().position(|known| *known == multiplier);
+        let multiplier = self
+            .sources
+            .multipliers()
+            .iter()
+            .position(|known| *known == multiplier);
         let limit = self.limits.iter().find(is_same);
-        let Some(known) = limit.zip(multiplier).and_then(|(limit, multiplier)| limit.stores.get(multiplier)) else {
+        let Some(known) = limit
+            .zip(multiplier)
+            .and_then(|(limit, multiplier)| limit.stores.get(multiplier))
+        else {
             return new;
         };
         if known.is_as(&new) {
@@ -93,46 +111,88 @@ impl Engine {
         new
     }
 
-    fn build(config: &Config, edge: Arc<dyn Edge>, before: Option<(&Self, &mut Moves)>) -> Result<Self, EngineError> {
+    fn build(
+        config: &Config,
+        edge: Arc<dyn Edge>,
+        before: Option<(&Self, &mut Moves)>,
+    ) -> Result<Self, EngineError> {
         let (before, mut moves) = before.unzip();
         let sources = Sources::of(config);
-        let place = |name: &String| config.decide.limits.iter().position(|limit| limit.name == *name);
-        let sync = config.cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.sync);
+        let place = |name: &String| {
+            config
+                .decide
+                .limits
+                .iter()
+                .position(|limit| limit.name == *name)
+        };
+        let sync = config
+            .cluster
+            .as_ref()
+            .map_or(Duration::ZERO, |cluster| cluster.sync);
         let mut limits = Vec::new();
-        let memory = memory(config).map_err(|(limit, error)| EngineError::Policy { limit, error })?;
+        let memory =
+            memory(config).map_err(|(limit, error)| EngineError::Policy { limit, error })?;
         let refusals = before.map_or_else(Arc::default, |before| Arc::clone(&before.refusals));
-        for (policy, LimitMemory { keys: capacity, .. }) in config.decide.limits.iter().zip(memory) {
-            let fail = |error| EngineError::Policy { limit: policy.name.clone(), error };
+        for (policy, LimitMemory { keys: capacity, .. }) in config.decide.limits.iter().zip(memory)
+        {
+            let fail = |error| EngineError::Policy {
+                limit: policy.name.clone(),
+                error,
+            };
             let mut stores = Vec::new();
             for multiplier in sources.multipliers() {
                 let tiers = policy.policies(*multiplier).map_err(fail)?;
                 stores.push(match (before, &mut moves) {
-                    (Some(before), Some(moves)) => before.store(policy, *multiplier, tiers, capacity, sync, moves),
+                    (Some(before), Some(moves)) => {
+                        before.store(policy, *multiplier, tiers, capacity, sync, moves)
+                    }
                     _ => Arc::new(new_store(policy, tiers, capacity, sync)),
                 });
             }
-            let known = before.and_then(|before| before.limits.get(*before.by_name.get(&policy.name)?));
-            if let Some((known, share)) = known.and_then(|known| Some((known, known.stores.first()?.share()?))) {
+            let known =
+                before.and_then(|before| before.limits.get(*before.by_name.get(&policy.name)?));
+            if let Some((known, share)) =
+                known.and_then(|known| Some((known, known.stores.first()?.share()?)))
+            {
                 // The previous policy's share applies until the next grant.
-                let is_known = |store: &&Arc<StateStore>| known.stores.iter().any(|known| Arc::ptr_eq(known, store));
-                stores.iter().filter(|store| !is_known(store)).for_each(|store| store.set_share(share));
+                let is_known = |store: &&Arc<StateStore>| {
+                    known.stores.iter().any(|known| Arc::ptr_eq(known, store))
+                };
+                stores
+                    .iter()
+                    .filter(|store| !is_known(store))
+                    .for_each(|store| store.set_share(share));
             }
             let escalates = known.filter(|known| known.policy.escalate == policy.escalate);
             let escalation = match escalates.and_then(|known| known.escalation.clone()) {
                 Some(escalation) => Some(escalation),
-                None => policy.escalate.map(Escalation::new).transpose().map_err(fail)?.map(Arc::new),
+                None => policy
+                    .escalate
+                    .map(Escalation::new)
+                    .transpose()
+                    .map_err(fail)?
+                    .map(Arc::new),
             };
-            let observes = config.agent.mode == Mode::Observe || policy.enforcement == RequestEnforcement::Observe;
+            let observes = config.agent.mode == Mode::Observe
+                || policy.enforcement == RequestEnforcement::Observe;
             limits.push(Limit {
                 policy: policy.clone(),
                 stores,
                 counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
                 number: refusals.number(&policy.name),
                 line: known.map_or_else(Arc::default, |known| Arc::clone(&known.line)),
-                together: policy.cluster.map(|_| known.and_then(|known| known.together.clone()).unwrap_or_default()),
+                together: policy.cluster.map(|_| {
+                    known
+                        .and_then(|known| known.together.clone())
+                        .unwrap_or_default()
+                }),
                 escalation,
                 observes,
-                policy_headers: sources.multipliers().iter().map(|times| headers::policy(policy, *times)).collect(),
+                policy_headers: sources
+                    .multipliers()
+                    .iter()
+                    .map(|times| headers::policy(policy, *times))
+                    .collect(),
                 replaces: policy.replaces.as_ref().and_then(&place),
             });
         }
@@ -146,7 +206,11 @@ impl Engine {
                 Some(before) => Arc::clone(&before.together),
                 None => Arc::new(ArcSwap::from_pointee(fingerprints.clone())),
             },
-            by_name: limits.iter().enumerate().map(|(nth, limit)| (limit.policy.name.clone(), nth)).collect(),
+            by_name: limits
+                .iter()
+                .enumerate()
+                .map(|(nth, limit)| (limit.policy.name.clone(), nth))
+                .collect(),
             limits,
             requests: config
                 .decide
@@ -169,7 +233,12 @@ impl Engine {
 }
 
 /// An empty store for a limit's keys.
-fn new_store(policy: &RequestLimit, tiers: Vec<Policy>, capacity: usize, sync: Duration) -> StateStore {
+fn new_store(
+    policy: &RequestLimit,
+    tiers: Vec<Policy>,
+    capacity: usize,
+    sync: Duration,
+) -> StateStore {
     let store = StateStore::new(tiers, capacity, policy.on_full);
     match policy.cluster {
         None => store,

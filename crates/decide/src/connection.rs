@@ -46,12 +46,23 @@ impl Accept for UnixListener {
 }
 
 /// Accepts up to `places` connections at a time; more wait in the system's queue.
-pub async fn accept<L: Accept>(listener: L, places: usize, mut take: impl FnMut(Connection<L::Stream>)) {
+pub async fn accept<L: Accept>(
+    listener: L,
+    places: usize,
+    mut take: impl FnMut(Connection<L::Stream>),
+) {
     let places = Arc::new(Semaphore::new(places));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
         match poll_fn(|context| listener.poll(context)).await {
-            Ok(stream) => take(Connection { stream, opening: None, unread: None, _place: place }),
+            Ok(stream) => take(Connection {
+                stream,
+                opening: None,
+                unread: None,
+                _place: place,
+            }),
             Err(_) => sleep(WHEN_REFUSED).await,
         }
     }
@@ -75,18 +86,29 @@ impl<S> Connection<S> {
     }
 
     /// Aborts a write that the client has blocked for too long.
-    fn bounded<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn bounded<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.unread = None;
             return written;
         }
         let deadline = self.unread.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
-        deadline.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        deadline
+            .as_mut()
+            .poll(context)
+            .map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, into);
         if let Some((deadline, missing)) = &mut self.opening {
@@ -102,7 +124,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.bounded(context, written)
     }

@@ -66,7 +66,11 @@ impl Engine {
     }
 
     /// The same, with the reply's headers.
-    pub(super) fn decide_alone(&self, question: &Question, now: u64) -> Result<Decided, DecideError> {
+    pub(super) fn decide_alone(
+        &self,
+        question: &Question,
+        now: u64,
+    ) -> Result<Decided, DecideError> {
         let charge = self.charge(question)?;
         Ok(self.answer(&charge, self.settle(charge, now)))
     }
@@ -76,20 +80,35 @@ impl Engine {
     /// # Errors
     ///
     /// The first invalid question with its index; none is charged then.
-    pub fn decide_each(&self, questions: &[Question], now: u64) -> Result<Vec<Decided>, (usize, DecideError)> {
+    pub fn decide_each(
+        &self,
+        questions: &[Question],
+        now: u64,
+    ) -> Result<Vec<Decided>, (usize, DecideError)> {
         let charges = self.understand(questions)?.into_iter();
-        Ok(charges.map(|charge| self.answer(&charge, self.settle(charge, now))).collect())
+        Ok(charges
+            .map(|charge| self.answer(&charge, self.settle(charge, now)))
+            .collect())
     }
 
     /// The reply to a charge, with the `RateLimit-Policy` of the client's class.
     pub(super) fn answer(&self, charge: &Charge, outcome: Outcome) -> Decided {
-        Decided { answer: answer(self.limit_name(charge), outcome), policy: self.policy_header(charge).cloned() }
+        Decided {
+            answer: answer(self.limit_name(charge), outcome),
+            policy: self.policy_header(charge).cloned(),
+        }
     }
 
     /// The store of a charge's key; `None` if the client is exempt.
     pub(super) fn store_of(&self, charge: &Charge) -> Option<&StateStore> {
-        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
-        self.limits.get(charge.limit)?.stores.get(multiplier).map(Arc::as_ref)
+        let SourceClass::Multiplier(multiplier) = charge.source_class else {
+            return None;
+        };
+        self.limits
+            .get(charge.limit)?
+            .stores
+            .get(multiplier)
+            .map(Arc::as_ref)
     }
 
     /// Decides one charge; requests that wait for its key are ahead of it.
@@ -110,20 +129,30 @@ impl Engine {
     }
 
     /// Charges and counts a request that conforms and is first in its queue; else the reason why it does not pass.
-    pub(super) fn try_pass(&self, lines: &Lines, charge: Charge, spot: &Spot, now: u64) -> Result<Outcome, Refused> {
+    pub(super) fn try_pass(
+        &self,
+        lines: &Lines,
+        charge: Charge,
+        spot: &Spot,
+        now: u64,
+    ) -> Result<Outcome, Refused> {
         if lines.has(spot)
             && let Some(refused) = self.behind(lines, &charge, now)
         {
             return Err(refused);
         }
-        self.pass(charge, now).ok_or_else(|| self.refused(&charge, std::iter::empty(), now))
+        self.pass(charge, now)
+            .ok_or_else(|| self.refused(&charge, std::iter::empty(), now))
     }
 
     /// Charges and counts the request if it conforms.
     pub(super) fn pass(&self, charge: Charge, now: u64) -> Option<Outcome> {
-        let Some(store) = self.store_of(&charge) else { return Some(self.free(&charge)) };
+        let Some(store) = self.store_of(&charge) else {
+            return Some(self.free(&charge));
+        };
         let outcome = store.decide(charge.key, now, charge.cost);
-        (outcome.allowed || self.limits[charge.limit].observes_now()).then(|| self.count(&charge, outcome, now))
+        (outcome.allowed || self.limits[charge.limit].observes_now())
+            .then(|| self.count(&charge, outcome, now))
     }
 
     /// The reply to a charge behind other waiting requests.
@@ -144,7 +173,10 @@ impl Engine {
             }
             pass(charge.cost)
         });
-        Refused { outcome: self.refusal(charge, at, now), at }
+        Refused {
+            outcome: self.refusal(charge, at, now),
+            at,
+        }
     }
 
     /// The reply to a charge that would conform at an instant, if ever.
@@ -158,19 +190,36 @@ impl Engine {
             None => outcome.retry_after,
         };
         // Waiting requests take what remains.
-        let remaining = if outcome.allowed { 0 } else { outcome.remaining };
-        Outcome { allowed: false, remaining, retry_after, ..outcome }
+        let remaining = if outcome.allowed {
+            0
+        } else {
+            outcome.remaining
+        };
+        Outcome {
+            allowed: false,
+            remaining,
+            retry_after,
+            ..outcome
+        }
     }
 
     /// A forecast for a charge's key; `None` if it has no state or no limit.
     pub(super) fn forecast(&self, charge: &Charge, now: u64) -> Option<Forecast> {
-        self.store_of(charge)?.hold(charge.key).forecast(charge.key, now)
+        self.store_of(charge)?
+            .hold(charge.key)
+            .forecast(charge.key, now)
     }
 
     /// The queue of a charge's key; `None` for a key without a limit and for a peek.
     pub(super) fn spot(&self, charge: &Charge) -> Option<Spot> {
-        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
-        Some(Spot::new(self.line_of(charge), *self.sources.multipliers().get(multiplier)?, charge.key))
+        let SourceClass::Multiplier(multiplier) = charge.source_class else {
+            return None;
+        };
+        Some(Spot::new(
+            self.line_of(charge),
+            *self.sources.multipliers().get(multiplier)?,
+            charge.key,
+        ))
     }
 
     /// The counters of the queue of a charge's limit.
@@ -193,7 +242,9 @@ impl Engine {
     }
 
     fn settle_now(&self, charge: Charge, now: u64) -> Outcome {
-        let Some(store) = self.store_of(&charge) else { return self.free(&charge) };
+        let Some(store) = self.store_of(&charge) else {
+            return self.free(&charge);
+        };
         let outcome = if charge.peek {
             store.peek(charge.key, now, charge.cost)
         } else {
@@ -222,7 +273,8 @@ impl Engine {
         if !charge.peek {
             counter.fetch_add(1, Ordering::Relaxed);
             if !outcome.allowed {
-                self.refusals.record(limit.refused_source(charge.source), observes, now);
+                self.refusals
+                    .record(limit.refused_source(charge.source), observes, now);
             }
         }
         if !outcome.allowed && !charge.peek && limit.refuses_when_enforced() {
@@ -242,7 +294,12 @@ impl Engine {
             && let Some(prefix) = escalation.refused(source, &self.fingerprints, now)
         {
             let limit = limit.policy.name.as_str().into();
-            self.edge.escalate(Offence { limit, scope: Scope::Request, prefix, escalate });
+            self.edge.escalate(Offence {
+                limit,
+                scope: Scope::Request,
+                prefix,
+                escalate,
+            });
         }
     }
 
@@ -250,26 +307,44 @@ impl Engine {
     fn free(&self, charge: &Charge) -> Outcome {
         let outcome = self.free_outcome(charge);
         if !charge.peek {
-            self.limits[charge.limit].counters.passed.fetch_add(1, Ordering::Relaxed);
+            self.limits[charge.limit]
+                .counters
+                .passed
+                .fetch_add(1, Ordering::Relaxed);
         }
         outcome
     }
 
     pub(super) fn free_outcome(&self, charge: &Charge) -> Outcome {
-        let most = self.limits[charge.limit].stores.first().map_or(0, |store| tiers::most(store.tiers()));
-        Outcome { allowed: true, remaining: most, retry_after: Some(Duration::ZERO), reset_after: Duration::ZERO }
+        let most = self.limits[charge.limit]
+            .stores
+            .first()
+            .map_or(0, |store| tiers::most(store.tiers()));
+        Outcome {
+            allowed: true,
+            remaining: most,
+            retry_after: Some(Duration::ZERO),
+            reset_after: Duration::ZERO,
+        }
     }
 
     /// The `RateLimit-Policy` of a charge's class, unless it is exempt.
     pub(super) fn policy_header(&self, charge: &Charge) -> Option<&HeaderValue> {
-        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
+        let SourceClass::Multiplier(multiplier) = charge.source_class else {
+            return None;
+        };
         self.limits[charge.limit].policy_headers.get(multiplier)
     }
 
     /// The limit's rate for the charge's class, unless it is exempt.
     pub(super) fn quota(&self, charge: &Charge) -> Option<Rate> {
-        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
-        self.limit(charge.limit).quotas(*self.sources.multipliers().get(multiplier)?).first().copied()
+        let SourceClass::Multiplier(multiplier) = charge.source_class else {
+            return None;
+        };
+        self.limit(charge.limit)
+            .quotas(*self.sources.multipliers().get(multiplier)?)
+            .first()
+            .copied()
     }
 
     /// The configured limit.
@@ -291,7 +366,11 @@ impl Engine {
     #[must_use]
     pub fn reset(&self, name: &str) -> Option<u64> {
         let limit = &self.limits[*self.by_name.get(name)?];
-        let forgotten = limit.stores.iter().map(|store| store.clear()).sum::<usize>() as u64;
+        let forgotten = limit
+            .stores
+            .iter()
+            .map(|store| store.clear())
+            .sum::<usize>() as u64;
         if !limit.line.is_empty() {
             self.waiting.changed();
         }

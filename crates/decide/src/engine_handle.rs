@@ -31,10 +31,18 @@ impl EngineHandle {
     pub fn ask(&self, question: &Question) -> Result<Decision, DecideError> {
         let engine = self.engine();
         if question.wait.is_none() {
-            return engine.decide_alone(question, (self.now)()).map(Decision::Made);
+            return engine
+                .decide_alone(question, (self.now)())
+                .map(Decision::Made);
         }
-        let decisions = engine.waiting().decide(&self.current, std::slice::from_ref(question), self.now);
-        decisions.map_err(|(_, error)| error)?.pop().ok_or(DecideError::Ending)
+        let decisions =
+            engine
+                .waiting()
+                .decide(&self.current, std::slice::from_ref(question), self.now);
+        decisions
+            .map_err(|(_, error)| error)?
+            .pop()
+            .ok_or(DecideError::Ending)
     }
 
     /// Decides many requests separately.

@@ -19,11 +19,17 @@ pub enum DecideError {
         /// The fix.
         help: &'static str,
     },
-    #[error("unknown entry {entry:?} in the key, which limit {limit:?} does not count by: leave it out")]
+    #[error(
+        "unknown entry {entry:?} in the key, which limit {limit:?} does not count by: leave it out"
+    )]
     UnknownEntry { limit: String, entry: String },
     /// The limit fixes another value.
     #[error("limit {limit:?} is for {entry} only, and the key has {value:?}: use another limit")]
-    OtherValue { limit: String, entry: String, value: String },
+    OtherValue {
+        limit: String,
+        entry: String,
+        value: String,
+    },
     /// The source is not an address, or the key has another one.
     #[error("invalid source {0:?}: write one address as 203.0.113.9 or 2001:db8::9")]
     Source(String),
@@ -41,5 +47,8 @@ pub enum DecideError {
     #[error("the agent is stopping: repeat the request once it has restarted")]
     Ending,
     #[error("request {request:?}: {error}")]
-    Formula { request: String, error: FormulaError },
+    Formula {
+        request: String,
+        error: FormulaError,
+    },
 }

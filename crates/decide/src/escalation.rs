@@ -36,7 +36,9 @@ impl Escalation {
     /// When `after` exceeds the length of a log.
     pub fn new(escalate: Escalate) -> Result<Self, PolicyError> {
         let (log, addresses) = Self::refusals(escalate)?;
-        Ok(Self { refusals: StateStore::new(vec![log], addresses, OnFull::Pass) })
+        Ok(Self {
+            refusals: StateStore::new(vec![log], addresses, OnFull::Pass),
+        })
     }
 
     /// The most memory for the addresses, in bytes.
@@ -50,14 +52,22 @@ impl Escalation {
     }
 
     fn refusals(escalate: Escalate) -> Result<(Policy, usize), PolicyError> {
-        let rate = Rate { count: escalate.after, per_nanoseconds: escalate.within };
+        let rate = Rate {
+            count: escalate.after,
+            per_nanoseconds: escalate.within,
+        };
         let log = Policy::sliding_log(rate)?;
         let addresses = MEMORY / (log.words() * 8 + 64);
         Ok((log, addresses))
     }
 
     /// Counts a refusal; returns the prefix of the source if it is to be banned.
-    pub fn refused(&self, source: IpAddr, fingerprints: &Fingerprints, now: u64) -> Option<PrefixKey> {
+    pub fn refused(
+        &self,
+        source: IpAddr,
+        fingerprints: &Fingerprints,
+        now: u64,
+    ) -> Option<PrefixKey> {
         let length = if source.is_ipv4() { 32 } else { IPV6_PREFIX };
         let prefix = IpNet::new(source, length).ok()?.trunc();
         let key = fingerprints.of(&prefix);

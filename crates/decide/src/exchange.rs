@@ -75,8 +75,13 @@ impl StateStore {
     #[must_use]
     pub fn cut(&self, now: u64, threshold: f64) -> Vec<Cut> {
         let mut cuts = Vec::new();
-        let Some(keyed) = &self.keyed else { return cuts };
-        let flow = self.tiers().iter().map(|tier| tier.refilled_in(keyed.sync.as_nanos() as u64));
+        let Some(keyed) = &self.keyed else {
+            return cuts;
+        };
+        let flow = self
+            .tiers()
+            .iter()
+            .map(|tier| tier.refilled_in(keyed.sync.as_nanos() as u64));
         let busy = threshold * flow.fold(f64::INFINITY, f64::min);
         for mut shard in self.all_shards() {
             if shard.accounts.is_empty() {
@@ -88,17 +93,32 @@ impl StateStore {
                 if account.spent == 0 && account.refused == 0 {
                     return account.is_hot;
                 }
-                let used = shard.get(*key).map_or(Used::default(), |words| used(self.tiers(), words, now));
+                let used = shard
+                    .get(*key)
+                    .map_or(Used::default(), |words| used(self.tiers(), words, now));
                 if !account.is_hot {
                     let is_heard = shard.heard.contains(key);
-                    let is_busy = used.share >= threshold || account.spent as f64 > busy || account.refused > 0;
+                    let is_busy = used.share >= threshold
+                        || account.spent as f64 > busy
+                        || account.refused > 0;
                     if !is_heard && !is_busy {
                         return false;
                     }
                     account.begin(*key, used, &mut shard.heard);
                 }
-                let Account { spent, over, refused, .. } = *account;
-                cuts.push(Cut { key: key.word(), spent, used: used.units, over, refused });
+                let Account {
+                    spent,
+                    over,
+                    refused,
+                    ..
+                } = *account;
+                cuts.push(Cut {
+                    key: key.word(),
+                    spent,
+                    used: used.units,
+                    over,
+                    refused,
+                });
                 (account.spent, account.over, account.refused) = (0, 0, 0);
                 true
             });
@@ -117,7 +137,12 @@ impl StateStore {
             held.shard.accounts.remove(&key);
             return;
         }
-        let mut account = held.shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.peers));
+        let mut account = held
+            .shard
+            .accounts
+            .get(&key)
+            .copied()
+            .unwrap_or_else(|| Account::new(settlement.peers));
         account.open = account.open.saturating_sub(settlement.release);
         (account.peers, account.is_new) = (settlement.peers, settlement.is_new);
         held.shard.accounts.insert(key, account);
@@ -125,18 +150,28 @@ impl StateStore {
 
     /// Drops unpublished units: other hosts counted them as spent while the store was unavailable.
     pub fn forget_accounts(&self) {
-        self.all_shards().for_each(|mut shard| shard.accounts.clear());
+        self.all_shards()
+            .for_each(|mut shard| shard.accounts.clear());
     }
 }
 
 impl LockedShard<'_> {
     fn charge_beyond(&mut self, key: Fingerprint, settlement: &Settlement, now: u64) {
         let shard = &mut *self.shard;
-        let is_hot = shard.accounts.get(&key).is_some_and(|account| account.is_hot);
+        let is_hot = shard
+            .accounts
+            .get(&key)
+            .is_some_and(|account| account.is_hot);
         if settlement.is_hot && !is_hot {
             // Units used here before the others published the key are new to them.
-            let used = shard.get(key).map_or(Used::default(), |words| used(self.store.tiers(), words, now));
-            let mut account = shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.peers));
+            let used = shard.get(key).map_or(Used::default(), |words| {
+                used(self.store.tiers(), words, now)
+            });
+            let mut account = shard
+                .accounts
+                .get(&key)
+                .copied()
+                .unwrap_or_else(|| Account::new(settlement.peers));
             account.begin(key, used, &mut shard.heard);
             shard.accounts.insert(key, account);
         }

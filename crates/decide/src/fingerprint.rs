@@ -41,7 +41,10 @@ impl Fingerprints {
     /// With a secret that other hosts, or the previous agent, use as well.
     #[must_use]
     pub fn under(secret: [u64; 2]) -> Self {
-        Self { empty: SipHasher13::new_with_keys(secret[0], secret[1]), secret }
+        Self {
+            empty: SipHasher13::new_with_keys(secret[0], secret[1]),
+            secret,
+        }
     }
 
     pub(super) const fn secret(&self) -> [u64; 2] {

@@ -16,7 +16,9 @@ use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use rls::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use rls::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
 use rls::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -44,7 +46,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, handle: EngineHandle) {
-    let service = RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE);
+    let service =
+        RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE);
     let server = tonic::transport::Server::builder()
         .timeout(PATIENCE)
         .max_concurrent_streams(STREAMS)
@@ -54,7 +57,9 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .max_connection_age_grace(PATIENCE)
         .add_service(service);
     let (sender, connections) = mpsc::unbounded_channel();
-    let take = move |connection: Connection<_>| drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))));
+    let take = move |connection: Connection<_>| {
+        drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))))
+    };
     tokio::select! {
         () = accept(listener, places().grpc, take) => {}
         // It ends with the runtime. Errors of one connection do not concern the server.
@@ -73,7 +78,9 @@ impl RateLimitService for Rls {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let response = decide(&self.handle.engine(), request.get_ref(), self.handle.now());
-        response.map(Response::new).map_err(Status::invalid_argument)
+        response
+            .map(Response::new)
+            .map_err(Status::invalid_argument)
     }
 }
 
@@ -83,45 +90,84 @@ struct Asked {
     charge: Charge,
 }
 
-fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateLimitResponse, String> {
+fn decide(
+    engine: &Engine,
+    request: &RateLimitRequest,
+    now: u64,
+) -> Result<RateLimitResponse, String> {
     if request.domain.is_empty() {
         return Err("missing domain in the request".to_owned());
     }
     let descriptors = &request.descriptors;
     if descriptors.is_empty() || descriptors.len() > MOST_DESCRIPTORS {
-        return Err(format!("{} descriptors: send 1 to {MOST_DESCRIPTORS}", descriptors.len()));
+        return Err(format!(
+            "{} descriptors: send 1 to {MOST_DESCRIPTORS}",
+            descriptors.len()
+        ));
     }
     // The client's address may be in a separate descriptor: it determines the class for all.
-    let entries = || descriptors.iter().flat_map(|descriptor| &descriptor.entries);
-    let (remote_address, named_source) = (address(entries(), is_remote_address), address(entries(), is_source));
+    let entries = || {
+        descriptors
+            .iter()
+            .flat_map(|descriptor| &descriptor.entries)
+    };
+    let (remote_address, named_source) = (
+        address(entries(), is_remote_address),
+        address(entries(), is_source),
+    );
     let mut asked = Vec::new();
     for (nth, descriptor) in descriptors.iter().enumerate() {
         let cost = cost(request, descriptor)?;
-        let entries = || descriptor.entries.iter().map(|entry| (entry_name(&entry.key), entry.value.as_str()));
+        let entries = || {
+            descriptor
+                .entries
+                .iter()
+                .map(|entry| (entry_name(&entry.key), entry.value.as_str()))
+        };
         // The address that Envoy sees takes precedence over an entry with that name, such as a header.
         let own = |is_it: fn(&str) -> bool| address(descriptor.entries.iter(), is_it);
         let seen = own(is_remote_address).or(remote_address);
         let source = seen.or_else(|| own(is_source)).or(named_source).flatten();
         for limit in engine.limits_of(&request.domain, entries) {
-            let charge = engine.charge_of(limit, entries(), source, cost, false).map_err(|error| error.to_string())?;
-            asked.push(Asked { descriptor: nth, charge });
+            let charge = engine
+                .charge_of(limit, entries(), source, cost, false)
+                .map_err(|error| error.to_string())?;
+            asked.push(Asked {
+                descriptor: nth,
+                charge,
+            });
         }
     }
     let charges: Vec<Charge> = asked.iter().map(|asked| asked.charge).collect();
     let outcomes = engine.settle_all(&charges, now);
 
-    let mut statuses =
-        vec![DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }; descriptors.len()];
+    let mut statuses = vec![
+        DescriptorStatus {
+            code: Code::Ok.into(),
+            ..DescriptorStatus::default()
+        };
+        descriptors.len()
+    ];
     let mut tightest: Option<(&Charge, Outcome)> = None;
     for (asked, outcome) in asked.iter().zip(outcomes) {
         let limit = current_limit(engine, &asked.charge);
         let status = &mut statuses[asked.descriptor];
-        let is_tighter = |other: Option<u64>| !outcome.allowed || other.is_none_or(|other| outcome.remaining < other);
+        let is_tighter = |other: Option<u64>| {
+            !outcome.allowed || other.is_none_or(|other| outcome.remaining < other)
+        };
         // Of several limits on one descriptor, the reply has the one that refuses, else the one with the least left.
-        if is_tighter(status.current_limit.as_ref().map(|_| u64::from(status.limit_remaining)))
-            && status.code == i32::from(Code::Ok)
+        if is_tighter(
+            status
+                .current_limit
+                .as_ref()
+                .map(|_| u64::from(status.limit_remaining)),
+        ) && status.code == i32::from(Code::Ok)
         {
-            let code = if outcome.allowed { Code::Ok } else { Code::OverLimit };
+            let code = if outcome.allowed {
+                Code::Ok
+            } else {
+                Code::OverLimit
+            };
             *status = DescriptorStatus {
                 code: code.into(),
                 current_limit: limit,
@@ -129,17 +175,22 @@ fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateL
                 duration_until_reset: duration(outcome.reset_after),
             };
         }
-        let is_tightest =
-            tightest.is_none_or(|(_, other)| (outcome.allowed, outcome.remaining) < (other.allowed, other.remaining));
+        let is_tightest = tightest.is_none_or(|(_, other)| {
+            (outcome.allowed, outcome.remaining) < (other.allowed, other.remaining)
+        });
         if is_tightest {
             tightest = Some((&asked.charge, outcome));
         }
     }
-    let is_over = statuses.iter().any(|status| status.code == i32::from(Code::OverLimit));
+    let is_over = statuses
+        .iter()
+        .any(|status| status.code == i32::from(Code::OverLimit));
     Ok(RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
-        response_headers_to_add: tightest.map(|(charge, outcome)| headers(engine, charge, outcome)).unwrap_or_default(),
+        response_headers_to_add: tightest
+            .map(|(charge, outcome)| headers(engine, charge, outcome))
+            .unwrap_or_default(),
     })
 }
 
@@ -150,8 +201,17 @@ fn is_source(name: &str) -> bool {
 /// The address in the entries with this name: `None` without any, `Some(None)` if they differ. No value makes a request
 /// invalid: clients that choose a value, as in a header, could otherwise bypass all limits where Envoy passes requests
 /// after errors.
-fn address<'e>(entries: impl Iterator<Item = &'e Entry>, is_it: fn(&str) -> bool) -> Option<Option<IpAddr>> {
-    let parse = |entry: &Entry| entry.value.parse().ok().map(|address: IpAddr| address.to_canonical());
+fn address<'e>(
+    entries: impl Iterator<Item = &'e Entry>,
+    is_it: fn(&str) -> bool,
+) -> Option<Option<IpAddr>> {
+    let parse = |entry: &Entry| {
+        entry
+            .value
+            .parse()
+            .ok()
+            .map(|address: IpAddr| address.to_canonical())
+    };
     let mut addresses = entries.filter(|entry| is_it(&entry.key)).filter_map(parse);
     let first = addresses.next()?;
     Some(addresses.all(|other| other == first).then_some(first))
@@ -195,10 +255,20 @@ fn headers(engine: &Engine, charge: &Charge, outcome: Outcome) -> Vec<HeaderValu
     let answer = answer(&engine.limit(charge.limit).name, outcome);
     let policy = engine.policy_header(charge);
     let headers = [
-        ("ratelimit-policy", policy.and_then(|policy| policy.to_str().ok()).map(str::to_owned)),
+        (
+            "ratelimit-policy",
+            policy
+                .and_then(|policy| policy.to_str().ok())
+                .map(str::to_owned),
+        ),
         ("ratelimit", policy.map(|_| headers::limit(&answer))),
         ("retry-after", headers::retry_after(&answer)),
     ];
-    let header = |(key, value): (&str, Option<String>)| Some(HeaderValue { key: key.to_owned(), value: value? });
+    let header = |(key, value): (&str, Option<String>)| {
+        Some(HeaderValue {
+            key: key.to_owned(),
+            value: value?,
+        })
+    };
     headers.into_iter().filter_map(header).collect()
 }

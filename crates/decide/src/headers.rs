@@ -21,11 +21,23 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
         .into_iter()
         .enumerate()
         .map(|(nth, rate)| {
-            let name = if nth == 0 { limit.name.clone() } else { format!("{}-{}", limit.name, nth + 1) };
+            let name = if nth == 0 {
+                limit.name.clone()
+            } else {
+                format!("{}-{}", limit.name, nth + 1)
+            };
             let window = seconds(rate.per_nanoseconds as f64 / 1e9);
             // "requests" is the default unit.
-            let unit = if limit.unit == RequestUnit::Requests { "" } else { ";qu=\"credits\"" };
-            format!("{};q={};w={window}{unit}", string(&name), rate.count.min(LARGEST_INTEGER))
+            let unit = if limit.unit == RequestUnit::Requests {
+                ""
+            } else {
+                ";qu=\"credits\""
+            };
+            format!(
+                "{};q={};w={window}{unit}",
+                string(&name),
+                rate.count.min(LARGEST_INTEGER)
+            )
         })
         .collect();
     // Printable ASCII, which is always valid.
@@ -64,7 +76,10 @@ fn string(text: &str) -> String {
 
 fn push_string(into: &mut String, text: &str) {
     into.push('"');
-    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+    if text
+        .bytes()
+        .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+    {
         into.push_str(text);
     } else {
         for c in text.chars().filter(|c| (' '..='~').contains(c)) {
@@ -86,13 +101,19 @@ mod tests {
     fn headers_are_the_drafts() {
         let text = "[[limit]]\nname = \"per \\\"user\\\"\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\n\
                     rate = \"600/min\"\ntiers = [\"9000/h\", \"5/100ms\"]\n";
-        let loaded = config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+        let loaded = config::parse(Path::new("limits.toml"), text)
+            .unwrap_or_else(|report| panic!("{report}"));
         assert_eq!(
             policy(&loaded.config.decide.limits[0], Multiplier::ONE),
             "\"per \\\"user\\\"\";q=600;w=60;qu=\"credits\", \"per \\\"user\\\"-2\";q=9000;w=3600;qu=\"credits\", \
              \"per \\\"user\\\"-3\";q=5;w=1;qu=\"credits\""
         );
-        let of_class = |factor| policy(&loaded.config.decide.limits[0], Multiplier::new(factor).unwrap());
+        let of_class = |factor| {
+            policy(
+                &loaded.config.decide.limits[0],
+                Multiplier::new(factor).unwrap(),
+            )
+        };
         assert_eq!(
             of_class(5.0),
             "\"per \\\"user\\\"\";q=3000;w=60;qu=\"credits\", \"per \\\"user\\\"-2\";q=45000;w=3600;qu=\"credits\", \
@@ -100,7 +121,12 @@ mod tests {
         );
         // The class's count is not whole: one unit in a longer window.
         let slow = of_class(0.001);
-        assert!(slow.to_str().unwrap().starts_with("\"per \\\"user\\\"\";q=1;w=100;"), "{slow:?}");
+        assert!(
+            slow.to_str()
+                .unwrap()
+                .starts_with("\"per \\\"user\\\"\";q=1;w=100;"),
+            "{slow:?}"
+        );
         let mut answer = Answer {
             allowed: false,
             limit: "a".to_owned(),
@@ -109,7 +135,10 @@ mod tests {
             reset_after_seconds: 59.2,
             waited_seconds: None,
         };
-        assert_eq!((limit(&answer), retry_after(&answer)), ("\"a\";r=7;t=60".to_owned(), Some("1".to_owned())));
+        assert_eq!(
+            (limit(&answer), retry_after(&answer)),
+            ("\"a\";r=7;t=60".to_owned(), Some("1".to_owned()))
+        );
         answer.retry_after_seconds = Some(2.5);
         assert_eq!(retry_after(&answer), Some("3".to_owned()));
         answer.retry_after_seconds = None;

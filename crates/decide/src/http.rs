@@ -59,18 +59,28 @@ struct Refusal {
 /// Serves until it is dropped.
 pub async fn serve(listener: Listener, handle: EngineHandle) {
     let places = places().http;
-    let spawn = |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
+    let spawn =
+        |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
     match listener {
         Listener::Tcp(listener) => {
-            accept(listener, places, |stream| spawn(Box::pin(connection(stream, handle.clone())))).await;
+            accept(listener, places, |stream| {
+                spawn(Box::pin(connection(stream, handle.clone())))
+            })
+            .await;
         }
         Listener::Unix(listener) => {
-            accept(listener, places, |stream| spawn(Box::pin(connection(stream, handle.clone())))).await;
+            accept(listener, places, |stream| {
+                spawn(Box::pin(connection(stream, handle.clone())))
+            })
+            .await;
         }
     }
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handle: EngineHandle) {
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    handle: EngineHandle,
+) {
     let service = service_fn(move |request| {
         let handle = handle.clone();
         async move { Ok::<_, Infallible>(respond(request, &handle).await) }
@@ -94,11 +104,21 @@ where
     match request.uri().path() {
         "/v1/decide" => {}
         "/v1/health" => return json(StatusCode::OK, &Health { status: "ok" }),
-        _ => return refuse(StatusCode::NOT_FOUND, "unknown path: use /v1/decide or /v1/health"),
+        _ => {
+            return refuse(
+                StatusCode::NOT_FOUND,
+                "unknown path: use /v1/decide or /v1/health",
+            );
+        }
     }
     if request.method() != Method::POST {
-        let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        let mut response = refuse(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method not allowed: use POST",
+        );
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("POST"));
         return response;
     }
     let mut body = pin!(whole(request.into_body()));
@@ -123,7 +143,10 @@ where
             StatusCode::PAYLOAD_TOO_LARGE,
             &format!("the body exceeds {LONGEST_BODY} bytes: send fewer requests at once"),
         ),
-        Err(error) => refuse(StatusCode::BAD_REQUEST, &format!("reading the body failed: {error}")),
+        Err(error) => refuse(
+            StatusCode::BAD_REQUEST,
+            &format!("reading the body failed: {error}"),
+        ),
     }
 }
 
@@ -136,9 +159,13 @@ where
     let mut body = pin!(Limited::new(body, LONGEST_BODY));
     let mut read = Vec::new();
     while !body.is_end_stream() {
-        let Some(frame) = body.frame().await.transpose()? else { break };
+        let Some(frame) = body.frame().await.transpose()? else {
+            break;
+        };
         // Trailers say nothing here.
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if body.is_end_stream() && read.is_empty() {
             return Ok(data);
         }
@@ -153,7 +180,12 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
     if !is_batch {
         let question: Question = match serde_json::from_slice(body) {
             Ok(question) => question,
-            Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("invalid request: {error}")),
+            Err(error) => {
+                return refuse(
+                    StatusCode::BAD_REQUEST,
+                    &format!("invalid request: {error}"),
+                );
+            }
         };
         let answer = match handle.ask(&question) {
             Ok(decision) => decision.answer().await,
@@ -166,21 +198,38 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
     }
     let questions: Vec<Question> = match serde_json::from_slice(body) {
         Ok(questions) => questions,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("invalid array of requests: {error}")),
+        Err(error) => {
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                &format!("invalid array of requests: {error}"),
+            );
+        }
     };
     if questions.len() > MOST_QUESTIONS {
-        let reason = format!("{} requests in one array: send at most {MOST_QUESTIONS}", questions.len());
+        let reason = format!(
+            "{} requests in one array: send at most {MOST_QUESTIONS}",
+            questions.len()
+        );
         return refuse(StatusCode::BAD_REQUEST, &reason);
     }
     // Each element has its own verdict: one status for all would mislead.
     match each(&questions, handle).await {
-        Ok(decided) => json(StatusCode::OK, &decided.iter().map(|one| &one.answer).collect::<Vec<_>>()),
-        Err((nth, error)) => refuse(status_of(&error), &format!("request {} of the array: {error}", nth + 1)),
+        Ok(decided) => json(
+            StatusCode::OK,
+            &decided.iter().map(|one| &one.answer).collect::<Vec<_>>(),
+        ),
+        Err((nth, error)) => refuse(
+            status_of(&error),
+            &format!("request {} of the array: {error}", nth + 1),
+        ),
     }
 }
 
 /// The reply to an array, once its last request is decided.
-async fn each(questions: &[Question], handle: &EngineHandle) -> Result<Vec<Decided>, (usize, DecideError)> {
+async fn each(
+    questions: &[Question],
+    handle: &EngineHandle,
+) -> Result<Vec<Decided>, (usize, DecideError)> {
     let mut answers = Vec::with_capacity(questions.len());
     for (nth, decision) in handle.ask_each(questions)?.into_iter().enumerate() {
         answers.push(decision.answer().await.map_err(|error| (nth, error))?);
@@ -191,7 +240,9 @@ async fn each(questions: &[Question], handle: &EngineHandle) -> Result<Vec<Decid
 fn one(Decided { answer, policy }: &Decided) -> Response<Full<Bytes>> {
     let mut response = json(status(answer.allowed), answer);
     if let Some(policy) = policy {
-        response.headers_mut().insert(RATELIMIT_POLICY, policy.clone());
+        response
+            .headers_mut()
+            .insert(RATELIMIT_POLICY, policy.clone());
         header(&mut response, RATELIMIT, Some(headers::limit(answer)));
     }
     header(&mut response, RETRY_AFTER, headers::retry_after(answer));
@@ -206,11 +257,20 @@ const fn status_of(error: &DecideError) -> StatusCode {
 }
 
 const fn status(allowed: bool) -> StatusCode {
-    if allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
+    if allowed {
+        StatusCode::OK
+    } else {
+        StatusCode::TOO_MANY_REQUESTS
+    }
 }
 
 fn refuse(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
-    json(status, &Refusal { error: reason.to_owned() })
+    json(
+        status,
+        &Refusal {
+            error: reason.to_owned(),
+        },
+    )
 }
 
 fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> {
@@ -219,7 +279,9 @@ fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> 
     let _ = serde_json::to_writer(&mut body, document);
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

@@ -77,10 +77,14 @@ impl Keyed {
     }
 
     pub(super) fn follow(&self, other: &Self) {
-        self.ahead.store(other.ahead.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.hosts.store(other.hosts.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.rank.store(other.rank.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.valid_until.store(other.valid_until.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.ahead
+            .store(other.ahead.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.hosts
+            .store(other.hosts.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.rank
+            .store(other.rank.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.valid_until
+            .store(other.valid_until.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The account of a key that no host has published: it may be new on every host at once.
@@ -88,7 +92,10 @@ impl Keyed {
         if is_bucket(tiers) {
             return Account::new(PeerConsumption::new(1.0, 0));
         }
-        let (hosts, rank) = (self.hosts.load(Ordering::Relaxed), self.rank.load(Ordering::Relaxed));
+        let (hosts, rank) = (
+            self.hosts.load(Ordering::Relaxed),
+            self.rank.load(Ordering::Relaxed),
+        );
         Account::new(PeerConsumption::new(hosts as f64, rank))
     }
 }

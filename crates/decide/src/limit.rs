@@ -56,7 +56,9 @@ impl Limit {
 
     /// Whether the limit refuses nothing because the store is unavailable.
     fn is_open(&self) -> bool {
-        self.together.as_ref().is_some_and(|together| together.is_open.load(Ordering::Relaxed))
+        self.together
+            .as_ref()
+            .is_some_and(|together| together.is_open.load(Ordering::Relaxed))
     }
 
     /// Whether it refuses requests now, or would if the agent were not on `observe`.
@@ -67,9 +69,16 @@ impl Limit {
     /// The address under which refusals of this limit are recorded.
     pub(super) fn refused_source(&self, source: Option<IpAddr>) -> Refused {
         let prefix = |source: IpAddr| {
-            let length = if source.is_ipv4() { self.policy.ipv4_prefix } else { self.policy.ipv6_prefix };
+            let length = if source.is_ipv4() {
+                self.policy.ipv4_prefix
+            } else {
+                self.policy.ipv6_prefix
+            };
             IpNet::new(source, length).ok().map(|prefix| prefix.trunc())
         };
-        Refused { limit: self.number, source: source.and_then(prefix) }
+        Refused {
+            limit: self.number,
+            source: source.and_then(prefix),
+        }
     }
 }

@@ -45,7 +45,14 @@ impl Default for LineCounters {
     fn default() -> Self {
         static LINES: AtomicU64 = AtomicU64::new(0);
         let [waiting, passed, refused, left, full] = Default::default();
-        Self { id: LINES.fetch_add(1, Ordering::Relaxed), waiting, passed, refused, left, full }
+        Self {
+            id: LINES.fetch_add(1, Ordering::Relaxed),
+            waiting,
+            passed,
+            refused,
+            left,
+            full,
+        }
     }
 }
 
@@ -88,7 +95,11 @@ pub(super) struct Spot {
 
 impl Spot {
     pub(super) fn new(counters: &LineCounters, multiplier: Multiplier, key: Fingerprint) -> Self {
-        Self { line: counters.id, multiplier, key }
+        Self {
+            line: counters.id,
+            multiplier,
+            key,
+        }
     }
 }
 
@@ -146,7 +157,9 @@ impl Decision {
     pub async fn answer(self) -> Result<Decided, DecideError> {
         match self {
             Self::Made(answer) => Ok(answer),
-            Self::Waits(mut ticket) => (&mut ticket.answer).await.unwrap_or(Err(DecideError::Ending)),
+            Self::Waits(mut ticket) => (&mut ticket.answer)
+                .await
+                .unwrap_or(Err(DecideError::Ending)),
         }
     }
 
@@ -199,7 +212,11 @@ impl Default for Waiting {
             has_changed: false,
             is_closed: false,
         };
-        Self { lines: Mutex::new(lines), changed: Condvar::new(), thread: Once::new() }
+        Self {
+            lines: Mutex::new(lines),
+            changed: Condvar::new(),
+            thread: Once::new(),
+        }
     }
 }
 
@@ -241,32 +258,53 @@ impl Lines {
 
     /// The costs of this queue's requests, in order.
     pub(super) fn costs(&self, spot: &Spot) -> impl Iterator<Item = u64> {
-        self.lines.get(spot).into_iter().flat_map(|line| line.waiters.iter().map(|waiter| waiter.charge.cost))
+        self.lines
+            .get(spot)
+            .into_iter()
+            .flat_map(|line| line.waiters.iter().map(|waiter| waiter.charge.cost))
     }
 
     /// The next instant at which a queue must be served.
     pub(super) fn next_due(&self) -> Option<u64> {
-        if self.has_changed { Some(0) } else { self.due.first().map(|(due, _)| *due) }
+        if self.has_changed {
+            Some(0)
+        } else {
+            self.due.first().map(|(due, _)| *due)
+        }
     }
 
     pub(super) fn push(&mut self, spot: Spot, waiter: Waiter) {
         self.places.insert(waiter.id, spot);
-        self.lines.entry(spot).or_default().waiters.push_back(waiter);
+        self.lines
+            .entry(spot)
+            .or_default()
+            .waiters
+            .push_back(waiter);
     }
 
     /// Removes all requests, in the order of arrival.
     pub(super) fn take_all(&mut self) -> Vec<Waiter> {
         self.due.clear();
-        let mut waiters: Vec<Waiter> = self.lines.drain().flat_map(|(_, line)| line.waiters).collect();
+        let mut waiters: Vec<Waiter> = self
+            .lines
+            .drain()
+            .flat_map(|(_, line)| line.waiters)
+            .collect();
         waiters.sort_unstable_by_key(|waiter| waiter.id);
         waiters
     }
 
     /// Removes a dropped request. Returns whether the queue has another first one.
     fn leave(&mut self, id: u64) -> bool {
-        let Some(spot) = self.places.remove(&id) else { return false };
-        let Some(line) = self.lines.get_mut(&spot) else { return false };
-        let Some(nth) = line.waiters.iter().position(|waiter| waiter.id == id) else { return false };
+        let Some(spot) = self.places.remove(&id) else {
+            return false;
+        };
+        let Some(line) = self.lines.get_mut(&spot) else {
+            return false;
+        };
+        let Some(nth) = line.waiters.iter().position(|waiter| waiter.id == id) else {
+            return false;
+        };
         if let Some(waiter) = line.waiters.remove(nth) {
             count(&waiter.counters.left);
             waiter.counters.waiting.fetch_sub(1, Ordering::SeqCst);

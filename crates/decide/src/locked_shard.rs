@@ -21,12 +21,20 @@ impl LockedShard<'_> {
     pub fn decide(&mut self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
         let decided = match &self.store.keyed {
             Some(keyed) => self.decide_keyed(keyed, key, now, cost),
-            None => self.with_state(key, now, |tiers, words| tiers::decide(tiers, words, now, cost)),
+            None => self.with_state(key, now, |tiers, words| {
+                tiers::decide(tiers, words, now, cost)
+            }),
         };
         decided.unwrap_or_else(|| self.when_full(self.store.instant(now), cost))
     }
 
-    fn decide_keyed(&mut self, keyed: &Keyed, key: Fingerprint, now: u64, cost: u64) -> Option<Outcome> {
+    fn decide_keyed(
+        &mut self,
+        keyed: &Keyed,
+        key: Fingerprint,
+        now: u64,
+        cost: u64,
+    ) -> Option<Outcome> {
         let mut account = self.account(keyed, key);
         let (may, now) = (keyed.may_pass(&self.tiers, now), keyed.instant(now));
         let outcome = self.with_state(key, now, |tiers, words| {
@@ -34,7 +42,13 @@ impl LockedShard<'_> {
             let wait = tiers::wait(tiers, words, now, cost);
             // Units that are only reserved for other hosts are free, or theirs, after the next exchange.
             let wait = wait.map(|wait| if wait.is_zero() { keyed.sync } else { wait });
-            tiers::outcome(tiers, words, now, allowed, if allowed { Some(Duration::ZERO) } else { wait })
+            tiers::outcome(
+                tiers,
+                words,
+                now,
+                allowed,
+                if allowed { Some(Duration::ZERO) } else { wait },
+            )
         })?;
         if cost > 0 {
             self.shard.accounts.insert(key, account);
@@ -46,14 +60,19 @@ impl LockedShard<'_> {
     #[must_use]
     pub fn peek(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
         let tiers: &[Policy] = &self.tiers;
-        let may_pass = self.store.keyed.as_ref().is_none_or(|keyed| keyed.may_pass(tiers, now));
+        let may_pass = self
+            .store
+            .keyed
+            .as_ref()
+            .is_none_or(|keyed| keyed.may_pass(tiers, now));
         let now = self.store.instant(now);
         match self.shard.get(key) {
             Some(words) => {
                 let mut outcome = tiers::peek(tiers, words, now, cost);
                 if let Some(keyed) = &self.store.keyed {
                     let account = self.account(keyed, key);
-                    outcome.allowed = cost == 0 || (may_pass && account.conforms(tiers, words, now, cost));
+                    outcome.allowed =
+                        cost == 0 || (may_pass && account.conforms(tiers, words, now, cost));
                 }
                 outcome
             }
@@ -68,7 +87,10 @@ impl LockedShard<'_> {
     /// A copy of a key's state.
     #[must_use]
     pub fn save(&self, key: Fingerprint) -> Saved {
-        Saved { words: self.shard.get(key).map(Into::into), account: self.shard.accounts.get(&key).copied() }
+        Saved {
+            words: self.shard.get(key).map(Into::into),
+            account: self.shard.accounts.get(&key).copied(),
+        }
     }
 
     /// A forecast of the key; `None` if it has no state.
@@ -76,12 +98,26 @@ impl LockedShard<'_> {
     pub fn forecast(&self, key: Fingerprint, now: u64) -> Option<Forecast> {
         let words = self.shard.get(key)?.into();
         let at = self.store.instant(now);
-        let account = self.store.keyed.as_ref().map(|keyed| (self.account(keyed, key), keyed.sync));
-        Some(Forecast { tiers: self.tiers.to_vec(), words, at, ahead: at.wrapping_sub(now), account })
+        let account = self
+            .store
+            .keyed
+            .as_ref()
+            .map(|keyed| (self.account(keyed, key), keyed.sync));
+        Some(Forecast {
+            tiers: self.tiers.to_vec(),
+            words,
+            at,
+            ahead: at.wrapping_sub(now),
+            account,
+        })
     }
 
     fn account(&self, keyed: &Keyed, key: Fingerprint) -> Account {
-        self.shard.accounts.get(&key).copied().unwrap_or_else(|| keyed.account(&self.tiers))
+        self.shard
+            .accounts
+            .get(&key)
+            .copied()
+            .unwrap_or_else(|| keyed.account(&self.tiers))
     }
 
     /// Restores a copy.
@@ -105,7 +141,10 @@ impl LockedShard<'_> {
 
     /// Sets the state of a key from elsewhere, if there is room for it.
     pub(super) fn put(&mut self, key: Fingerprint, words: &[u64]) {
-        if self.shard.get(key).is_none() && self.shard.len() < self.store.shard_capacity && self.store.take_place() {
+        if self.shard.get(key).is_none()
+            && self.shard.len() < self.store.shard_capacity
+            && self.store.take_place()
+        {
             self.shard.insert(key, words);
         }
     }
@@ -156,9 +195,12 @@ impl LockedShard<'_> {
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
             },
-            OnFull::Throttle => {
-                Outcome { allowed: false, remaining: 0, retry_after: Some(WHEN_FULL), reset_after: WHEN_FULL }
-            }
+            OnFull::Throttle => Outcome {
+                allowed: false,
+                remaining: 0,
+                retry_after: Some(WHEN_FULL),
+                reset_after: WHEN_FULL,
+            },
             OnFull::Share => {
                 let mut words = self.store.overflow.lock();
                 if !tiers::is_alive(&self.tiers, &words, now) {

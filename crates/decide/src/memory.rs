@@ -31,23 +31,41 @@ pub struct LimitMemory {
 pub fn memory(config: &Config) -> Result<Vec<LimitMemory>, (String, PolicyError)> {
     let multipliers = config.multipliers();
     let of_limit = |limit: &RequestLimit| {
-        let tiers = multipliers.iter().map(|multiplier| limit.policies(*multiplier));
-        let tiers = tiers.collect::<Result<Vec<_>, _>>().map_err(|error| (limit.name.clone(), error))?;
-        Ok(Stores { tiers, cluster: limit.cluster })
+        let tiers = multipliers
+            .iter()
+            .map(|multiplier| limit.policies(*multiplier));
+        let tiers = tiers
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| (limit.name.clone(), error))?;
+        Ok(Stores {
+            tiers,
+            cluster: limit.cluster,
+        })
     };
-    let limits = config.decide.limits.iter().map(of_limit).collect::<Result<Vec<_>, _>>()?;
+    let limits = config
+        .decide
+        .limits
+        .iter()
+        .map(of_limit)
+        .collect::<Result<Vec<_>, _>>()?;
     let keys = match config.decide.max_keys {
         Some(keys) => vec![keys as usize; limits.len()],
         None => shared_out(&limits),
     };
     let escalates = |limit: &RequestLimit| {
         let bytes = limit.escalate.map(Escalation::most_bytes).transpose();
-        bytes.map(Option::unwrap_or_default).map_err(|error| (limit.name.clone(), error))
+        bytes
+            .map(Option::unwrap_or_default)
+            .map_err(|error| (limit.name.clone(), error))
     };
     let rows = config.decide.limits.iter().zip(limits.iter().zip(keys));
     rows.map(|(limit, (stores, keys))| {
         let bytes = stores.bytes(keys) + escalates(limit)?;
-        Ok(LimitMemory { limit: limit.name.clone(), keys, bytes })
+        Ok(LimitMemory {
+            limit: limit.name.clone(),
+            keys,
+            bytes,
+        })
     })
     .collect()
 }
@@ -61,8 +79,15 @@ struct Stores {
 impl Stores {
     /// The bytes of each store with this many keys.
     fn bytes(&self, keys: usize) -> u64 {
-        let accounts = if self.cluster == Some(ClusterMode::Keys) { StateStore::most_account_bytes(keys) } else { 0 };
-        self.tiers.iter().map(|tiers| StateStore::most_bytes(tiers, keys) + accounts).sum()
+        let accounts = if self.cluster == Some(ClusterMode::Keys) {
+            StateStore::most_account_bytes(keys)
+        } else {
+            0
+        };
+        self.tiers
+            .iter()
+            .map(|tiers| StateStore::most_bytes(tiers, keys) + accounts)
+            .sum()
     }
 }
 
@@ -77,7 +102,11 @@ fn shared_out(limits: &[Stores]) -> Vec<usize> {
         let (mut fit, mut too_many) = (1, DEFAULT_KEYS + 1);
         while too_many - fit > 1 {
             let middle = fit.midpoint(too_many);
-            if limits[nth].bytes(middle) <= part { fit = middle } else { too_many = middle }
+            if limits[nth].bytes(middle) <= part {
+                fit = middle
+            } else {
+                too_many = middle
+            }
         }
         keys[nth] = fit;
         left = left.saturating_sub(limits[nth].bytes(fit));
@@ -92,7 +121,8 @@ mod tests {
     use super::*;
 
     fn memory_of(text: &str) -> Vec<LimitMemory> {
-        let loaded = config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+        let loaded = config::parse(Path::new("limits.toml"), text)
+            .unwrap_or_else(|report| panic!("{report}"));
         memory(&loaded.config).unwrap()
     }
 
@@ -107,11 +137,17 @@ mod tests {
         let few = memory_of(&bucket);
         assert_eq!(few[0].keys, DEFAULT_KEYS);
         assert!(few[0].bytes < 64 << 20, "{few:?}");
-        let both = memory_of(&format!("{log}{bucket}{}", log.replace("\"log\"", "\"more\"")));
+        let both = memory_of(&format!(
+            "{log}{bucket}{}",
+            log.replace("\"log\"", "\"more\"")
+        ));
         assert_eq!(both[1], few[0]);
         assert!(both[0].keys.abs_diff(both[2].keys) <= 1, "{both:?}");
         let all: u64 = both.iter().map(|memory| memory.bytes).sum();
-        assert!(all <= DEFAULT_BYTES && all > DEFAULT_BYTES / 10 * 9, "{both:?}");
+        assert!(
+            all <= DEFAULT_BYTES && all > DEFAULT_BYTES / 10 * 9,
+            "{both:?}"
+        );
         // The accounts of exchanged keys are included.
         let keys = memory_of(&format!(
             "[cluster]\nstore = \"redis://127.0.0.1\"\n{}",
@@ -120,6 +156,9 @@ mod tests {
         assert!(keys[0].bytes > few[0].bytes + 100_000_000, "{keys:?}");
         // A configured value takes precedence.
         let wanted = memory_of(&format!("[decide]\nmax_keys = 500_000\n{log}"));
-        assert!(wanted[0].keys == 500_000 && wanted[0].bytes > 4_000_000_000, "{wanted:?}");
+        assert!(
+            wanted[0].keys == 500_000 && wanted[0].bytes > 4_000_000_000,
+            "{wanted:?}"
+        );
     }
 }

@@ -35,6 +35,9 @@ impl Offence {
             Scope::Request => "requests",
         };
         let within = format_duration(Duration::from_nanos(self.escalate.within));
-        format!("limit {:?} refused {} {unit} within {within}", &*self.limit, self.escalate.after)
+        format!(
+            "limit {:?} refused {} {unit} within {within}",
+            &*self.limit, self.escalate.after
+        )
     }
 }

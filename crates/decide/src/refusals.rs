@@ -85,7 +85,12 @@ pub struct Refusals {
 
 impl Default for Refusals {
     fn default() -> Self {
-        let shard = || Mutex::new(Shard { records: LruCache::unbounded(), unnamed: 0 });
+        let shard = || {
+            Mutex::new(Shard {
+                records: LruCache::unbounded(),
+                unnamed: 0,
+            })
+        };
         Self {
             numbers: Mutex::default(),
             shards: std::array::from_fn(|_| shard()),
@@ -108,10 +113,17 @@ impl Refusals {
         let mut shard = locked(self.shard(&refused));
         let shard = &mut *shard;
         let record = shard.records.get_or_insert_mut(refused, Record::default);
-        *(if observes { &mut record.would_refuse } else { &mut record.refused }) += 1;
+        *(if observes {
+            &mut record.would_refuse
+        } else {
+            &mut record.refused
+        }) += 1;
         record.at = record.at.max(now);
         if shard.records.len() > RECORDS {
-            shard.unnamed += shard.records.pop_lru().map_or(0, |(_, record)| record.news());
+            shard.unnamed += shard
+                .records
+                .pop_lru()
+                .map_or(0, |(_, record)| record.news());
         }
     }
 
@@ -128,14 +140,24 @@ impl Refusals {
             let mut shard = locked(shard);
             taken.unnamed += std::mem::take(&mut shard.unnamed);
             // Changed records come first.
-            for (refused, record) in shard.records.iter_mut().take_while(|(_, record)| record.news() > 0) {
+            for (refused, record) in shard
+                .records
+                .iter_mut()
+                .take_while(|(_, record)| record.news() > 0)
+            {
                 taken.named.push((*refused, *record));
                 record.taken = (record.refused, record.would_refuse);
             }
         }
         if taken.named.len() > MOST_AT_ONCE {
-            taken.named.sort_unstable_by_key(|(_, record)| std::cmp::Reverse(record.news()));
-            taken.unnamed += taken.named.drain(MOST_AT_ONCE..).map(|(_, record)| record.news()).sum::<u64>();
+            taken
+                .named
+                .sort_unstable_by_key(|(_, record)| std::cmp::Reverse(record.news()));
+            taken.unnamed += taken
+                .named
+                .drain(MOST_AT_ONCE..)
+                .map(|(_, record)| record.news())
+                .sum::<u64>();
         }
         taken.named.sort_unstable_by_key(|(_, record)| record.at);
         taken
@@ -167,7 +189,10 @@ mod tests {
     use super::*;
 
     fn source(number: u32) -> Refused {
-        Refused { limit: 0, source: Some(IpNet::new(Ipv4Addr::from_bits(number).into(), 32).unwrap()) }
+        Refused {
+            limit: 0,
+            source: Some(IpNet::new(Ipv4Addr::from_bits(number).into(), 32).unwrap()),
+        }
     }
 
     #[test]
@@ -178,11 +203,17 @@ mod tests {
         let taken = refusals.take();
         assert_eq!((taken.named.len(), taken.unnamed), (1, 0));
         let (of, record) = taken.named[0];
-        assert_eq!((of, record.refused, record.would_refuse, record.at), (source(1), 1_000, 1, 1_000));
+        assert_eq!(
+            (of, record.refused, record.would_refuse, record.at),
+            (source(1), 1_000, 1, 1_000)
+        );
         assert_eq!(refusals.take(), Taken::default());
         refusals.record(source(1), false, 1_001);
         let again = refusals.take().named[0].1;
-        assert_eq!((again.refused, again.new_refused(), again.new_would_refuse()), (1_001, 1, 0));
+        assert_eq!(
+            (again.refused, again.new_refused(), again.new_would_refuse()),
+            (1_001, 1, 0)
+        );
     }
 
     #[test]
@@ -196,11 +227,20 @@ mod tests {
                 refusals.record(source(u32::MAX), false, number.into());
             }
         }
-        let kept: usize = refusals.shards.iter().map(|shard| locked(shard).records.len()).sum();
+        let kept: usize = refusals
+            .shards
+            .iter()
+            .map(|shard| locked(shard).records.len())
+            .sum();
         assert!(kept <= SHARDS * RECORDS, "{kept}");
         let taken = refusals.take();
         assert_eq!(taken.named.len(), MOST_AT_ONCE);
-        assert!(taken.named.iter().any(|(of, record)| *of == source(u32::MAX) && record.refused == 1_000));
+        assert!(
+            taken
+                .named
+                .iter()
+                .any(|(of, record)| *of == source(u32::MAX) && record.refused == 1_000)
+        );
         let named: u64 = taken.named.iter().map(|(_, record)| record.refused).sum();
         assert_eq!(named + taken.unnamed, u64::from(flood) + 1_000);
         assert_eq!(refusals.take(), Taken::default());
@@ -209,10 +249,26 @@ mod tests {
     #[test]
     fn a_limit_keeps_its_number() {
         let refusals = Refusals::default();
-        assert_eq!((refusals.number("a"), refusals.number("b"), refusals.number("a")), (0, 1, 0));
+        assert_eq!(
+            (
+                refusals.number("a"),
+                refusals.number("b"),
+                refusals.number("a")
+            ),
+            (0, 1, 0)
+        );
         refusals.record(source(7), false, 1);
-        assert_eq!(refusals.of(&source(7)).map(|record| record.refused), Some(1));
-        assert_eq!(refusals.of(&Refused { limit: 1, ..source(7) }), None);
+        assert_eq!(
+            refusals.of(&source(7)).map(|record| record.refused),
+            Some(1)
+        );
+        assert_eq!(
+            refusals.of(&Refused {
+                limit: 1,
+                ..source(7)
+            }),
+            None
+        );
         refusals.clear();
         assert_eq!(refusals.of(&source(7)), None);
     }

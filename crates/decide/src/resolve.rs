@@ -16,27 +16,44 @@ use super::tiers;
 
 impl Engine {
     /// Validates several questions.
-    pub(super) fn understand(&self, questions: &[Question]) -> Result<Vec<Charge>, (usize, DecideError)> {
+    pub(super) fn understand(
+        &self,
+        questions: &[Question],
+    ) -> Result<Vec<Charge>, (usize, DecideError)> {
         let charges = questions.iter().enumerate();
-        charges.map(|(nth, question)| self.charge(question).map_err(|error| (nth, error))).collect()
+        charges
+            .map(|(nth, question)| self.charge(question).map_err(|error| (nth, error)))
+            .collect()
     }
 
     /// Validates a question.
     pub(super) fn charge(&self, question: &Question) -> Result<Charge, DecideError> {
         let Some(nth) = self.by_name.get(&question.limit).copied() else {
-            let names: Vec<&str> = self.limits.iter().map(|limit| limit.policy.name.as_str()).collect();
+            let names: Vec<&str> = self
+                .limits
+                .iter()
+                .map(|limit| limit.policy.name.as_str())
+                .collect();
             return Err(DecideError::UnknownLimit {
                 name: question.limit.clone(),
                 help: suggest(&question.limit, &names),
             });
         };
         let source = address(question)?;
-        let entries = question.key.iter().map(|(entry, value)| (entry_name(entry), value.as_str()));
+        let entries = question
+            .key
+            .iter()
+            .map(|(entry, value)| (entry_name(entry), value.as_str()));
         let nth = self.replacement(nth, entries.clone(), source);
         let limit = &self.limits[nth];
-        let is_known = |entry: &str| entry == SOURCE || limit.policy.key.iter().any(|known| known.name == entry);
+        let is_known = |entry: &str| {
+            entry == SOURCE || limit.policy.key.iter().any(|known| known.name == entry)
+        };
         if let Some((entry, _)) = entries.clone().find(|(entry, _)| !is_known(entry)) {
-            return Err(DecideError::UnknownEntry { limit: limit.policy.name.clone(), entry: entry.to_owned() });
+            return Err(DecideError::UnknownEntry {
+                limit: limit.policy.name.clone(),
+                entry: entry.to_owned(),
+            });
         }
         if question.peek && question.wait.is_some() {
             return Err(DecideError::PeekWaits);
@@ -57,10 +74,15 @@ impl Engine {
             let is_for = |limit: &Limit| {
                 limit.replaces == Some(nth)
                     && limit.policy.domain == self.limits[nth].policy.domain
-                    && limit.policy.key.iter().filter(|entry| entry.value.is_some()).all(|entry| {
-                        let value = value_of(entry, entries.clone(), source, &limit.policy);
-                        value.is_some_and(|value| is_wanted(entry, &value, &limit.policy))
-                    })
+                    && limit
+                        .policy
+                        .key
+                        .iter()
+                        .filter(|entry| entry.value.is_some())
+                        .all(|entry| {
+                            let value = value_of(entry, entries.clone(), source, &limit.policy);
+                            value.is_some_and(|value| is_wanted(entry, &value, &limit.policy))
+                        })
             };
             match self.limits.iter().position(is_for) {
                 Some(other) => nth = other,
@@ -83,19 +105,35 @@ impl Engine {
         let mut values = Vec::with_capacity(limit.policy.key.len());
         for entry in &limit.policy.key {
             let name = || limit.policy.name.clone();
-            let value = match (value_of(entry, entries.clone(), source, &limit.policy), &entry.value) {
+            let value = match (
+                value_of(entry, entries.clone(), source, &limit.policy),
+                &entry.value,
+            ) {
                 (Some(value), _) if is_wanted(entry, &value, &limit.policy) => value,
                 (Some(value), _) => {
                     let (entry, value) = (entry.to_string(), value.to_string());
-                    return Err(DecideError::OtherValue { limit: name(), entry, value });
+                    return Err(DecideError::OtherValue {
+                        limit: name(),
+                        entry,
+                        value,
+                    });
                 }
                 // The limit fixes the only possible value.
                 (None, Some(EntryValue::Text(text))) => Value::Text(text),
-                (None, Some(EntryValue::Address(address))) => Value::of_address(*address, &limit.policy),
+                (None, Some(EntryValue::Address(address))) => {
+                    Value::of_address(*address, &limit.policy)
+                }
                 (None, None) => {
-                    let help =
-                        if entry.is_source() { "send the client's address as source" } else { "add it with a value" };
-                    return Err(DecideError::MissingEntry { limit: name(), entry: entry.name.clone(), help });
+                    let help = if entry.is_source() {
+                        "send the client's address as source"
+                    } else {
+                        "add it with a value"
+                    };
+                    return Err(DecideError::MissingEntry {
+                        limit: name(),
+                        entry: entry.name.clone(),
+                        help,
+                    });
                 }
             };
             values.push(value);
@@ -105,28 +143,59 @@ impl Engine {
             Some(ClusterMode::Keys) => self.together.load().of(&values),
             _ => self.fingerprints.of(&values),
         };
-        Ok(Charge { limit: nth, source_class, source, key, cost, peek })
+        Ok(Charge {
+            limit: nth,
+            source_class,
+            source,
+            key,
+            cost,
+            peek,
+        })
     }
 
-    fn cost(&self, limit: &Limit, source: Option<IpAddr>, question: &Question) -> Result<u64, DecideError> {
+    fn cost(
+        &self,
+        limit: &Limit,
+        source: Option<IpAddr>,
+        question: &Question,
+    ) -> Result<u64, DecideError> {
         let Some(name) = &question.request else {
             if !question.parameters.is_empty() {
-                return Err(DecideError::Cost("parameters requires request: add request, or send cost instead"));
+                return Err(DecideError::Cost(
+                    "parameters requires request: add request, or send cost instead",
+                ));
             }
             return Ok(question.cost.unwrap_or(1));
         };
         if question.cost.is_some() {
-            return Err(DecideError::Cost("request conflicts with cost: leave out one of them"));
+            return Err(DecideError::Cost(
+                "request conflicts with cost: leave out one of them",
+            ));
         }
         let Some(formula) = self.requests.get(name) else {
             let names: Vec<&str> = self.requests.keys().map(String::as_str).collect();
-            return Err(DecideError::UnknownRequest { name: name.clone(), help: suggest(name, &names) });
+            return Err(DecideError::UnknownRequest {
+                name: name.clone(),
+                help: suggest(name, &names),
+            });
         };
         // The allowance of the caller's class.
         let multiplier =
-            if let SourceClass::Multiplier(multiplier) = self.sources.source_class(source) { multiplier } else { 0 };
-        let most = limit.stores.get(multiplier).map_or(0, |store| tiers::most(store.tiers()));
-        formula.cost(most, &question.parameters).map_err(|error| DecideError::Formula { request: name.clone(), error })
+            if let SourceClass::Multiplier(multiplier) = self.sources.source_class(source) {
+                multiplier
+            } else {
+                0
+            };
+        let most = limit
+            .stores
+            .get(multiplier)
+            .map_or(0, |store| tiers::most(store.tiers()));
+        formula
+            .cost(most, &question.parameters)
+            .map_err(|error| DecideError::Formula {
+                request: name.clone(),
+                error,
+            })
     }
 
     /// The limits on a descriptor with these entries: those with exactly these entries in any order, without the limits
@@ -145,25 +214,46 @@ impl Engine {
                     value.is_some_and(|value| is_wanted(entry, &value, policy))
                 })
         };
-        let matching: Vec<usize> = (0..self.limits.len()).filter(|nth| is_for(&self.limits[*nth])).collect();
-        let is_replaced = |nth: &usize| matching.iter().any(|other| self.limits[*other].replaces == Some(*nth));
-        matching.iter().copied().filter(|nth| !is_replaced(nth)).collect()
+        let matching: Vec<usize> = (0..self.limits.len())
+            .filter(|nth| is_for(&self.limits[*nth]))
+            .collect();
+        let is_replaced = |nth: &usize| {
+            matching
+                .iter()
+                .any(|other| self.limits[*other].replaces == Some(*nth))
+        };
+        matching
+            .iter()
+            .copied()
+            .filter(|nth| !is_replaced(nth))
+            .collect()
     }
 }
 
 /// The client's address from `source` or the key; IPv4-mapped as IPv4.
 fn address(question: &Question) -> Result<Option<IpAddr>, DecideError> {
     let mut in_key = None;
-    for (_, text) in question.key.iter().filter(|(entry, _)| entry_name(entry) == SOURCE) {
-        let address = text.parse::<IpAddr>().map_err(|_| DecideError::Source(text.clone()))?.to_canonical();
+    for (_, text) in question
+        .key
+        .iter()
+        .filter(|(entry, _)| entry_name(entry) == SOURCE)
+    {
+        let address = text
+            .parse::<IpAddr>()
+            .map_err(|_| DecideError::Source(text.clone()))?
+            .to_canonical();
         match in_key.replace(address) {
-            Some(other) if other != address => return Err(DecideError::Source(format!("{other}, {address}"))),
+            Some(other) if other != address => {
+                return Err(DecideError::Source(format!("{other}, {address}")));
+            }
             _ => {}
         }
     }
     let apart = question.source.map(|address| address.to_canonical());
     match (in_key, apart) {
-        (Some(one), Some(other)) if one != other => Err(DecideError::Source(format!("{one}, {other}"))),
+        (Some(one), Some(other)) if one != other => {
+            Err(DecideError::Source(format!("{one}, {other}")))
+        }
         (one, other) => Ok(one.or(other)),
     }
 }
@@ -198,7 +288,9 @@ fn value_of<'q>(
     source: Option<IpAddr>,
     policy: &RequestLimit,
 ) -> Option<Value<'q>> {
-    let text = entries.find(|(name, _)| *name == entry.name).map(|(_, value)| value);
+    let text = entries
+        .find(|(name, _)| *name == entry.name)
+        .map(|(_, value)| value);
     if !entry.is_source() {
         return text.map(Value::Text);
     }
@@ -221,5 +313,9 @@ fn is_wanted(entry: &KeyEntry, value: &Value<'_>, policy: &RequestLimit) -> bool
 }
 
 fn suggest(written: &str, known: &[&str]) -> String {
-    if known.is_empty() { "the config has none".to_owned() } else { suggestion(written, known) }
+    if known.is_empty() {
+        "the config has none".to_owned()
+    } else {
+        suggestion(written, known)
+    }
 }

@@ -43,7 +43,9 @@ impl SavedRequests {
     /// The number of words; `None` if it is impossible.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
-        self.stores.iter().try_fold(0usize, |sum, store| sum.checked_add(store.keys.checked_mul(store.each)?))
+        self.stores.iter().try_fold(0usize, |sum, store| {
+            sum.checked_add(store.keys.checked_mul(store.each)?)
+        })
     }
 
     /// Whether there is nothing to save.
@@ -58,11 +60,17 @@ impl Engine {
     /// take longest come first, to a factor of two.
     #[must_use]
     pub fn save(&self, now: u64) -> SavedRequests {
-        let stores = || self.limits.iter().flat_map(|limit| limit.stores.iter().map(move |store| (limit, store)));
+        let stores = || {
+            self.limits
+                .iter()
+                .flat_map(|limit| limit.stores.iter().map(move |store| (limit, store)))
+        };
         // The number of words of keys by the power of two of that time.
         let mut lives = [0usize; u64::BITS as usize];
         for (_, store) in stores() {
-            store.each_slow(now, A_MINUTE, |_, words, life| lives[life.ilog2() as usize] += 1 + words.len());
+            store.each_slow(now, A_MINUTE, |_, words, life| {
+                lives[life.ilog2() as usize] += 1 + words.len()
+            });
         }
         let mut room = MOST_WORDS;
         for words in lives.iter_mut().rev() {
@@ -71,7 +79,11 @@ impl Engine {
         }
         let mut saved = SavedRequests {
             secret: self.fingerprints.secret(),
-            counters: self.limits.iter().map(|limit| (limit.policy.name.clone(), counted(limit))).collect(),
+            counters: self
+                .limits
+                .iter()
+                .map(|limit| (limit.policy.name.clone(), counted(limit)))
+                .collect(),
             stores: Vec::new(),
             words: Vec::with_capacity(MOST_WORDS - room),
         };
@@ -85,8 +97,17 @@ impl Engine {
                     saved.words.extend(words);
                 }
             });
-            let (each, limit, definition) = (1 + store.words(), limit.policy.name.clone(), definition(limit, store));
-            saved.stores.push(SavedStore { limit, definition, keys: (saved.words.len() - before) / each, each });
+            let (each, limit, definition) = (
+                1 + store.words(),
+                limit.policy.name.clone(),
+                definition(limit, store),
+            );
+            saved.stores.push(SavedStore {
+                limit,
+                definition,
+                keys: (saved.words.len() - before) / each,
+                each,
+            });
         }
         saved
     }
@@ -97,27 +118,41 @@ impl Engine {
         self.fingerprints = Fingerprints::under(saved.secret);
         let mut rest = &saved.words[..];
         for store in &saved.stores {
-            let Some((keys, others)) = rest.split_at_checked(store.keys.saturating_mul(store.each)) else { return };
+            let Some((keys, others)) = rest.split_at_checked(store.keys.saturating_mul(store.each))
+            else {
+                return;
+            };
             rest = others;
-            let limit = self.limits.iter().filter(is_own).find(|limit| limit.policy.name == store.limit);
+            let limit = self
+                .limits
+                .iter()
+                .filter(is_own)
+                .find(|limit| limit.policy.name == store.limit);
             let known = limit.and_then(|limit| {
-                limit
-                    .stores
-                    .iter()
-                    .find(|known| definition(limit, known) == store.definition && 1 + known.words() == store.each)
+                limit.stores.iter().find(|known| {
+                    definition(limit, known) == store.definition && 1 + known.words() == store.each
+                })
             });
             let Some(known) = known else { continue };
             for key in keys.chunks_exact(store.each) {
-                if let Some((fingerprint, words)) = key.split_first().filter(|(fingerprint, _)| **fingerprint != 0) {
+                if let Some((fingerprint, words)) = key
+                    .split_first()
+                    .filter(|(fingerprint, _)| **fingerprint != 0)
+                {
                     known.take_up(Fingerprint::of_word(*fingerprint), words, then, now);
                 }
             }
         }
         for limit in &self.limits {
-            if let Some([passed, refused, would_refuse]) = saved.counters.get(&limit.policy.name).copied() {
+            if let Some([passed, refused, would_refuse]) =
+                saved.counters.get(&limit.policy.name).copied()
+            {
                 limit.counters.passed.fetch_add(passed, Ordering::Relaxed);
                 limit.counters.refused.fetch_add(refused, Ordering::Relaxed);
-                limit.counters.would_refuse.fetch_add(would_refuse, Ordering::Relaxed);
+                limit
+                    .counters
+                    .would_refuse
+                    .fetch_add(would_refuse, Ordering::Relaxed);
             }
         }
     }
@@ -135,5 +170,14 @@ fn counted(limit: &Limit) -> [u64; 3] {
 
 fn definition(limit: &Limit, store: &StateStore) -> String {
     let policy = &limit.policy;
-    format!("{:?}", (&policy.key, policy.ipv4_prefix, policy.ipv6_prefix, policy.unit, store.tiers()))
+    format!(
+        "{:?}",
+        (
+            &policy.key,
+            policy.ipv4_prefix,
+            policy.ipv6_prefix,
+            policy.unit,
+            store.tiers()
+        )
+    )
 }

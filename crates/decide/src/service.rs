@@ -69,7 +69,9 @@ impl Service {
         if config.limits.is_empty() {
             return Ok(service);
         }
-        let count = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let count = std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(MOST_THREADS);
         let runtime = Builder::new_multi_thread()
             .worker_threads(count)
             .thread_name("weir-decide")
@@ -82,14 +84,20 @@ impl Service {
         {
             let _inside = threads.enter();
             if let Some(endpoint) = &config.http {
-                let fail = |source| ServiceError::Listen { key: "http", endpoint: endpoint.to_string(), source };
+                let fail = |source| ServiceError::Listen {
+                    key: "http",
+                    endpoint: endpoint.to_string(),
+                    source,
+                };
                 let (listener, at) = match endpoint {
                     Endpoint::Tcp(address) => {
                         let (listener, address) = listen(*address).map_err(fail)?;
                         (Listener::Tcp(listener), Endpoint::Tcp(address))
                     }
                     Endpoint::Unix(path) => {
-                        let (listener, socket) = unix_socket::listen(path).map_err(io::Error::from).map_err(fail)?;
+                        let (listener, socket) = unix_socket::listen(path)
+                            .map_err(io::Error::from)
+                            .map_err(fail)?;
                         service.socket = Some(socket);
                         (Listener::Unix(listener), endpoint.clone())
                     }
@@ -98,7 +106,11 @@ impl Service {
                 threads.spawn(http::serve(listener, service.handle.clone()));
             }
             if let Some(address) = config.grpc {
-                let fail = |source| ServiceError::Listen { key: "grpc", endpoint: address.to_string(), source };
+                let fail = |source| ServiceError::Listen {
+                    key: "grpc",
+                    endpoint: address.to_string(),
+                    source,
+                };
                 let (listener, address) = listen(address).map_err(fail)?;
                 service.grpc = Some(address);
                 threads.spawn(grpc::serve(listener, service.handle.clone()));
@@ -161,8 +173,16 @@ impl Service {
     /// The addresses as text.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
-        let http = self.http.iter().map(|endpoint| format!("over HTTP on {endpoint}"));
-        http.chain(self.grpc.iter().map(|address| format!("over gRPC on {address}"))).collect()
+        let http = self
+            .http
+            .iter()
+            .map(|endpoint| format!("over HTTP on {endpoint}"));
+        http.chain(
+            self.grpc
+                .iter()
+                .map(|address| format!("over gRPC on {address}")),
+        )
+        .collect()
     }
 
     /// The address for HTTP; with a configured port 0, the one that the system chose.

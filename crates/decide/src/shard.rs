@@ -78,7 +78,11 @@ impl Shard {
     pub const fn state_bytes(words: usize) -> usize {
         /// The allocator's overhead per block, and its granularity.
         const OVERHEAD: usize = 16;
-        if words <= 2 { 0 } else { (8 * words).next_multiple_of(OVERHEAD) + OVERHEAD }
+        if words <= 2 {
+            0
+        } else {
+            (8 * words).next_multiple_of(OVERHEAD) + OVERHEAD
+        }
     }
 
     /// Whether its keys have been moved to another store.
@@ -91,7 +95,10 @@ impl Shard {
         self.is_closed = true;
         self.accounts.clear();
         self.heard.clear();
-        Forgotten(Some(std::mem::replace(&mut self.states, States::One(Table::default()))))
+        Forgotten(Some(std::mem::replace(
+            &mut self.states,
+            States::One(Table::default()),
+        )))
     }
 
     /// The number of keys.
@@ -209,7 +216,8 @@ impl Relax for Patience {
         self.looks = self.looks.saturating_add(1);
         if self.looks < Self::LOOKS {
             // With exponential backoff: each attempt takes the cache line from the owner and delays it.
-            (0..Self::FIRST_PAUSES << (self.looks - 1).min(Self::MOST_DOUBLINGS)).for_each(|_| std::hint::spin_loop());
+            (0..Self::FIRST_PAUSES << (self.looks - 1).min(Self::MOST_DOUBLINGS))
+                .for_each(|_| std::hint::spin_loop());
         } else if self.looks < Self::LOOKS + Self::YIELDS {
             std::thread::yield_now();
         } else {

@@ -21,16 +21,25 @@ pub struct EffectiveShare {
 
 impl EffectiveShare {
     /// The whole limit.
-    pub const WHOLE: Self = Self { share: Share::WHOLE, is_open: false };
+    pub const WHOLE: Self = Self {
+        share: Share::WHOLE,
+        is_open: false,
+    };
 
     /// The fallback without a store, on one of `hosts` hosts.
     #[must_use]
     pub fn alone(when: WhenStoreIsDown, hosts: u64) -> Self {
-        let share = |share| Self { share, is_open: false };
+        let share = |share| Self {
+            share,
+            is_open: false,
+        };
         match when {
             WhenStoreIsDown::Share => share(Share::one_of(hosts)),
             WhenStoreIsDown::Local => Self::WHOLE,
-            WhenStoreIsDown::Open => Self { is_open: true, ..Self::WHOLE },
+            WhenStoreIsDown::Open => Self {
+                is_open: true,
+                ..Self::WHOLE
+            },
             WhenStoreIsDown::Closed => share(Share::NOTHING),
         }
     }
@@ -41,12 +50,17 @@ impl Engine {
     #[must_use]
     pub fn asked(&self, name: &str) -> Option<(u64, u64)> {
         let together = self.limits[*self.by_name.get(name)?].together.as_ref()?;
-        Some((together.wanted.load(Ordering::Relaxed), together.refused.load(Ordering::Relaxed)))
+        Some((
+            together.wanted.load(Ordering::Relaxed),
+            together.refused.load(Ordering::Relaxed),
+        ))
     }
 
     /// Sets this host's share of a shared limit, and whether it refuses anything.
     pub fn set_share(&self, name: &str, share: Share, is_open: bool) {
-        let Some(limit) = self.by_name.get(name).and_then(|nth| self.limits.get(*nth)) else { return };
+        let Some(limit) = self.by_name.get(name).and_then(|nth| self.limits.get(*nth)) else {
+            return;
+        };
         limit.stores.iter().for_each(|store| store.set_share(share));
         if let Some(together) = &limit.together {
             together.is_open.store(is_open, Ordering::Relaxed);
@@ -57,13 +71,21 @@ impl Engine {
     }
 
     /// The same for several limits, by name.
-    pub fn set_shares<'a>(&self, shares: impl IntoIterator<Item = (&'a String, &'a EffectiveShare)>) {
-        shares.into_iter().for_each(|(name, share)| self.set_share(name, share.share, share.is_open));
+    pub fn set_shares<'a>(
+        &self,
+        shares: impl IntoIterator<Item = (&'a String, &'a EffectiveShare)>,
+    ) {
+        shares
+            .into_iter()
+            .for_each(|(name, share)| self.set_share(name, share.share, share.is_open));
     }
 
     /// The limits whose hosts exchange keys: each limit's name, the multiplier of its class, and its store.
     pub fn exchanged(&self) -> impl Iterator<Item = (&str, Multiplier, &Arc<StateStore>)> {
-        let limits = self.limits.iter().filter(|limit| limit.policy.cluster == Some(ClusterMode::Keys));
+        let limits = self
+            .limits
+            .iter()
+            .filter(|limit| limit.policy.cluster == Some(ClusterMode::Keys));
         limits.flat_map(|limit| {
             let stores = self.sources.multipliers().iter().zip(&limit.stores);
             stores.map(|(multiplier, store)| (limit.policy.name.as_str(), *multiplier, store))

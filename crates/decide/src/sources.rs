@@ -26,11 +26,17 @@ struct Prefixes<T> {
 
 impl<T: Copy> Prefixes<T> {
     fn new(entries: impl Iterator<Item = (Prefix, T)>) -> Self {
-        let mut prefixes = Self { lengths: BTreeSet::new(), content: HashMap::new() };
+        let mut prefixes = Self {
+            lengths: BTreeSet::new(),
+            content: HashMap::new(),
+        };
         for (prefix, value) in entries {
             let length = prefix.mapped_length();
             prefixes.lengths.insert(std::cmp::Reverse(length));
-            prefixes.content.insert((length, u128::from_be_bytes(prefix.mapped_address())), value);
+            prefixes.content.insert(
+                (length, u128::from_be_bytes(prefix.mapped_address())),
+                value,
+            );
         }
         prefixes
     }
@@ -57,17 +63,33 @@ impl Sources {
     pub fn of(config: &Config) -> Self {
         let multipliers = config.multipliers();
         let config = Some(config).filter(|config| !config.decide.limits.is_empty());
-        let classes = config.into_iter().flat_map(|config| &config.classes).flat_map(|class| {
-            let source_class = match class.service {
-                Service::Unlimited => SourceClass::Unlimited,
-                Service::Multiplier(multiplier) => {
-                    SourceClass::Multiplier(multipliers.iter().position(|known| *known == multiplier).unwrap_or(0))
-                }
-            };
-            class.sources.iter().map(move |prefix| (*prefix, source_class))
-        });
-        let never_limit = config.into_iter().flat_map(|config| &config.agent.never_limit).map(|prefix| (*prefix, ()));
-        Self { classes: Prefixes::new(classes), never_limit: Prefixes::new(never_limit), multipliers }
+        let classes = config
+            .into_iter()
+            .flat_map(|config| &config.classes)
+            .flat_map(|class| {
+                let source_class = match class.service {
+                    Service::Unlimited => SourceClass::Unlimited,
+                    Service::Multiplier(multiplier) => SourceClass::Multiplier(
+                        multipliers
+                            .iter()
+                            .position(|known| *known == multiplier)
+                            .unwrap_or(0),
+                    ),
+                };
+                class
+                    .sources
+                    .iter()
+                    .map(move |prefix| (*prefix, source_class))
+            });
+        let never_limit = config
+            .into_iter()
+            .flat_map(|config| &config.agent.never_limit)
+            .map(|prefix| (*prefix, ()));
+        Self {
+            classes: Prefixes::new(classes),
+            never_limit: Prefixes::new(never_limit),
+            multipliers,
+        }
     }
 
     /// The distinct multipliers; the first is 1, that of the default class.
@@ -76,10 +98,14 @@ impl Sources {
     }
 
     pub fn source_class(&self, source: Option<IpAddr>) -> SourceClass {
-        let Some(source) = source else { return SourceClass::Multiplier(0) };
+        let Some(source) = source else {
+            return SourceClass::Multiplier(0);
+        };
         if self.never_limit.longest(source).is_some() {
             return SourceClass::NeverLimited;
         }
-        self.classes.longest(source).unwrap_or(SourceClass::Multiplier(0))
+        self.classes
+            .longest(source)
+            .unwrap_or(SourceClass::Multiplier(0))
     }
 }

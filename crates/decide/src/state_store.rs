@@ -67,7 +67,9 @@ impl StateStore {
             shared: None,
             keyed: None,
             words,
-            shards: (0..shards).map(|_| Padded(Lock::new(Shard::new(words)))).collect(),
+            shards: (0..shards)
+                .map(|_| Padded(Lock::new(Shard::new(words))))
+                .collect(),
             capacity,
             shard_capacity,
             keys: AtomicUsize::new(0),
@@ -83,7 +85,8 @@ impl StateStore {
     pub fn most_bytes(tiers: &[Policy], capacity: usize) -> u64 {
         let words = tiers.iter().map(Policy::words).sum();
         let (shards, shard_capacity) = Self::split(capacity);
-        let tables = shards * (size_of::<Padded<Shard>>() + Shard::most_bytes(words, shard_capacity));
+        let tables =
+            shards * (size_of::<Padded<Shard>>() + Shard::most_bytes(words, shard_capacity));
         // One shard at a time may be growing into a larger table.
         let moving = Shard::most_bytes(words, shard_capacity) / 5 * 4;
         let bytes = tables + moving + capacity * Shard::state_bytes(words);
@@ -102,7 +105,10 @@ impl StateStore {
     #[must_use]
     pub fn is_as(&self, other: &Self) -> bool {
         let rest = |store: &Self| {
-            let together = (store.shared.is_some(), store.keyed.as_ref().map(|keyed| keyed.sync));
+            let together = (
+                store.shared.is_some(),
+                store.keyed.as_ref().map(|keyed| keyed.sync),
+            );
             (store.capacity, store.on_full, together)
         };
         self.tiers == other.tiers && rest(self) == rest(other)
@@ -149,7 +155,11 @@ impl StateStore {
     /// than its part, so that the store fills up before a shard does.
     fn split(capacity: usize) -> (usize, usize) {
         let capacity = capacity.max(1);
-        let shards = capacity.div_ceil(SHARD_KEYS).next_power_of_two().max(capacity.min(64 * 64) / 64).max(1);
+        let shards = capacity
+            .div_ceil(SHARD_KEYS)
+            .next_power_of_two()
+            .max(capacity.min(64 * 64) / 64)
+            .max(1);
         let shards = shards.next_power_of_two();
         let part = capacity.div_ceil(shards);
         (shards, (part + 6 * (part.isqrt() + 1)).min(capacity))
@@ -173,7 +183,13 @@ impl StateStore {
     /// This host's share, if the limit is shared.
     #[must_use]
     pub fn share(&self) -> Option<Share> {
-        Some(self.shared.as_ref()?.read().unwrap_or_else(PoisonError::into_inner).0)
+        Some(
+            self.shared
+                .as_ref()?
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .0,
+        )
     }
 
     /// The tiers for a share.
@@ -186,13 +202,20 @@ impl StateStore {
     fn in_effect(&self) -> Rates<'_> {
         match &self.shared {
             None => Rates::Own(&self.tiers),
-            Some(shared) => Rates::Shared(Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner).1)),
+            Some(shared) => Rates::Shared(Arc::clone(
+                &shared.read().unwrap_or_else(PoisonError::into_inner).1,
+            )),
         }
     }
 
     /// Visits every key whose allowance is not full within `least` nanoseconds, with its state and that time. Each
     /// shard is locked while its keys are copied, for some tens of microseconds.
-    pub(super) fn each_slow(&self, now: u64, least: u64, mut look: impl FnMut(Fingerprint, &[u64], u64)) {
+    pub(super) fn each_slow(
+        &self,
+        now: u64,
+        least: u64,
+        mut look: impl FnMut(Fingerprint, &[u64], u64),
+    ) {
         let each = 1 + self.words;
         let mut copied = Vec::new();
         for shard in &self.shards {
@@ -207,7 +230,9 @@ impl StateStore {
                 }
             });
             for key in copied.chunks_exact(each) {
-                let Some((fingerprint, words)) = key.split_first() else { continue };
+                let Some((fingerprint, words)) = key.split_first() else {
+                    continue;
+                };
                 let life = tiers::reset(&self.tiers, words, now);
                 if life >= least {
                     look(Fingerprint::of_word(*fingerprint), words, life);
@@ -222,7 +247,8 @@ impl StateStore {
         if then == now {
             self.hold(key).put(key, words);
         } else {
-            self.hold(key).put(key, &tiers::rebased(&self.tiers, words, then, now));
+            self.hold(key)
+                .put(key, &tiers::rebased(&self.tiers, words, then, now));
         }
     }
 
@@ -260,7 +286,9 @@ impl StateStore {
     #[cold]
     fn allowed_anew(&self, key: Fingerprint, now: u64, cost: u64) -> bool {
         let mut held = self.hold(key);
-        let charged = held.with_state(key, now, |tiers, words| tiers::charge(tiers, words, now, cost));
+        let charged = held.with_state(key, now, |tiers, words| {
+            tiers::charge(tiers, words, now, cost)
+        });
         charged.unwrap_or_else(|| held.when_full(now, cost).allowed)
     }
 
@@ -291,7 +319,8 @@ impl StateStore {
             keys
         };
         // Keys that are being moved to the next store are found here or there.
-        self.shards.iter().map(clear).sum::<usize>() + self.successor.get().map_or(0, |next| next.clear())
+        self.shards.iter().map(clear).sum::<usize>()
+            + self.successor.get().map_or(0, |next| next.clear())
     }
 
     /// Removes decayed keys, one shard after another; each is locked for some tens of microseconds.
@@ -309,7 +338,9 @@ impl StateStore {
 
     /// Removes decayed keys of one shard. The caller drops the result outside of the lock.
     pub fn sweep_shard(&self, shard: usize, now: u64) -> Forgotten {
-        let Some(shard) = self.shards.get(shard) else { return Forgotten::default() };
+        let Some(shard) = self.shards.get(shard) else {
+            return Forgotten::default();
+        };
         let mut shard = shard.0.lock();
         self.forget_decayed(&mut shard, self.instant(now));
         shard.shrink()
@@ -337,7 +368,13 @@ impl StateStore {
     /// The place of a key's shard in the order of locks, in the key's current store.
     pub(super) fn place(&self, key: Fingerprint) -> (Place, &Self) {
         let store = self.hold(key).store;
-        (Place { store: store.id, shard: store.shard_of(key) }, store)
+        (
+            Place {
+                store: store.id,
+                shard: store.shard_of(key),
+            },
+            store,
+        )
     }
 
     /// Like `hold`, in this store only; `Err`: the store to which the key has been moved.
@@ -345,7 +382,11 @@ impl StateStore {
         let shard = self.shards[self.shard_of(key)].0.lock();
         match self.successor.get() {
             Some(next) if shard.is_closed() => Err(next),
-            _ => Ok(LockedShard { store: self, tiers: self.in_effect(), shard }),
+            _ => Ok(LockedShard {
+                store: self,
+                tiers: self.in_effect(),
+                shard,
+            }),
         }
     }
 
@@ -357,7 +398,11 @@ impl StateStore {
     pub(super) fn forget_decayed(&self, shard: &mut Shard, now: u64) {
         let opens_short = self.tiers.iter().any(Policy::opens_short);
         // Such a key would start with less than it has.
-        let since = if opens_short { now.saturating_sub(REMEMBERED_NANOSECONDS) } else { now };
+        let since = if opens_short {
+            now.saturating_sub(REMEMBERED_NANOSECONDS)
+        } else {
+            now
+        };
         let before = shard.len();
         shard.retain(|words| tiers::is_alive(&self.tiers, words, since));
         if shard.len() >= self.shard_capacity || self.is_full() {

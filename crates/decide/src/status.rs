@@ -16,7 +16,10 @@ impl Engine {
     /// The status of each limit; its counters count decisions instead of packets.
     #[must_use]
     pub fn statuses(&self) -> Vec<LimitStatus> {
-        let of = |counter: &AtomicU64| Count { packets: counter.load(Ordering::Relaxed), bytes: 0 };
+        let of = |counter: &AtomicU64| Count {
+            packets: counter.load(Ordering::Relaxed),
+            bytes: 0,
+        };
         let status = |limit: &Limit| LimitStatus {
             definition: LimitDefinition::from(&limit.policy),
             passed: of(&limit.counters.passed),
@@ -51,22 +54,37 @@ impl Engine {
         let mut events = Vec::new();
         for (refused, record) in named {
             // The limit is of an earlier config.
-            let Some(limit) = self.limits.iter().find(|limit| limit.number == refused.limit) else { continue };
-            let source = refused.source.map(|prefix| match prefix.prefix_len() == prefix.max_prefix_len() {
-                true => prefix.addr().to_string(),
-                false => prefix.to_string(),
-            });
+            let Some(limit) = self
+                .limits
+                .iter()
+                .find(|limit| limit.number == refused.limit)
+            else {
+                continue;
+            };
+            let source =
+                refused.source.map(
+                    |prefix| match prefix.prefix_len() == prefix.max_prefix_len() {
+                        true => prefix.addr().to_string(),
+                        false => prefix.to_string(),
+                    },
+                );
             let kinds = [
                 (EventKind::Throttled, record.new_refused(), record.refused),
-                (EventKind::WouldThrottle, record.new_would_refuse(), record.would_refuse),
+                (
+                    EventKind::WouldThrottle,
+                    record.new_would_refuse(),
+                    record.would_refuse,
+                ),
             ];
-            events.extend(kinds.into_iter().filter(|(_, new, _)| *new > 0).map(|(what, _, count)| Event {
-                time: seconds_since_1970() - now.saturating_sub(record.at) as f64 / 1e9,
-                source: source.clone(),
-                limit: Some(limit.policy.name.clone()),
-                direction: Some(REQUEST_DIRECTION.to_owned()),
-                ..Event::now(what, count, exceeded_by(&limit.policy))
-            }));
+            events.extend(kinds.into_iter().filter(|(_, new, _)| *new > 0).map(
+                |(what, _, count)| Event {
+                    time: seconds_since_1970() - now.saturating_sub(record.at) as f64 / 1e9,
+                    source: source.clone(),
+                    limit: Some(limit.policy.name.clone()),
+                    direction: Some(REQUEST_DIRECTION.to_owned()),
+                    ..Event::now(what, count, exceeded_by(&limit.policy))
+                },
+            ));
         }
         if unnamed > 0 {
             let reason = format!(
@@ -83,8 +101,10 @@ impl Engine {
         let address = address.to_canonical();
         let row = |(nth, limit): (usize, &Limit)| {
             let record = self.refusals.of(&limit.refused_source(Some(address)));
-            let is_by_address = matches!(limit.policy.key.as_slice(), [entry] if is_any_source(entry));
-            let outcome = is_by_address.then(|| self.charge_of(nth, std::iter::empty(), Some(address), 1, true));
+            let is_by_address =
+                matches!(limit.policy.key.as_slice(), [entry] if is_any_source(entry));
+            let outcome = is_by_address
+                .then(|| self.charge_of(nth, std::iter::empty(), Some(address), 1, true));
             let outcome = outcome.and_then(Result::ok).and_then(|charge| {
                 let store = self.store_of(&charge)?;
                 Some(store.peek(charge.key, now, charge.cost))
@@ -92,7 +112,11 @@ impl Engine {
             if record.is_none() && outcome.is_none() {
                 return None;
             }
-            let Record { refused, would_refuse, .. } = record.unwrap_or_default();
+            let Record {
+                refused,
+                would_refuse,
+                ..
+            } = record.unwrap_or_default();
             Some(SourceRequests {
                 name: limit.policy.name.clone(),
                 remaining: outcome.as_ref().map(|outcome| outcome.remaining),
@@ -101,7 +125,8 @@ impl Engine {
                     .map(|retry_after| retry_after.as_secs_f64()),
                 throttled_requests: refused,
                 would_throttle_requests: would_refuse,
-                last_throttled_seconds_ago: record.map(|record| now.saturating_sub(record.at) as f64 / 1e9),
+                last_throttled_seconds_ago: record
+                    .map(|record| now.saturating_sub(record.at) as f64 / 1e9),
             })
         };
         self.limits.iter().enumerate().filter_map(row).collect()

@@ -22,7 +22,10 @@ struct Group<S> {
 
 impl<S: Default> Group<S> {
     fn empty() -> Self {
-        Self { keys: [FREE; LANES], states: std::array::from_fn(|_| S::default()) }
+        Self {
+            keys: [FREE; LANES],
+            states: std::array::from_fn(|_| S::default()),
+        }
     }
 
     #[inline]
@@ -52,14 +55,18 @@ pub struct Table<S> {
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { groups: Box::default(), keys: 0 }
+        Self {
+            groups: Box::default(),
+            keys: 0,
+        }
     }
 }
 
 impl<S> Table<S> {
     /// The most bytes with this many keys.
     pub fn most_bytes(keys: usize) -> usize {
-        grown(keys.saturating_mul(16).div_ceil(13 * LANES)).max(FEWEST_GROUPS) * size_of::<Group<S>>()
+        grown(keys.saturating_mul(16).div_ceil(13 * LANES)).max(FEWEST_GROUPS)
+            * size_of::<Group<S>>()
     }
 }
 
@@ -116,7 +123,10 @@ impl<S: Clone + Default> Table<S> {
     /// Changes every state.
     pub fn each_mut(&mut self, mut change: impl FnMut(&mut S)) {
         for Group { keys, states } in &mut self.groups {
-            keys.iter().zip(states).filter(|(key, _)| **key != FREE).for_each(|(_, state)| change(state));
+            keys.iter()
+                .zip(states)
+                .filter(|(key, _)| **key != FREE)
+                .for_each(|(_, state)| change(state));
         }
     }
 
@@ -130,11 +140,18 @@ impl<S: Clone + Default> Table<S> {
     /// Removes the keys whose states `keep` rejects.
     pub fn retain(&mut self, keep: impl Fn(&S) -> bool) {
         // Backwards from a group without overflow, so that keys which move up have been visited before.
-        let Some(end) = self.groups.iter().position(|group| group.lane_of(FREE).is_some()) else { return };
+        let Some(end) = self
+            .groups
+            .iter()
+            .position(|group| group.lane_of(FREE).is_some())
+        else {
+            return;
+        };
         for back in 0..self.groups.len() {
             let group = self.distance(back, end);
             for lane in 0..LANES {
-                let is_dead = |Group { keys, states }: &Group<S>| keys[lane] != FREE && !keep(&states[lane]);
+                let is_dead =
+                    |Group { keys, states }: &Group<S>| keys[lane] != FREE && !keep(&states[lane]);
                 if is_dead(&self.groups[group]) {
                     self.free(Place { group, lane });
                 }
@@ -156,12 +173,20 @@ impl<S: Clone + Default> Table<S> {
 
     #[inline]
     fn after(&self, group: usize) -> usize {
-        if group + 1 == self.groups.len() { 0 } else { group + 1 }
+        if group + 1 == self.groups.len() {
+            0
+        } else {
+            group + 1
+        }
     }
 
     /// The distance between two groups, modulo their number; also the group that is `to` groups before another.
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.groups.len() - from }
+        if to >= from {
+            to - from
+        } else {
+            to + self.groups.len() - from
+        }
     }
 
     #[inline]
@@ -202,7 +227,8 @@ impl<S: Clone + Default> Table<S> {
             next = self.after(next);
             is_full = self.groups[next].lane_of(FREE).is_none();
             let from_gap = self.distance(gap.group, next);
-            let may_move = |key: &u64| *key != FREE && self.distance(self.home(*key), next) >= from_gap;
+            let may_move =
+                |key: &u64| *key != FREE && self.distance(self.home(*key), next) >= from_gap;
             if let Some(lane) = self.groups[next].keys.iter().position(may_move) {
                 let key = self.groups[next].keys[lane];
                 let state = std::mem::take(&mut self.groups[next].states[lane]);
@@ -218,7 +244,10 @@ impl<S: Clone + Default> Table<S> {
 
     fn resize(&mut self, groups: usize) -> Self {
         let empty = vec![Group::empty(); groups].into();
-        let mut old = Self { groups: std::mem::replace(&mut self.groups, empty), keys: 0 };
+        let mut old = Self {
+            groups: std::mem::replace(&mut self.groups, empty),
+            keys: 0,
+        };
         self.keys = 0;
         for Group { keys, states } in &mut old.groups {
             for (key, state) in keys.iter().zip(states).filter(|(key, _)| **key != FREE) {
@@ -258,10 +287,20 @@ mod tests {
     fn a_table_that_grows_is_well_used_within_the_bytes_that_were_predicted() {
         let mut table = Table::<[u64; 1]>::default();
         for key in 1..=20_000u64 {
-            table.insert(Fingerprint::of_word(key.wrapping_mul(0x9e37_79b9_7f4a_7c15)), [key]);
+            table.insert(
+                Fingerprint::of_word(key.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                [key],
+            );
             let bytes = table.places() * 16;
-            assert!(bytes <= Table::<[u64; 1]>::most_bytes(key as usize), "{bytes} bytes for {key} keys");
-            assert!(key < 14 || 20 * table.len() + 60 >= 13 * table.places(), "{key} of {} places", table.places());
+            assert!(
+                bytes <= Table::<[u64; 1]>::most_bytes(key as usize),
+                "{bytes} bytes for {key} keys"
+            );
+            assert!(
+                key < 14 || 20 * table.len() + 60 >= 13 * table.places(),
+                "{key} of {} places",
+                table.places()
+            );
         }
     }
 

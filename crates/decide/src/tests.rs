@@ -29,12 +29,15 @@ impl Edge for Recorder {
 impl Recorder {
     fn bans(&self) -> Vec<String> {
         let bans = self.0.lock().unwrap();
-        bans.iter().map(|ban| format!("{} {}s", ban.prefix, ban.escalate.ban / SECOND)).collect()
+        bans.iter()
+            .map(|ban| format!("{} {}s", ban.prefix, ban.escalate.ban / SECOND))
+            .collect()
     }
 }
 
 fn engine_at(text: &str, edge: Arc<dyn Edge>) -> Engine {
-    let loaded = config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+    let loaded =
+        config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
     Engine::new(&loaded.config, edge).unwrap()
 }
 
@@ -60,7 +63,10 @@ fn ask(user: &str, cost: u64) -> Question {
 }
 
 fn from(source: &str, question: Question) -> Question {
-    Question { source: Some(source.parse().unwrap()), ..question }
+    Question {
+        source: Some(source.parse().unwrap()),
+        ..question
+    }
 }
 
 fn bucket(count: u64, burst: u64) -> Vec<Policy> {
@@ -69,9 +75,17 @@ fn bucket(count: u64, burst: u64) -> Vec<Policy> {
 
 #[test]
 fn many_threads_on_one_key_get_exactly_the_burst() {
-    let rate = Rate { count: 1_000, per_nanoseconds: 3_600 * SECOND };
-    let of_each = Algorithm::ALL.iter().map(|algorithm| vec![Policy::new(*algorithm, rate, 1_000).unwrap()]);
-    let both = vec![Policy::token_bucket(rate, 1_000), Policy::sliding_log(rate).unwrap()];
+    let rate = Rate {
+        count: 1_000,
+        per_nanoseconds: 3_600 * SECOND,
+    };
+    let of_each = Algorithm::ALL
+        .iter()
+        .map(|algorithm| vec![Policy::new(*algorithm, rate, 1_000).unwrap()]);
+    let both = vec![
+        Policy::token_bucket(rate, 1_000),
+        Policy::sliding_log(rate).unwrap(),
+    ];
     for tiers in of_each.chain([both]) {
         let store = StateStore::new(tiers, 100_000, OnFull::Throttle);
         let fingerprints = Fingerprints::new().unwrap();
@@ -102,29 +116,98 @@ fn requests_cost_what_their_formula_says_and_bad_ones_nothing() {
     let engine = engine(&credits("burst = 1000"));
     let request = |name: &str, parameters: &[(&str, f64)]| Question {
         request: Some(name.to_owned()),
-        parameters: parameters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        parameters: parameters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect(),
         cost: None,
         ..ask("alice", 0)
     };
-    let remaining = || engine.decide(&Question { peek: true, ..ask("alice", 1) }, SECOND).unwrap().remaining;
-    assert_eq!(engine.decide(&request("publish", &[("messages", 3.0)]), SECOND).unwrap().remaining, 700);
-    assert_eq!(engine.decide(&request("query", &[]), SECOND).unwrap().remaining, 600);
+    let remaining = || {
+        engine
+            .decide(
+                &Question {
+                    peek: true,
+                    ..ask("alice", 1)
+                },
+                SECOND,
+            )
+            .unwrap()
+            .remaining
+    };
+    assert_eq!(
+        engine
+            .decide(&request("publish", &[("messages", 3.0)]), SECOND)
+            .unwrap()
+            .remaining,
+        700
+    );
+    assert_eq!(
+        engine
+            .decide(&request("query", &[]), SECOND)
+            .unwrap()
+            .remaining,
+        600
+    );
     for (question, reason) in [
-        (request("publish", &[]), "requires the parameter \"messages\""),
-        (request("publish", &[("messages", -1.0)]), "negative"),
-        (request("publish", &[("messages", 1e300)]), "above the largest cost"),
-        (request("publish", &[("messages", 1.0), ("x", 1.0)]), "no parameter \"x\""),
-        (request("publsh", &[]), "did you mean \"publish\"?"),
-        (Question { cost: Some(1), ..request("query", &[]) }, "request conflicts with cost"),
-        (Question { request: None, ..request("query", &[("x", 1.0)]) }, "parameters requires request"),
-        (Question { limit: "credit".to_owned(), ..ask("alice", 1) }, "did you mean \"credits\"?"),
-        (Question { key: BTreeMap::new(), ..ask("alice", 1) }, "missing entry \"user\""),
         (
-            Question { key: [("user", "a"), ("ip", "b")].map(|(k, v)| (k.into(), v.into())).into(), ..ask("", 1) },
+            request("publish", &[]),
+            "requires the parameter \"messages\"",
+        ),
+        (request("publish", &[("messages", -1.0)]), "negative"),
+        (
+            request("publish", &[("messages", 1e300)]),
+            "above the largest cost",
+        ),
+        (
+            request("publish", &[("messages", 1.0), ("x", 1.0)]),
+            "no parameter \"x\"",
+        ),
+        (request("publsh", &[]), "did you mean \"publish\"?"),
+        (
+            Question {
+                cost: Some(1),
+                ..request("query", &[])
+            },
+            "request conflicts with cost",
+        ),
+        (
+            Question {
+                request: None,
+                ..request("query", &[("x", 1.0)])
+            },
+            "parameters requires request",
+        ),
+        (
+            Question {
+                limit: "credit".to_owned(),
+                ..ask("alice", 1)
+            },
+            "did you mean \"credits\"?",
+        ),
+        (
+            Question {
+                key: BTreeMap::new(),
+                ..ask("alice", 1)
+            },
+            "missing entry \"user\"",
+        ),
+        (
+            Question {
+                key: [("user", "a"), ("ip", "b")]
+                    .map(|(k, v)| (k.into(), v.into()))
+                    .into(),
+                ..ask("", 1)
+            },
             "unknown entry \"ip\"",
         ),
         (
-            Question { key: [("user", "a"), ("source", "b")].map(|(k, v)| (k.into(), v.into())).into(), ..ask("", 1) },
+            Question {
+                key: [("user", "a"), ("source", "b")]
+                    .map(|(k, v)| (k.into(), v.into()))
+                    .into(),
+                ..ask("", 1)
+            },
             "invalid source",
         ),
     ] {
@@ -137,7 +220,10 @@ fn requests_cost_what_their_formula_says_and_bad_ones_nothing() {
     let never = engine.decide(&ask("alice", 1_001), SECOND).unwrap();
     assert_eq!((never.allowed, never.retry_after_seconds), (false, None));
     let late = engine.decide(&ask("alice", 601), SECOND).unwrap();
-    assert_eq!((late.allowed, late.remaining, late.retry_after_seconds), (false, 600, Some(0.1)));
+    assert_eq!(
+        (late.allowed, late.remaining, late.retry_after_seconds),
+        (false, 600, Some(0.1))
+    );
     assert_eq!(late.reset_after_seconds, 40.0);
 }
 
@@ -148,9 +234,27 @@ fn credits_begin_with_the_initial_ones_and_come_in_steps() {
     assert_eq!((spent.allowed, spent.remaining), (true, 0));
     let early = engine.decide(&ask("alice", 1), 6 * SECOND - 1).unwrap();
     assert!(!early.allowed && (early.retry_after_seconds.unwrap() - 1e-9).abs() < 1e-12);
-    assert_eq!(engine.decide(&ask("alice", 0), 6 * SECOND).unwrap().remaining, 10);
-    assert_eq!(engine.decide(&ask("alice", 0), 60 * SECOND).unwrap().remaining, 100);
-    assert_eq!(engine.decide(&ask("bob", 0), 60 * SECOND).unwrap().remaining, 30);
+    assert_eq!(
+        engine
+            .decide(&ask("alice", 0), 6 * SECOND)
+            .unwrap()
+            .remaining,
+        10
+    );
+    assert_eq!(
+        engine
+            .decide(&ask("alice", 0), 60 * SECOND)
+            .unwrap()
+            .remaining,
+        100
+    );
+    assert_eq!(
+        engine
+            .decide(&ask("bob", 0), 60 * SECOND)
+            .unwrap()
+            .remaining,
+        30
+    );
 }
 
 #[test]
@@ -169,17 +273,38 @@ fn a_source_gives_its_class() {
         ("2001:db8:1::7", 500),
         ("198.51.100.65", 50),
     ] {
-        let outcome = engine.decide(&from(source, ask(source, most)), SECOND).unwrap();
-        assert!(outcome.allowed && outcome.remaining == 0, "{source}: {outcome:?}");
-        assert!(!engine.decide(&from(source, ask(source, 1)), SECOND).unwrap().allowed, "{source}");
+        let outcome = engine
+            .decide(&from(source, ask(source, most)), SECOND)
+            .unwrap();
+        assert!(
+            outcome.allowed && outcome.remaining == 0,
+            "{source}: {outcome:?}"
+        );
+        assert!(
+            !engine
+                .decide(&from(source, ask(source, 1)), SECOND)
+                .unwrap()
+                .allowed,
+            "{source}"
+        );
     }
     for free in ["203.0.113.1", "203.0.113.7"] {
         for _ in 0..3 {
-            assert!(engine.decide(&from(free, ask("x", 1_000)), SECOND).unwrap().allowed, "{free}");
+            assert!(
+                engine
+                    .decide(&from(free, ask("x", 1_000)), SECOND)
+                    .unwrap()
+                    .allowed,
+                "{free}"
+            );
         }
     }
     // The formula's allowance is that of the class.
-    let query = Question { request: Some("query".to_owned()), cost: None, ..from("198.51.100.9", ask("q", 0)) };
+    let query = Question {
+        request: Some("query".to_owned()),
+        cost: None,
+        ..from("198.51.100.9", ask("q", 0))
+    };
     assert_eq!(engine.decide(&query, SECOND).unwrap().remaining, 450);
 }
 
@@ -195,16 +320,41 @@ fn a_key_by_source_takes_the_prefix() {
         ..Question::default()
     };
     let remaining = |source, path| engine.decide(&ask(source, path), SECOND).unwrap().remaining;
-    assert_eq!((remaining("192.0.2.1", "/a"), remaining("192.0.2.200", "/a"), remaining("192.0.3.1", "/a")), (4, 3, 4));
     assert_eq!(
-        (remaining("192.0.2.1", "/b"), remaining("2001:db8::1", "/a"), remaining("2001:db8::2", "/a")),
+        (
+            remaining("192.0.2.1", "/a"),
+            remaining("192.0.2.200", "/a"),
+            remaining("192.0.3.1", "/a")
+        ),
+        (4, 3, 4)
+    );
+    assert_eq!(
+        (
+            remaining("192.0.2.1", "/b"),
+            remaining("2001:db8::1", "/a"),
+            remaining("2001:db8::2", "/a")
+        ),
         (4, 4, 3)
     );
-    let without = engine.decide(&Question { source: None, ..ask("192.0.2.1", "/a") }, SECOND).unwrap_err();
-    assert!(without.to_string().contains("client's address"), "{without}");
+    let without = engine
+        .decide(
+            &Question {
+                source: None,
+                ..ask("192.0.2.1", "/a")
+            },
+            SECOND,
+        )
+        .unwrap_err();
+    assert!(
+        without.to_string().contains("client's address"),
+        "{without}"
+    );
     // The address may be in the key, too.
     let mut inside = ask("192.0.2.9", "/a");
-    inside.key.insert("source".to_owned(), inside.source.take().unwrap().to_string());
+    inside.key.insert(
+        "source".to_owned(),
+        inside.source.take().unwrap().to_string(),
+    );
     assert_eq!(engine.decide(&inside, SECOND).unwrap().remaining, 2);
 }
 
@@ -219,19 +369,43 @@ fn an_entrys_value_has_a_limit_of_its_own_beside_or_in_place_of_the_general_one(
     let engine = engine(PATHS);
     let limits = |entries: &'static [(&'static str, &'static str)]| {
         let found = engine.limits_of("envoy", || entries.iter().copied());
-        found.into_iter().map(|nth| engine.limit(nth).name.as_str()).collect::<Vec<_>>()
+        found
+            .into_iter()
+            .map(|nth| engine.limit(nth).name.as_str())
+            .collect::<Vec<_>>()
     };
     assert_eq!(limits(&[("path", "/")]), ["paths"]);
     assert_eq!(limits(&[("path", "/login")]), ["login", "all"]);
-    assert_eq!(limits(&[("path", "/login"), ("source", "192.0.2.200")]), ["net"]);
-    assert_eq!(limits(&[("path", "/login"), ("source", "::ffff:192.0.2.200")]), ["net"]);
-    assert_eq!(limits(&[("path", "/login"), ("source", "192.0.3.7")]), [""; 0]);
+    assert_eq!(
+        limits(&[("path", "/login"), ("source", "192.0.2.200")]),
+        ["net"]
+    );
+    assert_eq!(
+        limits(&[("path", "/login"), ("source", "::ffff:192.0.2.200")]),
+        ["net"]
+    );
+    assert_eq!(
+        limits(&[("path", "/login"), ("source", "192.0.3.7")]),
+        [""; 0]
+    );
     assert_eq!(limits(&[("path", "/login"), ("source", "web")]), [""; 0]);
 
     let ask = |limit: &str, key: &[(&str, &str)]| {
-        let key = key.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let answer = engine.decide(&Question { limit: limit.to_owned(), key, ..Question::default() }, SECOND);
-        answer.map(|answer| (answer.limit, answer.remaining)).map_err(|error| error.to_string())
+        let key = key
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let answer = engine.decide(
+            &Question {
+                limit: limit.to_owned(),
+                key,
+                ..Question::default()
+            },
+            SECOND,
+        );
+        answer
+            .map(|answer| (answer.limit, answer.remaining))
+            .map_err(|error| error.to_string())
     };
     let is = |limit: &str, remaining| Ok((limit.to_owned(), remaining));
     assert_eq!(ask("paths", &[("path", "/")]), is("paths", 99));
@@ -239,13 +413,27 @@ fn an_entrys_value_has_a_limit_of_its_own_beside_or_in_place_of_the_general_one(
     assert_eq!(ask("paths", &[("path", "/login")]), is("login", 4));
     assert_eq!(ask("login", &[]), is("login", 3));
     assert_eq!(ask("all", &[("path", "/login")]), is("all", 49));
-    assert_eq!(ask("net", &[("path", "/a"), ("remote_address", "192.0.2.1")]), is("net", 2));
+    assert_eq!(
+        ask("net", &[("path", "/a"), ("remote_address", "192.0.2.1")]),
+        is("net", 2)
+    );
     assert_eq!(ask("net", &[("path", "/a")]), is("net", 1));
     let error = ask("login", &[("path", "/logout")]).unwrap_err();
-    assert!(error.contains("path=/login only") && error.contains("/logout"), "{error}");
+    assert!(
+        error.contains("path=/login only") && error.contains("/logout"),
+        "{error}"
+    );
     let error = ask("net", &[("path", "/a"), ("source", "10.0.0.1")]).unwrap_err();
     assert!(error.contains("source=192.0.2.7 only"), "{error}");
-    let error = ask("net", &[("path", "/a"), ("source", "192.0.2.1"), ("remote_address", "192.0.2.2")]).unwrap_err();
+    let error = ask(
+        "net",
+        &[
+            ("path", "/a"),
+            ("source", "192.0.2.1"),
+            ("remote_address", "192.0.2.2"),
+        ],
+    )
+    .unwrap_err();
     assert!(error.contains("192.0.2.2"), "{error}");
 }
 
@@ -260,22 +448,37 @@ fn limits_replace_each_other_one_after_another() {
     assert_eq!((limits("envoy"), limits("shop")), (vec![1], vec![2]));
     // A question has no domain.
     let key = BTreeMap::from([("path".to_owned(), "/login".to_owned())]);
-    let answer = engine.decide(&Question { limit: "paths".to_owned(), key, ..Question::default() }, SECOND);
+    let answer = engine.decide(
+        &Question {
+            limit: "paths".to_owned(),
+            key,
+            ..Question::default()
+        },
+        SECOND,
+    );
     assert_eq!(answer.unwrap().limit, "login");
 }
 
 #[test]
 fn observing_refuses_nothing_and_counts() {
-    for text in
-        [credits("burst = 2\naction = \"observe\""), format!("[agent]\nmode = \"observe\"\n{}", credits("burst = 2"))]
-    {
+    for text in [
+        credits("burst = 2\naction = \"observe\""),
+        format!("[agent]\nmode = \"observe\"\n{}", credits("burst = 2")),
+    ] {
         let engine = engine(&text);
         for _ in 0..5 {
             assert!(engine.decide(&ask("alice", 1), SECOND).unwrap().allowed);
         }
         let counters = &engine.limits[0].counters;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        assert_eq!((of(&counters.passed), of(&counters.would_refuse), of(&counters.refused)), (2, 3, 0));
+        assert_eq!(
+            (
+                of(&counters.passed),
+                of(&counters.would_refuse),
+                of(&counters.refused)
+            ),
+            (2, 3, 0)
+        );
     }
 }
 
@@ -283,17 +486,28 @@ fn observing_refuses_nothing_and_counts() {
 fn who_keeps_being_refused_is_banned_once_and_never_limit_is_stronger() {
     let text = format!(
         "[agent]\ninterfaces = [\"eth0\"]\nnever_limit = [\"203.0.113.7\"]\n{}",
-        credits("burst = 1\nrate = \"1/h\"\nescalate = { after = 20, within = \"1m\", ban = \"5m\" }")
-            .replace("rate = \"600/min\"\n", "")
+        credits(
+            "burst = 1\nrate = \"1/h\"\nescalate = { after = 20, within = \"1m\", ban = \"5m\" }"
+        )
+        .replace("rate = \"600/min\"\n", "")
     );
     let edge = Arc::new(Recorder::default());
     let engine = engine_at(&text, edge.clone());
-    let refuse = |source: &str, now: u64| engine.decide(&from(source, ask("alice", 2)), now).unwrap();
+    let refuse =
+        |source: &str, now: u64| engine.decide(&from(source, ask("alice", 2)), now).unwrap();
     for _ in 0..19 {
         assert!(!refuse("192.0.2.1", SECOND).allowed);
     }
     // Peeks do not count, nor do other sources' refusals, nor refusals without an address.
-    engine.decide(&Question { peek: true, ..from("192.0.2.1", ask("alice", 2)) }, SECOND).unwrap();
+    engine
+        .decide(
+            &Question {
+                peek: true,
+                ..from("192.0.2.1", ask("alice", 2))
+            },
+            SECOND,
+        )
+        .unwrap();
     refuse("192.0.2.2", SECOND);
     engine.decide(&ask("alice", 2), SECOND).unwrap();
     assert_eq!(edge.bans(), [""; 0]);
@@ -316,13 +530,25 @@ fn who_keeps_being_refused_is_banned_once_and_never_limit_is_stronger() {
 
 #[test]
 fn an_agent_that_observes_finds_offences_and_a_limit_that_observes_none() {
-    let limit = "burst = 1\nrate = \"1/h\"\nescalate = { after = 5, within = \"1m\", ban = \"5m\" }\n";
-    for (agent, lines, bans) in [("mode = \"observe\"", "", 1), ("", "action = \"observe\"", 0)] {
+    let limit =
+        "burst = 1\nrate = \"1/h\"\nescalate = { after = 5, within = \"1m\", ban = \"5m\" }\n";
+    for (agent, lines, bans) in [
+        ("mode = \"observe\"", "", 1),
+        ("", "action = \"observe\"", 0),
+    ] {
         let limit = credits(&format!("{limit}{lines}")).replace("rate = \"600/min\"\n", "");
         let edge = Arc::new(Recorder::default());
-        let engine = engine_at(&format!("[agent]\ninterfaces = [\"eth0\"]\n{agent}\n{limit}"), edge.clone());
+        let engine = engine_at(
+            &format!("[agent]\ninterfaces = [\"eth0\"]\n{agent}\n{limit}"),
+            edge.clone(),
+        );
         for _ in 0..9 {
-            assert!(engine.decide(&from("192.0.2.1", ask("alice", 1)), SECOND).unwrap().allowed);
+            assert!(
+                engine
+                    .decide(&from("192.0.2.1", ask("alice", 1)), SECOND)
+                    .unwrap()
+                    .allowed
+            );
         }
         assert_eq!(edge.bans().len(), bans, "{agent}{lines}");
     }
@@ -335,13 +561,23 @@ fn charges_that_belong_together_are_made_all_or_not_at_all() {
     let engine = engine(text);
     let charge = |limit: usize, value: &'static str, cost| {
         let entry = if limit == 0 { "user" } else { "team" };
-        engine.charge_of(limit, [(entry, value)].into_iter(), None, cost, false).unwrap()
+        engine
+            .charge_of(limit, [(entry, value)].into_iter(), None, cost, false)
+            .unwrap()
     };
-    let remaining = |limit, value| engine.settle_all(&[charge(limit, value, 0)], SECOND)[0].remaining;
+    let remaining =
+        |limit, value| engine.settle_all(&[charge(limit, value, 0)], SECOND)[0].remaining;
     let all = |charges: &[charge::Charge]| engine.settle_all(charges, SECOND);
-    assert!(all(&[charge(0, "alice", 8), charge(1, "red", 8)]).iter().all(|outcome| outcome.allowed));
+    assert!(
+        all(&[charge(0, "alice", 8), charge(1, "red", 8)])
+            .iter()
+            .all(|outcome| outcome.allowed)
+    );
     let refused = all(&[charge(1, "red", 5), charge(0, "alice", 5)]);
-    assert_eq!((refused[0].allowed, refused[0].remaining, refused[1].allowed), (true, 7, false));
+    assert_eq!(
+        (refused[0].allowed, refused[0].remaining, refused[1].allowed),
+        (true, 7, false)
+    );
     assert_eq!((remaining(0, "alice"), remaining(1, "red")), (2, 7));
     // A key that occurs twice is charged twice or not at all.
     assert!(!all(&[charge(0, "alice", 1), charge(0, "alice", 2)])[1].allowed);
@@ -363,12 +599,20 @@ fn threads_that_take_the_same_keys_in_other_orders_do_not_wait_for_each_other() 
                 for turn in 0..2_000u32 {
                     let user = if turn % 2 == 0 { "alice" } else { "bob" };
                     let mut charges: Vec<_> = (0..2)
-                        .map(|limit| engine.charge_of(limit, [("user", user)].into_iter(), None, 1, false).unwrap())
+                        .map(|limit| {
+                            engine
+                                .charge_of(limit, [("user", user)].into_iter(), None, 1, false)
+                                .unwrap()
+                        })
                         .collect();
                     if turned {
                         charges.reverse();
                     }
-                    if engine.settle_all(&charges, SECOND).iter().all(|outcome| outcome.allowed) {
+                    if engine
+                        .settle_all(&charges, SECOND)
+                        .iter()
+                        .all(|outcome| outcome.allowed)
+                    {
                         passed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -377,7 +621,9 @@ fn threads_that_take_the_same_keys_in_other_orders_do_not_wait_for_each_other() 
     });
     assert_eq!(passed.load(Ordering::Relaxed), 6_000);
     for user in ["alice", "bob"] {
-        let left = engine.charge_of(0, [("user", user)].into_iter(), None, 1, true).unwrap();
+        let left = engine
+            .charge_of(0, [("user", user)].into_iter(), None, 1, true)
+            .unwrap();
         assert_eq!(engine.settle_all(&[left], SECOND)[0].remaining, 1_000);
     }
 }
@@ -387,17 +633,27 @@ fn resetting_a_limit_forgets_every_key() {
     let engine = engine(&credits("burst = 1"));
     engine.decide(&ask("alice", 1), SECOND).unwrap();
     engine.decide(&ask("bob", 1), SECOND).unwrap();
-    assert_eq!((engine.reset("credits"), engine.reset("other")), (Some(2), None));
+    assert_eq!(
+        (engine.reset("credits"), engine.reset("other")),
+        (Some(2), None)
+    );
     assert!(engine.decide(&ask("alice", 1), SECOND).unwrap().allowed);
 }
 
 #[test]
 fn an_address_is_the_same_however_it_is_written() {
-    let question: Question =
-        serde_json::from_str("{\"limit\":\"credits\",\"key\":{\"user\":\"a\"},\"source\":\"::ffff:192.0.2.1\"}")
-            .unwrap();
+    let question: Question = serde_json::from_str(
+        "{\"limit\":\"credits\",\"key\":{\"user\":\"a\"},\"source\":\"::ffff:192.0.2.1\"}",
+    )
+    .unwrap();
     assert_eq!(question.source, "::ffff:192.0.2.1".parse::<IpAddr>().ok());
-    let wrong = ["{}", "[]", "{\"limit\":1}", "{\"limit\":\"a\",\"cost\":-1}", "{\"limit\":\"a\",\"costs\":1}"];
+    let wrong = [
+        "{}",
+        "[]",
+        "{\"limit\":1}",
+        "{\"limit\":\"a\",\"cost\":-1}",
+        "{\"limit\":\"a\",\"costs\":1}",
+    ];
     for text in wrong {
         assert!(serde_json::from_str::<Question>(text).is_err(), "{text}");
     }
@@ -406,15 +662,22 @@ fn an_address_is_the_same_however_it_is_written() {
 /// Reloads configs while threads decide: no charge is lost.
 #[test]
 fn what_is_charged_during_a_reload_stays_charged() {
-    for limit in ["rate = \"600/h\"\nburst = 600", "algorithm = \"sliding-log\"\nrate = \"600/h\""] {
+    for limit in [
+        "rate = \"600/h\"\nburst = 600",
+        "algorithm = \"sliding-log\"\nrate = \"600/h\"",
+    ] {
         let config = |keys: u64| {
             let text = format!(
                 "[decide]\nmax_keys = {keys}\n[[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\n{limit}\n\
                  [[limit]]\nname = \"other\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"1000000/h\"\n"
             );
-            config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+            config::parse(Path::new("limits.toml"), &text)
+                .unwrap_or_else(|report| panic!("{report}"))
+                .config
         };
-        let current = Current::from_pointee(Engine::new(&config(1_000), Arc::new(Recorder::default())).unwrap());
+        let current = Current::from_pointee(
+            Engine::new(&config(1_000), Arc::new(Recorder::default())).unwrap(),
+        );
         let passed: [AtomicU64; 8] = Default::default();
         let reloads = AtomicU64::new(0);
         thread::scope(|scope| {
@@ -432,10 +695,19 @@ fn what_is_charged_during_a_reload_stays_charged() {
                                 let mut limits = [0, 1];
                                 limits.rotate_left(by as usize - 1);
                                 let charge = |limit| {
-                                    engine.charge_of(limit, [("user", user.as_str())].into_iter(), None, 1, false)
+                                    engine.charge_of(
+                                        limit,
+                                        [("user", user.as_str())].into_iter(),
+                                        None,
+                                        1,
+                                        false,
+                                    )
                                 };
                                 let charges = limits.map(|limit| charge(limit).unwrap());
-                                engine.settle_all(&charges, SECOND).iter().all(|outcome| outcome.allowed)
+                                engine
+                                    .settle_all(&charges, SECOND)
+                                    .iter()
+                                    .all(|outcome| outcome.allowed)
                             }
                         };
                         passed[key].fetch_add(u64::from(allowed), Ordering::Relaxed);
@@ -452,10 +724,22 @@ fn what_is_charged_during_a_reload_stays_charged() {
             }
         });
         let passed = passed.map(AtomicU64::into_inner);
-        assert!(passed.iter().all(|passed| *passed <= 600), "{limit}: {passed:?}");
+        assert!(
+            passed.iter().all(|passed| *passed <= 600),
+            "{limit}: {passed:?}"
+        );
         let engine = current.load_full();
         for (key, passed) in passed.iter().enumerate() {
-            let left = engine.decide(&Question { peek: true, ..ask(&key.to_string(), 1) }, SECOND).unwrap().remaining;
+            let left = engine
+                .decide(
+                    &Question {
+                        peek: true,
+                        ..ask(&key.to_string(), 1)
+                    },
+                    SECOND,
+                )
+                .unwrap()
+                .remaining;
             assert_eq!(passed + left, 600, "{limit}");
         }
         assert_eq!(engine.limits[0].stores[0].keys(), 8);

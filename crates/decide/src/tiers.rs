@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use common::rate_limiter::{Outcome, Policy};
 
-fn parts<'a>(tiers: &'a [Policy], mut words: &'a [u64]) -> impl Iterator<Item = (&'a Policy, &'a [u64])> {
+fn parts<'a>(
+    tiers: &'a [Policy],
+    mut words: &'a [u64],
+) -> impl Iterator<Item = (&'a Policy, &'a [u64])> {
     tiers.iter().map(move |tier| {
         let (part, rest) = words.split_at(tier.words());
         words = rest;
@@ -27,7 +30,9 @@ pub fn open(tiers: &[Policy], words: &mut [u64], now: u64) {
 
 /// Charges all tiers for consumption elsewhere, even beyond the limit.
 pub fn charge_beyond(tiers: &[Policy], words: &mut [u64], (now, until): (u64, u64), cost: u64) {
-    each_mut(tiers, words, |tier, part| tier.charge_beyond(part, now, until, cost));
+    each_mut(tiers, words, |tier, part| {
+        tier.charge_beyond(part, now, until, cost)
+    });
 }
 
 /// Aligns expired fixed windows to the common start of all hosts.
@@ -89,41 +94,75 @@ pub fn charge(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> bool 
 /// Like `charge`, with the remaining allowance.
 pub fn decide(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> Outcome {
     let allowed = charge(tiers, words, now, cost);
-    let retry_after = if allowed { Some(Duration::ZERO) } else { wait(tiers, words, now, cost) };
+    let retry_after = if allowed {
+        Some(Duration::ZERO)
+    } else {
+        wait(tiers, words, now, cost)
+    };
     outcome(tiers, words, now, allowed, retry_after)
 }
 
 /// The verdict of `decide`, without charging.
 pub fn peek(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Outcome {
     let retry_after = wait(tiers, words, now, cost);
-    outcome(tiers, words, now, conform(tiers, words, now, cost), retry_after)
+    outcome(
+        tiers,
+        words,
+        now,
+        conform(tiers, words, now, cost),
+        retry_after,
+    )
 }
 
 /// The used units of each tier, and its maximum.
-pub fn each_used<'a>(tiers: &'a [Policy], words: &'a [u64], now: u64) -> impl Iterator<Item = (u64, u64)> + use<'a> {
-    parts(tiers, words).map(move |(tier, part)| (tier.most() - tier.remaining(part, now), tier.most()))
+pub fn each_used<'a>(
+    tiers: &'a [Policy],
+    words: &'a [u64],
+    now: u64,
+) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+    parts(tiers, words)
+        .map(move |(tier, part)| (tier.most() - tier.remaining(part, now), tier.most()))
 }
 
 /// The largest cost that passes all tiers.
 pub fn remaining(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
-    parts(tiers, words).map(|(tier, part)| tier.remaining(part, now)).min().unwrap_or(u64::MAX)
+    parts(tiers, words)
+        .map(|(tier, part)| tier.remaining(part, now))
+        .min()
+        .unwrap_or(u64::MAX)
 }
 
 /// The outcome of a decision on these words.
-pub fn outcome(tiers: &[Policy], words: &[u64], now: u64, allowed: bool, retry_after: Option<Duration>) -> Outcome {
+pub fn outcome(
+    tiers: &[Policy],
+    words: &[u64],
+    now: u64,
+    allowed: bool,
+    retry_after: Option<Duration>,
+) -> Outcome {
     let remaining = remaining(tiers, words, now);
-    Outcome { allowed, remaining, retry_after, reset_after: Duration::from_nanos(reset(tiers, words, now)) }
+    Outcome {
+        allowed,
+        remaining,
+        retry_after,
+        reset_after: Duration::from_nanos(reset(tiers, words, now)),
+    }
 }
 
 /// Nanoseconds until all tiers are full.
 pub fn reset(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
-    parts(tiers, words).map(|(tier, part)| tier.reset(part, now)).max().unwrap_or(0)
+    parts(tiers, words)
+        .map(|(tier, part)| tier.reset(part, now))
+        .max()
+        .unwrap_or(0)
 }
 
 /// The time until `cost` passes: the longest wait of a tier.
 pub fn wait(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Option<Duration> {
     let mut waits = parts(tiers, words).map(|(tier, part)| tier.wait(part, now, cost));
-    waits.try_fold(0, |longest, wait| Some(wait?.max(longest))).map(Duration::from_nanos)
+    waits
+        .try_fold(0, |longest, wait| Some(wait?.max(longest)))
+        .map(Duration::from_nanos)
 }
 
 /// Whether removing the key would change a verdict.

@@ -28,9 +28,13 @@ impl Engine {
             let mut distinct: Vec<_> = places.iter().flatten().copied().collect();
             distinct.sort_unstable_by_key(|(place, ..)| *place);
             distinct.dedup_by_key(|(place, ..)| *place);
-            let held = distinct.iter().map(|(_, store, key)| store.hold_here(*key).ok());
+            let held = distinct
+                .iter()
+                .map(|(_, store, key)| store.hold_here(*key).ok());
             // A shard whose keys have been moved is looked up again.
-            let Some(held) = held.collect::<Option<Vec<_>>>() else { continue };
+            let Some(held) = held.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
             let find = |place: Place| distinct.iter().position(|(other, ..)| *other == place);
             let at = places.iter().map(|place| find(place.as_ref()?.0)).collect();
             return (held, at);
@@ -42,7 +46,9 @@ impl Engine {
     /// Shards are locked in the order of their places, so that callers cannot deadlock.
     pub(super) fn settle_all(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
         // Requests that wait for one of the keys are ahead of all charges.
-        let somebody_waits = charges.iter().any(|charge| !self.line_of(charge).is_empty());
+        let somebody_waits = charges
+            .iter()
+            .any(|charge| !self.line_of(charge).is_empty());
         let lines = somebody_waits.then(|| self.waiting().lock());
         let behind = |charge: &Charge| Some(self.behind(lines.as_ref()?, charge, now)?.outcome);
         let behind: Vec<Option<Outcome>> = charges.iter().map(behind).collect();
@@ -63,7 +69,11 @@ impl Engine {
             let outcome = if charge.peek {
                 held.peek(charge.key, now, charge.cost)
             } else {
-                undo.push(Undo { held: at, key: charge.key, state: held.save(charge.key) });
+                undo.push(Undo {
+                    held: at,
+                    key: charge.key,
+                    state: held.save(charge.key),
+                });
                 held.decide(charge.key, now, charge.cost)
             };
             all_pass &= outcome.allowed || self.limits[charge.limit].observes_now();
@@ -71,7 +81,12 @@ impl Engine {
         }
         if !all_pass {
             // In reverse, since a key may have been charged twice.
-            for Undo { held: at, key, state } in undo.into_iter().rev() {
+            for Undo {
+                held: at,
+                key,
+                state,
+            } in undo.into_iter().rev()
+            {
                 if let Some(held) = held.get_mut(at) {
                     held.restore(key, &state);
                 }
@@ -87,7 +102,11 @@ impl Engine {
         drop(held);
         let count = |(charge, outcome): (&Charge, Outcome)| {
             // A charge that conformed was not made if another one was refused: it is not counted.
-            if all_pass || !outcome.allowed { self.count(charge, outcome, now) } else { outcome }
+            if all_pass || !outcome.allowed {
+                self.count(charge, outcome, now)
+            } else {
+                outcome
+            }
         };
         charges.iter().zip(outcomes).map(count).collect()
     }

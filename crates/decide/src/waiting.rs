@@ -36,13 +36,19 @@ impl Waiting {
         let mut places = engine.bounds().per_request();
         for (question, charge) in questions.iter().zip(charges) {
             let (sender, answer) = oneshot::channel();
-            decisions.push(match lines.enter(&engine, question, charge, now(), places > 0, sender) {
-                Entered::Decided(decided) => Decision::Made(decided),
-                Entered::Waits(id) => {
-                    places -= 1;
-                    Decision::Waits(Ticket { id, answer, waiting: Arc::clone(self) })
-                }
-            });
+            decisions.push(
+                match lines.enter(&engine, question, charge, now(), places > 0, sender) {
+                    Entered::Decided(decided) => Decision::Made(decided),
+                    Entered::Waits(id) => {
+                        places -= 1;
+                        Decision::Waits(Ticket {
+                            id,
+                            answer,
+                            waiting: Arc::clone(self),
+                        })
+                    }
+                },
+            );
         }
         drop(lines);
         if places < engine.bounds().per_request() {
@@ -94,15 +100,23 @@ impl Waiting {
     fn serve(&self, current: &Weak<Current>, now: Now) {
         let mut lines = self.lock();
         while !lines.is_closed {
-            let Some(engine) = current.upgrade().map(|current| current.load_full()) else { return };
+            let Some(engine) = current.upgrade().map(|current| current.load_full()) else {
+                return;
+            };
             let at = now();
             lines.serve(&engine, at);
             drop(engine);
             lines = match lines.next_due() {
-                None => self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .changed
+                    .wait(lines)
+                    .unwrap_or_else(PoisonError::into_inner),
                 Some(due) => {
                     let time = Duration::from_nanos(due.saturating_sub(at));
-                    self.changed.wait_timeout(lines, time).unwrap_or_else(PoisonError::into_inner).0
+                    self.changed
+                        .wait_timeout(lines, time)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
             };
         }
@@ -127,7 +141,8 @@ impl Lines {
         answer: oneshot::Sender<Answered>,
     ) -> Entered {
         let made = |outcome| Entered::Decided(engine.answer(&charge, outcome));
-        let (Some(wait), Some(spot), false) = (question.wait, engine.spot(&charge), self.is_closed) else {
+        let (Some(wait), Some(spot), false) = (question.wait, engine.spot(&charge), self.is_closed)
+        else {
             return made(engine.settle_behind(self, charge, now));
         };
         let counters = Arc::clone(engine.line_of(&charge));
@@ -141,7 +156,10 @@ impl Lines {
                 let bounds = engine.bounds();
                 let is_full = !has_place
                     || self.places.len() >= bounds.in_all
-                    || self.lines.get(&spot).is_some_and(|line| line.waiters.len() >= bounds.per_key)
+                    || self
+                        .lines
+                        .get(&spot)
+                        .is_some_and(|line| line.waiters.len() >= bounds.per_key)
                     || bounds.per_key == 0;
                 if is_in_time && is_full {
                     count(&counters.full);
@@ -156,7 +174,18 @@ impl Lines {
         let id = self.next_id;
         self.next_id += 1;
         let question = question.clone();
-        self.push(spot, Waiter { id, question, charge, since: now, until, counters, answer });
+        self.push(
+            spot,
+            Waiter {
+                id,
+                question,
+                charge,
+                since: now,
+                until,
+                counters,
+                answer,
+            },
+        );
         self.tend(engine, spot, now);
         Entered::Waits(id)
     }
@@ -165,7 +194,9 @@ impl Lines {
     fn serve(&mut self, engine: &Engine, now: u64) {
         if std::mem::take(&mut self.has_changed) {
             let spots: Vec<Spot> = self.lines.keys().copied().collect();
-            spots.into_iter().for_each(|spot| self.tend(engine, spot, now));
+            spots
+                .into_iter()
+                .for_each(|spot| self.tend(engine, spot, now));
         }
         while let Some((due, spot)) = self.due.first().copied()
             && due <= now
@@ -176,18 +207,28 @@ impl Lines {
 
     /// Passes the first requests that conform, refuses those that cannot in time, and schedules the next ones.
     fn tend(&mut self, engine: &Engine, spot: Spot, now: u64) {
-        let Some(mut line) = self.lines.remove(&spot) else { return };
+        let Some(mut line) = self.lines.remove(&spot) else {
+            return;
+        };
         self.due.remove(&(line.due, spot));
         while let Some(first) = line.waiters.front() {
-            let Some(outcome) = engine.pass(first.charge, now) else { break };
-            let Some(first) = line.waiters.pop_front() else { break };
+            let Some(outcome) = engine.pass(first.charge, now) else {
+                break;
+            };
+            let Some(first) = line.waiters.pop_front() else {
+                break;
+            };
             count(&first.counters.passed);
             self.answer(engine, first, outcome, now);
         }
-        let mut forecast = line.waiters.front().and_then(|first| engine.forecast(&first.charge, now));
+        let mut forecast = line
+            .waiters
+            .front()
+            .and_then(|first| engine.forecast(&first.charge, now));
         let mut due = None;
         for waiter in std::mem::take(&mut line.waiters) {
-            let pass = |forecast: &mut Forecast| forecast.passes_at(waiter.charge.cost, waiter.until);
+            let pass =
+                |forecast: &mut Forecast| forecast.passes_at(waiter.charge.cost, waiter.until);
             let at = forecast.as_mut().map_or(Err(None), pass);
             match at {
                 Ok(at) => {
@@ -230,7 +271,10 @@ impl Lines {
         let mut spots = Vec::new();
         for mut waiter in self.take_all() {
             let understood = engine.understand(std::slice::from_ref(&waiter.question));
-            match understood.map_err(|(_, error)| error).map(|charges| charges.first().copied()) {
+            match understood
+                .map_err(|(_, error)| error)
+                .map(|charges| charges.first().copied())
+            {
                 Ok(Some(charge)) => {
                     waiter.charge = charge;
                     match engine.spot(&charge) {
@@ -259,7 +303,9 @@ impl Lines {
                 }
             }
         }
-        spots.into_iter().for_each(|spot| self.tend(engine, spot, now));
+        spots
+            .into_iter()
+            .for_each(|spot| self.tend(engine, spot, now));
     }
 }
 

@@ -42,15 +42,24 @@ pub enum Follower {
 
 /// The maximum number of followers is reached.
 #[derive(Debug, Error)]
-#[error("{MOST_FOLLOWERS} clients follow events, which is the maximum: end one of them (agent events --follow) first")]
+#[error(
+    "{MOST_FOLLOWERS} clients follow events, which is the maximum: end one of them (agent events --follow) first"
+)]
 pub struct TooManyFollowers;
 
 impl Default for EventLog {
     fn default() -> Self {
         let (followers, _) = broadcast::channel(REMEMBERED);
         let places = [(); 2].map(Arc::new);
-        let inner = Mutex::new(Inner { recent: VecDeque::with_capacity(REMEMBERED), followers, places });
-        Self { inner, observer: None }
+        let inner = Mutex::new(Inner {
+            recent: VecDeque::with_capacity(REMEMBERED),
+            followers,
+            places,
+        });
+        Self {
+            inner,
+            observer: None,
+        }
     }
 }
 
@@ -58,7 +67,10 @@ impl EventLog {
     /// A log with an observer.
     #[must_use]
     pub fn observed_by(observer: Arc<dyn Observer>) -> Self {
-        Self { observer: Some(observer), ..Self::default() }
+        Self {
+            observer: Some(observer),
+            ..Self::default()
+        }
     }
 
     /// Stores an event in place of the oldest, and sends it to all followers.
@@ -88,7 +100,11 @@ impl EventLog {
     /// # Errors
     ///
     /// When [`MOST_FOLLOWERS`] of the same kind follow already.
-    pub fn follow(&self, count: usize, follower: Follower) -> Result<Subscription, TooManyFollowers> {
+    pub fn follow(
+        &self,
+        count: usize,
+        follower: Follower,
+    ) -> Result<Subscription, TooManyFollowers> {
         let inner = self.lock();
         let place = &inner.places[follower as usize];
         if Arc::strong_count(place) > MOST_FOLLOWERS {
@@ -96,7 +112,11 @@ impl EventLog {
         }
         let skipped = inner.recent.len().saturating_sub(count);
         let backlog = inner.recent.iter().skip(skipped).cloned().collect();
-        Ok(Subscription { backlog, coming: inner.followers.subscribe(), _place: Arc::clone(place) })
+        Ok(Subscription {
+            backlog,
+            coming: inner.followers.subscribe(),
+            _place: Arc::clone(place),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -139,7 +159,10 @@ impl Subscription {
 }
 
 fn missed(count: u64) -> Arc<Event> {
-    Arc::new(Event::lost(count, "this client reads more slowly than events arrive"))
+    Arc::new(Event::lost(
+        count,
+        "this client reads more slowly than events arrive",
+    ))
 }
 
 #[cfg(test)]
@@ -149,7 +172,10 @@ mod tests {
     use super::*;
 
     fn numbered(count: u64) -> Event {
-        Event { time: 0.0, ..Event::now(EventKind::Throttled, count, String::new()) }
+        Event {
+            time: 0.0,
+            ..Event::now(EventKind::Throttled, count, String::new())
+        }
     }
 
     fn counts(events: &[Arc<Event>]) -> Vec<u64> {
@@ -169,13 +195,17 @@ mod tests {
         struct Counting(std::sync::atomic::AtomicU64);
         impl Observer for Counting {
             fn observe(&self, event: &Arc<Event>) {
-                self.0.fetch_add(event.count, std::sync::atomic::Ordering::Relaxed);
+                self.0
+                    .fetch_add(event.count, std::sync::atomic::Ordering::Relaxed);
             }
         }
         let observer = Arc::new(Counting(0.into()));
         let log = EventLog::observed_by(Arc::clone(&observer) as Arc<dyn Observer>);
         (0..2 * REMEMBERED as u64).for_each(|_| log.push(numbered(3)));
-        assert_eq!(observer.0.load(std::sync::atomic::Ordering::Relaxed), 6 * REMEMBERED as u64);
+        assert_eq!(
+            observer.0.load(std::sync::atomic::Ordering::Relaxed),
+            6 * REMEMBERED as u64
+        );
     }
 
     #[test]
@@ -195,16 +225,24 @@ mod tests {
         let more = 100;
         (0..(REMEMBERED + more) as u64).for_each(|number| log.push(numbered(number)));
         let told: Vec<_> = std::iter::from_fn(|| follower.try_next()).collect();
-        assert_eq!((told[0].verdict, told[0].count), (EventKind::Lost, more as u64));
+        assert_eq!(
+            (told[0].verdict, told[0].count),
+            (EventKind::Lost, more as u64)
+        );
         assert_eq!((told.len(), told[1].count), (REMEMBERED + 1, more as u64));
     }
 
     #[test]
     fn followers_are_bounded_and_make_room_when_they_go() {
         let log = EventLog::default();
-        let mut followers: Vec<_> = (0..MOST_FOLLOWERS).map(|_| log.follow(0, Follower::Member).unwrap()).collect();
+        let mut followers: Vec<_> = (0..MOST_FOLLOWERS)
+            .map(|_| log.follow(0, Follower::Member).unwrap())
+            .collect();
         assert!(log.follow(0, Follower::Member).is_err());
-        assert!(log.follow(0, Follower::Operator).is_ok(), "others cannot keep root out");
+        assert!(
+            log.follow(0, Follower::Operator).is_ok(),
+            "others cannot keep root out"
+        );
         followers.pop();
         assert!(log.follow(0, Follower::Member).is_ok());
     }

@@ -35,16 +35,36 @@ pub fn with_lists<'p, P: Iterator<Item = Prefix>>(
     classes: Vec<Class>,
     lists: impl Iterator<Item = ClassPrefixes<'p, P>>,
 ) -> Classes {
-    let mut result = Classes { classes, overlaps: Vec::new() };
+    let mut result = Classes {
+        classes,
+        overlaps: Vec::new(),
+    };
     let mut lists = lists.peekable();
     if lists.peek().is_none() {
         return result;
     }
-    let of_class = |(nth, class): (usize, &Class)| class.sources.iter().map(move |prefix| (*prefix, nth)).collect();
-    let mut owners: HashMap<Prefix, usize> =
-        result.classes.iter().enumerate().flat_map::<Vec<_>, _>(of_class).collect();
-    for ClassPrefixes { list, class, prefixes } in lists {
-        let Some(nth) = result.classes.iter().position(|known| known.name == class) else { continue };
+    let of_class = |(nth, class): (usize, &Class)| {
+        class
+            .sources
+            .iter()
+            .map(move |prefix| (*prefix, nth))
+            .collect()
+    };
+    let mut owners: HashMap<Prefix, usize> = result
+        .classes
+        .iter()
+        .enumerate()
+        .flat_map::<Vec<_>, _>(of_class)
+        .collect();
+    for ClassPrefixes {
+        list,
+        class,
+        prefixes,
+    } in lists
+    {
+        let Some(nth) = result.classes.iter().position(|known| known.name == class) else {
+            continue;
+        };
         let (mut all, mut of_others) = (0, 0);
         for prefix in prefixes {
             all += 1;
@@ -69,14 +89,24 @@ pub fn with_lists<'p, P: Iterator<Item = Prefix>>(
 /// Adds each class's prefixes from databases to its `sources`. `find` returns those of a key.
 #[must_use]
 pub fn with_prefixes<'p>(classes: Vec<Class>, find: impl Fn(GeoKey) -> &'p [Prefix]) -> Classes {
-    let mut result = Classes { classes, overlaps: Vec::new() };
+    let mut result = Classes {
+        classes,
+        overlaps: Vec::new(),
+    };
     if result.classes.iter().all(|class| class.geo.is_empty()) {
         return result;
     }
     let mut literal = Addresses::default();
-    result.classes.iter().for_each(|class| literal.add(&class.sources));
+    result
+        .classes
+        .iter()
+        .for_each(|class| literal.add(&class.sources));
     let mut before = Addresses::default();
-    for class in result.classes.iter_mut().filter(|class| !class.geo.is_empty()) {
+    for class in result
+        .classes
+        .iter_mut()
+        .filter(|class| !class.geo.is_empty())
+    {
         let mut own: Vec<Prefix> = Vec::new();
         for key in &class.geo {
             own.extend(find(*key));

@@ -52,19 +52,26 @@ pub enum GeoError {
     #[error("it is damaged or not in MaxMind's format: {0}; download it again")]
     Invalid(#[from] MaxMindDbError),
     /// The tree and the data are not where the metadata says.
-    #[error("it is damaged: its search tree does not end where its metadata says; download it again")]
+    #[error(
+        "it is damaged: its search tree does not end where its metadata says; download it again"
+    )]
     Layout,
     /// More networks than the tree has nodes for.
     #[error("it is damaged: its search tree is not a tree; download it again")]
     NoTree,
     /// No record has the field.
     #[error("it has no {} in any record (its type is {database_type:?}); set [geo] {} to a database of {}", field(*.kind), .kind.key(), contents(*.kind))]
-    OtherKind { kind: GeoKind, database_type: String },
+    OtherKind {
+        kind: GeoKind,
+        database_type: String,
+    },
     /// One key has a large part of the internet.
     #[error("it is damaged: it says that {prefix} belongs to {key}; download it again")]
     TooWide { key: GeoKey, prefix: String },
     /// More prefixes than [`MOST_PREFIXES`].
-    #[error("the requested networks and countries have more than {MOST_PREFIXES} prefixes; request fewer of them")]
+    #[error(
+        "the requested networks and countries have more than {MOST_PREFIXES} prefixes; request fewer of them"
+    )]
     TooMany,
 }
 
@@ -88,29 +95,48 @@ impl Database {
     /// # Errors
     ///
     /// When any part that was read is damaged, or no record has the field: nothing of such a file is used.
-    pub fn read(bytes: &[u8], kind: GeoKind, wanted: &BTreeSet<GeoKey>, all_networks: bool) -> Result<Self, GeoError> {
+    pub fn read(
+        bytes: &[u8],
+        kind: GeoKind,
+        wanted: &BTreeSet<GeoKey>,
+        all_networks: bool,
+    ) -> Result<Self, GeoError> {
         let reader = Reader::from_source(bytes)?;
         let about = reader.metadata();
         // It is printed.
-        let database_type: String =
-            about.database_type.chars().filter(|c| !c.is_control()).take(LONGEST_TYPE).collect();
+        let database_type: String = about
+            .database_type
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(LONGEST_TYPE)
+            .collect();
         let tree = about.node_count as usize * usize::from(about.record_size) / 4;
-        if bytes.get(tree..tree + SEPARATOR).is_none_or(|separator| separator.iter().any(|byte| *byte != 0)) {
+        if bytes
+            .get(tree..tree + SEPARATOR)
+            .is_none_or(|separator| separator.iter().any(|byte| *byte != 0))
+        {
             return Err(GeoError::Layout);
         }
         // Many networks share a record.
         let mut known: HashMap<usize, Option<GeoKey>> = HashMap::new();
-        let mut nets: BTreeMap<GeoKey, Vec<IpNet>> = wanted.iter().map(|key| (*key, Vec::new())).collect();
+        let mut nets: BTreeMap<GeoKey, Vec<IpNet>> =
+            wanted.iter().map(|key| (*key, Vec::new())).collect();
         let mut has_field = false;
         let (mut leaves, mut found) = (0, 0);
         let (mut networks, mut reserved) = (Vec::new(), 0);
         for network in reader.networks(options(&reader)?)? {
             let network = network?;
             leaves += 1;
-            if leaves > (about.node_count as usize).saturating_add(1).saturating_mul(LEAVES_PER_NODE) {
+            if leaves
+                > (about.node_count as usize)
+                    .saturating_add(1)
+                    .saturating_mul(LEAVES_PER_NODE)
+            {
                 return Err(GeoError::NoTree);
             }
-            let Some(offset) = network.offset() else { continue };
+            let Some(offset) = network.offset() else {
+                continue;
+            };
             let key = match known.get(&offset) {
                 Some(key) => *key,
                 None => {
@@ -130,15 +156,22 @@ impl Database {
                 IpAddr::V4(address) => Ipv4Net::new(address, net.prefix()).map(IpNet::from),
                 IpAddr::V6(address) => Ipv6Net::new(address, net.prefix()).map(IpNet::from),
             };
-            let Ok(net) = net else { return Err(GeoError::NoTree) };
+            let Ok(net) = net else {
+                return Err(GeoError::NoTree);
+            };
             // IPv4 addresses in their IPv6 notations, which no packet has.
             let prefix = PrefixKey::from(net);
-            if net.addr().is_ipv6() && (prefix.is_ipv4() || prefix.covers_ipv4() && prefix.length > 0) {
+            if net.addr().is_ipv6()
+                && (prefix.is_ipv4() || prefix.covers_ipv4() && prefix.length > 0)
+            {
                 continue;
             }
             if let (true, GeoKey::Asn(number)) = (all_networks, key) {
                 if is_too_wide(&net) {
-                    return Err(GeoError::TooWide { key, prefix: net.to_string() });
+                    return Err(GeoError::TooWide {
+                        key,
+                        prefix: net.to_string(),
+                    });
                 }
                 match from_asn(number) {
                     Some(network) => networks.push((Prefix::from(net), network)),
@@ -152,19 +185,33 @@ impl Database {
             }
         }
         if !has_field {
-            return Err(GeoError::OtherKind { kind, database_type });
+            return Err(GeoError::OtherKind {
+                kind,
+                database_type,
+            });
         }
         let mut prefixes = BTreeMap::new();
         for (key, nets) in nets {
             let nets = IpNet::aggregate(&nets);
             if let Some(wide) = nets.iter().find(|net| is_too_wide(net)) {
-                return Err(GeoError::TooWide { key, prefix: wide.to_string() });
+                return Err(GeoError::TooWide {
+                    key,
+                    prefix: wide.to_string(),
+                });
             }
             prefixes.insert(key, nets.into_iter().map(Prefix::from).collect());
         }
         networks.shrink_to_fit();
-        let networks = all_networks.then(|| AllNetworks { prefixes: Arc::new(networks), reserved });
-        Ok(Self { database_type, built: about.build_epoch, prefixes, networks })
+        let networks = all_networks.then(|| AllNetworks {
+            prefixes: Arc::new(networks),
+            reserved,
+        });
+        Ok(Self {
+            database_type,
+            built: about.build_epoch,
+            prefixes,
+            networks,
+        })
     }
 }
 
@@ -175,7 +222,11 @@ fn options(reader: &Reader<&[u8]>) -> Result<WithinOptions, MaxMindDbError> {
     // Without IPv4 addresses there are no references to them. The reader would take for one each network with the
     // record of the prefix around them.
     let has_ipv4 = lowest.network()?.is_ipv4();
-    Ok(if lowest.has_data() && !has_ipv4 { options.include_aliased_networks() } else { options })
+    Ok(if lowest.has_data() && !has_ipv4 {
+        options.include_aliased_networks()
+    } else {
+        options
+    })
 }
 
 fn is_too_wide(net: &IpNet) -> bool {

@@ -29,7 +29,9 @@ impl Ranges {
 
     /// The first range that does not end before an address.
     fn at(&self, address: u128) -> Option<(u128, u128)> {
-        self.0.get(self.0.partition_point(|(_, last)| *last < address)).copied()
+        self.0
+            .get(self.0.partition_point(|(_, last)| *last < address))
+            .copied()
     }
 }
 
@@ -42,7 +44,12 @@ pub struct Addresses {
 
 impl Addresses {
     pub fn add(&mut self, prefixes: &[Prefix]) {
-        let of = |is_ipv4: bool| prefixes.iter().filter(move |it| it.address().is_ipv4() == is_ipv4).map(range);
+        let of = |is_ipv4: bool| {
+            prefixes
+                .iter()
+                .filter(move |it| it.address().is_ipv4() == is_ipv4)
+                .map(range)
+        };
         self.ipv4.add(of(true));
         self.ipv6.add(of(false));
     }
@@ -50,16 +57,24 @@ impl Addresses {
     /// Whether it contains all addresses of a prefix.
     pub fn contains(&self, prefix: &Prefix) -> bool {
         let (first, last) = range(prefix);
-        self.of(prefix).at(first).is_some_and(|(start, end)| start <= first && last <= end)
+        self.of(prefix)
+            .at(first)
+            .is_some_and(|(start, end)| start <= first && last <= end)
     }
 
     /// Whether it contains some address of a prefix.
     pub fn overlaps(&self, prefix: &Prefix) -> bool {
         let (first, last) = range(prefix);
-        self.of(prefix).at(first).is_some_and(|(start, _)| start <= last)
+        self.of(prefix)
+            .at(first)
+            .is_some_and(|(start, _)| start <= last)
     }
 
     fn of(&self, prefix: &Prefix) -> &Ranges {
-        if prefix.address().is_ipv4() { &self.ipv4 } else { &self.ipv6 }
+        if prefix.address().is_ipv4() {
+            &self.ipv4
+        } else {
+            &self.ipv6
+        }
     }
 }

@@ -42,15 +42,22 @@ struct Code(Option<Country>);
 /// # Errors
 ///
 /// When the record is damaged, or the field has another type.
-pub fn key(kind: GeoKind, network: &LookupResult<'_, &[u8]>) -> Result<Option<GeoKey>, MaxMindDbError> {
+pub fn key(
+    kind: GeoKind,
+    network: &LookupResult<'_, &[u8]>,
+) -> Result<Option<GeoKey>, MaxMindDbError> {
     Ok(match kind {
         GeoKind::Asn => {
             let record: Option<AsnRecord> = network.decode()?;
-            record.and_then(|record| record.autonomous_system_number.0.or(record.asn.0)).map(GeoKey::Asn)
+            record
+                .and_then(|record| record.autonomous_system_number.0.or(record.asn.0))
+                .map(GeoKey::Asn)
         }
         GeoKind::Country => {
             let record: Option<CountryRecord> = network.decode()?;
-            record.and_then(|record| record.country.0.or(record.country_code.0)).map(GeoKey::Country)
+            record
+                .and_then(|record| record.country.0.or(record.country_code.0))
+                .map(GeoKey::Country)
         }
     })
 }
@@ -66,8 +73,8 @@ impl<'de> Deserialize<'de> for Asn {
             }
 
             fn visit_u64<E: Error>(self, number: u64) -> Result<Asn, E> {
-                let number =
-                    u32::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))?;
+                let number = u32::try_from(number)
+                    .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))?;
                 Ok(Asn((number > 0).then_some(number)))
             }
 

@@ -23,7 +23,11 @@ impl Version {
     pub(crate) const ALL: [Self; 2] = [Self::Four, Self::Six];
 
     pub(crate) fn of(address: Ipv6Addr) -> Self {
-        if address.to_ipv4_mapped().is_some() { Self::Four } else { Self::Six }
+        if address.to_ipv4_mapped().is_some() {
+            Self::Four
+        } else {
+            Self::Six
+        }
     }
 
     /// The prefix lengths, the longest first.
@@ -36,7 +40,11 @@ impl Version {
 
     /// The first bits of an address, in as many as a prefix of this length has.
     pub(crate) fn mask(self, address: u128, length: u8) -> u128 {
-        let length = if self == Self::Four { MAPPED + length } else { length };
+        let length = if self == Self::Four {
+            MAPPED + length
+        } else {
+            length
+        };
         address & u128::MAX << (128 - u32::from(length))
     }
 

@@ -86,7 +86,11 @@ struct Node {
 
 impl Node {
     fn plus(self, other: Self) -> Self {
-        Self { all: self.all.plus(other.all), own: self.own.plus(other.own), ..self }
+        Self {
+            all: self.all.plus(other.all),
+            own: self.own.plus(other.own),
+            ..self
+        }
     }
 }
 
@@ -94,29 +98,46 @@ impl Summary {
     pub(crate) fn of<'b>(batches: impl Iterator<Item = &'b Batch> + Clone, share: f64) -> Self {
         let is_complete = batches.clone().all(|batch| batch.one_in <= 1);
         let leaves = Version::ALL.map(|version| sources(batches.clone(), version));
-        let all = leaves.iter().flatten().fold(Counts::default(), |sum, leaf| sum.plus(leaf.all));
+        let all = leaves
+            .iter()
+            .flatten()
+            .fold(Counts::default(), |sum, leaf| sum.plus(leaf.all));
         let number = effective_samples(batches);
         // Dvoretzky, Kiefer and Wolfowitz, with the constant of Massart (1990): the bound is on the distribution function of
         // addresses, and a prefix is the difference of two of its values.
-        let error = if is_complete || number == 0.0 { 0.0 } else { 2.0 * ((2.0 / DOUBT).ln() / (2.0 * number)).sqrt() };
+        let error = if is_complete || number == 0.0 {
+            0.0
+        } else {
+            2.0 * ((2.0 / DOUBT).ln() / (2.0 * number)).sqrt()
+        };
         let packets = all.packets.max(1) as f64;
         let is_heavy = |own: Counts| {
-            (is_complete || own.samples >= LEAST_SAMPLES) && own.packets > 0 && own.packets as f64 >= share * packets
+            (is_complete || own.samples >= LEAST_SAMPLES)
+                && own.packets > 0
+                && own.packets as f64 >= share * packets
         };
         let mut prefixes = Vec::new();
         let mut rest = 0;
         for (version, mut nodes) in Version::ALL.into_iter().zip(leaves) {
             for &length in version.levels() {
-                nodes.iter_mut().for_each(|node| node.address = version.mask(node.address, length));
+                nodes
+                    .iter_mut()
+                    .for_each(|node| node.address = version.mask(node.address, length));
                 merge(&mut nodes);
                 for node in nodes.iter_mut().filter(|node| is_heavy(node.own)) {
                     let all_share = node.all.packets as f64 / packets;
-                    let deviation = (all_share * (1.0 - all_share) / number.max(1.0)).max(0.0).sqrt();
+                    let deviation = (all_share * (1.0 - all_share) / number.max(1.0))
+                        .max(0.0)
+                        .sqrt();
                     prefixes.push(HeavyPrefix {
                         prefix: version.prefix(node.address, length),
                         share: all_share,
                         own_share: node.own.packets as f64 / packets,
-                        margin: if is_complete { 0.0 } else { DEVIATIONS * deviation },
+                        margin: if is_complete {
+                            0.0
+                        } else {
+                            DEVIATIONS * deviation
+                        },
                         packets: node.all.packets,
                         bytes: node.all.bytes,
                         refused_packets: node.all.refused_packets,
@@ -127,7 +148,11 @@ impl Summary {
             }
             rest += nodes.iter().map(|node| node.own.packets).sum::<u64>();
         }
-        prefixes.sort_by(|a, b| b.own_share.total_cmp(&a.own_share).then_with(|| a.prefix.cmp(&b.prefix)));
+        prefixes.sort_by(|a, b| {
+            b.own_share
+                .total_cmp(&a.own_share)
+                .then_with(|| a.prefix.cmp(&b.prefix))
+        });
         Self {
             prefixes,
             elsewhere: rest as f64 / packets,
@@ -145,7 +170,12 @@ impl Summary {
 fn sources<'b>(batches: impl Iterator<Item = &'b Batch>, version: Version) -> Vec<Node> {
     let length = version.levels()[0];
     let mut nodes: Vec<Node> = batches
-        .flat_map(|batch| batch.samples.iter().map(move |sample| (sample, u64::from(batch.one_in.max(1)))))
+        .flat_map(|batch| {
+            batch
+                .samples
+                .iter()
+                .map(move |sample| (sample, u64::from(batch.one_in.max(1))))
+        })
         .filter(|(sample, _)| Version::of(sample.source) == version)
         .map(|(sample, one_in)| {
             let packets = u64::from(sample.packets) * one_in;
@@ -156,12 +186,18 @@ fn sources<'b>(batches: impl Iterator<Item = &'b Batch>, version: Version) -> Ve
                 refused_packets: if sample.is_refused { packets } else { 0 },
                 sources: 1,
             };
-            Node { address: version.mask(sample.source.into(), length), all: counts, own: counts }
+            Node {
+                address: version.mask(sample.source.into(), length),
+                all: counts,
+                own: counts,
+            }
         })
         .collect();
     nodes.sort_unstable_by_key(|node| node.address);
     merge(&mut nodes);
-    nodes.iter_mut().for_each(|node| (node.all.sources, node.own.sources) = (1, 1));
+    nodes
+        .iter_mut()
+        .for_each(|node| (node.all.sources, node.own.sources) = (1, 1));
     nodes
 }
 
@@ -179,8 +215,17 @@ fn merge(nodes: &mut Vec<Node>) {
 /// The number of samples of one packet each, at one rate, that would be as exact (Kish, 1965).
 fn effective_samples<'b>(batches: impl Iterator<Item = &'b Batch>) -> f64 {
     let weights = batches.flat_map(|batch| {
-        batch.samples.iter().map(move |sample| f64::from(sample.packets) * f64::from(batch.one_in.max(1)))
+        batch
+            .samples
+            .iter()
+            .map(move |sample| f64::from(sample.packets) * f64::from(batch.one_in.max(1)))
     });
-    let (sum, squares) = weights.fold((0.0, 0.0), |(sum, squares), weight| (sum + weight, squares + weight * weight));
-    if squares > 0.0 { sum * sum / squares } else { 0.0 }
+    let (sum, squares) = weights.fold((0.0, 0.0), |(sum, squares), weight| {
+        (sum + weight, squares + weight * weight)
+    });
+    if squares > 0.0 {
+        sum * sum / squares
+    } else {
+        0.0
+    }
 }

@@ -19,7 +19,11 @@ impl Window {
     /// than that has no place, since a part of it would not be a random sample.
     #[must_use]
     pub const fn new(span: Duration, most: usize) -> Self {
-        Self { batches: VecDeque::new(), span, most }
+        Self {
+            batches: VecDeque::new(),
+            span,
+            most,
+        }
     }
 
     pub fn add(&mut self, batch: Batch) {

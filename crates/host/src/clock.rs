@@ -8,15 +8,17 @@ use serde::{Deserialize, Serialize};
 /// Nanoseconds of `CLOCK_MONOTONIC`, which the kernel programs use.
 #[must_use]
 pub fn monotonic_nanoseconds() -> u64 {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+    })
 }
 
 /// Nanoseconds since boot (`CLOCK_BOOTTIME`), with suspended time; changes of the wall clock do not affect it.
 #[must_use]
 pub fn boot_nanoseconds() -> u64 {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
+        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+    })
 }
 
 /// An instant on the monotonic and the wall clock.
@@ -35,7 +37,9 @@ impl Moment {
     #[must_use]
     pub fn now() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let wall = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         Self {
             boot: boot.trim().to_owned(),
             monotonic: monotonic_nanoseconds(),
@@ -47,7 +51,8 @@ impl Moment {
     /// back, no time has passed.
     #[must_use]
     pub const fn continued(&self, now: &Self) -> u64 {
-        self.monotonic.saturating_add(now.wall.saturating_sub(self.wall))
+        self.monotonic
+            .saturating_add(now.wall.saturating_sub(self.wall))
     }
 }
 
@@ -57,7 +62,11 @@ mod tests {
 
     #[test]
     fn a_clock_goes_on_by_the_wall_clock_and_never_back() {
-        let at = |monotonic, wall| Moment { boot: String::new(), monotonic, wall };
+        let at = |monotonic, wall| Moment {
+            boot: String::new(),
+            monotonic,
+            wall,
+        };
         assert_eq!(at(500, 10_000).continued(&at(7, 10_300)), 800);
         assert_eq!(at(500, 10_000).continued(&at(7, 9_000)), 500);
     }

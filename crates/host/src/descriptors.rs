@@ -24,7 +24,12 @@ pub struct Places {
 
 impl Places {
     /// The maximum, where descriptors do not limit it.
-    const ALL: Self = Self { control: 128, metrics: 64, http: 4_096, grpc: 4_096 };
+    const ALL: Self = Self {
+        control: 128,
+        metrics: 64,
+        http: 4_096,
+        grpc: 4_096,
+    };
 
     /// The places for a limit of `descriptors` in total.
     const fn within(descriptors: u64) -> Self {
@@ -33,7 +38,12 @@ impl Places {
         let metrics = within(rest / 16, 2, Self::ALL.metrics);
         let taken = KINDS_OF_CONTROL * control + 2 * MOST_FOLLOWERS + metrics;
         let each = rest.saturating_sub(taken) / 2;
-        Self { control, metrics, http: within(each, 4, Self::ALL.http), grpc: within(each, 4, Self::ALL.grpc) }
+        Self {
+            control,
+            metrics,
+            http: within(each, 4, Self::ALL.http),
+            grpc: within(each, 4, Self::ALL.grpc),
+        }
     }
 }
 
@@ -53,8 +63,16 @@ pub fn places() -> Places {
     *PLACES.get_or_init(|| {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
         // If this fails, the present limit stays.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-        getrlimit(Resource::Nofile).current.map_or(Places::ALL, Places::within)
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: maximum,
+                maximum,
+            },
+        );
+        getrlimit(Resource::Nofile)
+            .current
+            .map_or(Places::ALL, Places::within)
     })
 }
 
@@ -65,10 +83,21 @@ mod tests {
     #[test]
     fn all_listeners_together_leave_the_agent_its_own_descriptors() {
         for descriptors in [256, 300, 512, 1_024, 4_096, 10_000, 524_288] {
-            let Places { control, metrics, http, grpc } = Places::within(descriptors);
+            let Places {
+                control,
+                metrics,
+                http,
+                grpc,
+            } = Places::within(descriptors);
             let taken = KINDS_OF_CONTROL * control + 2 * MOST_FOLLOWERS + metrics + http + grpc;
-            assert!(taken as u64 + OWN <= descriptors, "{taken} of {descriptors}");
-            assert!(control >= 8 && metrics >= 8 && http >= 16 && grpc >= 16, "too few places of {descriptors}");
+            assert!(
+                taken as u64 + OWN <= descriptors,
+                "{taken} of {descriptors}"
+            );
+            assert!(
+                control >= 8 && metrics >= 8 && http >= 16 && grpc >= 16,
+                "too few places of {descriptors}"
+            );
         }
         assert_eq!(Places::within(524_288), Places::ALL);
     }

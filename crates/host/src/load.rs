@@ -54,7 +54,10 @@ impl HostLoad {
     ///
     /// When its `stat` cannot be read.
     pub fn at(proc: &Path) -> io::Result<Self> {
-        Ok(Self { proc: proc.to_owned(), previous: read_times(proc)? })
+        Ok(Self {
+            proc: proc.to_owned(),
+            previous: read_times(proc)?,
+        })
     }
 
     /// The load since the last sample. Two samples within one jiffy (at most 10 ms) count as busy, since nothing was
@@ -69,8 +72,14 @@ impl HostLoad {
         // The kernel's idle times may decrease slightly: they are estimates on CPUs without a tick.
         let idle = now.idle.saturating_sub(self.previous.idle).min(all);
         self.previous = now;
-        let idle = if all == 0 { 0.0 } else { idle as f64 / all as f64 };
-        let pressure = fs::read_to_string(self.proc.join("pressure/cpu")).ok().and_then(|text| some_avg10(&text));
+        let idle = if all == 0 {
+            0.0
+        } else {
+            idle as f64 / all as f64
+        };
+        let pressure = fs::read_to_string(self.proc.join("pressure/cpu"))
+            .ok()
+            .and_then(|text| some_avg10(&text));
         Ok(Sample { idle, pressure })
     }
 }
@@ -81,11 +90,19 @@ fn read_times(proc: &Path) -> io::Result<CpuTimes> {
     let mut start = [0; FIRST_LINE];
     let length = File::open(&path)
         .and_then(|mut file| file.read(&mut start))
-        .map_err(|error| io::Error::new(error.kind(), format!("reading {} failed: {error}", path.display())))?;
+        .map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("reading {} failed: {error}", path.display()),
+            )
+        })?;
     cpu_times(&String::from_utf8_lossy(&start[..length])).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{} does not begin with the times of all CPUs", path.display()),
+            format!(
+                "{} does not begin with the times of all CPUs",
+                path.display()
+            ),
         )
     })
 }
@@ -93,16 +110,24 @@ fn read_times(proc: &Path) -> io::Result<CpuTimes> {
 /// The line of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal. Guest times are part of user.
 fn cpu_times(text: &str) -> Option<CpuTimes> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let times: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
+    let times: Vec<u64> = line
+        .split_whitespace()
+        .take(8)
+        .map_while(|field| field.parse().ok())
+        .collect();
     let idle = times.get(3)? + times.get(4).copied().unwrap_or(0);
-    Some(CpuTimes { idle, all: times.iter().sum() })
+    Some(CpuTimes {
+        idle,
+        all: times.iter().sum(),
+    })
 }
 
 /// Percent of the last ten seconds in which some task waited: `some avg10=1.50 avg60=…` of a pressure file.
 #[must_use]
 pub fn some_avg10(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
-    line.split_whitespace().find_map(|field| field.strip_prefix("avg10=")?.parse().ok())
+    line.split_whitespace()
+        .find_map(|field| field.strip_prefix("avg10=")?.parse().ok())
 }
 
 /// Whether the host has spare CPU time, with hysteresis against rapid changes.
@@ -156,14 +181,19 @@ mod tests {
     #[test]
     fn a_sample_is_what_happened_since_the_last_one() {
         let folder = tempfile::tempdir().unwrap();
-        let stat = |line: &str| fs::write(folder.path().join("stat"), format!("cpu  {line}\ncpu0 1 2 3\n")).unwrap();
+        let stat = |line: &str| {
+            fs::write(
+                folder.path().join("stat"),
+                format!("cpu  {line}\ncpu0 1 2 3\n"),
+            )
+            .unwrap()
+        };
         stat("100 0 100 700 100 0 0 0 50 0");
         let mut load = HostLoad::at(folder.path()).unwrap();
         stat("130 0 110 720 140 0 0 0 80 0");
         assert_eq!(load.sample().unwrap(), sample(0.6, None));
         fs::create_dir(folder.path().join("pressure")).unwrap();
-        let pressure =
-            "some avg10=12.50 avg60=3.00 avg300=1.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        let pressure = "some avg10=12.50 avg60=3.00 avg300=1.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
         fs::write(folder.path().join("pressure/cpu"), pressure).unwrap();
         stat("230 0 110 720 140 0 0 0 80 0");
         assert_eq!(load.sample().unwrap(), sample(0.0, Some(12.5)));
@@ -174,9 +204,19 @@ mod tests {
     #[test]
     fn a_stat_that_is_none_is_an_error_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(HostLoad::at(folder.path()).unwrap_err().to_string().contains("stat"));
+        assert!(
+            HostLoad::at(folder.path())
+                .unwrap_err()
+                .to_string()
+                .contains("stat")
+        );
         fs::write(folder.path().join("stat"), "intr 5\n").unwrap();
-        assert!(HostLoad::at(folder.path()).unwrap_err().to_string().contains("stat"));
+        assert!(
+            HostLoad::at(folder.path())
+                .unwrap_err()
+                .to_string()
+                .contains("stat")
+        );
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub fn mounts(file: &Path) -> io::Result<Vec<Mount>> {
 }
 
 fn parse(text: &[u8]) -> Vec<Mount> {
-    text.split(|byte| *byte == b'\n').filter_map(mount).collect()
+    text.split(|byte| *byte == b'\n')
+        .filter_map(mount)
+        .collect()
 }
 
 fn mount(line: &[u8]) -> Option<Mount> {
@@ -62,9 +64,12 @@ fn unescaped(field: &[u8]) -> PathBuf {
     let mut left = field;
     while let [first, rest @ ..] = left {
         let (byte, after) = match rest {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
-                ((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), after)
-            }
+            [
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                after @ ..,
+            ] if *first == b'\\' => ((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), after),
             _ => (*first, rest),
         };
         bytes.push(byte);
@@ -84,8 +89,14 @@ mod tests {
     fn a_mount_has_what_its_line_says() {
         let line = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:9 - ext3 /dev/root rw,errors=continue\n";
         let [mount] = &parse(line)[..] else { panic!() };
-        assert_eq!((mount.device.as_str(), mount.point.as_path()), ("98:0", Path::new("/mnt2")));
-        assert_eq!((mount.kind.as_str(), mount.source.as_path()), ("ext3", Path::new("/dev/root")));
+        assert_eq!(
+            (mount.device.as_str(), mount.point.as_path()),
+            ("98:0", Path::new("/mnt2"))
+        );
+        assert_eq!(
+            (mount.kind.as_str(), mount.source.as_path()),
+            ("ext3", Path::new("/dev/root"))
+        );
         assert!(mount.has_option("errors=continue") && !mount.has_option("noatime"));
     }
 
@@ -99,6 +110,9 @@ mod tests {
         let points: Vec<&OsStr> = mounts.iter().map(|mount| mount.point.as_os_str()).collect();
         let expected: [&[u8]; 3] = [b"/a b\\\tc", b"/home/u/\xff", b"/sys/fs/cgroup"];
         assert_eq!(points, expected.map(OsStr::from_bytes));
-        assert_eq!((mounts[0].source.as_os_str(), mounts[2].kind.as_str()), (OsStr::new(""), "cgroup2"));
+        assert_eq!(
+            (mounts[0].source.as_os_str(), mounts[2].kind.as_str()),
+            (OsStr::new(""), "cgroup2")
+        );
     }
 }

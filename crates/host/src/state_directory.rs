@@ -68,8 +68,15 @@ impl StateDirectory {
     ///
     /// When it cannot be created or written.
     pub fn prepare(&self) -> Result<(), StateError> {
-        let fail = |source| StateError::Directory { path: self.0.clone(), source };
-        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.0).map_err(fail)?;
+        let fail = |source| StateError::Directory {
+            path: self.0.clone(),
+            source,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(DIRECTORY_MODE)
+            .create(&self.0)
+            .map_err(fail)?;
         access(&self.0, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| fail(errno.into()))
     }
 
@@ -80,19 +87,35 @@ impl StateDirectory {
     /// When another agent has locked it.
     pub fn lock(&self) -> Result<Option<StateLock>, StateError> {
         let path = self.file(LOCK);
-        let open =
-            || OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(&path);
-        let Some(file) = self.prepare().ok().and_then(|()| open().ok()) else { return Ok(None) };
+        let open = || {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(FILE_MODE)
+                .open(&path)
+        };
+        let Some(file) = self.prepare().ok().and_then(|()| open().ok()) else {
+            return Ok(None);
+        };
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
                 // If this fails, only another agent's error message lacks the process ID.
-                let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
+                let _ = lock
+                    .set_len(0)
+                    .and_then(|()| write!(lock, "{}", std::process::id()));
                 Ok(Some(StateLock(lock)))
             }
             Err((_, Errno::EWOULDBLOCK)) => {
-                let process = fs::read_to_string(&path).ok().filter(|process| !process.is_empty());
+                let process = fs::read_to_string(&path)
+                    .ok()
+                    .filter(|process| !process.is_empty());
                 let process = process.unwrap_or_else(|| "unknown".to_owned());
-                Err(StateError::InUse { path: self.0.clone(), process })
+                Err(StateError::InUse {
+                    path: self.0.clone(),
+                    process,
+                })
             }
             // The file system has no locks.
             Err(_) => Ok(None),
@@ -114,13 +137,21 @@ impl StateDirectory {
         let path = self.file(name);
         let next = self.file(&format!("{name}.next"));
         let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&next)?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(FILE_MODE)
+                .open(&next)?;
             parts.iter().try_for_each(|part| file.write_all(part))?;
             file.sync_all()?;
             fs::rename(&next, &path)?;
             self.sync()
         };
-        write().map_err(|source| StateError::Write { path: path.clone(), source })
+        write().map_err(|source| StateError::Write {
+            path: path.clone(),
+            source,
+        })
     }
 
     /// Removes a file; a missing file is no error.
@@ -129,7 +160,10 @@ impl StateDirectory {
     ///
     /// When it cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), StateError> {
-        let fail = |source| StateError::Write { path: self.file(name), source };
+        let fail = |source| StateError::Write {
+            path: self.file(name),
+            source,
+        };
         match fs::remove_file(self.file(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result.and_then(|()| self.sync()).map_err(fail),
@@ -172,17 +206,31 @@ mod tests {
         assert!(lock.is_some());
         let error = state.lock().unwrap_err().to_string();
         let process = format!("(process {})", std::process::id());
-        assert!(error.contains(&process) && error.contains("[agent] state_dir"), "{error}");
+        assert!(
+            error.contains(&process) && error.contains("[agent] state_dir"),
+            "{error}"
+        );
         drop(lock);
         assert!(state.lock().unwrap().is_some());
-        assert!(StateDirectory::at(Path::new("/proc/weir/state")).lock().unwrap().is_none());
+        assert!(
+            StateDirectory::at(Path::new("/proc/weir/state"))
+                .lock()
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]
     fn a_directory_that_cannot_be_made_is_an_error_that_names_the_key() {
         for path in ["/proc/weir/state", "/dev/null/state"] {
-            let error = StateDirectory::at(Path::new(path)).prepare().unwrap_err().to_string();
-            assert!(error.contains(path) && error.contains("[agent] state_dir"), "{error}");
+            let error = StateDirectory::at(Path::new(path))
+                .prepare()
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(path) && error.contains("[agent] state_dir"),
+                "{error}"
+            );
         }
     }
 }

@@ -22,7 +22,11 @@ pub fn current() -> Option<u32> {
 /// The setting before Weir changed it, which is still to be restored; `None` if it is not changed.
 #[must_use]
 pub fn before(directory: &StateDirectory) -> Option<u32> {
-    fs::read_to_string(directory.file(BEFORE)).ok()?.trim().parse().ok()
+    fs::read_to_string(directory.file(BEFORE))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// Sets it to [`ALWAYS`]. The former setting is stored first, so that a later agent can restore it.
@@ -32,10 +36,17 @@ pub fn before(directory: &StateDirectory) -> Option<u32> {
 /// When the former setting cannot be stored, or the new one cannot be written.
 pub fn set_always(directory: &StateDirectory) -> io::Result<()> {
     match current() {
-        None => return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel has no SYN cookies")),
+        None => {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel has no SYN cookies",
+            ));
+        }
         Some(ALWAYS) => return Ok(()),
         Some(value) => {
-            directory.replace(BEFORE, &[value.to_string().as_bytes()]).map_err(io::Error::other)?;
+            directory
+                .replace(BEFORE, &[value.to_string().as_bytes()])
+                .map_err(io::Error::other)?;
         }
     }
     fs::write(PATH, ALWAYS.to_string())
@@ -47,7 +58,9 @@ pub fn set_always(directory: &StateDirectory) -> io::Result<()> {
 ///
 /// When it cannot be written; it is still stored then.
 pub fn restore(directory: &StateDirectory) -> io::Result<Option<u32>> {
-    let Some(value) = before(directory) else { return Ok(None) };
+    let Some(value) = before(directory) else {
+        return Ok(None);
+    };
     if current() == Some(ALWAYS) {
         fs::write(PATH, value.to_string())?;
     }

@@ -73,7 +73,10 @@ fn id(path: &Path) -> io::Result<(u64, u64)> {
 ///
 /// When another process listens on it, the path exists and is not a socket, or a system call fails.
 pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
-    let group = nix::unistd::Group::from_name(GROUP).ok().flatten().map(|group| group.gid);
+    let group = nix::unistd::Group::from_name(GROUP)
+        .ok()
+        .flatten()
+        .map(|group| group.gid);
     let folder = path.parent().unwrap_or(Path::new("/"));
     if !folder.exists() {
         // An existing directory keeps its mode: its owner has decided on access.
@@ -91,7 +94,10 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     let listener = UnixListener::bind(path);
     nix::sys::stat::umask(mask);
     let listener = listener?;
-    let file = SocketFile { id: id(path)?, path: path.to_owned() };
+    let file = SocketFile {
+        id: id(path)?,
+        path: path.to_owned(),
+    };
     give(path, group)?;
     fs::set_permissions(path, fs::Permissions::from_mode(MODE))?;
     Ok((listener, file))
@@ -101,12 +107,17 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
 fn is_dead(path: &Path) -> Result<bool, SocketError> {
     let system = |errno: Errno| SocketError::System(errno.into());
     // `bind` reports a path that is too long.
-    let Ok(address) = SocketAddrUnix::new(path) else { return Ok(false) };
+    let Ok(address) = SocketAddrUnix::new(path) else {
+        return Ok(false);
+    };
     // A listener with a full queue would block the start.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system)?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system)?;
     match connect(&socket, &address) {
-        Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS | Errno::PROTOTYPE) => Err(SocketError::Taken),
+        Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS | Errno::PROTOTYPE) => {
+            Err(SocketError::Taken)
+        }
         // A file that is not a socket is refused likewise.
         Err(Errno::CONNREFUSED) if fs::symlink_metadata(path)?.file_type().is_socket() => Ok(true),
         Err(Errno::CONNREFUSED) => Err(SocketError::NotASocket),
@@ -151,7 +162,10 @@ mod tests {
 
     /// Listens once, within a runtime like the agent's.
     fn try_listen(path: &Path) -> Result<(), SocketError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async { listen(path).map(drop) })
     }
 
@@ -177,11 +191,23 @@ mod tests {
         assert!(matches!(try_listen(&path), Err(SocketError::Taken)));
         // A listener that accepts no connection is alive, too.
         let full: Vec<_> = std::iter::from_fn(|| {
-            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
-            connect(&socket, &SocketAddrUnix::new(&path).unwrap()).ok().map(|()| socket)
+            let socket = socket_with(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::NONBLOCK,
+                None,
+            )
+            .unwrap();
+            connect(&socket, &SocketAddrUnix::new(&path).unwrap())
+                .ok()
+                .map(|()| socket)
         })
         .collect();
-        assert!(matches!(try_listen(&path), Err(SocketError::Taken)), "with {} clients waiting", full.len());
+        assert!(
+            matches!(try_listen(&path), Err(SocketError::Taken)),
+            "with {} clients waiting",
+            full.len()
+        );
         drop((alive, full));
         try_listen(&path).unwrap();
         assert!(!path.exists());
@@ -191,7 +217,10 @@ mod tests {
     fn another_process_socket_is_left_there() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("decide.sock");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let ours = runtime.block_on(async { listen(&path).unwrap() });
         fs::rename(&path, folder.path().join("old.sock")).unwrap();
         let _theirs = std::os::unix::net::UnixListener::bind(&path).unwrap();

@@ -24,7 +24,11 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(10), body: 1 << 20, redirects: 0 }
+        Self {
+            timeout: Duration::from_secs(10),
+            body: 1 << 20,
+            redirects: 0,
+        }
     }
 }
 
@@ -37,7 +41,10 @@ pub struct Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Client").field("bounds", &self.bounds).finish_non_exhaustive()
+        formatter
+            .debug_struct("Client")
+            .field("bounds", &self.bounds)
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,7 +78,10 @@ impl Client {
     pub fn new(bounds: Bounds) -> Self {
         // Without certificates, requests over https fail and report it.
         let certificates = rustls_native_certs::load_native_certs().certs;
-        let certificates: Vec<_> = certificates.iter().map(|one| Certificate::from_der(one).to_owned()).collect();
+        let certificates: Vec<_> = certificates
+            .iter()
+            .map(|one| Certificate::from_der(one).to_owned())
+            .collect();
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::Specific(Arc::new(certificates)))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -83,7 +93,10 @@ impl Client {
             .http_status_as_error(false)
             .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls);
-        Self { agent: config.build().into(), bounds }
+        Self {
+            agent: config.build().into(),
+            bounds,
+        }
     }
 
     /// GET.
@@ -92,7 +105,12 @@ impl Client {
     ///
     /// When no complete response arrives within the bounds.
     pub fn get(&self, url: &str, headers: &[(&str, &str)]) -> Result<Response, HttpError> {
-        let mut request = self.agent.get(url).config().https_only(is_encrypted(url)).build();
+        let mut request = self
+            .agent
+            .get(url)
+            .config()
+            .https_only(is_encrypted(url))
+            .build();
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -104,16 +122,33 @@ impl Client {
     /// # Errors
     ///
     /// As [`Client::get`].
-    pub fn post(&self, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response, HttpError> {
-        let mut request = self.agent.post(url).config().https_only(is_encrypted(url)).build();
+    pub fn post(
+        &self,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response, HttpError> {
+        let mut request = self
+            .agent
+            .post(url)
+            .config()
+            .https_only(is_encrypted(url))
+            .build();
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         self.finish(request.send(body))
     }
 
-    fn finish(&self, response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Response, HttpError> {
-        let Bounds { timeout, body: most, redirects } = self.bounds;
+    fn finish(
+        &self,
+        response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Response, HttpError> {
+        let Bounds {
+            timeout,
+            body: most,
+            redirects,
+        } = self.bounds;
         let response = response.map_err(|error| HttpError::of(error, timeout, redirects))?;
         let (parts, content) = response.into_parts();
         let expected = content.content_length();
@@ -121,19 +156,32 @@ impl Client {
             return Err(HttpError::TooLarge(most));
         }
         let mut body = Vec::new();
-        let mut reader = content.into_with_config().limit(u64::MAX).reader().take(most.saturating_add(1));
-        reader.read_to_end(&mut body).map_err(|error| HttpError::of_io(error, timeout, redirects))?;
+        let mut reader = content
+            .into_with_config()
+            .limit(u64::MAX)
+            .reader()
+            .take(most.saturating_add(1));
+        reader
+            .read_to_end(&mut body)
+            .map_err(|error| HttpError::of_io(error, timeout, redirects))?;
         if body.len() as u64 > most {
             return Err(HttpError::TooLarge(most));
         }
-        if parts.status.as_u16() != 304 && expected.is_some_and(|length| length != body.len() as u64) {
+        if parts.status.as_u16() != 304
+            && expected.is_some_and(|length| length != body.len() as u64)
+        {
             return Err(HttpError::CutShort);
         }
-        Ok(Response { status: parts.status.as_u16(), body, headers: parts.headers })
+        Ok(Response {
+            status: parts.status.as_u16(),
+            body,
+            headers: parts.headers,
+        })
     }
 }
 
 /// Whether a request must not leave TLS, not even by a redirect.
 fn is_encrypted(url: &str) -> bool {
-    url.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() == Some("https"))
+    url.parse::<Uri>()
+        .is_ok_and(|uri| uri.scheme_str() == Some("https"))
 }

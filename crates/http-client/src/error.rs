@@ -48,7 +48,9 @@ impl HttpError {
         match error {
             ureq::Error::Timeout(_) => Self::TimedOut(timeout),
             ureq::Error::HostNotFound => Self::HostNotFound,
-            ureq::Error::TooManyRedirects | ureq::Error::RedirectFailed => Self::Redirects(redirects),
+            ureq::Error::TooManyRedirects | ureq::Error::RedirectFailed => {
+                Self::Redirects(redirects)
+            }
             ureq::Error::RequireHttpsOnly(_) => Self::Unencrypted,
             ureq::Error::BadUri(_) => Self::Invalid("the URL has no scheme or host".to_owned()),
             ureq::Error::Http(error) => Self::Invalid(error.to_string()),
@@ -63,7 +65,9 @@ impl HttpError {
     /// An error of a read, which may contain one of the library.
     pub(crate) fn of_io(error: io::Error, timeout: Duration, redirects: u32) -> Self {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::CutShort,
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => Self::CutShort,
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut(timeout),
             _ => match error.downcast::<ureq::Error>() {
                 Ok(inner) => Self::of(inner, timeout, redirects),

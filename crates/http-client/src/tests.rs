@@ -34,14 +34,22 @@ fn client(bounds: Bounds) -> Client {
     Client::new(bounds)
 }
 
-const BOUNDS: Bounds = Bounds { timeout: Duration::from_secs(30), body: 1000, redirects: 5 };
+const BOUNDS: Bounds = Bounds {
+    timeout: Duration::from_secs(30),
+    body: 1000,
+    redirects: 5,
+};
 
 #[test]
 fn a_response_has_its_status_headers_and_body() {
     let url = sends(b"HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 5\r\n\r\nhello");
     let response = client(BOUNDS).get(&url, &[]).unwrap();
     assert_eq!(
-        (response.status, response.body.as_slice(), response.header("etag")),
+        (
+            response.status,
+            response.body.as_slice(),
+            response.header("etag")
+        ),
         (200, &b"hello"[..], Some("\"a\""))
     );
     let url = sends(b"HTTP/1.1 503 Away\r\nContent-Length: 4\r\n\r\nsoon");
@@ -54,15 +62,27 @@ fn request_headers_and_bodies_are_sent() {
     let url = server(|head, stream| {
         let ok = head.contains("if-none-match: \"a\"") && head.contains("user-agent: weir/");
         let status = if ok { "304 Not Modified" } else { "200 OK" };
-        drop(write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"));
+        drop(write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"
+        ));
     });
-    assert_eq!(client(BOUNDS).get(&url, &[("if-none-match", "\"a\"")]).unwrap().status, 304);
+    assert_eq!(
+        client(BOUNDS)
+            .get(&url, &[("if-none-match", "\"a\"")])
+            .unwrap()
+            .status,
+        304
+    );
 }
 
 #[test]
 fn a_body_that_is_cut_short_is_an_error() {
     let url = sends(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhello");
-    assert!(matches!(client(BOUNDS).get(&url, &[]), Err(HttpError::CutShort | HttpError::Protocol(_))));
+    assert!(matches!(
+        client(BOUNDS).get(&url, &[]),
+        Err(HttpError::CutShort | HttpError::Protocol(_))
+    ));
     let url = sends(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
     assert!(client(BOUNDS).get(&url, &[]).is_err());
 }
@@ -70,20 +90,34 @@ fn a_body_that_is_cut_short_is_an_error() {
 #[test]
 fn a_body_above_the_bound_is_an_error_whatever_its_length_claims() {
     let url = sends(b"HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\nhello");
-    assert!(matches!(client(BOUNDS).get(&url, &[]), Err(HttpError::TooLarge(1000))));
+    assert!(matches!(
+        client(BOUNDS).get(&url, &[]),
+        Err(HttpError::TooLarge(1000))
+    ));
     // Until the client closes the connection.
     let url = server(|_, stream| {
         drop(stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"));
         while stream.write_all(&[b'a'; 4096]).is_ok() {}
     });
-    assert!(matches!(client(BOUNDS).get(&url, &[]), Err(HttpError::TooLarge(1000))));
+    assert!(matches!(
+        client(BOUNDS).get(&url, &[]),
+        Err(HttpError::TooLarge(1000))
+    ));
 }
 
 #[test]
 fn a_redirect_loop_ends() {
-    let url = sends(b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    assert!(matches!(client(BOUNDS).get(&url, &[]), Err(HttpError::Redirects(5))));
-    let without = Bounds { redirects: 0, ..BOUNDS };
+    let url = sends(
+        b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    );
+    assert!(matches!(
+        client(BOUNDS).get(&url, &[]),
+        Err(HttpError::Redirects(5))
+    ));
+    let without = Bounds {
+        redirects: 0,
+        ..BOUNDS
+    };
     assert_eq!(client(without).get(&url, &[]).unwrap().status, 302);
 }
 
@@ -95,19 +129,35 @@ fn a_server_that_drips_is_left_after_the_timeout() {
             thread::sleep(Duration::from_millis(50));
         }
     });
-    let bounds = Bounds { timeout: Duration::from_millis(500), ..BOUNDS };
+    let bounds = Bounds {
+        timeout: Duration::from_millis(500),
+        ..BOUNDS
+    };
     let begin = Instant::now();
-    assert!(matches!(client(bounds).get(&url, &[]), Err(HttpError::TimedOut(_))));
+    assert!(matches!(
+        client(bounds).get(&url, &[]),
+        Err(HttpError::TimedOut(_))
+    ));
     assert!(begin.elapsed() >= bounds.timeout);
     let url = server(|_, _| thread::sleep(Duration::from_secs(60)));
-    assert!(matches!(client(bounds).get(&url, &[]), Err(HttpError::TimedOut(_))));
+    assert!(matches!(
+        client(bounds).get(&url, &[]),
+        Err(HttpError::TimedOut(_))
+    ));
 }
 
 #[test]
 fn what_is_no_http_is_an_error() {
-    assert!(client(BOUNDS).get(&sends(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), &[]).is_err());
+    assert!(
+        client(BOUNDS)
+            .get(&sends(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), &[])
+            .is_err()
+    );
     assert!(client(BOUNDS).get(&sends(b""), &[]).is_err());
-    assert!(matches!(client(BOUNDS).get("https:///x", &[]), Err(HttpError::Invalid(_) | HttpError::Protocol(_))));
+    assert!(matches!(
+        client(BOUNDS).get("https:///x", &[]),
+        Err(HttpError::Invalid(_) | HttpError::Protocol(_))
+    ));
 }
 
 #[test]
@@ -117,7 +167,12 @@ fn a_url_is_shown_without_secrets() {
         "https://lists.example:8443/drop.txt"
     );
     assert!(check("https://lists.example/a").is_ok() && check("http://[2001:db8::1]:80/").is_ok());
-    for wrong in ["lists.example/a", "ftp://lists.example/a", "https://", "a b"] {
+    for wrong in [
+        "lists.example/a",
+        "ftp://lists.example/a",
+        "https://",
+        "a b",
+    ] {
         assert!(check(wrong).is_err(), "{wrong}");
     }
 }

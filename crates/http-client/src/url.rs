@@ -23,8 +23,16 @@ pub fn check(url: &str) -> Result<(), &'static str> {
 /// A URL for messages: without user, password and query, which may contain secrets.
 #[must_use]
 pub fn shown(url: &str) -> String {
-    let Ok(uri) = url.parse::<Uri>() else { return "the URL".to_owned() };
-    let (scheme, host) = (uri.scheme_str().unwrap_or("http"), uri.host().unwrap_or_default());
-    let port = uri.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let Ok(uri) = url.parse::<Uri>() else {
+        return "the URL".to_owned();
+    };
+    let (scheme, host) = (
+        uri.scheme_str().unwrap_or("http"),
+        uri.host().unwrap_or_default(),
+    );
+    let port = uri
+        .port()
+        .map(|port| format!(":{port}"))
+        .unwrap_or_default();
     format!("{scheme}://{host}{port}{}", uri.path())
 }

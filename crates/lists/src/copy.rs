@@ -87,8 +87,17 @@ impl Copy {
     /// # Errors
     ///
     /// When the state directory cannot be written.
-    pub fn write(state: &StateDirectory, list: &str, origin: &Origin, prefixes: &[Listed]) -> Result<(), CopyError> {
-        let head = Head { version: VERSION, prefixes: prefixes.len(), origin: origin.clone() };
+    pub fn write(
+        state: &StateDirectory,
+        list: &str,
+        origin: &Origin,
+        prefixes: &[Listed],
+    ) -> Result<(), CopyError> {
+        let head = Head {
+            version: VERSION,
+            prefixes: prefixes.len(),
+            origin: origin.clone(),
+        };
         // Text and numbers only.
         let mut bytes = serde_json::to_vec(&head).unwrap_or_default();
         bytes.push(b'\n');
@@ -104,7 +113,10 @@ impl Copy {
 }
 
 fn decode(bytes: &[u8]) -> Option<Copy> {
-    let end = bytes.iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n')?;
+    let end = bytes
+        .iter()
+        .take(LONGEST_HEAD)
+        .position(|byte| *byte == b'\n')?;
     let head: Head = serde_json::from_slice(&bytes[..end]).ok()?;
     let (records, rest) = bytes[end + 1..].as_chunks::<RECORD>();
     if head.version != VERSION || head.prefixes != records.len() || !rest.is_empty() {
@@ -112,15 +124,26 @@ fn decode(bytes: &[u8]) -> Option<Copy> {
     }
     let prefixes: Vec<Listed> = records.iter().map(listed).collect::<Option<_>>()?;
     let is_in_order = prefixes.is_sorted_by(|a, b| a.prefix() < b.prefix());
-    is_in_order.then_some(Copy { origin: head.origin, prefixes })
+    is_in_order.then_some(Copy {
+        origin: head.origin,
+        prefixes,
+    })
 }
 
 fn listed(record: &[u8; RECORD]) -> Option<Listed> {
     let (address, rest) = record.split_first_chunk::<16>()?;
     let (length, since) = rest.split_first()?;
-    let prefix = PrefixKey { address: *address, length: u32::from(*length) };
-    let is_valid = (1..=128).contains(length) && prefix.cut(prefix.length) == prefix && prefix != PrefixKey::IPV4;
-    is_valid.then_some(Listed::new(prefix, u32::from_le_bytes(since.try_into().ok()?)))
+    let prefix = PrefixKey {
+        address: *address,
+        length: u32::from(*length),
+    };
+    let is_valid = (1..=128).contains(length)
+        && prefix.cut(prefix.length) == prefix
+        && prefix != PrefixKey::IPV4;
+    is_valid.then_some(Listed::new(
+        prefix,
+        u32::from_le_bytes(since.try_into().ok()?),
+    ))
 }
 
 /// Reads the exceptions from all lists.
@@ -135,8 +158,15 @@ pub fn read_exceptions(state: &StateDirectory) -> Result<Vec<PrefixKey>, CopyErr
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(CopyError::Read { path, source }),
     };
-    let prefix = |line: &str| config::prefix::parse(line).ok().map(|prefix| PrefixKey::from(&prefix));
-    text.lines().map(prefix).collect::<Option<_>>().ok_or(CopyError::Damaged(path))
+    let prefix = |line: &str| {
+        config::prefix::parse(line)
+            .ok()
+            .map(|prefix| PrefixKey::from(&prefix))
+    };
+    text.lines()
+        .map(prefix)
+        .collect::<Option<_>>()
+        .ok_or(CopyError::Damaged(path))
 }
 
 /// Replaces the exceptions.
@@ -148,7 +178,10 @@ pub fn write_exceptions<'p>(
     state: &StateDirectory,
     exceptions: impl IntoIterator<Item = &'p PrefixKey>,
 ) -> Result<(), CopyError> {
-    let text: String = exceptions.into_iter().map(|prefix| format!("{prefix}\n")).collect();
+    let text: String = exceptions
+        .into_iter()
+        .map(|prefix| format!("{prefix}\n"))
+        .collect();
     Ok(state.replace(EXCEPTIONS, &[text.as_bytes()])?)
 }
 
@@ -161,8 +194,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDirectory::at(folder.path());
         assert_eq!(Copy::read(&state, "a").unwrap(), None);
-        let prefixes =
-            crate::parse(b"192.0.2.1\n2001:db8::/32\n", &config::policy::ListFormat::Plain).unwrap().prefixes;
+        let prefixes = crate::parse(
+            b"192.0.2.1\n2001:db8::/32\n",
+            &config::policy::ListFormat::Plain,
+        )
+        .unwrap()
+        .prefixes;
         let prefixes = crate::dated(&prefixes, &[], 7);
         let origin = Origin {
             source: "s".to_owned(),
@@ -172,12 +209,18 @@ mod tests {
             last_modified: None,
         };
         Copy::write(&state, "a", &origin, &prefixes).unwrap();
-        assert_eq!(Copy::read(&state, "a").unwrap(), Some(Copy { origin, prefixes }));
+        assert_eq!(
+            Copy::read(&state, "a").unwrap(),
+            Some(Copy { origin, prefixes })
+        );
         let path = state.file("list-a.copy");
         let whole = fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
-            assert!(matches!(Copy::read(&state, "a"), Err(CopyError::Damaged(_))), "{cut} bytes");
+            assert!(
+                matches!(Copy::read(&state, "a"), Err(CopyError::Damaged(_))),
+                "{cut} bytes"
+            );
         }
     }
 
@@ -187,7 +230,9 @@ mod tests {
         let state = StateDirectory::at(folder.path());
         assert!(read_exceptions(&state).unwrap().is_empty());
         let all: Vec<PrefixKey> = ["192.0.2.1", "2001:db8::/32"]
-            .map(|text| PrefixKey::from(&config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}"))))
+            .map(|text| {
+                PrefixKey::from(&config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}")))
+            })
             .to_vec();
         write_exceptions(&state, &all).unwrap();
         assert_eq!(read_exceptions(&state).unwrap(), all);

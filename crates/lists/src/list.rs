@@ -15,13 +15,20 @@ impl Listed {
     /// A prefix that has been in the list `since` these seconds since 1970.
     #[must_use]
     pub const fn new(prefix: PrefixKey, since: u32) -> Self {
-        Self { address: prefix.address, length: prefix.length as u8, since }
+        Self {
+            address: prefix.address,
+            length: prefix.length as u8,
+            since,
+        }
     }
 
     /// The prefix.
     #[must_use]
     pub const fn prefix(&self) -> PrefixKey {
-        PrefixKey { address: self.address, length: self.length as u32 }
+        PrefixKey {
+            address: self.address,
+            length: self.length as u32,
+        }
     }
 }
 
@@ -31,7 +38,10 @@ pub fn dated(prefixes: &[PrefixKey], before: &[Listed], now: u32) -> Vec<Listed>
     let mut before = before.iter().peekable();
     let dated = prefixes.iter().map(|prefix| {
         while before.next_if(|old| old.prefix() < *prefix).is_some() {}
-        let since = before.peek().filter(|old| old.prefix() == *prefix).map_or(now, |old| old.since);
+        let since = before
+            .peek()
+            .filter(|old| old.prefix() == *prefix)
+            .map_or(now, |old| old.since);
         Listed::new(*prefix, since)
     });
     dated.collect()
@@ -41,10 +51,16 @@ pub fn dated(prefixes: &[PrefixKey], before: &[Listed], now: u32) -> Vec<Listed>
 #[must_use]
 pub fn find<'l>(list: &'l [Listed], inner: &PrefixKey) -> Option<&'l Listed> {
     // No IPv6 prefix contains an IPv4 address.
-    let shortest = if inner.is_ipv4() { PrefixKey::IPV4.length } else { 1 };
+    let shortest = if inner.is_ipv4() {
+        PrefixKey::IPV4.length
+    } else {
+        1
+    };
     (shortest..=inner.length).rev().find_map(|length| {
         let prefix = inner.cut(length);
-        list.binary_search_by(|listed| listed.prefix().cmp(&prefix)).ok().map(|nth| &list[nth])
+        list.binary_search_by(|listed| listed.prefix().cmp(&prefix))
+            .ok()
+            .map(|nth| &list[nth])
     })
 }
 
@@ -69,15 +85,43 @@ mod tests {
             keys.sort_unstable();
             keys
         };
-        let first = dated(&keys(&["192.0.2.1", "192.0.2.3", "2001:db8::/32"]), &[], 100);
-        let second = dated(&keys(&["192.0.2.0/24", "192.0.2.2", "192.0.2.3", "2001:db8::/32"]), &first, 200);
-        let times: Vec<_> = second.iter().map(|listed| (listed.prefix().to_string(), listed.since)).collect();
-        let times: Vec<_> = times.iter().map(|(prefix, since)| (prefix.as_str(), *since)).collect();
-        assert_eq!(times, [("192.0.2.0/24", 200), ("192.0.2.2", 200), ("192.0.2.3", 100), ("2001:db8::/32", 100)]);
+        let first = dated(
+            &keys(&["192.0.2.1", "192.0.2.3", "2001:db8::/32"]),
+            &[],
+            100,
+        );
+        let second = dated(
+            &keys(&["192.0.2.0/24", "192.0.2.2", "192.0.2.3", "2001:db8::/32"]),
+            &first,
+            200,
+        );
+        let times: Vec<_> = second
+            .iter()
+            .map(|listed| (listed.prefix().to_string(), listed.since))
+            .collect();
+        let times: Vec<_> = times
+            .iter()
+            .map(|(prefix, since)| (prefix.as_str(), *since))
+            .collect();
+        assert_eq!(
+            times,
+            [
+                ("192.0.2.0/24", 200),
+                ("192.0.2.2", 200),
+                ("192.0.2.3", 100),
+                ("2001:db8::/32", 100)
+            ]
+        );
         assert_eq!(find(&second, &key("192.0.2.3")).unwrap().since, 100);
-        assert_eq!(find(&second, &key("192.0.2.4")).unwrap().prefix(), key("192.0.2.0/24"));
+        assert_eq!(
+            find(&second, &key("192.0.2.4")).unwrap().prefix(),
+            key("192.0.2.0/24")
+        );
         assert_eq!(find(&second, &key("192.0.2.0/23")), None);
-        assert_eq!(find(&second, &key("2001:db8::7")).unwrap().prefix(), key("2001:db8::/32"));
+        assert_eq!(
+            find(&second, &key("2001:db8::7")).unwrap().prefix(),
+            key("2001:db8::/32")
+        );
     }
 
     #[test]
@@ -92,7 +136,11 @@ mod tests {
             (11, 5, true),
             (5, 50, false),
         ] {
-            assert_eq!(shrinks_too_much(before, after), expected, "{before} to {after}");
+            assert_eq!(
+                shrinks_too_much(before, after),
+                expected,
+                "{before} to {after}"
+            );
         }
     }
 }

@@ -19,10 +19,15 @@ pub fn merge(lists: &[&[Listed]], exceptions: &[PrefixKey]) -> Vec<(Prefix, u32)
             around.is_ipv4() == prefix.is_ipv4() && excepted.contains(&around)
         })
     };
-    let mut all: Vec<(PrefixKey, u32)> = Vec::with_capacity(lists.iter().map(|list| list.len()).sum());
+    let mut all: Vec<(PrefixKey, u32)> =
+        Vec::with_capacity(lists.iter().map(|list| list.len()).sum());
     for (list, number) in lists.iter().zip(1u32..) {
         let prefixes = list.iter().map(Listed::prefix);
-        all.extend(prefixes.filter(|prefix| lengths.is_empty() || !is_excepted(prefix)).map(|prefix| (prefix, number)));
+        all.extend(
+            prefixes
+                .filter(|prefix| lengths.is_empty() || !is_excepted(prefix))
+                .map(|prefix| (prefix, number)),
+        );
     }
     all.extend(excepted.iter().map(|prefix| (*prefix, 0)));
     all.sort_unstable();
@@ -40,11 +45,18 @@ fn sweep(prefixes: Vec<(PrefixKey, u32)>, merged: &mut Vec<(Prefix, u32)>) {
     // The last address and the list of each prefix around the current one.
     let mut open: Vec<(u128, u32)> = Vec::new();
     for (key, list) in prefixes {
-        let prefix = Prefix { address: u128::from_be_bytes(key.address), length: key.length };
+        let prefix = Prefix {
+            address: u128::from_be_bytes(key.address),
+            length: key.length,
+        };
         let last = prefix.address | u128::MAX.checked_shr(prefix.length).unwrap_or(0);
         while open.pop_if(|(last, _)| *last < prefix.address).is_some() {}
         let around = open.last().map_or(0, |(_, list)| *list);
-        let list = if list == 0 || around == 0 { list } else { list.min(around) };
+        let list = if list == 0 || around == 0 {
+            list
+        } else {
+            list.min(around)
+        };
         if list != around {
             merged.push((prefix, list));
         }
@@ -61,21 +73,36 @@ mod tests {
     const MAPPED: u128 = 0xffff_0000_0000;
 
     fn prefix() -> impl Strategy<Value = PrefixKey> {
-        let key = |address: u128, length: u32| PrefixKey { address: address.to_be_bytes(), length }.cut(length);
-        let ipv4 =
-            (0u32..512, 118u32..=128).prop_map(move |(address, length)| key(MAPPED | u128::from(address), length));
-        let ipv6 = (0u128..64, 120u32..=128).prop_map(move |(address, length)| key(1 << 100 | address, length));
+        let key = |address: u128, length: u32| {
+            PrefixKey {
+                address: address.to_be_bytes(),
+                length,
+            }
+            .cut(length)
+        };
+        let ipv4 = (0u32..512, 118u32..=128)
+            .prop_map(move |(address, length)| key(MAPPED | u128::from(address), length));
+        let ipv6 = (0u128..64, 120u32..=128)
+            .prop_map(move |(address, length)| key(1 << 100 | address, length));
         let around = (1u32..90).prop_map(move |length| key(0, length));
         prop_oneof![6 => ipv4, 3 => ipv6, 1 => around]
     }
 
     fn list() -> impl Strategy<Value = Vec<Listed>> {
         let prefixes = prop::collection::btree_set(prefix(), 0..20);
-        prefixes.prop_map(|prefixes| prefixes.into_iter().map(|prefix| Listed::new(prefix, 0)).collect())
+        prefixes.prop_map(|prefixes| {
+            prefixes
+                .into_iter()
+                .map(|prefix| Listed::new(prefix, 0))
+                .collect()
+        })
     }
 
     fn contains(prefix: &PrefixKey, address: u128) -> bool {
-        let whole = PrefixKey { address: address.to_be_bytes(), length: 128 };
+        let whole = PrefixKey {
+            address: address.to_be_bytes(),
+            length: 128,
+        };
         whole.cut(prefix.length) == *prefix && whole.is_ipv4() == prefix.is_ipv4()
     }
 

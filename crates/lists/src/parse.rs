@@ -29,8 +29,15 @@ pub struct Parsed {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ListError {
     /// Most lines are invalid.
-    #[error("{invalid} of {lines} lines are invalid, the first is line {line}: {text:?}; check the format")]
-    Rubbish { invalid: u64, lines: u64, line: u64, text: String },
+    #[error(
+        "{invalid} of {lines} lines are invalid, the first is line {line}: {text:?}; check the format"
+    )]
+    Rubbish {
+        invalid: u64,
+        lines: u64,
+        line: u64,
+        text: String,
+    },
     /// The first line has no such column.
     #[error("the first line has no column {0:?}; check the format")]
     NoColumn(String),
@@ -49,7 +56,9 @@ impl Parsed {
         } else {
             format!("{} lines are invalid", self.invalid)
         };
-        Some(format!("{what} and left out, the first is line {line}: {text:?}"))
+        Some(format!(
+            "{what} and left out, the first is line {line}: {text:?}"
+        ))
     }
 }
 
@@ -73,7 +82,9 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
             Column::Name(name) => {
                 lines.next();
                 let is_named = |field: &str| field.eq_ignore_ascii_case(name);
-                let named = fields(&String::from_utf8_lossy(head), delimiter).iter().position(|field| is_named(field));
+                let named = fields(&String::from_utf8_lossy(head), delimiter)
+                    .iter()
+                    .position(|field| is_named(field));
                 named.ok_or_else(|| ListError::NoColumn(name.clone()))?
             }
         };
@@ -95,7 +106,9 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
             Err(()) if number == 1 && csv.is_some() => {}
             Err(()) => {
                 parsed.invalid += 1;
-                parsed.first_invalid.get_or_insert_with(|| (number, quoted(line)));
+                parsed
+                    .first_invalid
+                    .get_or_insert_with(|| (number, quoted(line)));
             }
         }
         if parsed.prefixes.len() > MOST_PREFIXES {
@@ -104,7 +117,12 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
     }
     if parsed.invalid > valid {
         let (line, text) = parsed.first_invalid.unwrap_or_default();
-        return Err(ListError::Rubbish { invalid: parsed.invalid, lines: parsed.invalid + valid, line, text });
+        return Err(ListError::Rubbish {
+            invalid: parsed.invalid,
+            lines: parsed.invalid + valid,
+            line,
+            text,
+        });
     }
     parsed.prefixes.sort_unstable();
     parsed.prefixes.dedup();
@@ -116,14 +134,20 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
 fn quoted(line: &[u8]) -> String {
     let start = &line[..line.len().min(4 * QUOTED)];
     let text = String::from_utf8_lossy(start);
-    text.trim_end().chars().take(QUOTED).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.trim_end()
+        .chars()
+        .take(QUOTED)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
 
 /// A line of a plain list or a netset: nothing, or one entry.
 fn entry(line: &str, is_netset: bool, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> {
     let content = line.split(['#', ';']).next().unwrap_or("");
     let mut words = content.split_ascii_whitespace();
-    let Some(mut word) = words.next() else { return Ok(()) };
+    let Some(mut word) = words.next() else {
+        return Ok(());
+    };
     if is_netset && matches!(word, "create" | "add") {
         // `add SET ENTRY` of `ipset save`; its options follow.
         if word == "create" {
@@ -150,7 +174,10 @@ fn row(line: &str, nth: usize, delimiter: char, prefixes: &mut Vec<PrefixKey>) -
 
 /// The separator of a table: the first of comma, semicolon and tab in its first line.
 fn delimiter(head: &[u8]) -> char {
-    head.iter().map(|byte| char::from(*byte)).find(|c| matches!(c, ',' | ';' | '\t')).unwrap_or(',')
+    head.iter()
+        .map(|byte| char::from(*byte))
+        .find(|c| matches!(c, ',' | ';' | '\t'))
+        .unwrap_or(',')
 }
 
 /// The fields of a line, without quotation marks.
@@ -161,10 +188,15 @@ fn fields(line: &str, delimiter: char) -> Vec<String> {
         match c {
             '"' => is_quoted = !is_quoted,
             c if c == delimiter && !is_quoted => fields.push(String::new()),
-            c => fields.last_mut().into_iter().for_each(|field| field.push(c)),
+            c => fields
+                .last_mut()
+                .into_iter()
+                .for_each(|field| field.push(c)),
         }
     }
-    fields.iter_mut().for_each(|field| *field = field.trim().to_owned());
+    fields
+        .iter_mut()
+        .for_each(|field| *field = field.trim().to_owned());
     fields
 }
 
@@ -174,7 +206,9 @@ fn prefix(text: &str) -> Result<PrefixKey, ()> {
         None => IpNet::from(text.parse::<IpAddr>().map_err(drop)?),
         Some((address, length)) => {
             let address: IpAddr = address.parse().map_err(drop)?;
-            IpNet::new(address, length.parse().map_err(drop)?).map_err(drop)?.trunc()
+            IpNet::new(address, length.parse().map_err(drop)?)
+                .map_err(drop)?
+                .trunc()
         }
     };
     let key = PrefixKey::from(net);
@@ -183,13 +217,18 @@ fn prefix(text: &str) -> Result<PrefixKey, ()> {
 
 /// The prefixes of the addresses from the first to the last.
 fn range(first: &str, last: &str, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> {
-    let (first, last): (IpAddr, IpAddr) = (first.parse().map_err(drop)?, last.parse().map_err(drop)?);
+    let (first, last): (IpAddr, IpAddr) =
+        (first.parse().map_err(drop)?, last.parse().map_err(drop)?);
     if first > last {
         return Err(());
     }
     let nets: Vec<IpNet> = match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => Ipv4Subnets::new(first, last, 0).map(IpNet::from).collect(),
-        (IpAddr::V6(first), IpAddr::V6(last)) => Ipv6Subnets::new(first, last, 0).map(IpNet::from).collect(),
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            Ipv4Subnets::new(first, last, 0).map(IpNet::from).collect()
+        }
+        (IpAddr::V6(first), IpAddr::V6(last)) => {
+            Ipv6Subnets::new(first, last, 0).map(IpNet::from).collect()
+        }
         _ => return Err(()),
     };
     let keys: Vec<PrefixKey> = nets.into_iter().map(PrefixKey::from).collect();
@@ -212,14 +251,21 @@ mod tests {
 
     #[test]
     fn each_format_is_read() {
-        let plain = b"# drop\n192.0.2.7\r\n192.0.2.0/24 ; SBL1\n\n2001:db8::1/32 # cut\n192.0.2.7\n";
+        let plain =
+            b"# drop\n192.0.2.7\r\n192.0.2.0/24 ; SBL1\n\n2001:db8::1/32 # cut\n192.0.2.7\n";
         let parsed = parse(plain, &ListFormat::Plain).unwrap();
-        assert_eq!(shown(&parsed), ["192.0.2.0/24", "192.0.2.7", "2001:db8::/32"]);
+        assert_eq!(
+            shown(&parsed),
+            ["192.0.2.0/24", "192.0.2.7", "2001:db8::/32"]
+        );
         assert_eq!((parsed.invalid, parsed.note()), (0, None));
 
         let netset = b"create drop hash:net family inet\nadd drop 198.51.100.0/25 timeout 0\n10.0.0.5-10.0.0.8\n";
         let parsed = parse(netset, &ListFormat::Netset).unwrap();
-        assert_eq!(shown(&parsed), ["10.0.0.5", "10.0.0.6/31", "10.0.0.8", "198.51.100.0/25"]);
+        assert_eq!(
+            shown(&parsed),
+            ["10.0.0.5", "10.0.0.6/31", "10.0.0.8", "198.51.100.0/25"]
+        );
 
         let csv = b"first_seen,\"ip, address\",port\n2026-01-01,\"192.0.2.9\",443\n2026-01-02,2001:db8::9,443\n";
         for column in [Column::Number(2), Column::Name("IP, address".to_owned())] {
@@ -232,23 +278,47 @@ mod tests {
 
     #[test]
     fn few_invalid_lines_are_left_out_and_reported_and_rubbish_is_an_error() {
-        let parsed = parse(b"192.0.2.1\n<html>\n192.0.2.2\n0.0.0.0/0\n192.0.2.3\n", &ListFormat::Plain).unwrap();
+        let parsed = parse(
+            b"192.0.2.1\n<html>\n192.0.2.2\n0.0.0.0/0\n192.0.2.3\n",
+            &ListFormat::Plain,
+        )
+        .unwrap();
         assert_eq!((parsed.prefixes.len(), parsed.invalid), (3, 2));
-        assert_eq!(parsed.note().unwrap(), "2 lines are invalid and left out, the first is line 2: \"<html>\"");
-        let rubbish: Vec<u8> = (0..1_000_000).flat_map(|nth| format!("rubbish {nth}\n").into_bytes()).collect();
+        assert_eq!(
+            parsed.note().unwrap(),
+            "2 lines are invalid and left out, the first is line 2: \"<html>\""
+        );
+        let rubbish: Vec<u8> = (0..1_000_000)
+            .flat_map(|nth| format!("rubbish {nth}\n").into_bytes())
+            .collect();
         let error = parse(&rubbish, &ListFormat::Plain).unwrap_err().to_string();
         assert!(
-            error.starts_with("1000000 of 1000000 lines are invalid, the first is line 1: \"rubbish 0\""),
+            error.starts_with(
+                "1000000 of 1000000 lines are invalid, the first is line 1: \"rubbish 0\""
+            ),
             "{error}"
         );
         let binary = parse(&[0xff, b'\n', 0, 7, b'\n'], &ListFormat::Netset).unwrap_err();
-        assert!(matches!(binary, ListError::Rubbish { invalid: 2, .. }), "{binary}");
+        assert!(
+            matches!(binary, ListError::Rubbish { invalid: 2, .. }),
+            "{binary}"
+        );
     }
 
     #[test]
     fn no_list_bans_a_large_part_of_the_internet() {
-        for everything in ["0.0.0.0/0", "::/0", "::ffff:0:0/96", "0.0.0.0-255.255.255.255", "64.0.0.0/7", "::/80"] {
-            assert!(parse(everything.as_bytes(), &ListFormat::Netset).is_err(), "{everything}");
+        for everything in [
+            "0.0.0.0/0",
+            "::/0",
+            "::ffff:0:0/96",
+            "0.0.0.0-255.255.255.255",
+            "64.0.0.0/7",
+            "::/80",
+        ] {
+            assert!(
+                parse(everything.as_bytes(), &ListFormat::Netset).is_err(),
+                "{everything}"
+            );
         }
         assert!(parse(b"", &ListFormat::Plain).unwrap().prefixes.is_empty());
     }
@@ -256,7 +326,13 @@ mod tests {
     #[test]
     fn a_million_lines_are_read() {
         let text: Vec<u8> = (0..1_000_000u32)
-            .flat_map(|nth| format!("{}\n", std::net::Ipv4Addr::from(nth.wrapping_mul(2_654_435_761))).into_bytes())
+            .flat_map(|nth| {
+                format!(
+                    "{}\n",
+                    std::net::Ipv4Addr::from(nth.wrapping_mul(2_654_435_761))
+                )
+                .into_bytes()
+            })
             .collect();
         let began = std::time::Instant::now();
         let parsed = parse(&text, &ListFormat::Plain).unwrap();

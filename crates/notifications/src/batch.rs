@@ -46,7 +46,10 @@ mod tests {
     use super::*;
 
     fn event(kind: EventKind, source: Option<&str>, count: u64) -> Arc<Event> {
-        Arc::new(Event { source: source.map(str::to_owned), ..Event::now(kind, count, String::new()) })
+        Arc::new(Event {
+            source: source.map(str::to_owned),
+            ..Event::now(kind, count, String::new())
+        })
     }
 
     #[test]
@@ -59,7 +62,10 @@ mod tests {
         batch.add(&event(EventKind::Attack, None, 5_000));
         assert_eq!(batch.events.len(), NAMED + 1);
         assert_eq!(batch.events[NAMED].verdict, EventKind::Attack);
-        assert_eq!(batch.left_out, BTreeMap::from([("banned", 100_000 - NAMED as u64)]));
+        assert_eq!(
+            batch.left_out,
+            BTreeMap::from([("banned", 100_000 - NAMED as u64)])
+        );
         assert_eq!(batch.count, 100_001);
     }
 

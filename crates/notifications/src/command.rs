@@ -29,15 +29,30 @@ pub fn run(
     timeout: Duration,
     is_stopped: &AtomicBool,
 ) -> Result<(), String> {
-    let Some((program, arguments)) = command.split_first() else { return Err("empty command".to_owned()) };
+    let Some((program, arguments)) = command.split_first() else {
+        return Err("empty command".to_owned());
+    };
     let began = Instant::now();
-    let input = input(body).map_err(|error| format!("preparing the input of {program} failed: {error}"))?;
-    let (output, writer) = io::pipe().map_err(|error| format!("making a pipe for {program} failed: {error}"))?;
-    let prepared = rustix::io::ioctl_fionbio(&output, true).map_err(io::Error::from).and_then(|()| writer.try_clone());
-    let error_writer = prepared.map_err(|error| format!("making a pipe for {program} failed: {error}"))?;
+    let input =
+        input(body).map_err(|error| format!("preparing the input of {program} failed: {error}"))?;
+    let (output, writer) =
+        io::pipe().map_err(|error| format!("making a pipe for {program} failed: {error}"))?;
+    let prepared = rustix::io::ioctl_fionbio(&output, true)
+        .map_err(io::Error::from)
+        .and_then(|()| writer.try_clone());
+    let error_writer =
+        prepared.map_err(|error| format!("making a pipe for {program} failed: {error}"))?;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().env("PATH", PATH).env("WEIR_NOTIFY", name).current_dir("/");
-    command.stdin(Stdio::from(input)).stdout(Stdio::from(writer)).stderr(Stdio::from(error_writer));
+    command
+        .args(arguments)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("WEIR_NOTIFY", name)
+        .current_dir("/");
+    command
+        .stdin(Stdio::from(input))
+        .stdout(Stdio::from(writer))
+        .stderr(Stdio::from(error_writer));
     command.process_group(0);
     // SAFETY: the closure only makes system calls, and allocates nothing.
     unsafe {
@@ -49,7 +64,12 @@ pub fn run(
     let child = spawned.map_err(|error| format!("starting {program} failed: {error}"))?;
     // The agent's own value protects it from the kernel's choice; the command takes the default. Best effort.
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "0");
-    let mut run = Run { child, output, text: Vec::new(), written: 0 };
+    let mut run = Run {
+        child,
+        output,
+        text: Vec::new(),
+        written: 0,
+    };
     let ended = run.wait(began, timeout, is_stopped);
     let status = run.end();
     let text = quoted(&run.text);
@@ -64,7 +84,14 @@ pub fn run(
 /// In the child: no descriptor of the agent stays open, and the kernel kills it if the agent ends.
 fn isolate() -> io::Result<()> {
     // SAFETY: it takes no pointers, and only marks descriptors of this process to be closed by `execve`.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3u32,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -73,7 +100,10 @@ fn isolate() -> io::Result<()> {
 
 /// The document as a file in memory, so that the agent never waits for its reader.
 fn input(body: &str) -> io::Result<File> {
-    let mut file = File::from(rustix::fs::memfd_create("weir-notification", MemfdFlags::CLOEXEC)?);
+    let mut file = File::from(rustix::fs::memfd_create(
+        "weir-notification",
+        MemfdFlags::CLOEXEC,
+    )?);
     file.write_all(body.as_bytes())?;
     file.rewind()?;
     Ok(file)
@@ -90,14 +120,22 @@ struct Run {
 
 impl Run {
     /// Waits until it has exited, which leaves it as a zombie; the error is why it must be killed.
-    fn wait(&mut self, began: Instant, timeout: Duration, is_stopped: &AtomicBool) -> Result<(), String> {
+    fn wait(
+        &mut self,
+        began: Instant,
+        timeout: Duration,
+        is_stopped: &AtomicBool,
+    ) -> Result<(), String> {
         let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
             .map_err(|error| format!("was killed: watching it failed: {error}"))?;
         let mut is_open = true;
         loop {
             let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
-                return Err(format!("was killed: it did not end within {}", human::time(timeout)));
+                return Err(format!(
+                    "was killed: it did not end within {}",
+                    human::time(timeout)
+                ));
             }
             if is_stopped.load(Ordering::Relaxed) {
                 return Err("was killed: it is not in the config any more".to_owned());
@@ -132,7 +170,10 @@ impl Run {
                     self.text.extend_from_slice(&buffer[..room]);
                     self.written += length as u64;
                     if self.written > MOST_OUTPUT {
-                        return Err(format!("was killed: it wrote more than {}", human::size(MOST_OUTPUT)));
+                        return Err(format!(
+                            "was killed: it wrote more than {}",
+                            human::size(MOST_OUTPUT)
+                        ));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
@@ -162,7 +203,11 @@ fn outcome(status: ExitStatus) -> String {
 fn quoted(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let text = human::printable(&text.trim().replace('\n', " "));
-    if text.is_empty() { text } else { format!(": {text}") }
+    if text.is_empty() {
+        text
+    } else {
+        format!(": {text}")
+    }
 }
 
 #[cfg(test)]
@@ -182,7 +227,9 @@ mod tests {
 
     fn is_running(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
     }
 
     /// Waits until a process has ended: a killed orphan is collected by another process.
@@ -212,36 +259,60 @@ mod tests {
         drop(inherited);
         let read = |path: &Path| fs::read_to_string(path).unwrap();
         assert!(read(&input) == body);
-        let names: Vec<String> =
-            read(&environment).lines().filter_map(|line| Some(line.split_once('=')?.0.to_owned())).collect();
+        let names: Vec<String> = read(&environment)
+            .lines()
+            .filter_map(|line| Some(line.split_once('=')?.0.to_owned()))
+            .collect();
         let known = ["PATH", "WEIR_NOTIFY", "PWD", "OLDPWD", "SHLVL", "_"];
-        assert!(names.iter().all(|name| known.contains(&name.as_str())), "{names:?}");
+        assert!(
+            names.iter().all(|name| known.contains(&name.as_str())),
+            "{names:?}"
+        );
         // The shell itself may have the script or a copy of its own output at 10 and above.
-        let open: Vec<u32> = read(&descriptors).lines().filter_map(|line| line.parse().ok()).collect();
-        assert!(open.iter().all(|number| *number < 3 || *number >= 10), "{open:?}");
+        let open: Vec<u32> = read(&descriptors)
+            .lines()
+            .filter_map(|line| line.parse().ok())
+            .collect();
+        assert!(
+            open.iter().all(|number| *number < 3 || *number >= 10),
+            "{open:?}"
+        );
     }
 
     #[test]
     fn a_failure_has_its_status_and_the_start_of_its_output() {
         let error = shell("echo no route; echo at all >&2; exit 3", "", PATIENCE).unwrap_err();
-        assert!(error.starts_with("/bin/sh exited with status 3: no route"), "{error}");
+        assert!(
+            error.starts_with("/bin/sh exited with status 3: no route"),
+            "{error}"
+        );
         let error = shell("kill -TERM $$", "", PATIENCE).unwrap_err();
         assert_eq!(error, "/bin/sh was killed by signal 15");
         let missing = ["/no/such/program".to_owned()];
         let error = run(&missing, "pager", "", PATIENCE, &AtomicBool::new(false)).unwrap_err();
-        assert!(error.starts_with("starting /no/such/program failed: "), "{error}");
+        assert!(
+            error.starts_with("starting /no/such/program failed: "),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_command_that_hangs_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let pids = folder.path().join("pids");
-        let script = format!("sleep 1000 & echo $! > {0}; echo $$ >> {0}; wait", pids.display());
+        let script = format!(
+            "sleep 1000 & echo $! > {0}; echo $$ >> {0}; wait",
+            pids.display()
+        );
         let timeout = Duration::from_secs(3);
         let began = Instant::now();
         let error = shell(&script, "", timeout).unwrap_err();
         assert_eq!(error, "/bin/sh was killed: it did not end within 3 s");
-        assert!(began.elapsed() >= timeout && began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() >= timeout && began.elapsed() < PATIENCE,
+            "{:?}",
+            began.elapsed()
+        );
         let pids = fs::read_to_string(&pids).unwrap();
         assert_eq!(pids.lines().count(), 2);
         pids.lines().for_each(ends);
@@ -253,7 +324,12 @@ mod tests {
         let pid = folder.path().join("pid");
         let began = Instant::now();
         // The child has the pipe open.
-        shell(&format!("sleep 1000 & echo $! > {}", pid.display()), "", PATIENCE).unwrap();
+        shell(
+            &format!("sleep 1000 & echo $! > {}", pid.display()),
+            "",
+            PATIENCE,
+        )
+        .unwrap();
         assert!(began.elapsed() < PATIENCE);
         ends(fs::read_to_string(&pid).unwrap().trim());
     }
@@ -262,7 +338,10 @@ mod tests {
     fn a_command_that_writes_without_end_is_killed() {
         let began = Instant::now();
         let error = shell("exec yes", "", PATIENCE).unwrap_err();
-        assert!(error.starts_with("/bin/sh was killed: it wrote more than 1 MiB: y"), "{error}");
+        assert!(
+            error.starts_with("/bin/sh was killed: it wrote more than 1 MiB: y"),
+            "{error}"
+        );
         assert!(error.len() < 2 * QUOTED && began.elapsed() < PATIENCE);
     }
 

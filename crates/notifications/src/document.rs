@@ -32,9 +32,28 @@ pub struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    pub fn new(id: &'a str, time: f64, host: &'a str, notify: &'a str, batch: &'a Batch, undelivered: u64) -> Self {
-        let (text, events) = (text(host, batch), batch.events.iter().map(|event| &**event).collect());
-        Self { id, time, host, notify, text, events, left_out: &batch.left_out, undelivered }
+    pub fn new(
+        id: &'a str,
+        time: f64,
+        host: &'a str,
+        notify: &'a str,
+        batch: &'a Batch,
+        undelivered: u64,
+    ) -> Self {
+        let (text, events) = (
+            text(host, batch),
+            batch.events.iter().map(|event| &**event).collect(),
+        );
+        Self {
+            id,
+            time,
+            host,
+            notify,
+            text,
+            events,
+            left_out: &batch.left_out,
+            undelivered,
+        }
     }
 
     /// The JSON text. Its types cannot fail to serialise.
@@ -45,12 +64,22 @@ impl<'a> Document<'a> {
 
 /// The `text` of a document.
 fn text(host: &str, batch: &Batch) -> String {
-    let mut lines: Vec<String> = batch.events.iter().take(LISTED).map(|event| line(event)).collect();
+    let mut lines: Vec<String> = batch
+        .events
+        .iter()
+        .take(LISTED)
+        .map(|event| line(event))
+        .collect();
     let unlisted = batch.events.len().saturating_sub(LISTED);
     if unlisted > 0 {
         lines.push(format!("and {unlisted} more events"));
     }
-    lines.extend(batch.left_out.iter().map(|(kind, count)| format!("and {} more: {kind}", human::number(*count))));
+    lines.extend(
+        batch
+            .left_out
+            .iter()
+            .map(|(kind, count)| format!("and {} more: {kind}", human::number(*count))),
+    );
     match &lines[..] {
         [one] => format!("weir on {host}: {one}"),
         _ => format!("weir on {host}:\n{}", lines.join("\n")),
@@ -58,10 +87,20 @@ fn text(host: &str, batch: &Batch) -> String {
 }
 
 fn line(event: &Event) -> String {
-    let about = [event.source.as_ref(), event.limit.as_ref(), event.group.as_ref()];
+    let about = [
+        event.source.as_ref(),
+        event.limit.as_ref(),
+        event.group.as_ref(),
+    ];
     let about: Vec<&str> = about.into_iter().flatten().map(String::as_str).collect();
-    let subject = if about.is_empty() { String::new() } else { format!(" {}", about.join(", ")) };
-    human::printable(&format!("{}{subject}: {}", event.verdict.name(), event.reason).replace('\n', " "))
+    let subject = if about.is_empty() {
+        String::new()
+    } else {
+        format!(" {}", about.join(", "))
+    };
+    human::printable(
+        &format!("{}{subject}: {}", event.verdict.name(), event.reason).replace('\n', " "),
+    )
 }
 
 #[cfg(test)]
@@ -83,11 +122,18 @@ mod tests {
             ..Event::now(EventKind::Banned, 1, "for 10m".to_owned())
         };
         batch.add(&Arc::new(event));
-        batch.add(&Arc::new(Event::now(EventKind::Banned, 99, "others".to_owned())));
+        batch.add(&Arc::new(Event::now(
+            EventKind::Banned,
+            99,
+            "others".to_owned(),
+        )));
         let document = Document::new("8f-1", 1_763_718_282.0, "host-1", "pager", &batch, 2).json();
         let mut document: Value = serde_json::from_str(&document).unwrap();
         let events = document["events"].take();
-        assert_eq!((&events[0]["verdict"], &events[0]["source"]), (&json!("banned"), &json!("192.0.2.7")));
+        assert_eq!(
+            (&events[0]["verdict"], &events[0]["source"]),
+            (&json!("banned"), &json!("192.0.2.7"))
+        );
         assert_eq!(
             document,
             json!({
@@ -101,7 +147,11 @@ mod tests {
     #[test]
     fn the_text_of_one_event_is_one_line_without_control_characters() {
         let mut batch = Batch::default();
-        batch.add(&Arc::new(Event::now(EventKind::StoreDown, 3, "no\u{1b}[2J\nreply".to_owned())));
+        batch.add(&Arc::new(Event::now(
+            EventKind::StoreDown,
+            3,
+            "no\u{1b}[2J\nreply".to_owned(),
+        )));
         let text = text("host-1", &batch);
         assert!(text.starts_with("weir on host-1: store-down: no"), "{text}");
         assert!(!text.chars().any(char::is_control), "{text:?}");

@@ -34,13 +34,26 @@ impl Notifier {
     /// Puts another config's receivers in effect. Unchanged ones continue, with the events that they have not delivered;
     /// events of removed ones are dropped. Waits for none.
     pub fn replace(&self, config: &Config) {
-        let _one = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self
+            .replacing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let before = self.targets.load_full();
         let host = host(config);
-        let kept = |notify: &Notify| before.iter().find(|target| target.config == *notify).cloned();
-        let after = config.notify.iter().filter_map(|notify| kept(notify).or_else(|| started(notify, &host)));
+        let kept = |notify: &Notify| {
+            before
+                .iter()
+                .find(|target| target.config == *notify)
+                .cloned()
+        };
+        let after = config
+            .notify
+            .iter()
+            .filter_map(|notify| kept(notify).or_else(|| started(notify, &host)));
         let after: Vec<Arc<Target>> = after.collect();
-        let removed = before.iter().filter(|target| !after.iter().any(|kept| Arc::ptr_eq(kept, target)));
+        let removed = before
+            .iter()
+            .filter(|target| !after.iter().any(|kept| Arc::ptr_eq(kept, target)));
         let removed: Vec<Arc<Target>> = removed.cloned().collect();
         self.targets.store(Arc::new(after));
         removed.iter().for_each(|target| target.stop());
@@ -48,20 +61,33 @@ impl Notifier {
 
     /// Ends all threads and the commands that they run.
     pub fn stop(&self) {
-        let _one = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.targets.swap(Arc::default()).iter().for_each(|target| target.stop());
+        let _one = self
+            .replacing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.targets
+            .swap(Arc::default())
+            .iter()
+            .for_each(|target| target.stop());
     }
 
     /// The deliveries of each receiver.
     #[must_use]
     pub fn status(&self) -> Vec<NotificationStatus> {
-        self.targets.load().iter().map(|target| target.status()).collect()
+        self.targets
+            .load()
+            .iter()
+            .map(|target| target.status())
+            .collect()
     }
 
     /// Notes for the operator about failing receivers.
     #[must_use]
     pub fn notes(status: &[NotificationStatus]) -> Vec<String> {
-        status.iter().filter_map(|one| Some(note(one, one.failing.as_ref()?))).collect()
+        status
+            .iter()
+            .filter_map(|one| Some(note(one, one.failing.as_ref()?)))
+            .collect()
     }
 }
 
@@ -84,8 +110,15 @@ fn note(status: &NotificationStatus, failing: &NotificationFailing) -> String {
 
 impl Observer for Notifier {
     fn observe(&self, event: &Arc<Event>) {
-        let Some(subject) = subject(event.verdict) else { return };
-        for target in self.targets.load().iter().filter(|target| target.config.on.contains(&subject)) {
+        let Some(subject) = subject(event.verdict) else {
+            return;
+        };
+        for target in self
+            .targets
+            .load()
+            .iter()
+            .filter(|target| target.config.on.contains(&subject))
+        {
             target.absorb(event);
         }
     }
@@ -95,10 +128,16 @@ impl Observer for Notifier {
 fn started(notify: &Notify, host: &str) -> Option<Arc<Target>> {
     let target = Arc::new(Target::new(notify.clone(), host));
     let working = Arc::clone(&target);
-    match thread::Builder::new().name("weir-notify".to_owned()).spawn(move || working.work()) {
+    match thread::Builder::new()
+        .name("weir-notify".to_owned())
+        .spawn(move || working.work())
+    {
         Ok(_) => Some(target),
         Err(error) => {
-            tracing::error!("starting the thread of notify {:?} failed: {error}; it reports nothing", notify.name);
+            tracing::error!(
+                "starting the thread of notify {:?} failed: {error}; it reports nothing",
+                notify.name
+            );
             None
         }
     }
@@ -106,6 +145,14 @@ fn started(notify: &Notify, host: &str) -> Option<Arc<Target>> {
 
 /// This host's name: in the cluster, else the host's own.
 fn host(config: &Config) -> String {
-    let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    config.cluster.as_ref().map_or_else(own, |cluster| cluster.node.clone())
+    let own = || {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    };
+    config
+        .cluster
+        .as_ref()
+        .map_or_else(own, |cluster| cluster.node.clone())
 }

@@ -32,7 +32,10 @@ pub enum Retry {
 impl Failure {
     /// A failure after which the attempt is repeated.
     pub const fn retried(reason: String) -> Self {
-        Self { reason, retry: Retry::Later }
+        Self {
+            reason,
+            retry: Retry::Later,
+        }
     }
 }
 
@@ -142,7 +145,9 @@ impl Outbox {
     /// The step at `now`; `time` is the same in seconds since 1970.
     pub fn next(&mut self, now: Instant, time: f64) -> Step {
         if self.delivery.is_none() {
-            let Some(since) = self.since else { return Step::Idle };
+            let Some(since) = self.since else {
+                return Step::Idle;
+            };
             if now < since + GATHER {
                 return Step::Wait(since + GATHER);
             }
@@ -150,7 +155,9 @@ impl Outbox {
             if !self.pace.charge(&mut self.pace_state, at, 1) {
                 let wait = self.pace.wait(&self.pace_state, at, 1).unwrap_or(u64::MAX);
                 // At least a moment, so that a rounded wait does not spin.
-                return Step::Wait(now + Duration::from_nanos(wait.clamp(1_000_000, 3_600_000_000_000)));
+                return Step::Wait(
+                    now + Duration::from_nanos(wait.clamp(1_000_000, 3_600_000_000_000)),
+                );
             }
             self.make(now, time);
         }
@@ -167,10 +174,23 @@ impl Outbox {
         self.since = None;
         self.documents += 1;
         let id = format!("{:016x}-{}", self.run, self.documents);
-        let document = Document::new(&id, time, &self.host, &self.config.name, &batch, self.undelivered);
+        let document = Document::new(
+            &id,
+            time,
+            &self.host,
+            &self.config.name,
+            &batch,
+            self.undelivered,
+        );
         let body = document.json().into();
         self.totals.left_out += batch.left_out.values().sum::<u64>();
-        self.delivery = Some(Delivery { body, events: batch.count, failures: 0, began: now, due: now });
+        self.delivery = Some(Delivery {
+            body,
+            events: batch.count,
+            failures: 0,
+            began: now,
+            due: now,
+        });
     }
 
     /// Records a successful attempt.
@@ -179,24 +199,35 @@ impl Outbox {
         self.totals.delivered += 1;
         self.totals.events_delivered += delivery.events;
         self.undelivered = 0;
-        self.failing.take().map(|failing| Change::Recovered(failing.attempts))
+        self.failing
+            .take()
+            .map(|failing| Change::Recovered(failing.attempts))
     }
 
     /// Records a failed attempt. `jitter` is from 0 to 1.
     pub fn failed(&mut self, failure: Failure, now: Instant, jitter: f64) -> Vec<Change> {
-        let Some(delivery) = &mut self.delivery else { return Vec::new() };
+        let Some(delivery) = &mut self.delivery else {
+            return Vec::new();
+        };
         self.totals.failed_attempts += 1;
         let mut changes = Vec::new();
         match &mut self.failing {
-            Some(failing) => (failing.attempts, failing.reason) = (failing.attempts + 1, failure.reason),
+            Some(failing) => {
+                (failing.attempts, failing.reason) = (failing.attempts + 1, failure.reason)
+            }
             None => {
-                self.failing = Some(Failing { since: now, attempts: 1, reason: failure.reason });
+                self.failing = Some(Failing {
+                    since: now,
+                    attempts: 1,
+                    reason: failure.reason,
+                });
                 changes.push(Change::Failing);
             }
         }
         delivery.failures = delivery.failures.saturating_add(1);
         delivery.due = now + pause(delivery.failures, jitter);
-        let is_over = delivery.due.saturating_duration_since(delivery.began) > self.config.retry_for;
+        let is_over =
+            delivery.due.saturating_duration_since(delivery.began) > self.config.retry_for;
         if is_over || failure.retry == Retry::Never {
             self.totals.dropped += 1;
             self.totals.events_dropped += delivery.events;
@@ -233,7 +264,8 @@ impl Outbox {
             failed_attempts: totals.failed_attempts,
             events_delivered: totals.events_delivered,
             events_dropped: totals.events_dropped,
-            events_waiting: self.batch.count + self.delivery.as_ref().map_or(0, |delivery| delivery.events),
+            events_waiting: self.batch.count
+                + self.delivery.as_ref().map_or(0, |delivery| delivery.events),
             left_out: totals.left_out,
             failing,
         }

@@ -26,7 +26,9 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_minute() {
-        let seconds: Vec<u64> = (0..=9).map(|failures| pause(failures, 0.0).as_secs()).collect();
+        let seconds: Vec<u64> = (0..=9)
+            .map(|failures| pause(failures, 0.0).as_secs())
+            .collect();
         assert_eq!(seconds, [1, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
         assert_eq!(pause(u32::MAX, 0.0), LONGEST);
     }

@@ -18,6 +18,9 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         EventKind::GeoFailed => Some(NotifyOn::GeoFailed),
         EventKind::OomKill => Some(NotifyOn::OomKill),
         EventKind::Throttled => Some(NotifyOn::Throttled),
-        EventKind::WouldThrottle | EventKind::ListUpdated | EventKind::GeoUpdated | EventKind::Lost => None,
+        EventKind::WouldThrottle
+        | EventKind::ListUpdated
+        | EventKind::GeoUpdated
+        | EventKind::Lost => None,
     }
 }

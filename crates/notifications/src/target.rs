@@ -23,8 +23,18 @@ pub struct Target {
 impl Target {
     pub fn new(config: Notify, host: &str) -> Self {
         let run = getrandom::u64().unwrap_or_else(|_| seconds_since_1970().to_bits());
-        let outbox = Mutex::new(Outbox::new(config.clone(), host.to_owned(), run, Instant::now()));
-        Self { config, outbox, wake: Condvar::new(), is_stopped: AtomicBool::new(false) }
+        let outbox = Mutex::new(Outbox::new(
+            config.clone(),
+            host.to_owned(),
+            run,
+            Instant::now(),
+        ));
+        Self {
+            config,
+            outbox,
+            wake: Condvar::new(),
+            is_stopped: AtomicBool::new(false),
+        }
     }
 
     /// Adds an event. Waits for nothing but a short lock.
@@ -52,10 +62,18 @@ impl Target {
         while !self.is_stopped.load(Ordering::Relaxed) {
             let now = Instant::now();
             outbox = match outbox.next(now, seconds_since_1970()) {
-                Step::Idle => self.wake.wait(outbox).unwrap_or_else(PoisonError::into_inner),
+                Step::Idle => self
+                    .wake
+                    .wait(outbox)
+                    .unwrap_or_else(PoisonError::into_inner),
                 Step::Wait(until) => {
-                    let time = until.saturating_duration_since(now).max(Duration::from_millis(1));
-                    self.wake.wait_timeout(outbox, time).unwrap_or_else(PoisonError::into_inner).0
+                    let time = until
+                        .saturating_duration_since(now)
+                        .max(Duration::from_millis(1));
+                    self.wake
+                        .wait_timeout(outbox, time)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
                 Step::Attempt(body) => {
                     drop(outbox);
@@ -69,12 +87,20 @@ impl Target {
     }
 
     fn attempt(&self, body: &str) -> Result<(), Failure> {
-        let Notify { name, target, timeout, .. } = &self.config;
+        let Notify {
+            name,
+            target,
+            timeout,
+            ..
+        } = &self.config;
         match target {
             NotifyTarget::Command(command) => {
-                command::run(command, name, body, *timeout, &self.is_stopped).map_err(Failure::retried)
+                command::run(command, name, body, *timeout, &self.is_stopped)
+                    .map_err(Failure::retried)
             }
-            NotifyTarget::Webhook { url, secret_file } => webhook::post(url, secret_file.as_deref(), body, *timeout),
+            NotifyTarget::Webhook { url, secret_file } => {
+                webhook::post(url, secret_file.as_deref(), body, *timeout)
+            }
         }
     }
 
@@ -90,12 +116,19 @@ impl Target {
         let name = &self.config.name;
         for change in changes {
             match change {
-                Change::Failing => tracing::warn!("notify {name:?}: delivering failed: {}", outbox.reason()),
+                Change::Failing => {
+                    tracing::warn!("notify {name:?}: delivering failed: {}", outbox.reason())
+                }
                 Change::Recovered(failures) => {
-                    tracing::info!("notify {name:?}: delivers again, after {failures} failed attempts");
+                    tracing::info!(
+                        "notify {name:?}: delivers again, after {failures} failed attempts"
+                    );
                 }
                 Change::Dropped => {
-                    tracing::error!("notify {name:?}: a notification was dropped, undelivered: {}", outbox.reason());
+                    tracing::error!(
+                        "notify {name:?}: a notification was dropped, undelivered: {}",
+                        outbox.reason()
+                    );
                 }
             }
         }

@@ -19,24 +19,51 @@ const QUOTED: usize = 200;
 const LONGEST_SECRET: u64 = 4_096;
 
 /// Posts a document.
-pub fn post(url: &WebhookUrl, secret_file: Option<&Path>, body: &str, timeout: Duration) -> Result<(), Failure> {
-    let authorization = secret_file.map(|path| secret(path).map(|secret| format!("Bearer {secret}"))).transpose();
+pub fn post(
+    url: &WebhookUrl,
+    secret_file: Option<&Path>,
+    body: &str,
+    timeout: Duration,
+) -> Result<(), Failure> {
+    let authorization = secret_file
+        .map(|path| secret(path).map(|secret| format!("Bearer {secret}")))
+        .transpose();
     let authorization = authorization.map_err(Failure::retried)?;
     let mut headers = vec![("content-type", "application/json")];
-    headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+    headers.extend(
+        authorization
+            .as_deref()
+            .map(|value| ("authorization", value)),
+    );
     // Not kept: notifications are rare, and certificates take memory.
-    let client = Client::new(Bounds { timeout, body: MOST_REPLY, redirects: 0 });
+    let client = Client::new(Bounds {
+        timeout,
+        body: MOST_REPLY,
+        redirects: 0,
+    });
     let response = client
         .post(url.reveal(), &headers, body.as_bytes())
         .map_err(|error| Failure::retried(format!("{url}: {error}")))?;
     if response.is_success() {
         return Ok(());
     }
-    let reply = String::from_utf8_lossy(&response.body[..response.body.len().min(QUOTED)]).into_owned();
+    let reply =
+        String::from_utf8_lossy(&response.body[..response.body.len().min(QUOTED)]).into_owned();
     let reply = human::printable(&reply.trim().replace('\n', " "));
-    let quoted = if reply.is_empty() { reply } else { format!(": {reply}") };
-    let retry = if is_final(response.status) { Retry::Never } else { Retry::Later };
-    Err(Failure { reason: format!("{url} replied with status {}{quoted}", response.status), retry })
+    let quoted = if reply.is_empty() {
+        reply
+    } else {
+        format!(": {reply}")
+    };
+    let retry = if is_final(response.status) {
+        Retry::Never
+    } else {
+        Retry::Later
+    };
+    Err(Failure {
+        reason: format!("{url} replied with status {}{quoted}", response.status),
+        retry,
+    })
 }
 
 /// Whether a status refuses the document itself. Others may change: an operator corrects a token or an address, and a
@@ -53,9 +80,14 @@ fn secret(path: &Path) -> Result<String, String> {
             return Err(io::Error::other("it is not a file"));
         }
         let mut text = String::new();
-        File::open(path)?.take(LONGEST_SECRET + 1).read_to_string(&mut text)?;
+        File::open(path)?
+            .take(LONGEST_SECRET + 1)
+            .read_to_string(&mut text)?;
         let secret = text.trim();
-        if secret.is_empty() || text.len() as u64 > LONGEST_SECRET || !secret.chars().all(|c| c.is_ascii_graphic()) {
+        if secret.is_empty()
+            || text.len() as u64 > LONGEST_SECRET
+            || !secret.chars().all(|c| c.is_ascii_graphic())
+        {
             return Err(io::Error::other("it is not one line with a token"));
         }
         Ok(secret.to_owned())
@@ -86,7 +118,10 @@ mod tests {
                 while !head.ends_with("\r\n\r\n") {
                     let start = head.len();
                     reader.read_line(&mut head).unwrap();
-                    if let Some(value) = head[start..].to_ascii_lowercase().strip_prefix("content-length: ") {
+                    if let Some(value) = head[start..]
+                        .to_ascii_lowercase()
+                        .strip_prefix("content-length: ")
+                    {
                         length = value.trim().parse().unwrap();
                     }
                 }
@@ -102,8 +137,11 @@ mod tests {
     }
 
     fn url_of(url: &str) -> WebhookUrl {
-        let text = format!("[agent]\nallow_empty = true\n[[notify]]\non = \"ban\"\nwebhook = {url:?}\n");
-        let config = config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config;
+        let text =
+            format!("[agent]\nallow_empty = true\n[[notify]]\non = \"ban\"\nwebhook = {url:?}\n");
+        let config = config::parse(Path::new("limits.toml"), &text)
+            .unwrap_or_else(|report| panic!("{report}"))
+            .config;
         match &config.notify[0].target {
             config::policy::NotifyTarget::Webhook { url, .. } => url.clone(),
             other @ config::policy::NotifyTarget::Command(_) => panic!("{other}"),
@@ -117,25 +155,56 @@ mod tests {
         fs::write(&file, "s3cret\n").unwrap();
         let (result, received) = post_to("HTTP/1.1 204 No Content\r\n\r\n", Some(&file));
         assert_eq!(result, Ok(()));
-        assert!(received.starts_with("post /t0/path?token=1 http/1.1\r\n"), "{received}");
-        assert!(received.contains("\r\ncontent-type: application/json\r\n"), "{received}");
-        assert!(received.contains("\r\nauthorization: bearer s3cret\r\n"), "{received}");
+        assert!(
+            received.starts_with("post /t0/path?token=1 http/1.1\r\n"),
+            "{received}"
+        );
+        assert!(
+            received.contains("\r\ncontent-type: application/json\r\n"),
+            "{received}"
+        );
+        assert!(
+            received.contains("\r\nauthorization: bearer s3cret\r\n"),
+            "{received}"
+        );
         assert!(received.ends_with("\r\n\r\n{\"a\":1}"), "{received}");
     }
 
     #[test]
     fn failures_are_repeated_unless_the_document_is_refused_and_show_no_path() {
         for (reply, retry, reason) in [
-            ("HTTP/1.1 500 No\r\nContent-Length: 4\r\n\r\nbusy", Retry::Later, "replied with status 500: busy"),
-            ("HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", Retry::Later, "replied with status 404"),
-            ("HTTP/1.1 302 No\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", Retry::Later, "replied with status 302"),
-            ("HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n", Retry::Never, "replied with status 400"),
+            (
+                "HTTP/1.1 500 No\r\nContent-Length: 4\r\n\r\nbusy",
+                Retry::Later,
+                "replied with status 500: busy",
+            ),
+            (
+                "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n",
+                Retry::Later,
+                "replied with status 404",
+            ),
+            (
+                "HTTP/1.1 302 No\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+                Retry::Later,
+                "replied with status 302",
+            ),
+            (
+                "HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n",
+                Retry::Never,
+                "replied with status 400",
+            ),
             ("rubbish\r\n\r\n", Retry::Later, "invalid response"),
             ("", Retry::Later, ""),
         ] {
             let failure = post_to(reply, None).0.unwrap_err();
-            assert!(failure.retry == retry && failure.reason.contains(reason), "{reply}: {failure:?}");
-            assert!(!failure.reason.contains("T0") && !failure.reason.contains("token"), "{failure:?}");
+            assert!(
+                failure.retry == retry && failure.reason.contains(reason),
+                "{reply}: {failure:?}"
+            );
+            assert!(
+                !failure.reason.contains("T0") && !failure.reason.contains("token"),
+                "{failure:?}"
+            );
         }
     }
 
@@ -144,10 +213,16 @@ mod tests {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = url_of(&format!("http://{}/T0", server.local_addr().unwrap()));
         let failure = post(&url, None, "{}", Duration::from_millis(500)).unwrap_err();
-        assert!(failure.reason.contains("no complete response within 0.5 s"), "{failure:?}");
+        assert!(
+            failure.reason.contains("no complete response within 0.5 s"),
+            "{failure:?}"
+        );
         drop(server);
         let failure = post(&url, None, "{}", PATIENCE).unwrap_err();
-        assert!(failure.retry == Retry::Later && failure.reason.contains("refused"), "{failure:?}");
+        assert!(
+            failure.retry == Retry::Later && failure.reason.contains("refused"),
+            "{failure:?}"
+        );
     }
 
     #[test]
@@ -160,7 +235,16 @@ mod tests {
             fs::write(&file, content).unwrap();
             reasons.push(post(&url, Some(&file), "{}", PATIENCE).unwrap_err().reason);
         }
-        reasons.push(post(&url, Some(folder.path()), "{}", PATIENCE).unwrap_err().reason);
-        assert!(reasons.iter().all(|reason| reason.starts_with("reading the secret in /")), "{reasons:?}");
+        reasons.push(
+            post(&url, Some(folder.path()), "{}", PATIENCE)
+                .unwrap_err()
+                .reason,
+        );
+        assert!(
+            reasons
+                .iter()
+                .all(|reason| reason.starts_with("reading the secret in /")),
+            "{reasons:?}"
+        );
     }
 }

@@ -31,7 +31,10 @@ fn login(url: &str, user: &str) -> Result<bool, Box<dyn Error>> {
     // One script in the store decides and charges, so programs on other hosts cannot pass more together.
     let verdict = logins.record(user, 1)?;
     match verdict.retry_after {
-        _ if verdict.allowed => println!("{user} may log in; {} left in this window", verdict.remaining),
+        _ if verdict.allowed => println!(
+            "{user} may log in; {} left in this window",
+            verdict.remaining
+        ),
         Some(wait) => println!("{user} has to wait {:.1} s", wait.as_secs_f64()),
         None => println!("{user} can never log in"),
     }

@@ -12,7 +12,9 @@ pub enum StoreError {
     #[error("invalid store address {address:?}: {error}; write it like redis://127.0.0.1:6379")]
     Address { address: String, error: RedisError },
     /// The crate was built without its feature `tls`.
-    #[error("the store address {address:?} requires TLS: build the crate `redis-limits` with its feature `tls`")]
+    #[error(
+        "the store address {address:?} requires TLS: build the crate `redis-limits` with its feature `tls`"
+    )]
     NoTls { address: String },
     /// The store is unreachable or did not reply in time.
     #[error("the store at {address} is unavailable: {error}")]
@@ -55,9 +57,15 @@ impl Store {
     /// When `address` is invalid.
     pub fn single(address: &str, timeout: Duration) -> Result<Self, StoreError> {
         provide_tls(&[address])?;
-        let client = redis::Client::open(address)
-            .map_err(|error| StoreError::Address { address: without_password(address), error })?;
-        Ok(Self { client: Client::Single(client), address: without_password(address), timeout })
+        let client = redis::Client::open(address).map_err(|error| StoreError::Address {
+            address: without_password(address),
+            error,
+        })?;
+        Ok(Self {
+            client: Client::Single(client),
+            address: without_password(address),
+            timeout,
+        })
     }
 
     /// A Redis Cluster, by some of its nodes. A call that is redirected waits up to `timeout` for each of at most three
@@ -69,14 +77,25 @@ impl Store {
     #[cfg(feature = "cluster")]
     pub fn cluster(addresses: &[&str], timeout: Duration) -> Result<Self, StoreError> {
         provide_tls(addresses)?;
-        let listed = addresses.iter().map(|address| without_password(address)).collect::<Vec<_>>().join(", ");
+        let listed = addresses
+            .iter()
+            .map(|address| without_password(address))
+            .collect::<Vec<_>>()
+            .join(", ");
         let client = redis::cluster::ClusterClientBuilder::new(addresses.iter().copied())
             .connection_timeout(timeout)
             .response_timeout(timeout)
             .retries(2)
             .build()
-            .map_err(|error| StoreError::Address { address: listed.clone(), error })?;
-        Ok(Self { client: Client::Cluster(client), address: listed, timeout })
+            .map_err(|error| StoreError::Address {
+                address: listed.clone(),
+                error,
+            })?;
+        Ok(Self {
+            client: Client::Cluster(client),
+            address: listed,
+            timeout,
+        })
     }
 
     fn connect(&self) -> Result<Box<dyn ConnectionLike + Send>, RedisError> {
@@ -102,8 +121,9 @@ impl Store {
 
 /// Checks that TLS is available for addresses that require it.
 fn provide_tls(addresses: &[&str]) -> Result<(), StoreError> {
-    let Some(_address) =
-        addresses.iter().find(|address| address.starts_with("rediss:") || address.starts_with("valkeys:"))
+    let Some(_address) = addresses
+        .iter()
+        .find(|address| address.starts_with("rediss:") || address.starts_with("valkeys:"))
     else {
         return Ok(());
     };
@@ -114,7 +134,9 @@ fn provide_tls(addresses: &[&str]) -> Result<(), StoreError> {
         Ok(())
     }
     #[cfg(not(feature = "tls"))]
-    Err(StoreError::NoTls { address: without_password(_address) })
+    Err(StoreError::NoTls {
+        address: without_password(_address),
+    })
 }
 
 /// The address without its password, for messages.
@@ -133,12 +155,21 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store, connection: None }
+        Self {
+            store,
+            connection: None,
+        }
     }
 
     /// Calls a script by its digest, and loads it first if the store does not have it.
-    pub(crate) fn invoke<T: FromRedisValue>(&mut self, call: &ScriptInvocation<'_>) -> Result<T, StoreError> {
-        let away = |error| StoreError::Away { address: self.store.address.clone(), error };
+    pub(crate) fn invoke<T: FromRedisValue>(
+        &mut self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, StoreError> {
+        let away = |error| StoreError::Away {
+            address: self.store.address.clone(),
+            error,
+        };
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.store.connect().map_err(away)?,
@@ -150,10 +181,15 @@ impl Link {
             }
             // The reply may still arrive and would be taken for the next call's: close this connection. The call is not
             // repeated, since it may have been charged.
-            Err(error) if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() => {
+            Err(error)
+                if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() =>
+            {
                 Err(away(error))
             }
-            Err(error) => Err(StoreError::Refused { address: self.store.address.clone(), error }),
+            Err(error) => Err(StoreError::Refused {
+                address: self.store.address.clone(),
+                error,
+            }),
         }
     }
 }
@@ -164,14 +200,22 @@ mod tests {
 
     #[test]
     fn a_password_is_not_told() {
-        assert_eq!(without_password("redis://user:p@ss@host:1/0"), "redis://host:1/0");
+        assert_eq!(
+            without_password("redis://user:p@ss@host:1/0"),
+            "redis://host:1/0"
+        );
         assert_eq!(without_password("redis://host:1"), "redis://host:1");
         assert_eq!(without_password("host"), "host");
     }
 
     #[test]
     fn what_is_no_address_is_said_to_be_none() {
-        let Err(error) = Store::single("here", Duration::from_secs(1)) else { panic!("taken") };
-        assert!(error.to_string().contains("redis://127.0.0.1:6379"), "{error}");
+        let Err(error) = Store::single("here", Duration::from_secs(1)) else {
+            panic!("taken")
+        };
+        assert!(
+            error.to_string().contains("redis://127.0.0.1:6379"),
+            "{error}"
+        );
     }
 }

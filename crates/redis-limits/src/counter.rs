@@ -65,7 +65,10 @@ impl Central {
         let Limit { most, .. } = self.limit;
         let mut call = self.script.key(self.limit.key(self.algorithm, key));
         // A cost above `most` is always refused; it must stay a number that the script's doubles represent.
-        call.arg(most).arg(self.limit.microseconds).arg(cost.min(most + 1)).arg(u8::from(charges));
+        call.arg(most)
+            .arg(self.limit.microseconds)
+            .arg(cost.min(most + 1))
+            .arg(u8::from(charges));
         let (passes, remaining, wait, now): (u8, u64, i64, u64) = self.link.invoke(&call)?;
         Ok(Verdict {
             allowed: passes == 1,

@@ -67,7 +67,12 @@ pub struct Setup<'s> {
 
 impl Default for Setup<'_> {
     fn default() -> Self {
-        Self { decide: "http = \"127.0.0.1:0\"", agent: "", config: CONFIG, descriptors: None }
+        Self {
+            decide: "http = \"127.0.0.1:0\"",
+            agent: "",
+            config: CONFIG,
+            descriptors: None,
+        }
     }
 }
 
@@ -79,14 +84,20 @@ impl Agent {
 
     /// Starts one with these limits.
     pub fn start_with(decide: &str, config: &str) -> Self {
-        Self::start_as(&Setup { decide, config, ..Setup::default() })
+        Self::start_as(&Setup {
+            decide,
+            config,
+            ..Setup::default()
+        })
     }
 
     /// Starts one with these settings, and waits until it listens.
     pub fn start_as(setup: &Setup<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let decide = setup.decide.replace("FOLDER", folder.path().to_str().unwrap());
+        let decide = setup
+            .decide
+            .replace("FOLDER", folder.path().to_str().unwrap());
         // Callers are limited here, whatever gateways this host has.
         let agent = format!(
             "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n{}\n",
@@ -97,12 +108,18 @@ impl Agent {
         let text = format!("{agent}[decide]\n{decide}\n{}", setup.config);
         std::fs::write(path("limits.toml"), text).unwrap();
         let mut command = Command::new(program::agent());
-        command.arg("--config").arg(path("limits.toml")).stderr(Stdio::piped());
+        command
+            .arg("--config")
+            .arg(path("limits.toml"))
+            .stderr(Stdio::piped());
         if let Some(most) = setup.descriptors {
             // SAFETY: one system call between fork and exec.
             unsafe {
                 command.pre_exec(move || {
-                    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+                    let limit = libc::rlimit {
+                        rlim_cur: most,
+                        rlim_max: most,
+                    };
                     match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
                         0 => Ok(()),
                         _ => Err(std::io::Error::last_os_error()),
@@ -113,13 +130,34 @@ impl Agent {
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (said, heard) = mpsc::channel();
-        thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(said.send(line))));
-        let mut agent = Self { child, folder, http: String::new(), grpc: String::new(), metrics: String::new() };
-        let listens = |line: &&str| ["http =", "grpc =", "metrics ="].iter().any(|key| line.starts_with(key));
-        let wanted = decide.lines().chain(setup.agent.lines()).filter(listens).count();
+        thread::spawn(move || {
+            stderr
+                .lines()
+                .map_while(Result::ok)
+                .for_each(|line| drop(said.send(line)))
+        });
+        let mut agent = Self {
+            child,
+            folder,
+            http: String::new(),
+            grpc: String::new(),
+            metrics: String::new(),
+        };
+        let listens = |line: &&str| {
+            ["http =", "grpc =", "metrics ="]
+                .iter()
+                .any(|key| line.starts_with(key))
+        };
+        let wanted = decide
+            .lines()
+            .chain(setup.agent.lines())
+            .filter(listens)
+            .count();
         let mut found = 0;
         while found < wanted {
-            let line = heard.recv_timeout(Duration::from_secs(30)).expect("the agent says where it listens");
+            let line = heard
+                .recv_timeout(Duration::from_secs(30))
+                .expect("the agent says where it listens");
             for (what, place) in [
                 ("HTTP on ", &mut agent.http),
                 ("gRPC on ", &mut agent.grpc),
@@ -178,11 +216,17 @@ impl Agent {
 
     pub fn command(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(program::agent());
-        command.args(arguments).arg("--control").arg(self.socket()).output().unwrap()
+        command
+            .args(arguments)
+            .arg("--control")
+            .arg(self.socket())
+            .output()
+            .unwrap()
     }
 
     pub fn remaining(&self, user: &str) -> u64 {
-        let (status, answer) = self.ask(&json!({"limit": "credits-per-user", "key": {"user": user}, "peek": true}));
+        let (status, answer) =
+            self.ask(&json!({"limit": "credits-per-user", "key": {"user": user}, "peek": true}));
         assert_eq!(status, 200, "{answer}");
         answer["remaining"].as_u64().unwrap()
     }
@@ -201,7 +245,13 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> (u16, String, Value
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .unwrap_or_else(|| panic!("no answer: {answer:?}"));
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, head.to_lowercase(), serde_json::from_str(body).unwrap())
+    (
+        status,
+        head.to_lowercase(),
+        serde_json::from_str(body).unwrap(),
+    )
 }

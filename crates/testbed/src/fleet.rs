@@ -41,7 +41,11 @@ impl Host {
     pub fn reload(&self, node: &str, cluster: &str, limit: &str) {
         write(self.folder.path(), node, cluster, limit);
         let output = self.command(&["reload"]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
     }
 
     /// Ends it with a signal, and starts it again with the same files.
@@ -54,8 +58,16 @@ impl Host {
     fn wait(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.command(&["status"]).status.success() {
-            assert!(self.child.try_wait().unwrap().is_none(), "the agent ended: {}", self.said());
-            assert!(Instant::now() < deadline, "the agent does not answer within a minute: {}", self.said());
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "the agent ended: {}",
+                self.said()
+            );
+            assert!(
+                Instant::now() < deadline,
+                "the agent does not answer within a minute: {}",
+                self.said()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -77,20 +89,35 @@ impl Host {
 
     pub fn command(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(program::agent());
-        command.args(arguments).arg("--control").arg(self.folder.path().join("control.sock")).output().unwrap()
+        command
+            .args(arguments)
+            .arg("--control")
+            .arg(self.folder.path().join("control.sock"))
+            .output()
+            .unwrap()
     }
 
     /// `cluster` of its status.
     pub fn cluster(&self) -> Value {
         let output = self.command(&["status", "--json"]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["cluster"].take()
     }
 
     /// One of the limits in its status.
     pub fn limit(&self, name: &str) -> Value {
         let limits = self.cluster()["limits"].take();
-        limits.as_array().unwrap().iter().find(|limit| limit["name"] == name).cloned().unwrap_or_default()
+        limits
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|limit| limit["name"] == name)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Its notes for the operator.
@@ -112,7 +139,11 @@ impl Host {
             if is(&cluster) {
                 return start.elapsed();
             }
-            assert!(start.elapsed() < within, "not {what} within {within:?}: {cluster:#}\n{}", self.said());
+            assert!(
+                start.elapsed() < within,
+                "not {what} within {within:?}: {cluster:#}\n{}",
+                self.said()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -120,7 +151,11 @@ impl Host {
     /// A connection for many questions.
     pub fn connect(&self) -> Asker {
         let path = self.folder.path().join("decide.sock");
-        Asker { stream: Asker::connect(&path), path, asked: Instant::now() }
+        Asker {
+            stream: Asker::connect(&path),
+            path,
+            asked: Instant::now(),
+        }
     }
 
     /// Ends it with a signal, and waits for it.
@@ -141,7 +176,11 @@ fn write(folder: &Path, node: &str, cluster: &str, limit: &str) {
     let path = |name: &str| folder.join(name);
     // Other limits may follow it.
     let own = limit.split("[[").next().unwrap_or_default();
-    let together = if own.contains("cluster = ") { "" } else { "cluster = true\n" };
+    let together = if own.contains("cluster = ") {
+        ""
+    } else {
+        "cluster = true\n"
+    };
     let text = format!(
         "[agent]\ncontrol = {:?}\nstate_dir = {:?}\n[decide]\nhttp = \"unix:{}\"\n[cluster]\nnode = {node:?}\n{cluster}\n\
          [[limit]]\nname = {LIMIT:?}\nscope = \"request\"\nkey = [\"service\"]\n{together}{limit}\n",
@@ -162,8 +201,18 @@ fn spawn(by: &[&str], folder: &Path) -> Child {
             command
         }
     };
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
-    command.arg("--config").arg(folder.join("limits.toml")).stdin(Stdio::null()).stderr(log).spawn().unwrap()
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join("log"))
+        .unwrap();
+    command
+        .arg("--config")
+        .arg(folder.join("limits.toml"))
+        .stdin(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
 }
 
 /// A client.
@@ -176,7 +225,9 @@ pub struct Asker {
 impl Asker {
     fn connect(path: &Path) -> BufReader<UnixStream> {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
         BufReader::new(stream)
     }
 
@@ -188,12 +239,17 @@ impl Asker {
     /// The same for another key.
     pub fn ask_for(&mut self, key: &str, count: u64) -> u64 {
         let parts = (0..count).step_by(100);
-        parts.map(|from| self.ask_at_once(key, (count - from).min(100))).sum()
+        parts
+            .map(|from| self.ask_at_once(key, (count - from).min(100)))
+            .sum()
     }
 
     fn ask_at_once(&mut self, key: &str, count: u64) -> u64 {
         let question = |_| Self::question(key);
-        self.ask_all((0..count).map(question)).into_iter().filter(|allowed| *allowed).count() as u64
+        self.ask_all((0..count).map(question))
+            .into_iter()
+            .filter(|allowed| *allowed)
+            .count() as u64
     }
 
     /// A question about one unit of a key.
@@ -214,8 +270,14 @@ impl Asker {
         }
         self.asked = Instant::now();
         let body = format!("[{}]", questions.collect::<Vec<_>>().join(","));
-        let head = format!("POST /v1/decide HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n", body.len());
-        self.stream.get_mut().write_all((head + &body).as_bytes()).unwrap();
+        let head = format!(
+            "POST /v1/decide HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream
+            .get_mut()
+            .write_all((head + &body).as_bytes())
+            .unwrap();
         let mut length = 0;
         loop {
             let mut line = String::new();
@@ -231,7 +293,12 @@ impl Asker {
         let mut answer = vec![0; length];
         self.stream.read_exact(&mut answer).unwrap();
         let answers: Value = serde_json::from_slice(&answer).unwrap();
-        answers.as_array().unwrap().iter().map(|answer| answer["allowed"] == true).collect()
+        answers
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|answer| answer["allowed"] == true)
+            .collect()
     }
 }
 
@@ -291,7 +358,9 @@ impl Spread {
             Self::Even => 1.0 / hosts as f64,
             Self::Skewed if host == 0 => 0.9,
             Self::Skewed => 0.1 / (hosts - 1) as f64,
-            Self::Moving => f64::from(u8::from((after.as_secs() / MOVES_AFTER_SECONDS) as usize % hosts == host)),
+            Self::Moving => f64::from(u8::from(
+                (after.as_secs() / MOVES_AFTER_SECONDS) as usize % hosts == host,
+            )),
             Self::One => f64::from(u8::from(host == 0)),
         }
     }
@@ -336,7 +405,9 @@ pub fn measure(url: &str, hosts: usize, kept: Kept, spread: Spread, time: Durati
     let cluster = format!("store = {url:?}\nname = \"{kept}-{hosts}-{spread:?}\"");
     let (together, from, times) = kept.terms();
     let limit = format!("{together}\nrate = \"{RATE}/s\"\nburst = {BURST}");
-    let fleet: Vec<Host> = (0..hosts).map(|nth| Host::start(&format!("host-{nth}"), &cluster, &limit)).collect();
+    let fleet: Vec<Host> = (0..hosts)
+        .map(|nth| Host::start(&format!("host-{nth}"), &cluster, &limit))
+        .collect();
     for host in &fleet {
         // All agents have exchanged before the first request.
         host.until(Duration::from_secs(60), "joined", |cluster| {
@@ -376,11 +447,22 @@ pub fn drive(fleet: &[Host], spread: Spread, times: f64, time: Duration) -> Outc
             })
         };
         let drivers: Vec<_> = fleet.iter().enumerate().map(drive).collect();
-        drivers.into_iter().map(|driver| driver.join().unwrap()).collect()
+        drivers
+            .into_iter()
+            .map(|driver| driver.join().unwrap())
+            .collect()
     });
     let seconds = start.elapsed().as_secs_f64();
-    let (wanted, passed) = counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+    let (wanted, passed) = counts
+        .iter()
+        .fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
     let late: Duration = counts.iter().map(|count| count.2).sum();
     let late = late.as_secs_f64() / seconds / hosts as f64;
-    Outcome { seconds, wanted, passed, limit: BURST as f64 + RATE as f64 * seconds, late }
+    Outcome {
+        seconds,
+        wanted,
+        passed,
+        limit: BURST as f64 + RATE as f64 * seconds,
+        late,
+    }
 }

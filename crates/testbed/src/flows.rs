@@ -102,7 +102,13 @@ impl Flows {
             let (bytes, ended) = (arrived.load(Ordering::Relaxed), Instant::now());
             let (time, late) = (ended - begun, stalls.so_far());
             let rate = (bytes - before) as f64 / time.as_secs_f64();
-            Measured { rate, bytes, elapsed: ended - start, time, late }
+            Measured {
+                rate,
+                bytes,
+                elapsed: ended - start,
+                time,
+                late,
+            }
         })
     }
 
@@ -110,7 +116,18 @@ impl Flows {
     fn relay(self, network: &Network, own: &str, other: &str) -> (File, File) {
         let from = self.in_receiver(network, || {
             let tunnel = open_tunnel("delay0");
-            crate::network::run("ip", &["route", "add", &format!("{own}/32"), "dev", "delay0", "src", other]);
+            crate::network::run(
+                "ip",
+                &[
+                    "route",
+                    "add",
+                    &format!("{own}/32"),
+                    "dev",
+                    "delay0",
+                    "src",
+                    other,
+                ],
+            );
             tunnel
         });
         let to = self.in_sender(network, || open_tunnel("delay0"));
@@ -118,11 +135,19 @@ impl Flows {
     }
 
     fn in_sender<T: Send>(self, network: &Network, work: impl FnOnce() -> T + Send) -> T {
-        if self.from == From::Client { network.in_client(work) } else { network.in_server(work) }
+        if self.from == From::Client {
+            network.in_client(work)
+        } else {
+            network.in_server(work)
+        }
     }
 
     fn in_receiver<T: Send>(self, network: &Network, work: impl FnOnce() -> T + Send) -> T {
-        if self.from == From::Client { network.in_server(work) } else { network.in_client(work) }
+        if self.from == From::Client {
+            network.in_server(work)
+        } else {
+            network.in_client(work)
+        }
     }
 }
 
@@ -133,7 +158,10 @@ fn open_tunnel(name: &str) -> File {
     let tunnel = crate::wire::tunnel(name);
     crate::network::run("ip", &["link", "set", name, "up", "txqueuelen", "100000"]);
     // SAFETY: a flag of a descriptor that is open.
-    assert_eq!(unsafe { libc::fcntl(tunnel.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+    assert_eq!(
+        unsafe { libc::fcntl(tunnel.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) },
+        0
+    );
     tunnel
 }
 
@@ -145,19 +173,31 @@ fn delay(mut from: &File, mut to: &File, delay: Duration, stop: &AtomicBool) {
         while let Ok(length) = from.read(&mut buffer) {
             waiting.push_back((Instant::now() + delay, buffer[..length].to_vec()));
         }
-        while waiting.front().is_some_and(|(due, _)| *due <= Instant::now()) {
+        while waiting
+            .front()
+            .is_some_and(|(due, _)| *due <= Instant::now())
+        {
             // TCP tolerates an acknowledgement that a full queue drops.
             let _ = waiting.pop_front().map(|(_, packet)| to.write(&packet));
         }
-        let due = waiting.front().map_or(PATIENCE, |(due, _)| due.saturating_duration_since(Instant::now()));
+        let due = waiting.front().map_or(PATIENCE, |(due, _)| {
+            due.saturating_duration_since(Instant::now())
+        });
         wait_for_packet(from, due.min(PATIENCE));
     }
 }
 
 /// Returns at once when there is one: acknowledgements that wait for each other would make the sender's bursts longer.
 fn wait_for_packet(tunnel: &File, longest: Duration) {
-    let mut poll = libc::pollfd { fd: tunnel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let time = libc::timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
+    let mut poll = libc::pollfd {
+        fd: tunnel.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: longest.subsec_nanos().into(),
+    };
     // SAFETY: one descriptor that is open, and a time that outlives the call.
     unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
 }

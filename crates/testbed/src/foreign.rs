@@ -29,7 +29,11 @@ impl Foreign {
     /// namespace.
     pub fn attach(index: u32, place: Place) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("f{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "f{}_{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         // (type, what the program returns, type of attachment, flags)
         let (kind, verdict, attach, flags): (u32, i32, u32, u32) = match place {
             Place::Xdp => (6, 2, 37, 0),
@@ -54,7 +58,11 @@ impl Foreign {
         link[8..12].copy_from_slice(&attach.to_ne_bytes());
         link[12..16].copy_from_slice(&flags.to_ne_bytes());
         let link = bpf(LINK_CREATE, &mut link);
-        Self { name, _program: program, _link: link }
+        Self {
+            name,
+            _program: program,
+            _link: link,
+        }
     }
 
     /// The packets that it has processed while the kernel counted them.
@@ -67,8 +75,19 @@ impl Foreign {
 
 fn bpf(command: libc::c_long, attributes: &mut [u8]) -> OwnedFd {
     // SAFETY: the attributes are live and as long as given, and so is the memory they point to.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), attributes.len()) };
-    assert!(result >= 0, "bpf({command}): {}", io::Error::last_os_error());
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            attributes.as_mut_ptr(),
+            attributes.len(),
+        )
+    };
+    assert!(
+        result >= 0,
+        "bpf({command}): {}",
+        io::Error::last_os_error()
+    );
     // SAFETY: the kernel has just returned this descriptor.
     unsafe { OwnedFd::from_raw_fd(result as i32) }
 }
@@ -84,5 +103,9 @@ pub fn pin_program(id: u32, path: &std::path::Path) {
     pin[8..12].copy_from_slice(&program.as_raw_fd().to_ne_bytes());
     // SAFETY: the attributes are live and as long as given, and so is the memory they point to.
     let result = unsafe { libc::syscall(libc::SYS_bpf, OBJ_PIN, pin.as_mut_ptr(), pin.len()) };
-    assert!(result >= 0, "pinning a program: {}", io::Error::last_os_error());
+    assert!(
+        result >= 0,
+        "pinning a program: {}",
+        io::Error::last_os_error()
+    );
 }

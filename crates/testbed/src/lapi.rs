@@ -63,8 +63,16 @@ impl Lapi {
     /// Listens on loopback in the namespace of the calling thread.
     pub fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, state, is_over) = (listener.local_addr().unwrap(), Arc::default(), Arc::default());
-        let lapi = Self { address, state: Arc::clone(&state), is_over: Arc::clone(&is_over) };
+        let (address, state, is_over) = (
+            listener.local_addr().unwrap(),
+            Arc::default(),
+            Arc::default(),
+        );
+        let lapi = Self {
+            address,
+            state: Arc::clone(&state),
+            is_over: Arc::clone(&is_over),
+        };
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if is_over.load(Ordering::Relaxed) {
@@ -94,15 +102,31 @@ impl Lapi {
 
     /// Bans an address or range; returns the decision's ID.
     pub fn ban(&self, value: &str, time: Duration) -> u64 {
-        self.decide(value, if value.contains('/') { "Range" } else { "Ip" }, "ban", time)
+        self.decide(
+            value,
+            if value.contains('/') { "Range" } else { "Ip" },
+            "ban",
+            time,
+        )
     }
 
     /// The same with any scope and type.
-    pub fn decide(&self, value: &str, scope: &'static str, kind: &'static str, time: Duration) -> u64 {
+    pub fn decide(
+        &self,
+        value: &str,
+        scope: &'static str,
+        kind: &'static str,
+        time: Duration,
+    ) -> u64 {
         let mut state = self.state();
         state.next_id += 1;
-        let decision =
-            Decision { id: state.next_id, value: value.to_owned(), scope, kind, ends: Instant::now() + time };
+        let decision = Decision {
+            id: state.next_id,
+            value: value.to_owned(),
+            scope,
+            kind,
+            ends: Instant::now() + time,
+        };
         state.decisions.push(decision.clone());
         state.new.push(decision);
         state.next_id
@@ -111,7 +135,10 @@ impl Lapi {
     /// Deletes the decisions on a value.
     pub fn delete(&self, value: &str) {
         let mut state = self.state();
-        let (gone, left) = state.decisions.drain(..).partition(|decision| decision.value == value);
+        let (gone, left) = state
+            .decisions
+            .drain(..)
+            .partition(|decision| decision.value == value);
         state.decisions = left;
         state.deleted.extend::<Vec<Decision>>(gone);
     }
@@ -167,10 +194,13 @@ fn serve(stream: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) -> std::
         let header = |name: &str| {
             head.iter().skip(1).find_map(|line| {
                 let (key, value) = line.split_once(':')?;
-                key.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+                key.eq_ignore_ascii_case(name)
+                    .then(|| value.trim().to_owned())
             })
         };
-        let length = header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let length = header("content-length")
+            .and_then(|length| length.parse().ok())
+            .unwrap_or(0);
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         let manner = state.lock().unwrap().manner.clone();
@@ -182,18 +212,29 @@ fn serve(stream: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) -> std::
                 return Ok(());
             }
             Manner::Silent => {
-                while !is_over.load(Ordering::Relaxed) && matches!(state.lock().unwrap().manner, Manner::Silent) {
+                while !is_over.load(Ordering::Relaxed)
+                    && matches!(state.lock().unwrap().manner, Manner::Silent)
+                {
                     thread::sleep(Duration::from_millis(20));
                 }
                 return Ok(());
             }
         };
-        write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{text}", text.len())?;
+        write!(
+            stream,
+            "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{text}",
+            text.len()
+        )?;
     }
     Ok(())
 }
 
-fn answer(request: &str, header: &impl Fn(&str) -> Option<String>, body: &[u8], state: &Mutex<State>) -> (u16, String) {
+fn answer(
+    request: &str,
+    header: &impl Fn(&str) -> Option<String>,
+    body: &[u8],
+    state: &Mutex<State>,
+) -> (u16, String) {
     let forbidden = (403, r#"{"message":"access forbidden"}"#.to_owned());
     let mut state = state.lock().unwrap();
     let path = request.split(' ').nth(1).unwrap_or_default();
@@ -202,7 +243,10 @@ fn answer(request: &str, header: &impl Fn(&str) -> Option<String>, body: &[u8], 
             if header("x-api-key").as_deref() != Some(KEY) {
                 return forbidden;
             }
-            let (new, deleted) = (std::mem::take(&mut state.new), std::mem::take(&mut state.deleted));
+            let (new, deleted) = (
+                std::mem::take(&mut state.new),
+                std::mem::take(&mut state.deleted),
+            );
             let now = Instant::now();
             if path.contains("startup=true") {
                 state.full_pulls += 1;
@@ -214,7 +258,9 @@ fn answer(request: &str, header: &impl Fn(&str) -> Option<String>, body: &[u8], 
         }
         "/v1/watchers/login" => {
             let login: Value = serde_json::from_slice(body).unwrap();
-            if (login["machine_id"].as_str(), login["password"].as_str()) != (Some(MACHINE.0), Some(MACHINE.1)) {
+            if (login["machine_id"].as_str(), login["password"].as_str())
+                != (Some(MACHINE.0), Some(MACHINE.1))
+            {
                 return forbidden;
             }
             state.logins += 1;
@@ -250,7 +296,11 @@ fn page(new: &[Decision], deleted: &[Decision], now: Instant) -> String {
             })
         };
         // An empty list is null, as in CrowdSec.
-        if decisions.is_empty() { Value::Null } else { decisions.iter().map(item).collect() }
+        if decisions.is_empty() {
+            Value::Null
+        } else {
+            decisions.iter().map(item).collect()
+        }
     };
     json!({ "new": list(new), "deleted": list(deleted) }).to_string()
 }

@@ -1,6 +1,9 @@
 //! Helpers that the tests and benchmarks of all crates share. They are not shipped, and use the agent only through its
 //! program.
-#![expect(clippy::new_without_default, reason = "a network or a socket is no value to fall back on")]
+#![expect(
+    clippy::new_without_default,
+    reason = "a network or a socket is no value to fall back on"
+)]
 
 pub mod application;
 pub mod fleet;

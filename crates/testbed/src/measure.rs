@@ -30,8 +30,20 @@ pub struct Series {
 
 impl Series {
     /// A series without samples yet.
-    pub fn new(part: &'static str, case: impl Into<String>, by: impl Into<String>, unit: &'static str) -> Self {
-        Self { part, case: case.into(), by: by.into(), unit, samples: Vec::new(), note: None }
+    pub fn new(
+        part: &'static str,
+        case: impl Into<String>,
+        by: impl Into<String>,
+        unit: &'static str,
+    ) -> Self {
+        Self {
+            part,
+            case: case.into(),
+            by: by.into(),
+            unit,
+            samples: Vec::new(),
+            note: None,
+        }
     }
 
     /// The same with samples.
@@ -78,27 +90,43 @@ pub struct CpuTime {
 
 impl CpuTime {
     pub fn of(cpu: usize) -> Self {
-        Self { helper: kernel_threads(&format!("ksoftirqd/{cpu}\n")).pop() }
+        Self {
+            helper: kernel_threads(&format!("ksoftirqd/{cpu}\n")).pop(),
+        }
     }
 
     /// The time so far.
     pub fn now(&self) -> Result<Duration> {
-        let helper = self.helper.as_deref().map(scheduled).transpose()?.unwrap_or_default();
+        let helper = self
+            .helper
+            .as_deref()
+            .map(scheduled)
+            .transpose()?
+            .unwrap_or_default();
         Ok(worked()? + helper)
     }
 }
 
 /// The folders in /proc of the kernel threads with this name prefix.
 fn kernel_threads(name: &str) -> Vec<PathBuf> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_it = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+    let processes = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let is_it = |path: &PathBuf| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name))
+    };
     processes.filter(is_it).collect()
 }
 
 /// The CPU time of a thread, by its folder in /proc.
 pub fn scheduled(thread: &Path) -> Result<Duration> {
     let path = thread.join("schedstat");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
-    Ok(Duration::from_nanos(nanoseconds.with_context(|| format!("{} has no figure", path.display()))?))
+    Ok(Duration::from_nanos(nanoseconds.with_context(|| {
+        format!("{} has no figure", path.display())
+    })?))
 }

@@ -12,14 +12,29 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 pub const CELLS: u32 = 1 << 12;
 
 /// A rule for whole addresses.
-pub const MASKS: Rule = Rule { mask_hi: u64::MAX, mask_lo: u64::MAX, mask_ipv4: u32::MAX, ..Rule::EMPTY };
+pub const MASKS: Rule = Rule {
+    mask_hi: u64::MAX,
+    mask_lo: u64::MAX,
+    mask_ipv4: u32::MAX,
+    ..Rule::EMPTY
+};
 
 /// A rule of every algorithm with this rate, by whole address: its name, the rule, and the words of its ring.
 pub fn of_every_algorithm(rate: Rate) -> Vec<(&'static str, Rule, u32)> {
     let rule = |algorithm: &Algorithm| {
-        let limiter = AnyLimiter::new(*algorithm, rate, rate.count, Costs::Single, TickScale::FINEST);
+        let limiter = AnyLimiter::new(
+            *algorithm,
+            rate,
+            rate.count,
+            Costs::Single,
+            TickScale::FINEST,
+        );
         let ring = algorithm.ring_words(rate.count) as u32;
-        (algorithm.name(), MASKS.with_parameters(*algorithm, limiter.parameters()), ring)
+        (
+            algorithm.name(),
+            MASKS.with_parameters(*algorithm, limiter.parameters()),
+            ring,
+        )
     };
     Algorithm::ALL.iter().map(rule).collect()
 }
@@ -44,7 +59,12 @@ pub struct Memory {
 impl Memory {
     /// With the rules of a policy.
     pub fn new(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
-        Self::of_rows(rules.into_iter().map(Rule::made_fast).collect(), sets, slot_words, ring_words)
+        Self::of_rows(
+            rules.into_iter().map(Rule::made_fast).collect(),
+            sets,
+            slot_words,
+            ring_words,
+        )
     }
 
     pub fn of_rows(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
@@ -52,13 +72,34 @@ impl Memory {
     }
 
     /// Like [`Memory::new`], with this many cells for each group.
-    pub fn with_cells(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32, cells: u32) -> Self {
-        Self::cut(rules.into_iter().map(Rule::made_fast).collect(), sets, slot_words, ring_words, cells)
+    pub fn with_cells(
+        rules: Vec<Rule>,
+        sets: u32,
+        slot_words: u32,
+        ring_words: u32,
+        cells: u32,
+    ) -> Self {
+        Self::cut(
+            rules.into_iter().map(Rule::made_fast).collect(),
+            sets,
+            slot_words,
+            ring_words,
+            cells,
+        )
     }
 
     fn cut(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32, cells: u32) -> Self {
-        let groups = rules.iter().map(|rule| u32::from(rule.group) + 1).max().unwrap_or(1);
-        let shape = Shape { sets, slot_words, groups, cells };
+        let groups = rules
+            .iter()
+            .map(|rule| u32::from(rule.group) + 1)
+            .max()
+            .unwrap_or(1);
+        let shape = Shape {
+            sets,
+            slot_words,
+            groups,
+            cells,
+        };
         let slots = shape.all_slots();
         Self {
             rules,
@@ -112,7 +153,10 @@ impl Set for SetRef<'_> {
     }
     fn compare_exchange(self, word: u32, current: u64, new: u64) -> u64 {
         delay(self.1);
-        match self.word(word).compare_exchange(current, new, SeqCst, SeqCst) {
+        match self
+            .word(word)
+            .compare_exchange(current, new, SeqCst, SeqCst)
+        {
             Ok(found) | Err(found) => found,
         }
     }
@@ -199,7 +243,12 @@ impl<'m> Host for &'m Memory {
         self.shape
     }
     fn seed(&self) -> HashSeed {
-        HashSeed::new([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0x2545_f491_4f6c_dd1d])
+        HashSeed::new([
+            0x9e37_79b9_7f4a_7c15,
+            0xbf58_476d_1ce4_e5b9,
+            0x94d0_49bb_1331_11eb,
+            0x2545_f491_4f6c_dd1d,
+        ])
     }
     fn ring_words(&self) -> u32 {
         self.ring_words

@@ -89,12 +89,27 @@ impl Mixture {
         if (0.0..SPAN).contains(&seconds) {
             let at = (seconds * 1e6) as u64;
             let is_syn = kind == Kind::Syn;
-            self.events.push(Event { at, source, port, label, is_syn, kind, length: length as u16 });
+            self.events.push(Event {
+                at,
+                source,
+                port,
+                label,
+                is_syn,
+                kind,
+                length: length as u16,
+            });
         }
     }
 
     /// A connection of so many further packets.
-    fn connection(&mut self, random: &mut Random, at: f64, source: u32, label: Label, packets: u64) {
+    fn connection(
+        &mut self,
+        random: &mut Random,
+        at: f64,
+        source: u32,
+        label: Label,
+        packets: u64,
+    ) {
         let port = random.up_to(1_024, 65_535) as u16;
         self.add(at, source, port, label, Kind::Syn, 74);
         let mut at = at + random.between(0.01, 0.1);
@@ -164,7 +179,10 @@ impl Mixture {
             let mut at = random.between(-60.0, SPAN);
             for _ in 0..random.heavy(2.0, 1.2, 60.0) as u64 {
                 for _ in 0..random.up_to(1, 8) {
-                    let (begins, port) = (at + random.between(0.0, 0.4), random.up_to(1_024, 65_535) as u16);
+                    let (begins, port) = (
+                        at + random.between(0.0, 0.4),
+                        random.up_to(1_024, 65_535) as u16,
+                    );
                     let length = random.up_to(64, 96);
                     self.add(begins, source, port, Label::Polite, Kind::Query, length);
                 }
@@ -180,7 +198,14 @@ impl Mixture {
             let mut at = random.exponential(1.0 / rate);
             while at < SPAN {
                 let (port, length) = (random.up_to(1_024, 65_535) as u16, random.up_to(64, 96));
-                self.add(at, 0xc633_64c0 + nth as u32, port, Label::Polite, Kind::Query, length);
+                self.add(
+                    at,
+                    0xc633_64c0 + nth as u32,
+                    port,
+                    Label::Polite,
+                    Kind::Query,
+                    length,
+                );
                 at += random.exponential(1.0 / rate);
             }
         }
@@ -188,26 +213,68 @@ impl Mixture {
     }
 
     /// SYNs and nothing else, from bots that each send so many a second.
-    pub fn syn_flood(self, random: &mut Random, bots: u64, rates: (f64, f64), from: f64, seconds: f64) -> Self {
-        self.flood(random, bots, rates, from, seconds, |mixture, random, at, source| {
-            let port = random.up_to(1_024, 65_535) as u16;
-            mixture.add(at, source, port, Label::Attack, Kind::Syn, 60);
-        })
+    pub fn syn_flood(
+        self,
+        random: &mut Random,
+        bots: u64,
+        rates: (f64, f64),
+        from: f64,
+        seconds: f64,
+    ) -> Self {
+        self.flood(
+            random,
+            bots,
+            rates,
+            from,
+            seconds,
+            |mixture, random, at, source| {
+                let port = random.up_to(1_024, 65_535) as u16;
+                mixture.add(at, source, port, Label::Attack, Kind::Syn, 60);
+            },
+        )
     }
 
     /// Whole connections with one request each, from bots that each open so many a second.
-    pub fn slow_flood(self, random: &mut Random, bots: u64, rates: (f64, f64), from: f64, seconds: f64) -> Self {
-        self.flood(random, bots, rates, from, seconds, |mixture, random, at, source| {
-            mixture.connection(random, at, source, Label::Attack, 2);
-        })
+    pub fn slow_flood(
+        self,
+        random: &mut Random,
+        bots: u64,
+        rates: (f64, f64),
+        from: f64,
+        seconds: f64,
+    ) -> Self {
+        self.flood(
+            random,
+            bots,
+            rates,
+            from,
+            seconds,
+            |mixture, random, at, source| {
+                mixture.connection(random, at, source, Label::Attack, 2);
+            },
+        )
     }
 
     /// Queries in the name of victims, for replies that are larger.
-    pub fn amplification(self, random: &mut Random, victims: u64, rates: (f64, f64), from: f64, seconds: f64) -> Self {
-        self.flood(random, victims, rates, from, seconds, |mixture, random, at, source| {
-            let port = random.up_to(1_024, 65_535) as u16;
-            mixture.add(at, source, port, Label::Attack, Kind::Query, 74);
-        })
+    pub fn amplification(
+        self,
+        random: &mut Random,
+        victims: u64,
+        rates: (f64, f64),
+        from: f64,
+        seconds: f64,
+    ) -> Self {
+        self.flood(
+            random,
+            victims,
+            rates,
+            from,
+            seconds,
+            |mixture, random, at, source| {
+                let port = random.up_to(1_024, 65_535) as u16;
+                mixture.add(at, source, port, Label::Attack, Kind::Query, 74);
+            },
+        )
     }
 
     fn flood(
@@ -233,7 +300,13 @@ impl Mixture {
     }
 
     /// SYNs from made-up sources, each of which sends one.
-    pub fn random_flood(mut self, random: &mut Random, packets: u64, from: f64, seconds: f64) -> Self {
+    pub fn random_flood(
+        mut self,
+        random: &mut Random,
+        packets: u64,
+        from: f64,
+        seconds: f64,
+    ) -> Self {
         for _ in 0..packets {
             let source = 0x2000_0000 + random.up_to(0, 0x1fff_ffff) as u32;
             let at = from + random.between(0.0, seconds);
@@ -252,13 +325,27 @@ impl Mixture {
     /// Writes a capture that is cut at 60 bytes.
     pub fn write(&self, path: &Path) {
         let frames = [
-            Frame::ethernet().ipv4([0; 4], HOST).tcp(1, WEB, 2, b"").build(),
-            Frame::ethernet().ipv4([0; 4], HOST).tcp(1, WEB, 16, b"").build(),
-            Frame::ethernet().ipv4([0; 4], HOST).tcp(1, WEB, 24, b"\x17\x03\x03").build(),
-            Frame::ethernet().ipv4([0; 4], HOST).udp(1, DNS, b"\0\x07\x01\0\0\x01\0\0\0\0\0\0").build(),
+            Frame::ethernet()
+                .ipv4([0; 4], HOST)
+                .tcp(1, WEB, 2, b"")
+                .build(),
+            Frame::ethernet()
+                .ipv4([0; 4], HOST)
+                .tcp(1, WEB, 16, b"")
+                .build(),
+            Frame::ethernet()
+                .ipv4([0; 4], HOST)
+                .tcp(1, WEB, 24, b"\x17\x03\x03")
+                .build(),
+            Frame::ethernet()
+                .ipv4([0; 4], HOST)
+                .udp(1, DNS, b"\0\x07\x01\0\0\x01\0\0\0\0\0\0")
+                .build(),
         ];
-        let mut bytes: Vec<u8> =
-            [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
         for event in &self.events {
             let frame = &frames[event.kind as usize];
             let words = [
@@ -267,7 +354,9 @@ impl Mixture {
                 frame.len() as u32,
                 u32::from(event.length).max(frame.len() as u32),
             ];
-            words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+            words
+                .iter()
+                .for_each(|word| bytes.extend(word.to_le_bytes()));
             let begin = bytes.len();
             bytes.extend(frame);
             bytes[begin + 26..begin + 30].copy_from_slice(&event.source.to_be_bytes());

@@ -34,14 +34,20 @@ pub fn text(text: &str) -> Value {
 /// A record of an autonomous system, as MaxMind and ip-location-db write it.
 #[must_use]
 pub fn asn(number: u32) -> Value {
-    map([("autonomous_system_number", Value::Uint32(number)), ("autonomous_system_organization", text("Example"))])
+    map([
+        ("autonomous_system_number", Value::Uint32(number)),
+        ("autonomous_system_organization", text("Example")),
+    ])
 }
 
 /// A record of a country, as MaxMind writes it.
 #[must_use]
 pub fn country(code: &str) -> Value {
     let names = map([("en", text("Example")), ("de", text("Beispiel"))]);
-    map([("continent", map([("code", text("EU"))])), ("country", map([("names", names), ("iso_code", text(code))]))])
+    map([
+        ("continent", map([("code", text("EU"))])),
+        ("country", map([("names", names), ("iso_code", text(code))])),
+    ])
 }
 
 /// A database to be written. The fields of the metadata may lie.
@@ -88,7 +94,11 @@ impl Mmdb {
     #[must_use]
     pub fn with(mut self, network: &str, record: Value) -> Self {
         let (address, length) = network.split_once('/').expect("a length");
-        self.networks.push((address.parse().expect("an address"), length.parse().expect("a length"), record));
+        self.networks.push((
+            address.parse().expect("an address"),
+            length.parse().expect("a length"),
+            record,
+        ));
         self
     }
 
@@ -104,7 +114,10 @@ impl Mmdb {
         let mut data = self.data.clone();
         let mut records: Vec<(&Value, usize)> = Vec::new();
         for (address, length, record) in &self.networks {
-            let known = records.iter().find(|(known, _)| *known == record).map(|(_, offset)| *offset);
+            let known = records
+                .iter()
+                .find(|(known, _)| *known == record)
+                .map(|(_, offset)| *offset);
             let offset = known.unwrap_or(data.len());
             if known.is_none() {
                 records.push((record, offset));
@@ -135,10 +148,16 @@ impl Mmdb {
             ("build_epoch", Value::Uint64(1_700_000_000)),
             ("database_type", text(&self.database_type)),
             ("description", map([("en", text("Networks for tests"))])),
-            ("ip_version", Value::Uint16(ip_version.unwrap_or(self.ip_version))),
+            (
+                "ip_version",
+                Value::Uint16(ip_version.unwrap_or(self.ip_version)),
+            ),
             ("languages", Value::Array(vec![text("en")])),
             ("node_count", Value::Uint32(node_count)),
-            ("record_size", Value::Uint16(record_size.unwrap_or(self.record_size))),
+            (
+                "record_size",
+                Value::Uint16(record_size.unwrap_or(self.record_size)),
+            ),
         ]);
         encode(&metadata, &mut file);
         file
@@ -147,11 +166,15 @@ impl Mmdb {
     /// The bits of a network. IPv4 addresses are in `::/96` of an IPv6 tree.
     fn bits(&self, address: IpAddr, length: u8) -> Vec<usize> {
         let (bytes, above): (Vec<u8>, usize) = match address {
-            IpAddr::V4(address) if self.ip_version == 6 => ([vec![0; 12], address.octets().to_vec()].concat(), 96),
+            IpAddr::V4(address) if self.ip_version == 6 => {
+                ([vec![0; 12], address.octets().to_vec()].concat(), 96)
+            }
             IpAddr::V4(address) => (address.octets().to_vec(), 0),
             IpAddr::V6(address) => (address.octets().to_vec(), 0),
         };
-        (0..above + usize::from(length)).map(|nth| usize::from(bytes[nth / 8] >> (7 - nth % 8) & 1)).collect()
+        (0..above + usize::from(length))
+            .map(|nth| usize::from(bytes[nth / 8] >> (7 - nth % 8) & 1))
+            .collect()
     }
 
     fn insert(&self, tree: &mut Vec<[Child; 2]>, address: IpAddr, length: u8, child: Child) {
@@ -183,7 +206,12 @@ impl Mmdb {
             }
         }
         for (address, length) in [("::ffff:0:0", 96), ("2002::", 16), ("2001::", 32)] {
-            self.insert(tree, address.parse().expect("an address"), length, Child::Node(node));
+            self.insert(
+                tree,
+                address.parse().expect("an address"),
+                length,
+                Child::Node(node),
+            );
         }
     }
 }
@@ -210,7 +238,11 @@ fn write_node(record_size: u16, left: u32, right: u32, file: &mut Vec<u8>) {
 /// Appends a value to the data.
 pub fn encode(value: &Value, data: &mut Vec<u8>) {
     let number = |kind: u8, bytes: &[u8], data: &mut Vec<u8>| {
-        let significant: Vec<u8> = bytes.iter().copied().skip_while(|byte| *byte == 0).collect();
+        let significant: Vec<u8> = bytes
+            .iter()
+            .copied()
+            .skip_while(|byte| *byte == 0)
+            .collect();
         head(kind, significant.len(), data);
         data.extend(significant);
     };
@@ -242,7 +274,11 @@ pub fn encode(value: &Value, data: &mut Vec<u8>) {
 
 /// A type and a size below 285.
 fn head(kind: u8, size: usize, data: &mut Vec<u8>) {
-    let (short, extra) = if size < 29 { (size as u8, None) } else { (29, Some((size - 29) as u8)) };
+    let (short, extra) = if size < 29 {
+        (size as u8, None)
+    } else {
+        (29, Some((size - 29) as u8))
+    };
     if kind < 8 {
         data.push(kind << 5 | short);
     } else {

@@ -37,22 +37,46 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The binary under test: the one with the eBPF object inside.
 fn agent() -> Option<PathBuf> {
-    std::env::var_os("WEIR_AGENT").map(PathBuf::from).filter(|path| path.exists())
+    std::env::var_os("WEIR_AGENT")
+        .map(PathBuf::from)
+        .filter(|path| path.exists())
 }
 
 pub fn run(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Runs many commands of `ip`, in a namespace or here.
 fn batch(namespace: Option<&str>, commands: &str) {
     let mut ip = Command::new("ip");
-    ip.args(namespace.iter().flat_map(|name| ["-n", name])).args(["-batch", "-"]);
-    let mut child = ip.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+    ip.args(namespace.iter().flat_map(|name| ["-n", name]))
+        .args(["-batch", "-"]);
+    let mut child = ip
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(commands.as_bytes())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "ip -batch: {}{commands}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "ip -batch: {}{commands}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// The test network.
@@ -84,8 +108,13 @@ impl Network {
     /// Connects the namespaces by the veth pair.
     pub fn join(&self) {
         let (client, server) = (self.client.as_str(), self.server.as_str());
-        let end = |name: &str, mac: &str, namespace: &str| format!("name {name} address {mac} netns {namespace}");
-        let (own, peer) = (end(INTERFACE, MACS[0], server), end("client0", MACS[1], client));
+        let end = |name: &str, mac: &str, namespace: &str| {
+            format!("name {name} address {mac} netns {namespace}")
+        };
+        let (own, peer) = (
+            end(INTERFACE, MACS[0], server),
+            end("client0", MACS[1], client),
+        );
         batch(None, &format!("link add {own} type veth peer {peer}\n"));
         // The client's kernel sends nothing by itself: every packet is one that a test sent.
         self.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap());
@@ -133,7 +162,9 @@ impl Network {
     /// A second veth pair between the two namespaces, without addresses.
     pub fn add_link(&self, server_end: &str, client_end: &str) {
         let (client, server) = (self.client.as_str(), self.server.as_str());
-        let pair = ["link", "add", server_end, "netns", server, "type", "veth", "peer", "name", client_end];
+        let pair = [
+            "link", "add", server_end, "netns", server, "type", "veth", "peer", "name", client_end,
+        ];
         run("ip", &[&pair[..], &["netns", client]].concat());
         run("ip", &["-n", client, "link", "set", client_end, "up"]);
         run("ip", &["-n", server, "link", "set", server_end, "up"]);
@@ -169,22 +200,49 @@ impl Network {
     pub fn add_client_addresses(&self, addresses: &[[u8; 4]]) {
         let of = |[a, b, c, d]: &[u8; 4]| format!("{a}.{b}.{c}.{d}");
         let added = |address| format!("addr add {}/32 dev client0\n", of(address));
-        let known =
-            |address| format!("neigh replace {} lladdr {} dev {INTERFACE} nud permanent\n", of(address), MACS[1]);
-        batch(Some(&self.client), &addresses.iter().map(added).collect::<String>());
-        batch(Some(&self.server), &addresses.iter().map(known).collect::<String>());
+        let known = |address| {
+            format!(
+                "neigh replace {} lladdr {} dev {INTERFACE} nud permanent\n",
+                of(address),
+                MACS[1]
+            )
+        };
+        batch(
+            Some(&self.client),
+            &addresses.iter().map(added).collect::<String>(),
+        );
+        batch(
+            Some(&self.server),
+            &addresses.iter().map(known).collect::<String>(),
+        );
     }
 
     /// A further address of the client's.
     pub fn add_client_address(&self, address: &str) {
-        run("ip", &["-n", &self.client, "addr", "add", address, "dev", "client0"]);
+        run(
+            "ip",
+            &["-n", &self.client, "addr", "add", address, "dev", "client0"],
+        );
         let host = address.split('/').next().unwrap_or_default();
-        self.ip(&["neigh", "replace", host, "lladdr", MACS[1], "dev", INTERFACE, "nud", "permanent"]);
+        self.ip(&[
+            "neigh",
+            "replace",
+            host,
+            "lladdr",
+            MACS[1],
+            "dev",
+            INTERFACE,
+            "nud",
+            "permanent",
+        ]);
     }
 
     /// An address for one of the server's devices, which is set up.
     pub fn configure_server(&self, device: &str, address: &str) {
-        run("ip", &["-n", &self.server, "addr", "add", address, "dev", device]);
+        run(
+            "ip",
+            &["-n", &self.server, "addr", "add", address, "dev", device],
+        );
         run("ip", &["-n", &self.server, "link", "set", device, "up"]);
     }
 
@@ -196,14 +254,19 @@ impl Network {
     /// Sets the queueing discipline `fq` on the server's interface, which implements departure times.
     pub fn queue_fairly(&self, options: &[&str]) {
         let namespace = format!("--net=/run/netns/{}", self.server);
-        let replace = [&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"];
+        let replace = [
+            &namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq",
+        ];
         run("nsenter", &[&replace[..], options].concat());
     }
 
     /// A VXLAN between the two namespaces, 10.79.0.1 the server's end and 10.79.0.2 the client's.
     pub fn add_vxlan(&self) {
         const MACS: [&str; 2] = ["02:00:00:00:79:01", "02:00:00:00:79:02"];
-        let ends = [(&self.server, INTERFACE, 1, 2), (&self.client, "client0", 2, 1)];
+        let ends = [
+            (&self.server, INTERFACE, 1, 2),
+            (&self.client, "client0", 2, 1),
+        ];
         for (namespace, device, own, other) in ends {
             let (mac, other_mac) = (MACS[own - 1], MACS[other - 1]);
             let (local, remote) = (format!("10.77.0.{own}"), format!("10.77.0.{other}"));
@@ -211,18 +274,59 @@ impl Network {
                 std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
                 let kind = ["type", "vxlan", "id", "7", "dstport", "4789", "dev", device];
                 let ends = ["local", &local, "remote", &remote];
-                run("ip", &[&["link", "add", "tunnel0", "address", mac][..], &kind, &ends].concat());
-                run("ip", &["addr", "add", &format!("10.79.0.{own}/24"), "dev", "tunnel0"]);
+                run(
+                    "ip",
+                    &[
+                        &["link", "add", "tunnel0", "address", mac][..],
+                        &kind,
+                        &ends,
+                    ]
+                    .concat(),
+                );
+                run(
+                    "ip",
+                    &[
+                        "addr",
+                        "add",
+                        &format!("10.79.0.{own}/24"),
+                        "dev",
+                        "tunnel0",
+                    ],
+                );
                 run("ip", &["link", "set", "tunnel0", "up"]);
                 let neighbour = format!("10.79.0.{other}");
-                run("ip", &["neigh", "add", &neighbour, "lladdr", other_mac, "dev", "tunnel0", "nud", "permanent"]);
+                run(
+                    "ip",
+                    &[
+                        "neigh",
+                        "add",
+                        &neighbour,
+                        "lladdr",
+                        other_mac,
+                        "dev",
+                        "tunnel0",
+                        "nud",
+                        "permanent",
+                    ],
+                );
             });
         }
     }
 
     pub fn set_mtu(&self, mtu: u32) {
         for (namespace, device) in [(&self.client, "client0"), (&self.server, INTERFACE)] {
-            run("ip", &["-n", namespace, "link", "set", device, "mtu", &mtu.to_string()]);
+            run(
+                "ip",
+                &[
+                    "-n",
+                    namespace,
+                    "link",
+                    "set",
+                    device,
+                    "mtu",
+                    &mtu.to_string(),
+                ],
+            );
         }
     }
 
@@ -245,8 +349,14 @@ impl Network {
         let mut status = Command::new(agent().unwrap());
         status.arg("status").arg("--control").arg(&control);
         while !status.output().unwrap().status.success() {
-            assert!(child.try_wait().unwrap().is_none(), "the program was not attached");
-            assert!(Instant::now() < deadline, "no program was attached within a minute");
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "the program was not attached"
+            );
+            assert!(
+                Instant::now() < deadline,
+                "no program was attached within a minute"
+            );
             thread::sleep(Duration::from_millis(20));
         }
         child.kill().unwrap();
@@ -262,7 +372,21 @@ impl Network {
     /// Adds a default route on the server.
     pub fn add_default_route(&self, gateway: &str) {
         let family = if gateway.contains(':') { "-6" } else { "-4" };
-        run("ip", &["-n", &self.server, family, "route", "add", "default", "via", gateway, "dev", INTERFACE]);
+        run(
+            "ip",
+            &[
+                "-n",
+                &self.server,
+                family,
+                "route",
+                "add",
+                "default",
+                "via",
+                gateway,
+                "dev",
+                INTERFACE,
+            ],
+        );
     }
 
     /// The directory of the pins.
@@ -276,11 +400,46 @@ impl Network {
 
     /// Packets with this mark are not routed.
     pub fn drop_marked(&self, mark: u32) {
-        let rule = ["-n", &self.server, "rule", "add", "pref", "0", "fwmark", &mark.to_string(), "table", "99"];
-        run("ip", &["-n", &self.server, "rule", "add", "pref", "10", "table", "local"]);
+        let rule = [
+            "-n",
+            &self.server,
+            "rule",
+            "add",
+            "pref",
+            "0",
+            "fwmark",
+            &mark.to_string(),
+            "table",
+            "99",
+        ];
+        run(
+            "ip",
+            &[
+                "-n",
+                &self.server,
+                "rule",
+                "add",
+                "pref",
+                "10",
+                "table",
+                "local",
+            ],
+        );
         run("ip", &["-n", &self.server, "rule", "del", "pref", "0"]);
         run("ip", &rule);
-        run("ip", &["-n", &self.server, "route", "add", "blackhole", "default", "table", "99"]);
+        run(
+            "ip",
+            &[
+                "-n",
+                &self.server,
+                "route",
+                "add",
+                "blackhole",
+                "default",
+                "table",
+                "99",
+            ],
+        );
     }
 
     /// Whether anything is pinned.
@@ -300,10 +459,17 @@ impl Network {
 
     /// The same of another of its interfaces.
     fn arrived_on(&self, interface: &str) -> Option<u64> {
-        let table = self.in_server(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
-        let row = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
+        let table = self
+            .in_server(|| std::fs::read_to_string("/proc/thread-self/net/dev"))
+            .unwrap();
+        let row = table
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
         // Received: bytes, packets, errors, dropped.
-        let fields: Vec<u64> = row.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let fields: Vec<u64> = row
+            .split_whitespace()
+            .map_while(|field| field.parse().ok())
+            .collect();
         Some(fields[1] + fields[3])
     }
 
@@ -323,7 +489,11 @@ impl Network {
     fn wait_for_arrival_on(&self, interface: &str, before: Option<u64>, sent: u64) {
         let Some(before) = before else { return };
         let deadline = Instant::now() + Duration::from_secs(10);
-        let has_arrived = || self.arrived_on(interface).is_none_or(|now| now >= before + sent) && !is_queueing();
+        let has_arrived = || {
+            self.arrived_on(interface)
+                .is_none_or(|now| now >= before + sent)
+                && !is_queueing()
+        };
         while !has_arrived() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
@@ -343,7 +513,9 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for namespace in [&self.client, &self.server] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+            let _ = Command::new("ip")
+                .args(["netns", "del", namespace])
+                .status();
         }
         let _ = std::fs::remove_dir_all(&self.pins);
         let _ = std::fs::remove_dir_all(self.other_pins());
@@ -351,7 +523,10 @@ impl Drop for Network {
 }
 
 fn has_program(namespace: &str, interface: &str) -> bool {
-    let output = Command::new("ip").args(["-n", namespace, "-d", "link", "show", interface]).output().unwrap();
+    let output = Command::new("ip")
+        .args(["-n", namespace, "-d", "link", "show", interface])
+        .output()
+        .unwrap();
     String::from_utf8_lossy(&output.stdout).contains("xdp")
 }
 
@@ -362,6 +537,8 @@ fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
             setns(&file, CloneFlags::CLONE_NEWNET).unwrap();
             work()
         });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

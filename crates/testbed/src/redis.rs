@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 /// Why there is no store here; `None` if there is one.
 pub fn obstacle() -> Option<&'static str> {
-    let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    let found = Command::new("redis-server")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
     if found.is_ok_and(|status| status.success()) {
         None
     } else {
@@ -20,8 +23,13 @@ pub fn obstacle() -> Option<&'static str> {
 /// The program of Valkey, if available: `WEIR_VALKEY`, or the installed one.
 pub fn valkey() -> Option<String> {
     let program = std::env::var("WEIR_VALKEY").unwrap_or_else(|_| "valkey-server".to_owned());
-    let found = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
-    found.is_ok_and(|status| status.success()).then_some(program)
+    let found = Command::new(&program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    found
+        .is_ok_and(|status| status.success())
+        .then_some(program)
 }
 
 thread_local! {
@@ -35,7 +43,13 @@ pub fn start_servers_by(program: &str) {
 
 /// The program of this thread's servers.
 pub fn program() -> String {
-    PROGRAM.with_borrow(|program| if program.is_empty() { "redis-server".to_owned() } else { program.clone() })
+    PROGRAM.with_borrow(|program| {
+        if program.is_empty() {
+            "redis-server".to_owned()
+        } else {
+            program.clone()
+        }
+    })
 }
 
 /// A running server.
@@ -58,7 +72,13 @@ impl Redis {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let arguments: Vec<String> = arguments.iter().map(|&one| one.to_owned()).collect();
         let child = spawn(program, &folder, port, &arguments);
-        let mut redis = Self { program: program.to_owned(), child, folder, port, arguments };
+        let mut redis = Self {
+            program: program.to_owned(),
+            child,
+            folder,
+            port,
+            arguments,
+        };
         redis.wait();
         redis
     }
@@ -66,8 +86,16 @@ impl Redis {
     fn wait(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(self.child.try_wait().unwrap().is_none(), "redis-server ended: {}", self.said());
-            assert!(Instant::now() < deadline, "redis-server does not listen within 30 s: {}", self.said());
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "redis-server ended: {}",
+                self.said()
+            );
+            assert!(
+                Instant::now() < deadline,
+                "redis-server does not listen within 30 s: {}",
+                self.said()
+            );
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -81,7 +109,11 @@ impl Redis {
     }
 
     pub fn url(&self) -> String {
-        let scheme = if self.program.contains("valkey") { "valkey" } else { "redis" };
+        let scheme = if self.program.contains("valkey") {
+            "valkey"
+        } else {
+            "redis"
+        };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
@@ -138,17 +170,42 @@ fn spawn(program: &str, folder: &tempfile::TempDir, port: u16, arguments: &[Stri
     let path = folder.path();
     let mut command = Command::new(program);
     // With TLS or as a Sentinel, the later arguments override these.
-    command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
-    command.arg("--dir").arg(path).arg("--logfile").arg(path.join("log"));
-    command.arg("--unixsocket").arg(path.join("socket")).args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.args([
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        &port.to_string(),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]);
+    command
+        .arg("--dir")
+        .arg(path)
+        .arg("--logfile")
+        .arg(path.join("log"));
+    command
+        .arg("--unixsocket")
+        .arg(path.join("socket"))
+        .args(arguments);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 /// A port without a listener, also a moment ago.
 pub fn free_port() -> u16 {
     // The port of a Cluster's node plus 10,000 must be valid as well.
     loop {
-        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind(("127.0.0.1", 0))
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         if port < 55_000 {
             return port;
         }

@@ -21,7 +21,10 @@ struct State {
 impl Stalls {
     /// Begins to measure.
     pub fn watch() -> Self {
-        let state = Arc::new(Mutex::new(State { late: Duration::ZERO, due: Instant::now() + INTERVAL }));
+        let state = Arc::new(Mutex::new(State {
+            late: Duration::ZERO,
+            due: Instant::now() + INTERVAL,
+        }));
         let weak = Arc::downgrade(&state);
         thread::spawn(move || wake(&weak));
         Self(state)
@@ -48,5 +51,9 @@ fn wake(state: &Weak<Mutex<State>>) {
 
 fn delay(due: Instant) -> Duration {
     let late = due.elapsed();
-    if late > NEGLIGIBLE { late } else { Duration::ZERO }
+    if late > NEGLIGIBLE {
+        late
+    } else {
+        Duration::ZERO
+    }
 }

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 
 use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, connect as connect_socket, setsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrIn, connect as connect_socket, setsockopt, socket,
+    sockopt,
 };
 
 /// Parts of `struct tcp_info`.
@@ -41,7 +42,12 @@ impl Info {
         let word = |at: usize| u32::from_ne_bytes(raw[at..at + 4].try_into().unwrap());
         let long = |at: usize| u64::from_ne_bytes(raw[at..at + 8].try_into().unwrap());
         let retransmitted = (word(100).into(), long(208));
-        Self { packets: word(136).into(), bytes: long(200), retransmitted, unacknowledged: word(24) }
+        Self {
+            packets: word(136).into(),
+            bytes: long(200),
+            retransmitted,
+            unacknowledged: word(24),
+        }
     }
 }
 
@@ -72,7 +78,12 @@ impl Offload {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         // SAFETY: the request names a device and points to a `struct ethtool_value`.
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-        assert_eq!(result, 0, "{self:?} of {device}: {}", io::Error::last_os_error());
+        assert_eq!(
+            result,
+            0,
+            "{self:?} of {device}: {}",
+            io::Error::last_os_error()
+        );
     }
 }
 
@@ -80,8 +91,20 @@ impl Offload {
 pub fn counted(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-    let column = lines.next().unwrap().split(' ').position(|column| column == name).unwrap();
-    lines.next().unwrap().split(' ').nth(column).unwrap().parse().unwrap()
+    let column = lines
+        .next()
+        .unwrap()
+        .split(' ')
+        .position(|column| column == name)
+        .unwrap();
+    lines
+        .next()
+        .unwrap()
+        .split(' ')
+        .nth(column)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 /// A connection whose packets have at most `mss` bytes of payload and options.
@@ -89,10 +112,19 @@ pub fn connect(to: &str, mss: u32) -> io::Result<TcpStream> {
     let SocketAddr::V4(to) = to.parse().map_err(io::Error::other)? else {
         return Err(io::ErrorKind::Unsupported.into());
     };
-    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let socket = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
     setsockopt(&socket, sockopt::TcpMaxSeg, &mss)?;
     // The default of most hosts; if the kernel lacks it, its own default stays.
-    let _ = setsockopt(&socket, sockopt::TcpCongestion, &std::ffi::OsString::from("cubic"));
+    let _ = setsockopt(
+        &socket,
+        sockopt::TcpCongestion,
+        &std::ffi::OsString::from("cubic"),
+    );
     connect_socket(socket.as_raw_fd(), &SockaddrIn::from(to))?;
     Ok(socket.into())
 }

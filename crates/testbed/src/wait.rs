@@ -13,7 +13,10 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come within a minute");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{what} did not come within a minute"
+        );
         thread::sleep(INTERVAL);
     }
 }

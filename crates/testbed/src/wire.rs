@@ -15,7 +15,8 @@ pub struct Receiver {
 impl Receiver {
     /// For a socket.
     pub fn new(socket: UdpSocket) -> Self {
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(64 << 20))
+            .unwrap();
         Self { socket }
     }
 
@@ -23,14 +24,20 @@ impl Receiver {
     pub fn code_points(&self) -> [u64; 64] {
         use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
         setsockopt(&self.socket, sockopt::IpRecvTos, &true).unwrap();
-        self.socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        self.socket
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
         let mut counts = [0; 64];
         loop {
             let mut buffer = [0; 2048];
             let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
             let mut control = nix::cmsg_space!(u8);
-            let Ok(message) = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty())
-            else {
+            let Ok(message) = recvmsg::<()>(
+                self.socket.as_raw_fd(),
+                &mut parts,
+                Some(&mut control),
+                MsgFlags::empty(),
+            ) else {
                 return counts;
             };
             for message in message.cmsgs().unwrap() {
@@ -47,20 +54,26 @@ impl Receiver {
         let mut is_last = false;
         while !is_last {
             is_last = stop.load(Ordering::Relaxed);
-            sums.iter_mut().zip(self.counts()).for_each(|(sum, count)| *sum += count);
+            sums.iter_mut()
+                .zip(self.counts())
+                .for_each(|(sum, count)| *sum += count);
         }
         sums
     }
 
     /// The number of datagrams by source (its last octet), once no more arrive.
     pub fn counts(&self) -> [u64; 256] {
-        self.socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        self.socket
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
         let mut counts = [0; 256];
         let mut buffer = [0; 2048];
         let start = Instant::now();
         loop {
             match self.socket.recv_from(&mut buffer) {
-                Ok((_, std::net::SocketAddr::V4(from))) => counts[usize::from(from.ip().octets()[3])] += 1,
+                Ok((_, std::net::SocketAddr::V4(from))) => {
+                    counts[usize::from(from.ip().octets()[3])] += 1
+                }
                 Ok(_) => {}
                 // On a busy machine, a CPU may not have delivered yet what it queued.
                 Err(_) if is_queueing() && start.elapsed() < Duration::from_secs(10) => {}
@@ -80,7 +93,10 @@ pub struct Sender {
 fn wait_for_room(since: Instant) {
     let error = std::io::Error::last_os_error();
     let is_full = error.raw_os_error() == Some(libc::ENOBUFS);
-    assert!(is_full && since.elapsed() < Duration::from_secs(30), "{error}");
+    assert!(
+        is_full && since.elapsed() < Duration::from_secs(30),
+        "{error}"
+    );
     thread::sleep(Duration::from_millis(1));
 }
 
@@ -117,7 +133,13 @@ impl Sender {
     pub fn on(interface: &str) -> Self {
         wait_until_running(interface);
         use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
-        let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None::<SockProtocol>).unwrap();
+        let socket = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            SockFlag::empty(),
+            None::<SockProtocol>,
+        )
+        .unwrap();
         // SAFETY: all zero is a valid value of this plain struct.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
@@ -150,7 +172,10 @@ impl Sender {
     pub fn send_all(&self, frames: &[Vec<u8>]) {
         let mut parts: Vec<libc::iovec> = frames
             .iter()
-            .map(|frame| libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() })
+            .map(|frame| libc::iovec {
+                iov_base: frame.as_ptr().cast_mut().cast(),
+                iov_len: frame.len(),
+            })
             .collect();
         let mut address = self.address;
         let mut messages: Vec<libc::mmsghdr> = parts
@@ -170,7 +195,14 @@ impl Sender {
         while sent < messages.len() {
             let rest = &mut messages[sent..];
             // SAFETY: every message points to a live frame and a live address, of the lengths that are given.
-            let count = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) };
+            let count = unsafe {
+                libc::sendmmsg(
+                    self.socket.as_raw_fd(),
+                    rest.as_mut_ptr(),
+                    rest.len() as u32,
+                    0,
+                )
+            };
             if count > 0 {
                 sent += count as usize;
             } else {
@@ -181,7 +213,12 @@ impl Sender {
 
     /// Sends `frames` in turn, `per_millisecond` of them each millisecond, for `time`, and catches up after delays.
     /// Returns their number, and the time from before the first to after the last.
-    pub fn pace(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration) -> (u64, Duration) {
+    pub fn pace(
+        &self,
+        frames: &[Vec<u8>],
+        per_millisecond: usize,
+        time: Duration,
+    ) -> (u64, Duration) {
         let start = Instant::now();
         let mut sent = 0;
         let mut turn = frames.iter().cycle();
@@ -197,7 +234,13 @@ impl Sender {
     }
 
     /// Like `pace`, then sends `more` at once, so that no allowance is unused at the end.
-    pub fn flood(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration, more: u64) -> (u64, Duration) {
+    pub fn flood(
+        &self,
+        frames: &[Vec<u8>],
+        per_millisecond: usize,
+        time: Duration,
+        more: u64,
+    ) -> (u64, Duration) {
         let start = Instant::now();
         let (sent, _) = self.pace(frames, per_millisecond, time);
         for frame in frames.iter().cycle().take(more as usize) {
@@ -209,7 +252,11 @@ impl Sender {
 
 /// A tunnel device whose packets are the data written to it. Call it inside the server's namespace.
 pub fn tunnel(name: &str) -> File {
-    let file = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")
+        .unwrap();
     // SAFETY: all zero is a valid value of this plain struct.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
@@ -226,5 +273,9 @@ pub fn tunnel(name: &str) -> File {
 pub fn is_queueing() -> bool {
     // The twelfth column of a CPU's row, in hexadecimal (`softnet_seq_show`).
     let rows = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
-    rows.lines().any(|row| row.split_whitespace().nth(11).is_some_and(|waiting| !waiting.trim_matches('0').is_empty()))
+    rows.lines().any(|row| {
+        row.split_whitespace()
+            .nth(11)
+            .is_some_and(|waiting| !waiting.trim_matches('0').is_empty())
+    })
 }

@@ -3,11 +3,20 @@
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
-#![expect(missing_docs, reason = "the entry points that aya's macros generate have none")]
-#![expect(internal_features, reason = "the BPF target has no stable compare-and-swap; see atomics.rs")]
+#![expect(
+    missing_docs,
+    reason = "the entry points that aya's macros generate have none"
+)]
+#![expect(
+    internal_features,
+    reason = "the BPF target has no stable compare-and-swap; see atomics.rs"
+)]
 
 #[path = "../atomics.rs"]
-#[expect(dead_code, reason = "connections need only some of the operations that limits on packets do")]
+#[expect(
+    dead_code,
+    reason = "connections need only some of the operations that limits on packets do"
+)]
 mod atomics;
 #[path = "../cell.rs"]
 mod cell;
@@ -22,7 +31,8 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use aya_ebpf::macros::{btf_map, btf_tracepoint};
 use aya_ebpf::programs::BtfTracePointContext;
 use common::connections::{
-    Connection, ConnectionSettings, MOST_STALE, Reservation, Stale, Tuple, is_in_effect, release_one, seen_at, window,
+    Connection, ConnectionSettings, MOST_STALE, Reservation, Stale, Tuple, is_in_effect,
+    release_one, seen_at, window,
 };
 use common::key::Key;
 use common::packet::Address;
@@ -126,7 +136,9 @@ pub unsafe extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
         remove_stale();
         return 0;
     }
-    let Some(state) = read::<u8>(socket, setting!(state)) else { return 0 };
+    let Some(state) = read::<u8>(socket, setting!(state)) else {
+        return 0;
+    };
     match u32::from(state) {
         CLOSE | TIME_WAIT | LISTEN | NEW_SYN_RECEIVED => {}
         _ => open(socket),
@@ -138,9 +150,16 @@ pub unsafe extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
 #[inline(always)]
 fn remove_stale() {
     for nth in 0..MOST_STALE {
-        let Some(stale) = STALE.get_ptr_mut(nth) else { return };
+        let Some(stale) = STALE.get_ptr_mut(nth) else {
+            return;
+        };
         // SAFETY: a map's value, which the agent writes before the visit.
-        let Stale { socket, since, seen, .. } = unsafe { *stale };
+        let Stale {
+            socket,
+            since,
+            seen,
+            ..
+        } = unsafe { *stale };
         if socket == 0 {
             return;
         }
@@ -154,7 +173,10 @@ fn remove_stale() {
 #[inline(never)]
 extern "C" fn weir_remove(socket: u64, since: u64, seen: u32) -> u32 {
     // SAFETY: as in `open`.
-    if SOCKETS.get_ptr_mut(socket).is_some_and(|entry| unsafe { (*entry).since == since && (*entry).seen == seen }) {
+    if SOCKETS
+        .get_ptr_mut(socket)
+        .is_some_and(|entry| unsafe { (*entry).since == since && (*entry).seen == seen })
+    {
         close(socket);
     }
     0
@@ -178,7 +200,9 @@ fn open(socket: *const c_void) {
         close(*address);
     }
     let Some(tuple) = &tuple else { return };
-    let Some(reserved) = RESERVED.get_ptr_mut(tuple) else { return };
+    let Some(reserved) = RESERVED.get_ptr_mut(tuple) else {
+        return;
+    };
     let connection = &Connection {
         // SAFETY: the value is written once, before it is in the map.
         reservation: unsafe { *reserved },
@@ -187,13 +211,22 @@ fn open(socket: *const c_void) {
         counted: 0,
         seen: seen_at(now),
     };
-    if SOCKETS.insert(address, connection, BPF_NOEXIST.into()).is_err() {
+    if SOCKETS
+        .insert(address, connection, BPF_NOEXIST.into())
+        .is_err()
+    {
         lost();
         return;
     }
-    let Some(opened) = SOCKETS.get_ptr_mut(address) else { return };
+    let Some(opened) = SOCKETS.get_ptr_mut(address) else {
+        return;
+    };
     let _ = RESERVED.remove(tuple);
-    let Reservation { keys, count: of, window: made } = &connection.reservation;
+    let Reservation {
+        keys,
+        count: of,
+        window: made,
+    } = &connection.reservation;
     for (nth, key) in keys.iter().enumerate() {
         if nth as u32 >= *of {
             break;
@@ -217,9 +250,15 @@ fn open(socket: *const c_void) {
 #[inline(always)]
 fn close(socket: u64) {
     let address = &socket;
-    let Some(opened) = SOCKETS.get_ptr_mut(address) else { return };
+    let Some(opened) = SOCKETS.get_ptr_mut(address) else {
+        return;
+    };
     // SAFETY: as in `open`. A copy, since the value is gone after its removal.
-    let Connection { reservation, counted, .. } = &unsafe { *opened };
+    let Connection {
+        reservation,
+        counted,
+        ..
+    } = &unsafe { *opened };
     if SOCKETS.remove(address).is_err() {
         return;
     }
@@ -251,7 +290,9 @@ fn count_up(key: &Key) -> bool {
 /// without connections, and may remove one that has just been counted.
 #[inline(always)]
 fn count_down(key: &Key) {
-    let Some(open) = OPEN.get_ptr_mut(key).map(MapCell) else { return };
+    let Some(open) = OPEN.get_ptr_mut(key).map(MapCell) else {
+        return;
+    };
     for _ in 0..TRIES {
         let before = open.load();
         if before == 0 || open.compare_exchange(before, before - 1) == before {
@@ -285,7 +326,10 @@ fn tuple(socket: *const c_void) -> Option<Tuple> {
             Address::from_ipv4_memory(read(socket, setting!(remote_ipv4))?),
             Address::from_ipv4_memory(read(socket, setting!(local_ipv4))?),
         ),
-        IPV6 => (ipv6(read(socket, setting!(remote_ipv6))?), ipv6(read(socket, setting!(local_ipv6))?)),
+        IPV6 => (
+            ipv6(read(socket, setting!(remote_ipv6))?),
+            ipv6(read(socket, setting!(local_ipv6))?),
+        ),
         _ => return None,
     };
     Some(Tuple {

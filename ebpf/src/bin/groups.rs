@@ -3,11 +3,20 @@
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
-#![expect(missing_docs, reason = "the entry points that aya's macros generate have none")]
-#![expect(internal_features, reason = "the BPF target has no stable compare-and-swap; see atomics.rs")]
+#![expect(
+    missing_docs,
+    reason = "the entry points that aya's macros generate have none"
+)]
+#![expect(
+    internal_features,
+    reason = "the BPF target has no stable compare-and-swap; see atomics.rs"
+)]
 
 #[path = "../atomics.rs"]
-#[expect(dead_code, reason = "groups need only one of the operations that limits on packets do")]
+#[expect(
+    dead_code,
+    reason = "groups need only one of the operations that limits on packets do"
+)]
 mod atomics;
 
 use aya_ebpf::Global;
@@ -18,8 +27,8 @@ use aya_ebpf::macros::{btf_map, cgroup_skb, cgroup_sock_addr, raw_tracepoint};
 use aya_ebpf::programs::{RawTracePointContext, SkBuffContext, SockAddrContext};
 use common::counters::Traffic;
 use common::group::{
-    CONNECTS, DESTINATIONS, DIRECTIONS, EGRESS, GroupBucket, GroupCounters, GroupSettings, INGRESS, OUTBOUND, PACKETS,
-    Refused, Started, is_known,
+    CONNECTS, DESTINATIONS, DIRECTIONS, EGRESS, GroupBucket, GroupCounters, GroupSettings, INGRESS,
+    OUTBOUND, PACKETS, Refused, Started, is_known,
 };
 use common::limiter::Decision;
 
@@ -83,8 +92,16 @@ pub fn weir_group_egress(context: SkBuffContext) -> i32 {
 #[cgroup_skb(ingress)]
 pub fn weir_group_ingress(context: SkBuffContext) -> i32 {
     // SAFETY: the helper has no preconditions.
-    let verdict = charge(INGRESS_LIMIT, u64::from(context.len()), unsafe { bpf_ktime_get_ns() }).into();
-    count(GROUP_COUNTERS.get_ptr_mut(INGRESS), verdict, 1, context.len());
+    let verdict = charge(INGRESS_LIMIT, u64::from(context.len()), unsafe {
+        bpf_ktime_get_ns()
+    })
+    .into();
+    count(
+        GROUP_COUNTERS.get_ptr_mut(INGRESS),
+        verdict,
+        1,
+        context.len(),
+    );
     match verdict {
         PacketVerdict::Passed => PASS,
         PacketVerdict::Refused => DROP,
@@ -124,7 +141,11 @@ enum PacketVerdict {
 impl From<Charge> for PacketVerdict {
     #[inline(always)]
     fn from(charge: Charge) -> Self {
-        if matches!(charge, Charge::Refused) { Self::Refused } else { Self::Passed }
+        if matches!(charge, Charge::Refused) {
+            Self::Refused
+        } else {
+            Self::Passed
+        }
     }
 }
 
@@ -147,13 +168,26 @@ struct Limited {
     state: fn() -> Option<*mut u64>,
 }
 
-const EGRESS_LIMIT: Limited = Limited { bucket: || bucket(EGRESS), state: || GROUP_STATES.get_ptr_mut(EGRESS) };
-const INGRESS_LIMIT: Limited = Limited { bucket: || bucket(INGRESS), state: || GROUP_STATES.get_ptr_mut(INGRESS) };
-const CONNECT_LIMIT: Limited =
-    Limited { bucket: || outbound(CONNECTS), state: || OUTBOUND_STATES.get_ptr_mut(CONNECTS) };
-const DESTINATION_LIMIT: Limited =
-    Limited { bucket: || outbound(DESTINATIONS), state: || OUTBOUND_STATES.get_ptr_mut(DESTINATIONS) };
-const PACKET_LIMIT: Limited = Limited { bucket: || outbound(PACKETS), state: || OUTBOUND_STATES.get_ptr_mut(PACKETS) };
+const EGRESS_LIMIT: Limited = Limited {
+    bucket: || bucket(EGRESS),
+    state: || GROUP_STATES.get_ptr_mut(EGRESS),
+};
+const INGRESS_LIMIT: Limited = Limited {
+    bucket: || bucket(INGRESS),
+    state: || GROUP_STATES.get_ptr_mut(INGRESS),
+};
+const CONNECT_LIMIT: Limited = Limited {
+    bucket: || outbound(CONNECTS),
+    state: || OUTBOUND_STATES.get_ptr_mut(CONNECTS),
+};
+const DESTINATION_LIMIT: Limited = Limited {
+    bucket: || outbound(DESTINATIONS),
+    state: || OUTBOUND_STATES.get_ptr_mut(DESTINATIONS),
+};
+const PACKET_LIMIT: Limited = Limited {
+    bucket: || outbound(PACKETS),
+    state: || OUTBOUND_STATES.get_ptr_mut(PACKETS),
+};
 
 /// The result of charging a bucket.
 #[derive(Clone, Copy)]
@@ -171,7 +205,11 @@ fn begin(context: &SockAddrContext, family: Family, attempt: Attempt) -> i32 {
     let address = destination(context, family);
     // SAFETY: the helper has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
-    let connect = if attempt == Attempt::Connect { charge(CONNECT_LIMIT, 1, now) } else { Charge::Unlimited };
+    let connect = if attempt == Attempt::Connect {
+        charge(CONNECT_LIMIT, 1, now)
+    } else {
+        Charge::Unlimited
+    };
     if matches!(connect, Charge::Refused) {
         return refuse(context, CONNECTS, address, now);
     }
@@ -184,13 +222,23 @@ fn begin(context: &SockAddrContext, family: Family, attempt: Attempt) -> i32 {
             Charge::Charged(_) => {
                 // Without room it is charged again the next time.
                 let _ = KNOWN_DESTINATIONS.insert(address, now, 0);
-                count(OUTBOUND_COUNTERS.get_ptr_mut(DESTINATIONS), PacketVerdict::Passed, 1, 0);
+                count(
+                    OUTBOUND_COUNTERS.get_ptr_mut(DESTINATIONS),
+                    PacketVerdict::Passed,
+                    1,
+                    0,
+                );
             }
             Charge::Unlimited => {}
         }
     }
     if attempt == Attempt::Connect {
-        count(OUTBOUND_COUNTERS.get_ptr_mut(CONNECTS), PacketVerdict::Passed, 1, 0);
+        count(
+            OUTBOUND_COUNTERS.get_ptr_mut(CONNECTS),
+            PacketVerdict::Passed,
+            1,
+            0,
+        );
     }
     PASS
 }
@@ -199,7 +247,8 @@ fn begin(context: &SockAddrContext, family: Family, attempt: Attempt) -> i32 {
 fn is_known_destination(address: &[u32; 4], now: u64) -> bool {
     let life = &raw const GROUP_SETTINGS;
     // SAFETY: a field of an initialised static; volatile since its value is that of load time.
-    let life = unsafe { (&raw const (*life.cast::<GroupSettings>()).destination_life).read_volatile() };
+    let life =
+        unsafe { (&raw const (*life.cast::<GroupSettings>()).destination_life).read_volatile() };
     if life == 0 {
         return false;
     }
@@ -216,7 +265,12 @@ fn destination(context: &SockAddrContext, family: Family) -> [u32; 4] {
     // SAFETY: the kernel passes a valid context; volatile since it only accepts loads of single words.
     unsafe {
         match family {
-            Family::V4 => [0, 0, 0xffff_u32.to_be(), (&raw const (*at).user_ip4).read_volatile()],
+            Family::V4 => [
+                0,
+                0,
+                0xffff_u32.to_be(),
+                (&raw const (*at).user_ip4).read_volatile(),
+            ],
             Family::V6 => {
                 let words = (&raw const (*at).user_ip6).cast::<u32>();
                 [
@@ -233,13 +287,28 @@ fn destination(context: &SockAddrContext, family: Family) -> [u32; 4] {
 /// Counts and reports a refusal.
 #[inline(always)]
 fn refuse(context: &SockAddrContext, limit: u32, address: [u32; 4], time: u64) -> i32 {
-    count(OUTBOUND_COUNTERS.get_ptr_mut(limit), PacketVerdict::Refused, 1, 0);
+    count(
+        OUTBOUND_COUNTERS.get_ptr_mut(limit),
+        PacketVerdict::Refused,
+        1,
+        0,
+    );
     // SAFETY: the context of this program, which the kernel passes.
     let port = unsafe { (&raw const (*context.sock_addr).user_port).read_volatile() } as u16;
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
     let name = bpf_get_current_comm().unwrap_or_default();
     // If there is no room, it is still counted.
-    let _ = REFUSED.output(Refused { time, address, process, port, limit: limit as u16, name }, 0);
+    let _ = REFUSED.output(
+        Refused {
+            time,
+            address,
+            process,
+            port,
+            limit: limit as u16,
+            name,
+        },
+        0,
+    );
     DROP
 }
 
@@ -256,7 +325,12 @@ fn send(length: u32, segments: u32) -> PacketVerdict {
             refund(PACKET_LIMIT, packets, u64::from(segments));
         }
     } else {
-        count(OUTBOUND_COUNTERS.get_ptr_mut(PACKETS), verdict, segments, length);
+        count(
+            OUTBOUND_COUNTERS.get_ptr_mut(PACKETS),
+            verdict,
+            segments,
+            length,
+        );
     }
     count(GROUP_COUNTERS.get_ptr_mut(EGRESS), verdict, 1, length);
     verdict
@@ -281,7 +355,9 @@ fn charge(limited: Limited, cost: u64, now: u64) -> Charge {
     if limit.burst == 0 {
         return Charge::Unlimited;
     }
-    let Some(word) = (limited.state)() else { return Charge::Refused };
+    let Some(word) = (limited.state)() else {
+        return Charge::Refused;
+    };
     let bucket = limit.bucket();
     let now = limit.scale().ticks(now);
     for _ in 0..TRIES {
@@ -303,7 +379,9 @@ fn charge(limited: Limited, cost: u64, now: u64) -> Charge {
 /// Refunds a charge.
 #[inline(always)]
 fn refund(limited: Limited, charge: Charge, cost: u64) {
-    let (Charge::Charged(charged), Some(word)) = (charge, (limited.state)()) else { return };
+    let (Charge::Charged(charged), Some(word)) = (charge, (limited.state)()) else {
+        return;
+    };
     let limit = (limited.bucket)();
     let bucket = limit.bucket();
     for _ in 0..TRIES {
@@ -311,7 +389,9 @@ fn refund(limited: Limited, charge: Charge, cost: u64) {
         let now = limit.scale().ticks(unsafe { bpf_ktime_get_ns() });
         // SAFETY: a word of a map's value; volatile since other CPUs write it.
         let state = unsafe { word.read_volatile() };
-        let Some(before) = bucket.refund(state, charged, now, cost) else { return };
+        let Some(before) = bucket.refund(state, charged, now, cost) else {
+            return;
+        };
         // SAFETY: a word of a map's value.
         if unsafe { atomics::compare_exchange(word, state, before) } == state {
             return;
@@ -332,7 +412,12 @@ fn bucket(direction: u32) -> GroupBucket {
 fn outbound(row: u32) -> GroupBucket {
     let settings = (&raw const GROUP_SETTINGS).cast::<GroupSettings>();
     // SAFETY: as above; every row is below the length.
-    unsafe { (&raw const (*settings).outbound).cast::<GroupBucket>().add(row as usize % OUTBOUND).read_volatile() }
+    unsafe {
+        (&raw const (*settings).outbound)
+            .cast::<GroupBucket>()
+            .add(row as usize % OUTBOUND)
+            .read_volatile()
+    }
 }
 
 /// A process has started a program.
@@ -357,14 +442,19 @@ pub fn weir_fork(context: RawTracePointContext) -> i32 {
         )
     };
     // SAFETY: the helper checks the address, and fails if it is not readable.
-    let process = unsafe { bpf_probe_read_kernel(child.wrapping_add(process_offset as usize).cast::<u32>()) };
+    let process =
+        unsafe { bpf_probe_read_kernel(child.wrapping_add(process_offset as usize).cast::<u32>()) };
     // SAFETY: as above.
-    let thread = unsafe { bpf_probe_read_kernel(child.wrapping_add(thread_offset as usize).cast::<u32>()) };
+    let thread =
+        unsafe { bpf_probe_read_kernel(child.wrapping_add(thread_offset as usize).cast::<u32>()) };
     if let (Ok(process), Ok(thread)) = (process, thread)
         // A new thread is in its process's cgroup.
         && process == thread
     {
-        report(Started { process, parent: (bpf_get_current_pid_tgid() >> 32) as u32 });
+        report(Started {
+            process,
+            parent: (bpf_get_current_pid_tgid() >> 32) as u32,
+        });
     }
     0
 }

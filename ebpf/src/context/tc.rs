@@ -1,10 +1,14 @@
 //! A frame in the network stack: a socket buffer, whose data may be only partly linear.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
-use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
+use aya_ebpf::helpers::generated::{
+    bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes,
+};
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Depth, Layers, Link, Network, RareHeaders, Transport, behind_tags, headers};
+use common::packet::{
+    Bytes, Depth, Layers, Link, Network, RareHeaders, Transport, behind_tags, headers,
+};
 use common::program::{Context, Frame};
 
 use super::Writable;
@@ -25,9 +29,17 @@ impl TcFrame {
     #[inline(always)]
     pub fn new(context: *mut __sk_buff) -> Self {
         // SAFETY: the context of this program's call.
-        let (start, end) =
-            unsafe { (packet_pointer!(__sk_buff, context, data), packet_pointer!(__sk_buff, context, data_end)) };
-        Self { start, end, context }
+        let (start, end) = unsafe {
+            (
+                packet_pointer!(__sk_buff, context, data),
+                packet_pointer!(__sk_buff, context, data_end),
+            )
+        };
+        Self {
+            start,
+            end,
+            context,
+        }
     }
 
     /// The value at `offset`, if it is in the linear part of the buffer.
@@ -88,11 +100,13 @@ impl TcFrame {
             _ => return false,
         };
         if is_ipv4 {
-            self.u16(network).is_some_and(|start| start >> 8 == WITHOUT_OPTIONS)
+            self.u16(network)
+                .is_some_and(|start| start >> 8 == WITHOUT_OPTIONS)
                 && self.linear() >= network + IPV4_AND_TCP
         } else {
             // TCP, UDP and ICMPv6 without extension headers.
-            self.u16(network + 6).is_some_and(|next| matches!(next >> 8, 6 | 17 | 58))
+            self.u16(network + 6)
+                .is_some_and(|next| matches!(next >> 8, 6 | 17 | 58))
                 && self.linear() >= network + IPV6_AND_TCP
         }
     }
@@ -118,14 +132,25 @@ impl TcFrame {
     /// Sets the code point of the IPv4 header at `network`.
     #[inline(always)]
     pub fn set_dscp_ipv4(&mut self, network: usize, dscp: u8) {
-        let Some(old) = self.at::<u8>(network + 1) else { return };
+        let Some(old) = self.at::<u8>(network + 1) else {
+            return;
+        };
         let new = dscp << 2 | old & 3;
         // SAFETY: both helpers check that the range is within the packet. The header's sum with its new checksum is
         // unchanged, so that no checksum over the whole packet changes.
         unsafe {
-            let (from, to) = (u64::from(u16::from(old).to_be()), u64::from(u16::from(new).to_be()));
+            let (from, to) = (
+                u64::from(u16::from(old).to_be()),
+                u64::from(u16::from(new).to_be()),
+            );
             bpf_l3_csum_replace(self.context, network as u32 + 10, from, to, 2);
-            bpf_skb_store_bytes(self.context, network as u32 + 1, (&raw const new).cast(), 1, 0);
+            bpf_skb_store_bytes(
+                self.context,
+                network as u32 + 1,
+                (&raw const new).cast(),
+                1,
+                0,
+            );
         }
     }
 
@@ -177,7 +202,11 @@ impl RareHeaders for TcFrame {
 
     #[inline(always)]
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
-        Transport::from_bits(weir_walk_stack_frame(self.context, next.into(), offset as u32))
+        Transport::from_bits(weir_walk_stack_frame(
+            self.context,
+            next.into(),
+            offset as u32,
+        ))
     }
 
     #[inline(always)]
@@ -222,7 +251,10 @@ impl Frame for TcFrame {
             return Segments::NONE;
         }
         // SAFETY: as above.
-        Segments { payload, count: unsafe { (*self.context).gso_segs } }
+        Segments {
+            payload,
+            count: unsafe { (*self.context).gso_segs },
+        }
     }
 
     #[inline(always)]
@@ -259,6 +291,14 @@ impl Writable for TcFrame {
     fn put_reply(&mut self, offset: usize, reply: &Reply, words: usize) -> bool {
         let words = words.clamp(1, LONGEST_REPLY);
         // SAFETY: as in `put_addresses`; a reply has `LONGEST_REPLY` words.
-        unsafe { bpf_skb_store_bytes(self.context, offset as u32, reply.as_ptr().cast(), 4 * words as u32, 0) == 0 }
+        unsafe {
+            bpf_skb_store_bytes(
+                self.context,
+                offset as u32,
+                reply.as_ptr().cast(),
+                4 * words as u32,
+                0,
+            ) == 0
+        }
     }
 }

@@ -6,7 +6,9 @@ use aya_ebpf::helpers::generated::{
 };
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Layers, MAX_TAGS, Network, RareHeaders, Transport, behind_tags, headers};
+use common::packet::{
+    Bytes, Layers, MAX_TAGS, Network, RareHeaders, Transport, behind_tags, headers,
+};
 use common::program::{Context, Frame};
 
 use super::Writable;
@@ -30,9 +32,17 @@ impl XdpFrame {
     #[inline(always)]
     pub fn new(context: *mut xdp_md) -> Self {
         // SAFETY: the context is the one the program was called with.
-        let (start, end) =
-            unsafe { (packet_pointer!(xdp_md, context, data), packet_pointer!(xdp_md, context, data_end)) };
-        Self { start, end, context }
+        let (start, end) = unsafe {
+            (
+                packet_pointer!(xdp_md, context, data),
+                packet_pointer!(xdp_md, context, data_end),
+            )
+        };
+        Self {
+            start,
+            end,
+            context,
+        }
     }
 
     /// Writes a value at `offset`; `false` if it is not within the frame's first buffer.
@@ -69,7 +79,9 @@ impl XdpFrame {
             return false;
         }
         // The frame's type, and the length fields of IPv4 and IPv6.
-        let Some([.., ethertype, _, of_ipv4, of_ipv6]) = self.at::<[u16; 10]>(0) else { return false };
+        let Some([.., ethertype, _, of_ipv4, of_ipv6]) = self.at::<[u16; 10]>(0) else {
+            return false;
+        };
         let told = match u16::from_be(ethertype) {
             0x0800 => usize::from(u16::from_be(of_ipv4)),
             0x86dd => 40 + usize::from(u16::from_be(of_ipv6)),
@@ -86,7 +98,8 @@ fn read_segments(context: *mut xdp_md) -> u32 {
     let buffer = context.cast::<u8>().cast_const();
     let start_at = buffer.wrapping_add(setting!(buffer_layout.start) as usize);
     let length_at = buffer.wrapping_add(setting!(buffer_layout.length) as usize);
-    let segments = u64::from(setting!(buffer_layout.segments)).wrapping_sub(setting!(buffer_layout.shared).into());
+    let segments = u64::from(setting!(buffer_layout.segments))
+        .wrapping_sub(setting!(buffer_layout.shared).into());
     // SAFETY: the helper checks every address that it reads, and the agent has the offsets from the kernel's BTF.
     unsafe {
         let start: u64 = read_kernel(start_at);
@@ -104,7 +117,13 @@ fn read_segments(context: *mut xdp_md) -> u32 {
 unsafe fn read_kernel<T: Default>(address: *const u8) -> T {
     let mut value = T::default();
     // SAFETY: the helper writes exactly the value's bytes, or clears them.
-    unsafe { bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, address.cast()) };
+    unsafe {
+        bpf_probe_read_kernel(
+            (&raw mut value).cast(),
+            size_of::<T>() as u32,
+            address.cast(),
+        )
+    };
     value
 }
 
@@ -129,7 +148,11 @@ impl RareHeaders for XdpFrame {
 
     #[inline(always)]
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
-        Transport::from_bits(weir_walk_driver_frame(self.context, next.into(), offset as u32))
+        Transport::from_bits(weir_walk_driver_frame(
+            self.context,
+            next.into(),
+            offset as u32,
+        ))
     }
 
     #[inline(always)]
@@ -192,7 +215,8 @@ impl Writable for XdpFrame {
         let missing = length.saturating_sub(present);
         if missing == 0 {
             // SAFETY: the context is the one the program was called with.
-            let failed = unsafe { bpf_xdp_adjust_tail(self.context, length as i32 - present as i32) };
+            let failed =
+                unsafe { bpf_xdp_adjust_tail(self.context, length as i32 - present as i32) };
             *self = Self::new(self.context);
             return failed == 0;
         }
@@ -201,7 +225,9 @@ impl Writable for XdpFrame {
             return false;
         }
         // Type and tags follow the addresses, at their future offset. Bytes copied beyond them are overwritten.
-        let Some(rest) = self.at::<[u16; 2 * MAX_TAGS + 1]>(12) else { return false };
+        let Some(rest) = self.at::<[u16; 2 * MAX_TAGS + 1]>(12) else {
+            return false;
+        };
         // SAFETY: the context is the one the program was called with.
         if unsafe { bpf_xdp_adjust_head(self.context, -(missing as i32)) } != 0 {
             return false;

@@ -45,15 +45,42 @@ const HOT: &str = "one limit, hot key";
 fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Option<Summary>) -> Aim {
     let median = measured.map(|measured| measured.median);
     let (bound, is_met) = match bound {
-        Bound::AtMost(most) => (format!("≤ {most}×"), median.is_some_and(|median| median <= most)),
-        Bound::AtLeast(least) => (format!("≥ {least}×"), median.is_some_and(|median| median >= least)),
-        Bound::PercentAtLeast(least) => (format!("≥ {least} %"), median.is_some_and(|median| median >= least)),
-        Bound::PercentAtMost(most) => (format!("≤ {most} %"), median.is_some_and(|median| median <= most)),
-        Bound::Bytes(most) => (format!("≤ {most} bytes"), median.is_some_and(|median| median <= most)),
-        Bound::Milliseconds(most) => (format!("≤ {most} ms"), median.is_some_and(|median| median <= most)),
-        Bound::Nanoseconds(most) => (format!("≤ {most} ns"), median.is_some_and(|median| median <= most)),
+        Bound::AtMost(most) => (
+            format!("≤ {most}×"),
+            median.is_some_and(|median| median <= most),
+        ),
+        Bound::AtLeast(least) => (
+            format!("≥ {least}×"),
+            median.is_some_and(|median| median >= least),
+        ),
+        Bound::PercentAtLeast(least) => (
+            format!("≥ {least} %"),
+            median.is_some_and(|median| median >= least),
+        ),
+        Bound::PercentAtMost(most) => (
+            format!("≤ {most} %"),
+            median.is_some_and(|median| median <= most),
+        ),
+        Bound::Bytes(most) => (
+            format!("≤ {most} bytes"),
+            median.is_some_and(|median| median <= most),
+        ),
+        Bound::Milliseconds(most) => (
+            format!("≤ {most} ms"),
+            median.is_some_and(|median| median <= most),
+        ),
+        Bound::Nanoseconds(most) => (
+            format!("≤ {most} ns"),
+            median.is_some_and(|median| median <= most),
+        ),
     };
-    Aim { key, what: what.into(), bound, measured, is_met }
+    Aim {
+        key,
+        what: what.into(),
+        bound,
+        measured,
+        is_met,
+    }
 }
 
 /// All aims, except those on decisions over HTTP, which may be measured separately.
@@ -74,28 +101,64 @@ fn of_packets(figures: &Figures) -> Vec<Aim> {
     let weir = |case: &str, of: (&str, &str)| figures.ratio(PACKET, (case, WEIR), of);
     let ipv6 = "one limit, hot key, IPv6";
     let mut aims = vec![
-        aim("hot", "one limit, hot key: of the minimal limiter", Bound::AtMost(1.0), weir(HOT, (HOT, MINIMAL))),
-        aim("hot", "one limit, hot key, IPv6: of the minimal limiter", Bound::AtMost(1.0), weir(ipv6, (ipv6, MINIMAL))),
+        aim(
+            "hot",
+            "one limit, hot key: of the minimal limiter",
+            Bound::AtMost(1.0),
+            weir(HOT, (HOT, MINIMAL)),
+        ),
+        aim(
+            "hot",
+            "one limit, hot key, IPv6: of the minimal limiter",
+            Bound::AtMost(1.0),
+            weir(ipv6, (ipv6, MINIMAL)),
+        ),
     ];
     for count in [2, 4, 8] {
-        let what = format!("each further of {count} limits: of the first one's cost over a bare drop");
+        let what =
+            format!("each further of {count} limits: of the first one's cost over a bare drop");
         let measured = further(figures, &format!("{count} limits, hot key"), count);
         aims.push(aim("further", what, Bound::AtMost(0.4), measured));
     }
     for rates in [2, 4, 7] {
-        let what = format!("each further of {rates} tiers: of the first one's cost over a bare drop");
-        let measured = further(figures, &format!("one limit of {rates} tiers, hot key"), rates);
+        let what =
+            format!("each further of {rates} tiers: of the first one's cost over a bare drop");
+        let measured = further(
+            figures,
+            &format!("one limit of {rates} tiers, hot key"),
+            rates,
+        );
         aims.push(aim("further", what, Bound::AtMost(0.4), measured));
     }
     for levels in [1, 2, 3] {
-        let what = format!("each of {levels} levels of a limit: of the limit's cost over a bare drop");
-        let measured = further(figures, &format!("one limit, hot key, levels: {levels}"), levels + 1);
+        let what =
+            format!("each of {levels} levels of a limit: of the limit's cost over a bare drop");
+        let measured = further(
+            figures,
+            &format!("one limit, hot key, levels: {levels}"),
+            levels + 1,
+        );
         aims.push(aim("levels", what, Bound::AtMost(0.4), measured));
     }
     for (key, case, what, most) in [
-        ("refused", "one limit, hot key, refused", "a refused packet: of a passed one", 1.0),
-        ("limits", "one of 10000 limits, hot key", "10,000 configured limits: of one", 1.2),
-        ("prefixes", "100000 prefixes, hot key", "100,000 class prefixes: of none", 1.2),
+        (
+            "refused",
+            "one limit, hot key, refused",
+            "a refused packet: of a passed one",
+            1.0,
+        ),
+        (
+            "limits",
+            "one of 10000 limits, hot key",
+            "10,000 configured limits: of one",
+            1.2,
+        ),
+        (
+            "prefixes",
+            "100000 prefixes, hot key",
+            "100,000 class prefixes: of none",
+            1.2,
+        ),
     ] {
         aims.push(aim(key, what, Bound::AtMost(most), weir(case, (HOT, WEIR))));
     }
@@ -123,7 +186,12 @@ fn of_packets(figures: &Figures) -> Vec<Aim> {
         ),
     ] {
         let over = figures.differences(PACKET, (case, WEIR), (under, WEIR));
-        aims.push(aim(key, what, Bound::Nanoseconds(most), over.and_then(|over| Summary::of(&over))));
+        aims.push(aim(
+            key,
+            what,
+            Bound::Nanoseconds(most),
+            over.and_then(|over| Summary::of(&over)),
+        ));
     }
     aims
 }
@@ -133,26 +201,47 @@ fn further(figures: &Figures, case: &str, count: u32) -> Option<Summary> {
     let drop = figures.samples(PACKET, "hot key", "drop only")?;
     let one = figures.samples(PACKET, HOT, WEIR)?;
     let many = figures.samples(PACKET, case, WEIR)?;
-    let share = |((many, one), drop): ((&f64, &f64), &f64)| (many - one) / f64::from(count - 1) / (one - drop);
-    Summary::of(&many.iter().zip(one).zip(drop).map(share).collect::<Vec<_>>())
+    let share = |((many, one), drop): ((&f64, &f64), &f64)| {
+        (many - one) / f64::from(count - 1) / (one - drop)
+    };
+    Summary::of(
+        &many
+            .iter()
+            .zip(one)
+            .zip(drop)
+            .map(share)
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// Aims on packets per second over veth.
 fn of_floods(figures: &Figures) -> Vec<Aim> {
     let over = |case: &str, rival: &str| figures.ratio(FLOOD, (case, WEIR), (case, rival));
     let one = "all refused, 1 sources";
-    let mut aims: Vec<Aim> = [("hashlimit at input", 3.3), ("nftables at input", 3.3), ("nftables at ingress", 2.5)]
-        .into_iter()
-        .map(|(rival, least)| {
-            let what = format!("all refused, one source: packets a second, of {rival}");
-            aim("stack", what, Bound::AtLeast(least), over(one, rival))
-        })
-        .collect();
-    for (case, how) in
-        [("all refused, 1000000 sources", "at random"), ("all refused, 1000000 sources in order", "in order")]
-    {
-        let what = format!("all refused, a million sources {how}: packets a second, of the minimal limiter");
-        aims.push(aim("million", what, Bound::AtLeast(1.3), over(case, MINIMAL)));
+    let mut aims: Vec<Aim> = [
+        ("hashlimit at input", 3.3),
+        ("nftables at input", 3.3),
+        ("nftables at ingress", 2.5),
+    ]
+    .into_iter()
+    .map(|(rival, least)| {
+        let what = format!("all refused, one source: packets a second, of {rival}");
+        aim("stack", what, Bound::AtLeast(least), over(one, rival))
+    })
+    .collect();
+    for (case, how) in [
+        ("all refused, 1000000 sources", "at random"),
+        ("all refused, 1000000 sources in order", "in order"),
+    ] {
+        let what = format!(
+            "all refused, a million sources {how}: packets a second, of the minimal limiter"
+        );
+        aims.push(aim(
+            "million",
+            what,
+            Bound::AtLeast(1.3),
+            over(case, MINIMAL),
+        ));
     }
     let what = "every packet a new source: packets a second, of the minimal limiter, without what passing costs";
     aims.push(aim("new", what, Bound::AtLeast(1.6), new_sources(figures)));
@@ -176,10 +265,21 @@ fn new_sources(figures: &Figures) -> Option<Summary> {
 fn of_a_full_table(figures: &Figures) -> [Aim; 2] {
     let of = |unit: &str| Summary::of(figures.samples_in("overflow", OVERFLOW, WEIR, unit)?);
     let polite = "a table full of made-up requests: packets of polite new sources that pass";
-    let greedy = "a table full of made-up requests: what the greediest new source gets, of its limit";
+    let greedy =
+        "a table full of made-up requests: what the greediest new source gets, of its limit";
     [
-        aim("overflow", polite, Bound::PercentAtLeast(99.0), of("% of polite packets passed")),
-        aim("overflow", greedy, Bound::PercentAtMost(110.0), of("% of its limit, the greediest")),
+        aim(
+            "overflow",
+            polite,
+            Bound::PercentAtLeast(99.0),
+            of("% of polite packets passed"),
+        ),
+        aim(
+            "overflow",
+            greedy,
+            Bound::PercentAtMost(110.0),
+            of("% of its limit, the greediest"),
+        ),
     ]
 }
 
@@ -190,19 +290,37 @@ fn of_proofs(figures: &Figures) -> Vec<Aim> {
     const SYNS: &str = "forged SYNs";
     // Over a drop at the same hook.
     let over = |by: &str, drop: &str| figures.differences(PROOFS, (SYNS, by), (SYNS, drop));
-    let mut aims: Vec<Aim> = [("native XDP", WEIR, DROP), ("traffic control", BY_TC, "drop only, by TC")]
-        .into_iter()
-        .map(|(hook, by, drop)| {
-            let what = format!("a forged SYN, answered in {hook}: over a bare drop there");
-            aim("proofs", what, Bound::Nanoseconds(1_000.0), over(by, drop).and_then(|over| Summary::of(&over)))
-        })
-        .collect();
+    let mut aims: Vec<Aim> = [
+        ("native XDP", WEIR, DROP),
+        ("traffic control", BY_TC, "drop only, by TC"),
+    ]
+    .into_iter()
+    .map(|(hook, by, drop)| {
+        let what = format!("a forged SYN, answered in {hook}: over a bare drop there");
+        aim(
+            "proofs",
+            what,
+            Bound::Nanoseconds(1_000.0),
+            over(by, drop).and_then(|over| Summary::of(&over)),
+        )
+    })
+    .collect();
     for rival in ["the kernel's cookies", "nftables' synproxy"] {
         let ratios = over(WEIR, DROP)
             .zip(over(rival, DROP))
-            .map(|(weir, rival)| weir.iter().zip(rival).map(|(weir, rival)| weir / rival).collect::<Vec<_>>());
+            .map(|(weir, rival)| {
+                weir.iter()
+                    .zip(rival)
+                    .map(|(weir, rival)| weir / rival)
+                    .collect::<Vec<_>>()
+            });
         let what = format!("a forged SYN, answered in native XDP: over a bare drop, of {rival}");
-        aims.push(aim("proofs", what, Bound::AtMost(0.5), ratios.and_then(|ratios| Summary::of(&ratios))));
+        aims.push(aim(
+            "proofs",
+            what,
+            Bound::AtMost(0.5),
+            ratios.and_then(|ratios| Summary::of(&ratios)),
+        ));
     }
     for (hook, by) in [("native XDP", WEIR), ("traffic control", BY_TC)] {
         let what = format!("a forged ACK, refused in {hook}: of a packet above a limit");
@@ -215,7 +333,11 @@ fn of_proofs(figures: &Figures) -> Vec<Aim> {
 /// The aim on connections that are opened and closed.
 fn of_connections(figures: &Figures) -> Aim {
     const CASE: &str = "opened and closed";
-    let measured = figures.ratio("connections", (CASE, "weir, concurrent"), (CASE, "weir, a rate"));
+    let measured = figures.ratio(
+        "connections",
+        (CASE, "weir, concurrent"),
+        (CASE, "weir, a rate"),
+    );
     let what = "a connection under `concurrent`, opened and closed: of one under a rate";
     aim("concurrent", what, Bound::AtMost(1.1), measured)
 }
@@ -224,12 +346,20 @@ fn of_connections(figures: &Figures) -> Aim {
 fn of_lists(figures: &Figures) -> [Aim; 4] {
     const NFTABLES: &str = "nftables at ingress";
     let of = |case: &str| Summary::of(figures.samples("lists", case, WEIR)?);
-    let (load, memory) = ("a million prefixes, from text to in effect", "a million prefixes");
+    let (load, memory) = (
+        "a million prefixes, from text to in effect",
+        "a million prefixes",
+    );
     let cost = "1000 sources, the list's part";
     let spread = "every packet a new source, the list's part";
     let of_nftables = |case: &str| figures.ratio("lists", (case, WEIR), (case, NFTABLES));
     [
-        aim("lists", "a million banned prefixes, from text to in effect", Bound::Milliseconds(3_000.0), of(load)),
+        aim(
+            "lists",
+            "a million banned prefixes, from text to in effect",
+            Bound::Milliseconds(3_000.0),
+            of(load),
+        ),
         aim(
             "lists",
             "a million banned prefixes, 1,000 sources: a packet over none",
@@ -242,7 +372,12 @@ fn of_lists(figures: &Figures) -> [Aim; 4] {
             Bound::AtMost(0.25),
             of_nftables(spread),
         ),
-        aim("lists", "memory a banned prefix: of a set of nftables", Bound::AtMost(0.5), of_nftables(memory)),
+        aim(
+            "lists",
+            "memory a banned prefix: of a set of nftables",
+            Bound::AtMost(0.5),
+            of_nftables(memory),
+        ),
     ]
 }
 
@@ -253,7 +388,12 @@ fn of_memory(figures: &Figures) -> Vec<Aim> {
         .into_iter()
         .map(|(limits, most)| {
             let what = format!("memory a key with {limits}");
-            aim("memory", what, Bound::Bytes(most), table(&format!("table, {limits}")))
+            aim(
+                "memory",
+                what,
+                Bound::Bytes(most),
+                table(&format!("table, {limits}")),
+            )
         })
         .collect()
 }
@@ -261,20 +401,47 @@ fn of_memory(figures: &Figures) -> Vec<Aim> {
 /// Aims on commands' durations.
 fn of_the_agent(figures: &Figures) -> Vec<Aim> {
     let replay = ["1000", "100000"].map(|sources| {
-        let measured = figures.samples("agent", &format!("replay, sources: {sources}"), WEIR).and_then(Summary::of);
-        aim("replay", format!("replay of a capture, {sources} sources: a packet"), Bound::Nanoseconds(200.0), measured)
+        let measured = figures
+            .samples("agent", &format!("replay, sources: {sources}"), WEIR)
+            .and_then(Summary::of);
+        aim(
+            "replay",
+            format!("replay of a capture, {sources} sources: a packet"),
+            Bound::Nanoseconds(200.0),
+            measured,
+        )
     });
     let commands = [
-        ("start", "start, limits: 1", "start of the agent, one limit", 250.0),
-        ("reload", "reload, limits: 10000, prefixes: 100000", "reload of 10,000 limits and 100,000 prefixes", 2_000.0),
-        ("reload-in-place", "reload of a class, limits: 1", "reload of a class, one limit", 15.0),
+        (
+            "start",
+            "start, limits: 1",
+            "start of the agent, one limit",
+            250.0,
+        ),
+        (
+            "reload",
+            "reload, limits: 10000, prefixes: 100000",
+            "reload of 10,000 limits and 100,000 prefixes",
+            2_000.0,
+        ),
+        (
+            "reload-in-place",
+            "reload of a class, limits: 1",
+            "reload of a class, one limit",
+            15.0,
+        ),
         (
             "reload-in-place-of-many",
             "reload of a class, limits: 10000, prefixes: 100000",
             "reload of a class, 10,000 limits and 100,000 prefixes",
             150.0,
         ),
-        ("top", "top of a million sources", "agent top --once with a million sources", 200.0),
+        (
+            "top",
+            "top of a million sources",
+            "agent top --once with a million sources",
+            200.0,
+        ),
     ]
     .into_iter()
     .map(|(key, case, what, most)| {
@@ -288,11 +455,18 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
 pub fn of_decisions(figures: &Figures) -> Vec<Aim> {
     const PEER: &str = "throttlecrab-server";
     let of_both = |series: &&Series| figures.samples(DECISIONS, &series.case, PEER).is_some();
-    let cases = figures.0.iter().filter(|series| series.part == DECISIONS && series.by == WEIR).filter(of_both);
+    let cases = figures
+        .0
+        .iter()
+        .filter(|series| series.part == DECISIONS && series.by == WEIR)
+        .filter(of_both);
     let bounds = cases.filter_map(|series| {
         let bound = match series.unit.as_str() {
             "decisions a second" => Bound::AtLeast(1.0),
-            "µs a decision" if series.case.ends_with("32 connections") || series.case.ends_with("512 connections") => {
+            "µs a decision"
+                if series.case.ends_with("32 connections")
+                    || series.case.ends_with("512 connections") =>
+            {
                 Bound::AtMost(0.75)
             }
             "MB resident" => Bound::AtMost(0.25),
@@ -304,25 +478,44 @@ pub fn of_decisions(figures: &Figures) -> Vec<Aim> {
     bounds
         .map(|(case, bound)| {
             let measured = figures.ratio(DECISIONS, (case, WEIR), (case, PEER));
-            aim(DECISIONS, format!("decisions over HTTP, {case}: of {PEER}"), bound, measured)
+            aim(
+                DECISIONS,
+                format!("decisions over HTTP, {case}: of {PEER}"),
+                bound,
+                measured,
+            )
         })
         .collect()
 }
 
 /// The rows of a table.
 pub fn rows(aims: &[Aim]) -> Vec<Vec<String>> {
-    let mut rows = vec![["aim", "bound", "measured", "met"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["aim", "bound", "measured", "met"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for aim in aims {
         let measured = aim.measured.map_or_else(
             || "not measured".to_owned(),
-            |summary| format!("{:.2} ({:.2}–{:.2})", summary.median, summary.lower, summary.upper),
+            |summary| {
+                format!(
+                    "{:.2} ({:.2}–{:.2})",
+                    summary.median, summary.lower, summary.upper
+                )
+            },
         );
         let met = match (aim.measured, aim.is_met) {
             (None, _) => "",
             (_, true) => "yes",
             (_, false) => "no",
         };
-        rows.push(vec![aim.what.clone(), aim.bound.clone(), measured, met.to_owned()]);
+        rows.push(vec![
+            aim.what.clone(),
+            aim.bound.clone(),
+            measured,
+            met.to_owned(),
+        ]);
     }
     rows
 }
@@ -333,13 +526,22 @@ mod tests {
 
     fn series(part: &str, case: &str, by: &str, samples: &[f64]) -> Series {
         let [part, case, by, unit] = [part, case, by, "unit"].map(str::to_owned);
-        Series { part, case, by, unit, samples: samples.to_vec(), note: None }
+        Series {
+            part,
+            case,
+            by,
+            unit,
+            samples: samples.to_vec(),
+            note: None,
+        }
     }
 
     #[test]
     fn an_aim_is_met_by_the_median_of_its_rounds_and_not_measured_without_them() {
-        let figures =
-            Figures(vec![series(PACKET, HOT, WEIR, &[30.0, 99.0, 31.0]), series(PACKET, HOT, MINIMAL, &[40.0; 3])]);
+        let figures = Figures(vec![
+            series(PACKET, HOT, WEIR, &[30.0, 99.0, 31.0]),
+            series(PACKET, HOT, MINIMAL, &[40.0; 3]),
+        ]);
         let aims = all(&figures);
         assert!(aims[0].is_met && aims[0].measured.is_some());
         assert!(!aims[1].is_met && aims[1].measured.is_none());
@@ -353,19 +555,27 @@ mod tests {
             series(PACKET, HOT, WEIR, &[30.0]),
             series(PACKET, "4 limits, hot key", WEIR, &[60.0]),
         ]);
-        assert_eq!(further(&figures, "4 limits, hot key", 4).unwrap().median, 0.5);
+        assert_eq!(
+            further(&figures, "4 limits, hot key", 4).unwrap().median,
+            0.5
+        );
     }
 
     #[test]
     fn a_full_table_is_evaluated_by_the_share_that_passes() {
-        let of =
-            |unit: &str, sample: f64| Series { unit: unit.to_owned(), ..series("overflow", OVERFLOW, WEIR, &[sample]) };
+        let of = |unit: &str, sample: f64| Series {
+            unit: unit.to_owned(),
+            ..series("overflow", OVERFLOW, WEIR, &[sample])
+        };
         let figures = Figures(vec![
             of("ns a made-up packet", 300.0),
             of("% of polite packets passed", 98.9),
             of("% of its limit, the greediest", 110.0),
         ]);
-        assert_eq!(of_a_full_table(&figures).map(|aim| aim.is_met), [false, true]);
+        assert_eq!(
+            of_a_full_table(&figures).map(|aim| aim.is_met),
+            [false, true]
+        );
     }
 
     #[test]
@@ -380,9 +590,21 @@ mod tests {
             series(PROOFS, "forged ACKs", WEIR, &[600.0]),
             series(PROOFS, "ACKs above a limit", WEIR, &[400.0]),
         ]);
-        let medians: Vec<Option<f64>> =
-            of_proofs(&figures).iter().map(|aim| aim.measured.map(|measured| measured.median)).collect();
-        assert_eq!(medians, [Some(700.0), Some(1_100.0), Some(0.25), None, Some(1.5), None]);
+        let medians: Vec<Option<f64>> = of_proofs(&figures)
+            .iter()
+            .map(|aim| aim.measured.map(|measured| measured.median))
+            .collect();
+        assert_eq!(
+            medians,
+            [
+                Some(700.0),
+                Some(1_100.0),
+                Some(0.25),
+                None,
+                Some(1.5),
+                None
+            ]
+        );
     }
 
     #[test]

@@ -81,8 +81,11 @@ pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<()> {
     let plots = folder.join("benchmarks");
     fs::create_dir_all(&plots).with_context(|| format!("creating {}", plots.display()))?;
     let figures = &run.figures;
-    let parts: BTreeMap<&str, Vec<Rows>> =
-        figures.0.iter().map(|series| (series.part.as_str(), tables(figures, &series.part))).collect();
+    let parts: BTreeMap<&str, Vec<Rows>> = figures
+        .0
+        .iter()
+        .map(|series| (series.part.as_str(), tables(figures, &series.part)))
+        .collect();
     for part in parts.keys() {
         if let Some((name, svg)) = picture(figures, part)? {
             let path = plots.join(name);
@@ -94,11 +97,15 @@ pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<()> {
         run,
         aims: aims::rows(&aims),
         reasons: reasons(&aims, notes),
-        decisions: parts.contains_key(aims::DECISIONS).then(|| Decisions::of(figures, &run.commit)),
+        decisions: parts
+            .contains_key(aims::DECISIONS)
+            .then(|| Decisions::of(figures, &run.commit)),
         parts,
         marks: MARKS,
     };
-    let text = templates()?.get_template("page").and_then(|template| template.render(page));
+    let text = templates()?
+        .get_template("page")
+        .and_then(|template| template.render(page));
     let path = folder.join("BENCHMARKS.md");
     fs::write(&path, text.context("rendering BENCHMARKS.md.jinja")?)
         .with_context(|| format!("writing {}", path.display()))
@@ -107,7 +114,9 @@ pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<()> {
 /// The text between [`MARKS`].
 pub fn decisions(figures: &Figures, commit: &str) -> Result<String> {
     let context = BTreeMap::from([("decisions", Decisions::of(figures, commit))]);
-    let text = templates()?.get_template("decisions").and_then(|template| template.render(context));
+    let text = templates()?
+        .get_template("decisions")
+        .and_then(|template| template.render(context));
     text.context("rendering decisions.md.jinja")
 }
 
@@ -128,23 +137,39 @@ fn templates() -> Result<Environment<'static>> {
     templates.set_auto_escape_callback(|_| AutoEscape::None);
     templates.set_keep_trailing_newline(true);
     templates.add_function("table", |rows: Rows| table::markdown(&rows));
-    templates.add_template("page", PAGE).context("BENCHMARKS.md.jinja")?;
-    templates.add_template("decisions", DECISIONS).context("decisions.md.jinja")?;
+    templates
+        .add_template("page", PAGE)
+        .context("BENCHMARKS.md.jinja")?;
+    templates
+        .add_template("decisions", DECISIONS)
+        .context("decisions.md.jinja")?;
     Ok(templates)
 }
 
 fn tables(figures: &Figures, part: &str) -> Vec<Rows> {
-    table::units(figures, part).iter().map(|unit| table::rows(figures, part, unit)).collect()
+    table::units(figures, part)
+        .iter()
+        .map(|unit| table::rows(figures, part, unit))
+        .collect()
 }
 
 fn picture(figures: &Figures, part: &str) -> Result<Option<(&'static str, String)>> {
     Ok(match part {
-        "packet" => Some(("packet.svg", plot::bars(figures, part, "ns", "A packet", &XDP_SIDE)?)),
+        "packet" => Some((
+            "packet.svg",
+            plot::bars(figures, part, "ns", "A packet", &XDP_SIDE)?,
+        )),
         "flood" => {
             let case = |sources: u64| format!("all refused, {sources} sources");
-            Some(("flood.svg", plot::lines(figures, part, "Over veth, all refused", &ALL, case)?))
+            Some((
+                "flood.svg",
+                plot::lines(figures, part, "Over veth, all refused", &ALL, case)?,
+            ))
         }
-        "memory" => Some(("memory.svg", plot::bars(figures, part, "bytes a key", "Memory", &ALL)?)),
+        "memory" => Some((
+            "memory.svg",
+            plot::bars(figures, part, "bytes a key", "Memory", &ALL)?,
+        )),
         _ => None,
     })
 }
@@ -154,9 +179,16 @@ fn reasons(aims: &[Aim], notes: &str) -> Vec<Reason> {
     let sections = notes.split("\n## ").skip(1);
     let reason = |section: &str| {
         let (key, why) = section.split_once('\n').unwrap_or((section, ""));
-        let named: Vec<&str> = aims.iter().filter(|aim| aim.key == key.trim()).map(|aim| aim.what.as_str()).collect();
+        let named: Vec<&str> = aims
+            .iter()
+            .filter(|aim| aim.key == key.trim())
+            .map(|aim| aim.what.as_str())
+            .collect();
         let is_said = !named.is_empty() && !why.trim().is_empty();
-        is_said.then(|| Reason { aims: named.join("; "), why: why.trim().to_owned() })
+        is_said.then(|| Reason {
+            aims: named.join("; "),
+            why: why.trim().to_owned(),
+        })
     };
     sections.filter_map(reason).collect()
 }
@@ -181,13 +213,30 @@ mod tests {
             series("one limit, hot key", "weir", 30.0),
             series("one limit, hot key", "minimal, LRU hash", 40.0),
         ]);
-        let machine = vec![vec!["machine".to_owned(), String::new()], vec!["CPU".to_owned(), "one".to_owned()]];
-        let run = Run { commit: "abc".to_owned(), is_quick: false, machine, figures, decisions: None, rest: None };
-        write(folder.path(), &run, "# Notes\n\n## hot\n\nOne cache line.\n").unwrap();
+        let machine = vec![
+            vec!["machine".to_owned(), String::new()],
+            vec!["CPU".to_owned(), "one".to_owned()],
+        ];
+        let run = Run {
+            commit: "abc".to_owned(),
+            is_quick: false,
+            machine,
+            figures,
+            decisions: None,
+            rest: None,
+        };
+        write(
+            folder.path(),
+            &run,
+            "# Notes\n\n## hot\n\nOne cache line.\n",
+        )
+        .unwrap();
         let text = fs::read_to_string(folder.path().join("BENCHMARKS.md")).unwrap();
         assert!(text.contains("| CPU | one |"), "{text}");
         assert!(
-            text.contains("| one limit, hot key: of the minimal limiter | ≤ 1× | 0.75 (0.75–0.75) | yes |"),
+            text.contains(
+                "| one limit, hot key: of the minimal limiter | ≤ 1× | 0.75 (0.75–0.75) | yes |"
+            ),
             "{text}"
         );
         assert!(text.contains("One cache line."), "{text}");

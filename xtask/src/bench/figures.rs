@@ -31,14 +31,21 @@ impl Summary {
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
-        Some(Self { median: quantile(&sorted, 0.5)?, lower: quantile(&sorted, 0.25)?, upper: quantile(&sorted, 0.75)? })
+        Some(Self {
+            median: quantile(&sorted, 0.5)?,
+            lower: quantile(&sorted, 0.25)?,
+            upper: quantile(&sorted, 0.75)?,
+        })
     }
 }
 
 /// A quantile of sorted samples, interpolated.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let place = share * (sorted.len().checked_sub(1)?) as f64;
-    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    let (below, above) = (
+        sorted[place.floor() as usize],
+        sorted[place.ceil() as usize],
+    );
     Some(below + (above - below) * place.fract())
 }
 
@@ -49,38 +56,62 @@ pub struct Figures(pub Vec<Series>);
 impl Figures {
     /// Adds the figures that a part of the benchmark wrote.
     pub fn read(&mut self, path: &Path) -> Result<()> {
-        let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let series: Vec<Series> =
-            serde_json::from_str(&text).with_context(|| format!("reading the figures in {}", path.display()))?;
+        let text =
+            fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let series: Vec<Series> = serde_json::from_str(&text)
+            .with_context(|| format!("reading the figures in {}", path.display()))?;
         self.0.extend(series);
         Ok(())
     }
 
     /// The samples of one measurement.
     pub fn samples(&self, part: &str, case: &str, by: &str) -> Option<&[f64]> {
-        let series = self.0.iter().find(|series| series.part == part && series.case == case && series.by == by)?;
-        Some(&series.samples).filter(|samples| !samples.is_empty()).map(Vec::as_slice)
+        let series = self
+            .0
+            .iter()
+            .find(|series| series.part == part && series.case == case && series.by == by)?;
+        Some(&series.samples)
+            .filter(|samples| !samples.is_empty())
+            .map(Vec::as_slice)
     }
 
     /// The samples of one measurement in one of several units.
     pub fn samples_in(&self, part: &str, case: &str, by: &str, unit: &str) -> Option<&[f64]> {
-        let is_it =
-            |series: &&Series| series.part == part && series.case == case && series.by == by && series.unit == unit;
-        self.0.iter().find(is_it).map(|series| series.samples.as_slice())
+        let is_it = |series: &&Series| {
+            series.part == part && series.case == case && series.by == by && series.unit == unit
+        };
+        self.0
+            .iter()
+            .find(is_it)
+            .map(|series| series.samples.as_slice())
     }
 
     /// The difference of two measurements, in every round.
-    pub fn differences(&self, part: &str, over: (&str, &str), under: (&str, &str)) -> Option<Vec<f64>> {
+    pub fn differences(
+        &self,
+        part: &str,
+        over: (&str, &str),
+        under: (&str, &str),
+    ) -> Option<Vec<f64>> {
         let over = self.samples(part, over.0, over.1)?;
         let under = self.samples(part, under.0, under.1)?;
-        Some(over.iter().zip(under).map(|(over, under)| over - under).collect())
+        Some(
+            over.iter()
+                .zip(under)
+                .map(|(over, under)| over - under)
+                .collect(),
+        )
     }
 
     /// The ratio of two measurements, in every round.
     pub fn ratio(&self, part: &str, over: (&str, &str), under: (&str, &str)) -> Option<Summary> {
         let over = self.samples(part, over.0, over.1)?;
         let under = self.samples(part, under.0, under.1)?;
-        let ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
+        let ratios: Vec<f64> = over
+            .iter()
+            .zip(under)
+            .map(|(over, under)| over / under)
+            .collect();
         Summary::of(&ratios)
     }
 }
@@ -91,21 +122,44 @@ mod tests {
 
     fn series(by: &str, samples: &[f64]) -> Series {
         let (part, case) = ("packet".to_owned(), "hot".to_owned());
-        Series { part, case, by: by.to_owned(), unit: "ns".to_owned(), samples: samples.to_vec(), note: None }
+        Series {
+            part,
+            case,
+            by: by.to_owned(),
+            unit: "ns".to_owned(),
+            samples: samples.to_vec(),
+            note: None,
+        }
     }
 
     #[test]
     fn a_median_lies_in_the_middle_and_the_quartiles_around_it() {
         let summary = Summary::of(&[40.0, 10.0, 30.0, 20.0, 50.0]).unwrap();
-        assert_eq!(summary, Summary { median: 30.0, lower: 20.0, upper: 40.0 });
+        assert_eq!(
+            summary,
+            Summary {
+                median: 30.0,
+                lower: 20.0,
+                upper: 40.0
+            }
+        );
         assert_eq!(Summary::of(&[1.0, 2.0]).unwrap().median, 1.5);
         assert_eq!(Summary::of(&[]), None);
     }
 
     #[test]
     fn ratios_are_those_of_each_round_so_that_a_slow_round_is_slow_for_both() {
-        let figures = Figures(vec![series("a", &[10.0, 90.0, 10.0]), series("b", &[20.0, 180.0, 20.0])]);
-        assert_eq!(figures.ratio("packet", ("hot", "a"), ("hot", "b")).unwrap().median, 0.5);
+        let figures = Figures(vec![
+            series("a", &[10.0, 90.0, 10.0]),
+            series("b", &[20.0, 180.0, 20.0]),
+        ]);
+        assert_eq!(
+            figures
+                .ratio("packet", ("hot", "a"), ("hot", "b"))
+                .unwrap()
+                .median,
+            0.5
+        );
         assert_eq!(figures.ratio("packet", ("hot", "a"), ("hot", "c")), None);
     }
 }

@@ -38,25 +38,40 @@ struct Costs {
 
 /// The costs of a run; `None` if it lacks some.
 fn costs(figures: &Figures) -> Option<Costs> {
-    let of = |case: &str, by: &str| Some(Summary::of(figures.samples_in(PART, case, by, "ns")?)?.median);
+    let of =
+        |case: &str, by: &str| Some(Summary::of(figures.samples_in(PART, case, by, "ns")?)?.median);
     let of_sources = |sources: &str| of(&format!("sources: {sources}"), WEIR);
     Some(Costs {
         bare: of("hot key", "drop only")?,
         alone: of("one key, passed, CPUs: 1", WEIR)?,
         both: of("one key, passed, CPUs: 2", WEIR)?,
         both_refused: of("one key, refused, CPUs: 2", WEIR)?,
-        sources: [of_sources("10000")?, of_sources("1000000")?, of_sources("10000000")?],
+        sources: [
+            of_sources("10000")?,
+            of_sources("1000000")?,
+            of_sources("10000000")?,
+        ],
     })
 }
 
 /// The model as rows of a table; `None` without the figures.
 pub fn rows(figures: &Figures) -> Option<Vec<Vec<String>>> {
     let costs = costs(figures)?;
-    let mut rows = vec![std::iter::once(String::new()).chain(CPUS.map(|cpus| format!("{cpus} CPUs"))).collect()];
+    let mut rows = vec![
+        std::iter::once(String::new())
+            .chain(CPUS.map(|cpus| format!("{cpus} CPUs")))
+            .collect(),
+    ];
     let mut row = |what: &str, of: &dyn Fn(usize) -> String| {
-        rows.push(std::iter::once(what.to_owned()).chain(CPUS.map(of)).collect::<Vec<_>>());
+        rows.push(
+            std::iter::once(what.to_owned())
+                .chain(CPUS.map(of))
+                .collect::<Vec<_>>(),
+        );
     };
-    row("ns that a CPU has for a packet at 100 Gbit/s", &|cpus| shown(cpus as f64 / LINE_RATE * 1e9));
+    row("ns that a CPU has for a packet at 100 Gbit/s", &|cpus| {
+        shown(cpus as f64 / LINE_RATE * 1e9)
+    });
     let hot = costs.alone - costs.bare;
     for (what, program) in [
         ("one source for each CPU", hot),
@@ -65,34 +80,63 @@ pub fn rows(figures: &Figures) -> Option<Vec<Vec<String>>> {
         ("10 million sources", costs.sources[2]),
     ] {
         let million_packets = |cpus: usize| cpus as f64 / (DELIVERY + program) * 1e9 / MILLION;
-        row(&format!("million packets/s, {what}"), &|cpus| shown(million_packets(cpus)));
-        row(&format!("% of 100 Gbit/s, {what}"), &|cpus| shown(million_packets(cpus) * MILLION / LINE_RATE * 100.0));
+        row(&format!("million packets/s, {what}"), &|cpus| {
+            shown(million_packets(cpus))
+        });
+        row(&format!("% of 100 Gbit/s, {what}"), &|cpus| {
+            shown(million_packets(cpus) * MILLION / LINE_RATE * 100.0)
+        });
     }
     let line = line_of(&costs);
     let of_one_key = |cpus, conforming| simulate(cpus, DELIVERY + hot, line, conforming);
-    row("million packets/s, one key, all pass", &|cpus| shown(of_one_key(cpus, 1.0).per_second / MILLION));
-    row("% refused as contended, one key, all pass", &|cpus| shown(of_one_key(cpus, 1.0).contended * 100.0));
+    row("million packets/s, one key, all pass", &|cpus| {
+        shown(of_one_key(cpus, 1.0).per_second / MILLION)
+    });
+    row("% refused as contended, one key, all pass", &|cpus| {
+        shown(of_one_key(cpus, 1.0).contended * 100.0)
+    });
     for limit in [1.0, 10.0] {
-        let conforming = |cpus: usize| (limit * MILLION * (DELIVERY + hot) / 1e9 / cpus as f64).min(1.0);
-        row(&format!("% refused as contended, one key limited to {limit} million/s"), &|cpus| {
-            shown(of_one_key(cpus, conforming(cpus)).contended * 100.0)
-        });
+        let conforming =
+            |cpus: usize| (limit * MILLION * (DELIVERY + hot) / 1e9 / cpus as f64).min(1.0);
+        row(
+            &format!("% refused as contended, one key limited to {limit} million/s"),
+            &|cpus| shown(of_one_key(cpus, conforming(cpus)).contended * 100.0),
+        );
     }
-    row("million packets/s, one key, all refused", &|cpus| shown(of_one_key(cpus, 0.0).per_second / MILLION));
+    row("million packets/s, one key, all refused", &|cpus| {
+        shown(of_one_key(cpus, 0.0).per_second / MILLION)
+    });
     row("the same between sockets", &|cpus| {
         shown(simulate(cpus, DELIVERY + hot, line * FAR, 0.0).per_second / MILLION)
     });
-    let read = Summary::of(figures.samples_in(PART, "counters, limits: 10000", WEIR, "ms of a read")?)?.median;
-    let bytes = Summary::of(figures.samples_in(PART, "counters, limits: 10000", WEIR, "bytes of a CPU")?)?.median;
-    let here = Summary::of(figures.samples_in(PART, "counters, limits: 10000", WEIR, "CPUs")?)?.median;
-    row("MB of counters, 10,000 limits", &|cpus| shown(bytes * cpus as f64 / MILLION));
-    row("ms to read them, at most", &|cpus| shown(read * (cpus as f64 / here).max(1.0)));
+    let read =
+        Summary::of(figures.samples_in(PART, "counters, limits: 10000", WEIR, "ms of a read")?)?
+            .median;
+    let bytes = Summary::of(figures.samples_in(
+        PART,
+        "counters, limits: 10000",
+        WEIR,
+        "bytes of a CPU",
+    )?)?
+    .median;
+    let here =
+        Summary::of(figures.samples_in(PART, "counters, limits: 10000", WEIR, "CPUs")?)?.median;
+    row("MB of counters, 10,000 limits", &|cpus| {
+        shown(bytes * cpus as f64 / MILLION)
+    });
+    row("ms to read them, at most", &|cpus| {
+        shown(read * (cpus as f64 / here).max(1.0))
+    });
     for sources in ["1000000", "10000000"] {
         let case = format!("sources: {sources}");
         let scan = Summary::of(figures.samples_in(PART, &case, WEIR, "ms of a scan")?)?.median;
         let bytes = Summary::of(figures.samples_in(PART, &case, WEIR, "bytes")?)?.median;
-        row(&format!("ms to scan a table of {sources} sources"), &|_| shown(scan));
-        row(&format!("MB of a table of {sources} sources"), &|_| shown(bytes / MILLION));
+        row(&format!("ms to scan a table of {sources} sources"), &|_| {
+            shown(scan)
+        });
+        row(&format!("MB of a table of {sources} sources"), &|_| {
+            shown(bytes / MILLION)
+        });
     }
     Some(rows)
 }
@@ -111,7 +155,11 @@ pub fn check(figures: &Figures) -> Option<Check> {
     let costs = costs(figures)?;
     let line = line_of(&costs);
     let predicted = 2e9 / simulate(2, costs.alone, line, 0.0).per_second;
-    Some(Check { line, measured: costs.both_refused, predicted })
+    Some(Check {
+        line,
+        measured: costs.both_refused,
+        predicted,
+    })
 }
 
 /// The time for a cache line to move to another CPU: that with which two simulated CPUs take as long as the measured ones.
@@ -120,7 +168,11 @@ fn line_of(costs: &Costs) -> f64 {
     for _ in 0..40 {
         let line = f64::midpoint(least, most);
         let time = 2e9 / simulate(2, costs.alone, line, 1.0).per_second;
-        if time < costs.both { least = line } else { most = line }
+        if time < costs.both {
+            least = line
+        } else {
+            most = line
+        }
     }
     f64::midpoint(least, most)
 }
@@ -157,11 +209,19 @@ fn simulate(cpus: usize, alone: f64, line: f64, conforming: f64) -> Simulated {
     };
     // Half to one and a half times the mean, so that CPUs do not march in step.
     let elsewhere = (alone - DECIDING).max(1.0);
-    let mut all: Vec<Cpu> = (0..cpus).map(|_| Cpu { at: share() * elsewhere, read: None, tries: 0 }).collect();
+    let mut all: Vec<Cpu> = (0..cpus)
+        .map(|_| Cpu {
+            at: share() * elsewhere,
+            read: None,
+            tries: 0,
+        })
+        .collect();
     let (mut state, mut owner, mut free) = (0u64, usize::MAX, 0.0f64);
     let (mut done, mut charged, mut contended, mut now) = (0u64, 0u64, 0u64, 0.0f64);
     while done < SIMULATED {
-        let Some(nth) = (0..cpus).min_by(|a, b| all[*a].at.total_cmp(&all[*b].at)) else { break };
+        let Some(nth) = (0..cpus).min_by(|a, b| all[*a].at.total_cmp(&all[*b].at)) else {
+            break;
+        };
         let cpu = &mut all[nth];
         now = cpu.at;
         let mut next = elsewhere * (0.5 + share());
@@ -196,9 +256,16 @@ fn simulate(cpus: usize, alone: f64, line: f64, conforming: f64) -> Simulated {
         }
         done += 1;
         next += end;
-        *cpu = Cpu { at: next, read: None, tries: 0 };
+        *cpu = Cpu {
+            at: next,
+            read: None,
+            tries: 0,
+        };
     }
-    Simulated { per_second: done as f64 / now * 1e9, contended: contended as f64 / (charged + contended).max(1) as f64 }
+    Simulated {
+        per_second: done as f64 / now * 1e9,
+        contended: contended as f64 / (charged + contended).max(1) as f64,
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +286,10 @@ mod tests {
         // No more than one move for each packet.
         assert!(of(64, 1.0).per_second < 1.01e9 / 50.0);
         assert!(of(64, 1.0).contended > of(2, 1.0).contended);
-        assert!(of(64, 0.0).per_second > 1.5 * of(64, 1.0).per_second && of(64, 0.0).per_second < 1.01e9 / 50.0);
+        assert!(
+            of(64, 0.0).per_second > 1.5 * of(64, 1.0).per_second
+                && of(64, 0.0).per_second < 1.01e9 / 50.0
+        );
         // A second CPU helps if the line moves in less time than the rest of a packet takes, and else not.
         assert!(simulate(2, 100.0, 10.0, 1.0).per_second > 1.5 * of(1, 1.0).per_second);
         assert!(simulate(2, 100.0, 100.0, 1.0).per_second < of(1, 1.0).per_second);
@@ -244,17 +314,29 @@ mod tests {
         ];
         for sources in ["10000", "1000000", "10000000"] {
             let case = format!("sources: {sources}");
-            all.extend(["ns", "ms of a scan", "bytes"].map(|unit| series(&case, WEIR, unit, 100.0)));
+            all.extend(
+                ["ns", "ms of a scan", "bytes"].map(|unit| series(&case, WEIR, unit, 100.0)),
+            );
         }
         let counters = ["ms of a read", "bytes of a CPU", "CPUs"];
         all.extend(counters.map(|unit| series("counters, limits: 10000", WEIR, unit, 2.0)));
         let figures = Figures(all);
-        let Check { line, measured, predicted } = check(&figures).unwrap();
+        let Check {
+            line,
+            measured,
+            predicted,
+        } = check(&figures).unwrap();
         let fitted = 2e9 / simulate(2, 80.0, line, 1.0).per_second;
         assert!((fitted - 160.0).abs() < 8.0, "{line} {fitted}");
-        assert!(measured == 120.0 && (80.0..160.0).contains(&predicted), "{predicted}");
+        assert!(
+            measured == 120.0 && (80.0..160.0).contains(&predicted),
+            "{predicted}"
+        );
         let rows = rows(&figures).unwrap();
-        assert!(rows.iter().all(|row| row.len() == 1 + CPUS.len()), "{rows:?}");
+        assert!(
+            rows.iter().all(|row| row.len() == 1 + CPUS.len()),
+            "{rows:?}"
+        );
         assert_eq!(rows[1][2], "107.5");
     }
 }

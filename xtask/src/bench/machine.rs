@@ -9,30 +9,75 @@ use crate::process;
 pub fn describe(compiler: &str) -> Vec<Vec<String>> {
     let mut rows = vec![vec!["machine".to_owned(), String::new()]];
     let mut add = |what: &str, is: Option<String>| {
-        rows.push(vec![what.to_owned(), is.filter(|is| !is.is_empty()).unwrap_or_else(|| "not known".to_owned())]);
+        rows.push(vec![
+            what.to_owned(),
+            is.filter(|is| !is.is_empty())
+                .unwrap_or_else(|| "not known".to_owned()),
+        ]);
     };
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    let count = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
+    let count = cpuinfo
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
     add(
         "CPU",
-        field("model name")
-            .map(|name| format!("{name}, family {}, {count} CPUs", field("cpu family").unwrap_or_default())),
+        field("model name").map(|name| {
+            format!(
+                "{name}, family {}, {count} CPUs",
+                field("cpu family").unwrap_or_default()
+            )
+        }),
     );
-    add("MHz, cache", field("cpu MHz").map(|mhz| format!("{mhz}, {}", field("cache size").unwrap_or_default())));
-    add("hypervisor", Some(if cpuinfo.contains(" hypervisor") { "yes" } else { "no" }.to_owned()));
-    add("memory", first_line("/proc/meminfo").map(|line| line.replace("MemTotal:", "").trim().to_owned()));
+    add(
+        "MHz, cache",
+        field("cpu MHz").map(|mhz| format!("{mhz}, {}", field("cache size").unwrap_or_default())),
+    );
+    add(
+        "hypervisor",
+        Some(
+            if cpuinfo.contains(" hypervisor") {
+                "yes"
+            } else {
+                "no"
+            }
+            .to_owned(),
+        ),
+    );
+    add(
+        "memory",
+        first_line("/proc/meminfo").map(|line| line.replace("MemTotal:", "").trim().to_owned()),
+    );
     add("kernel", first_line("/proc/sys/kernel/osrelease"));
-    add("kernel's command line", first_line("/proc/cmdline").map(|line| mitigation_words(&line)));
+    add(
+        "kernel's command line",
+        first_line("/proc/cmdline").map(|line| mitigation_words(&line)),
+    );
     add("mitigations", Some(mitigations()));
     let jit = |name: &str| first_line(&format!("/proc/sys/net/core/{name}")).unwrap_or_default();
-    add("BPF JIT", Some(format!("enabled {}, hardened {}", jit("bpf_jit_enable"), jit("bpf_jit_harden"))));
-    add("compiler of the alternatives in C", Some(compiler.to_owned()));
-    for (program, argument) in [("nft", "--version"), ("iptables-legacy", "--version"), ("ip", "-V")] {
-        let said = process::find(program).and_then(|path| process::capture(Command::new(path).arg(argument)).ok());
+    add(
+        "BPF JIT",
+        Some(format!(
+            "enabled {}, hardened {}",
+            jit("bpf_jit_enable"),
+            jit("bpf_jit_harden")
+        )),
+    );
+    add(
+        "compiler of the alternatives in C",
+        Some(compiler.to_owned()),
+    );
+    for (program, argument) in [
+        ("nft", "--version"),
+        ("iptables-legacy", "--version"),
+        ("ip", "-V"),
+    ] {
+        let said = process::find(program)
+            .and_then(|path| process::capture(Command::new(path).arg(argument)).ok());
         add(program, said.map(|said| said.trim().to_owned()));
     }
     rows
@@ -43,26 +88,56 @@ pub fn commit() -> String {
     let git = |arguments: &[&str]| process::capture(Command::new("git").args(arguments)).ok();
     let head = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
     // Changes of documents do not affect figures.
-    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ":!*.md", ":!docs"]);
+    let changes = git(&[
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        ":!*.md",
+        ":!docs",
+    ]);
     let is_changed = changes.is_some_and(|said| !said.trim().is_empty());
-    let changed = if is_changed { ", with changes that are not committed" } else { "" };
+    let changed = if is_changed {
+        ", with changes that are not committed"
+    } else {
+        ""
+    };
     format!("{}{changed}", head.trim())
 }
 
 /// The relevant words of a command line: the rest shows where the machine is from.
 fn mitigation_words(line: &str) -> String {
-    let matters = ["mitigations=", "nosmt", "spec", "retbleed", "isolcpus", "nohz", "idle=", "preempt="];
-    let words: Vec<&str> =
-        line.split_whitespace().filter(|word| matters.iter().any(|name| word.starts_with(name))).collect();
-    if words.is_empty() { "nothing about mitigations or CPUs".to_owned() } else { words.join(" ") }
+    let matters = [
+        "mitigations=",
+        "nosmt",
+        "spec",
+        "retbleed",
+        "isolcpus",
+        "nohz",
+        "idle=",
+        "preempt=",
+    ];
+    let words: Vec<&str> = line
+        .split_whitespace()
+        .filter(|word| matters.iter().any(|name| word.starts_with(name)))
+        .collect();
+    if words.is_empty() {
+        "nothing about mitigations or CPUs".to_owned()
+    } else {
+        words.join(" ")
+    }
 }
 
 fn mitigations() -> String {
-    let entries = fs::read_dir("/sys/devices/system/cpu/vulnerabilities").into_iter().flatten().flatten();
+    let entries = fs::read_dir("/sys/devices/system/cpu/vulnerabilities")
+        .into_iter()
+        .flatten()
+        .flatten();
     let mut lines: Vec<String> = entries
         .filter_map(|entry| {
             let is = fs::read_to_string(entry.path()).ok()?;
-            (is.trim() != "Not affected").then(|| format!("{}: {}", entry.file_name().to_string_lossy(), is.trim()))
+            (is.trim() != "Not affected")
+                .then(|| format!("{}: {}", entry.file_name().to_string_lossy(), is.trim()))
         })
         .collect();
     lines.sort();
@@ -70,7 +145,11 @@ fn mitigations() -> String {
 }
 
 fn first_line(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok()?.lines().next().map(str::to_owned)
+    fs::read_to_string(path)
+        .ok()?
+        .lines()
+        .next()
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -81,6 +160,9 @@ mod tests {
     fn of_the_command_line_only_what_figures_depend_on_is_told() {
         let line = "console=ttyS0 root=/dev/vda mitigations=off token=abc isolcpus=1";
         assert_eq!(mitigation_words(line), "mitigations=off isolcpus=1");
-        assert_eq!(mitigation_words("quiet"), "nothing about mitigations or CPUs");
+        assert_eq!(
+            mitigation_words("quiet"),
+            "nothing about mitigations or CPUs"
+        );
     }
 }

@@ -27,17 +27,35 @@ const GAP: i32 = 10;
 const TOP: i32 = 64;
 
 /// One bar for each case and limiter, with the middle half as a line at its end.
-pub fn bars(figures: &Figures, part: &str, unit: &str, title: &str, owners: &[&str]) -> Result<String> {
+pub fn bars(
+    figures: &Figures,
+    part: &str,
+    unit: &str,
+    title: &str,
+    owners: &[&str],
+) -> Result<String> {
     let mut cases: Vec<(&str, Vec<(usize, Summary)>)> = Vec::new();
-    for series in figures.0.iter().filter(|series| series.part == part && series.unit == unit) {
-        let Some(owner) = owners.iter().position(|owner| *owner == series.by) else { continue };
-        let Some(summary) = Summary::of(&series.samples) else { continue };
+    for series in figures
+        .0
+        .iter()
+        .filter(|series| series.part == part && series.unit == unit)
+    {
+        let Some(owner) = owners.iter().position(|owner| *owner == series.by) else {
+            continue;
+        };
+        let Some(summary) = Summary::of(&series.samples) else {
+            continue;
+        };
         match cases.iter_mut().find(|(case, _)| *case == series.case) {
             Some((_, bars)) => bars.push((owner, summary)),
             None => cases.push((&series.case, vec![(owner, summary)])),
         }
     }
-    let longest = cases.iter().flat_map(|(_, bars)| bars).map(|(_, summary)| summary.upper).fold(1e-9, f64::max);
+    let longest = cases
+        .iter()
+        .flat_map(|(_, bars)| bars)
+        .map(|(_, summary)| summary.upper)
+        .fold(1e-9, f64::max);
     let count: usize = cases.iter().map(|(_, bars)| bars.len()).sum();
     let height = TOP + count as i32 * BAR + cases.len() as i32 * GAP + GAP;
     draw(WIDTH, height, |area| {
@@ -48,13 +66,23 @@ pub fn bars(figures: &Figures, part: &str, unit: &str, title: &str, owners: &[&s
             area.draw(&Text::new((*case).to_owned(), (8, y), (FONT, 13)))?;
             for (owner, summary) in bars {
                 let end = place(summary.median);
-                area.draw(&Rectangle::new([(LEFT, y), (end, y + BAR - 2)], COLOURS[owner % COLOURS.len()].filled()))?;
+                area.draw(&Rectangle::new(
+                    [(LEFT, y), (end, y + BAR - 2)],
+                    COLOURS[owner % COLOURS.len()].filled(),
+                ))?;
                 let middle = y + BAR / 2 - 1;
                 area.draw(&PathElement::new(
-                    vec![(place(summary.lower), middle), (place(summary.upper), middle)],
+                    vec![
+                        (place(summary.lower), middle),
+                        (place(summary.upper), middle),
+                    ],
                     BLACK,
                 ))?;
-                area.draw(&Text::new(shown(summary.median), (place(summary.upper) + 6, y), (FONT, 12)))?;
+                area.draw(&Text::new(
+                    shown(summary.median),
+                    (place(summary.upper) + 6, y),
+                    (FONT, 12),
+                ))?;
                 y += BAR;
             }
             y += GAP;
@@ -64,14 +92,27 @@ pub fn bars(figures: &Figures, part: &str, unit: &str, title: &str, owners: &[&s
 }
 
 /// One line for each limiter by the number of sources; `case` returns the name of a case for that number.
-pub fn lines(figures: &Figures, part: &str, title: &str, owners: &[&str], case: fn(u64) -> String) -> Result<String> {
+pub fn lines(
+    figures: &Figures,
+    part: &str,
+    title: &str,
+    owners: &[&str],
+    case: fn(u64) -> String,
+) -> Result<String> {
     const SOURCES: [u64; 4] = [1, 1_000, 100_000, 1_000_000];
     const HEIGHT: i32 = 420;
     let line = |owner: &str| -> Vec<(f64, f64)> {
         let median = |sources: u64| Summary::of(figures.samples(part, &case(sources), owner)?);
-        SOURCES.iter().filter_map(|sources| Some(((*sources as f64).log10(), median(*sources)?.median))).collect()
+        SOURCES
+            .iter()
+            .filter_map(|sources| Some(((*sources as f64).log10(), median(*sources)?.median)))
+            .collect()
     };
-    let highest = owners.iter().flat_map(|owner| line(owner)).map(|(_, y)| y).fold(1e-9, f64::max);
+    let highest = owners
+        .iter()
+        .flat_map(|owner| line(owner))
+        .map(|(_, y)| y)
+        .fold(1e-9, f64::max);
     draw(WIDTH, HEIGHT, |area| {
         heading(area, title, "million packets/s", owners)?;
         let area = area.margin(TOP, 10, 10, 20);
@@ -82,12 +123,17 @@ pub fn lines(figures: &Figures, part: &str, title: &str, owners: &[&str], case: 
         chart
             .configure_mesh()
             .x_labels(7)
-            .x_label_formatter(&|exponent| shown(10f64.powf(*exponent)).trim_end_matches(".00").to_owned())
+            .x_label_formatter(&|exponent| {
+                shown(10f64.powf(*exponent))
+                    .trim_end_matches(".00")
+                    .to_owned()
+            })
             .x_desc("sources")
             .draw()?;
         for (nth, owner) in owners.iter().enumerate() {
             let colour = COLOURS[nth % COLOURS.len()];
-            chart.draw_series(LineSeries::new(line(owner), colour.stroke_width(2)).point_size(3))?;
+            chart
+                .draw_series(LineSeries::new(line(owner), colour.stroke_width(2)).point_size(3))?;
         }
         Ok(())
     })
@@ -99,8 +145,12 @@ type Drawn<'s> = Result<(), DrawingAreaErrorKind<<SVGBackend<'s> as DrawingBacke
 fn draw(width: i32, height: i32, paint: impl for<'s> Fn(&Area<'s>) -> Drawn<'s>) -> Result<String> {
     let mut text = String::new();
     {
-        let area = SVGBackend::with_string(&mut text, (width as u32, height as u32)).into_drawing_area();
-        let painted = area.fill(&WHITE).and_then(|()| paint(&area)).and_then(|()| area.present());
+        let area =
+            SVGBackend::with_string(&mut text, (width as u32, height as u32)).into_drawing_area();
+        let painted = area
+            .fill(&WHITE)
+            .and_then(|()| paint(&area))
+            .and_then(|()| area.present());
         painted.map_err(|error| anyhow!("drawing a plot: {error}"))?;
     }
     Ok(text)
@@ -110,7 +160,10 @@ fn heading<'s>(area: &Area<'s>, title: &str, unit: &str, owners: &[&str]) -> Dra
     area.draw(&Text::new(format!("{title} ({unit})"), (8, 8), (FONT, 17)))?;
     let mut x = 8;
     for (nth, owner) in owners.iter().enumerate() {
-        area.draw(&Rectangle::new([(x, 36), (x + 10, 46)], COLOURS[nth % COLOURS.len()].filled()))?;
+        area.draw(&Rectangle::new(
+            [(x, 36), (x + 10, 46)],
+            COLOURS[nth % COLOURS.len()].filled(),
+        ))?;
         area.draw(&Text::new((*owner).to_owned(), (x + 14, 34), (FONT, 12)))?;
         x += 28 + 7 * owner.len() as i32;
     }
@@ -132,7 +185,11 @@ mod tests {
             samples: vec![sample],
             note: None,
         };
-        let figures = Figures(vec![series("weir", 31.0), series("minimal", 42.0), series("other", 7.5)]);
+        let figures = Figures(vec![
+            series("weir", 31.0),
+            series("minimal", 42.0),
+            series("other", 7.5),
+        ]);
         let svg = bars(&figures, "packet", "ns", "A packet", &["weir", "minimal"]).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         assert!(svg.contains("31.0") && svg.contains("42.0") && !svg.contains("7.50"));

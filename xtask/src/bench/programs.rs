@@ -32,8 +32,13 @@ pub fn build(workspace: &Workspace, llvm: u32) -> Result<PathBuf> {
             "-c",
         ]);
         // Debian has separate headers for each architecture; BPF programs use the host's.
-        compile.arg("-I").arg(format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-        compile.arg(sources.join(name).with_extension("c")).arg("-o").arg(objects.join(name).with_extension("o"));
+        compile
+            .arg("-I")
+            .arg(format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+        compile
+            .arg(sources.join(name).with_extension("c"))
+            .arg("-o")
+            .arg(objects.join(name).with_extension("o"));
         process::capture(&mut compile).context("building the benchmark's programs")?;
     }
     Ok(objects)
@@ -54,6 +59,10 @@ fn clang(llvm: u32) -> Result<PathBuf> {
     }
     let mut apt = Apt::default();
     // The archive may not have this version.
-    apt.install(&[&versioned]).or_else(|_| apt.install(&["clang"])).context("providing clang for the benchmark")?;
-    installed().with_context(|| format!("clang was installed, yet neither {versioned} nor clang is in PATH"))
+    apt.install(&[&versioned])
+        .or_else(|_| apt.install(&["clang"]))
+        .context("providing clang for the benchmark")?;
+    installed().with_context(|| {
+        format!("clang was installed, yet neither {versioned} nor clang is in PATH")
+    })
 }

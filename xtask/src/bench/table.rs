@@ -16,7 +16,11 @@ pub fn shown(value: f64) -> String {
 /// A whole number with thousands separators.
 fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
-    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
+    let mut text = if value < 0.0 {
+        "-".to_owned()
+    } else {
+        String::new()
+    };
     for (place, digit) in digits.chars().enumerate() {
         if place > 0 && (digits.len() - place) % 3 == 0 {
             text.push(',');
@@ -28,17 +32,29 @@ fn grouped(value: f64) -> String {
 
 /// Median and middle half, or the reason for their absence.
 fn cell(series: Option<&Series>) -> String {
-    let Some(series) = series else { return String::new() };
+    let Some(series) = series else {
+        return String::new();
+    };
     match Summary::of(&series.samples) {
         Some(summary) if summary.lower == summary.upper => shown(summary.median),
-        Some(summary) => format!("{} ({}–{})", shown(summary.median), shown(summary.lower), shown(summary.upper)),
+        Some(summary) => format!(
+            "{} ({}–{})",
+            shown(summary.median),
+            shown(summary.lower),
+            shown(summary.upper)
+        ),
         None => series.note.clone().unwrap_or_else(|| "not here".to_owned()),
     }
 }
 
 /// The measurements of one part and unit, in order: rows of cells, the first of which is the heading.
 pub fn rows(figures: &Figures, part: &str, unit: &str) -> Vec<Vec<String>> {
-    let of_part = || figures.0.iter().filter(|series| series.part == part && series.unit == unit);
+    let of_part = || {
+        figures
+            .0
+            .iter()
+            .filter(|series| series.part == part && series.unit == unit)
+    };
     let distinct = |names: Vec<&str>| {
         let mut distinct: Vec<String> = Vec::new();
         for name in names {
@@ -50,10 +66,18 @@ pub fn rows(figures: &Figures, part: &str, unit: &str) -> Vec<Vec<String>> {
     };
     let cases = distinct(of_part().map(|series| series.case.as_str()).collect());
     let owners = distinct(of_part().map(|series| series.by.as_str()).collect());
-    let mut table = vec![std::iter::once(unit.to_owned()).chain(owners.iter().cloned()).collect::<Vec<_>>()];
+    let mut table = vec![
+        std::iter::once(unit.to_owned())
+            .chain(owners.iter().cloned())
+            .collect::<Vec<_>>(),
+    ];
     for case in &cases {
         let mut row = vec![case.clone()];
-        row.extend(owners.iter().map(|by| cell(of_part().find(|series| series.case == *case && series.by == *by))));
+        row.extend(
+            owners
+                .iter()
+                .map(|by| cell(of_part().find(|series| series.case == *case && series.by == *by))),
+        );
         table.push(row);
     }
     table
@@ -74,11 +98,21 @@ pub fn units(figures: &Figures, part: &str) -> Vec<String> {
 pub fn text(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
-        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .map(|column| {
+            rows.iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        })
         .collect();
     let mut text = String::new();
     for row in rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
         let _ = writeln!(text, "{}", cells.join("  ").trim_end());
     }
     text
@@ -86,7 +120,9 @@ pub fn text(rows: &[Vec<String>]) -> String {
 
 /// For a document.
 pub fn markdown(rows: &[Vec<String>]) -> String {
-    let Some((head, body)) = rows.split_first() else { return String::new() };
+    let Some((head, body)) = rows.split_first() else {
+        return String::new();
+    };
     let mut text = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
     for row in body {
         let _ = writeln!(text, "| {} |", row.join(" | "));

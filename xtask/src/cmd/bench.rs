@@ -87,7 +87,10 @@ impl Part {
 
     /// Whether its figures are of kernel programs alone, which are the same in any build.
     const fn is_of_programs(self) -> bool {
-        matches!(self, Self::Packet | Self::Proofs | Self::Connections | Self::Growth)
+        matches!(
+            self,
+            Self::Packet | Self::Proofs | Self::Connections | Self::Growth
+        )
     }
 
     /// Whether it measures what others have installed.
@@ -140,7 +143,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (parts, _) => parts,
     };
     let is_quick = arguments.quick || arguments.rounds.is_some();
-    let group = if parts.iter().any(|part| part.has_alternatives()) { Group::Bench } else { Group::Build };
+    let group = if parts.iter().any(|part| part.has_alternatives()) {
+        Group::Bench
+    } else {
+        Group::Build
+    };
     let toolchain = setup::ensure(group, Detail::Changes)?;
     let llvm = toolchain.compiler.llvm;
     let folder = programs::build(&workspace, llvm)?;
@@ -151,13 +158,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             profile: build::Profile::Release,
         }
     } else {
-        build::all(&workspace, &toolchain, if arguments.quick { Profile::Debug } else { Profile::Release })?
+        build::all(
+            &workspace,
+            &toolchain,
+            if arguments.quick {
+                Profile::Debug
+            } else {
+                Profile::Release
+            },
+        )?
     };
     super::test::mount_bpffs();
     let compiler = programs::compiler(llvm)?;
     println!("alternatives compiled by {compiler}");
 
-    let bench = Bench { workspace, folder, object: built.object, agent: built.agent };
+    let bench = Bench {
+        workspace,
+        folder,
+        object: built.object,
+        agent: built.agent,
+    };
     let mut figures = Figures::default();
     let (mut decisions, mut rest) = (None, None);
     let measured: Result<()> = parts.iter().try_for_each(|part| {
@@ -169,11 +189,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let out = bench.measure(*part, arguments)?;
         figures.read(&out)?;
         for unit in table::units(&figures, part.name()) {
-            println!("\n{}", table::text(&table::rows(&figures, part.name(), &unit)));
+            println!(
+                "\n{}",
+                table::text(&table::rows(&figures, part.name(), &unit))
+            );
         }
-        if let Some(growth::Check { line, measured, predicted }) = growth::check(&figures) {
+        if let Some(growth::Check {
+            line,
+            measured,
+            predicted,
+        }) = growth::check(&figures)
+        {
             println!("a cache line moves to another CPU in {line:.0} ns");
-            println!("two CPUs that refuse one key: {measured:.0} ns a packet, predicted {predicted:.0}");
+            println!(
+                "two CPUs that refuse one key: {measured:.0} ns a packet, predicted {predicted:.0}"
+            );
         }
         if let Some(rows) = growth::rows(&figures) {
             println!("{}", table::markdown(&rows));
@@ -181,7 +211,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Ok(())
     });
     // Also after a failed part: nothing of it stays on the machine.
-    cleanup::run()?.iter().for_each(|removed| eprintln!("removed a leftover: {removed}"));
+    cleanup::run()?
+        .iter()
+        .for_each(|removed| eprintln!("removed a leftover: {removed}"));
     measured?;
     let reached: Vec<_> = aims::all(&figures)
         .into_iter()
@@ -194,9 +226,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.parts.is_empty() {
         let machine = machine::describe(&compiler);
-        let run = Run { commit: machine::commit(), is_quick, machine, figures, decisions, rest };
+        let run = Run {
+            commit: machine::commit(),
+            is_quick,
+            machine,
+            figures,
+            decisions,
+            rest,
+        };
         let path = bench.folder.join("run.json");
-        fs::write(&path, serde_json::to_vec(&run)?).with_context(|| format!("writing {}", path.display()))?;
+        fs::write(&path, serde_json::to_vec(&run)?)
+            .with_context(|| format!("writing {}", path.display()))?;
         let docs = bench.workspace.root.join("docs");
         document(if is_quick { &bench.folder } else { &docs }, &run, &docs)?;
     }
@@ -207,22 +247,29 @@ impl Bench {
     /// Measures one part; returns the path of its figures.
     fn measure(&self, part: Part, arguments: &Arguments) -> Result<PathBuf> {
         let (quickly, well) = part.rounds();
-        let rounds = arguments.rounds.unwrap_or(if arguments.quick { quickly } else { well });
+        let rounds = arguments
+            .rounds
+            .unwrap_or(if arguments.quick { quickly } else { well });
         let out = self.folder.join(part.name()).with_extension("json");
         let mut bench = match part {
             Part::Decisions => {
                 let mut bench = self.cargo_bench("peers", false);
                 bench.env("WEIR_THROTTLECRAB", THROTTLECRAB.ensure(Detail::Changes)?);
-                bench.args(["--"]).args(arguments.quick.then_some("--quick"));
+                bench
+                    .args(["--"])
+                    .args(arguments.quick.then_some("--quick"));
                 bench
             }
             _ => {
-                let mut bench = self.cargo_bench("edge", arguments.quick || self.agent.as_os_str().is_empty());
+                let mut bench =
+                    self.cargo_bench("edge", arguments.quick || self.agent.as_os_str().is_empty());
                 bench.args(["--", part.name()]);
                 bench
             }
         };
-        bench.args(["--rounds", &rounds.to_string(), "--out"]).arg(&out);
+        bench
+            .args(["--rounds", &rounds.to_string(), "--out"])
+            .arg(&out);
         if let Some(only) = &arguments.only {
             bench.args(["--only", only]);
         }
@@ -232,8 +279,14 @@ impl Bench {
 
     /// The output of the benchmark of decisions, also if it reports a missed bound.
     fn decisions(&self) -> Result<String> {
-        let output = self.cargo_bench("decide", false).output().context("starting `cargo bench`")?;
-        let (figures, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let output = self
+            .cargo_bench("decide", false)
+            .output()
+            .context("starting `cargo bench`")?;
+        let (figures, errors) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
         let missed = errors.lines().filter(|line| line.starts_with("MISSED"));
         let figures: Vec<&str> = figures.lines().chain(missed).map(str::trim_end).collect();
         ensure!(
@@ -247,7 +300,11 @@ impl Bench {
 
     /// The idle cost of an agent.
     fn rest(&self) -> Result<String> {
-        let figures = rest::measure(&self.agent, Duration::from_secs(rest::SECONDS), rest::Beside::Nothing)?;
+        let figures = rest::measure(
+            &self.agent,
+            Duration::from_secs(rest::SECONDS),
+            rest::Beside::Nothing,
+        )?;
         let said = format!("with a table for {} sources: {figures}", rest::SOURCES);
         println!("\n{said}\n");
         Ok(said)
@@ -256,11 +313,21 @@ impl Bench {
     /// `is_unoptimised` builds faster, for changes of kernel programs, which are the same in any case.
     fn cargo_bench(&self, name: &str, is_unoptimised: bool) -> Command {
         let mut bench = self.workspace.cargo();
-        bench.args(["bench", "--quiet", "--locked", "--package", "agent", "--bench", name]);
+        bench.args([
+            "bench",
+            "--quiet",
+            "--locked",
+            "--package",
+            "agent",
+            "--bench",
+            name,
+        ]);
         if is_unoptimised {
             bench.args(["--profile", "dev"]);
         }
-        bench.env("WEIR_BENCH_OBJECTS", &self.folder).env("WEIR_EBPF_OBJECT", &self.object);
+        bench
+            .env("WEIR_BENCH_OBJECTS", &self.folder)
+            .env("WEIR_EBPF_OBJECT", &self.object);
         bench.env("WEIR_AGENT", &self.agent);
         bench
     }
@@ -268,7 +335,8 @@ impl Bench {
     /// Updates only the table of decisions in the document.
     fn write_decisions(&self, figures: &Figures) -> Result<()> {
         let path = self.workspace.root.join("docs").join("BENCHMARKS.md");
-        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let content = document::decisions(figures, &machine::commit())?;
         let text = measured::replaced(&text, &content, document::MARKS)
             .with_context(|| format!("{} has no place for the table", path.display()))?;
@@ -281,8 +349,13 @@ impl Bench {
 fn render(file: &Path) -> Result<()> {
     let docs = Workspace::locate()?.root.join("docs");
     let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-    let run: Run = serde_json::from_slice(&text).with_context(|| format!("reading the run in {}", file.display()))?;
-    let folder = if run.is_quick { file.parent().unwrap_or(Path::new(".")) } else { &docs };
+    let run: Run = serde_json::from_slice(&text)
+        .with_context(|| format!("reading the run in {}", file.display()))?;
+    let folder = if run.is_quick {
+        file.parent().unwrap_or(Path::new("."))
+    } else {
+        &docs
+    };
     document(folder, &run, &docs)
 }
 

@@ -45,16 +45,28 @@ pub struct Built {
 
 /// Builds, and prints the size of each program.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
+    let profile = if arguments.debug {
+        Profile::Debug
+    } else {
+        Profile::Release
+    };
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
-    let logging = if arguments.trace { Logging::Verdicts } else { Logging::None };
+    let logging = if arguments.trace {
+        Logging::Verdicts
+    } else {
+        Logging::None
+    };
     let objects = build_objects(&workspace, &toolchain, logging)?;
     let built = build_agent(&workspace, profile, logging)?;
     for (name, functions) in &objects {
         print_sizes(name, functions);
     }
-    println!("built {} and {}", built.object.display(), built.agent.display());
+    println!(
+        "built {} and {}",
+        built.object.display(),
+        built.agent.display()
+    );
     Ok(())
 }
 
@@ -96,7 +108,14 @@ fn build_objects(
     logging: Logging,
 ) -> Result<Vec<(&'static str, Vec<Function>)>> {
     let mut build = toolchain.command(&toolchain.compiler.cargo, workspace);
-    build.args(["build", "--release", "--locked", "--package", "ebpf", "--bins"]);
+    build.args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "ebpf",
+        "--bins",
+    ]);
     build.args(["-Zbuild-std=core", "--target", TARGET]);
     if logging == Logging::Verdicts {
         build.args(["--features", "trace"]);
@@ -105,10 +124,16 @@ fn build_objects(
 
     let mut functions = Vec::new();
     for name in OBJECTS {
-        let linked = workspace.target.join("ebpf").join(TARGET).join("release").join(name);
-        let bytes = fs::read(&linked).with_context(|| format!("reading the linked object {}", linked.display()))?;
-        let checked =
-            object::check(&bytes, logging).with_context(|| format!("checking the eBPF object {}", linked.display()))?;
+        let linked = workspace
+            .target
+            .join("ebpf")
+            .join(TARGET)
+            .join("release")
+            .join(name);
+        let bytes = fs::read(&linked)
+            .with_context(|| format!("reading the linked object {}", linked.display()))?;
+        let checked = object::check(&bytes, logging)
+            .with_context(|| format!("checking the eBPF object {}", linked.display()))?;
         functions.push((name, checked));
         let stripped = object::without_debug_information(&bytes)
             .with_context(|| format!("stripping the eBPF object {}", linked.display()))?;
@@ -131,7 +156,9 @@ fn place(bytes: &[u8], object: &Path) -> Result<()> {
 fn build_agent(workspace: &Workspace, profile: Profile, logging: Logging) -> Result<Built> {
     let object = object_of(workspace, OBJECTS[0], logging);
     let mut build = workspace.cargo();
-    build.args(["build", "--locked", "--package", "agent"]).env("WEIR_EBPF_OBJECT", &object);
+    build
+        .args(["build", "--locked", "--package", "agent"])
+        .env("WEIR_EBPF_OBJECT", &object);
     if logging == Logging::Verdicts {
         build.args(["--features", "trace"]);
     }
@@ -151,7 +178,11 @@ fn build_agent(workspace: &Workspace, profile: Profile, logging: Logging) -> Res
     if logging == Logging::Verdicts {
         agent = move_to(agent, workspace.agent("trace"))?;
     }
-    Ok(Built { object, agent, profile })
+    Ok(Built {
+        object,
+        agent,
+        profile,
+    })
 }
 
 /// Moves a trace build's agent, so that it cannot be confused with an ordinary one, which the next build puts there.
@@ -159,7 +190,8 @@ fn move_to(from: PathBuf, to: PathBuf) -> Result<PathBuf> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     }
-    fs::rename(&from, &to).with_context(|| format!("moving {} to {}", from.display(), to.display()))?;
+    fs::rename(&from, &to)
+        .with_context(|| format!("moving {} to {}", from.display(), to.display()))?;
     Ok(to)
 }
 
@@ -169,7 +201,11 @@ fn print_sizes(object: &str, functions: &[Function]) {
     for function in functions {
         if section != Some(&function.section) {
             section = Some(&function.section);
-            let sum: u64 = functions.iter().filter(|f| f.section == function.section).map(|f| f.instructions).sum();
+            let sum: u64 = functions
+                .iter()
+                .filter(|f| f.section == function.section)
+                .map(|f| f.instructions)
+                .sum();
             println!("{sum:12}  section {}", function.section);
         }
         println!("{:12}    {}", function.instructions, function.name);

@@ -22,8 +22,16 @@ const CONFIG: &str = "config/limits.demo.toml";
 const CONTROL: &str = "/run/weir-demo/control.sock";
 const PORT: u16 = 9000;
 const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
-const POLITE: Source = Source { name: "well-behaved", address: Ipv4Addr::new(10, 78, 0, 2), per_millisecond: 0.5 };
-const GREEDY: Source = Source { name: "greedy", address: Ipv4Addr::new(10, 78, 0, 3), per_millisecond: 20.0 };
+const POLITE: Source = Source {
+    name: "well-behaved",
+    address: Ipv4Addr::new(10, 78, 0, 2),
+    per_millisecond: 0.5,
+};
+const GREEDY: Source = Source {
+    name: "greedy",
+    address: Ipv4Addr::new(10, 78, 0, 3),
+    per_millisecond: 20.0,
+};
 /// The rate in the demo's config.
 const RATE: f64 = 1_000.0;
 const BURST: f64 = 1_000.0;
@@ -56,11 +64,17 @@ pub fn run() -> Result<()> {
     let built = build::all(&workspace, &toolchain, Profile::Debug)?;
     super::test::mount_bpffs();
     let _network = Network::new()?;
-    println!("two namespaces, {CLIENT} and {SERVER}, joined by a veth pair; the agent runs in {SERVER} with {CONFIG}");
+    println!(
+        "two namespaces, {CLIENT} and {SERVER}, joined by a veth pair; the agent runs in {SERVER} with {CONFIG}"
+    );
     let agent = Agent::start(&built.agent, &workspace.root.join(CONFIG))?;
 
     let receiver = inside(SERVER, || UdpSocket::bind((SERVER_ADDRESS, PORT)))??;
-    nix::sys::socket::setsockopt(&receiver, nix::sys::socket::sockopt::RcvBufForce, &(16 << 20))?;
+    nix::sys::socket::setsockopt(
+        &receiver,
+        nix::sys::socket::sockopt::RcvBufForce,
+        &(16 << 20),
+    )?;
     println!(
         "sending for {} s: {} at {:.0} packets/s, {} at {:.0} packets/s; the limit is {RATE:.0}/s a source, burst {BURST:.0}",
         TRAFFIC.as_secs(),
@@ -71,15 +85,19 @@ pub fn run() -> Result<()> {
     );
     let (polite, greedy, received) = thread::scope(|scope| {
         let receiving = scope.spawn(|| receive(&receiver));
-        let senders = [POLITE, GREEDY].map(|source| scope.spawn(move || inside(CLIENT, || send(source))));
+        let senders =
+            [POLITE, GREEDY].map(|source| scope.spawn(move || inside(CLIENT, || send(source))));
         let start = Instant::now();
         while start.elapsed() < TRAFFIC {
             thread::sleep(EVERY.min(TRAFFIC.saturating_sub(start.elapsed())));
             agent.show(&["limits"])?;
             agent.show(&["top", "--once"])?;
         }
-        let [polite, greedy] = senders.map(|sender| sender.join().unwrap_or_else(|_| bail!("a sender panicked")));
-        let received = receiving.join().map_err(|_| anyhow::anyhow!("the receiver panicked"))?;
+        let [polite, greedy] =
+            senders.map(|sender| sender.join().unwrap_or_else(|_| bail!("a sender panicked")));
+        let received = receiving
+            .join()
+            .map_err(|_| anyhow::anyhow!("the receiver panicked"))?;
         anyhow::Ok((polite??, greedy??, received?))
     })?;
     drop(agent);
@@ -87,7 +105,11 @@ pub fn run() -> Result<()> {
 }
 
 /// Prints the result; fails if it differs from the config.
-fn evaluate(polite: &Sent, greedy: &Sent, [polite_received, greedy_received]: [u64; 2]) -> Result<()> {
+fn evaluate(
+    polite: &Sent,
+    greedy: &Sent,
+    [polite_received, greedy_received]: [u64; 2],
+) -> Result<()> {
     let allowed = BURST + RATE * greedy.time.as_secs_f64();
     let off = 100.0 * (greedy_received as f64 - allowed) / allowed;
     println!(
@@ -98,27 +120,42 @@ fn evaluate(polite: &Sent, greedy: &Sent, [polite_received, greedy_received]: [u
         greedy.packets,
         greedy.time.as_secs_f64()
     );
-    println!("{} {}: {} of {} packets arrived", POLITE.name, POLITE.address, polite_received, polite.packets);
-    ensure!(off.abs() <= 2.0, "the greedy source's limit was not enforced within 2 %");
-    ensure!(polite_received == polite.packets, "the well-behaved source lost packets");
+    println!(
+        "{} {}: {} of {} packets arrived",
+        POLITE.name, POLITE.address, polite_received, polite.packets
+    );
+    ensure!(
+        off.abs() <= 2.0,
+        "the greedy source's limit was not enforced within 2 %"
+    );
+    ensure!(
+        polite_received == polite.packets,
+        "the well-behaved source lost packets"
+    );
     println!("the greedy source was held to its limit, the well-behaved one lost nothing");
     Ok(())
 }
 
 /// Sends evenly, in batches of a millisecond.
 fn send(source: Source) -> Result<Sent> {
-    let socket = UdpSocket::bind((source.address, 0)).with_context(|| format!("binding to {}", source.address))?;
+    let socket = UdpSocket::bind((source.address, 0))
+        .with_context(|| format!("binding to {}", source.address))?;
     let start = Instant::now();
     let mut packets = 0u64;
     while start.elapsed() < TRAFFIC {
         let due = (start.elapsed().as_secs_f64() * 1e3 * source.per_millisecond) as u64 + 1;
         while packets < due {
-            socket.send_to(&[0; 22], (SERVER_ADDRESS, PORT)).context("sending")?;
+            socket
+                .send_to(&[0; 22], (SERVER_ADDRESS, PORT))
+                .context("sending")?;
             packets += 1;
         }
         thread::sleep(Duration::from_millis(1));
     }
-    Ok(Sent { packets, time: start.elapsed() })
+    Ok(Sent {
+        packets,
+        time: start.elapsed(),
+    })
 }
 
 /// Counts the packets from both sources, until none has arrived for a while after the traffic's end.
@@ -147,7 +184,9 @@ fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> Result<T
             setns(&file, CloneFlags::CLONE_NEWNET).with_context(|| format!("entering {path}"))?;
             Ok(work())
         });
-        thread.join().unwrap_or_else(|_| bail!("the thread in {namespace} panicked"))
+        thread
+            .join()
+            .unwrap_or_else(|_| bail!("the thread in {namespace} panicked"))
     })
 }
 
@@ -161,10 +200,17 @@ impl Network {
         let ip = |arguments: &str| process::run(Command::new("ip").args(arguments.split(' ')));
         ip(&format!("netns add {CLIENT}"))?;
         ip(&format!("netns add {SERVER}"))?;
-        ip(&format!("link add weir0 netns {SERVER} type veth peer name client0 netns {CLIENT}"))?;
-        ip(&format!("-n {SERVER} addr add {SERVER_ADDRESS}/24 dev weir0"))?;
+        ip(&format!(
+            "link add weir0 netns {SERVER} type veth peer name client0 netns {CLIENT}"
+        ))?;
+        ip(&format!(
+            "-n {SERVER} addr add {SERVER_ADDRESS}/24 dev weir0"
+        ))?;
         for source in [POLITE, GREEDY] {
-            ip(&format!("-n {CLIENT} addr add {}/24 dev client0", source.address))?;
+            ip(&format!(
+                "-n {CLIENT} addr add {}/24 dev client0",
+                source.address
+            ))?;
         }
         ip(&format!("-n {SERVER} link set weir0 up"))?;
         ip(&format!("-n {CLIENT} link set client0 up"))?;
@@ -181,7 +227,9 @@ impl Drop for Network {
 fn remove() {
     for namespace in [CLIENT, SERVER] {
         if Path::new("/run/netns").join(namespace).exists() {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+            let _ = Command::new("ip")
+                .args(["netns", "del", namespace])
+                .status();
         }
     }
 }
@@ -194,15 +242,29 @@ struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     fn start(program: &'a Path, config: &Path) -> Result<Self> {
-        let spawn = || Command::new(program).arg("--config").arg(config).stdin(Stdio::null()).spawn();
-        let child = inside(SERVER, spawn)?.with_context(|| format!("starting {}", program.display()))?;
+        let spawn = || {
+            Command::new(program)
+                .arg("--config")
+                .arg(config)
+                .stdin(Stdio::null())
+                .spawn()
+        };
+        let child =
+            inside(SERVER, spawn)?.with_context(|| format!("starting {}", program.display()))?;
         let mut agent = Self { program, child };
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !agent.command(&["status"]).output().is_ok_and(|output| output.status.success()) {
+        while !agent
+            .command(&["status"])
+            .output()
+            .is_ok_and(|output| output.status.success())
+        {
             if let Some(status) = agent.child.try_wait()? {
                 bail!("the agent ended with {status}");
             }
-            ensure!(Instant::now() < deadline, "the agent did not answer on {CONTROL} within 30 s");
+            ensure!(
+                Instant::now() < deadline,
+                "the agent did not answer on {CONTROL} within 30 s"
+            );
             thread::sleep(Duration::from_millis(50));
         }
         Ok(agent)

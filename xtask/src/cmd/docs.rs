@@ -30,7 +30,11 @@ pub fn run() -> Result<()> {
     let book = workspace.target.join("book");
     let mdbook = MDBOOK.ensure(Detail::Changes)?;
     let mut build = std::process::Command::new(mdbook);
-    build.arg("build").arg(workspace.root.join("docs")).arg("--dest-dir").arg(&book);
+    build
+        .arg("build")
+        .arg(workspace.root.join("docs"))
+        .arg("--dest-dir")
+        .arg(&book);
     process::run(&mut build).context("building the book")?;
     println!("built {}", book.join("index.html").display());
     Ok(())

@@ -35,14 +35,24 @@ struct Suite {
 }
 
 const SUITES: [Suite; 6] = [
-    Suite { target: "envoy", tests: "", variable: "WEIR_ENVOY", provide: |apt| ENVOY.ensure(apt) },
+    Suite {
+        target: "envoy",
+        tests: "",
+        variable: "WEIR_ENVOY",
+        provide: |apt| ENVOY.ensure(apt),
+    },
     Suite {
         target: "end_to_end",
         tests: "fail2ban_itself",
         variable: "WEIR_FAIL2BAN",
         provide: |apt| installed(apt, "fail2ban", "fail2ban-server"),
     },
-    Suite { target: "end_to_end", tests: "crowdsec_itself", variable: "WEIR_CROWDSEC", provide: |_| crowdsec() },
+    Suite {
+        target: "end_to_end",
+        tests: "crowdsec_itself",
+        variable: "WEIR_CROWDSEC",
+        provide: |_| crowdsec(),
+    },
     Suite {
         target: "end_to_end",
         tests: "recipe_ansible",
@@ -56,7 +66,12 @@ const SUITES: [Suite; 6] = [
         // Requires the package chromium.
         provide: |apt| installed(apt, "chromium-driver", "chromedriver"),
     },
-    Suite { target: "cluster", tests: "valkey_", variable: "WEIR_VALKEY", provide: valkey },
+    Suite {
+        target: "cluster",
+        tests: "valkey_",
+        variable: "WEIR_VALKEY",
+        provide: valkey,
+    },
 ];
 
 /// An installed program, or one of a package, whose service is not started.
@@ -64,7 +79,8 @@ fn installed(apt: &mut Apt, package: &str, program: &str) -> Result<PathBuf> {
     if process::find(program).is_none() {
         apt.install(&[package])?;
     }
-    process::find(program).with_context(|| format!("{package} was installed, yet {program} is not in PATH"))
+    process::find(program)
+        .with_context(|| format!("{package} was installed, yet {program} is not in PATH"))
 }
 
 /// The directory with the packages of CrowdSec and its bouncer, unpacked into the user's cache: an installation would
@@ -77,7 +93,11 @@ fn crowdsec() -> Result<PathBuf> {
         if !process::is_executable(&program) {
             debian::unpack_own(package, &folder, &root)?;
         }
-        ensure!(process::is_executable(&program), "{package} was unpacked, yet {} is not a program", program.display());
+        ensure!(
+            process::is_executable(&program),
+            "{package} was unpacked, yet {} is not a program",
+            program.display()
+        );
     }
     Ok(root)
 }
@@ -86,7 +106,11 @@ fn crowdsec() -> Result<PathBuf> {
 fn valkey(apt: &mut Apt) -> Result<PathBuf> {
     const SERVER: &str = "valkey-server";
     let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
-    if process::find(SERVER).is_some() || !release.lines().any(|line| line == "VERSION_CODENAME=bookworm") {
+    if process::find(SERVER).is_some()
+        || !release
+            .lines()
+            .any(|line| line == "VERSION_CODENAME=bookworm")
+    {
         return installed(apt, SERVER, SERVER);
     }
     let folder = workspace::cache("valkey-bookworm")?;
@@ -98,7 +122,11 @@ fn valkey(apt: &mut Apt) -> Result<PathBuf> {
             suite.unpack(package, package, &folder.join("root"))?;
         }
     }
-    ensure!(process::is_executable(&program), "{SERVER} was unpacked, yet {} is not a program", program.display());
+    ensure!(
+        process::is_executable(&program),
+        "{SERVER} was unpacked, yet {} is not a program",
+        program.display()
+    );
     Ok(program)
 }
 
@@ -119,7 +147,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
             program => program?,
         };
-        println!("running    tests of {} with {}", suite.target, program.display());
+        println!(
+            "running    tests of {} with {}",
+            suite.target,
+            program.display()
+        );
         let mut tests = workspace.cargo();
         tests.args(["test", "--locked"]).args(test::EVERY_PACKAGE);
         tests.args(["--test", suite.target, "--"]);
@@ -128,8 +160,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             (true, part) => drop(tests.arg(part)),
             (false, _) => drop(tests.args(&arguments.tests)),
         }
-        tests.env(suite.variable, &program).env("WEIR_EBPF_OBJECT", &object).env("WEIR_AGENT", &agent);
-        let tally = test::run_tests(&mut tests).with_context(|| format!("testing: {}", suite.target))?;
+        tests
+            .env(suite.variable, &program)
+            .env("WEIR_EBPF_OBJECT", &object)
+            .env("WEIR_AGENT", &agent);
+        let tally =
+            test::run_tests(&mut tests).with_context(|| format!("testing: {}", suite.target))?;
         ensure!(
             tally.passed > 0 || !arguments.tests.is_empty(),
             "no test of {} ran: see above why they were skipped",
@@ -140,10 +176,24 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Not of the tests' usual build: Envoy's own definitions take a minute to build.
     println!("running    tests of the rate limit service with Envoy's own definitions");
     let mut tests = workspace.cargo();
-    tests.args(["test", "--locked", "--package", "rls-tests", "--tests", "--"]).args(&arguments.tests);
-    tests.env("WEIR_EBPF_OBJECT", &object).env("WEIR_AGENT", &agent);
+    tests
+        .args([
+            "test",
+            "--locked",
+            "--package",
+            "rls-tests",
+            "--tests",
+            "--",
+        ])
+        .args(&arguments.tests);
+    tests
+        .env("WEIR_EBPF_OBJECT", &object)
+        .env("WEIR_AGENT", &agent);
     total += &test::run_tests(&mut tests).context("testing: rls-tests")?;
-    ensure!(total.passed > 0, "no test ran: leave out the names after --, or see above why they were skipped");
+    ensure!(
+        total.passed > 0,
+        "no test ran: leave out the names after --, or see above why they were skipped"
+    );
     println!("integration: {total}");
     Ok(())
 }

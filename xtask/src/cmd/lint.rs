@@ -55,8 +55,14 @@ impl Check {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
     let wanted = |check: &&Check| arguments.only.is_none_or(|only| only == **check);
-    let results = Check::value_variants().iter().filter(wanted).map(|check| check.run(&workspace));
-    let failures: Vec<String> = results.filter_map(Result::err).map(|error| format!("{error:#}")).collect();
+    let results = Check::value_variants()
+        .iter()
+        .filter(wanted)
+        .map(|check| check.run(&workspace));
+    let failures: Vec<String> = results
+        .filter_map(Result::err)
+        .map(|error| format!("{error:#}"))
+        .collect();
     if !failures.is_empty() {
         bail!("lint found something:\n- {}", failures.join("\n- "));
     }
@@ -66,7 +72,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn check_formatting(workspace: &Workspace) -> Result<()> {
     println!("lint: formatting");
-    process::run(workspace.cargo().args(["fmt", "--all", "--check"])).context("formatting: run `cargo fmt --all`")
+    process::run(workspace.cargo().args(["fmt", "--all", "--check"]))
+        .context("formatting: run `cargo fmt --all`")
 }
 
 /// Checks that no files import each other, directly or through others.
@@ -78,7 +85,9 @@ fn check_imports(workspace: &Workspace) -> Result<()> {
     }
     let lines = found.iter().flat_map(|circle| {
         let imports = circle.imports.iter();
-        imports.map(|(from, to, path)| format!("{} imports {path} from {}", from.display(), to.display()))
+        imports.map(|(from, to, path)| {
+            format!("{} imports {path} from {}", from.display(), to.display())
+        })
     });
     let lines: Vec<String> = lines.collect();
     if !lines.is_empty() {
@@ -102,24 +111,44 @@ fn check_kernel(workspace: &Workspace) -> Result<()> {
     let mut apt = Apt::default();
     let toolchain = Toolchain::ensure(Detail::Changes, &mut apt)?;
     let program = clippy_of(&toolchain.compiler, &mut apt)?;
-    println!("lint: clippy on the kernel programs, for {TARGET}, with {}", program.display());
+    println!(
+        "lint: clippy on the kernel programs, for {TARGET}, with {}",
+        program.display()
+    );
     let mut clippy = toolchain.command(&program, workspace);
-    clippy.args(["clippy", "--release", "--locked", "--package", "ebpf", "--bins"]);
+    clippy.args([
+        "clippy",
+        "--release",
+        "--locked",
+        "--package",
+        "ebpf",
+        "--bins",
+    ]);
     clippy.args(["-Zbuild-std=core", "--target", TARGET, "--", "-Dwarnings"]);
     process::run(&mut clippy).context("clippy on the kernel programs")
 }
 
 /// The clippy of the compiler's release: others cannot read this compiler's output.
 fn clippy_of(compiler: &Compiler, apt: &mut Apt) -> Result<PathBuf> {
-    let installed = || compiler.companion("cargo-clippy").filter(|_| compiler.companion("clippy-driver").is_some());
+    let installed = || {
+        compiler
+            .companion("cargo-clippy")
+            .filter(|_| compiler.companion("clippy-driver").is_some())
+    };
     if let Some(clippy) = installed() {
         return Ok(clippy);
     }
     if !compiler.is_debian() {
-        bail!("{} has no clippy: run `rustup component add clippy` for that toolchain", compiler.description());
+        bail!(
+            "{} has no clippy: run `rustup component add clippy` for that toolchain",
+            compiler.description()
+        );
     }
     apt.install(&[DEBIAN_CLIPPY])?;
     installed().with_context(|| {
-        format!("{DEBIAN_CLIPPY} was installed, yet there is no cargo-clippy beside {}", compiler.rustc.display())
+        format!(
+            "{DEBIAN_CLIPPY} was installed, yet there is no cargo-clippy beside {}",
+            compiler.rustc.display()
+        )
     })
 }

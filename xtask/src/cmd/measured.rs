@@ -16,7 +16,10 @@ pub struct Place {
 
 /// Runs a benchmark, and writes its table into the document.
 pub fn measure(workspace: &Workspace, mut bench: Command, place: &Place) -> Result<()> {
-    let output = bench.stderr(Stdio::inherit()).output().context("starting `cargo bench`")?;
+    let output = bench
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting `cargo bench`")?;
     let table = String::from_utf8(output.stdout).context("reading the table")?;
     print!("{table}");
     if !output.status.success() {
@@ -46,7 +49,10 @@ mod tests {
     fn the_table_is_replaced_and_nothing_else() {
         let [begin, end] = MARKS;
         let text = format!("before\n{begin}old\n{end}\nafter\n");
-        assert_eq!(replaced(&text, "new\n", MARKS), Some(format!("before\n{begin}new\n{end}\nafter\n")));
+        assert_eq!(
+            replaced(&text, "new\n", MARKS),
+            Some(format!("before\n{begin}new\n{end}\nafter\n"))
+        );
         assert_eq!(replaced("none", "new", MARKS), None);
     }
 }

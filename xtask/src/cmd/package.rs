@@ -40,7 +40,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         package_check::run(&packages.package, &packages.next)?;
     }
-    fs::remove_file(&packages.next).with_context(|| format!("removing {}", packages.next.display()))?;
+    fs::remove_file(&packages.next)
+        .with_context(|| format!("removing {}", packages.next.display()))?;
     println!("made {}", packages.package.display());
     Ok(())
 }
@@ -79,10 +80,24 @@ pub fn packages(workspace: &Workspace, built: &Built) -> Result<Packages> {
 }
 
 /// Packages the build with this version.
-fn make(workspace: &Workspace, built: &Built, folder: &Path, version: Option<&str>) -> Result<PathBuf> {
+fn make(
+    workspace: &Workspace,
+    built: &Built,
+    folder: &Path,
+    version: Option<&str>,
+) -> Result<PathBuf> {
     let mut deb = Command::new(DEB.ensure(Detail::Changes)?);
-    deb.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &workspace.target);
-    deb.args(["--package", "agent", "--no-build", "--locked", "--quiet", "--output"]).arg(folder);
+    deb.current_dir(&workspace.root)
+        .env("CARGO_TARGET_DIR", &workspace.target);
+    deb.args([
+        "--package",
+        "agent",
+        "--no-build",
+        "--locked",
+        "--quiet",
+        "--output",
+    ])
+    .arg(folder);
     match built.profile {
         Profile::Release => {}
         Profile::Dist => drop(deb.args(["--profile", "dist"])),
@@ -92,6 +107,10 @@ fn make(workspace: &Workspace, built: &Built, folder: &Path, version: Option<&st
         deb.args(["--deb-version", version]);
     }
     let said = process::capture(&mut deb).context("making the package")?;
-    let path = said.lines().map(str::trim).rfind(|line| line.ends_with(".deb"));
-    path.map(PathBuf::from).with_context(|| format!("reading which package cargo-deb made: it printed\n{said}"))
+    let path = said
+        .lines()
+        .map(str::trim)
+        .rfind(|line| line.ends_with(".deb"));
+    path.map(PathBuf::from)
+        .with_context(|| format!("reading which package cargo-deb made: it printed\n{said}"))
 }

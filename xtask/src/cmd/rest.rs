@@ -32,9 +32,15 @@ pub const SOURCES: u32 = 100_000;
 /// The agent's memory limit, in bytes.
 const MOST_RESIDENT: u64 = 30 << 20;
 /// The agent's CPU limit.
-const MOST_CPU: CpuLimit = CpuLimit { share: 0.005, of_reference: 1.0 };
+const MOST_CPU: CpuLimit = CpuLimit {
+    share: 0.005,
+    of_reference: 1.0,
+};
 /// The same with a cluster, whose store it queries ten times a second, and with groups.
-const MOST_CPU_TOGETHER: CpuLimit = CpuLimit { share: 0.02, of_reference: 4.0 };
+const MOST_CPU_TOGETHER: CpuLimit = CpuLimit {
+    share: 0.02,
+    of_reference: 4.0,
+};
 /// How often the reference thread wakes up.
 const REFERENCE_PERIOD: Duration = Duration::from_millis(20);
 /// The memory limit then, in bytes.
@@ -71,7 +77,12 @@ impl CpuLimit {
 
 impl fmt::Display for CpuLimit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} % of one CPU or {} times the reference", 100.0 * self.share, self.of_reference)
+        write!(
+            formatter,
+            "{} % of one CPU or {} times the reference",
+            100.0 * self.share,
+            self.of_reference
+        )
     }
 }
 
@@ -90,7 +101,10 @@ impl fmt::Display for Figures {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mebibytes = self.resident as f64 / f64::from(1 << 20);
         let (cpu, reference) = (100.0 * self.cpu, 100.0 * self.reference);
-        write!(formatter, "{mebibytes:.1} MiB resident, {cpu:.2} % of one CPU (reference: {reference:.2} %)")
+        write!(
+            formatter,
+            "{mebibytes:.1} MiB resident, {cpu:.2} % of one CPU (reference: {reference:.2} %)"
+        )
     }
 }
 
@@ -101,12 +115,24 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let built = build::all(&workspace, &toolchain, Profile::Dist)?;
     for (beside, and, most_cpu, most_resident) in [
         (Beside::Nothing, "", MOST_CPU, MOST_RESIDENT),
-        (Beside::ClusterAndGroups, ", a cluster and a group", MOST_CPU_TOGETHER, MOST_RESIDENT_TOGETHER),
+        (
+            Beside::ClusterAndGroups,
+            ", a cluster and a group",
+            MOST_CPU_TOGETHER,
+            MOST_RESIDENT_TOGETHER,
+        ),
     ] {
         let figures = measure(&built.agent, Duration::from_secs(arguments.seconds), beside)?;
         println!("at rest, with a table for {SOURCES} sources{and}: {figures}");
-        ensure!(figures.resident < most_resident, "the agent may have {} MiB resident at most", most_resident >> 20);
-        ensure!(most_cpu.holds(figures), "the agent may use {most_cpu} at most at rest");
+        ensure!(
+            figures.resident < most_resident,
+            "the agent may have {} MiB resident at most",
+            most_resident >> 20
+        );
+        ensure!(
+            most_cpu.holds(figures),
+            "the agent may use {most_cpu} at most at rest"
+        );
     }
     println!("rest: 4 passed, 0 failed");
     Ok(())
@@ -114,25 +140,52 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs an agent with all its timers, sends every query that reads the table, and then leaves it idle.
 pub fn measure(agent: &Path, time: Duration, beside: Beside) -> Result<Figures> {
-    ensure!(nix::unistd::geteuid().is_root(), "measuring the agent takes root, for namespaces and BPF");
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "measuring the agent takes root, for namespaces and BPF"
+    );
     mount_bpffs();
     let place = Place::new()?;
-    let _store = (beside == Beside::ClusterAndGroups).then(|| place.store()).transpose()?;
+    let _store = (beside == Beside::ClusterAndGroups)
+        .then(|| place.store())
+        .transpose()?;
     let mut running = place.start(agent, beside)?;
-    let ask = |verb: &[&str]| process::capture(Command::new(agent).args(verb).arg("--control").arg(place.control()));
+    let ask = |verb: &[&str]| {
+        process::capture(
+            Command::new(agent)
+                .args(verb)
+                .arg("--control")
+                .arg(place.control()),
+        )
+    };
     let deadline = Instant::now() + PATIENCE;
     while ask(&["status"]).is_err() {
         if let Some(status) = running.0.try_wait().context("waiting for the agent")? {
             bail!("the agent ended with {status}");
         }
-        ensure!(Instant::now() < deadline, "the agent's limits were not in effect within {} s", PATIENCE.as_secs());
+        ensure!(
+            Instant::now() < deadline,
+            "the agent's limits were not in effect within {} s",
+            PATIENCE.as_secs()
+        );
         thread::sleep(Duration::from_millis(50));
     }
-    for verb in [&["limits"][..], &["top", "--once"], &["status"], &["groups"]] {
+    for verb in [
+        &["limits"][..],
+        &["top", "--once"],
+        &["status"],
+        &["groups"],
+    ] {
         ask(verb)?;
     }
-    while beside == Beside::ClusterAndGroups && !ask(&["status", "--json"])?.contains("\"share_from\": \"lease\"") {
-        ensure!(Instant::now() < deadline, "no share was leased within {} s", PATIENCE.as_secs());
+    while beside == Beside::ClusterAndGroups
+        && !ask(&["status", "--json"])?.contains("\"share_from\": \"lease\"")
+    {
+        ensure!(
+            Instant::now() < deadline,
+            "no share was leased within {} s",
+            PATIENCE.as_secs()
+        );
         thread::sleep(Duration::from_millis(50));
     }
     thread::sleep(SETTLE);
@@ -141,13 +194,21 @@ pub fn measure(agent: &Path, time: Duration, beside: Beside) -> Result<Figures> 
     let (before, started) = (cpu_seconds(pid)?, Instant::now());
     thread::sleep(time);
     let cpu = (cpu_seconds(pid)? - before) / started.elapsed().as_secs_f64();
-    let reference = reference.join().map_err(|_| anyhow::anyhow!("the reference thread panicked"))??;
-    Ok(Figures { resident: resident(pid)?, cpu, reference })
+    let reference = reference
+        .join()
+        .map_err(|_| anyhow::anyhow!("the reference thread panicked"))??;
+    Ok(Figures {
+        resident: resident(pid)?,
+        cpu,
+        reference,
+    })
 }
 
 /// The share of one CPU of a thread that wakes up every [`REFERENCE_PERIOD`] to read a file of /proc.
 fn reference(time: Duration) -> Result<f64> {
-    let used = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).context("reading the CPU time of a thread");
+    let used = || {
+        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).context("reading the CPU time of a thread")
+    };
     let (before, started) = (used()?, Instant::now());
     while started.elapsed() < time {
         thread::sleep(REFERENCE_PERIOD);
@@ -165,10 +226,25 @@ struct Place {
 impl Place {
     fn new() -> Result<Self> {
         let name = format!("weir-t{}-rest", std::process::id());
-        let place = Self { name, folder: tempfile::tempdir().context("making a folder")? };
-        let ip = |arguments: &[&str]| process::capture(Command::new("ip").args(arguments)).map(drop);
+        let place = Self {
+            name,
+            folder: tempfile::tempdir().context("making a folder")?,
+        };
+        let ip =
+            |arguments: &[&str]| process::capture(Command::new("ip").args(arguments)).map(drop);
         ip(&["netns", "add", &place.name])?;
-        ip(&["-n", &place.name, "link", "add", "weir0", "type", "veth", "peer", "name", "weir1"])?;
+        ip(&[
+            "-n",
+            &place.name,
+            "link",
+            "add",
+            "weir0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "weir1",
+        ])?;
         for interface in ["lo", "weir0", "weir1"] {
             ip(&["-n", &place.name, "link", "set", interface, "up"])?;
         }
@@ -190,8 +266,22 @@ impl Place {
     /// A store on a Unix socket, which network namespaces do not hide.
     fn store(&self) -> Result<Running> {
         let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(self.socket());
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting redis-server")?;
+        command
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--unixsocket",
+            ])
+            .arg(self.socket());
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting redis-server")?;
         Ok(Running(child))
     }
 
@@ -222,8 +312,15 @@ impl Place {
         fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
         let mut command = Command::new("nsenter");
         // nsenter executes the agent, so that the measured process is the agent's.
-        command.arg(format!("--net=/run/netns/{}", self.name)).arg(agent).arg("--config").arg(&config);
-        let child = command.stderr(Stdio::null()).spawn().context("starting the agent")?;
+        command
+            .arg(format!("--net=/run/netns/{}", self.name))
+            .arg(agent)
+            .arg("--config")
+            .arg(&config);
+        let child = command
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting the agent")?;
         Ok(Running(child))
     }
 }
@@ -232,7 +329,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         // `cargo xtask cleanup` finds what remains.
         let _ = fs::remove_dir_all(self.pins());
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+        let _ = Command::new("ip")
+            .args(["netns", "del", &self.name])
+            .status();
     }
 }
 
@@ -254,8 +353,10 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     // The name in parentheses may contain anything; user and system time are the 12th and 13th field after it.
-    let fields: Vec<&str> =
-        text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+    let fields: Vec<&str> = text
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.split_whitespace().collect())
+        .unwrap_or_default();
     let ticks = |nth: usize| fields.get(nth).and_then(|field| field.parse::<u64>().ok());
     let ticks = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
     // The kernel reports hundredths of a second on every architecture.

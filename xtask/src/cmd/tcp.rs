@@ -8,7 +8,10 @@ use super::setup;
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 
-const PLACE: Place = Place { document: "docs/TCP.md", marks: ["<!-- tcp: begin -->\n", "<!-- tcp: end -->"] };
+const PLACE: Place = Place {
+    document: "docs/TCP.md",
+    marks: ["<!-- tcp: begin -->\n", "<!-- tcp: end -->"],
+};
 
 /// Measures for some ten minutes, and writes the table.
 pub fn run() -> Result<()> {
@@ -18,7 +21,18 @@ pub fn run() -> Result<()> {
     let built = build::all(&workspace, &toolchain, Profile::Debug)?;
     super::test::mount_bpffs();
     let mut bench = workspace.cargo();
-    bench.args(["bench", "--locked", "--profile", "dev", "-p", "agent", "--bench", "tcp"]);
-    bench.env("WEIR_EBPF_OBJECT", &built.object).env("WEIR_AGENT", &built.agent);
+    bench.args([
+        "bench",
+        "--locked",
+        "--profile",
+        "dev",
+        "-p",
+        "agent",
+        "--bench",
+        "tcp",
+    ]);
+    bench
+        .env("WEIR_EBPF_OBJECT", &built.object)
+        .env("WEIR_AGENT", &built.agent);
     measure(&workspace, bench, &PLACE)
 }

@@ -21,7 +21,16 @@ pub const EVERY_PACKAGE: [&str; 5] = ["--workspace", "--exclude", "ebpf", "--exc
 const BPFFS: &str = "/sys/fs/bpf";
 
 /// The programs that take longest, which begin first; then cargo's order.
-const LONGEST: [&str; 8] = ["end_to_end", "cluster", "groups", "kernel", "suggest", "clients", "waiting", "redis"];
+const LONGEST: [&str; 8] = [
+    "end_to_end",
+    "cluster",
+    "groups",
+    "kernel",
+    "suggest",
+    "clients",
+    "waiting",
+    "redis",
+];
 /// Most of its tests wait for packets and clocks, so that more of them run at a time than there are CPUs.
 const WAITING: &str = "end_to_end";
 const WAITING_THREADS: &str = "4";
@@ -53,8 +62,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Test, Detail::Changes)?;
-    let trace_agent =
-        if arguments.trace { Some(build::trace(&workspace, &toolchain, Profile::Debug)?.agent) } else { None };
+    let trace_agent = if arguments.trace {
+        Some(build::trace(&workspace, &toolchain, Profile::Debug)?.agent)
+    } else {
+        None
+    };
     let trace_object = build::trace_object(&workspace, &toolchain)?;
     let object = build::objects(&workspace, &toolchain)?;
     mount_bpffs();
@@ -63,7 +75,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Cargo builds a package's programs with its tests.
     let agent = trace_agent.unwrap_or_else(|| workspace.agent("debug"));
     let with_paths = |command: &mut Command| {
-        command.env("WEIR_AGENT", &agent).env("WEIR_EBPF_OBJECT", &object).env("WEIR_TRACE_OBJECT", &trace_object);
+        command
+            .env("WEIR_AGENT", &agent)
+            .env("WEIR_EBPF_OBJECT", &object)
+            .env("WEIR_TRACE_OBJECT", &trace_object);
     };
     let outcome = if arguments.cargo.is_empty() {
         run_all(&workspace, arguments, &with_paths)
@@ -82,35 +97,70 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Builds every test, then runs the programs at the same time.
-fn run_all(workspace: &Workspace, arguments: &Arguments, with_paths: &dyn Fn(&mut Command)) -> Result<()> {
+fn run_all(
+    workspace: &Workspace,
+    arguments: &Arguments,
+    with_paths: &dyn Fn(&mut Command),
+) -> Result<()> {
     let mut build = workspace.cargo();
     build.args(["test", "--locked"]).args(EVERY_PACKAGE);
     with_paths(&mut build);
     let mut programs = suite::build(&mut build)?;
-    programs.sort_by_key(|program| LONGEST.iter().position(|name| program.target == *name).unwrap_or(LONGEST.len()));
-    let mut jobs: Vec<Job> = programs.iter().flat_map(|program| jobs(workspace, program)).collect();
+    programs.sort_by_key(|program| {
+        LONGEST
+            .iter()
+            .position(|name| program.target == *name)
+            .unwrap_or(LONGEST.len())
+    });
+    let mut jobs: Vec<Job> = programs
+        .iter()
+        .flat_map(|program| jobs(workspace, program))
+        .collect();
     let mut examples = workspace.cargo();
-    examples.args(["test", "--doc", "--locked", "--no-fail-fast"]).args(EVERY_PACKAGE);
-    jobs.push(Job { name: "examples in comments".to_owned(), command: examples, is_alone: false });
+    examples
+        .args(["test", "--doc", "--locked", "--no-fail-fast"])
+        .args(EVERY_PACKAGE);
+    jobs.push(Job {
+        name: "examples in comments".to_owned(),
+        command: examples,
+        is_alone: false,
+    });
     jobs.iter_mut().for_each(|job| with_paths(&mut job.command));
     if arguments.long {
-        jobs.iter_mut().for_each(|job| _ = job.command.env(LONG_VARIABLE, "1"));
+        jobs.iter_mut()
+            .for_each(|job| _ = job.command.env(LONG_VARIABLE, "1"));
     } else {
         for job in jobs.extract_if(.., |job| job.is_alone) {
             println!("skipped: {}: run `cargo xtask test --long`", job.name);
         }
     }
-    suite::run(jobs, arguments.programs.into(), &workspace.target.join("test-output"), &mut io::stdout().lock())
-        .map(drop)
+    suite::run(
+        jobs,
+        arguments.programs.into(),
+        &workspace.target.join("test-output"),
+        &mut io::stdout().lock(),
+    )
+    .map(drop)
 }
 
 /// Runs a program as cargo does.
 fn jobs(workspace: &Workspace, program: &TestProgram) -> Vec<Job> {
-    let name = program.source.strip_prefix(&workspace.root).unwrap_or(&program.source).display().to_string();
+    let name = program
+        .source
+        .strip_prefix(&workspace.root)
+        .unwrap_or(&program.source)
+        .display()
+        .to_string();
     let job = |name: String, is_alone: bool| {
         let mut command = Command::new(&program.path);
-        command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
-        Job { name, command, is_alone }
+        command
+            .current_dir(&program.folder)
+            .env("CARGO_MANIFEST_DIR", &program.folder);
+        Job {
+            name,
+            command,
+            is_alone,
+        }
     };
     let is = |target: &str| program.is_integration && program.target == target;
     let mut jobs = vec![job(name.clone(), false)];
@@ -120,7 +170,10 @@ fn jobs(workspace: &Workspace, program: &TestProgram) -> Vec<Job> {
     if MEASURING.into_iter().any(is) {
         jobs[0].command.env(MEASURING_VARIABLE, "none");
         let mut alone = job(format!("{name}, measuring"), true);
-        alone.command.args(["--test-threads", "1"]).env(MEASURING_VARIABLE, "only");
+        alone
+            .command
+            .args(["--test-threads", "1"])
+            .env(MEASURING_VARIABLE, "only");
         jobs.push(alone);
     }
     jobs
@@ -132,18 +185,28 @@ fn selects_packages(arguments: &[OsString]) -> bool {
     let long = ["--package", "--workspace", "--all"];
     of_cargo
         .filter_map(|argument| argument.to_str())
-        .any(|argument| argument.starts_with("-p") || long.iter().any(|name| argument.split('=').next() == Some(name)))
+        .any(|argument| {
+            argument.starts_with("-p")
+                || long
+                    .iter()
+                    .any(|name| argument.split('=').next() == Some(name))
+        })
 }
 
 /// Programs and maps are pinned there. Tests that need it report when it is missing.
 pub fn mount_bpffs() {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    if mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPFFS)) {
+    if mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(BPFFS))
+    {
         return;
     }
     println!("mounting   bpf at {BPFFS}");
     let none: Option<&str> = None;
-    let flags = nix::mount::MsFlags::MS_NOSUID | nix::mount::MsFlags::MS_NODEV | nix::mount::MsFlags::MS_NOEXEC;
+    let flags = nix::mount::MsFlags::MS_NOSUID
+        | nix::mount::MsFlags::MS_NODEV
+        | nix::mount::MsFlags::MS_NOEXEC;
     if let Err(error) = nix::mount::mount(Some("bpf"), BPFFS, Some("bpf"), flags, none) {
         eprintln!("warning: mounting bpf at {BPFFS}: {error}; tests that pin maps will not run");
     }
@@ -152,15 +215,23 @@ pub fn mount_bpffs() {
 /// Failures are printed, but do not fail the tests.
 fn clean() {
     match cleanup::run() {
-        Ok(removed) => removed.iter().for_each(|removed| eprintln!("removed a test's leftover: {removed}")),
+        Ok(removed) => removed
+            .iter()
+            .for_each(|removed| eprintln!("removed a test's leftover: {removed}")),
         Err(error) => eprintln!("warning: {error:#}"),
     }
 }
 
 /// Runs `cargo test`, forwards its output, and adds up the results.
 pub fn run_tests(tests: &mut Command) -> Result<Tally> {
-    let mut child = tests.stdout(Stdio::piped()).spawn().context("starting `cargo test`")?;
-    let output = child.stdout.take().context("reading what `cargo test` prints")?;
+    let mut child = tests
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting `cargo test`")?;
+    let output = child
+        .stdout
+        .take()
+        .context("reading what `cargo test` prints")?;
     let has_ended = || Ok(child.try_wait()?.is_some());
     let tally = forward(BufReader::new(output), &mut io::stdout().lock(), has_ended);
     let status = child.wait().context("waiting for `cargo test`")?;
@@ -180,7 +251,9 @@ mod tests {
 
     #[test]
     fn a_choice_of_packages_replaces_the_whole_workspace() {
-        let selects = |arguments: &[&str]| selects_packages(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
+        let selects = |arguments: &[&str]| {
+            selects_packages(&arguments.iter().map(OsString::from).collect::<Vec<_>>())
+        };
         assert!(selects(&["-p", "agent"]));
         assert!(selects(&["-pagent"]));
         assert!(selects(&["--package=agent"]));

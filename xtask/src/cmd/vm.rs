@@ -15,7 +15,8 @@ use crate::suite;
 use crate::tally::Tally;
 use crate::tools::{Detail, Group};
 use crate::vm::{
-    Cargo, DISTRIBUTIONS, Distribution, Guest, Image, Kernel, Machine, Outcome, Program, RELEASES, Release,
+    Cargo, DISTRIBUTIONS, Distribution, Guest, Image, Kernel, Machine, Outcome, Program, RELEASES,
+    Release,
 };
 use crate::workspace::Workspace;
 
@@ -25,13 +26,29 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
     // docs/, which the guest does not have.
     (
         "end_to_end",
-        &["half_a_million", "hundred_thousand", "million_prefixes", "tcp_reaches_the_rate", "recipe_", "the_tour_"],
+        &[
+            "half_a_million",
+            "hundred_thousand",
+            "million_prefixes",
+            "tcp_reaches_the_rate",
+            "recipe_",
+            "the_tour_",
+        ],
     ),
     // Controllers of cgroup v2, which the build machine may not have.
     ("groups", &[]),
     // The verdicts of one algorithm, and the maximum of rules for a packet: `end_to_end` loads every algorithm. Races
     // of two CPUs are more meaningful without emulation.
-    ("kernel", &["two_cpus", "million_prefixes", "leaky-bucket", "window", "log"]),
+    (
+        "kernel",
+        &[
+            "two_cpus",
+            "million_prefixes",
+            "leaky-bucket",
+            "window",
+            "log",
+        ],
+    ),
 ];
 /// Name parts of the tests that `--quick` leaves out as well: they repeat under emulation, for minutes, what the agent does
 /// on any kernel. Shorter tests of the same rooms run.
@@ -81,7 +98,12 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["kernel", "kernels"])]
     systemd: bool,
     /// With --systemd, use these guests, as in bookworm,trixie.
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", requires = "systemd")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAMES",
+        requires = "systemd"
+    )]
     guest: Vec<String>,
     /// Leave out end-to-end tests that no kernel makes a difference to.
     #[arg(long, conflicts_with = "systemd")]
@@ -124,12 +146,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
     let built = build::all(&workspace, &toolchain, arguments.profile())?;
     if arguments.quick && arguments.chosen.is_empty() {
-        let skips = REPEATING.iter().flat_map(|name| ["--skip", name]).map(OsString::from);
-        chosen.iter_mut().for_each(|chosen| chosen.arguments.extend(skips.clone()));
+        let skips = REPEATING
+            .iter()
+            .flat_map(|name| ["--skip", name])
+            .map(OsString::from);
+        chosen
+            .iter_mut()
+            .for_each(|chosen| chosen.arguments.extend(skips.clone()));
     }
     let mut programs = build_tests(&workspace, &built, chosen)?;
     if arguments.quick {
-        programs.iter_mut().for_each(|(_, program)| program.variables.push("WEIR_ON_KERNELS_ONLY=1"));
+        programs
+            .iter_mut()
+            .for_each(|(_, program)| program.variables.push("WEIR_ON_KERNELS_ONLY=1"));
     }
 
     let mut report = Report::default();
@@ -148,7 +177,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn with_systemd(arguments: &Arguments) -> Result<()> {
     let distributions: Vec<&Distribution> = match arguments.guest.as_slice() {
         [] => DISTRIBUTIONS.iter().collect(),
-        names => names.iter().map(|name| Distribution::find(name)).collect::<Result<_>>()?,
+        names => names
+            .iter()
+            .map(|name| Distribution::find(name))
+            .collect::<Result<_>>()?,
     };
     let chosen = chosen(&arguments.chosen, vec![WITH_SYSTEMD])?;
     let workspace = Workspace::locate()?;
@@ -165,7 +197,10 @@ fn with_systemd(arguments: &Arguments) -> Result<()> {
             println!("running    {name}");
             let cargo = Cargo {
                 program,
-                packages: [("weir.deb", &packages.package), ("weir-next.deb", &packages.next)],
+                packages: [
+                    ("weir.deb", &packages.package),
+                    ("weir-next.deb", &packages.next),
+                ],
                 is_debug: arguments.debug,
             };
             let outcome = image.run(&cargo, PATIENCE, &mut io::stdout().lock());
@@ -188,9 +223,14 @@ impl Report {
         match outcome {
             Ok(outcome) => {
                 self.total += &outcome.tally;
-                self.lines.push(format!("{name}: {}, {:.0} s", outcome.tally, outcome.time.as_secs_f64()));
+                self.lines.push(format!(
+                    "{name}: {}, {:.0} s",
+                    outcome.tally,
+                    outcome.time.as_secs_f64()
+                ));
                 if outcome.status != 0 {
-                    self.failures.push(format!("{name} ended with {}", outcome.status));
+                    self.failures
+                        .push(format!("{name} ended with {}", outcome.status));
                 }
             }
             Err(error) => self.failures.push(format!("{name}: {error:#}")),
@@ -222,9 +262,16 @@ fn ran_a_test(outcome: Outcome) -> Result<Outcome> {
 
 fn releases(arguments: &Arguments) -> Result<Vec<&'static Release>> {
     if !arguments.kernel.is_empty() {
-        return arguments.kernel.iter().map(|version| Release::find(version)).collect();
+        return arguments
+            .kernel
+            .iter()
+            .map(|version| Release::find(version))
+            .collect();
     }
-    Ok(RELEASES.iter().filter(|release| arguments.kernels || release.is_default).collect())
+    Ok(RELEASES
+        .iter()
+        .filter(|release| arguments.kernels || release.is_default)
+        .collect())
 }
 
 fn chosen(words: &[OsString], defaults: Vec<(&str, &[&str])>) -> Result<Vec<Chosen>> {
@@ -233,19 +280,35 @@ fn chosen(words: &[OsString], defaults: Vec<(&str, &[&str])>) -> Result<Vec<Chos
             .into_iter()
             .map(|(test, skipped)| Chosen {
                 test: test.to_owned(),
-                arguments: skipped.iter().flat_map(|name| ["--skip", name]).map(OsString::from).collect(),
+                arguments: skipped
+                    .iter()
+                    .flat_map(|name| ["--skip", name])
+                    .map(OsString::from)
+                    .collect(),
             })
             .collect()),
         [option, test, arguments @ ..] if option == "--test" => {
-            let test = test.to_str().with_context(|| format!("{} is no name of a test", test.display()))?.to_owned();
-            Ok(vec![Chosen { test, arguments: arguments.to_vec() }])
+            let test = test
+                .to_str()
+                .with_context(|| format!("{} is no name of a test", test.display()))?
+                .to_owned();
+            Ok(vec![Chosen {
+                test,
+                arguments: arguments.to_vec(),
+            }])
         }
-        _ => bail!("after -- write --test NAME, then that test's arguments, as in `-- --test end_to_end polite`"),
+        _ => bail!(
+            "after -- write --test NAME, then that test's arguments, as in `-- --test end_to_end polite`"
+        ),
     }
 }
 
 /// Builds the chosen tests like `cargo xtask test`, so that both share the build.
-fn build_tests(workspace: &Workspace, built: &Built, chosen: Vec<Chosen>) -> Result<Vec<(String, Program)>> {
+fn build_tests(
+    workspace: &Workspace,
+    built: &Built,
+    chosen: Vec<Chosen>,
+) -> Result<Vec<(String, Program)>> {
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--locked"]).args(EVERY_PACKAGE);
     cargo.env("WEIR_EBPF_OBJECT", &built.object);
@@ -254,9 +317,21 @@ fn build_tests(workspace: &Workspace, built: &Built, chosen: Vec<Chosen>) -> Res
     }
     let built = suite::build(&mut cargo)?;
     let program = |Chosen { test, arguments }| {
-        let found = built.iter().find(|program| program.is_integration && program.target == test);
-        let path = found.with_context(|| format!("cargo built no test named {test}"))?.path.clone();
-        Ok((test, Program { path, arguments, variables: Vec::new() }))
+        let found = built
+            .iter()
+            .find(|program| program.is_integration && program.target == test);
+        let path = found
+            .with_context(|| format!("cargo built no test named {test}"))?
+            .path
+            .clone();
+        Ok((
+            test,
+            Program {
+                path,
+                arguments,
+                variables: Vec::new(),
+            },
+        ))
     };
     chosen.into_iter().map(program).collect()
 }
@@ -267,9 +342,17 @@ mod tests {
 
     #[test]
     fn a_test_and_what_it_is_told_are_taken_apart() {
-        let words = |words: &[&str]| chosen(&words.iter().map(OsString::from).collect::<Vec<_>>(), DEFAULTS.to_vec());
+        let words = |words: &[&str]| {
+            chosen(
+                &words.iter().map(OsString::from).collect::<Vec<_>>(),
+                DEFAULTS.to_vec(),
+            )
+        };
         let one = words(&["--test", "groups", "--exact", "a b"]).unwrap();
-        assert_eq!((one[0].test.as_str(), one[0].arguments.len()), ("groups", 2));
+        assert_eq!(
+            (one[0].test.as_str(), one[0].arguments.len()),
+            ("groups", 2)
+        );
         assert_eq!(words(&[]).unwrap().len(), DEFAULTS.len());
         assert!(words(&["polite"]).is_err());
         assert!(words(&["--test"]).is_err());

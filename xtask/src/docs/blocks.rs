@@ -33,10 +33,19 @@ pub fn check_configs(agent: &Path, pages: &[Page]) -> Result<(Vec<String>, usize
     let (mut problems, mut checked) = (Vec::new(), 0);
     for (page, block) in marked(pages, "toml") {
         fs::write(&path, &block.text).context("writing a config")?;
-        let output = Command::new(agent).arg("check").arg(&path).output().context("starting the agent")?;
+        let output = Command::new(agent)
+            .arg("check")
+            .arg(&path)
+            .output()
+            .context("starting the agent")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            problems.push(format!("{}:{}: invalid config\n{}", page.path.display(), block.line, said.trim_end()));
+            problems.push(format!(
+                "{}:{}: invalid config\n{}",
+                page.path.display(),
+                block.line,
+                said.trim_end()
+            ));
         }
         checked += 1;
     }
@@ -45,7 +54,12 @@ pub fn check_configs(agent: &Path, pages: &[Page]) -> Result<(Vec<String>, usize
 
 /// Runs every marked command. Returns the problems and the number of commands.
 pub fn check_commands(agent: &Path, root: &Path, pages: &[Page]) -> Result<(Vec<String>, usize)> {
-    let mut folders = vec![agent.parent().context("finding the agent's directory")?.to_owned()];
+    let mut folders = vec![
+        agent
+            .parent()
+            .context("finding the agent's directory")?
+            .to_owned(),
+    ];
     folders.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     let path = env::join_paths(folders).context("extending PATH")?;
     let (mut problems, mut run) = (Vec::new(), 0);
@@ -56,18 +70,27 @@ pub fn check_commands(agent: &Path, root: &Path, pages: &[Page]) -> Result<(Vec<
         }
         let folder = tempfile::tempdir().context("making a directory")?;
         for name in ["config", "docs"] {
-            symlink(root.join(name), folder.path().join(name)).with_context(|| format!("linking {name}"))?;
+            symlink(root.join(name), folder.path().join(name))
+                .with_context(|| format!("linking {name}"))?;
         }
         for block in &blocks {
             if let Some(name) = block.file() {
-                fs::write(folder.path().join(name), &block.text).with_context(|| format!("writing {name}"))?;
+                fs::write(folder.path().join(name), &block.text)
+                    .with_context(|| format!("writing {name}"))?;
             }
-            let commands = if block.is_run() { transcript(&block.text) } else { Vec::new() };
+            let commands = if block.is_run() {
+                transcript(&block.text)
+            } else {
+                Vec::new()
+            };
             for (command, expected) in commands {
                 let printed = printed(command, folder.path(), &path)?;
                 if !matches(&expected, &printed.lines().collect::<Vec<_>>()) {
                     let place = format!("{}:{}", page.path.display(), block.line);
-                    problems.push(format!("{place}: `{command}` prints something else:\n{}", printed.trim_end()));
+                    problems.push(format!(
+                        "{place}: `{command}` prints something else:\n{}",
+                        printed.trim_end()
+                    ));
                 }
                 run += 1;
             }
@@ -79,7 +102,11 @@ pub fn check_commands(agent: &Path, root: &Path, pages: &[Page]) -> Result<(Vec<
 /// The output and the errors of a command.
 fn printed(command: &str, folder: &Path, path: &OsStr) -> Result<String> {
     let mut shell = Command::new("sh");
-    shell.current_dir(folder).env("PATH", path).env("COLUMNS", "110").args(["-c", &format!("exec 2>&1; {command}")]);
+    shell
+        .current_dir(folder)
+        .env("PATH", path)
+        .env("COLUMNS", "110")
+        .args(["-c", &format!("exec 2>&1; {command}")]);
     for variable in ["WEIR_CONFIG", "WEIR_CONTROL"] {
         shell.env_remove(variable);
     }
@@ -98,13 +125,19 @@ impl Block {
 
     /// The name of the file in the block.
     fn file(&self) -> Option<&str> {
-        self.marks.split(' ').find_map(|mark| mark.strip_prefix("file="))
+        self.marks
+            .split(' ')
+            .find_map(|mark| mark.strip_prefix("file="))
     }
 }
 
 fn marked<'p>(pages: &'p [Page], marks: &'p str) -> impl Iterator<Item = (&'p Page, Block)> {
-    let of_page =
-        move |page| blocks(page).into_iter().filter(move |block| block.kind() == marks).map(move |block| (page, block));
+    let of_page = move |page| {
+        blocks(page)
+            .into_iter()
+            .filter(move |block| block.kind() == marks)
+            .map(move |block| (page, block))
+    };
     pages.iter().flat_map(of_page)
 }
 
@@ -115,7 +148,11 @@ fn blocks(page: &Page) -> Vec<Block> {
         match event {
             Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(marks))) => {
                 let line = page.text[..range.start].matches('\n').count() + 1;
-                open = Some(Block { line, marks: marks.into_string(), text: String::new() });
+                open = Some(Block {
+                    line,
+                    marks: marks.into_string(),
+                    text: String::new(),
+                });
             }
             Event::Text(text) => {
                 if let Some(block) = &mut open {
@@ -146,7 +183,9 @@ fn transcript(text: &str) -> Vec<(&str, Vec<&str>)> {
 fn matches(expected: &[&str], printed: &[&str]) -> bool {
     match (expected.split_first(), printed.split_first()) {
         (None, None) => true,
-        (Some((&"...", rest)), _) => (0..=printed.len()).any(|skipped| matches(rest, &printed[skipped..])),
+        (Some((&"...", rest)), _) => {
+            (0..=printed.len()).any(|skipped| matches(rest, &printed[skipped..]))
+        }
         (Some((line, expected)), Some((first, printed))) => {
             line.trim_end() == first.trim_end() && matches(expected, printed)
         }
@@ -160,7 +199,10 @@ mod tests {
 
     #[test]
     fn a_transcript_has_commands_and_what_they_print() {
-        assert_eq!(transcript("$ a b\none\ntwo\n$ c\n"), [("a b", vec!["one", "two"]), ("c", vec![])]);
+        assert_eq!(
+            transcript("$ a b\none\ntwo\n$ c\n"),
+            [("a b", vec!["one", "two"]), ("c", vec![])]
+        );
     }
 
     #[test]
@@ -168,7 +210,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let text = "```toml file=a.toml\none\n```\n\n```console,run\n$ cat a.toml; ls -d docs\none\ndocs\n$ echo two >&2\n2\n```\n\n\
                     ```console\n$ false\n```\n";
-        let pages = ["a.md", "b.md"].map(|path| Page { path: path.into(), text: text.to_owned() });
+        let pages = ["a.md", "b.md"].map(|path| Page {
+            path: path.into(),
+            text: text.to_owned(),
+        });
         std::fs::create_dir(root.path().join("docs")).unwrap();
         let (problems, run) = check_commands(Path::new("/bin/agent"), root.path(), &pages).unwrap();
         assert_eq!(run, 4);
@@ -191,9 +236,14 @@ mod tests {
 
     #[test]
     fn blocks_have_their_marks_and_lines() {
-        let page =
-            Page { path: "a.md".into(), text: "text\n\n```toml,fragment\na = 1\n```\n\n```\nb\n```\n".to_owned() };
-        let found: Vec<(usize, String)> = blocks(&page).into_iter().map(|block| (block.line, block.marks)).collect();
+        let page = Page {
+            path: "a.md".into(),
+            text: "text\n\n```toml,fragment\na = 1\n```\n\n```\nb\n```\n".to_owned(),
+        };
+        let found: Vec<(usize, String)> = blocks(&page)
+            .into_iter()
+            .map(|block| (block.line, block.marks))
+            .collect();
         assert_eq!(found, [(3, "toml,fragment".to_owned()), (7, String::new())]);
     }
 }

@@ -12,14 +12,22 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// The broken links, a line each.
 pub fn check(root: &Path, pages: &[Page]) -> Vec<String> {
-    let read: HashMap<&Path, Headings> = pages.iter().map(|page| (page.path.as_path(), headings(&page.text))).collect();
+    let read: HashMap<&Path, Headings> = pages
+        .iter()
+        .map(|page| (page.path.as_path(), headings(&page.text)))
+        .collect();
     let chapters = chapters(pages);
     let mut problems = Vec::new();
     for page in pages {
         for (line, target) in links(&page.text) {
             let found = problem(root, &read, &page.path, &target);
-            if let Some(problem) = found.or_else(|| outside_the_book(&chapters, &page.path, &target)) {
-                problems.push(format!("{}:{line}: link to {target}: {problem}", page.path.display()));
+            if let Some(problem) =
+                found.or_else(|| outside_the_book(&chapters, &page.path, &target))
+            {
+                problems.push(format!(
+                    "{}:{line}: link to {target}: {problem}",
+                    page.path.display()
+                ));
             }
         }
     }
@@ -33,7 +41,10 @@ type Headings = HashSet<String>;
 fn chapters(pages: &[Page]) -> HashSet<PathBuf> {
     let summary = pages.iter().find(|page| page.path == Path::new(SUMMARY));
     let listed = summary.map(|page| links(&page.text)).unwrap_or_default();
-    listed.into_iter().map(|(_, target)| Path::new(BOOK).join(target)).collect()
+    listed
+        .into_iter()
+        .map(|(_, target)| Path::new(BOOK).join(target))
+        .collect()
 }
 
 /// A link that is broken in the book's HTML: `mdbook` copies nothing from outside, and renames README.md.
@@ -43,21 +54,40 @@ fn outside_the_book(chapters: &HashSet<PathBuf>, from: &Path, target: &str) -> O
     }
     let path = resolved(from.parent()?, target.split('#').next()?);
     let is_page = path.extension().is_some_and(|end| end == "md");
-    let is_followed =
-        if is_page { chapters.contains(&path) && !path.ends_with("README.md") } else { path.starts_with(BOOK) };
-    (!is_followed).then(|| format!("{} is not in the book: name it without a link", path.display()))
+    let is_followed = if is_page {
+        chapters.contains(&path) && !path.ends_with("README.md")
+    } else {
+        path.starts_with(BOOK)
+    };
+    (!is_followed).then(|| {
+        format!(
+            "{} is not in the book: name it without a link",
+            path.display()
+        )
+    })
 }
 
 fn is_external(target: &str) -> bool {
     target.contains("://") || target.starts_with("mailto:")
 }
 
-fn problem(root: &Path, read: &HashMap<&Path, Headings>, from: &Path, target: &str) -> Option<String> {
+fn problem(
+    root: &Path,
+    read: &HashMap<&Path, Headings>,
+    from: &Path,
+    target: &str,
+) -> Option<String> {
     if is_external(target) {
         return None;
     }
-    let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
-    let path = if path.is_empty() { from.to_owned() } else { resolved(from.parent()?, path) };
+    let (path, anchor) = target
+        .split_once('#')
+        .map_or((target, None), |(path, anchor)| (path, Some(anchor)));
+    let path = if path.is_empty() {
+        from.to_owned()
+    } else {
+        resolved(from.parent()?, path)
+    };
     if !root.join(&path).exists() {
         return Some(format!("there is no file {}", path.display()));
     }
@@ -81,9 +111,10 @@ fn resolved(folder: &Path, link: &str) -> PathBuf {
 fn links(text: &str) -> Vec<(usize, String)> {
     let parser = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();
     let target = |(event, range): (Event<'_>, std::ops::Range<usize>)| match event {
-        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-            Some((text[..range.start].matches('\n').count() + 1, dest_url.into_string()))
-        }
+        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => Some((
+            text[..range.start].matches('\n').count() + 1,
+            dest_url.into_string(),
+        )),
         _ => None,
     };
     parser.filter_map(target).collect()
@@ -103,7 +134,11 @@ fn headings(text: &str) -> Headings {
             Event::End(TagEnd::Heading(_)) => {
                 let anchor = anchor(&open.take().unwrap_or_default());
                 let count = counts.entry(anchor.clone()).or_insert(0);
-                all.insert(if *count == 0 { anchor } else { format!("{anchor}-{count}") });
+                all.insert(if *count == 0 {
+                    anchor
+                } else {
+                    format!("{anchor}-{count}")
+                });
                 *count += 1;
             }
             _ => {}
@@ -128,7 +163,10 @@ mod tests {
 
     #[test]
     fn links_that_lead_nowhere_are_found() {
-        let page = |path: &str, text: &str| Page { path: path.into(), text: text.to_owned() };
+        let page = |path: &str, text: &str| Page {
+            path: path.into(),
+            text: text.to_owned(),
+        };
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("docs")).unwrap();
         for path in ["README.md", "docs/a.md"] {
@@ -156,17 +194,27 @@ mod tests {
 
     #[test]
     fn pages_of_the_book_link_to_what_it_contains() {
-        let page = |path: &str, text: &str| Page { path: path.into(), text: text.to_owned() };
+        let page = |path: &str, text: &str| Page {
+            path: path.into(),
+            text: text.to_owned(),
+        };
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("docs")).unwrap();
         let pages = [
             page("README.md", "[any](docs/a.md)\n"),
             page("docs/SUMMARY.md", "[A](a.md)\n[B](b.md)\n"),
-            page("docs/a.md", "# A\n\n[b](b.md) [top](#a) [out](https://weir.example)\n\n[up](../README.md)\n"),
+            page(
+                "docs/a.md",
+                "# A\n\n[b](b.md) [top](#a) [out](https://weir.example)\n\n[up](../README.md)\n",
+            ),
             page("docs/b.md", "[plot](plot.svg)\n\n[notes](notes.md)\n"),
             page("docs/notes.md", "[up](../README.md)\n"),
         ];
-        for path in pages.iter().map(|page| page.path.as_path()).chain([Path::new("docs/plot.svg")]) {
+        for path in pages
+            .iter()
+            .map(|page| page.path.as_path())
+            .chain([Path::new("docs/plot.svg")])
+        {
             std::fs::write(root.path().join(path), "").unwrap();
         }
         let problems = check(root.path(), &pages);

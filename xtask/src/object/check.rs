@@ -13,8 +13,14 @@ pub enum Logging {
 }
 
 /// The kernel's list (include/linux/license.h): other licences exclude most helpers.
-const LICENCES: [&str; 6] =
-    ["GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"];
+const LICENCES: [&str; 6] = [
+    "GPL",
+    "GPL v2",
+    "GPL and additional rights",
+    "Dual BSD/GPL",
+    "Dual MIT/GPL",
+    "Dual MPL/GPL",
+];
 
 /// A function of an eBPF object.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +33,8 @@ pub struct Function {
 
 /// Checks an object; returns its functions, or an error with all problems.
 pub fn check(bytes: &[u8], logging: Logging) -> Result<Vec<Function>> {
-    let file = File::parse(bytes).context("reading it as an ELF file for a little-endian machine")?;
+    let file =
+        File::parse(bytes).context("reading it as an ELF file for a little-endian machine")?;
     let code = Code::read(&file)?;
     let mut faults = panics(&code);
     faults.extend(map_faults(&file, logging));
@@ -50,14 +57,26 @@ pub fn check(bytes: &[u8], logging: Logging) -> Result<Vec<Function>> {
 
 /// Whether a function belongs to Rust's panic handling.
 fn is_panic(name: &str) -> bool {
-    let parts = ["panic", "begin_unwind", "unwrap_failed", "expect_failed", "len_mismatch_fail", "__bpf_trap"];
-    parts.iter().any(|part| name.contains(part)) || (name.contains("slice_") && name.contains("_fail"))
+    let parts = [
+        "panic",
+        "begin_unwind",
+        "unwrap_failed",
+        "expect_failed",
+        "len_mismatch_fail",
+        "__bpf_trap",
+    ];
+    parts.iter().any(|part| name.contains(part))
+        || (name.contains("slice_") && name.contains("_fail"))
 }
 
 fn panics(code: &Code) -> Vec<String> {
     let mut faults = Vec::new();
     // Calls among panic functions are only the path from the first to the last.
-    for call in code.calls.iter().filter(|call| is_panic(&call.to) && !is_panic(&call.from)) {
+    for call in code
+        .calls
+        .iter()
+        .filter(|call| is_panic(&call.to) && !is_panic(&call.from))
+    {
         faults.push(format!(
             "{} may panic, in {}: use a form that cannot fail (`get`, a match, wrapping arithmetic)",
             call.from, call.to
@@ -65,12 +84,14 @@ fn panics(code: &Code) -> Vec<String> {
     }
     if faults.is_empty() {
         let panics = code.symbols.iter().filter(|name| is_panic(name));
-        faults.extend(
-            panics.map(|name| format!("it holds {name}, which the kernel will not load, and nothing calls it")),
-        );
+        faults.extend(panics.map(|name| {
+            format!("it holds {name}, which the kernel will not load, and nothing calls it")
+        }));
     }
     for name in code.stuck.iter().filter(|name| !is_panic(name)) {
-        faults.push(format!("{name} has an endless loop, which is what a panic becomes when it is inlined"));
+        faults.push(format!(
+            "{name} has an endless loop, which is what a panic becomes when it is inlined"
+        ));
     }
     faults
 }
@@ -81,14 +102,16 @@ const LOG_MAP: &str = "AYA_LOGS";
 /// The problem of an object that logs but should not.
 fn log_fault(code: &Code, logging: Logging) -> Option<String> {
     let has_log = code.symbols.contains(LOG_MAP);
-    (has_log && logging == Logging::None).then(|| format!("it logs (map {LOG_MAP}), which only a trace build may"))
+    (has_log && logging == Logging::None)
+        .then(|| format!("it logs (map {LOG_MAP}), which only a trace build may"))
 }
 
 fn map_faults(file: &File, logging: Logging) -> Vec<String> {
     let mut faults = Vec::new();
     let maps = file.section_by_name(".maps");
     if maps.is_none_or(|section| section.size() == 0) {
-        faults.push("it holds no BTF maps (section .maps): declare maps with #[btf_map]".to_owned());
+        faults
+            .push("it holds no BTF maps (section .maps): declare maps with #[btf_map]".to_owned());
     }
     let legacy = file
         .sections()
@@ -96,7 +119,9 @@ fn map_faults(file: &File, logging: Logging) -> Vec<String> {
         .find(|name| *name == "maps" || name.starts_with("maps/"));
     // aya-log's map is one.
     if let (Some(name), Logging::None) = (legacy, logging) {
-        faults.push(format!("it holds a legacy map (section {name}), which bpftool cannot read: use #[btf_map]"));
+        faults.push(format!(
+            "it holds a legacy map (section {name}), which bpftool cannot read: use #[btf_map]"
+        ));
     }
     faults
 }
@@ -109,19 +134,29 @@ fn licence_fault(file: &File) -> Option<String> {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let licence = String::from_utf8_lossy(text);
     let is_compatible = LICENCES.contains(&licence.as_ref());
-    (!is_compatible).then(|| format!("its licence is {licence:?}, and the kernel takes only {}", LICENCES.join(", ")))
+    (!is_compatible).then(|| {
+        format!(
+            "its licence is {licence:?}, and the kernel takes only {}",
+            LICENCES.join(", ")
+        )
+    })
 }
 
 fn btf_faults(file: &File) -> Vec<String> {
-    let missing = [".BTF", ".BTF.ext"].into_iter().filter(|name| file.section_by_name(name).is_none());
-    missing.map(|name| format!("it has no section {name}: was it linked with --btf?")).collect()
+    let missing = [".BTF", ".BTF.ext"]
+        .into_iter()
+        .filter(|name| file.section_by_name(name).is_none());
+    missing
+        .map(|name| format!("it has no section {name}: was it linked with --btf?"))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
     use object::{
-        Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope,
+        Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags,
+        SymbolKind, SymbolScope,
     };
 
     use super::*;
@@ -152,18 +187,27 @@ mod tests {
 
         fn good() -> Self {
             let mut sample = Self::empty();
-            sample.data(".maps", b"maps").data("license", b"Dual MIT/GPL\0");
+            sample
+                .data(".maps", b"maps")
+                .data("license", b"Dual MIT/GPL\0");
             sample.data(".BTF", b"types").data(".BTF.ext", b"lines");
             sample
         }
 
         fn data(&mut self, name: &str, bytes: &[u8]) -> &mut Self {
-            let section = self.object.add_section(Vec::new(), name.into(), SectionKind::Data);
+            let section = self
+                .object
+                .add_section(Vec::new(), name.into(), SectionKind::Data);
             self.object.append_section_data(section, bytes, 8);
             self
         }
 
-        fn function(&mut self, section: SectionId, name: &str, code: &[[u8; INSTRUCTION]]) -> SymbolId {
+        fn function(
+            &mut self,
+            section: SectionId,
+            name: &str,
+            code: &[[u8; INSTRUCTION]],
+        ) -> SymbolId {
             let value = self.object.append_section_data(section, &code.concat(), 8);
             self.object.add_symbol(Symbol {
                 name: name.into(),
@@ -179,16 +223,31 @@ mod tests {
 
         /// Adds a relocation for a symbol at the start of the XDP section.
         fn refer(&mut self, symbol: SymbolId) {
-            let flags = RelocationFlags::Elf { r_type: R_BPF_64_32 };
-            self.object.add_relocation(self.xdp, Relocation { offset: 0, symbol, addend: 0, flags }).unwrap();
+            let flags = RelocationFlags::Elf {
+                r_type: R_BPF_64_32,
+            };
+            self.object
+                .add_relocation(
+                    self.xdp,
+                    Relocation {
+                        offset: 0,
+                        symbol,
+                        addend: 0,
+                        flags,
+                    },
+                )
+                .unwrap();
         }
 
         fn text(&mut self) -> SectionId {
-            self.object.add_section(Vec::new(), ".text".into(), SectionKind::Text)
+            self.object
+                .add_section(Vec::new(), ".text".into(), SectionKind::Text)
         }
 
         fn fault(&self) -> String {
-            check(&self.object.write().unwrap(), Logging::None).unwrap_err().to_string()
+            check(&self.object.write().unwrap(), Logging::None)
+                .unwrap_err()
+                .to_string()
         }
     }
 
@@ -206,7 +265,11 @@ mod tests {
         };
         assert_eq!(
             check(&sample.object.write().unwrap(), Logging::None).unwrap(),
-            [function("xdp", "first", 3), function("xdp", "second", 1), function(".text", "third", 2)]
+            [
+                function("xdp", "first", 3),
+                function("xdp", "second", 1),
+                function(".text", "third", 2)
+            ]
         );
     }
 
@@ -234,24 +297,40 @@ mod tests {
         let mut by_distance = Sample::good();
         by_distance.function(by_distance.xdp, "weir_xdp", &[call(1), EXIT]);
         by_distance.function(by_distance.xdp, panic, &[EXIT]);
-        assert!(by_distance.fault().contains(told), "{}", by_distance.fault());
+        assert!(
+            by_distance.fault().contains(told),
+            "{}",
+            by_distance.fault()
+        );
     }
 
     #[test]
     fn a_panic_that_was_inlined_or_that_nothing_calls_is_told() {
         let mut sample = Sample::good();
         sample.function(sample.xdp, "weir_xdp", &[JUMP_TO_ITSELF, EXIT]);
-        assert!(sample.fault().contains("weir_xdp has an endless loop"), "{}", sample.fault());
+        assert!(
+            sample.fault().contains("weir_xdp has an endless loop"),
+            "{}",
+            sample.fault()
+        );
 
         let mut sample = Sample::good();
         sample.function(sample.xdp, "core::slice::index::slice_index_fail", &[EXIT]);
-        assert!(sample.fault().contains("slice_index_fail, which the kernel will not load"), "{}", sample.fault());
+        assert!(
+            sample
+                .fault()
+                .contains("slice_index_fail, which the kernel will not load"),
+            "{}",
+            sample.fault()
+        );
     }
 
     #[test]
     fn only_a_trace_build_may_log() {
         let mut sample = Sample::good();
-        let maps = sample.object.add_section(Vec::new(), b"maps".to_vec(), SectionKind::Data);
+        let maps = sample
+            .object
+            .add_section(Vec::new(), b"maps".to_vec(), SectionKind::Data);
         sample.function(sample.xdp, "weir_xdp", &[EXIT]);
         sample.function(maps, LOG_MAP, &[EXIT]);
         for part in ["section maps", "map AYA_LOGS"] {
@@ -265,7 +344,14 @@ mod tests {
         let mut sample = Sample::empty();
         sample.data("maps", b"old").data("license", b"Apache-2.0\0");
         let fault = sample.fault();
-        for part in ["no function", "no BTF maps", "section maps", "\"Apache-2.0\"", "no section .BTF:", ".BTF.ext"] {
+        for part in [
+            "no function",
+            "no BTF maps",
+            "section maps",
+            "\"Apache-2.0\"",
+            "no section .BTF:",
+            ".BTF.ext",
+        ] {
             assert!(fault.contains(part), "{part} is missing from: {fault}");
         }
     }

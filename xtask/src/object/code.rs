@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result};
 use object::read::elf::{ElfFile64, ElfSection64};
 use object::{
-    LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SectionIndex, SectionKind,
-    SymbolIndex, SymbolKind,
+    LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget,
+    SectionIndex, SectionKind, SymbolIndex, SymbolKind,
 };
 
 /// An object for a 64-bit little-endian machine, as BPF's are here.
@@ -51,16 +51,38 @@ impl Code {
                 continue;
             }
             symbols.insert(name.clone());
-            if let Some(section_index) = symbol.section_index().filter(|_| symbol.kind() == SymbolKind::Text) {
-                let section = file.section_by_index(section_index).context("finding a function's section")?;
+            if let Some(section_index) = symbol
+                .section_index()
+                .filter(|_| symbol.kind() == SymbolKind::Text)
+            {
+                let section = file
+                    .section_by_index(section_index)
+                    .context("finding a function's section")?;
                 let start = symbol.address();
-                let section = section.name().context("reading a section's name")?.to_owned();
-                functions.push(Placed { name, section, section_index, start, end: start + symbol.size() });
+                let section = section
+                    .name()
+                    .context("reading a section's name")?
+                    .to_owned();
+                functions.push(Placed {
+                    name,
+                    section,
+                    section_index,
+                    start,
+                    end: start + symbol.size(),
+                });
             }
         }
         functions.sort_by_key(|function| (function.section_index.0, function.start));
-        let mut code = Self { functions, calls: BTreeSet::new(), stuck: BTreeSet::new(), symbols };
-        for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
+        let mut code = Self {
+            functions,
+            calls: BTreeSet::new(),
+            stuck: BTreeSet::new(),
+            symbols,
+        };
+        for section in file
+            .sections()
+            .filter(|section| section.kind() == SectionKind::Text)
+        {
             code.read_section(file, &section)?;
         }
         Ok(code)
@@ -103,20 +125,37 @@ impl Code {
         Ok(())
     }
 
-    fn called_by_symbol(&self, file: &File, symbol: SymbolIndex, call: Instruction) -> Result<String> {
-        let symbol = file.symbol_by_index(symbol).context("finding the symbol that a call refers to")?;
+    fn called_by_symbol(
+        &self,
+        file: &File,
+        symbol: SymbolIndex,
+        call: Instruction,
+    ) -> Result<String> {
+        let symbol = file
+            .symbol_by_index(symbol)
+            .context("finding the symbol that a call refers to")?;
         match symbol.section_index() {
             // A function that is not exported is called by its offset in the section.
-            Some(section) if symbol.kind() == SymbolKind::Section => Ok(self.function_at(section, call.call_target(0))),
-            _ => Ok(readable(symbol.name().context("reading the name of a function that is called")?)),
+            Some(section) if symbol.kind() == SymbolKind::Section => {
+                Ok(self.function_at(section, call.call_target(0)))
+            }
+            _ => {
+                Ok(readable(symbol.name().context(
+                    "reading the name of a function that is called",
+                )?))
+            }
         }
     }
 
     fn function_at(&self, section: SectionIndex, place: u64) -> String {
-        let holds =
-            |function: &&Placed| function.section_index == section && (function.start..function.end).contains(&place);
+        let holds = |function: &&Placed| {
+            function.section_index == section && (function.start..function.end).contains(&place)
+        };
         let found = self.functions.iter().find(holds);
-        found.map_or_else(|| format!("section {} at {place}", section.0), |function| function.name.clone())
+        found.map_or_else(
+            || format!("section {} at {place}", section.0),
+            |function| function.name.clone(),
+        )
     }
 }
 
@@ -131,9 +170,15 @@ struct Instruction {
 
 impl Instruction {
     fn read(bytes: &[u8]) -> Option<Self> {
-        let [opcode, registers, low, high, immediate @ ..] = <[u8; INSTRUCTION]>::try_from(bytes).ok()?;
+        let [opcode, registers, low, high, immediate @ ..] =
+            <[u8; INSTRUCTION]>::try_from(bytes).ok()?;
         let offset = i16::from_le_bytes([low, high]);
-        Some(Self { opcode, source: registers >> 4, offset, immediate: i32::from_le_bytes(immediate) })
+        Some(Self {
+            opcode,
+            source: registers >> 4,
+            offset,
+            immediate: i32::from_le_bytes(immediate),
+        })
     }
 
     /// A load of 64 bits, whose upper half occupies a second instruction.

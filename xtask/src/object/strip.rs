@@ -10,7 +10,9 @@ pub fn without_debug_information(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut builder = Builder::read(bytes).context("reading the object")?;
     for section in &mut builder.sections {
         let name = section.name.to_vec();
-        section.delete = [&b".debug_"[..], b".rel.debug_", b".rela.debug_"].iter().any(|start| name.starts_with(start));
+        section.delete = [&b".debug_"[..], b".rel.debug_", b".rela.debug_"]
+            .iter()
+            .any(|start| name.starts_with(start));
     }
     // The linker has one table for the names of symbols and of sections; the builder writes two.
     let names = builder.sections.add();

@@ -58,7 +58,9 @@ impl Ended {
 
     fn outcome(&self) -> String {
         match &self.status {
-            Ok(status) if status.success() && self.has_failed() => "no line \"test result\"".to_owned(),
+            Ok(status) if status.success() && self.has_failed() => {
+                "no line \"test result\"".to_owned()
+            }
             Ok(status) if status.success() => self.tally().to_string(),
             Ok(status) => format!("{}; {status}", self.tally()),
             Err(error) => error.clone(),
@@ -80,18 +82,30 @@ pub fn run(jobs: Vec<Job>, lanes: usize, folder: &Path, to: &mut impl Write) -> 
     let (alone, together): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_alone);
     let mut ended = Vec::new();
     for (jobs, lanes) in [(together, lanes), (alone, 1)] {
-        run_in_lanes(jobs, lanes, folder, to, &mut ended).context("showing what the tests print")?;
+        run_in_lanes(jobs, lanes, folder, to, &mut ended)
+            .context("showing what the tests print")?;
     }
     let mut total = Tally::default();
     ended.iter().for_each(|ended| total += &ended.tally());
     let failed: Vec<&Ended> = ended.iter().filter(|ended| ended.has_failed()).collect();
     for ended in &failed {
-        writeln!(to, "\nfailed     {}: {}\n{}", ended.name, ended.outcome(), ended.failure())?;
+        writeln!(
+            to,
+            "\nfailed     {}: {}\n{}",
+            ended.name,
+            ended.outcome(),
+            ended.failure()
+        )?;
     }
     writeln!(to, "total: {total}")?;
     if !failed.is_empty() {
         let names: Vec<&str> = failed.iter().map(|ended| ended.name.as_str()).collect();
-        bail!("{} of {} test programs failed: {}", failed.len(), ended.len(), names.join(", "));
+        bail!(
+            "{} of {} test programs failed: {}",
+            failed.len(),
+            ended.len(),
+            names.join(", ")
+        );
     }
     Ok(total)
 }
@@ -104,7 +118,12 @@ fn run_in_lanes(
     ended: &mut Vec<Ended>,
 ) -> io::Result<()> {
     let queue = Mutex::new(VecDeque::from(jobs));
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let next = || {
+        queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    };
     let (sender, events) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..lanes {
@@ -127,7 +146,13 @@ fn run_in_lanes(
                     running.remove(&one.name);
                     writeln!(to, "\noutput     {}", one.name)?;
                     to.write_all(one.output.as_bytes())?;
-                    writeln!(to, "ended      {} after {:.0} s: {}", one.name, one.time.as_secs_f64(), one.outcome())?;
+                    writeln!(
+                        to,
+                        "ended      {} after {:.0} s: {}",
+                        one.name,
+                        one.time.as_secs_f64(),
+                        one.outcome()
+                    )?;
                     ended.push(one);
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -152,18 +177,31 @@ fn run_one(mut job: Job, folder: &Path, events: &Sender<Event>) {
     let status = into(&mut job.command, &file)
         .and_then(|command| command.status())
         .map_err(|error| format!("running it with its output in {}: {error}", file.display()));
-    let output = fs::read(&file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let _ = events.send(Event::Ended(Ended { name: job.name, status, output, time: start.elapsed() }));
+    let output = fs::read(&file)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default();
+    let _ = events.send(Event::Ended(Ended {
+        name: job.name,
+        status,
+        output,
+        time: start.elapsed(),
+    }));
 }
 
 /// Has a command write both of its outputs into a file.
 fn into<'a>(command: &'a mut Command, file: &Path) -> io::Result<&'a mut Command> {
     let file = File::create(file)?;
-    Ok(command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file))
+    Ok(command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file))
 }
 
 fn file_of(name: &str, folder: &Path) -> PathBuf {
-    folder.join(format!("{}.log", name.replace([',', ' '], "").replace('/', "-")))
+    folder.join(format!(
+        "{}.log",
+        name.replace([',', ' '], "").replace('/', "-")
+    ))
 }
 
 #[cfg(test)]
@@ -173,7 +211,11 @@ mod tests {
     fn job(name: &str, script: &str) -> Job {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Job { name: name.to_owned(), command, is_alone: false }
+        Job {
+            name: name.to_owned(),
+            command,
+            is_alone: false,
+        }
     }
 
     fn shown(jobs: Vec<Job>) -> (Result<Tally>, String) {
@@ -187,10 +229,21 @@ mod tests {
         let talk = "for nth in 1 2 3; do echo line $nth; echo error $nth >&2; sleep 0.05; done
                     echo 'test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured'";
         let (outcome, shown) = shown(vec![job("a/one", talk), job("two", talk)]);
-        assert_eq!(outcome.unwrap(), Tally { programs: 2, passed: 4, failed: 0, ignored: 2 });
+        assert_eq!(
+            outcome.unwrap(),
+            Tally {
+                programs: 2,
+                passed: 4,
+                failed: 0,
+                ignored: 2
+            }
+        );
         let whole = "line 1\nerror 1\nline 2\nerror 2\nline 3\nerror 3\ntest result: ok. 2 passed";
         assert_eq!(shown.matches(whole).count(), 2, "{shown}");
-        assert!(shown.contains("running    a/one\n") && shown.ends_with("total: 4 passed, 0 failed, 2 skipped\n"));
+        assert!(
+            shown.contains("running    a/one\n")
+                && shown.ends_with("total: 4 passed, 0 failed, 2 skipped\n")
+        );
     }
 
     #[test]
@@ -200,29 +253,57 @@ mod tests {
         let jobs = vec![
             job("failing", failing),
             job("killed", "echo last words; kill -9 $$"),
-            job("fine", "sleep 0.2; echo 'test result: ok. 3 passed; 0 failed; 0 ignored'"),
+            job(
+                "fine",
+                "sleep 0.2; echo 'test result: ok. 3 passed; 0 failed; 0 ignored'",
+            ),
         ];
         let (outcome, shown) = shown(jobs);
         let error = outcome.unwrap_err().to_string();
-        assert!(error.starts_with("2 of 3 test programs failed: "), "{error}");
-        assert!(error.contains("failing") && error.contains("killed") && !error.contains("fine"), "{error}");
-        assert_eq!((shown.matches("much").count(), shown.matches("a_test").count()), (1, 2), "{shown}");
+        assert!(
+            error.starts_with("2 of 3 test programs failed: "),
+            "{error}"
+        );
+        assert!(
+            error.contains("failing") && error.contains("killed") && !error.contains("fine"),
+            "{error}"
+        );
+        assert_eq!(
+            (
+                shown.matches("much").count(),
+                shown.matches("a_test").count()
+            ),
+            (1, 2),
+            "{shown}"
+        );
         assert_eq!(shown.matches("last words").count(), 2, "{shown}");
-        assert!(shown.ends_with("total: 4 passed, 1 failed, 0 skipped\n"), "{shown}");
+        assert!(
+            shown.ends_with("total: 4 passed, 1 failed, 0 skipped\n"),
+            "{shown}"
+        );
     }
 
     #[test]
     fn a_program_that_cannot_be_started_is_a_failure() {
-        let missing = Job { command: Command::new("/nonexistent/program"), ..job("missing", "") };
+        let missing = Job {
+            command: Command::new("/nonexistent/program"),
+            ..job("missing", "")
+        };
         let (outcome, shown) = shown(vec![missing]);
-        assert!(outcome.is_err() && shown.contains("No such file"), "{shown}");
+        assert!(
+            outcome.is_err() && shown.contains("No such file"),
+            "{shown}"
+        );
     }
 
     #[test]
     fn a_program_that_ends_well_without_a_result_is_a_failure() {
         let (outcome, shown) = shown(vec![job("silent", "echo running 3 tests")]);
         assert!(outcome.unwrap_err().to_string().contains("silent"));
-        assert!(shown.contains("failed     silent: no line \"test result\"\nrunning 3 tests"), "{shown}");
+        assert!(
+            shown.contains("failed     silent: no line \"test result\"\nrunning 3 tests"),
+            "{shown}"
+        );
     }
 
     #[test]
@@ -234,18 +315,31 @@ mod tests {
                 "echo {name} begins >> {at}/order; sleep 0.1; echo {name} ends >> {at}/order; echo 'test result: ok. 1 passed'"
             )
         };
-        let alone = |name: &str| Job { is_alone: true, ..job(name, &mark(name)) };
-        let jobs = vec![alone("x"), alone("y"), job("one", &mark("one")), job("two", &mark("two"))];
+        let alone = |name: &str| Job {
+            is_alone: true,
+            ..job(name, &mark(name))
+        };
+        let jobs = vec![
+            alone("x"),
+            alone("y"),
+            job("one", &mark("one")),
+            job("two", &mark("two")),
+        ];
         shown(jobs).0.unwrap();
         let order = fs::read_to_string(folder.path().join("order")).unwrap();
-        assert!(order.ends_with("x begins\nx ends\ny begins\ny ends\n"), "{order}");
+        assert!(
+            order.ends_with("x begins\nx ends\ny begins\ny ends\n"),
+            "{order}"
+        );
     }
 
     #[test]
     fn a_process_that_a_test_left_running_does_not_hold_up_the_end() {
         let start = Instant::now();
-        let (outcome, _) =
-            shown(vec![job("parent", "sleep 20 & echo 'test result: ok. 1 passed; 0 failed; 0 ignored'")]);
+        let (outcome, _) = shown(vec![job(
+            "parent",
+            "sleep 20 & echo 'test result: ok. 1 passed; 0 failed; 0 ignored'",
+        )]);
         assert_eq!(outcome.unwrap().passed, 1);
         assert!(start.elapsed() < Duration::from_secs(19));
     }

@@ -29,9 +29,14 @@ pub struct Compiler {
 impl Compiler {
     /// All suitable compilers of this machine, in order of preference: nightlies of rustup, Debian's, rustup's others.
     pub fn installed() -> Vec<Self> {
-        let (nightlies, others): (Vec<_>, Vec<_>) = rustup_toolchains().into_iter().partition(|path| is_nightly(path));
+        let (nightlies, others): (Vec<_>, Vec<_>) = rustup_toolchains()
+            .into_iter()
+            .partition(|path| is_nightly(path));
         let from_rustup = |toolchains: Vec<PathBuf>| {
-            toolchains.into_iter().filter_map(|toolchain| Self::of_toolchain(&toolchain).ok()).collect::<Vec<_>>()
+            toolchains
+                .into_iter()
+                .filter_map(|toolchain| Self::of_toolchain(&toolchain).ok())
+                .collect::<Vec<_>>()
         };
         let mut compilers = from_rustup(nightlies);
         compilers.extend(Self::of_debian().ok());
@@ -52,9 +57,18 @@ impl Compiler {
             .into_iter()
             .find(|toolchain| is_nightly(toolchain))
             .context("no nightly is installed: run `rustup toolchain install nightly --component rust-src`")?;
-        let name = toolchain.file_name().context("a toolchain's folder has a name")?;
-        println!("running    rustup component add rust-src --toolchain {}", name.display());
-        process::capture(Command::new(rustup).args(["component", "add", "rust-src", "--toolchain"]).arg(name))?;
+        let name = toolchain
+            .file_name()
+            .context("a toolchain's folder has a name")?;
+        println!(
+            "running    rustup component add rust-src --toolchain {}",
+            name.display()
+        );
+        process::capture(
+            Command::new(rustup)
+                .args(["component", "add", "rust-src", "--toolchain"])
+                .arg(name),
+        )?;
         Self::of_toolchain(&toolchain)
     }
 
@@ -70,7 +84,12 @@ impl Compiler {
 
     /// Name, versions and path.
     pub fn description(&self) -> String {
-        format!("rustc {} (LLVM {}) at {}, with its source", self.release, self.llvm, self.rustc.display())
+        format!(
+            "rustc {} (LLVM {}) at {}, with its source",
+            self.release,
+            self.llvm,
+            self.rustc.display()
+        )
     }
 
     fn of_toolchain(toolchain: &Path) -> Result<Self> {
@@ -85,15 +104,31 @@ impl Compiler {
     fn examine(rustc: PathBuf, cargo: PathBuf, sysroot: &Path) -> Result<Self> {
         let source = sysroot.join("lib/rustlib/src/rust/library/Cargo.lock");
         if !source.exists() {
-            bail!("{} has no source of the standard library: {} is missing", rustc.display(), source.display());
+            bail!(
+                "{} has no source of the standard library: {} is missing",
+                rustc.display(),
+                source.display()
+            );
         }
         let said = process::capture(Command::new(&rustc).arg("-vV"))?;
-        let (release, llvm) = versions(&said)
-            .with_context(|| format!("reading the versions of {}: `-vV` printed\n{said}", rustc.display()))?;
+        let (release, llvm) = versions(&said).with_context(|| {
+            format!(
+                "reading the versions of {}: `-vV` printed\n{said}",
+                rustc.display()
+            )
+        })?;
         if minor(&release).is_none_or(|minor| minor < EARLIEST_MINOR) {
-            bail!("{} is {release}: the kernel programs need 1.{EARLIEST_MINOR} or newer", rustc.display());
+            bail!(
+                "{} is {release}: the kernel programs need 1.{EARLIEST_MINOR} or newer",
+                rustc.display()
+            );
         }
-        Ok(Self { rustc, cargo, llvm, release })
+        Ok(Self {
+            rustc,
+            cargo,
+            llvm,
+            release,
+        })
     }
 }
 
@@ -112,12 +147,18 @@ fn rustup_toolchains() -> Vec<PathBuf> {
 }
 
 fn is_nightly(toolchain: &Path) -> bool {
-    toolchain.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nightly"))
+    toolchain
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("nightly"))
 }
 
 /// The release and LLVM's major version in the output of `rustc -vV`.
 fn versions(said: &str) -> Option<(String, u32)> {
-    let field = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let field = |name: &str| {
+        said.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
     let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;
     Some((field("release:")?.to_owned(), llvm))
 }

@@ -26,10 +26,13 @@ impl Linker {
     ///
     /// [`provide`]: Self::provide
     pub fn find(llvm: u32) -> Option<Self> {
-        let built =
-            BUILDS_WITH.filter(|version| *version >= llvm).filter_map(|version| Some(binary(&folder(version).ok()?)));
+        let built = BUILDS_WITH
+            .filter(|version| *version >= llvm)
+            .filter_map(|version| Some(binary(&folder(version).ok()?)));
         let candidates = process::find("bpf-linker").into_iter().chain(built);
-        candidates.filter_map(|path| Self::examine(path).ok()).find(|linker| linker.llvm >= llvm)
+        candidates
+            .filter_map(|path| Self::examine(path).ok())
+            .find(|linker| linker.llvm >= llvm)
     }
 
     /// Builds one against this LLVM, which is installed if it is missing.
@@ -44,11 +47,22 @@ impl Linker {
         }
         let prefix = llvm_prefix(llvm, apt)?;
         let folder = folder(llvm)?;
-        println!("building   bpf-linker {VERSION} with LLVM {llvm} into {} (about a minute)", folder.display());
+        println!(
+            "building   bpf-linker {VERSION} with LLVM {llvm} into {} (about a minute)",
+            folder.display()
+        );
         let feature = format!("llvm-{llvm}");
         let mut install = Command::new(host_cargo());
         install
-            .args(["install", "bpf-linker", "--version", VERSION, "--locked", "--quiet", "--force"])
+            .args([
+                "install",
+                "bpf-linker",
+                "--version",
+                VERSION,
+                "--locked",
+                "--quiet",
+                "--force",
+            ])
             .args(["--no-default-features", "--features", &feature, "--root"])
             .arg(&folder)
             .env("LLVM_PREFIX", &prefix)
@@ -74,9 +88,17 @@ impl Linker {
     fn examine(path: PathBuf) -> Result<Self> {
         // Its `--version` lacks LLVM's; this option of LLVM prints that, and exits before any input is read.
         let mut ask = Command::new(&path);
-        let said = process::capture(ask.args(["--llvm-args=--version", "--output=/dev/null", "/dev/null"]))?;
-        let llvm = llvm_version(&said)
-            .with_context(|| format!("reading the LLVM version of {}: it printed\n{said}", path.display()))?;
+        let said = process::capture(ask.args([
+            "--llvm-args=--version",
+            "--output=/dev/null",
+            "/dev/null",
+        ]))?;
+        let llvm = llvm_version(&said).with_context(|| {
+            format!(
+                "reading the LLVM version of {}: it printed\n{said}",
+                path.display()
+            )
+        })?;
         Ok(Self { path, llvm })
     }
 }
@@ -95,7 +117,8 @@ fn llvm_prefix(llvm: u32, apt: &mut Apt) -> Result<PathBuf> {
         return Ok(prefix);
     }
     let package = format!("llvm-{llvm}-dev");
-    apt.install(&[&package]).with_context(|| format!("providing LLVM {llvm} for bpf-linker"))?;
+    apt.install(&[&package])
+        .with_context(|| format!("providing LLVM {llvm} for bpf-linker"))?;
     installed_llvm(llvm).with_context(|| {
         format!(
             "{package} was installed, yet there is no libLLVM.so in /usr/lib/llvm-{llvm}/lib: {}",
@@ -109,7 +132,8 @@ fn installed_llvm(llvm: u32) -> Option<PathBuf> {
     if debian.join("lib/libLLVM.so").exists() {
         return Some(debian);
     }
-    let config = process::find(&format!("llvm-config-{llvm}")).or_else(|| process::find("llvm-config"))?;
+    let config =
+        process::find(&format!("llvm-config-{llvm}")).or_else(|| process::find("llvm-config"))?;
     let version = process::capture(Command::new(&config).arg("--version")).ok()?;
     let prefix = process::capture(Command::new(&config).arg("--prefix")).ok()?;
     let prefix = PathBuf::from(prefix.trim());
@@ -131,8 +155,14 @@ mod tests {
 
     #[test]
     fn the_llvm_version_is_read_from_what_llvm_prints() {
-        assert_eq!(llvm_version("Debian LLVM version 22.1.8\n  Optimized build.\n"), Some(22));
-        assert_eq!(llvm_version("LLVM (http://llvm.org/):\n  LLVM version 21.1.0-rust\n"), Some(21));
+        assert_eq!(
+            llvm_version("Debian LLVM version 22.1.8\n  Optimized build.\n"),
+            Some(22)
+        );
+        assert_eq!(
+            llvm_version("LLVM (http://llvm.org/):\n  LLVM version 21.1.0-rust\n"),
+            Some(21)
+        );
         assert_eq!(llvm_version("bpf-linker 0.13.0\n"), None);
     }
 }

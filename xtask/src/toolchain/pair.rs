@@ -42,7 +42,10 @@ impl Toolchain {
             Some((index, linker))
         });
         match fitting {
-            Some((index, linker)) => Ok(Self { compiler: compilers.swap_remove(index), linker }),
+            Some((index, linker)) => Ok(Self {
+                compiler: compilers.swap_remove(index),
+                linker,
+            }),
             None => Err(compilers),
         }
     }
@@ -69,7 +72,10 @@ impl Toolchain {
         bail!(explain(&failures));
     }
 
-    fn provide_with(provide: impl FnOnce(&mut Apt) -> Result<Compiler>, apt: &mut Apt) -> Result<Self> {
+    fn provide_with(
+        provide: impl FnOnce(&mut Apt) -> Result<Compiler>,
+        apt: &mut Apt,
+    ) -> Result<Self> {
         let compiler = provide(apt)?;
         let linker = match Linker::find(compiler.llvm) {
             Some(linker) => linker,
@@ -104,7 +110,8 @@ impl Toolchain {
 }
 
 fn explain(failures: &[Error]) -> String {
-    let mut text = "no toolchain for the kernel programs was found, and none could be provided".to_owned();
+    let mut text =
+        "no toolchain for the kernel programs was found, and none could be provided".to_owned();
     for failure in failures {
         text.push_str(&format!("\n- {failure:#}"));
     }

@@ -17,7 +17,9 @@ const INIT: &[u8] = include_bytes!("init.sh");
 const INIT_WITH_ROOT_DISK: &[u8] = include_bytes!("systemd/init.sh");
 /// Programs of this machine in addition to BusyBox, in /usr/sbin, where they precede BusyBox's own.
 const PROGRAMS: [&str; 3] = ["ip", "tc", "nsenter"];
-const FOLDERS: [&str; 9] = ["bin", "dev", "etc", "modules", "proc", "root", "run", "sys", "tmp"];
+const FOLDERS: [&str; 9] = [
+    "bin", "dev", "etc", "modules", "proc", "root", "run", "sys", "tmp",
+];
 const USERS: &[u8] = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
 const GROUPS: &[u8] = b"root:x:0:\nnogroup:x:65534:\n";
 
@@ -64,9 +66,14 @@ impl Guest {
         guest.add("etc/group", Node::File(GROUPS.to_vec()));
         guest.add_program(agent, "usr/bin/agent")?;
         guest.add_program(&program.path, "program")?;
-        let variables = ["WEIR_AGENT=/usr/bin/agent", "WEIR_VM=1"].into_iter().chain(program.variables.iter().copied());
+        let variables = ["WEIR_AGENT=/usr/bin/agent", "WEIR_VM=1"]
+            .into_iter()
+            .chain(program.variables.iter().copied());
         let variables = variables.collect::<Vec<_>>().join(" ");
-        guest.add("environment", Node::File(environment(&variables, &program.arguments)?.into_bytes()));
+        guest.add(
+            "environment",
+            Node::File(environment(&variables, &program.arguments)?.into_bytes()),
+        );
         guest.add("init", Node::File(INIT.to_vec()));
         Ok(guest)
     }
@@ -84,10 +91,17 @@ impl Guest {
     }
 
     /// Adds modules in the order of loading, and returns the names of those that the kernel lacks.
-    fn add_modules(&mut self, kernel: &Kernel, names: &[&'static str]) -> Result<Vec<&'static str>> {
+    fn add_modules(
+        &mut self,
+        kernel: &Kernel,
+        names: &[&'static str],
+    ) -> Result<Vec<&'static str>> {
         let (modules, missing) = kernel.modules.wanted(names)?;
         for (nth, module) in modules.into_iter().enumerate() {
-            self.add(&format!("modules/{nth:03}-{}", module.file_name), Node::File(module.bytes));
+            self.add(
+                &format!("modules/{nth:03}-{}", module.file_name),
+                Node::File(module.bytes),
+            );
         }
         Ok(missing)
     }
@@ -101,19 +115,37 @@ impl Guest {
                 Node::File(bytes) => (0o100_755, bytes),
                 Node::Link(target) => (0o120_777, target.as_os_str().as_encoded_bytes()),
             };
-            let name = path.to_str().with_context(|| format!("{} is no UTF-8", path.display()))?;
-            let length = u32::try_from(bytes.len()).with_context(|| format!("{name} is too large for an archive"))?;
-            let entry = cpio::NewcBuilder::new(name).ino(number).mode(mode).uid(0).gid(0).nlink(1);
+            let name = path
+                .to_str()
+                .with_context(|| format!("{} is no UTF-8", path.display()))?;
+            let length = u32::try_from(bytes.len())
+                .with_context(|| format!("{name} is too large for an archive"))?;
+            let entry = cpio::NewcBuilder::new(name)
+                .ino(number)
+                .mode(mode)
+                .uid(0)
+                .gid(0)
+                .nlink(1);
             let mut writer = entry.write(to, length);
-            writer.write_all(bytes).with_context(|| format!("archiving {name}"))?;
-            to = writer.finish().with_context(|| format!("archiving {name}"))?;
+            writer
+                .write_all(bytes)
+                .with_context(|| format!("archiving {name}"))?;
+            to = writer
+                .finish()
+                .with_context(|| format!("archiving {name}"))?;
         }
-        cpio::newc::trailer(to).and_then(|mut to| to.flush()).context("closing the archive")
+        cpio::newc::trailer(to)
+            .and_then(|mut to| to.flush())
+            .context("closing the archive")
     }
 
     fn add(&mut self, path: &str, node: Node) {
         let path = Path::new(path);
-        for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()) {
+        for folder in path
+            .ancestors()
+            .skip(1)
+            .filter(|folder| !folder.as_os_str().is_empty())
+        {
             self.nodes.entry(folder.to_owned()).or_insert(Node::Folder);
         }
         self.nodes.insert(path.to_owned(), node);
@@ -140,7 +172,9 @@ impl Guest {
 pub fn environment(variables: &str, arguments: &[OsString]) -> Result<String> {
     let mut text = format!("export {variables}\nset --");
     for argument in arguments {
-        let argument = argument.to_str().with_context(|| format!("{} is no UTF-8", argument.display()))?;
+        let argument = argument
+            .to_str()
+            .with_context(|| format!("{} is no UTF-8", argument.display()))?;
         text.push_str(&format!(" '{}'", argument.replace('\'', r"'\''")));
     }
     text.push('\n');
@@ -149,7 +183,10 @@ pub fn environment(variables: &str, arguments: &[OsString]) -> Result<String> {
 
 /// The shared libraries of a program, by absolute path; none if it is static.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let output = Command::new(tool("ldd")?).arg(program).output().context("starting ldd")?;
+    let output = Command::new(tool("ldd")?)
+        .arg(program)
+        .output()
+        .context("starting ldd")?;
     let said = String::from_utf8_lossy(&output.stdout);
     if said.contains("not found") {
         bail!("{} cannot run here: {said}", program.display());
@@ -159,8 +196,13 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
 
 /// The paths in the output of ldd, such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)`.
 fn library_paths(said: &str) -> Vec<PathBuf> {
-    let words = said.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()
+    let words = said
+        .lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    words
+        .filter(|word| !word.ends_with(':'))
+        .map(PathBuf::from)
+        .collect()
 }
 
 #[cfg(test)]
@@ -171,7 +213,11 @@ mod tests {
     fn the_libraries_of_a_program_are_read_from_what_ldd_prints() {
         let said = "\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let paths = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
+        let paths = [
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib64/ld-linux-x86-64.so.2",
+        ]
+        .map(PathBuf::from);
         assert_eq!(library_paths(said), paths);
         assert!(library_paths("\tstatically linked\n").is_empty());
     }
@@ -198,10 +244,15 @@ mod tests {
             }
             let mut content = String::new();
             std::io::Read::read_to_string(&mut reader, &mut content).unwrap();
-            seen.push((reader.entry().name().to_owned(), reader.entry().mode() >> 12, content));
+            seen.push((
+                reader.entry().name().to_owned(),
+                reader.entry().mode() >> 12,
+                content,
+            ));
             rest = reader.finish().unwrap();
         }
-        let entry = |name: &str, kind: u32, content: &str| (name.to_owned(), kind, content.to_owned());
+        let entry =
+            |name: &str, kind: u32, content: &str| (name.to_owned(), kind, content.to_owned());
         let expected = [
             entry("bin", 4, ""),
             entry("bin/sh", 0o12, "dash"),

@@ -32,16 +32,36 @@ pub struct Release {
 /// From 6.12 on, the kernel patches its code when an XDP program is attached. A CPU that executes that code at the same
 /// instant may fail on a breakpoint that was just removed ("Oops: int3"); if CPUs take turns, that cannot happen.
 pub const RELEASES: [Release; 5] = [
-    Release { version: "5.10", suites: &["bullseye-security"], is_default: false, threads: "multi" },
-    Release { version: "6.1", suites: &["bookworm-security", "bookworm"], is_default: true, threads: "multi" },
+    Release {
+        version: "5.10",
+        suites: &["bullseye-security"],
+        is_default: false,
+        threads: "multi",
+    },
+    Release {
+        version: "6.1",
+        suites: &["bookworm-security", "bookworm"],
+        is_default: true,
+        threads: "multi",
+    },
     Release {
         version: "6.12",
         suites: &["bookworm-security", "trixie-security", "trixie"],
         is_default: true,
         threads: "single",
     },
-    Release { version: "6.18", suites: &["trixie-backports"], is_default: false, threads: "single" },
-    Release { version: "7.2", suites: &["sid", "trixie-backports"], is_default: false, threads: "single" },
+    Release {
+        version: "6.18",
+        suites: &["trixie-backports"],
+        is_default: false,
+        threads: "single",
+    },
+    Release {
+        version: "7.2",
+        suites: &["sid", "trixie-backports"],
+        is_default: false,
+        threads: "single",
+    },
 ];
 
 /// A bootable kernel.
@@ -59,10 +79,16 @@ pub struct Kernel {
 impl Release {
     /// The release of this version.
     pub fn find(version: &str) -> Result<&'static Self> {
-        RELEASES.iter().find(|release| release.version == version).with_context(|| {
-            let known: Vec<&str> = RELEASES.iter().map(|release| release.version).collect();
-            format!("there is no recipe for a kernel {version:?}: it is one of {}", known.join(", "))
-        })
+        RELEASES
+            .iter()
+            .find(|release| release.version == version)
+            .with_context(|| {
+                let known: Vec<&str> = RELEASES.iter().map(|release| release.version).collect();
+                format!(
+                    "there is no recipe for a kernel {version:?}: it is one of {}",
+                    known.join(", ")
+                )
+            })
     }
 
     /// Finds the kernel in the cache, or downloads it.
@@ -75,13 +101,18 @@ impl Release {
             // Another run may have created it meanwhile; either one is fine.
             let placed = fetched.and_then(|()| match fs::rename(&part, &place) {
                 Err(_) if place.exists() => Ok(()),
-                renamed => renamed.with_context(|| format!("renaming {} to {}", part.display(), place.display())),
+                renamed => renamed
+                    .with_context(|| format!("renaming {} to {}", part.display(), place.display())),
             });
             let _ = fs::remove_dir_all(&part);
             placed.with_context(|| format!("providing Linux {}", self.version))?;
         }
         Kernel::open(&place, self.threads).with_context(|| {
-            format!("reading Linux {} in {}: remove that folder to fetch it again", self.version, place.display())
+            format!(
+                "reading Linux {} in {}: remove that folder to fetch it again",
+                self.version,
+                place.display()
+            )
         })
     }
 
@@ -98,14 +129,27 @@ impl Release {
             suite.unpack(&package, &release, &root)?;
             fs::remove_dir_all(part.join("apt")).context("removing the package lists")?;
             let modules = modules_folder(&root)?;
-            let base = modules.ancestors().nth(3).context("modules lie in lib/modules")?;
-            process::capture(Command::new(tool("depmod")?).arg("-b").arg(base).arg(name_of(&modules)?))?;
+            let base = modules
+                .ancestors()
+                .nth(3)
+                .context("modules lie in lib/modules")?;
+            process::capture(
+                Command::new(tool("depmod")?)
+                    .arg("-b")
+                    .arg(base)
+                    .arg(name_of(&modules)?),
+            )?;
             let compressed = compressed_image(&root, &modules)?;
-            let bytes = fs::read(&compressed).with_context(|| format!("reading {}", compressed.display()))?;
-            let image = uncompressed(&bytes).with_context(|| format!("unpacking {}", compressed.display()))?;
+            let bytes = fs::read(&compressed)
+                .with_context(|| format!("reading {}", compressed.display()))?;
+            let image = uncompressed(&bytes)
+                .with_context(|| format!("unpacking {}", compressed.display()))?;
             return fs::write(part.join("vmlinux"), image).context("writing the unpacked kernel");
         }
-        bail!("none of Debian's suites {} has a package {beginning}*{FLAVOUR}", self.suites.join(", "))
+        bail!(
+            "none of Debian's suites {} has a package {beginning}*{FLAVOUR}",
+            self.suites.join(", ")
+        )
     }
 }
 
@@ -114,26 +158,42 @@ impl Kernel {
         let image = place.join("vmlinux");
         ensure!(image.exists(), "there is no {}", image.display());
         let folder = modules_folder(&place.join("root"))?;
-        Ok(Self { name: name_of(&folder)?, image, modules: Modules::open(folder)?, threads })
+        Ok(Self {
+            name: name_of(&folder)?,
+            image,
+            modules: Modules::open(folder)?,
+            threads,
+        })
     }
 }
 
 fn name_of(modules: &Path) -> Result<String> {
     let name = modules.file_name().and_then(|name| name.to_str());
-    Ok(name.with_context(|| format!("{} is named after no kernel", modules.display()))?.to_owned())
+    Ok(name
+        .with_context(|| format!("{} is named after no kernel", modules.display()))?
+        .to_owned())
 }
 
 /// The one folder of a package that holds its modules.
 fn modules_folder(root: &Path) -> Result<PathBuf> {
     let candidates = ["usr/lib/modules", "lib/modules"].map(|folder| root.join(folder));
-    let mut entries = candidates.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-    let first = entries.next().with_context(|| format!("there are no modules in {}", root.display()))?;
+    let mut entries = candidates
+        .iter()
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flatten()
+        .flatten();
+    let first = entries
+        .next()
+        .with_context(|| format!("there are no modules in {}", root.display()))?;
     Ok(first.path())
 }
 
 fn compressed_image(root: &Path, modules: &Path) -> Result<PathBuf> {
     let name = name_of(modules)?;
-    let candidates = [root.join("boot").join(format!("vmlinuz-{name}")), modules.join("vmlinuz")];
+    let candidates = [
+        root.join("boot").join(format!("vmlinuz-{name}")),
+        modules.join("vmlinuz"),
+    ];
     let found = candidates.into_iter().find(|candidate| candidate.exists());
     found.with_context(|| format!("there is no kernel {name} in {}", root.display()))
 }
@@ -142,7 +202,9 @@ fn compressed_image(root: &Path, modules: &Path) -> Result<PathBuf> {
 /// kernel's Documentation/arch/x86/boot.rst.
 fn uncompressed(image: &[u8]) -> Result<Vec<u8>> {
     let word = |at: usize| -> Result<usize> {
-        let bytes = image.get(at..at + 4).context("it is shorter than its header")?;
+        let bytes = image
+            .get(at..at + 4)
+            .context("it is shorter than its header")?;
         Ok(u32::from_le_bytes(bytes.try_into()?) as usize)
     };
     let setup_sectors = match *image.get(0x1f1).context("it is shorter than its header")? {
@@ -150,7 +212,9 @@ fn uncompressed(image: &[u8]) -> Result<Vec<u8>> {
         sectors => usize::from(sectors),
     };
     let start = (setup_sectors + 1) * 512 + word(0x248)?;
-    let payload = image.get(start..start + word(0x24c)?).context("its payload lies outside of it")?;
+    let payload = image
+        .get(start..start + word(0x24c)?)
+        .context("its payload lies outside of it")?;
     let program = match payload {
         // xz's own format, and LZMA's older one, which xz reads as well.
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] | [0x5d, 0, 0, ..] => "xz",
@@ -160,7 +224,10 @@ fn uncompressed(image: &[u8]) -> Result<Vec<u8>> {
         _ => return Ok(image.to_vec()),
     };
     let mut kernel = decompress(program, payload)?;
-    let magic = kernel.windows(4).position(|bytes| bytes == b"\x7fELF").context("it holds no ELF file")?;
+    let magic = kernel
+        .windows(4)
+        .position(|bytes| bytes == b"\x7fELF")
+        .context("it holds no ELF file")?;
     Ok(kernel.split_off(magic))
 }
 
@@ -173,7 +240,12 @@ mod tests {
         let compressed = {
             let file = tempfile::NamedTempFile::new().unwrap();
             fs::write(file.path(), b"\x7fELF and so on").unwrap();
-            Command::new("gzip").arg("--stdout").arg(file.path()).output().unwrap().stdout
+            Command::new("gzip")
+                .arg("--stdout")
+                .arg(file.path())
+                .output()
+                .unwrap()
+                .stdout
         };
         let mut image = vec![0; 3 * 512 + 16];
         image[0x1f1] = 2;
@@ -190,6 +262,9 @@ mod tests {
     fn an_unknown_kernel_is_told_with_the_known_ones() {
         assert!(Release::find("6.12").is_ok());
         let error = Release::find("4.4").err().unwrap().to_string();
-        assert!(error.contains("\"4.4\"") && error.contains("6.12"), "{error}");
+        assert!(
+            error.contains("\"4.4\"") && error.contains("6.12"),
+            "{error}"
+        );
     }
 }

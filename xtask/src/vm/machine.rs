@@ -18,7 +18,8 @@ use crate::tally::{Tally, forward};
 const DISK: u64 = 256 << 20;
 /// `no_timer_check`: otherwise a late emulated timer sometimes causes a panic at boot.
 const KERNEL_ARGUMENTS: &str = "quiet panic=-1 mitigations=off nowatchdog no_timer_check";
-const ARGUMENTS_WITH_DISKS: &str = "console=ttyS1 random.trust_cpu=on net.ifnames=0 systemd.show_status=true";
+const ARGUMENTS_WITH_DISKS: &str =
+    "console=ttyS1 random.trust_cpu=on net.ifnames=0 systemd.show_status=true";
 
 /// The prefix of machines' temporary folders; the ID of their process follows.
 const FOLDER: &str = "weir-vm";
@@ -60,20 +61,31 @@ impl Machine {
         let disk = machine.path("disk.img");
         let made = File::create(&disk).and_then(|file| file.set_len(DISK));
         made.with_context(|| format!("creating {}", disk.display()))?;
-        machine.disks.push(Disk { file: disk, is_read_only: false });
+        machine.disks.push(Disk {
+            file: disk,
+            is_read_only: false,
+        });
         machine.second_line = machine.status();
         Ok(machine)
     }
 
     /// Prepares a machine that runs from the first of `disks`. The exit status is what the guest writes to one more disk,
     /// the last; the second serial line is the kernel's and the service manager's console.
-    pub fn from_disks(kernel: &Kernel, guest: &Guest, disks: Vec<Disk>, patience: Duration) -> Result<Self> {
+    pub fn from_disks(
+        kernel: &Kernel,
+        guest: &Guest,
+        disks: Vec<Disk>,
+        patience: Duration,
+    ) -> Result<Self> {
         let mut machine = Self::with(kernel, guest, patience)?;
         let status = machine.status();
         let made = File::create(&status).and_then(|file| file.set_len(4096));
         made.with_context(|| format!("creating {}", status.display()))?;
         machine.disks = disks;
-        machine.disks.push(Disk { file: status, is_read_only: false });
+        machine.disks.push(Disk {
+            file: status,
+            is_read_only: false,
+        });
         machine.second_line = machine.path("console");
         machine.kernel_arguments = format!("{KERNEL_ARGUMENTS} {ARGUMENTS_WITH_DISKS}");
         Ok(machine)
@@ -91,8 +103,11 @@ impl Machine {
             patience,
         };
         let archive = machine.archive();
-        let file = File::create(&archive).with_context(|| format!("creating {}", archive.display()))?;
-        guest.write(BufWriter::new(file)).with_context(|| format!("writing {}", archive.display()))?;
+        let file =
+            File::create(&archive).with_context(|| format!("creating {}", archive.display()))?;
+        guest
+            .write(BufWriter::new(file))
+            .with_context(|| format!("writing {}", archive.display()))?;
         Ok(machine)
     }
 
@@ -108,41 +123,85 @@ impl Machine {
     pub fn run(&self, to: &mut impl Write) -> Result<Outcome> {
         let start = Instant::now();
         let mut qemu = Qemu::start(&mut self.command()?)?;
-        let output = qemu.child.stdout.take().context("reading what the guest prints")?;
+        let output = qemu
+            .child
+            .stdout
+            .take()
+            .context("reading what the guest prints")?;
         let has_ended = || {
             if start.elapsed() >= self.patience {
                 qemu.child.kill()?;
             }
             Ok(qemu.child.try_wait()?.is_some())
         };
-        let tally = forward(BufReader::new(output), to, has_ended).context("passing on what the guest prints")?;
+        let tally = forward(BufReader::new(output), to, has_ended)
+            .context("passing on what the guest prints")?;
         let ended = qemu.child.wait().context("waiting for QEMU")?;
         let time = start.elapsed();
         if time >= self.patience && ended.code().is_none() {
-            bail!("the guest did not end within {} s and was stopped", self.patience.as_secs());
+            bail!(
+                "the guest did not end within {} s and was stopped",
+                self.patience.as_secs()
+            );
         }
         ensure!(ended.success(), "QEMU failed: {ended}");
-        let status = fs::read_to_string(self.status()).context("reading the guest's exit status")?;
+        let status =
+            fs::read_to_string(self.status()).context("reading the guest's exit status")?;
         let status = status.trim_end_matches('\0');
-        Ok(Outcome { status: guest_status(status)?, tally, time })
+        Ok(Outcome {
+            status: guest_status(status)?,
+            tally,
+            time,
+        })
     }
 
     /// QEMU, which the kernel ends together with this process.
     fn command(&self) -> Result<Command> {
         let mut command = Command::new(tool("setpriv")?);
-        command.args(["--pdeathsig", "KILL"]).arg(tool("qemu-system-x86_64")?);
+        command
+            .args(["--pdeathsig", "KILL"])
+            .arg(tool("qemu-system-x86_64")?);
         // Never KVM: it does not work on some machines and is missing on others.
         command.args(["-M", "q35", "-cpu", "max", "-smp", "2", "-m", "2048"]);
-        command.arg("-accel").arg(format!("tcg,thread={}", self.threads));
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
-        command.arg("-serial").arg(format!("file:{}", self.second_line.display()));
+        command
+            .arg("-accel")
+            .arg(format!("tcg,thread={}", self.threads));
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-serial",
+            "stdio",
+        ]);
+        command
+            .arg("-serial")
+            .arg(format!("file:{}", self.second_line.display()));
         for disk in &self.disks {
-            let read_only = if disk.is_read_only { ",readonly=on" } else { "" };
+            let read_only = if disk.is_read_only {
+                ",readonly=on"
+            } else {
+                ""
+            };
             let file = disk.file.display();
-            command.arg("-drive").arg(format!("file={file},format=raw,if=virtio,cache=unsafe{read_only}"));
+            command.arg("-drive").arg(format!(
+                "file={file},format=raw,if=virtio,cache=unsafe{read_only}"
+            ));
         }
-        command.args(["-object", "rng-builtin,id=random", "-device", "virtio-rng-pci,rng=random", "-nic", "none"]);
-        command.arg("-kernel").arg(&self.image).arg("-initrd").arg(self.archive());
+        command.args([
+            "-object",
+            "rng-builtin,id=random",
+            "-device",
+            "virtio-rng-pci,rng=random",
+            "-nic",
+            "none",
+        ]);
+        command
+            .arg("-kernel")
+            .arg(&self.image)
+            .arg("-initrd")
+            .arg(self.archive());
         command.args(["-append", &self.kernel_arguments]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         Ok(command)
@@ -166,7 +225,10 @@ impl Machine {
 pub fn temporary_folder() -> Result<tempfile::TempDir> {
     remove_abandoned(&env::temp_dir());
     let prefix = format!("{FOLDER}{}-", std::process::id());
-    tempfile::Builder::new().prefix(&prefix).tempdir().context("making a temporary folder")
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempdir()
+        .context("making a temporary folder")
 }
 
 /// A running QEMU, ended on drop.
@@ -176,7 +238,9 @@ struct Qemu {
 
 impl Qemu {
     fn start(command: &mut Command) -> Result<Self> {
-        Ok(Self { child: command.spawn().context("starting QEMU")? })
+        Ok(Self {
+            child: command.spawn().context("starting QEMU")?,
+        })
     }
 }
 
@@ -192,7 +256,13 @@ impl Drop for Qemu {
 fn remove_abandoned(temporary: &Path) {
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let maker = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split_once('-')?.0.parse::<u32>().ok());
+        let maker = name.to_str().and_then(|name| {
+            name.strip_prefix(FOLDER)?
+                .split_once('-')?
+                .0
+                .parse::<u32>()
+                .ok()
+        });
         if maker.is_some_and(|maker| !Path::new("/proc").join(maker.to_string()).exists()) {
             // Another user's folder stays.
             let _ = fs::remove_dir_all(entry.path());
@@ -202,8 +272,12 @@ fn remove_abandoned(temporary: &Path) {
 
 /// The exit status in the guest's last output; an error if there is none.
 fn guest_status(said: &str) -> Result<i32> {
-    let status = said.strip_suffix('\n').and_then(|line| line.trim_end().parse().ok());
-    status.context("the machine ended without the guest telling how: its kernel did not come up, or gave up")
+    let status = said
+        .strip_suffix('\n')
+        .and_then(|line| line.trim_end().parse().ok());
+    status.context(
+        "the machine ended without the guest telling how: its kernel did not come up, or gave up",
+    )
 }
 
 #[cfg(test)]
@@ -214,7 +288,12 @@ mod tests {
     fn folders_of_processes_that_are_gone_are_removed_and_others_left() {
         let temporary = tempfile::tempdir().unwrap();
         // No process has the first ID: they end at 2²².
-        let names = ["weir-vm4194305-a", &format!("weir-vm{}-b", std::process::id()), "weir-vm-c", "other"];
+        let names = [
+            "weir-vm4194305-a",
+            &format!("weir-vm{}-b", std::process::id()),
+            "weir-vm-c",
+            "other",
+        ];
         for name in names {
             fs::create_dir(temporary.path().join(name)).unwrap();
         }

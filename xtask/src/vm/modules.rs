@@ -69,10 +69,21 @@ impl Modules {
             let path = folder.join(name);
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
         };
-        let known = read("modules.dep")?.lines().filter_map(dependencies).collect();
-        let soft = read("modules.softdep")?.lines().filter_map(soft_dependencies).collect();
+        let known = read("modules.dep")?
+            .lines()
+            .filter_map(dependencies)
+            .collect();
+        let soft = read("modules.softdep")?
+            .lines()
+            .filter_map(soft_dependencies)
+            .collect();
         let builtin = read("modules.builtin")?;
-        Ok(Self { folder, known, soft, builtin })
+        Ok(Self {
+            folder,
+            known,
+            soft,
+            builtin,
+        })
     }
 
     /// The wanted modules and their dependencies, in loading order; and the names of those this kernel lacks.
@@ -86,7 +97,10 @@ impl Modules {
                 missing.push(name);
             }
         }
-        let modules = order.iter().map(|file| self.read(file)).collect::<Result<_>>()?;
+        let modules = order
+            .iter()
+            .map(|file| self.read(file))
+            .collect::<Result<_>>()?;
         Ok((modules, missing))
     }
 
@@ -101,7 +115,13 @@ impl Modules {
             if order.contains(&file.as_str()) {
                 continue;
             }
-            for soft in self.soft.get(&module_name(file)).into_iter().flatten().filter(|soft| *soft != name) {
+            for soft in self
+                .soft
+                .get(&module_name(file))
+                .into_iter()
+                .flatten()
+                .filter(|soft| *soft != name)
+            {
                 self.append(soft, order);
             }
             if !order.contains(&file.as_str()) {
@@ -116,17 +136,23 @@ impl Modules {
         let bytes = match path.extension().and_then(|extension| extension.to_str()) {
             Some(program @ ("xz" | "zst")) => {
                 let program = if program == "xz" { "xz" } else { "zstd" };
-                decompress(program, &bytes).with_context(|| format!("unpacking {}", path.display()))?
+                decompress(program, &bytes)
+                    .with_context(|| format!("unpacking {}", path.display()))?
             }
             _ => bytes,
         };
-        Ok(Module { file_name: format!("{}.ko", module_name(file)), bytes })
+        Ok(Module {
+            file_name: format!("{}.ko", module_name(file)),
+            bytes,
+        })
     }
 }
 
 /// The name of a module, from its file's path.
 fn module_name(path: &str) -> String {
-    let file = Path::new(path).file_name().map_or_else(|| path.into(), |name| name.to_string_lossy());
+    let file = Path::new(path)
+        .file_name()
+        .map_or_else(|| path.into(), |name| name.to_string_lossy());
     file.split('.').next().unwrap_or_default().replace('-', "_")
 }
 
@@ -142,7 +168,13 @@ fn soft_dependencies(line: &str) -> Option<(String, Vec<String>)> {
     let rest = line.strip_prefix("softdep ")?;
     let (name, rest) = rest.split_once(' ')?;
     let before = rest.split_once("pre:")?.1.split("post:").next()?;
-    Some((name.replace('-', "_"), before.split_whitespace().map(|name| name.replace('-', "_")).collect()))
+    Some((
+        name.replace('-', "_"),
+        before
+            .split_whitespace()
+            .map(|name| name.replace('-', "_"))
+            .collect(),
+    ))
 }
 
 #[cfg(test)]
@@ -153,7 +185,15 @@ mod tests {
     fn what_a_module_needs_is_loaded_before_it_and_once() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        let files = ["veth", "8021q", "mrp", "garp", "nf_tables", "libcrc32c", "crc32c-intel"];
+        let files = [
+            "veth",
+            "8021q",
+            "mrp",
+            "garp",
+            "nf_tables",
+            "libcrc32c",
+            "crc32c-intel",
+        ];
         for file in files {
             write(&format!("{file}.ko"), file);
         }
@@ -162,12 +202,36 @@ mod tests {
             "veth.ko:\n8021q.ko: garp.ko mrp.ko\nmrp.ko:\ngarp.ko: mrp.ko\nnf_tables.ko: libcrc32c.ko\nlibcrc32c.ko:\n\
              crc32c-intel.ko:\n",
         );
-        write("modules.softdep", "# comment\nsoftdep libcrc32c pre: crc32c-intel\nsoftdep veth post: other\n");
-        let rest = FOR_TESTS.iter().filter(|name| !["veth", "8021q", "nf_tables", "bfq"].contains(name));
-        write("modules.builtin", &rest.map(|name| format!("kernel/{name}.ko\n")).collect::<String>());
-        let (modules, missing) = Modules::open(folder.path().to_owned()).unwrap().wanted(&FOR_TESTS).unwrap();
-        let order: Vec<&str> = modules.iter().map(|module| module.file_name.as_str()).collect();
-        let expected = ["veth.ko", "mrp.ko", "garp.ko", "8021q.ko", "crc32c_intel.ko", "libcrc32c.ko", "nf_tables.ko"];
+        write(
+            "modules.softdep",
+            "# comment\nsoftdep libcrc32c pre: crc32c-intel\nsoftdep veth post: other\n",
+        );
+        let rest = FOR_TESTS
+            .iter()
+            .filter(|name| !["veth", "8021q", "nf_tables", "bfq"].contains(name));
+        write(
+            "modules.builtin",
+            &rest
+                .map(|name| format!("kernel/{name}.ko\n"))
+                .collect::<String>(),
+        );
+        let (modules, missing) = Modules::open(folder.path().to_owned())
+            .unwrap()
+            .wanted(&FOR_TESTS)
+            .unwrap();
+        let order: Vec<&str> = modules
+            .iter()
+            .map(|module| module.file_name.as_str())
+            .collect();
+        let expected = [
+            "veth.ko",
+            "mrp.ko",
+            "garp.ko",
+            "8021q.ko",
+            "crc32c_intel.ko",
+            "libcrc32c.ko",
+            "nf_tables.ko",
+        ];
         assert_eq!(order, expected);
         assert_eq!(modules[4].bytes, b"crc32c-intel");
         assert_eq!(missing, ["bfq"]);

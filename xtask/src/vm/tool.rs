@@ -16,12 +16,22 @@ pub fn tool(name: &str) -> Result<PathBuf> {
 /// Decompresses bytes with a program. Its complaints about data after the compressed stream are ignored.
 pub fn decompress(program: &str, bytes: &[u8]) -> Result<Vec<u8>> {
     let mut input = tempfile::tempfile().context("making a temporary file")?;
-    input.write_all(bytes).and_then(|()| input.rewind()).context("writing a temporary file")?;
+    input
+        .write_all(bytes)
+        .and_then(|()| input.rewind())
+        .context("writing a temporary file")?;
     let mut command = Command::new(tool(program)?);
-    command.args(["--decompress", "--stdout"]).stdin(Stdio::from(input));
-    let output = command.output().with_context(|| format!("starting {program}"))?;
+    command
+        .args(["--decompress", "--stdout"])
+        .stdin(Stdio::from(input));
+    let output = command
+        .output()
+        .with_context(|| format!("starting {program}"))?;
     if output.stdout.is_empty() {
-        bail!("{program} unpacked nothing: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+        bail!(
+            "{program} unpacked nothing: {}",
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
     }
     Ok(output.stdout)
 }

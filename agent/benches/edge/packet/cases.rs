@@ -8,8 +8,8 @@ use datapath::Entry;
 
 use super::{Case, Sources, Subject};
 use crate::policies::{
-    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, levels, limit, limits, limits_elsewhere, policy,
-    policy_for, prefixes, tiers,
+    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, levels, limit, limits,
+    limits_elsewhere, policy, policy_for, prefixes, tiers,
 };
 use crate::programs::{Harness, Weir, minimal};
 
@@ -27,12 +27,18 @@ fn ethernet(tag: Option<u16>) -> Frame {
 }
 
 fn ipv4(tag: Option<u16>) -> Vec<u8> {
-    ethernet(tag).ipv4([10, 0, 7, 5], [10, 9, 9, 9]).udp(7, 53, &[0; 22]).build()
+    ethernet(tag)
+        .ipv4([10, 0, 7, 5], [10, 9, 9, 9])
+        .udp(7, 53, &[0; 22])
+        .build()
 }
 
 fn ipv6() -> Vec<u8> {
     let address = |last| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, last];
-    ethernet(None).ipv6(address(1), address(2)).udp(7, 53, &[0; 22]).build()
+    ethernet(None)
+        .ipv6(address(1), address(2))
+        .udp(7, 53, &[0; 22])
+        .build()
 }
 
 /// Collects cases, and loads only those that are asked for.
@@ -50,7 +56,12 @@ struct Row {
 }
 
 fn row(name: impl Into<String>) -> Row {
-    Row { name: name.into(), sources: Sources::One, frame: ipv4(None), verdict: Some(XDP_PASS) }
+    Row {
+        name: name.into(),
+        sources: Sources::One,
+        frame: ipv4(None),
+        verdict: Some(XDP_PASS),
+    }
 }
 
 impl Row {
@@ -68,13 +79,23 @@ impl Row {
 }
 
 impl Cases<'_> {
-    fn add(&mut self, by: &'static str, row: Row, subject: impl FnOnce() -> Result<Subject>) -> Result<()> {
+    fn add(
+        &mut self,
+        by: &'static str,
+        row: Row,
+        subject: impl FnOnce() -> Result<Subject>,
+    ) -> Result<()> {
         // The cases that others are compared with, or that are subtracted, always run.
         let is_needed = by == DROP || row.name == "one limit, hot key";
         if is_needed || row.name.contains(self.only) {
             let subject = subject().with_context(|| format!("{} of {by}", row.name))?;
             let harness = Harness::load(0)?;
-            let Row { name, sources, frame, verdict } = row;
+            let Row {
+                name,
+                sources,
+                frame,
+                verdict,
+            } = row;
             self.cases.push(Case {
                 name,
                 by,
@@ -97,7 +118,12 @@ impl Cases<'_> {
     /// The same one limit for Weir and the minimal limiter.
     fn both(&mut self, row: impl Fn() -> Row, bucket: Bucket) -> Result<()> {
         self.weir(row(), &limit("a", bucket, ""))?;
-        self.add(MINIMAL, row(), || Ok(Subject::Minimal(minimal(bucket.emission_ns, bucket.tolerance_ns())?)))
+        self.add(MINIMAL, row(), || {
+            Ok(Subject::Minimal(minimal(
+                bucket.emission_ns,
+                bucket.tolerance_ns(),
+            )?))
+        })
     }
 }
 
@@ -107,7 +133,10 @@ fn loaded(text: &str, entry: Entry) -> Result<Subject> {
 
 /// All cases that have `only` in their name.
 pub fn all(only: &str) -> Result<Vec<Case>> {
-    let mut cases = Cases { only, cases: Vec::new() };
+    let mut cases = Cases {
+        only,
+        cases: Vec::new(),
+    };
     floors(&mut cases)?;
     hot(&mut cases)?;
     many_sources(&mut cases)?;
@@ -123,30 +152,59 @@ fn floors(cases: &mut Cases<'_>) -> Result<()> {
     let drop = || Ok(Subject::Drop);
     cases.add(DROP, row("hot key").ends(Some(XDP_DROP)), drop)?;
     for keys in [1_000, 100_000, 1_000_000] {
-        let row = row(format!("generator, {keys} keys")).from(Sources::Random(keys)).ends(Some(XDP_DROP));
+        let row = row(format!("generator, {keys} keys"))
+            .from(Sources::Random(keys))
+            .ends(Some(XDP_DROP));
         cases.add(DROP, row, drop)?;
     }
-    cases.add(DROP, row("generator, new keys").from(Sources::New).ends(Some(XDP_DROP)), drop)
+    cases.add(
+        DROP,
+        row("generator, new keys")
+            .from(Sources::New)
+            .ends(Some(XDP_DROP)),
+        drop,
+    )
 }
 
 fn hot(cases: &mut Cases<'_>) -> Result<()> {
     cases.both(|| row("one limit, hot key"), HOT)?;
     cases.both(|| row("one limit, hot key, IPv6").of(ipv6()), HOT)?;
-    cases.weir(row("one limit, hot key, VLAN").of(ipv4(Some(5))), &limit("a", HOT, ""))?;
-    cases.both(|| row("one limit, hot key, refused").ends(Some(XDP_DROP)), REFUSING)?;
-    cases.weir(row("no limit matches"), &limit("a", HOT, "protocol = \"tcp\""))?;
+    cases.weir(
+        row("one limit, hot key, VLAN").of(ipv4(Some(5))),
+        &limit("a", HOT, ""),
+    )?;
+    cases.both(
+        || row("one limit, hot key, refused").ends(Some(XDP_DROP)),
+        REFUSING,
+    )?;
+    cases.weir(
+        row("no limit matches"),
+        &limit("a", HOT, "protocol = \"tcp\""),
+    )?;
     for count in [2, 4, 8] {
         cases.weir(row(format!("{count} limits, hot key")), &limits(count, HOT))?;
     }
     for rates in [2, 4, 7] {
-        cases.weir(row(format!("one limit of {rates} tiers, hot key")), &tiers(rates, HOT))?;
+        cases.weir(
+            row(format!("one limit of {rates} tiers, hot key")),
+            &tiers(rates, HOT),
+        )?;
     }
     for count in [1, 2, 3] {
-        cases.weir(row(format!("one limit, hot key, levels: {count}")), &levels(count, HOT))?;
+        cases.weir(
+            row(format!("one limit, hot key, levels: {count}")),
+            &levels(count, HOT),
+        )?;
     }
-    cases.weir(row("4 limits, hot key, refused").ends(Some(XDP_DROP)), &limits(4, REFUSING))?;
+    cases.weir(
+        row("4 limits, hot key, refused").ends(Some(XDP_DROP)),
+        &limits(4, REFUSING),
+    )?;
     for name in ["leaky-bucket", "fixed-window", "sliding-window"] {
-        cases.weir(row(format!("{name}, hot key")), &algorithm(name, "1000000000000/day"))?;
+        cases.weir(
+            row(format!("{name}, hot key")),
+            &algorithm(name, "1000000000000/day"),
+        )?;
     }
     // A hot key would be refused, since no more than 1,024 packets are remembered; and so much for a million sources
     // would be 16 GiB.
@@ -158,27 +216,51 @@ fn hot(cases: &mut Cases<'_>) -> Result<()> {
 fn many_sources(cases: &mut Cases<'_>) -> Result<()> {
     let random = |keys| Sources::Random(keys);
     for (keys, bucket) in [(1_000, WARM), (100_000, SLOW), (1_000_000, SLOWEST)] {
-        cases.both(|| row(format!("one limit, {keys} keys")).from(random(keys)), bucket)?;
+        cases.both(
+            || row(format!("one limit, {keys} keys")).from(random(keys)),
+            bucket,
+        )?;
     }
-    let ipv6_row = || row("one limit, 1000000 keys, IPv6").of(ipv6()).from(random(1_000_000));
+    let ipv6_row = || {
+        row("one limit, 1000000 keys, IPv6")
+            .of(ipv6())
+            .from(random(1_000_000))
+    };
     cases.both(ipv6_row, SLOWEST)?;
     // A key that was evicted meanwhile passes once more, so the last packet's verdict is not certain.
-    let refused = || row("one limit, 1000000 keys, refused").from(random(1_000_000)).ends(None);
+    let refused = || {
+        row("one limit, 1000000 keys, refused")
+            .from(random(1_000_000))
+            .ends(None)
+    };
     cases.both(refused, REFUSING)?;
     cases.both(|| row("one limit, new keys").from(Sources::New), USUAL)
 }
 
 fn large_policies(cases: &mut Cases<'_>) -> Result<()> {
-    cases.weir(row("one of 10000 limits, hot key"), &(limit("a", HOT, "") + &limits_elsewhere(9_999)))?;
-    cases.weir(row("100000 prefixes, hot key"), &(limit("a", HOT, "") + &prefixes(100_000)))?;
+    cases.weir(
+        row("one of 10000 limits, hot key"),
+        &(limit("a", HOT, "") + &limits_elsewhere(9_999)),
+    )?;
+    cases.weir(
+        row("100000 prefixes, hot key"),
+        &(limit("a", HOT, "") + &prefixes(100_000)),
+    )?;
     let random = Sources::Random(1_000_000);
-    cases.weir(row("100000 prefixes, 1000000 keys").from(random), &(limit("a", SLOWEST, "") + &prefixes(100_000)))
+    cases.weir(
+        row("100000 prefixes, 1000000 keys").from(random),
+        &(limit("a", SLOWEST, "") + &prefixes(100_000)),
+    )
 }
 
 fn by_tc(cases: &mut Cases<'_>) -> Result<()> {
     let name = "one limit, hot key, by TC";
-    cases.add(DROP, row("hot key, by TC").ends(Some(TC_ACT_SHOT)), || Ok(Subject::DropByTc))?;
-    cases.add(WEIR, row(name).ends(Some(TC_ACT_UNSPEC)), || loaded(&policy(&limit("a", HOT, "")), Entry::Tc))
+    cases.add(DROP, row("hot key, by TC").ends(Some(TC_ACT_SHOT)), || {
+        Ok(Subject::DropByTc)
+    })?;
+    cases.add(WEIR, row(name).ends(Some(TC_ACT_UNSPEC)), || {
+        loaded(&policy(&limit("a", HOT, "")), Entry::Tc)
+    })
 }
 
 /// SYNs under a rate of connections, and under a number of open ones.
@@ -189,27 +271,56 @@ fn connections(cases: &mut Cases<'_>) -> Result<()> {
         format!("[[limit]]\nname = \"a\"\nconcurrent = {most}\nunit = \"connections\"\n{more}\n")
     };
     let new = |name: &str| row(name).of(syn()).from(Sources::New);
-    cases.weir(row("repeated SYN, a rate").of(syn()), &limit("a", HOT, CONNECTIONS))?;
-    cases.weir(row("repeated SYN, concurrent").of(syn()), &concurrent(50, ""))?;
-    cases.weir(new("SYN of a new source, a rate"), &limit("a", USUAL, CONNECTIONS))?;
+    cases.weir(
+        row("repeated SYN, a rate").of(syn()),
+        &limit("a", HOT, CONNECTIONS),
+    )?;
+    cases.weir(
+        row("repeated SYN, concurrent").of(syn()),
+        &concurrent(50, ""),
+    )?;
+    cases.weir(
+        new("SYN of a new source, a rate"),
+        &limit("a", USUAL, CONNECTIONS),
+    )?;
     cases.weir(new("SYN of a new source, concurrent"), &concurrent(50, ""))?;
     let refused = |name: &str| new(name).ends(Some(XDP_DROP));
-    cases.weir(refused("SYN of a new source, refused, a rate"), &limit("a", REFUSING, OF_ALL))?;
-    cases.weir(refused("SYN of a new source, refused, concurrent"), &concurrent(1, "key = \"all\""))
+    cases.weir(
+        refused("SYN of a new source, refused, a rate"),
+        &limit("a", REFUSING, OF_ALL),
+    )?;
+    cases.weir(
+        refused("SYN of a new source, refused, concurrent"),
+        &concurrent(1, "key = \"all\""),
+    )
 }
 
 fn syn() -> Vec<u8> {
     const SYN: u8 = 2;
-    ethernet(None).ipv4([10, 0, 7, 5], [10, 9, 9, 9]).tcp(7, 80, SYN, b"").build()
+    ethernet(None)
+        .ipv4([10, 0, 7, 5], [10, 9, 9, 9])
+        .tcp(7, 80, SYN, b"")
+        .build()
 }
 
 /// A host with a million packets a second, whose sources `agent top --by prefix` samples.
 fn sampled(cases: &mut Cases<'_>) -> Result<()> {
-    cases.add(WEIR, row("one limit, hot key, one packet in 250 sampled"), || {
-        let mut weir = Weir::load(&policy(&limit("a", HOT, "")), Entry::Xdp)?;
-        weir.datapath.stream().open()?;
-        let stream = StreamSettings { until: u64::MAX, one_in: 250, unused: 0 };
-        weir.datapath.set_runtime(Runtime { stream, ..Runtime::default() })?;
-        Ok(Subject::Weir(Box::new(weir), Entry::Xdp))
-    })
+    cases.add(
+        WEIR,
+        row("one limit, hot key, one packet in 250 sampled"),
+        || {
+            let mut weir = Weir::load(&policy(&limit("a", HOT, "")), Entry::Xdp)?;
+            weir.datapath.stream().open()?;
+            let stream = StreamSettings {
+                until: u64::MAX,
+                one_in: 250,
+                unused: 0,
+            };
+            weir.datapath.set_runtime(Runtime {
+                stream,
+                ..Runtime::default()
+            })?;
+            Ok(Subject::Weir(Box::new(weir), Entry::Xdp))
+        },
+    )
 }

@@ -38,7 +38,12 @@ impl CaptureParts {
     pub async fn next(&mut self) -> Option<Arc<CapturePart>> {
         match self.parts.recv().await {
             Some(part) => Some(part),
-            None => self.shared.end.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            None => self
+                .shared
+                .end
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
         }
     }
 
@@ -52,7 +57,10 @@ impl Capturer {
     /// For the programs of `packets`.
     #[must_use]
     pub fn new(packets: Packets) -> Self {
-        Self { packets, last: Mutex::default() }
+        Self {
+            packets,
+            last: Mutex::default(),
+        }
     }
 
     /// Starts a capture: packets from this instant on. `notes` are for the operator.
@@ -60,7 +68,12 @@ impl Capturer {
     /// # Errors
     ///
     /// When one is running, an argument is invalid, or the kernel refuses it.
-    pub fn start(&self, sample: Sample, length: Duration, notes: Vec<String>) -> Result<CaptureParts, String> {
+    pub fn start(
+        &self,
+        sample: Sample,
+        length: Duration,
+        notes: Vec<String>,
+    ) -> Result<CaptureParts, String> {
         if !LENGTHS.contains(&length) {
             return Err(WRONG_LENGTH.to_owned());
         }
@@ -76,25 +89,40 @@ impl Capturer {
             return Err("a capture is running: end that agent record --capture first".to_owned());
         }
         let packets = self.packets.load_full();
-        let packets = packets.ok_or("this command requires a limit on packets, and the config in effect has none")?;
+        let packets = packets
+            .ok_or("this command requires a limit on packets, and the config in effect has none")?;
         let until = monotonic_nanoseconds() + length.as_nanos() as u64;
-        let settings =
-            new_capture(until, sample.one_in, sample.of == CaptureOf::Refused).map_err(|error| error.to_string())?;
+        let settings = new_capture(until, sample.one_in, sample.of == CaptureOf::Refused)
+            .map_err(|error| error.to_string())?;
         let (sender, parts) = mpsc::channel(MOST_BEHIND);
         let shared = Arc::new(Shared::default());
         let weak = sender.downgrade();
-        let mut running = Running::new(Arc::clone(&self.packets), settings, sender, Arc::clone(&shared));
+        let mut running = Running::new(
+            Arc::clone(&self.packets),
+            settings,
+            sender,
+            Arc::clone(&shared),
+        );
         running.begin(sample, notes);
-        let rings = packets.capture(settings).map_err(|error| error.to_string())?;
+        let rings = packets
+            .capture(settings)
+            .map_err(|error| error.to_string())?;
         running.follow(rings);
-        let thread = thread::Builder::new().name("weir-capture".to_owned()).spawn(move || running.run());
+        let thread = thread::Builder::new()
+            .name("weir-capture".to_owned())
+            .spawn(move || running.run());
         let thread = thread.map_err(|error| {
             // If this fails, too, the kernel programs end at the capture's time.
-            let rings = packets.capture(CaptureSettings::default()).unwrap_or_default();
+            let rings = packets
+                .capture(CaptureSettings::default())
+                .unwrap_or_default();
             rings.iter().for_each(|rings| rings.close());
             format!("nothing is captured: starting a thread failed: {error}")
         })?;
-        *last = Some(Last { parts: weak, thread });
+        *last = Some(Last {
+            parts: weak,
+            thread,
+        });
         Ok(CaptureParts { parts, shared })
     }
 }

@@ -67,9 +67,9 @@ impl Running {
         parts: mpsc::Sender<Arc<CapturePart>>,
         shared: Arc<Shared>,
     ) -> Self {
-        let since_1970 = clock_gettime(ClockId::CLOCK_REALTIME)
-            .map_or(0, |now| i128::from(now.tv_sec()) * 1_000_000_000 + i128::from(now.tv_nsec()))
-            - i128::from(monotonic_nanoseconds());
+        let since_1970 = clock_gettime(ClockId::CLOCK_REALTIME).map_or(0, |now| {
+            i128::from(now.tv_sec()) * 1_000_000_000 + i128::from(now.tv_nsec())
+        }) - i128::from(monotonic_nanoseconds());
         Self {
             packets,
             settings,
@@ -102,7 +102,8 @@ impl Running {
         let is_same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
         if self.rings.len() != rings.len() || !self.rings.iter().zip(&rings).all(is_same) {
             self.read();
-            let is_new = |old: &&Arc<CaptureRings>| !rings.iter().any(|ring| Arc::ptr_eq(ring, old));
+            let is_new =
+                |old: &&Arc<CaptureRings>| !rings.iter().any(|ring| Arc::ptr_eq(ring, old));
             self.rings.iter().filter(is_new).for_each(|old| old.close());
             self.rings = rings;
         }
@@ -111,7 +112,11 @@ impl Running {
     pub(super) fn run(mut self) {
         let end = loop {
             thread::sleep(PERIOD);
-            match self.packets.load_full().map(|packets| packets.try_capture(self.settings)) {
+            match self
+                .packets
+                .load_full()
+                .map(|packets| packets.try_capture(self.settings))
+            {
                 Some(Some(Ok(rings))) => self.follow(rings),
                 Some(Some(Err(error))) => self.fail(&error),
                 // The policy is being changed: its rings stay.
@@ -129,7 +134,9 @@ impl Running {
         if let Some(packets) = self.packets.load_full() {
             match packets.capture(CaptureSettings::default()) {
                 Ok(rings) => self.follow(rings),
-                Err(error) => tracing::warn!("ending the capture in the kernel failed: {error}; it ends at its time"),
+                Err(error) => tracing::warn!(
+                    "ending the capture in the kernel failed: {error}; it ends at its time"
+                ),
             }
         }
         self.read();
@@ -143,7 +150,11 @@ impl Running {
             ));
         }
         let part = self.part(Some(end));
-        *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(part));
+        *self
+            .shared
+            .end
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(part));
     }
 
     /// Takes what is in the rings, and sends it.
@@ -173,13 +184,21 @@ impl Running {
     /// Adds the packets before an instant as blocks.
     fn write(&mut self, before: u64) {
         self.waiting.sort_by_key(|packet| packet.record.at);
-        let count = self.waiting.partition_point(|packet| packet.record.at < before);
+        let count = self
+            .waiting
+            .partition_point(|packet| packet.record.at < before);
         let ready: Vec<_> = self.waiting.drain(..count).collect();
         for packet in &ready {
             let interface = self.interface(&packet.record);
             let time = i128::from(packet.record.at) + self.since_1970;
             let time = u64::try_from(time).unwrap_or_default();
-            pcapng::packet(&mut self.blocks, interface, time, &packet.record, packet.bytes());
+            pcapng::packet(
+                &mut self.blocks,
+                interface,
+                time,
+                &packet.record,
+                packet.bytes(),
+            );
             self.in_blocks += 1;
             self.merged += u64::from(packet.record.flags & Captured::MERGED != 0);
             if self.blocks.len() >= PART {
@@ -191,7 +210,10 @@ impl Running {
     /// The number of a packet's interface, which is added if it is new.
     fn interface(&mut self, record: &Captured) -> u32 {
         let wanted = (record.interface, record.flags & Captured::RAW_IP != 0);
-        let known = self.interfaces.iter().position(|interface| *interface == wanted);
+        let known = self
+            .interfaces
+            .iter()
+            .position(|interface| *interface == wanted);
         let nth = known.unwrap_or_else(|| {
             let name = nix::net::if_::if_indextoname(record.interface).ok();
             let name = name.and_then(|name| name.into_string().ok());

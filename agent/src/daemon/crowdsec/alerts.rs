@@ -53,10 +53,17 @@ pub(super) fn run(shared: &Shared) {
             }
             Err(reason) => {
                 if state.sent.failure.is_none() {
-                    tracing::error!("sending alerts to CrowdSec failed: {reason}; the agent tries again");
+                    tracing::error!(
+                        "sending alerts to CrowdSec failed: {reason}; the agent tries again"
+                    );
                 }
                 state.sent.failure = Some(reason);
-                after = Some(Instant::now() + PAUSE.saturating_mul(1 << failures.min(6)).min(LONGEST_PAUSE));
+                after = Some(
+                    Instant::now()
+                        + PAUSE
+                            .saturating_mul(1 << failures.min(6))
+                            .min(LONGEST_PAUSE),
+                );
                 failures = failures.saturating_add(1);
             }
         }
@@ -70,12 +77,16 @@ fn send(
     now: SystemTime,
 ) -> Result<(), String> {
     if machine.as_ref().is_none_or(|(of, _)| of != settings) {
-        let Some(of) = &settings.machine else { return Ok(()) };
+        let Some(of) = &settings.machine else {
+            return Ok(());
+        };
         let password = reveal(&of.password)?;
         let next = Machine::new(&settings.url, of.id.clone(), password, settings.timeout);
         *machine = Some((Arc::clone(settings), next));
     }
-    let Some((_, sender)) = machine else { return Ok(()) };
+    let Some((_, sender)) = machine else {
+        return Ok(());
+    };
     let result = sender.send(alerts, now).map_err(|error| error.to_string());
     if result.is_err() {
         // The password's file may be replaced.

@@ -32,7 +32,11 @@ impl Bouncer {
             notes: damage.into_iter().collect(),
             ..State::default()
         };
-        let shared = Arc::new(Shared { parts, state: Mutex::new(state), wake: Condvar::new() });
+        let shared = Arc::new(Shared {
+            parts,
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+        });
         let mut decisions = Decisions::default();
         if let Some(settings) = settings {
             decisions = poll::empty(settings);
@@ -41,7 +45,10 @@ impl Bouncer {
         type Work = Box<dyn FnOnce() + Send>;
         let (of_pulls, of_alerts) = (Arc::clone(&shared), Arc::clone(&shared));
         let threads: [(&str, Work); 2] = [
-            ("weir-crowdsec", Box::new(move || poll::run(&of_pulls, decisions))),
+            (
+                "weir-crowdsec",
+                Box::new(move || poll::run(&of_pulls, decisions)),
+            ),
             ("weir-alerts", Box::new(move || alerts::run(&of_alerts))),
         ];
         for (name, work) in threads {
@@ -59,7 +66,11 @@ impl Bouncer {
         let mut state = self.0.state();
         state.settings = settings.cloned().map(Arc::new);
         state.generation += 1;
-        if state.settings.as_ref().is_none_or(|settings| settings.machine.is_none()) {
+        if state
+            .settings
+            .as_ref()
+            .is_none_or(|settings| settings.machine.is_none())
+        {
             state.alerts.clear();
             state.sent.failure = None;
         }
@@ -75,7 +86,11 @@ impl Bouncer {
     /// Reports a ban by a limit, if the config has a machine for it.
     pub fn report(&self, offence: &Offence, ban: Duration) {
         let mut state = self.0.state();
-        if state.settings.as_ref().is_none_or(|settings| settings.machine.is_none()) {
+        if state
+            .settings
+            .as_ref()
+            .is_none_or(|settings| settings.machine.is_none())
+        {
             return;
         }
         if state.alerts.len() >= WAITING {
@@ -100,7 +115,16 @@ impl Bouncer {
         let (applied, exceptions) = self.0.counts();
         let state = self.0.state();
         let settings = state.settings.as_ref()?;
-        let Pulls { decisions, ignored, pulls, failures, failure, trouble, last, last_full } = &state.pulls;
+        let Pulls {
+            decisions,
+            ignored,
+            pulls,
+            failures,
+            failure,
+            trouble,
+            last,
+            last_full,
+        } = &state.pulls;
         let health = match (failure, last) {
             (Some(_), _) => "unavailable",
             (None, Some(_)) => "ok",
@@ -141,13 +165,24 @@ impl Bouncer {
     pub fn notes(&self) -> Vec<String> {
         let state = self.0.state();
         let mut notes = state.notes.clone();
-        let Some(settings) = &state.settings else { return notes };
+        let Some(settings) = &state.settings else {
+            return notes;
+        };
         let url = settings.shown_url();
-        let Pulls { failure, trouble, ignored, .. } = &state.pulls;
+        let Pulls {
+            failure,
+            trouble,
+            ignored,
+            ..
+        } = &state.pulls;
         notes.extend(failure.as_ref().map(|failure| {
             format!("CrowdSec's local API at {url} is unavailable: {failure}; known decisions apply until they expire")
         }));
-        notes.extend(trouble.as_ref().map(|trouble| format!("bans by CrowdSec are not all in effect: {trouble}")));
+        notes.extend(
+            trouble
+                .as_ref()
+                .map(|trouble| format!("bans by CrowdSec are not all in effect: {trouble}")),
+        );
         if ignored.excess > 0 {
             notes.push(format!(
                 "{} decisions of CrowdSec exceed [crowdsec] max_decisions and are ignored",
@@ -161,7 +196,11 @@ impl Bouncer {
             ));
         }
         notes.extend(
-            state.sent.failure.as_ref().map(|failure| format!("sending alerts to CrowdSec at {url} failed: {failure}")),
+            state
+                .sent
+                .failure
+                .as_ref()
+                .map(|failure| format!("sending alerts to CrowdSec at {url} failed: {failure}")),
         );
         notes
     }
@@ -171,6 +210,10 @@ impl Bouncer {
         let mut state = self.0.state();
         state.is_closed = true;
         self.0.wake.notify_all();
-        drop(self.0.wake.wait_timeout_while(state, LAST_SAVE, |state| !state.has_ended));
+        drop(
+            self.0
+                .wake
+                .wait_timeout_while(state, LAST_SAVE, |state| !state.has_ended),
+        );
     }
 }

@@ -31,11 +31,17 @@ const LARGE: usize = 1 << 20;
 
 /// An empty set with the bounds of a config.
 pub(super) fn empty(settings: &CrowdSec) -> Decisions {
-    Decisions::new(usize::try_from(settings.max_decisions).unwrap_or(usize::MAX), own_origin(settings))
+    Decisions::new(
+        usize::try_from(settings.max_decisions).unwrap_or(usize::MAX),
+        own_origin(settings),
+    )
 }
 
 fn own_origin(settings: &CrowdSec) -> Option<String> {
-    settings.machine.as_ref().map(|machine| Machine::origin(&machine.id))
+    settings
+        .machine
+        .as_ref()
+        .map(|machine| Machine::origin(&machine.id))
 }
 
 /// Takes up the decisions and exceptions that an earlier agent saved.
@@ -43,9 +49,13 @@ pub(super) fn take_up(shared: &Shared, saved: Option<&SavedBouncer>, decisions: 
     let has_settings = shared.state().settings.is_some();
     let packets = shared.parts.packets.load_full();
     if let Some(saved) = saved {
-        let result = packets.as_ref().map_or(Ok(()), |packets| packets.restore_exceptions(&saved.exceptions()));
+        let result = packets.as_ref().map_or(Ok(()), |packets| {
+            packets.restore_exceptions(&saved.exceptions())
+        });
         if let Err(error) = result {
-            shared.state().notes.push(format!("restoring exceptions from CrowdSec's bans failed: {error}"));
+            shared.state().notes.push(format!(
+                "restoring exceptions from CrowdSec's bans failed: {error}"
+            ));
         }
         let now = Moment::now();
         if has_settings {
@@ -55,7 +65,11 @@ pub(super) fn take_up(shared: &Shared, saved: Option<&SavedBouncer>, decisions: 
     let Some(packets) = packets else { return };
     let result = if has_settings {
         // Others that the kernel has may be newer than the file: they stay until the first pull.
-        packets.apply_decisions(&bans(decisions.effects().map(|(prefix, effect)| (prefix, Some(effect)))))
+        packets.apply_decisions(&bans(
+            decisions
+                .effects()
+                .map(|(prefix, effect)| (prefix, Some(effect))),
+        ))
     } else {
         packets.set_decisions(BTreeMap::new())
     };
@@ -65,12 +79,22 @@ pub(super) fn take_up(shared: &Shared, saved: Option<&SavedBouncer>, decisions: 
 }
 
 fn held(effect: Effect) -> Held {
-    let why = Why { text: effect.scenario, decision: Some(effect.id), ..Why::default() };
-    Held { until: effect.until, since: effect.since, why: Some(why) }
+    let why = Why {
+        text: effect.scenario,
+        decision: Some(effect.id),
+        ..Why::default()
+    };
+    Held {
+        until: effect.until,
+        since: effect.since,
+        why: Some(why),
+    }
 }
 
 fn bans(effects: impl Iterator<Item = (PrefixKey, Option<Effect>)>) -> DecisionBans {
-    effects.map(|(prefix, effect)| (prefix, effect.map(held))).collect()
+    effects
+        .map(|(prefix, effect)| (prefix, effect.map(held)))
+        .collect()
 }
 
 /// Pulls until the bouncer is closed.
@@ -93,8 +117,11 @@ pub(super) fn run(shared: &Shared, decisions: Decisions) {
     let mut due = Some(now);
     loop {
         let generation = poller.generation;
-        let state = shared.wait(due, |state| state.generation != generation || state.has_new_exceptions);
-        let (is_closed, settings, current) = (state.is_closed, state.settings.clone(), state.generation);
+        let state = shared.wait(due, |state| {
+            state.generation != generation || state.has_new_exceptions
+        });
+        let (is_closed, settings, current) =
+            (state.is_closed, state.settings.clone(), state.generation);
         let has_new_exceptions = state.has_new_exceptions;
         drop(state);
         if has_new_exceptions || is_closed {
@@ -173,7 +200,9 @@ impl Poller<'_> {
         let now = Instant::now();
         let is_full = now >= self.next_full || !self.has_pulled;
         let pull = if is_full { Pull::Full } else { Pull::Changes };
-        let result = self.request(settings, pull).and_then(|body| self.take(&body, pull));
+        let result = self
+            .request(settings, pull)
+            .and_then(|body| self.take(&body, pull));
         let ended = self.decisions.prune(monotonic_nanoseconds());
         self.is_unsaved |= ended.removed > 0;
         match result {
@@ -181,7 +210,11 @@ impl Poller<'_> {
                 self.failures = 0;
                 if is_full {
                     (self.next_full, self.has_pulled) = (now + settings.reconcile, true);
-                } else if update.is_suspect && self.last_suspect.is_none_or(|last| last.elapsed() >= SUSPECT_EVERY) {
+                } else if update.is_suspect
+                    && self
+                        .last_suspect
+                        .is_none_or(|last| last.elapsed() >= SUSPECT_EVERY)
+                {
                     (self.last_suspect, self.next_full) = (Some(now), now);
                 }
                 self.apply(&update, is_full);
@@ -190,13 +223,17 @@ impl Poller<'_> {
             Err(reason) => self.failed(reason, settings),
         }
         let mut state = self.shared.state();
-        (state.pulls.decisions, state.pulls.ignored) = (self.decisions.len(), self.decisions.ignored());
+        (state.pulls.decisions, state.pulls.ignored) =
+            (self.decisions.len(), self.decisions.ignored());
         drop(state);
         if self.failures == 0 {
             return settings.update.saturating_sub(now.elapsed());
         }
         let longest = LONGEST_PAUSE.max(settings.update);
-        settings.update.saturating_mul(1 << (self.failures - 1).min(10)).min(longest)
+        settings
+            .update
+            .saturating_mul(1 << (self.failures - 1).min(10))
+            .min(longest)
     }
 
     fn request(&mut self, settings: &Arc<CrowdSec>, pull: Pull) -> Result<Vec<u8>, String> {
@@ -204,8 +241,19 @@ impl Poller<'_> {
             Some((_, bouncer)) => bouncer,
             None => {
                 let key = reveal(&settings.api_key)?;
-                let CrowdSec { url, timeout, max_decisions, .. } = &**settings;
-                &self.client.insert((Arc::clone(settings), Bouncer::new(url, key, *timeout, *max_decisions))).1
+                let CrowdSec {
+                    url,
+                    timeout,
+                    max_decisions,
+                    ..
+                } = &**settings;
+                &self
+                    .client
+                    .insert((
+                        Arc::clone(settings),
+                        Bouncer::new(url, key, *timeout, *max_decisions),
+                    ))
+                    .1
             }
         };
         bouncer.pull(pull).map_err(|error| {
@@ -237,8 +285,13 @@ impl Poller<'_> {
             self.sync();
             return;
         }
-        let Some(packets) = self.shared.parts.packets.load_full() else { return };
-        let effects = update.prefixes.iter().map(|prefix| (*prefix, self.decisions.effect(prefix)));
+        let Some(packets) = self.shared.parts.packets.load_full() else {
+            return;
+        };
+        let effects = update
+            .prefixes
+            .iter()
+            .map(|prefix| (*prefix, self.decisions.effect(prefix)));
         let result = packets.apply_decisions(&bans(effects));
         self.is_synced = result.is_ok();
         self.shared.state().pulls.trouble = result.err().map(|error| error.to_string());
@@ -247,15 +300,28 @@ impl Poller<'_> {
     /// Makes the kernel's bans those of the set.
     fn sync(&mut self) {
         // Before the first full pull, the kernel's may be newer than the set from the file.
-        let Some(packets) = self.shared.parts.packets.load_full() else { return };
+        let Some(packets) = self.shared.parts.packets.load_full() else {
+            return;
+        };
         let result = if self.has_pulled {
-            packets.set_decisions(self.decisions.effects().map(|(prefix, effect)| (prefix, held(effect))).collect())
+            packets.set_decisions(
+                self.decisions
+                    .effects()
+                    .map(|(prefix, effect)| (prefix, held(effect)))
+                    .collect(),
+            )
         } else {
-            packets.apply_decisions(&bans(self.decisions.effects().map(|(prefix, effect)| (prefix, Some(effect)))))
+            packets.apply_decisions(&bans(
+                self.decisions
+                    .effects()
+                    .map(|(prefix, effect)| (prefix, Some(effect))),
+            ))
         };
         self.is_synced = result.is_ok();
         if let Err(error) = &result {
-            tracing::error!("banning what CrowdSec decided failed: {error}; the next pull tries again");
+            tracing::error!(
+                "banning what CrowdSec decided failed: {error}; the next pull tries again"
+            );
         }
         self.shared.state().pulls.trouble = result.err().map(|error| error.to_string());
     }
@@ -271,14 +337,26 @@ impl Poller<'_> {
         drop(state);
         if self.is_down {
             self.is_down = false;
-            tracing::info!("CrowdSec's local API at {} is available again", settings.shown_url());
-            let reason = format!("CrowdSec's local API at {} is available again", settings.shown_url());
-            self.shared.parts.events.push(Event::now(EventKind::CrowdsecUp, 1, reason));
+            tracing::info!(
+                "CrowdSec's local API at {} is available again",
+                settings.shown_url()
+            );
+            let reason = format!(
+                "CrowdSec's local API at {} is available again",
+                settings.shown_url()
+            );
+            self.shared
+                .parts
+                .events
+                .push(Event::now(EventKind::CrowdsecUp, 1, reason));
         }
         self.is_unsaved |= !update.prefixes.is_empty();
         if update.added + update.removed > 0 {
             let Update { added, removed, .. } = update;
-            tracing::info!("CrowdSec: {added} decisions new, {removed} ended, {} in effect", self.decisions.len());
+            tracing::info!(
+                "CrowdSec: {added} decisions new, {removed} ended, {} in effect",
+                self.decisions.len()
+            );
         }
         self.report(update);
     }
@@ -289,16 +367,32 @@ impl Poller<'_> {
             return;
         }
         let mut named = 0;
-        let banned = update.prefixes.iter().filter_map(|prefix| Some((prefix, self.decisions.effect(prefix)?)));
-        for (prefix, effect) in banned.take(NAMED.min(usize::try_from(update.added).unwrap_or(NAMED))) {
-            let reason = format!("banned by CrowdSec: {}, decision {}", effect.scenario, effect.id);
-            let event = Event { source: Some(prefix.to_string()), ..Event::now(EventKind::Banned, 1, reason) };
+        let banned = update
+            .prefixes
+            .iter()
+            .filter_map(|prefix| Some((prefix, self.decisions.effect(prefix)?)));
+        for (prefix, effect) in
+            banned.take(NAMED.min(usize::try_from(update.added).unwrap_or(NAMED)))
+        {
+            let reason = format!(
+                "banned by CrowdSec: {}, decision {}",
+                effect.scenario, effect.id
+            );
+            let event = Event {
+                source: Some(prefix.to_string()),
+                ..Event::now(EventKind::Banned, 1, reason)
+            };
             self.shared.parts.events.push(event);
             named += 1;
         }
         if update.added > named {
-            let reason = "other decisions of CrowdSec: agent bans lists the banned sources".to_owned();
-            self.shared.parts.events.push(Event::now(EventKind::Banned, update.added - named, reason));
+            let reason =
+                "other decisions of CrowdSec: agent bans lists the banned sources".to_owned();
+            self.shared.parts.events.push(Event::now(
+                EventKind::Banned,
+                update.added - named,
+                reason,
+            ));
         }
     }
 
@@ -306,9 +400,15 @@ impl Poller<'_> {
         self.failures = self.failures.saturating_add(1);
         if !self.is_down {
             self.is_down = true;
-            let text = format!("CrowdSec's local API at {} is unavailable: {reason}", settings.shown_url());
+            let text = format!(
+                "CrowdSec's local API at {} is unavailable: {reason}",
+                settings.shown_url()
+            );
             tracing::error!("{text}; known decisions apply until they expire");
-            self.shared.parts.events.push(Event::now(EventKind::CrowdsecDown, 1, text));
+            self.shared
+                .parts
+                .events
+                .push(Event::now(EventKind::CrowdsecDown, 1, text));
         }
         let mut state = self.shared.state();
         state.pulls.failures += 1;
@@ -329,11 +429,26 @@ impl Poller<'_> {
         }
         let at = Moment::now();
         let decisions = self.decisions.save(at.monotonic);
-        let exceptions = self.shared.counts().1.iter().map(ToString::to_string).collect();
-        let result = SavedBouncer { at, decisions, exceptions }.write(&self.shared.parts.directory);
+        let exceptions = self
+            .shared
+            .counts()
+            .1
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let result = SavedBouncer {
+            at,
+            decisions,
+            exceptions,
+        }
+        .write(&self.shared.parts.directory);
         (self.is_unsaved, self.saved) = (result.is_err(), Some(Instant::now()));
         let mut state = self.shared.state();
         state.notes.clear();
-        state.notes.extend(result.err().map(|error| format!("decisions of CrowdSec are not saved: {error}")));
+        state.notes.extend(
+            result
+                .err()
+                .map(|error| format!("decisions of CrowdSec are not saved: {error}")),
+        );
     }
 }

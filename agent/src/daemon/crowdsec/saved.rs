@@ -25,10 +25,16 @@ impl SavedBouncer {
     /// Reads the file. A damaged one is set aside, and the reason returned.
     pub(super) fn read(directory: &StateDirectory) -> (Option<Self>, Option<String>) {
         let path = directory.file(NAME);
-        let Ok(file) = File::open(&path) else { return (None, None) };
+        let Ok(file) = File::open(&path) else {
+            return (None, None);
+        };
         let mut text = Vec::new();
-        let result = file.take(LARGEST).read_to_end(&mut text).map_err(|error| error.to_string());
-        match result.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string())) {
+        let result = file
+            .take(LARGEST)
+            .read_to_end(&mut text)
+            .map_err(|error| error.to_string());
+        match result.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string()))
+        {
             Ok(saved) => (Some(saved), None),
             Err(error) => {
                 // If it cannot be renamed, the next save replaces it.
@@ -57,6 +63,9 @@ impl SavedBouncer {
     }
 
     pub(super) fn exceptions(&self) -> Vec<PrefixKey> {
-        self.exceptions.iter().filter_map(|text| Some(PrefixKey::from(&prefix::parse(text).ok()?))).collect()
+        self.exceptions
+            .iter()
+            .filter_map(|text| Some(PrefixKey::from(&prefix::parse(text).ok()?)))
+            .collect()
     }
 }

@@ -75,20 +75,30 @@ impl Shared {
     }
 
     /// Waits until `until`, or until something has changed for which `is_due`.
-    pub(super) fn wait(&self, until: Option<Instant>, is_due: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    pub(super) fn wait(
+        &self,
+        until: Option<Instant>,
+        is_due: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
         let mut state = self.state();
         loop {
             if state.is_closed || is_due(&state) {
                 return state;
             }
             state = match until {
-                None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return state;
                     }
-                    self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.wake
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
             };
         }
@@ -102,7 +112,11 @@ impl Shared {
 
     /// The number of prefixes that CrowdSec bans, and the exceptions.
     pub(super) fn counts(&self) -> (u64, Vec<PrefixKey>) {
-        self.parts.packets.load_full().map(|packets| packets.decision_counts()).unwrap_or_default()
+        self.parts
+            .packets
+            .load_full()
+            .map(|packets| packets.decision_counts())
+            .unwrap_or_default()
     }
 }
 
@@ -124,7 +138,10 @@ pub(super) fn reveal(secret: &Secret) -> Result<String, String> {
     let text = read().map_err(|error| format!("reading {} failed: {error}", path.display()))?;
     let text = text.trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(format!("{} must have one line of printable ASCII characters without spaces", path.display()));
+        return Err(format!(
+            "{} must have one line of printable ASCII characters without spaces",
+            path.display()
+        ));
     }
     Ok(text.to_owned())
 }

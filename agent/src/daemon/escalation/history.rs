@@ -42,7 +42,10 @@ impl History {
     /// The duration in nanoseconds of the ban that is due at an instant.
     #[must_use]
     pub fn time(&self, limit: &Arc<str>, prefix: &PrefixKey, escalate: &Escalate, now: u64) -> u64 {
-        let last = self.0.get(&(Arc::clone(limit), *prefix)).filter(|last| now < last.forgotten);
+        let last = self
+            .0
+            .get(&(Arc::clone(limit), *prefix))
+            .filter(|last| now < last.forgotten);
         match last {
             // Refusals during a ban renew it, and do not lengthen it.
             Some(last) if now < last.until => last.time.clamp(escalate.ban, escalate.max),
@@ -53,11 +56,19 @@ impl History {
     /// Whether the last ban has not ended.
     #[must_use]
     pub fn is_banned(&self, limit: &Arc<str>, prefix: &PrefixKey, now: u64) -> bool {
-        self.0.get(&(Arc::clone(limit), *prefix)).is_some_and(|last| now < last.until)
+        self.0
+            .get(&(Arc::clone(limit), *prefix))
+            .is_some_and(|last| now < last.until)
     }
 
     /// Remembers a ban.
-    pub fn record(&mut self, limit: &Arc<str>, prefix: &PrefixKey, escalate: &Escalate, (now, time): (u64, u64)) {
+    pub fn record(
+        &mut self,
+        limit: &Arc<str>,
+        prefix: &PrefixKey,
+        escalate: &Escalate,
+        (now, time): (u64, u64),
+    ) {
         if self.0.len() >= MOST {
             self.0.retain(|_, last| now < last.forgotten);
         }
@@ -65,8 +76,16 @@ impl History {
             keep_half(&mut self.0, |last| last.forgotten);
         }
         let until = now.saturating_add(time);
-        let remembered = if escalate.grow == Multiplier::ONE { 0 } else { escalate.max };
-        let last = Last { time, until, forgotten: until.saturating_add(remembered) };
+        let remembered = if escalate.grow == Multiplier::ONE {
+            0
+        } else {
+            escalate.max
+        };
+        let last = Last {
+            time,
+            until,
+            forgotten: until.saturating_add(remembered),
+        };
         self.0.insert((Arc::clone(limit), *prefix), last);
     }
 
@@ -96,10 +115,23 @@ impl History {
             Some(ahead) => now.saturating_add(ahead),
             None => now.saturating_sub(then - instant),
         };
-        for one in saved.iter().take(MOST).filter(|one| at(one.forgotten) > now) {
-            let prefix = PrefixKey { address: one.address.octets(), length: one.length };
-            let last = Last { time: one.time, until: at(one.until), forgotten: at(one.forgotten) };
-            self.0.entry((one.limit.as_str().into(), prefix)).or_insert(last);
+        for one in saved
+            .iter()
+            .take(MOST)
+            .filter(|one| at(one.forgotten) > now)
+        {
+            let prefix = PrefixKey {
+                address: one.address.octets(),
+                length: one.length,
+            };
+            let last = Last {
+                time: one.time,
+                until: at(one.until),
+                forgotten: at(one.forgotten),
+            };
+            self.0
+                .entry((one.limit.as_str().into(), prefix))
+                .or_insert(last);
         }
     }
 }
@@ -112,13 +144,22 @@ mod tests {
 
     fn escalate() -> Escalate {
         let grow = Multiplier::new(2.0).unwrap();
-        Escalate { after: 1, within: SECOND, ban: 10 * SECOND, grow, max: 50 * SECOND }
+        Escalate {
+            after: 1,
+            within: SECOND,
+            ban: 10 * SECOND,
+            grow,
+            max: 50 * SECOND,
+        }
     }
 
     fn prefix(number: u32) -> PrefixKey {
         let mut address = [0; 16];
         address[12..].copy_from_slice(&number.to_be_bytes());
-        PrefixKey { address, length: 128 }
+        PrefixKey {
+            address,
+            length: 128,
+        }
     }
 
     /// Bans one source and returns the duration in seconds.
@@ -132,13 +173,25 @@ mod tests {
     #[test]
     fn each_further_ban_is_longer_until_the_source_keeps_quiet() {
         let mut history = History::default();
-        assert_eq!([0, 10, 30, 70].map(|now| ban(&mut history, 1, now)), [10, 20, 40, 50]);
+        assert_eq!(
+            [0, 10, 30, 70].map(|now| ban(&mut history, 1, now)),
+            [10, 20, 40, 50]
+        );
         // Another source or limit starts with the first duration.
         assert_eq!(ban(&mut history, 2, 71), 10);
-        assert_eq!(history.time(&"dns".into(), &prefix(1), &escalate(), 71 * SECOND), 10 * SECOND);
+        assert_eq!(
+            history.time(&"dns".into(), &prefix(1), &escalate(), 71 * SECOND),
+            10 * SECOND
+        );
         // The last one ended at 120 and is remembered for 50 s.
-        assert_eq!(history.time(&"web".into(), &prefix(1), &escalate(), 169 * SECOND), 50 * SECOND);
-        assert_eq!(history.time(&"web".into(), &prefix(1), &escalate(), 170 * SECOND), 10 * SECOND);
+        assert_eq!(
+            history.time(&"web".into(), &prefix(1), &escalate(), 169 * SECOND),
+            50 * SECOND
+        );
+        assert_eq!(
+            history.time(&"web".into(), &prefix(1), &escalate(), 170 * SECOND),
+            10 * SECOND
+        );
     }
 
     #[test]

@@ -23,11 +23,23 @@ pub enum Escalated {
 pub(super) fn event(offence: &Offence, outcome: &Escalated) -> Option<Event> {
     let (what, ban, time) = match outcome {
         Escalated::Banned(time) => (EventKind::Banned, "banned", time),
-        Escalated::Observed(time) => (EventKind::WouldBan, "in enforce mode it would be banned", time),
+        Escalated::Observed(time) => (
+            EventKind::WouldBan,
+            "in enforce mode it would be banned",
+            time,
+        ),
         Escalated::Unchanged | Escalated::Failed(_) => return None,
     };
-    let reason = format!("{}: {ban} for {}", offence.reason(), format_duration(rounded(*time)));
-    let direction = if offence.scope == Scope::Packet { "ingress" } else { "request" };
+    let reason = format!(
+        "{}: {ban} for {}",
+        offence.reason(),
+        format_duration(rounded(*time))
+    );
+    let direction = if offence.scope == Scope::Packet {
+        "ingress"
+    } else {
+        "request"
+    };
     Some(Event {
         source: Some(offence.prefix.to_string()),
         limit: Some(offence.limit.to_string()),
@@ -38,5 +50,9 @@ pub(super) fn event(offence: &Offence, outcome: &Escalated) -> Option<Event> {
 
 /// Rounded to seconds if it is at least one.
 fn rounded(time: Duration) -> Duration {
-    if time < Duration::from_secs(1) { time } else { Duration::from_secs(time.as_secs()) }
+    if time < Duration::from_secs(1) {
+        time
+    } else {
+        Duration::from_secs(time.as_secs())
+    }
 }

@@ -39,7 +39,9 @@ impl Edge for BanQueue {
         // A source that is not banned now is still refused, and its next refusals ban it.
         if let Err(TrySendError::Full(offence)) = self.0.try_send(offence) {
             let prefix = offence.prefix;
-            tracing::error!("banning {prefix} failed: the queue of {WAITING} bans is full; its next refusals ban it");
+            tracing::error!(
+                "banning {prefix} failed: the queue of {WAITING} bans is full; its next refusals ban it"
+            );
         }
     }
 }
@@ -48,7 +50,10 @@ impl Orders {
     /// Bans the sources of offences and counts refused packets, on a separate thread until all senders are dropped.
     pub fn carry_out(self, packets: Packets, events: Arc<EventLog>, crowdsec: Arc<Bouncer>) {
         let work = move || self.work(&packets, &events, &crowdsec);
-        if let Err(error) = thread::Builder::new().name("weir-bans".to_owned()).spawn(work) {
+        if let Err(error) = thread::Builder::new()
+            .name("weir-bans".to_owned())
+            .spawn(work)
+        {
             tracing::error!(
                 "starting the thread that bans addresses failed: {error}; no limit bans sources: restart the agent"
             );
@@ -60,7 +65,9 @@ impl Orders {
         let mut failures = Failures::default();
         loop {
             let mut offences = match self.0.recv_timeout(LOOK.saturating_sub(looked.elapsed())) {
-                Ok(first) => std::iter::once(first).chain(self.0.try_iter().take(WAITING)).collect(),
+                Ok(first) => std::iter::once(first)
+                    .chain(self.0.try_iter().take(WAITING))
+                    .collect(),
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
@@ -69,7 +76,9 @@ impl Orders {
                 looked = Instant::now();
             }
             // Without limits on packets no source can be banned.
-            let Some(packets) = packets.load_full() else { continue };
+            let Some(packets) = packets.load_full() else {
+                continue;
+            };
             if is_due {
                 match packets.offences() {
                     Ok(found) => {
@@ -78,7 +87,9 @@ impl Orders {
                     }
                     // Logged once: the limits stay in effect.
                     Err(error) if !is_failing => {
-                        tracing::error!("counting refused packets for escalate failed: {error}; the agent tries again");
+                        tracing::error!(
+                            "counting refused packets for escalate failed: {error}; the agent tries again"
+                        );
                         is_failing = true;
                     }
                     Err(_) => {}
@@ -102,15 +113,24 @@ impl Orders {
 /// Logs the first few of each kind, and the number of the others.
 fn report(offences: &[Offence], outcomes: &[Escalated], events: &EventLog) {
     for what in [EventKind::Banned, EventKind::WouldBan] {
-        let all = offences.iter().zip(outcomes).filter_map(|(offence, outcome)| event(offence, outcome));
+        let all = offences
+            .iter()
+            .zip(outcomes)
+            .filter_map(|(offence, outcome)| event(offence, outcome));
         let mut all = all.filter(|event| event.verdict == what);
         for event in all.by_ref().take(NAMED) {
-            tracing::info!("{} {}", event.source.as_deref().unwrap_or_default(), event.reason);
+            tracing::info!(
+                "{} {}",
+                event.source.as_deref().unwrap_or_default(),
+                event.reason
+            );
             events.push(event);
         }
         let others = all.count() as u64;
         if others > 0 {
-            let reason = "other sources exceeded limits as often; agent bans lists the banned sources".to_owned();
+            let reason =
+                "other sources exceeded limits as often; agent bans lists the banned sources"
+                    .to_owned();
             tracing::info!("{others} {reason}");
             events.push(Event::now(what, others, reason));
         }
@@ -128,18 +148,29 @@ impl Failures {
     const EVERY: Duration = Duration::from_secs(10);
 
     fn log(&mut self, offences: &[Offence], outcomes: &[Escalated]) {
-        let mut failed = offences.iter().zip(outcomes).filter_map(|(offence, outcome)| match outcome {
-            Escalated::Failed(reason) => Some((offence.prefix, reason)),
-            _ => None,
-        });
+        let mut failed =
+            offences
+                .iter()
+                .zip(outcomes)
+                .filter_map(|(offence, outcome)| match outcome {
+                    Escalated::Failed(reason) => Some((offence.prefix, reason)),
+                    _ => None,
+                });
         self.count += failed.clone().count() as u64;
-        let Some((prefix, reason)) = failed.next_back() else { return };
-        if self.logged.is_none_or(|logged| logged.elapsed() >= Self::EVERY) {
+        let Some((prefix, reason)) = failed.next_back() else {
+            return;
+        };
+        if self
+            .logged
+            .is_none_or(|logged| logged.elapsed() >= Self::EVERY)
+        {
             let others = match self.count {
                 1 => String::new(),
                 count => format!(" and {} others", count - 1),
             };
-            tracing::error!("banning {prefix}{others} failed: {reason}; limits still refuse what exceeds them");
+            tracing::error!(
+                "banning {prefix}{others} failed: {reason}; limits still refuse what exceeds them"
+            );
             (self.count, self.logged) = (0, Some(Instant::now()));
         }
     }

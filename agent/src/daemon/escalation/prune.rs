@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 /// Removes the half of the entries with the lowest ranks.
-pub(super) fn keep_half<K: Eq + Hash, V>(map: &mut HashMap<K, V>, mut rank: impl FnMut(&mut V) -> u64) {
+pub(super) fn keep_half<K: Eq + Hash, V>(
+    map: &mut HashMap<K, V>,
+    mut rank: impl FnMut(&mut V) -> u64,
+) {
     let mut ranks: Vec<u64> = map.values_mut().map(&mut rank).collect();
     let middle = ranks.len() / 2;
     if ranks.is_empty() {

@@ -80,7 +80,11 @@ impl Refusals {
     }
 
     /// Starts a reading of the counters; `present` are all existing ones.
-    pub fn look<'c>(&mut self, present: impl Iterator<Item = &'c Key> + Clone, now: u64) -> Look<'_> {
+    pub fn look<'c>(
+        &mut self,
+        present: impl Iterator<Item = &'c Key> + Clone,
+        now: u64,
+    ) -> Look<'_> {
         // A counter that is removed and returns starts at 0. Its key is in `present` whenever it exists.
         if self.counters.len() > 2 * present.clone().count().max(MOST_KEYS / 2) {
             let present: HashSet<&Key> = present.collect();
@@ -88,10 +92,15 @@ impl Refusals {
         }
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(SWEEP) {
-            self.keys.retain(|_, counted| counted.count.total(now, counted.within) > 0);
+            self.keys
+                .retain(|_, counted| counted.count.total(now, counted.within) > 0);
         }
         let after = self.looked_at.replace(now);
-        Look { refusals: self, after, now }
+        Look {
+            refusals: self,
+            after,
+            now,
+        }
     }
 }
 
@@ -115,7 +124,9 @@ impl Look<'_> {
     pub fn count(&mut self, offender: &Offender, refused: u64, escalate: &Escalate) -> Option<u64> {
         let (now, after) = (self.now, self.after.unwrap_or(self.now));
         if self.refusals.keys.len() >= MOST_KEYS && !self.refusals.keys.contains_key(offender) {
-            keep_half(&mut self.refusals.keys, |counted| counted.count.total(now, counted.within));
+            keep_half(&mut self.refusals.keys, |counted| {
+                counted.count.total(now, counted.within)
+            });
         }
         let counted = self.refusals.keys.entry(offender.clone()).or_default();
         counted.within = escalate.within;
@@ -142,24 +153,48 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
-    const ESCALATE: Escalate =
-        Escalate { after: 1_000, within: 10 * SECOND, ban: SECOND, grow: Multiplier::ONE, max: SECOND };
+    const ESCALATE: Escalate = Escalate {
+        after: 1_000,
+        within: 10 * SECOND,
+        ban: SECOND,
+        grow: Multiplier::ONE,
+        max: SECOND,
+    };
 
     fn key(number: u64) -> Key {
-        Key { hi: 0, lo: number, extra: 0, group: 1 }
+        Key {
+            hi: 0,
+            lo: number,
+            extra: 0,
+            group: 1,
+        }
     }
 
     fn offender(number: u8) -> Offender {
         let address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, number];
-        Offender { limit: "web".into(), prefix: PrefixKey { address, length: 128 }, port: 0 }
+        Offender {
+            limit: "web".into(),
+            prefix: PrefixKey {
+                address,
+                length: 128,
+            },
+            port: 0,
+        }
     }
 
     /// The counts of one key whose counter has these values, by reading.
     fn counted(counters: &[u64]) -> Vec<u64> {
         let mut refusals = Refusals::default();
-        let mut look =
-            |nth: usize, counter: u64| refusals.look([key(1)].iter(), nth as u64 * SECOND).since(&key(1), counter);
-        counters.iter().enumerate().map(|(nth, counter)| look(nth, *counter)).collect()
+        let mut look = |nth: usize, counter: u64| {
+            refusals
+                .look([key(1)].iter(), nth as u64 * SECOND)
+                .since(&key(1), counter)
+        };
+        counters
+            .iter()
+            .enumerate()
+            .map(|(nth, counter)| look(nth, *counter))
+            .collect()
     }
 
     #[test]
@@ -179,14 +214,20 @@ mod tests {
         assert_eq!(refusals.look([].iter(), SECOND).since(&key(1), 70), 0);
         assert_eq!(refusals.look([].iter(), 2 * SECOND).since(&key(2), 70), 70);
         refusals.begin_anew();
-        assert_eq!(refusals.look([].iter(), 3 * SECOND).since(&key(2), 5_000), 0);
+        assert_eq!(
+            refusals.look([].iter(), 3 * SECOND).since(&key(2), 5_000),
+            0
+        );
     }
 
     #[test]
     fn refusals_lead_to_a_ban_once_there_are_enough_in_the_window() {
         let mut refusals = Refusals::default();
-        let mut refuse =
-            |second: u64, refused| refusals.look([].iter(), second * SECOND).count(&offender(1), refused, &ESCALATE);
+        let mut refuse = |second: u64, refused| {
+            refusals
+                .look([].iter(), second * SECOND)
+                .count(&offender(1), refused, &ESCALATE)
+        };
         assert_eq!((refuse(1, 500), refuse(5, 499)), (None, None));
         assert_eq!(refuse(6, 1), Some(1_000));
         // The count has restarted.
@@ -202,7 +243,9 @@ mod tests {
             one.prefix.address[12..].copy_from_slice(&number.to_be_bytes());
             one
         };
-        refusals.look([].iter(), SECOND).count(&prefix(0), 998, &ESCALATE);
+        refusals
+            .look([].iter(), SECOND)
+            .count(&prefix(0), 998, &ESCALATE);
         let mut look = refusals.look([].iter(), 2 * SECOND);
         for number in 1..200_000 {
             look.count(&prefix(number), 1, &ESCALATE);
@@ -220,12 +263,18 @@ mod tests {
     fn counters_that_are_gone_are_forgotten() {
         let mut refusals = Refusals::default();
         for round in 0..10u64 {
-            let keys: Vec<Key> = (0..MOST_KEYS as u64 / 2).map(|nth| key(round << 32 | nth)).collect();
+            let keys: Vec<Key> = (0..MOST_KEYS as u64 / 2)
+                .map(|nth| key(round << 32 | nth))
+                .collect();
             let mut look = refusals.look(keys.iter(), round * SECOND);
             keys.iter().for_each(|key| {
                 look.since(key, 1);
             });
-            assert!(refusals.counters.len() <= 2 * MOST_KEYS, "{}", refusals.counters.len());
+            assert!(
+                refusals.counters.len() <= 2 * MOST_KEYS,
+                "{}",
+                refusals.counters.len()
+            );
         }
     }
 

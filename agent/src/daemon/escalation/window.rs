@@ -32,16 +32,26 @@ impl SlidingCount {
                 part.until = until;
                 part.count = part.count.saturating_add(count);
             }
-            _ => self.parts.push_back(Part { after, until, count }),
+            _ => self.parts.push_back(Part {
+                after,
+                until,
+                count,
+            }),
         }
     }
 
     /// Events in the window that ends at an instant; removes earlier ones.
     pub fn total(&mut self, now: u64, window: u64) -> u64 {
-        while self.parts.front().is_some_and(|part| now.saturating_sub(part.until) >= window) {
+        while self
+            .parts
+            .front()
+            .is_some_and(|part| now.saturating_sub(part.until) >= window)
+        {
             self.parts.pop_front();
         }
-        self.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.count))
+        self.parts
+            .iter()
+            .fold(0, |sum: u64, part| sum.saturating_add(part.count))
     }
 
     /// Removes all events.
@@ -89,7 +99,14 @@ mod tests {
     fn a_window_that_has_passed_is_empty() {
         let mut count = SlidingCount::default();
         count.add(7, (0, 10), 160);
-        assert_eq!((count.total(10, 160), count.total(169, 160), count.total(170, 160)), (7, 7, 0));
+        assert_eq!(
+            (
+                count.total(10, 160),
+                count.total(169, 160),
+                count.total(170, 160)
+            ),
+            (7, 7, 0)
+        );
         assert!(count.parts.is_empty());
     }
 }

@@ -130,7 +130,13 @@ impl Attacks {
 
     /// Processes the counters of an observed limit; `None` if the limit no longer exists. `time` is `now` in seconds
     /// since 1970.
-    pub fn look(&mut self, limit: &str, evaluated: Option<Evaluated>, now: Instant, time: f64) -> Option<Turn> {
+    pub fn look(
+        &mut self,
+        limit: &str,
+        evaluated: Option<Evaluated>,
+        now: Instant,
+        time: f64,
+    ) -> Option<Turn> {
         let refusals = self.limits.get_mut(limit)?;
         if evaluated.is_some() && now.saturating_duration_since(refusals.last.1) < SHORTEST {
             return None;
@@ -139,10 +145,12 @@ impl Attacks {
         let is_quiet = refusals.attack.is_none() && refusals.since.is_none();
         // A limit that no longer exists cannot be attacked.
         let ended = match (evaluated, &turn) {
-            (None, None) => refusals
-                .attack
-                .as_ref()
-                .map(|attack| Turn::Ended(Attack { ended: Some(time), ..refusals.describe(limit, attack, now, time) })),
+            (None, None) => refusals.attack.as_ref().map(|attack| {
+                Turn::Ended(Attack {
+                    ended: Some(time),
+                    ..refusals.describe(limit, attack, now, time)
+                })
+            }),
             _ => None,
         };
         if evaluated.is_none() || is_quiet {
@@ -153,10 +161,13 @@ impl Attacks {
 
     /// Publishes the attacks that last now, and counts those that began.
     pub fn publish(&self, began: u64, now: Instant, time: f64) {
-        let lasting =
-            self.limits.iter().filter_map(|(limit, refusals)| Some((limit, refusals, refusals.attack.as_ref()?)));
-        let mut attacks: Vec<Attack> =
-            lasting.map(|(limit, refusals, attack)| refusals.describe(limit, attack, now, time)).collect();
+        let lasting = self
+            .limits
+            .iter()
+            .filter_map(|(limit, refusals)| Some((limit, refusals, refusals.attack.as_ref()?)));
+        let mut attacks: Vec<Attack> = lasting
+            .map(|(limit, refusals, attack)| refusals.describe(limit, attack, now, time))
+            .collect();
         attacks.sort_by(|a, b| a.started.total_cmp(&b.started));
         let mut current = self.current.lock();
         (current.0, current.1) = (attacks, current.1 + began);
@@ -192,7 +203,12 @@ impl Refusals {
                     return None;
                 }
                 let began = self.since.take().unwrap_or(now);
-                let attack = Ongoing { began, sum: self.rising, rate, peak: self.rising_peak };
+                let attack = Ongoing {
+                    began,
+                    sum: self.rising,
+                    rate,
+                    peak: self.rising_peak,
+                };
                 let described = self.describe(limit, &attack, now, time);
                 self.attack = Some(attack);
                 Some(Turn::Began(described))
@@ -207,7 +223,10 @@ impl Refusals {
                 let quiet = now.saturating_duration_since(self.since.take().unwrap_or(now));
                 let attack = self.attack.take()?;
                 let ended = Some(time - quiet.as_secs_f64());
-                Some(Turn::Ended(Attack { ended, ..self.describe(limit, &attack, now, time) }))
+                Some(Turn::Ended(Attack {
+                    ended,
+                    ..self.describe(limit, &attack, now, time)
+                }))
             }
         }
     }
@@ -227,7 +246,10 @@ impl Refusals {
 }
 
 fn sum(one: Evaluated, other: Evaluated) -> Evaluated {
-    Evaluated { all: one.all + other.all, refused: one.refused + other.refused }
+    Evaluated {
+        all: one.all + other.all,
+        refused: one.refused + other.refused,
+    }
 }
 
 /// The refused share, from 0 to 1.
@@ -270,9 +292,16 @@ impl Sources {
     fn most(&self, count: usize) -> Vec<AttackSource> {
         let all = self.counts.iter();
         let mut all: Vec<AttackSource> = all
-            .map(|(source, (_, refused))| AttackSource { source: source.clone(), refused_packets: *refused })
+            .map(|(source, (_, refused))| AttackSource {
+                source: source.clone(),
+                refused_packets: *refused,
+            })
             .collect();
-        all.sort_by(|a, b| b.refused_packets.cmp(&a.refused_packets).then_with(|| a.source.cmp(&b.source)));
+        all.sort_by(|a, b| {
+            b.refused_packets
+                .cmp(&a.refused_packets)
+                .then_with(|| a.source.cmp(&b.source))
+        });
         all.truncate(count);
         all
     }
@@ -283,12 +312,16 @@ mod tests {
     use super::*;
 
     fn evaluated(refused: u64) -> Evaluated {
-        Evaluated { all: refused, refused }
+        Evaluated {
+            all: refused,
+            refused,
+        }
     }
 
     /// The changes of a limit that refuses and evaluates so many packets per second.
     fn turns(rates: &[(u64, u64)]) -> Vec<(usize, Turn)> {
-        let (mut attacks, start, mut so_far) = (Attacks::default(), Instant::now(), Evaluated::default());
+        let (mut attacks, start, mut so_far) =
+            (Attacks::default(), Instant::now(), Evaluated::default());
         let mut turns = Vec::new();
         for (second, (refused, all)) in rates.iter().enumerate() {
             let now = start + Duration::from_secs(second as u64);
@@ -296,10 +329,18 @@ mod tests {
                 attacks.follow("web", so_far, now);
                 attacks.refused("web", "192.0.2.1", so_far.refused + refused);
             }
-            so_far = sum(so_far, Evaluated { all: *all, refused: *refused });
+            so_far = sum(
+                so_far,
+                Evaluated {
+                    all: *all,
+                    refused: *refused,
+                },
+            );
             let time = second as f64 + 1_001.0;
             turns.extend(
-                attacks.look("web", Some(so_far), now + Duration::from_secs(1), time).map(|turn| (second, turn)),
+                attacks
+                    .look("web", Some(so_far), now + Duration::from_secs(1), time)
+                    .map(|turn| (second, turn)),
             );
         }
         turns
@@ -316,30 +357,52 @@ mod tests {
         rates.push(20);
         rates.extend([0; 12]);
         let found = refused_alone(&rates);
-        let [(3, Turn::Began(began)), (24, Turn::Ended(ended))] = &found[..] else { panic!("{found:?}") };
-        let of = |attack: &Attack| (attack.refused_per_second, attack.peak_per_second, attack.refused_packets);
+        let [(3, Turn::Began(began)), (24, Turn::Ended(ended))] = &found[..] else {
+            panic!("{found:?}")
+        };
+        let of = |attack: &Attack| {
+            (
+                attack.refused_per_second,
+                attack.peak_per_second,
+                attack.refused_packets,
+            )
+        };
         assert_eq!((began.limit.as_str(), of(began)), ("web", (200, 200, 300)));
-        assert_eq!((began.started, began.ended, began.refused_share), (1_002.0, None, 1.0));
-        assert_eq!((ended.started, ended.ended, of(ended)), (1_002.0, Some(1_015.0), (0, 200, 520)));
+        assert_eq!(
+            (began.started, began.ended, began.refused_share),
+            (1_002.0, None, 1.0)
+        );
+        assert_eq!(
+            (ended.started, ended.ended, of(ended)),
+            (1_002.0, Some(1_015.0), (0, 200, 520))
+        );
         assert_eq!(began.sources[0].source, "192.0.2.1");
     }
 
     #[test]
     fn a_moment_of_many_refusals_is_no_attack() {
-        assert_eq!(refused_alone(&[0, 5_000, 0, 99, 99, 99, 99, 0, 5_000, 0]), []);
+        assert_eq!(
+            refused_alone(&[0, 5_000, 0, 99, 99, 99, 99, 0, 5_000, 0]),
+            []
+        );
     }
 
     #[test]
     fn many_refusals_that_are_a_small_share_of_the_traffic_are_no_attack() {
         assert_eq!(turns(&[(900, 10_000); 20]), []);
         let found = turns(&[(1_000, 10_000); 20]);
-        let [(1, Turn::Began(began))] = &found[..] else { panic!("{found:?}") };
+        let [(1, Turn::Began(began))] = &found[..] else {
+            panic!("{found:?}")
+        };
         assert!((began.refused_share - 0.1).abs() < 1e-9);
         // It ends while the same number is a much smaller share.
         let mut rates = vec![(1_000, 2_000); 5];
         rates.extend([(1_000, 100_000); 15]);
         let found = turns(&rates);
-        assert!(matches!(&found[..], [(1, Turn::Began(_)), (14, Turn::Ended(_))]), "{found:?}");
+        assert!(
+            matches!(&found[..], [(1, Turn::Began(_)), (14, Turn::Ended(_))]),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -352,10 +415,22 @@ mod tests {
         assert!(matches!(turn, Some(Turn::Began(_))), "{turn:?}");
         attacks.publish(1, at(2), 2.0);
         let (lasting, total) = attacks.current().get();
-        assert_eq!((lasting.len(), lasting[0].peak_per_second, total), (1, 1_000, 1));
+        assert_eq!(
+            (lasting.len(), lasting[0].peak_per_second, total),
+            (1, 1_000, 1)
+        );
         assert_eq!(attacks.look("web", Some(evaluated(0)), at(3), 3.0), None);
         let turn = attacks.look("web", None, at(4), 4.0);
-        assert!(matches!(turn, Some(Turn::Ended(Attack { ended: Some(4.0), .. }))), "{turn:?}");
+        assert!(
+            matches!(
+                turn,
+                Some(Turn::Ended(Attack {
+                    ended: Some(4.0),
+                    ..
+                }))
+            ),
+            "{turn:?}"
+        );
         assert!(attacks.limits().is_empty());
         attacks.publish(0, at(4), 4.0);
         assert_eq!(attacks.current().get(), (Vec::new(), 1));
@@ -368,15 +443,26 @@ mod tests {
             for busy in 0..5u64 {
                 sources.add(&format!("192.0.2.{busy}"), round * 1_000 * (busy + 1));
             }
-            (0..1_000).for_each(|nth| sources.add(&format!("10.{round}.{}.{}", nth / 256, nth % 256), 1));
+            (0..1_000)
+                .for_each(|nth| sources.add(&format!("10.{round}.{}.{}", nth / 256, nth % 256), 1));
             assert!(sources.counts.len() <= MOST_SOURCES);
         }
         let most = sources.most(REPORTED);
         let names: Vec<&str> = most.iter().take(5).map(|one| one.source.as_str()).collect();
-        assert_eq!(names, ["192.0.2.4", "192.0.2.3", "192.0.2.2", "192.0.2.1", "192.0.2.0"]);
+        assert_eq!(
+            names,
+            [
+                "192.0.2.4",
+                "192.0.2.3",
+                "192.0.2.2",
+                "192.0.2.1",
+                "192.0.2.0"
+            ]
+        );
         // All but the first count, unless it was forgotten after that.
         assert!(
-            (99 * 5_000 + 1..=100 * 5_000).contains(&most[0].refused_packets) && most.len() == REPORTED,
+            (99 * 5_000 + 1..=100 * 5_000).contains(&most[0].refused_packets)
+                && most.len() == REPORTED,
             "{most:?}"
         );
     }

@@ -39,9 +39,18 @@ pub struct Feed {
 impl Feed {
     /// Reads events of packets, requests and groups.
     #[must_use]
-    pub fn new(log: Arc<EventLog>, packets: Packets, requests: Arc<Current>, groups: GroupManager) -> Self {
+    pub fn new(
+        log: Arc<EventLog>,
+        packets: Packets,
+        requests: Arc<Current>,
+        groups: GroupManager,
+    ) -> Self {
         let killed = groups.oom_kills().into_iter().collect();
-        let refused = groups.refusals().into_iter().map(|(group, network)| (group, network.refused())).collect();
+        let refused = groups
+            .refusals()
+            .into_iter()
+            .map(|(group, network)| (group, network.refused()))
+            .collect();
         Self {
             log,
             packets,
@@ -80,11 +89,18 @@ impl Feed {
 
     /// Watches exactly the rings of the policy in effect.
     fn watch_rings(&mut self) {
-        let Some(packets) = self.packets.load_full() else { return };
+        let Some(packets) = self.packets.load_full() else {
+            return;
+        };
         let in_effect = packets.event_rings();
-        self.rings.retain(|(ring, _)| in_effect.iter().any(|kept| Arc::ptr_eq(kept, ring)));
+        self.rings
+            .retain(|(ring, _)| in_effect.iter().any(|kept| Arc::ptr_eq(kept, ring)));
         for ring in in_effect {
-            if self.rings.iter().any(|(known, _)| Arc::ptr_eq(known, &ring)) {
+            if self
+                .rings
+                .iter()
+                .any(|(known, _)| Arc::ptr_eq(known, &ring))
+            {
                 continue;
             }
             // Without a descriptor it is read at every interval.
@@ -97,12 +113,18 @@ impl Feed {
     }
 
     fn read(&mut self) {
-        let Some(packets) = self.packets.load_full() else { return };
+        let Some(packets) = self.packets.load_full() else {
+            return;
+        };
         let (events, lost) = packets.drain_events();
         for event in events {
             if let (EventKind::Throttled, Some(limit)) = (event.verdict, &event.limit) {
                 if !self.attacks.follows(limit) {
-                    self.attacks.follow(limit, packets.evaluated(limit).unwrap_or_default(), Instant::now());
+                    self.attacks.follow(
+                        limit,
+                        packets.evaluated(limit).unwrap_or_default(),
+                        Instant::now(),
+                    );
                 }
                 if let Some(source) = &event.source {
                     self.attacks.refused(limit, source, event.count);
@@ -114,7 +136,10 @@ impl Feed {
         // In a flood, losses are constant: they are reported once a second.
         if self.lost > 0 && self.lost_told.is_none_or(|told| told.elapsed() >= LOOK) {
             self.lost_told = Some(Instant::now());
-            self.log.push(Event::lost(std::mem::take(&mut self.lost), "the kernel's ring of events was full"));
+            self.log.push(Event::lost(
+                std::mem::take(&mut self.lost),
+                "the kernel's ring of events was full",
+            ));
         }
     }
 
@@ -133,14 +158,19 @@ impl Feed {
         }
         let mut began = 0;
         for limit in limits {
-            let evaluated = packets.as_ref().and_then(|packets| packets.evaluated(&limit));
-            let turn = self.attacks.look(&limit, evaluated, Instant::now(), seconds_since_1970());
+            let evaluated = packets
+                .as_ref()
+                .and_then(|packets| packets.evaluated(&limit));
+            let turn = self
+                .attacks
+                .look(&limit, evaluated, Instant::now(), seconds_since_1970());
             began += u64::from(matches!(turn, Some(Turn::Began(_))));
             if let Some(event) = turn.map(attack_event) {
                 self.log.push(event);
             }
         }
-        self.attacks.publish(began, Instant::now(), seconds_since_1970());
+        self.attacks
+            .publish(began, Instant::now(), seconds_since_1970());
     }
 
     fn look_at_groups(&mut self) {
@@ -148,12 +178,18 @@ impl Feed {
             let before = self.killed.insert(group.clone(), kills).unwrap_or(kills);
             if kills > before {
                 let reason = format!("out of memory: {kills} killed since its cgroup was made");
-                self.log.push(Event { group: Some(group), ..Event::now(EventKind::OomKill, kills - before, reason) });
+                self.log.push(Event {
+                    group: Some(group),
+                    ..Event::now(EventKind::OomKill, kills - before, reason)
+                });
             }
         }
         for (group, network) in self.groups.refusals() {
             let refused = network.refused();
-            let before = self.refused.insert(group.clone(), refused).unwrap_or(refused);
+            let before = self
+                .refused
+                .insert(group.clone(), refused)
+                .unwrap_or(refused);
             if let Some(last) = network.last_refusal.filter(|_| refused > before) {
                 let reason = format!("{} refused in the last second, {last}", refused - before);
                 self.log.push(Event {
@@ -181,22 +217,34 @@ fn attack_event(turn: Turn) -> Event {
             (EventKind::Attack, rate, reason, attack)
         }
         Turn::Ended(attack) => {
-            let lasted = Duration::from_secs((attack.ended.unwrap_or_default() - attack.started).max(0.0) as u64);
+            let lasted = Duration::from_secs(
+                (attack.ended.unwrap_or_default() - attack.started).max(0.0) as u64,
+            );
             let (refused, peak) = (attack.refused_packets, attack.peak_per_second);
             let lasted = humantime::format_duration(lasted);
-            let reason = format!("{refused} packets were refused in {lasted}, at most {peak} packets/s");
+            let reason =
+                format!("{refused} packets were refused in {lasted}, at most {peak} packets/s");
             (EventKind::AttackEnded, refused, reason, attack)
         }
     };
     let limit = attack.limit.clone();
     match kind {
-        EventKind::Attack => tracing::warn!(limit, count, "attack on limit {limit:?} began: {reason}"),
+        EventKind::Attack => {
+            tracing::warn!(limit, count, "attack on limit {limit:?} began: {reason}")
+        }
         _ => tracing::info!(limit, count, "attack on limit {limit:?} ended: {reason}"),
     }
-    Event { limit: Some(limit), attack: Some(Box::new(attack)), ..Event::now(kind, count, reason) }
+    Event {
+        limit: Some(limit),
+        attack: Some(Box::new(attack)),
+        ..Event::now(kind, count, reason)
+    }
 }
 
-#[expect(deprecated, reason = "its successor is unsafe; the descriptor is owned by what is returned")]
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe; the descriptor is owned by what is returned"
+)]
 fn watched(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)
 }

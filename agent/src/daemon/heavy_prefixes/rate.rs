@@ -33,7 +33,10 @@ mod tests {
                 one_in = next(one_in, packets / u64::from(one_in));
             }
             let found = packets / u64::from(one_in);
-            assert!(found <= TARGET * 2 && (one_in == 1 || found >= TARGET / 2), "{packets}: {found} by 1 in {one_in}");
+            assert!(
+                found <= TARGET * 2 && (one_in == 1 || found >= TARGET / 2),
+                "{packets}: {found} by 1 in {one_in}"
+            );
             assert_eq!(next(one_in, found), one_in, "{packets}");
         }
     }

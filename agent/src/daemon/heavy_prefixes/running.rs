@@ -26,7 +26,11 @@ const RENEWAL: Duration = Duration::from_secs(5);
 
 /// The settings of a sample, from now on.
 pub(super) fn settings(one_in: u32) -> StreamSettings {
-    StreamSettings { until: monotonic_nanoseconds() + LEASE.as_nanos() as u64, one_in, unused: 0 }
+    StreamSettings {
+        until: monotonic_nanoseconds() + LEASE.as_nanos() as u64,
+        one_in,
+        unused: 0,
+    }
 }
 
 /// The work of the thread.
@@ -47,7 +51,15 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(packets: Packets, watch: Arc<Mutex<Watch>>, rings: Arc<StreamRings>) -> Self {
         let settings = settings(rate::FIRST);
-        Self { packets, watch, settings, rings: Some(rings), last: Instant::now(), is_settled: false, failure: None }
+        Self {
+            packets,
+            watch,
+            settings,
+            rings: Some(rings),
+            last: Instant::now(),
+            is_settled: false,
+            failure: None,
+        }
     }
 
     pub(super) fn run(mut self) {
@@ -79,12 +91,19 @@ impl Running {
                 }
             }
             let is_old = self.settings.until < monotonic_nanoseconds() + RENEWAL.as_nanos() as u64;
-            self.follow(if one_in != self.settings.one_in || is_old { settings(one_in) } else { self.settings });
+            self.follow(if one_in != self.settings.one_in || is_old {
+                settings(one_in)
+            } else {
+                self.settings
+            });
         }
     }
 
     fn read(&mut self) -> (Vec<Streamed>, u64) {
-        let read = self.rings.as_ref().map_or_else(|| Ok(Default::default()), |rings| rings.drain());
+        let read = self
+            .rings
+            .as_ref()
+            .map_or_else(|| Ok(Default::default()), |rings| rings.drain());
         read.unwrap_or_else(|error| {
             self.fail(&error);
             Default::default()
@@ -93,7 +112,11 @@ impl Running {
 
     /// Puts settings in effect, in another policy if there is one.
     fn follow(&mut self, settings: StreamSettings) {
-        let rings = match self.packets.load_full().map(|packets| packets.try_stream(settings)) {
+        let rings = match self
+            .packets
+            .load_full()
+            .map(|packets| packets.try_stream(settings))
+        {
             Some(Some(Ok(rings))) => {
                 self.settings = settings;
                 Some(rings)
@@ -122,7 +145,9 @@ impl Running {
         if let Some(packets) = self.packets.load_full()
             && let Err(error) = packets.stream(StreamSettings::default())
         {
-            tracing::warn!("ending the sample in the kernel failed: {error}; it ends after {LEASE:?}");
+            tracing::warn!(
+                "ending the sample in the kernel failed: {error}; it ends after {LEASE:?}"
+            );
         }
         self.rings.take().iter().for_each(|rings| rings.close());
     }
@@ -148,6 +173,19 @@ fn batches(samples: Vec<Streamed>, one_in: u32, length: Duration) -> Vec<Batch> 
             is_refused: sample.is_refused != 0,
         });
     }
-    let length = |rate: u32| if rate == one_in { length } else { Duration::ZERO };
-    by_rate.into_iter().map(|(rate, samples)| Batch { samples, one_in: rate, length: length(rate) }).collect()
+    let length = |rate: u32| {
+        if rate == one_in {
+            length
+        } else {
+            Duration::ZERO
+        }
+    };
+    by_rate
+        .into_iter()
+        .map(|(rate, samples)| Batch {
+            samples,
+            one_in: rate,
+            length: length(rate),
+        })
+        .collect()
 }

@@ -29,8 +29,17 @@ impl PrefixWatcher {
     #[must_use]
     pub fn new(packets: Packets) -> Self {
         let window = Window::new(SPAN, MOST);
-        let watch = Watch { window, asked: Instant::now(), is_running: false, one_in: rate::FIRST, lost: 0 };
-        Self { packets, watch: Arc::new(Mutex::new(watch)) }
+        let watch = Watch {
+            window,
+            asked: Instant::now(),
+            is_running: false,
+            one_in: rate::FIRST,
+            lost: 0,
+        };
+        Self {
+            packets,
+            watch: Arc::new(Mutex::new(watch)),
+        }
     }
 
     /// The prefixes with at least a share of the packets of their own. Sampling starts with the first query, whose reply has
@@ -53,19 +62,30 @@ impl PrefixWatcher {
 
     fn start(&self, watch: &mut Watch) -> Result<(), String> {
         let packets = self.packets.load_full();
-        let packets = packets.ok_or("this command requires a limit on packets, and the config in effect has none")?;
+        let packets = packets
+            .ok_or("this command requires a limit on packets, and the config in effect has none")?;
         watch.window.clear();
         (watch.one_in, watch.lost) = (rate::FIRST, 0);
-        let rings = packets.stream(settings(watch.one_in)).map_err(|error| error.to_string())?;
+        let rings = packets
+            .stream(settings(watch.one_in))
+            .map_err(|error| error.to_string())?;
         // Those of an earlier watch.
         let _ = rings.drain();
-        let running = Running::new(Arc::clone(&self.packets), Arc::clone(&self.watch), Arc::clone(&rings));
-        let thread = thread::Builder::new().name("weir-prefixes".to_owned()).spawn(move || running.run());
+        let running = Running::new(
+            Arc::clone(&self.packets),
+            Arc::clone(&self.watch),
+            Arc::clone(&rings),
+        );
+        let thread = thread::Builder::new()
+            .name("weir-prefixes".to_owned())
+            .spawn(move || running.run());
         if let Err(error) = thread {
             // If this fails, too, the kernel programs end by themselves.
             let _ = packets.stream(StreamSettings::default());
             rings.close();
-            return Err(format!("nothing is sampled: starting a thread failed: {error}"));
+            return Err(format!(
+                "nothing is sampled: starting a thread failed: {error}"
+            ));
         }
         watch.is_running = true;
         Ok(())
@@ -73,10 +93,24 @@ impl PrefixWatcher {
 }
 
 fn document(watch: &Watch, share: f64) -> HeavyPrefixes {
-    let Summary { prefixes, elsewhere, error, samples, packets, bytes, refused_packets, sources } =
-        watch.window.summary(share);
+    let Summary {
+        prefixes,
+        elsewhere,
+        error,
+        samples,
+        packets,
+        bytes,
+        refused_packets,
+        sources,
+    } = watch.window.summary(share);
     let seconds = watch.window.length().as_secs_f64();
-    let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    let rate = |count: u64| {
+        if seconds > 0.0 {
+            count as f64 / seconds
+        } else {
+            0.0
+        }
+    };
     let prefixes = prefixes
         .into_iter()
         .map(|found| HeavyPrefix {

@@ -23,8 +23,15 @@ pub fn notes(config: &Config, databases: &Databases) -> Vec<String> {
             Ok((prefixes, from)) => {
                 is_banning |= list.class().is_none();
                 all += if list.class().is_none() { prefixes } else { 0 };
-                let class = list.class().map(|class| format!(", for class {class:?}")).unwrap_or_default();
-                notes.push(format!("ban list {:?}: {} prefixes in {from}{class}", list.name, human::number(prefixes)));
+                let class = list
+                    .class()
+                    .map(|class| format!(", for class {class:?}"))
+                    .unwrap_or_default();
+                notes.push(format!(
+                    "ban list {:?}: {} prefixes in {from}{class}",
+                    list.name,
+                    human::number(prefixes)
+                ));
             }
             // With the classes.
             Err(_) if list.class().is_some() => {}
@@ -42,19 +49,36 @@ pub fn notes(config: &Config, databases: &Databases) -> Vec<String> {
 }
 
 /// The prefixes of a list, and where they were counted.
-fn count(list: &BanList, databases: &Databases, state: &StateDirectory) -> Result<(u64, String), String> {
+fn count(
+    list: &BanList,
+    databases: &Databases,
+    state: &StateDirectory,
+) -> Result<(u64, String), String> {
     match &list.source {
         ListSource::File(path) => {
             let (content, _) = source::read(path, None)?;
-            let Content::Text { bytes, .. } = content else { return Err("its file changed".to_owned()) };
+            let Content::Text { bytes, .. } = content else {
+                return Err("its file changed".to_owned());
+            };
             let parsed = parse(&bytes, &list.format).map_err(|error| error.to_string())?;
-            let invalid = parsed.note().map(|note| format!(" ({note})")).unwrap_or_default();
-            Ok((parsed.prefixes.len() as u64, format!("{}{invalid}", path.display())))
+            let invalid = parsed
+                .note()
+                .map(|note| format!(" ({note})"))
+                .unwrap_or_default();
+            Ok((
+                parsed.prefixes.len() as u64,
+                format!("{}{invalid}", path.display()),
+            ))
         }
-        ListSource::Geo(keys) => Ok((databases.of_list(keys).len() as u64, "the databases of [geo]".to_owned())),
-        ListSource::Url(_) => match Copy::read(state, &list.name).map_err(|error| error.to_string())? {
-            Some(copy) => Ok((copy.prefixes.len() as u64, "the last copy".to_owned())),
-            None => Err("it has not been fetched yet; its memory is not known".to_owned()),
-        },
+        ListSource::Geo(keys) => Ok((
+            databases.of_list(keys).len() as u64,
+            "the databases of [geo]".to_owned(),
+        )),
+        ListSource::Url(_) => {
+            match Copy::read(state, &list.name).map_err(|error| error.to_string())? {
+                Some(copy) => Ok((copy.prefixes.len() as u64, "the last copy".to_owned())),
+                None => Err("it has not been fetched yet; its memory is not known".to_owned()),
+            }
+        }
     }
 }

@@ -33,7 +33,10 @@ pub fn of_classes(config: &Config) -> (ClassLists, Vec<String>) {
         let (prefixes, problem) = One::at_start(list, &state);
         notes.extend(problem.map(|problem| {
             let count = config::human::number(prefixes.len() as u64);
-            format!("ban list {:?}: {problem}; {count} prefixes of its last copy are in its class", list.name)
+            format!(
+                "ban list {:?}: {problem}; {count} prefixes of its last copy are in its class",
+                list.name
+            )
         }));
         prefixes
     });
@@ -42,7 +45,12 @@ pub fn of_classes(config: &Config) -> (ClassLists, Vec<String>) {
 
 /// Puts the lists of a config in effect: files, and the last valid copies of URLs. URLs are fetched afterwards.
 #[must_use]
-pub fn start(config: &Config, databases: &Databases, packets: Packets, events: Arc<EventLog>) -> Arc<BanLists> {
+pub fn start(
+    config: &Config,
+    databases: &Databases,
+    packets: Packets,
+    events: Arc<EventLog>,
+) -> Arc<BanLists> {
     let (lists, messages) = BanLists::new(config, databases, packets, events);
     worker::start(Arc::downgrade(&lists), messages);
     lists

@@ -57,7 +57,9 @@ impl One {
             Ok(copy) => (copy, None),
             Err(error) => (None, Some(error.to_string())),
         };
-        let (origin, prefixes) = copy.map_or((None, Vec::new()), |copy| (Some(copy.origin), copy.prefixes));
+        let (origin, prefixes) = copy.map_or((None, Vec::new()), |copy| {
+            (Some(copy.origin), copy.prefixes)
+        });
         let mut one = Self {
             list,
             prefixes: Arc::new(prefixes),
@@ -72,7 +74,9 @@ impl One {
         };
         if let (ListSource::Url(_), Some(origin)) = (&one.list.source, one.valid_origin()) {
             // The clock may have been set since.
-            let age = now().saturating_sub(origin.checked).min(one.list.every.as_secs());
+            let age = now()
+                .saturating_sub(origin.checked)
+                .min(one.list.every.as_secs());
             one.due += one.list.every - Duration::from_secs(age);
         }
         one
@@ -92,7 +96,9 @@ impl One {
 
     /// The origin of the content, if it is from the present source.
     pub fn valid_origin(&self) -> Option<&Origin> {
-        self.origin.as_ref().filter(|origin| origin.source == source_of(&self.list))
+        self.origin
+            .as_ref()
+            .filter(|origin| origin.source == source_of(&self.list))
     }
 
     /// Reads the list's file.
@@ -107,14 +113,26 @@ impl One {
     }
 
     /// Takes the prefixes of its networks and countries from the databases.
-    pub fn look_up(&mut self, keys: &[GeoKey], databases: &Databases, state: &StateDirectory) -> Outcome {
+    pub fn look_up(
+        &mut self,
+        keys: &[GeoKey],
+        databases: &Databases,
+        state: &StateDirectory,
+    ) -> Outcome {
         let next = databases.of(keys).inspect_err(|_| self.databases.clear());
         let content = next.map(|next| {
             let is_known = self.valid_origin().is_some()
                 && next.len() == self.databases.len()
-                && next.iter().zip(&self.databases).all(|(next, known)| Arc::ptr_eq(next, known));
+                && next
+                    .iter()
+                    .zip(&self.databases)
+                    .all(|(next, known)| Arc::ptr_eq(next, known));
             self.databases = next;
-            if is_known { Content::Unchanged } else { Content::Prefixes(databases.of_list(keys)) }
+            if is_known {
+                Content::Unchanged
+            } else {
+                Content::Prefixes(databases.of_list(keys))
+            }
         });
         self.take_up(content, state)
     }
@@ -126,16 +144,26 @@ impl One {
                 self.failures = 0;
                 self.problem = None;
                 self.due = Instant::now() + self.list.every;
-                if is_updated { Outcome::Updated } else { Outcome::Unchanged }
+                if is_updated {
+                    Outcome::Updated
+                } else {
+                    Outcome::Unchanged
+                }
             }
             Err(problem) => {
-                let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(self.list.every);
+                let pause = FIRST_PAUSE
+                    .saturating_mul(1 << self.failures.min(16))
+                    .min(self.list.every);
                 self.due = Instant::now() + pause;
                 self.failures = self.failures.saturating_add(1);
                 // A file that is as it was fails as before.
                 let is_known = self.problem.as_ref() == Some(&problem);
                 self.problem = Some(problem);
-                if is_known { Outcome::Unchanged } else { Outcome::Failed }
+                if is_known {
+                    Outcome::Unchanged
+                } else {
+                    Outcome::Failed
+                }
             }
         }
     }
@@ -157,7 +185,11 @@ impl One {
     }
 
     fn dated(&self, parsed: &Parsed) -> Vec<Listed> {
-        dated(&parsed.prefixes, &self.prefixes, now().try_into().unwrap_or(u32::MAX))
+        dated(
+            &parsed.prefixes,
+            &self.prefixes,
+            now().try_into().unwrap_or(u32::MAX),
+        )
     }
 
     /// Checks a content; `None` if it is the present one.
@@ -165,7 +197,9 @@ impl One {
         let (parsed, etag, last_modified) = match content {
             Content::Unchanged => {
                 // A file that has not changed has the same problem.
-                if let (Some(problem), ListSource::File(_) | ListSource::Geo(_)) = (&self.problem, &self.list.source) {
+                if let (Some(problem), ListSource::File(_) | ListSource::Geo(_)) =
+                    (&self.problem, &self.list.source)
+                {
                     return Err(problem.clone());
                 }
                 if let Some(origin) = &mut self.origin {
@@ -173,13 +207,29 @@ impl One {
                 }
                 return Ok(None);
             }
-            Content::Text { bytes, etag, last_modified } => {
-                (parse(&bytes, &self.list.format).map_err(|error| error.to_string())?, etag, last_modified)
-            }
-            Content::Prefixes(prefixes) => (Parsed { prefixes, ..Parsed::default() }, None, None),
+            Content::Text {
+                bytes,
+                etag,
+                last_modified,
+            } => (
+                parse(&bytes, &self.list.format).map_err(|error| error.to_string())?,
+                etag,
+                last_modified,
+            ),
+            Content::Prefixes(prefixes) => (
+                Parsed {
+                    prefixes,
+                    ..Parsed::default()
+                },
+                None,
+                None,
+            ),
         };
         let (before, after) = (self.prefixes.len(), parsed.prefixes.len());
-        if self.valid_origin().is_some() && !self.list.allow_shrink && shrinks_too_much(before, after) {
+        if self.valid_origin().is_some()
+            && !self.list.allow_shrink
+            && shrinks_too_much(before, after)
+        {
             return Err(format!(
                 "it shrank from {before} to {after} prefixes; if that is intended, set allow_shrink = true"
             ));
@@ -189,15 +239,30 @@ impl One {
 
     /// Takes up a valid content; returns whether it differs from the present one.
     fn checked(&mut self, content: Content, state: &StateDirectory) -> Result<bool, String> {
-        let Some((parsed, etag, last_modified)) = self.accepted(content)? else { return Ok(false) };
+        let Some((parsed, etag, last_modified)) = self.accepted(content)? else {
+            return Ok(false);
+        };
         let now = now();
         let prefixes = self.dated(&parsed);
         let is_updated = prefixes != *self.prefixes;
-        let updated = self.origin.as_ref().filter(|_| !is_updated).map_or(now, |origin| origin.updated);
-        let origin = Origin { source: source_of(&self.list), updated, checked: now, etag, last_modified };
+        let updated = self
+            .origin
+            .as_ref()
+            .filter(|_| !is_updated)
+            .map_or(now, |origin| origin.updated);
+        let origin = Origin {
+            source: source_of(&self.list),
+            updated,
+            checked: now,
+            etag,
+            last_modified,
+        };
         // In effect regardless, until the agent ends.
         let written = Copy::write(state, &self.list.name, &origin, &prefixes);
-        self.note = written.err().map(|error| error.to_string()).or_else(|| parsed.note());
+        self.note = written
+            .err()
+            .map(|error| error.to_string())
+            .or_else(|| parsed.note());
         self.origin = Some(origin);
         self.prefixes = Arc::new(prefixes);
         Ok(is_updated)
@@ -214,7 +279,10 @@ impl One {
             throttled_packets,
             updated_seconds_ago: self.origin.as_ref().map(|origin| ago(origin.updated)),
             checked_seconds_ago: self.origin.as_ref().map(|origin| ago(origin.checked)),
-            next_in_seconds: self.due.saturating_duration_since(Instant::now()).as_secs_f64(),
+            next_in_seconds: self
+                .due
+                .saturating_duration_since(Instant::now())
+                .as_secs_f64(),
             problem: self.problem.clone(),
             note: self.note.clone(),
         }
@@ -249,7 +317,11 @@ mod tests {
     }
 
     fn text(text: &str) -> Result<Content, String> {
-        Ok(Content::Text { bytes: text.as_bytes().to_vec(), etag: Some("\"e\"".to_owned()), last_modified: None })
+        Ok(Content::Text {
+            bytes: text.as_bytes().to_vec(),
+            etag: Some("\"e\"".to_owned()),
+            last_modified: None,
+        })
     }
 
     #[test]
@@ -257,12 +329,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDirectory::at(folder.path());
         let mut one = One::new(list(false), &state);
-        assert_eq!(one.take_up(text("192.0.2.1\n192.0.2.2\n192.0.2.3\n"), &state), Outcome::Updated);
+        assert_eq!(
+            one.take_up(text("192.0.2.1\n192.0.2.2\n192.0.2.3\n"), &state),
+            Outcome::Updated
+        );
         assert_eq!(one.take_up(text("192.0.2.1\n"), &state), Outcome::Failed);
         let problem = one.problem.clone().unwrap();
-        assert_eq!(problem, "it shrank from 3 to 1 prefixes; if that is intended, set allow_shrink = true");
+        assert_eq!(
+            problem,
+            "it shrank from 3 to 1 prefixes; if that is intended, set allow_shrink = true"
+        );
         assert_eq!(one.prefixes.len(), 3);
-        assert_eq!(one.take_up(text("192.0.2.1\n"), &state), Outcome::Unchanged, "reported once");
+        assert_eq!(
+            one.take_up(text("192.0.2.1\n"), &state),
+            Outcome::Unchanged,
+            "reported once"
+        );
         one.redefine(list(true));
         assert_eq!(one.take_up(text("192.0.2.1\n"), &state), Outcome::Updated);
         assert_eq!((one.prefixes.len(), one.problem.as_ref()), (1, None));
@@ -273,8 +355,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDirectory::at(folder.path());
         let mut one = One::new(list(false), &state);
-        assert_eq!(one.take_up(text("192.0.2.1\n192.0.2.2\n"), &state), Outcome::Updated);
-        for wrong in [Err("the server is away".to_owned()), text("<html>\n<body>\n")] {
+        assert_eq!(
+            one.take_up(text("192.0.2.1\n192.0.2.2\n"), &state),
+            Outcome::Updated
+        );
+        for wrong in [
+            Err("the server is away".to_owned()),
+            text("<html>\n<body>\n"),
+        ] {
             assert_eq!(one.take_up(wrong, &state), Outcome::Failed);
             assert!(one.due <= Instant::now() + 4 * FIRST_PAUSE);
         }
@@ -284,9 +372,15 @@ mod tests {
         assert_eq!(next.valid_origin().unwrap().etag.as_deref(), Some("\"e\""));
         // It was checked just now.
         assert!(next.due > Instant::now() + Duration::from_secs(3000));
-        let elsewhere = BanList { source: ListSource::Url("http://192.0.2.2/".to_owned()), ..list(false) };
+        let elsewhere = BanList {
+            source: ListSource::Url("http://192.0.2.2/".to_owned()),
+            ..list(false)
+        };
         let next = One::new(elsewhere, &state);
         assert!(next.valid_origin().is_none() && next.due <= Instant::now());
-        assert_eq!(next.prefixes, before, "until the other source has been read");
+        assert_eq!(
+            next.prefixes, before,
+            "until the other source has been read"
+        );
     }
 }

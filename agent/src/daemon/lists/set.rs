@@ -105,14 +105,30 @@ impl BanLists {
         let _work = self.work();
         {
             let mut set = self.set();
-            let mut known: HashMap<String, One> = set.lists.drain(..).map(|one| (one.list.name.clone(), one)).collect();
-            set.lists = config.ban_lists.iter().map(|list| self.one(list, &mut known)).collect();
-            for one in set.lists.iter_mut().filter(|one| matches!(one.list.source, ListSource::Geo(_))) {
+            let mut known: HashMap<String, One> = set
+                .lists
+                .drain(..)
+                .map(|one| (one.list.name.clone(), one))
+                .collect();
+            set.lists = config
+                .ban_lists
+                .iter()
+                .map(|list| self.one(list, &mut known))
+                .collect();
+            for one in set
+                .lists
+                .iter_mut()
+                .filter(|one| matches!(one.list.source, ListSource::Geo(_)))
+            {
                 one.due = Instant::now();
             }
             set.databases = databases.clone();
             set.is_suspended = config.agent.mode == Mode::Observe;
-            let names: BTreeSet<&str> = config.ban_lists.iter().map(|list| list.name.as_str()).collect();
+            let names: BTreeSet<&str> = config
+                .ban_lists
+                .iter()
+                .map(|list| list.name.as_str())
+                .collect();
             set.refused.retain(|name, _| names.contains(name.as_str()));
         }
         self.watch();
@@ -134,7 +150,12 @@ impl BanLists {
 
     /// The time at which a list is to be read.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.set().lists.iter().filter(|one| !one.is_fetching).map(|one| one.due).min()
+        self.set()
+            .lists
+            .iter()
+            .filter(|one| !one.is_fetching)
+            .map(|one| one.due)
+            .min()
     }
 
     /// Reads all lists that are due, and puts them in effect.
@@ -161,9 +182,13 @@ impl BanLists {
     /// Takes up the result of a request.
     pub(super) fn fetched(&self, list: &BanList, content: Result<Content, String>) {
         let _work = self.work();
-        let is_it = |one: &&One| one.is_fetching && one.list.name == list.name && one.list.source == list.source;
+        let is_it = |one: &&One| {
+            one.is_fetching && one.list.name == list.name && one.list.source == list.source
+        };
         // It may have been removed or redefined meanwhile.
-        let Some(mut one) = self.set().lists.iter().find(is_it).cloned() else { return };
+        let Some(mut one) = self.set().lists.iter().find(is_it).cloned() else {
+            return;
+        };
         one.is_fetching = false;
         let outcome = one.take_up(content, &self.state);
         self.record(&one, &outcome);
@@ -175,7 +200,12 @@ impl BanLists {
     /// Replaces a list's state by one that was changed without the lock that `status` takes. Under `work`, nobody else
     /// changes it.
     fn put(&self, one: &One) {
-        if let Some(before) = self.set().lists.iter_mut().find(|before| before.list.name == one.list.name) {
+        if let Some(before) = self
+            .set()
+            .lists
+            .iter_mut()
+            .find(|before| before.list.name == one.list.name)
+        {
             before.clone_from(one);
         }
     }
@@ -208,13 +238,19 @@ impl BanLists {
                         // The agent may have ended.
                         let _ = wake.send(Message::Fetched(list, content));
                     };
-                    match thread::Builder::new().name("weir-list".to_owned()).spawn(fetch) {
+                    match thread::Builder::new()
+                        .name("weir-list".to_owned())
+                        .spawn(fetch)
+                    {
                         Ok(_) => {
                             one.is_fetching = true;
                             self.put(&one);
                         }
                         Err(error) => {
-                            let outcome = one.take_up(Err(format!("starting a thread failed: {error}")), &self.state);
+                            let outcome = one.take_up(
+                                Err(format!("starting a thread failed: {error}")),
+                                &self.state,
+                            );
                             self.record(&one, &outcome);
                         }
                     }
@@ -241,7 +277,9 @@ impl BanLists {
             let known = set.lists.iter().find(|one| one.list == *list)?;
             Some(Arc::clone(&known.prefixes))
         };
-        ClassLists::of(config, |list| known(list).unwrap_or_else(|| One::at_start(list, &self.state).0))
+        ClassLists::of(config, |list| {
+            known(list).unwrap_or_else(|| One::at_start(list, &self.state).0)
+        })
     }
 
     /// Logs the outcome of a reading, and makes an event of it.
@@ -249,20 +287,27 @@ impl BanLists {
         let (name, prefixes) = (&one.list.name, one.prefixes.len() as u64);
         let kept = human::number(prefixes);
         let (kind, reason) = match (outcome, &one.problem) {
-            (Outcome::Updated, _) => {
-                (EventKind::ListUpdated, format!("{kept} prefixes from {}", one.list.source.shown()))
-            }
-            (Outcome::Failed, Some(problem)) => {
-                (EventKind::ListFailed, format!("{problem}; its {kept} prefixes stay in effect"))
-            }
+            (Outcome::Updated, _) => (
+                EventKind::ListUpdated,
+                format!("{kept} prefixes from {}", one.list.source.shown()),
+            ),
+            (Outcome::Failed, Some(problem)) => (
+                EventKind::ListFailed,
+                format!("{problem}; its {kept} prefixes stay in effect"),
+            ),
             _ => return,
         };
         match kind {
             EventKind::ListUpdated => tracing::info!("ban list {name:?}: {reason}"),
             _ => tracing::warn!("ban list {name:?}: {reason}"),
         }
-        one.note.iter().for_each(|note| tracing::warn!("ban list {name:?}: {note}"));
-        self.events.push(Event { source: Some(format!("list {name}")), ..Event::now(kind, prefixes, reason) });
+        one.note
+            .iter()
+            .for_each(|note| tracing::warn!("ban list {name:?}: {note}"));
+        self.events.push(Event {
+            source: Some(format!("list {name}")),
+            ..Event::now(kind, prefixes, reason)
+        });
     }
 
     /// Puts the content of all lists in effect, as a whole.
@@ -271,7 +316,10 @@ impl BanLists {
         memory::trim_soon();
         let mut set = self.set();
         let problem = result.err();
-        if let Some(problem) = problem.as_ref().filter(|problem| set.problem.as_ref() != Some(*problem)) {
+        if let Some(problem) = problem
+            .as_ref()
+            .filter(|problem| set.problem.as_ref() != Some(*problem))
+        {
             tracing::error!("{problem}");
             self.events.push(Event {
                 source: Some("lists".to_owned()),
@@ -282,20 +330,31 @@ impl BanLists {
     }
 
     fn try_to_apply(&self) -> Result<(), String> {
-        let fail = |why: String| format!("putting ban lists in effect failed: {why}; those before stay in effect");
-        let Some(packets) = self.packets.load_full() else { return Ok(()) };
+        let fail = |why: String| {
+            format!("putting ban lists in effect failed: {why}; those before stay in effect")
+        };
+        let Some(packets) = self.packets.load_full() else {
+            return Ok(());
+        };
         let (names, contents, exceptions) = {
             let set = self.set();
             let names: Vec<String> = set.banning().map(|one| one.list.name.clone()).collect();
-            let contents: Vec<Arc<Vec<Listed>>> = set.banning().map(|one| Arc::clone(&one.prefixes)).collect();
-            (names, contents, set.exceptions.iter().copied().collect::<Vec<_>>())
+            let contents: Vec<Arc<Vec<Listed>>> =
+                set.banning().map(|one| Arc::clone(&one.prefixes)).collect();
+            (
+                names,
+                contents,
+                set.exceptions.iter().copied().collect::<Vec<_>>(),
+            )
         };
         let next = if names.is_empty() {
             None
         } else {
             let prefixes: usize = contents.iter().map(|list| list.len()).sum();
             if prefixes > MOST_PREFIXES {
-                return Err(fail(format!("{prefixes} prefixes in all, and at most {MOST_PREFIXES} are supported")));
+                return Err(fail(format!(
+                    "{prefixes} prefixes in all, and at most {MOST_PREFIXES} are supported"
+                )));
             }
             let slices: Vec<&[Listed]> = contents.iter().map(|list| list.as_slice()).collect();
             let merged = merge(&slices, &exceptions);
@@ -303,12 +362,23 @@ impl BanLists {
             drop(contents);
             let trees = build_lists(merged);
             let (room, bytes) = (Room::now(), trees.bytes());
-            if let Some(limit) = room.tightest().filter(|limit| bytes > limit.left_bytes - limit.left_bytes / 16) {
-                return Err(fail(format!("they take {} more, and {limit}", human::size(bytes))));
+            if let Some(limit) = room
+                .tightest()
+                .filter(|limit| bytes > limit.left_bytes - limit.left_bytes / 16)
+            {
+                return Err(fail(format!(
+                    "they take {} more, and {limit}",
+                    human::size(bytes)
+                )));
             }
-            Some(InEffect { map: ListMap::create(&trees).map_err(|error| fail(error.to_string()))?, names })
+            Some(InEffect {
+                map: ListMap::create(&trees).map_err(|error| fail(error.to_string()))?,
+                names,
+            })
         };
-        packets.put_lists(next.as_ref().map(|next| &next.map)).map_err(|error| fail(error.to_string()))?;
+        packets
+            .put_lists(next.as_ref().map(|next| &next.map))
+            .map_err(|error| fail(error.to_string()))?;
         let mut set = self.set();
         // No packet uses it any more.
         if let Some(before) = std::mem::replace(&mut set.in_effect, next) {
@@ -325,7 +395,11 @@ impl BanLists {
     fn watch(&self) {
         let mut set = self.set();
         let folders = watch::folders(set.lists.iter().map(|one| &one.list.source));
-        if set.watcher.as_ref().map_or(folders.is_empty(), |(watched, _)| *watched == folders) {
+        if set
+            .watcher
+            .as_ref()
+            .map_or(folders.is_empty(), |(watched, _)| *watched == folders)
+        {
             return;
         }
         set.watcher = None;
@@ -334,7 +408,9 @@ impl BanLists {
         }
         match watch::watch(&folders, self.wake.clone()) {
             Ok(watcher) => set.watcher = Some((folders, watcher)),
-            Err(error) => tracing::warn!("watching the files of ban lists failed: {error}; they are read at intervals"),
+            Err(error) => tracing::warn!(
+                "watching the files of ban lists failed: {error}; they are read at intervals"
+            ),
         }
     }
 
@@ -342,11 +418,21 @@ impl BanLists {
     #[must_use]
     pub fn ban_of(&self, address: IpAddr) -> Option<BanStatus> {
         let set = self.set();
-        let whole = PrefixKey { address: prefix::mapped(address), length: 128 };
-        if set.is_suspended || set.exceptions.iter().any(|exception| contains(exception, &whole)) {
+        let whole = PrefixKey {
+            address: prefix::mapped(address),
+            length: 128,
+        };
+        if set.is_suspended
+            || set
+                .exceptions
+                .iter()
+                .any(|exception| contains(exception, &whole))
+        {
             return None;
         }
-        let (one, listed) = set.banning().find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
+        let (one, listed) = set
+            .banning()
+            .find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
         Some(BanStatus {
             origin_on_host: None,
             cidr: listed.prefix().to_string(),
@@ -370,11 +456,20 @@ impl BanLists {
             let mut set = self.set();
             let mut exceptions = set.exceptions.clone();
             for prefix in prefixes {
-                if exceptions.iter().any(|exception| contains(exception, prefix)) {
+                if exceptions
+                    .iter()
+                    .any(|exception| contains(exception, prefix))
+                {
                     continue;
                 }
-                if let Some(one) = set.banning().find(|one| find(&one.prefixes, prefix).is_some()) {
-                    excepted.push(Excepted { cidr: prefix.to_string(), list: one.list.name.clone() });
+                if let Some(one) = set
+                    .banning()
+                    .find(|one| find(&one.prefixes, prefix).is_some())
+                {
+                    excepted.push(Excepted {
+                        cidr: prefix.to_string(),
+                        list: one.list.name.clone(),
+                    });
                     exceptions.insert(*prefix);
                 }
             }
@@ -394,7 +489,11 @@ impl BanLists {
     /// Ends the exceptions of exactly these prefixes, since an operator bans them.
     pub fn end_exceptions(&self, prefixes: impl Iterator<Item = PrefixKey>) {
         let prefixes: Vec<PrefixKey> = prefixes.collect();
-        let is_excepted = |set: &Set| prefixes.iter().any(|prefix| set.exceptions.contains(prefix));
+        let is_excepted = |set: &Set| {
+            prefixes
+                .iter()
+                .any(|prefix| set.exceptions.contains(prefix))
+        };
         if !is_excepted(&self.set()) {
             return;
         }
@@ -425,7 +524,10 @@ impl BanLists {
         ListsStatus {
             lists: set.lists.iter().map(status).collect(),
             exceptions: set.exceptions.iter().map(ToString::to_string).collect(),
-            memory_bytes: set.in_effect.as_ref().map_or(0, |in_effect| in_effect.map.bytes()),
+            memory_bytes: set
+                .in_effect
+                .as_ref()
+                .map_or(0, |in_effect| in_effect.map.bytes()),
         }
     }
 
@@ -436,13 +538,30 @@ impl BanLists {
         let problem = |one: &One| {
             let kept = human::number(one.prefixes.len() as u64);
             let problem = one.problem.as_ref()?;
-            Some(format!("ban list {:?}: {problem}; its {kept} prefixes stay in effect", one.list.name))
+            Some(format!(
+                "ban list {:?}: {problem}; its {kept} prefixes stay in effect",
+                one.list.name
+            ))
         };
-        let note = |one: &One| Some(format!("ban list {:?}: {}", one.list.name, one.note.as_ref()?));
+        let note = |one: &One| {
+            Some(format!(
+                "ban list {:?}: {}",
+                one.list.name,
+                one.note.as_ref()?
+            ))
+        };
         let suspended = (set.is_suspended && set.banning().next().is_some())
             .then(|| "ban lists are suspended in observe mode".to_owned());
-        let of_lists = set.lists.iter().flat_map(|one| problem(one).into_iter().chain(note(one)));
-        set.problem.iter().cloned().chain(suspended).chain(of_lists).collect()
+        let of_lists = set
+            .lists
+            .iter()
+            .flat_map(|one| problem(one).into_iter().chain(note(one)));
+        set.problem
+            .iter()
+            .cloned()
+            .chain(suspended)
+            .chain(of_lists)
+            .collect()
     }
 
     fn work(&self) -> MutexGuard<'_, ()> {
@@ -457,5 +576,7 @@ impl BanLists {
 
 /// Whether a prefix contains another one of the same version.
 fn contains(prefix: &PrefixKey, inner: &PrefixKey) -> bool {
-    prefix.length <= inner.length && prefix.is_ipv4() == inner.is_ipv4() && inner.cut(prefix.length) == *prefix
+    prefix.length <= inner.length
+        && prefix.is_ipv4() == inner.is_ipv4()
+        && inner.cut(prefix.length) == *prefix
 }

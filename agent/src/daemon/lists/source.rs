@@ -12,7 +12,11 @@ use crate::files::{self, Fingerprint};
 /// The most bytes of a list.
 const MOST_BYTES: u64 = 128 << 20;
 /// The bounds of a request.
-const BOUNDS: Bounds = Bounds { timeout: Duration::from_secs(60), body: MOST_BYTES, redirects: 5 };
+const BOUNDS: Bounds = Bounds {
+    timeout: Duration::from_secs(60),
+    body: MOST_BYTES,
+    redirects: 5,
+};
 
 /// The result of reading a source.
 #[derive(Debug)]
@@ -20,7 +24,11 @@ pub(super) enum Content {
     /// It has not changed.
     Unchanged,
     /// Its text, with the validators of its URL.
-    Text { bytes: Vec<u8>, etag: Option<String>, last_modified: Option<String> },
+    Text {
+        bytes: Vec<u8>,
+        etag: Option<String>,
+        last_modified: Option<String>,
+    },
     /// Prefixes from the databases of `[geo]`, in order.
     Prefixes(Vec<PrefixKey>),
 }
@@ -31,9 +39,16 @@ pub(super) fn client() -> Client {
 }
 
 /// Reads a file, unless it still has this fingerprint.
-pub(super) fn read(path: &Path, known: Option<Fingerprint>) -> Result<(Content, Fingerprint), String> {
+pub(super) fn read(
+    path: &Path,
+    known: Option<Fingerprint>,
+) -> Result<(Content, Fingerprint), String> {
     let (bytes, found) = files::read(path, known, MOST_BYTES)?;
-    let text = |bytes| Content::Text { bytes, etag: None, last_modified: None };
+    let text = |bytes| Content::Text {
+        bytes,
+        etag: None,
+        last_modified: None,
+    };
     Ok((bytes.map_or(Content::Unchanged, text), found))
 }
 
@@ -43,13 +58,19 @@ pub(super) fn fetch(client: &Client, url: &str, known: Option<&Origin>) -> Resul
     let etag = known.and_then(|known| Some(("if-none-match", known.etag.as_deref()?)));
     let date = known.and_then(|known| Some(("if-modified-since", known.last_modified.as_deref()?)));
     let headers: Vec<_> = etag.into_iter().chain(date).collect();
-    let response = client.get(url, &headers).map_err(|error| fail(error.to_string()))?;
+    let response = client
+        .get(url, &headers)
+        .map_err(|error| fail(error.to_string()))?;
     match response.status {
         304 if !headers.is_empty() => Ok(Content::Unchanged),
         200 => {
             let text = |name: &str| response.header(name).map(str::to_owned);
             let (etag, last_modified) = (text("etag"), text("last-modified"));
-            Ok(Content::Text { bytes: response.body, etag, last_modified })
+            Ok(Content::Text {
+                bytes: response.body,
+                etag,
+                last_modified,
+            })
         }
         status => Err(fail(format!("the server replied with status {status}"))),
     }

@@ -29,7 +29,10 @@ pub(super) fn folders<'s>(sources: impl Iterator<Item = &'s ListSource>) -> BTre
 }
 
 /// Watches folders.
-pub(super) fn watch(folders: &BTreeSet<PathBuf>, wake: Sender<Message>) -> notify::Result<RecommendedWatcher> {
+pub(super) fn watch(
+    folders: &BTreeSet<PathBuf>,
+    wake: Sender<Message>,
+) -> notify::Result<RecommendedWatcher> {
     files::watch(folders, move || {
         // The agent may have ended.
         let _ = wake.send(Message::FilesChanged);

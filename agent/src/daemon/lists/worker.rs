@@ -18,15 +18,22 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// Starts the thread, which ends with the lists.
 pub(super) fn start(lists: Weak<BanLists>, messages: Receiver<Message>) {
     let run = move || while turn(&lists, &messages).is_some() {};
-    if let Err(error) = thread::Builder::new().name("weir-lists".to_owned()).spawn(run) {
-        tracing::error!("starting the thread of ban lists failed: {error}; they are read only by agent reload");
+    if let Err(error) = thread::Builder::new()
+        .name("weir-lists".to_owned())
+        .spawn(run)
+    {
+        tracing::error!(
+            "starting the thread of ban lists failed: {error}; they are read only by agent reload"
+        );
     }
 }
 
 /// Waits for one message or the next interval; `None` at the end.
 fn turn(lists: &Weak<BanLists>, messages: &Receiver<Message>) -> Option<()> {
     let due = lists.upgrade()?.next_due();
-    let wait = due.map_or(LONGEST, |due| due.saturating_duration_since(Instant::now()).min(LONGEST));
+    let wait = due.map_or(LONGEST, |due| {
+        due.saturating_duration_since(Instant::now()).min(LONGEST)
+    });
     let message = match messages.recv_timeout(wait) {
         Ok(message) => Some(message),
         Err(RecvTimeoutError::Timeout) => None,

@@ -12,7 +12,8 @@ use datapath::memory::{MemoryStatus, Room};
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
 use crate::stats::{
-    BansRow, Extent, LimitStatus, SourceStatus, Status, TopRow, View, ViewQuery, monotonic_nanoseconds,
+    BansRow, Extent, LimitStatus, SourceStatus, Status, TopRow, View, ViewQuery,
+    monotonic_nanoseconds,
 };
 
 impl PacketEngine {
@@ -73,7 +74,11 @@ impl PacketEngine {
     ///
     /// When a map cannot be written.
     pub fn reset(&self, source: IpAddr) -> Result<Reset, LoadError> {
-        self.for_client(|in_effect| Ok(Reset { forgotten: in_effect.reader().reset(source)? }))
+        self.for_client(|in_effect| {
+            Ok(Reset {
+                forgotten: in_effect.reader().reset(source)?,
+            })
+        })
     }
 
     /// Resets the state of every source under a limit.
@@ -83,9 +88,17 @@ impl PacketEngine {
     /// When there is no such limit or a map cannot be written.
     pub fn reset_limit(&self, limit: &str) -> Result<Reset, String> {
         self.for_client(|in_effect| {
-            let reset = in_effect.reader().reset_limit(limit).map_err(|error| error.to_string())?;
+            let reset = in_effect
+                .reader()
+                .reset_limit(limit)
+                .map_err(|error| error.to_string())?;
             let forgotten = reset.ok_or_else(|| {
-                let names: Vec<&str> = in_effect.config.limits.iter().map(|limit| limit.name.as_str()).collect();
+                let names: Vec<&str> = in_effect
+                    .config
+                    .limits
+                    .iter()
+                    .map(|limit| limit.name.as_str())
+                    .collect();
                 format!("unknown limit {limit:?} (available: {})", names.join(", "))
             })?;
             Ok(Reset { forgotten })
@@ -142,7 +155,9 @@ impl PacketEngine {
         let within = query.within.as_deref().map(prefix::parse).transpose();
         let within = within.map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
         let within = within.as_ref().map(PrefixKey::from);
-        self.live().view(&in_effect.reader(), query, within).map_err(|error| error.to_string())
+        self.live()
+            .view(&in_effect.reader(), query, within)
+            .map_err(|error| error.to_string())
     }
 
     fn status_of(&self, in_effect: &InEffect, extent: Extent) -> Result<Status, LoadError> {
@@ -160,8 +175,13 @@ impl PacketEngine {
             proofs,
             bans: in_effect.bans.len() as u64,
             groups: Vec::new(),
-            has_room: in_effect.is_elastic().then_some(in_effect.runtime.room_until > monotonic_nanoseconds()),
-            memory: Some(MemoryStatus { in_effect: in_effect.footprint, limit: Room::now().tightest().cloned() }),
+            has_room: in_effect
+                .is_elastic()
+                .then_some(in_effect.runtime.room_until > monotonic_nanoseconds()),
+            memory: Some(MemoryStatus {
+                in_effect: in_effect.footprint,
+                limit: Room::now().tightest().cloned(),
+            }),
             notes: in_effect.notes(),
             ..Status::default()
         })

@@ -22,29 +22,59 @@ impl InEffect {
     /// Bans every prefix for which a ban has an effect. A longer ban by the operator stays.
     pub(super) fn order_bans(&mut self, orders: &[BanOrder]) -> Result<Banned, String> {
         let now = monotonic_nanoseconds();
-        let parsed = orders.iter().map(|order| parse(order, now)).collect::<Result<Vec<_>, _>>()?;
+        let parsed = orders
+            .iter()
+            .map(|order| parse(order, now))
+            .collect::<Result<Vec<_>, _>>()?;
         let reasons = reasons(orders)?;
         let since = seconds_since_1970() as u64;
         let (mut bans, mut banned) = (Vec::new(), Banned::default());
         for ((prefix, until), reason) in parsed.into_iter().zip(reasons) {
             let key = PrefixKey::from(&prefix);
-            if let Some(exempt) = self.config.agent.never_limit.iter().find(|exempt| exempt.covers(&prefix)) {
-                let reason = format!("{exempt} is exempt: agent status lists never_limit and the protected addresses");
-                banned.without_effect.push(WithoutEffect { cidr: key.to_string(), reason });
+            if let Some(exempt) = self
+                .config
+                .agent
+                .never_limit
+                .iter()
+                .find(|exempt| exempt.covers(&prefix))
+            {
+                let reason = format!(
+                    "{exempt} is exempt: agent status lists never_limit and the protected addresses"
+                );
+                banned.without_effect.push(WithoutEffect {
+                    cidr: key.to_string(),
+                    reason,
+                });
                 continue;
             }
-            if let Some(inside) = self.config.agent.never_limit.iter().find(|exempt| prefix.covers(exempt)) {
-                banned.notes.push(format!("{inside} in {key} is exempt and stays reachable"));
+            if let Some(inside) = self
+                .config
+                .agent
+                .never_limit
+                .iter()
+                .find(|exempt| prefix.covers(exempt))
+            {
+                banned
+                    .notes
+                    .push(format!("{inside} in {key} is exempt and stays reachable"));
             }
-            let why = reason.map(|text| Why { text, ..Why::default() });
+            let why = reason.map(|text| Why {
+                text,
+                ..Why::default()
+            });
             bans.push((key, Held { until, since, why }));
         }
-        banned.kept = self.ban(&bans, By::Operator, now).map_err(|error| error.to_string())?;
+        banned.kept = self
+            .ban(&bans, By::Operator, now)
+            .map_err(|error| error.to_string())?;
         banned.banned = (bans.len() - banned.kept.len()) as u64;
         log_bans(&bans, now);
         if banned.banned > 0 && self.ingress.attached().is_empty() {
             let reason = "no interface is attached: agent status shows why".to_owned();
-            banned.without_effect.push(WithoutEffect { cidr: "all of them".to_owned(), reason });
+            banned.without_effect.push(WithoutEffect {
+                cidr: "all of them".to_owned(),
+                reason,
+            });
         }
         Ok(banned)
     }
@@ -56,7 +86,8 @@ impl InEffect {
         match self.config.agent.mode {
             Mode::Observe => {
                 for author in By::ELSEWHERE {
-                    let of_author: Vec<PrefixKey> = self.bans.of(author).map(|(prefix, _)| prefix).collect();
+                    let of_author: Vec<PrefixKey> =
+                        self.bans.of(author).map(|(prefix, _)| prefix).collect();
                     for some in of_author.chunks(AT_ONCE) {
                         self.change_bans(some, |bans, touched| {
                             some.iter().for_each(|prefix| {
@@ -65,7 +96,11 @@ impl InEffect {
                         })?;
                     }
                 }
-                let by_limits: Vec<_> = self.bans.of(By::Limit).map(|(prefix, held)| (prefix, held.clone())).collect();
+                let by_limits: Vec<_> = self
+                    .bans
+                    .of(By::Limit)
+                    .map(|(prefix, held)| (prefix, held.clone()))
+                    .collect();
                 by_limits.into_iter().try_for_each(|(prefix, held)| {
                     self.lift_by(&prefix, By::Limit)?;
                     self.bans.suspend(prefix, held);
@@ -88,16 +123,22 @@ impl InEffect {
     pub(super) fn suspension_note(&self) -> Option<String> {
         match self.bans.suspended(monotonic_nanoseconds()) {
             0 => None,
-            1 => Some("1 ban that a limit made is suspended in observe mode; agent unban discards it".to_owned()),
-            count => {
-                Some(format!("{count} bans that limits made are suspended in observe mode; agent unban discards them"))
-            }
+            1 => Some(
+                "1 ban that a limit made is suspended in observe mode; agent unban discards it"
+                    .to_owned(),
+            ),
+            count => Some(format!(
+                "{count} bans that limits made are suspended in observe mode; agent unban discards them"
+            )),
         }
     }
 
     /// Lifts the bans of exactly these prefixes.
     pub(super) fn lift_bans(&mut self, cidrs: &[String]) -> Result<Unbanned, String> {
-        let prefixes: Vec<Prefix> = cidrs.iter().map(|cidr| parse_prefix(cidr)).collect::<Result<_, _>>()?;
+        let prefixes: Vec<Prefix> = cidrs
+            .iter()
+            .map(|cidr| parse_prefix(cidr))
+            .collect::<Result<_, _>>()?;
         self.lift(&prefixes.iter().map(PrefixKey::from).collect::<Vec<_>>())
     }
 
@@ -118,14 +159,20 @@ impl InEffect {
     /// overrule CrowdSec.
     fn lift(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
         let now = monotonic_nanoseconds();
-        let banned =
-            |prefix: &PrefixKey, by: By| !self.bans.is_excepted(prefix) && self.bans.is_banned_by(by, prefix, now);
-        let is_lifted =
-            |prefix: &PrefixKey| self.bans.own(prefix).is_some() || self.bans.by(prefix, By::Host).is_some();
-        let of_crowdsec = prefixes.iter().filter(|prefix| banned(prefix, By::CrowdSec)).copied();
+        let banned = |prefix: &PrefixKey, by: By| {
+            !self.bans.is_excepted(prefix) && self.bans.is_banned_by(by, prefix, now)
+        };
+        let is_lifted = |prefix: &PrefixKey| {
+            self.bans.own(prefix).is_some() || self.bans.by(prefix, By::Host).is_some()
+        };
+        let of_crowdsec = prefixes
+            .iter()
+            .filter(|prefix| banned(prefix, By::CrowdSec))
+            .copied();
         let (both, mut alone): (Vec<PrefixKey>, Vec<PrefixKey>) = of_crowdsec.partition(is_lifted);
-        let is_of_hosts =
-            |prefix: &&PrefixKey| banned(prefix, By::Host) && !banned(prefix, By::CrowdSec) && !is_lifted(prefix);
+        let is_of_hosts = |prefix: &&PrefixKey| {
+            banned(prefix, By::Host) && !banned(prefix, By::CrowdSec) && !is_lifted(prefix)
+        };
         let of_hosts: Vec<PrefixKey> = prefixes.iter().filter(is_of_hosts).copied().collect();
         let exceptions = alone.iter().map(ToString::to_string).collect();
         alone.extend(&of_hosts);
@@ -147,7 +194,10 @@ impl InEffect {
             .iter()
             .filter(|prefix| !both.contains(prefix))
             .filter_map(|prefix| Some((prefix, self.bans.around(prefix, now)?.prefix)))
-            .map(|(prefix, by)| StillBanned { cidr: prefix.to_string(), by: by.to_string() })
+            .map(|(prefix, by)| StillBanned {
+                cidr: prefix.to_string(),
+                by: by.to_string(),
+            })
             .collect();
         Ok(unbanned)
     }
@@ -156,8 +206,10 @@ impl InEffect {
         let mut unbanned = Unbanned::default();
         self.publish_removals(prefixes);
         for prefix in prefixes {
-            unbanned.unbanned +=
-                u64::from(self.unban(prefix).map_err(|error| error.to_string())? | self.unban_of_host(prefix)?);
+            unbanned.unbanned += u64::from(
+                self.unban(prefix).map_err(|error| error.to_string())?
+                    | self.unban_of_host(prefix)?,
+            );
         }
         self.escalation.forget(prefixes);
         unbanned.was_banned = unbanned.unbanned > 0;
@@ -171,7 +223,8 @@ impl InEffect {
     fn unban_of_host(&mut self, prefix: &PrefixKey) -> Result<bool, String> {
         let is_banned = self.bans.by(prefix, By::Host).is_some();
         if is_banned {
-            self.lift_by(prefix, By::Host).map_err(|error| error.to_string())?;
+            self.lift_by(prefix, By::Host)
+                .map_err(|error| error.to_string())?;
         }
         Ok(is_banned)
     }
@@ -179,7 +232,9 @@ impl InEffect {
     /// Lets no ban from elsewhere apply to these prefixes.
     pub(super) fn except(&mut self, prefixes: &[PrefixKey]) -> Result<(), LoadError> {
         self.change_bans(prefixes, |bans, touched| {
-            prefixes.iter().for_each(|prefix| bans.except(*prefix, touched));
+            prefixes
+                .iter()
+                .for_each(|prefix| bans.except(*prefix, touched));
         })
     }
 }
@@ -194,26 +249,48 @@ const NAMED: usize = 5;
 
 /// "the ban of 192.0.2.1", or the first few of several and their number.
 pub(super) fn listed(prefixes: &[PrefixKey]) -> String {
-    let named: Vec<String> = prefixes.iter().take(NAMED).map(ToString::to_string).collect();
+    let named: Vec<String> = prefixes
+        .iter()
+        .take(NAMED)
+        .map(ToString::to_string)
+        .collect();
     match prefixes.len() {
         1 => format!("ban of {}", named.concat()),
         count if count <= NAMED => format!("bans of {}", named.join(", ")),
-        count => format!("{count} bans, of {} and {} others", named.join(", "), count - NAMED),
+        count => format!(
+            "{count} bans, of {} and {} others",
+            named.join(", "),
+            count - NAMED
+        ),
     }
 }
 
 /// All bans of one order have the same end and reason.
 fn log_bans(bans: &[(PrefixKey, Held)], now: u64) {
-    let Some((_, first)) = bans.first() else { return };
+    let Some((_, first)) = bans.first() else {
+        return;
+    };
     let prefixes: Vec<PrefixKey> = bans.iter().map(|(prefix, _)| *prefix).collect();
     let time = match first.until {
         Ban::FOREVER => "until it is lifted".to_owned(),
         until => {
-            format!("for {}", humantime::format_duration(Duration::from_secs((until - now).div_ceil(1_000_000_000))))
+            format!(
+                "for {}",
+                humantime::format_duration(Duration::from_secs(
+                    (until - now).div_ceil(1_000_000_000)
+                ))
+            )
         }
     };
-    let reason = first.why.as_ref().map(|why| format!(": {}", why.text)).unwrap_or_default();
-    tracing::info!("{} ordered by an operator, {time}{reason}", listed(&prefixes));
+    let reason = first
+        .why
+        .as_ref()
+        .map(|why| format!(": {}", why.text))
+        .unwrap_or_default();
+    tracing::info!(
+        "{} ordered by an operator, {time}{reason}",
+        listed(&prefixes)
+    );
 }
 
 /// The reason of each order; equal ones share memory.
@@ -226,7 +303,9 @@ fn reasons(orders: &[BanOrder]) -> Result<Vec<Option<Arc<str>>>, String> {
             continue;
         };
         ban_reason::check(reason).map_err(|error| error.to_string())?;
-        reasons.push(Some(Arc::clone(known.entry(reason).or_insert_with(|| Arc::from(reason)))));
+        reasons.push(Some(Arc::clone(
+            known.entry(reason).or_insert_with(|| Arc::from(reason)),
+        )));
     }
     Ok(reasons)
 }
@@ -246,8 +325,14 @@ fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
     }
     let until = match order.for_seconds {
         None => Ban::FOREVER,
-        Some(seconds) if seconds > 0.0 && seconds.is_finite() => now.saturating_add((seconds * 1e9) as u64),
-        Some(seconds) => return Err(format!("invalid time of a ban: {seconds} s; write more than 0")),
+        Some(seconds) if seconds > 0.0 && seconds.is_finite() => {
+            now.saturating_add((seconds * 1e9) as u64)
+        }
+        Some(seconds) => {
+            return Err(format!(
+                "invalid time of a ban: {seconds} s; write more than 0"
+            ));
+        }
     };
     Ok((prefix, until))
 }
@@ -255,15 +340,26 @@ fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
 impl InEffect {
     /// Bans prefixes by the operator or a limit; returns those whose longer bans stay. An operator's ban ends the
     /// exceptions within it.
-    pub(super) fn ban(&mut self, orders: &[(PrefixKey, Held)], by: By, now: u64) -> Result<Vec<BanStatus>, LoadError> {
+    pub(super) fn ban(
+        &mut self,
+        orders: &[(PrefixKey, Held)],
+        by: By,
+        now: u64,
+    ) -> Result<Vec<BanStatus>, LoadError> {
         let mut kept = Vec::new();
         for (prefix, held) in orders {
             if let Some(until) = self.bans.kept(prefix, held.until, by, now) {
                 kept.push(own_status(&self.bans, prefix, until, now));
                 continue;
             }
-            let exceptions = if by == By::Operator { self.bans.exceptions_within(prefix) } else { Vec::new() };
-            let changed: Vec<PrefixKey> = std::iter::once(*prefix).chain(exceptions.iter().copied()).collect();
+            let exceptions = if by == By::Operator {
+                self.bans.exceptions_within(prefix)
+            } else {
+                Vec::new()
+            };
+            let changed: Vec<PrefixKey> = std::iter::once(*prefix)
+                .chain(exceptions.iter().copied())
+                .collect();
             self.change_bans(&changed, |bans, touched| {
                 exceptions.iter().for_each(|exception| {
                     bans.end_exception(exception, touched);
@@ -281,14 +377,25 @@ impl InEffect {
         prefixes: &[PrefixKey],
         change: impl FnOnce(&mut BanList, &mut Touched),
     ) -> Result<(), LoadError> {
-        let records: Vec<_> = prefixes.iter().map(|prefix| self.bans.record(prefix)).collect();
+        let records: Vec<_> = prefixes
+            .iter()
+            .map(|prefix| self.bans.record(prefix))
+            .collect();
         let mut touched = Touched::default();
         change(&mut self.bans, &mut touched);
-        let written = self.ingress.bans().and_then(|mut trie| trie.write(&self.bans.changes(&touched)));
+        let written = self
+            .ingress
+            .bans()
+            .and_then(|mut trie| trie.write(&self.bans.changes(&touched)));
         if let Err(error) = written {
             // The list must match the kernel, or a repetition would report a ban that is not in effect.
-            records.into_iter().for_each(|record| self.bans.restore(record));
-            let undone = self.ingress.bans().and_then(|mut trie| trie.write(&self.bans.changes(&touched)));
+            records
+                .into_iter()
+                .for_each(|record| self.bans.restore(record));
+            let undone = self
+                .ingress
+                .bans()
+                .and_then(|mut trie| trie.write(&self.bans.changes(&touched)));
             if let Err(error) = undone {
                 tracing::error!("restoring bans after a failed change failed: {error}");
             }
@@ -300,13 +407,18 @@ impl InEffect {
 
     /// Lets the kernel program look up bans if there are any.
     fn count_bans(&mut self) -> Result<(), LoadError> {
-        self.set_runtime(Runtime { bans: self.bans.len() as u32, ..self.runtime })
+        self.set_runtime(Runtime {
+            bans: self.bans.len() as u32,
+            ..self.runtime
+        })
     }
 
     /// Lifts the operator's or a limit's ban of exactly this prefix.
     pub(super) fn unban(&mut self, prefix: &PrefixKey) -> Result<bool, LoadError> {
         let mut was_banned = false;
-        self.change_bans(&[*prefix], |bans, touched| was_banned = bans.lift_own(prefix, touched))?;
+        self.change_bans(&[*prefix], |bans, touched| {
+            was_banned = bans.lift_own(prefix, touched)
+        })?;
         Ok(was_banned)
     }
 
@@ -335,11 +447,19 @@ impl InEffect {
 
     pub(super) fn list_bans(&mut self) -> Result<Vec<BansRow>, LoadError> {
         let now = monotonic_nanoseconds();
-        let refused = self.ingress.bans()?.all()?.into_iter().map(|entry| (entry.prefix, entry.ban.packets()));
+        let refused = self
+            .ingress
+            .bans()?
+            .all()?
+            .into_iter()
+            .map(|entry| (entry.prefix, entry.ban.packets()));
         let refused: HashMap<PrefixKey, u64> = refused.collect();
         let row = |prefix: PrefixKey| {
             let ban = ban_status(&self.bans, &prefix, now)?;
-            Some(BansRow { ban, throttled_packets: refused.get(&prefix).copied().unwrap_or_default() })
+            Some(BansRow {
+                ban,
+                throttled_packets: refused.get(&prefix).copied().unwrap_or_default(),
+            })
         };
         Ok(self.bans.prefixes().filter_map(row).collect())
     }

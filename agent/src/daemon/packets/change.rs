@@ -13,8 +13,8 @@ use datapath::compile::{CarryPlan, Layout, Plan, plan_after};
 use datapath::host_links;
 use datapath::memory::{self, Demand, Footprint, Lasting, Room};
 use datapath::{
-    AttachError, Before, Carry, Datapath, Generation, Interface, LoadError, OwnAddresses, PinDirectory, SavedTable,
-    TablePlace,
+    AttachError, Before, Carry, Datapath, Generation, Interface, LoadError, OwnAddresses,
+    PinDirectory, SavedTable, TablePlace,
 };
 use rustix::thread::{MembarrierCommand, membarrier};
 
@@ -60,27 +60,53 @@ impl Change {
             Ok(before) => (Some(before), None),
             Err(why) => (None, (!why.is_empty() && pins.has_hooks()).then_some(why)),
         };
-        let has_table = |restore: &&Restore| restore.saved.table.as_ref().is_some_and(SavedTable::is_known);
-        let saved = restore.filter(|_| before.is_none()).filter(has_table).cloned();
+        let has_table = |restore: &&Restore| {
+            restore
+                .saved
+                .table
+                .as_ref()
+                .is_some_and(SavedTable::is_known)
+        };
+        let saved = restore
+            .filter(|_| before.is_none())
+            .filter(has_table)
+            .cloned();
         let table = saved.as_ref().and_then(|saved| saved.saved.table.as_ref());
         let known = match (&before, table) {
             (Some(before), _) => before.layout().clone(),
             (None, Some(table)) => table.layout.layout.clone(),
             (None, None) => Layout::default(),
         };
-        let plan = if plan.after == known { plan } else { plan_after(config, &known).map_err(LoadError::from)? };
+        let plan = if plan.after == known {
+            plan
+        } else {
+            plan_after(config, &known).map_err(LoadError::from)?
+        };
         let (place, carry) = match table {
-            Some(table) => (pins.place_after(table)?, known.carry_to_another_clock(&plan.ingress.layout)),
+            Some(table) => (
+                pins.place_after(table)?,
+                known.carry_to_another_clock(&plan.ingress.layout),
+            ),
             None => {
                 let place = pins.place(&plan.ingress.settings, before.as_ref())?;
-                let carry = if place.is_next() { known.carry(&plan.ingress.layout) } else { CarryPlan::default() };
+                let carry = if place.is_next() {
+                    known.carry(&plan.ingress.layout)
+                } else {
+                    CarryPlan::default()
+                };
                 (place, carry)
             }
         };
         let footprint = memory::footprint(config, &plan);
-        let copy = before.as_ref().map(|before| memory::copy(&before.settings()));
+        let copy = before
+            .as_ref()
+            .map(|before| memory::copy(&before.settings()));
         let is_new = place.is_next();
-        let demand = if is_new { Demand::of_table(&footprint, copy, lasting) } else { Demand::of_rules(&footprint) };
+        let demand = if is_new {
+            Demand::of_table(&footprint, copy, lasting)
+        } else {
+            Demand::of_rules(&footprint)
+        };
         let demand = demand.with_saved(table.map_or(0, SavedTable::bytes));
         let room = Room::now();
         if let Err(error) = demand.check(&room, &plan.ingress.settings) {
@@ -92,11 +118,13 @@ impl Change {
         let max_sources = plan.note(config);
         let generation = counts::begin(&pins.generations())?;
         let place = place.with_counters(&generation);
-        let loaded = present(interfaces).map_err(AttachError::from).and_then(|devices| {
-            let (ingress, egress) = load(plan, pins, &place, &devices, config)?;
-            counts::describe(&generation, &config.limits, &ingress, egress.as_ref())?;
-            Ok((ingress, egress))
-        });
+        let loaded = present(interfaces)
+            .map_err(AttachError::from)
+            .and_then(|devices| {
+                let (ingress, egress) = load(plan, pins, &place, &devices, config)?;
+                counts::describe(&generation, &config.limits, &ingress, egress.as_ref())?;
+                Ok((ingress, egress))
+            });
         if loaded.is_err() {
             let _ = generation.remove();
             // The next attempt removes what remains; the failure itself is reported.
@@ -108,7 +136,17 @@ impl Change {
         notes.extend(max_sources);
         notes.extend(memory_notes);
         notes.extend(afresh.map(|why| format!("the state of every source is reset: {why}")));
-        Ok(Self { ingress, egress, before, place, carry, notes, generation, saved, footprint })
+        Ok(Self {
+            ingress,
+            egress,
+            before,
+            place,
+            carry,
+            notes,
+            generation,
+            saved,
+            footprint,
+        })
     }
 
     /// Its memory.
@@ -133,7 +171,9 @@ impl Change {
         interfaces: &[String],
     ) -> Result<Vec<String>, AttachError> {
         let mut notes = self.notes.clone();
-        for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress).filter(|datapath| datapath.replies())
+        for datapath in std::iter::once(&mut self.ingress)
+            .chain(&mut self.egress)
+            .filter(|datapath| datapath.replies())
         {
             // Without them refused packets get no replies until they can be read, which is no reason to fail.
             datapath.set_own(OwnAddresses::read().unwrap_or_default())?;
@@ -142,7 +182,12 @@ impl Change {
         let carrying = match old {
             Some(before) => {
                 let new = self.place.open(self.ingress.settings())?;
-                Some(Carry::begin(pins.open_table(before)?, new, self.carry.clone(), monotonic_nanoseconds())?)
+                Some(Carry::begin(
+                    pins.open_table(before)?,
+                    new,
+                    self.carry.clone(),
+                    monotonic_nanoseconds(),
+                )?)
             }
             None => None,
         };
@@ -160,10 +205,9 @@ impl Change {
             carrying.finish();
         }
         notes.extend(
-            self.ingress
-                .count_connections()
-                .err()
-                .map(|error| format!("connections from before this change are not counted: {error}")),
+            self.ingress.count_connections().err().map(|error| {
+                format!("connections from before this change are not counted: {error}")
+            }),
         );
         notes.extend(pins.settle().err().map(|error| {
             format!("the change is in effect; what is left of the policy before it was not removed: {error}; the next reload or start tries again")
@@ -179,13 +223,17 @@ impl Change {
             Ok((old, new))
         });
         match tables {
-            Ok((old, new)) => match Carry::restore(old, new, self.carry.clone(), restore.then, restore.now) {
-                0 => None,
-                lost => Some(format!(
-                    "the state of {lost} sources is reset: max_sources has grown so much that their slots cannot be found"
-                )),
-            },
-            Err(error) => Some(format!("the state of every source is reset after the reboot: {error}")),
+            Ok((old, new)) => {
+                match Carry::restore(old, new, self.carry.clone(), restore.then, restore.now) {
+                    0 => None,
+                    lost => Some(format!(
+                        "the state of {lost} sources is reset: max_sources has grown so much that their slots cannot be found"
+                    )),
+                }
+            }
+            Err(error) => Some(format!(
+                "the state of every source is reset after the reboot: {error}"
+            )),
         }
     }
 
@@ -195,7 +243,9 @@ impl Change {
     ///
     /// When the table cannot be mapped.
     pub fn release_locks(&mut self, pins: &PinDirectory) -> Result<(), LoadError> {
-        let Some(before) = &self.before else { return Ok(()) };
+        let Some(before) = &self.before else {
+            return Ok(());
+        };
         let released = pins.open_table(before)?.release_locks(wait_for_packets);
         if released > 0 {
             self.notes.push(format!(
@@ -210,14 +260,22 @@ impl Change {
     fn attach(&mut self, config: &Config, interfaces: &[String]) -> Result<(), AttachError> {
         let devices = present(interfaces)?;
         let attach = config.agent.attach;
-        let mut datapaths: Vec<&mut Datapath> = std::iter::once(&mut self.ingress).chain(&mut self.egress).collect();
+        let mut datapaths: Vec<&mut Datapath> = std::iter::once(&mut self.ingress)
+            .chain(&mut self.egress)
+            .collect();
         let mut steps = Vec::new();
         for (nth, datapath) in datapaths.iter().enumerate() {
-            steps.extend(devices.iter().map(|device| (datapath.step(device, attach), nth, device)));
+            steps.extend(
+                devices
+                    .iter()
+                    .map(|device| (datapath.step(device, attach), nth, device)),
+            );
         }
         steps.sort_by_key(|(step, ..)| *step);
         for (_, nth, device) in steps {
-            let Some(datapath) = datapaths.get_mut(nth) else { continue };
+            let Some(datapath) = datapaths.get_mut(nth) else {
+                continue;
+            };
             match datapath.attach_in_change(device, attach) {
                 // It is attached when it appears or is up.
                 Err(error) if error.is_of_the_interface() => {}
@@ -259,9 +317,14 @@ fn load(
         }
     }
     let mut ingress = Datapath::load_at(plan.ingress, pins, place)?;
-    let mut egress = plan.egress.map(|image| Datapath::load_at(image, pins, place)).transpose()?;
+    let mut egress = plan
+        .egress
+        .map(|image| Datapath::load_at(image, pins, place))
+        .transpose()?;
     let prepare = |datapath: &mut Datapath| {
-        devices.iter().try_for_each(|device| datapath.prepare_for(device, config.agent.attach))
+        devices
+            .iter()
+            .try_for_each(|device| datapath.prepare_for(device, config.agent.attach))
     };
     match &mut egress {
         None => prepare(&mut ingress)?,
@@ -294,7 +357,9 @@ impl LastPackets {
     /// All packets that have begun by now.
     pub(super) fn until_now() -> Self {
         // Without a thread there is nothing to wait with but this one.
-        let waiting = thread::Builder::new().name("last packets".to_owned()).spawn(wait_for_packets);
+        let waiting = thread::Builder::new()
+            .name("last packets".to_owned())
+            .spawn(wait_for_packets);
         Self(waiting.map_err(|_| wait_for_packets()).ok())
     }
 

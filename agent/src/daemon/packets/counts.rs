@@ -46,7 +46,8 @@ struct Base {
 impl Base {
     fn read(generations: &Generations) -> Self {
         let text = generations.base();
-        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+        text.and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default()
     }
 
     fn write(&self, generations: &Generations) -> Result<(), LoadError> {
@@ -66,9 +67,19 @@ pub fn cleared(generations: &Generations) -> HashMap<String, Counters> {
 /// # Errors
 ///
 /// When the base cannot be replaced; then nothing has changed.
-pub fn clear(generations: &Generations, limits: HashMap<String, Counters>) -> Result<(), LoadError> {
-    let cleared = CountedDocument::from(&Counted { limits, ..Counted::default() });
-    Base { cleared, ..Base::read(generations) }.write(generations)
+pub fn clear(
+    generations: &Generations,
+    limits: HashMap<String, Counters>,
+) -> Result<(), LoadError> {
+    let cleared = CountedDocument::from(&Counted {
+        limits,
+        ..Counted::default()
+    });
+    Base {
+        cleared,
+        ..Base::read(generations)
+    }
+    .write(generations)
 }
 
 /// Begins a generation.
@@ -96,7 +107,9 @@ pub fn describe(
         bypass: BYPASS_ROWS,
         limits: stats::names(limits),
         ingress: rows(ingress.image()),
-        egress: egress.map(|egress| rows(egress.image())).unwrap_or_default(),
+        egress: egress
+            .map(|egress| rows(egress.image()))
+            .unwrap_or_default(),
     };
     generation.describe(&serde_json::to_vec(&rows).unwrap_or_default())
 }
@@ -107,13 +120,23 @@ pub fn describe(
 /// # Errors
 ///
 /// When the base cannot be replaced; then nothing has changed.
-pub fn fold(generations: &Generations, current: &Generation) -> Result<(Counted, Vec<String>), LoadError> {
+pub fn fold(
+    generations: &Generations,
+    current: &Generation,
+) -> Result<(Counted, Vec<String>), LoadError> {
     let mut base = Base::read(generations);
     let mut counted = Counted::from(&base.counted);
     let mut notes = Vec::new();
     let numbers = generations.numbers();
-    let others: Vec<u64> = numbers.iter().copied().filter(|number| *number != current.number()).collect();
-    for generation in others.iter().filter(|number| !base.folded.contains(number)).map(|number| generations.at(*number))
+    let others: Vec<u64> = numbers
+        .iter()
+        .copied()
+        .filter(|number| *number != current.number())
+        .collect();
+    for generation in others
+        .iter()
+        .filter(|number| !base.folded.contains(number))
+        .map(|number| generations.at(*number))
     {
         if let Err(error) = add(&generation, &mut counted) {
             notes.push(format!("counters of an earlier policy are lost: {error}"));
@@ -126,7 +149,11 @@ pub fn fold(generations: &Generations, current: &Generation) -> Result<(Counted,
     }
     if !others.is_empty() {
         base.last = numbers.last().copied().unwrap_or_default().max(base.last);
-        base = Base { counted: CountedDocument::from(&counted), folded: others.clone(), ..base };
+        base = Base {
+            counted: CountedDocument::from(&counted),
+            folded: others.clone(),
+            ..base
+        };
         base.write(generations)?;
     }
     for number in others {
@@ -147,14 +174,23 @@ pub fn is_restored(generations: &Generations, file: u64) -> bool {
 /// # Errors
 ///
 /// When the base cannot be replaced; then nothing has changed.
-pub fn restore(generations: &Generations, file: u64, saved: &CountedDocument) -> Result<(), LoadError> {
+pub fn restore(
+    generations: &Generations,
+    file: u64,
+    saved: &CountedDocument,
+) -> Result<(), LoadError> {
     let base = Base::read(generations);
     if base.restored == Some(file) {
         return Ok(());
     }
     let mut counted = Counted::from(&base.counted);
     counted.plus(&Counted::from(saved));
-    Base { counted: CountedDocument::from(&counted), restored: Some(file), ..base }.write(generations)
+    Base {
+        counted: CountedDocument::from(&counted),
+        restored: Some(file),
+        ..base
+    }
+    .write(generations)
 }
 
 fn description(generation: &Generation) -> Option<Rows> {
@@ -162,8 +198,13 @@ fn description(generation: &Generation) -> Option<Rows> {
 }
 
 fn add(generation: &Generation, counted: &mut Counted) -> Result<(), LoadError> {
-    let Some(rows) = description(generation) else { return Ok(()) };
-    for (direction, catalogue) in [(Direction::Ingress, &rows.ingress), (Direction::Egress, &rows.egress)] {
+    let Some(rows) = description(generation) else {
+        return Ok(());
+    };
+    for (direction, catalogue) in [
+        (Direction::Ingress, &rows.ingress),
+        (Direction::Egress, &rows.egress),
+    ] {
         if let Some((counters, table)) = generation.read(direction)? {
             counted.add(&rows.limits, rows.bypass, catalogue, &counters, table);
         }

@@ -27,7 +27,10 @@ impl PacketEngine {
 
     /// The changes that make these bans, and no others of their author, the ones in effect.
     pub(super) fn changes_to(&self, author: By, wanted: BTreeMap<PrefixKey, Held>) -> DecisionBans {
-        let mut changes: DecisionBans = wanted.into_iter().map(|(prefix, held)| (prefix, Some(held))).collect();
+        let mut changes: DecisionBans = wanted
+            .into_iter()
+            .map(|(prefix, held)| (prefix, Some(held)))
+            .collect();
         {
             let in_effect = self.lock();
             let mut known = BTreeSet::new();
@@ -68,7 +71,10 @@ impl PacketEngine {
     #[must_use]
     pub fn decision_counts(&self) -> (u64, Vec<PrefixKey>) {
         let in_effect = self.lock();
-        (in_effect.bans.count_of(By::CrowdSec) as u64, in_effect.bans.exceptions().collect())
+        (
+            in_effect.bans.count_of(By::CrowdSec) as u64,
+            in_effect.bans.exceptions().collect(),
+        )
     }
 
     /// Restores the exceptions from bans from elsewhere.
@@ -77,7 +83,9 @@ impl PacketEngine {
     ///
     /// When the kernel refuses.
     pub fn restore_exceptions(&self, exceptions: &[PrefixKey]) -> Result<(), LoadError> {
-        exceptions.chunks(AT_ONCE).try_for_each(|some| self.lock().except(some))
+        exceptions
+            .chunks(AT_ONCE)
+            .try_for_each(|some| self.lock().except(some))
     }
 }
 
@@ -89,12 +97,18 @@ impl InEffect {
         changes: &[(&PrefixKey, &Option<Held>)],
     ) -> Result<BTreeSet<PrefixKey>, LoadError> {
         let is_observing = self.config.agent.mode == Mode::Observe;
-        let exempt: BTreeSet<PrefixKey> =
-            changes.iter().map(|(prefix, _)| **prefix).filter(|prefix| self.is_exempt(prefix)).collect();
+        let exempt: BTreeSet<PrefixKey> = changes
+            .iter()
+            .map(|(prefix, _)| **prefix)
+            .filter(|prefix| self.is_exempt(prefix))
+            .collect();
         let prefixes: Vec<PrefixKey> = changes.iter().map(|(prefix, _)| **prefix).collect();
         self.change_bans(&prefixes, |bans, touched| {
             for (prefix, held) in changes {
-                match held.as_ref().filter(|_| !is_observing && !exempt.contains(prefix)) {
+                match held
+                    .as_ref()
+                    .filter(|_| !is_observing && !exempt.contains(prefix))
+                {
                     Some(held) => bans.ban(**prefix, author, held.clone(), touched),
                     None => drop(bans.lift(prefix, author, touched).then_some(())),
                 }

@@ -18,8 +18,8 @@ use datapath::bans::{By, Why};
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use datapath::{
-    AttachError, AttachMode, BanEntry, CaptureRings, Datapath, EventRing, ListMap, LoadError, PinDirectory, PinLock,
-    RecordMaps, SavedTable, StreamRings, Turn,
+    AttachError, AttachMode, BanEntry, CaptureRings, Datapath, EventRing, ListMap, LoadError,
+    PinDirectory, PinLock, RecordMaps, SavedTable, StreamRings, Turn,
 };
 
 use super::change::{Change, wait_for_packets};
@@ -144,7 +144,12 @@ impl PacketEngine {
     #[must_use]
     pub fn modes(&self) -> Vec<(String, AttachMode)> {
         let in_effect = self.lock();
-        in_effect.ingress.attached().iter().map(|attached| (attached.interface.clone(), attached.mode)).collect()
+        in_effect
+            .ingress
+            .attached()
+            .iter()
+            .map(|attached| (attached.interface.clone(), attached.mode))
+            .collect()
     }
 
     /// The state to save for a reboot.
@@ -158,7 +163,10 @@ impl PacketEngine {
         for (name, counters) in &mut counted.limits {
             *counters = in_effect.baseline.of_limit(name, *counters);
         }
-        let (sources, layout) = (in_effect.ingress.sources()?, in_effect.ingress.image().layout.clone());
+        let (sources, layout) = (
+            in_effect.ingress.sources()?,
+            in_effect.ingress.image().layout.clone(),
+        );
         // Reading a million entries of the trie takes seconds, during which no other request would be served.
         let mut bans = match in_effect.bans.len() {
             0..=MOST_BANS_WITH_COUNTS => in_effect.ingress.bans()?.all()?,
@@ -171,20 +179,45 @@ impl PacketEngine {
         drop(in_effect);
         // Scanning a table takes up to a second, without the lock: the mapping stays valid over a reload.
         let at = Moment::now();
-        let table = Some(SavedTable::copy(&sources, &layout, at.monotonic, MOST_TABLE_WORDS));
+        let table = Some(SavedTable::copy(
+            &sources,
+            &layout,
+            at.monotonic,
+            MOST_TABLE_WORDS,
+        ));
         bans.retain(|entry| Ban::is_in_effect(entry.ban.own_until, at.monotonic));
         let reasons = saved_reasons(&bans, reasons);
         let counted = CountedDocument::from(&counted);
-        Ok(Saved { at: Some(at), counted, bans, reasons, escalations, table, ..Saved::default() })
+        Ok(Saved {
+            at: Some(at),
+            counted,
+            bans,
+            reasons,
+            escalations,
+            table,
+            ..Saved::default()
+        })
     }
 
     /// Restores the reasons of the bans in effect.
     pub fn take_up_reasons(&self, restore: &Restore) {
         let mut in_effect = self.lock();
-        for SavedReason { text, limit, since, bans } in &restore.saved.reasons {
+        for SavedReason {
+            text,
+            limit,
+            since,
+            bans,
+        } in &restore.saved.reasons
+        {
             let limit = limit.as_deref().map(Arc::from);
-            let why = (!text.is_empty()).then(|| Why { text: text.as_str().into(), limit, ..Why::default() });
-            for BanEntry { prefix, ban } in bans.iter().filter_map(|nth| restore.saved.bans.get(*nth)) {
+            let why = (!text.is_empty()).then(|| Why {
+                text: text.as_str().into(),
+                limit,
+                ..Why::default()
+            });
+            for BanEntry { prefix, ban } in
+                bans.iter().filter_map(|nth| restore.saved.bans.get(*nth))
+            {
                 // Within the same boot, it may be another ban by now.
                 let own_end = in_effect.bans.own(prefix).map(|(_, held)| held.until);
                 if restore.is_reboot || own_end == Some(ban.own_until) {
@@ -238,14 +271,23 @@ impl PacketEngine {
         // No process would read the logs of programs that stay.
         for ring in in_effect.datapaths().filter_map(Datapath::trace) {
             if let Err(error) = ring.trace(TracedSources::default()) {
-                tracing::warn!("ending traces failed: {error}; the kernel programs go on logging traced sources");
+                tracing::warn!(
+                    "ending traces failed: {error}; the kernel programs go on logging traced sources"
+                );
             }
         }
         // Nor would any empty the counters of recorded sources.
         let (capture, stream) = (CaptureSettings::default(), StreamSettings::default());
-        let runtime = Runtime { record: 0, capture, stream, ..in_effect.runtime };
+        let runtime = Runtime {
+            record: 0,
+            capture,
+            stream,
+            ..in_effect.runtime
+        };
         if let Err(error) = in_effect.set_runtime(runtime) {
-            tracing::warn!("ending the recording, the capture and the stream of samples in the kernel failed: {error}");
+            tracing::warn!(
+                "ending the recording, the capture and the stream of samples in the kernel failed: {error}"
+            );
         }
         if in_effect.config.agent.on_exit == OnExit::Detach {
             in_effect.ingress.detach()?;
@@ -258,26 +300,62 @@ impl PacketEngine {
     #[must_use]
     pub fn asked(&self, name: &str) -> Option<Usage> {
         let mut in_effect = self.in_effect.try_lock().ok()?;
-        let nth = in_effect.config.limits.iter().position(|limit| limit.name == name)?;
-        let (direction, unit) = (in_effect.config.limits[nth].direction, in_effect.config.limits[nth].unit);
+        let nth = in_effect
+            .config
+            .limits
+            .iter()
+            .position(|limit| limit.name == name)?;
+        let (direction, unit) = (
+            in_effect.config.limits[nth].direction,
+            in_effect.config.limits[nth].unit,
+        );
         let (asked, refused) = in_effect.datapath(direction).asked(nth).ok()?;
         let limit = &in_effect.config.limits[nth];
-        let of = |name: &str| in_effect.counted.limits.get(name).copied().unwrap_or_default();
-        let levels = limit.levels.iter().map(|level| of(&limit.level_name(level)));
+        let of = |name: &str| {
+            in_effect
+                .counted
+                .limits
+                .get(name)
+                .copied()
+                .unwrap_or_default()
+        };
+        let levels = limit
+            .levels
+            .iter()
+            .map(|level| of(&limit.level_name(level)));
         let before = levels.fold(of(name), stats::with_level);
-        let units = |traffic: Traffic| if unit == Unit::Bytes { traffic.bytes } else { traffic.packets };
-        let before = (units(before.passed) + units(before.throttled), units(before.throttled));
-        Some(Usage { wanted: units(asked) + before.0, refused: units(refused) + before.1 })
+        let units = |traffic: Traffic| {
+            if unit == Unit::Bytes {
+                traffic.bytes
+            } else {
+                traffic.packets
+            }
+        };
+        let before = (
+            units(before.passed) + units(before.throttled),
+            units(before.throttled),
+        );
+        Some(Usage {
+            wanted: units(asked) + before.0,
+            refused: units(refused) + before.1,
+        })
     }
 
     /// Packets that a limit has evaluated since its policy was loaded; `None` if there is no such limit.
     #[must_use]
     pub fn evaluated(&self, name: &str) -> Option<Evaluated> {
         let mut in_effect = self.lock();
-        let nth = in_effect.config.limits.iter().position(|limit| limit.name == name)?;
+        let nth = in_effect
+            .config
+            .limits
+            .iter()
+            .position(|limit| limit.name == name)?;
         let direction = in_effect.config.limits[nth].direction;
         let (all, refused) = in_effect.datapath(direction).asked(nth).ok()?;
-        Some(Evaluated { all: all.packets, refused: refused.packets })
+        Some(Evaluated {
+            all: all.packets,
+            refused: refused.packets,
+        })
     }
 
     /// The limits whose sources prove their address, and the counters of proofs; `None` without any, or if the counters
@@ -288,24 +366,45 @@ impl PacketEngine {
         let proving = Proving::of_config(&in_effect.config)?;
         let (.., proofs) = in_effect.reader().totals(Extent::Counters).ok()?;
         let proofs = proofs?;
-        Some(Proving { answered: proofs.syns_answered, accepted: proofs.acks_accepted, ..proving })
+        Some(Proving {
+            answered: proofs.syns_answered,
+            accepted: proofs.acks_accepted,
+            ..proving
+        })
     }
 
     /// Enforces this host's share of a limit from the next packet on.
     pub fn hold(&self, name: &str, share: cluster::EffectiveShare) {
         let mut in_effect = self.lock();
-        let Some(nth) = in_effect.config.limits.iter().position(|limit| limit.name == name) else { return };
+        let Some(nth) = in_effect
+            .config
+            .limits
+            .iter()
+            .position(|limit| limit.name == name)
+        else {
+            return;
+        };
         let direction = in_effect.config.limits[nth].direction;
-        in_effect.datapath(direction).set_share(nth, share.share, share.is_open);
+        in_effect
+            .datapath(direction)
+            .set_share(nth, share.share, share.is_open);
         in_effect.shares.insert(name.to_owned(), share);
     }
 
     /// The limits with `cluster = "keys"`: name, burst, and packets a second.
     pub(crate) fn exchanged(&self) -> Vec<(String, u64, f64)> {
         let in_effect = self.lock();
-        let limits = in_effect.config.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Keys));
-        let rate = |limit: &Limit| limit.rates.rate.count as f64 * 1e9 / limit.rates.rate.per_nanoseconds as f64;
-        limits.map(|limit| (limit.name.clone(), limit.rates.burst, rate(limit))).collect()
+        let limits = in_effect
+            .config
+            .limits
+            .iter()
+            .filter(|limit| limit.cluster == Some(ClusterMode::Keys));
+        let rate = |limit: &Limit| {
+            limit.rates.rate.count as f64 * 1e9 / limit.rates.rate.per_nanoseconds as f64
+        };
+        limits
+            .map(|limit| (limit.name.clone(), limit.rates.burst, rate(limit)))
+            .collect()
     }
 
     /// As [`Reader::busy_sources`].
@@ -314,7 +413,11 @@ impl PacketEngine {
     }
 
     /// As [`Reader::charge_beyond`].
-    pub(crate) fn charge_beyond(&self, limit: &str, charges: &[Elsewhere]) -> Result<(), LoadError> {
+    pub(crate) fn charge_beyond(
+        &self,
+        limit: &str,
+        charges: &[Elsewhere],
+    ) -> Result<(), LoadError> {
         self.lock().reader().charge_beyond(limit, charges)
     }
 
@@ -332,7 +435,10 @@ impl PacketEngine {
     #[must_use]
     pub fn event_rings(&self) -> Vec<Arc<EventRing>> {
         let in_effect = self.lock();
-        std::iter::once(&in_effect.ingress).chain(&in_effect.egress).map(|of| Arc::clone(of.events())).collect()
+        std::iter::once(&in_effect.ingress)
+            .chain(&in_effect.egress)
+            .map(|of| Arc::clone(of.events()))
+            .collect()
     }
 
     /// Takes their events, and the number of lost ones.
@@ -348,7 +454,10 @@ impl PacketEngine {
     /// When a map cannot be written.
     pub fn record(&self, one_in: u32) -> Result<Arc<RecordMaps>, LoadError> {
         let mut in_effect = self.lock();
-        let runtime = Runtime { record: one_in, ..in_effect.runtime };
+        let runtime = Runtime {
+            record: one_in,
+            ..in_effect.runtime
+        };
         in_effect.set_runtime(runtime)?;
         Ok(Arc::clone(in_effect.ingress.record()))
     }
@@ -364,7 +473,10 @@ impl PacketEngine {
 
     /// The same, unless the policy is being changed or read: then `None`.
     #[must_use]
-    pub fn try_capture(&self, settings: CaptureSettings) -> Option<Result<Vec<Arc<CaptureRings>>, LoadError>> {
+    pub fn try_capture(
+        &self,
+        settings: CaptureSettings,
+    ) -> Option<Result<Vec<Arc<CaptureRings>>, LoadError>> {
         match self.in_effect.try_lock() {
             Ok(mut in_effect) => Some(in_effect.capture(settings)),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner().capture(settings)),
@@ -383,7 +495,10 @@ impl PacketEngine {
 
     /// The same, unless the policy is being changed or read: then `None`.
     #[must_use]
-    pub fn try_stream(&self, settings: StreamSettings) -> Option<Result<Arc<StreamRings>, LoadError>> {
+    pub fn try_stream(
+        &self,
+        settings: StreamSettings,
+    ) -> Option<Result<Arc<StreamRings>, LoadError>> {
         match self.in_effect.try_lock() {
             Ok(mut in_effect) => Some(in_effect.stream(settings)),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner().stream(settings)),
@@ -411,7 +526,9 @@ impl PacketEngine {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, InEffect> {
         // After a panic elsewhere, the next request completes any partial change.
-        self.in_effect.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_effect
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn live(&self) -> MutexGuard<'_, Live> {

@@ -40,13 +40,19 @@ impl PacketEngine {
     /// Bans the sources of offences; returns the result of each.
     pub(crate) fn escalate(&self, offences: &[Offence]) -> Vec<Escalated> {
         let mut in_effect = self.lock();
-        offences.iter().map(|offence| in_effect.escalate(offence)).collect()
+        offences
+            .iter()
+            .map(|offence| in_effect.escalate(offence))
+            .collect()
     }
 
     /// Restores the durations of bans by limits that an earlier agent saved.
     pub fn take_up_escalations(&self, restore: &Restore) {
         let clocks = (restore.then, restore.now);
-        self.lock().escalation.history.restore(&restore.saved.escalations, clocks);
+        self.lock()
+            .escalation
+            .history
+            .restore(&restore.saved.escalations, clocks);
     }
 }
 
@@ -79,7 +85,11 @@ impl InEffect {
     fn offences(&mut self) -> Result<Vec<Offence>, LoadError> {
         let mut offences = std::mem::take(&mut self.escalation.due);
         let limits = &self.config.limits;
-        offences.retain(|due| limits.iter().any(|limit| limit.escalate.is_some() && *limit.name == *due.limit));
+        offences.retain(|due| {
+            limits
+                .iter()
+                .any(|limit| limit.escalate.is_some() && *limit.name == *due.limit)
+        });
         offences.extend(self.count_refusals()?);
         Ok(offences)
     }
@@ -90,7 +100,10 @@ impl InEffect {
             return Ok(Vec::new());
         }
         let now = monotonic_nanoseconds();
-        let refused = limits.iter().map(|(nth, _)| self.ingress.refused(*nth)).sum::<Result<u64, _>>()?;
+        let refused = limits
+            .iter()
+            .map(|(nth, _)| self.ingress.refused(*nth))
+            .sum::<Result<u64, _>>()?;
         if refused == self.escalation.refused && !self.escalation.refusals.is_new() {
             self.escalation.refusals.nothing_refused(now);
             return Ok(Vec::new());
@@ -102,25 +115,53 @@ impl InEffect {
         self.escalation.refused = refused;
         let states = self.followed(&limits);
         let is_observing = self.config.agent.mode == Mode::Observe;
-        let Escalation { refusals, table: Some(table), .. } = &mut self.escalation else { return Ok(Vec::new()) };
-        let since = if refusals.is_new() { 0 } else { now.saturating_sub(RECENT) };
+        let Escalation {
+            refusals,
+            table: Some(table),
+            ..
+        } = &mut self.escalation
+        else {
+            return Ok(Vec::new());
+        };
+        let since = if refusals.is_new() {
+            0
+        } else {
+            now.saturating_sub(RECENT)
+        };
         let mut look = refusals.look(samples.iter().map(|(key, _)| key), now);
         let mut offences = Vec::new();
         for (key, sample) in &samples {
             let entry = SampleKey(key.group);
-            let Some(state) = states.get(&(entry.group(), entry.position())) else { continue };
+            let Some(state) = states.get(&(entry.group(), entry.position())) else {
+                continue;
+            };
             if sample.refused_at.max(sample.would_refuse_at) < since {
                 continue;
             }
-            let source = Key { group: entry.group(), ..*key };
-            let beyond = table.find(&source).map_or(0, |slot| table.refused(&slot)[usize::from(entry.position())]);
-            let counter = if is_observing { sample.would_refuse } else { sample.refused };
+            let source = Key {
+                group: entry.group(),
+                ..*key
+            };
+            let beyond = table.find(&source).map_or(0, |slot| {
+                table.refused(&slot)[usize::from(entry.position())]
+            });
+            let counter = if is_observing {
+                sample.would_refuse
+            } else {
+                sample.refused
+            };
             let is_observed = sample.would_refuse_at > sample.refused_at;
-            let counter = counter + if is_observed == is_observing { u64::from(beyond) } else { 0 };
+            let counter = counter
+                + if is_observed == is_observing {
+                    u64::from(beyond)
+                } else {
+                    0
+                };
             let more = look.since(key, counter);
             if more > 0 {
-                offences
-                    .extend(state.count(&mut look, &source, more, |prefix| self.bans.around(prefix, now).is_some()));
+                offences.extend(state.count(&mut look, &source, more, |prefix| {
+                    self.bans.around(prefix, now).is_some()
+                }));
             }
         }
         Ok(offences)
@@ -131,16 +172,32 @@ impl InEffect {
         let mut states = HashMap::new();
         for (number, group) in (0u32..).zip(&self.ingress.image().groups) {
             for (at, rule) in &group.states {
-                let Some((_, escalate)) = limits.iter().find(|(of, _)| *of == at.limit) else { continue };
+                let Some((_, escalate)) = limits.iter().find(|(of, _)| *of == at.limit) else {
+                    continue;
+                };
                 let limit = &self.config.limits[at.limit];
                 // A level bans its prefix, after as many times the refusals. No other key is banned.
-                let escalate = match at.level.checked_sub(1).and_then(|nth| limit.levels.get(nth)) {
+                let escalate = match at
+                    .level
+                    .checked_sub(1)
+                    .and_then(|nth| limit.levels.get(nth))
+                {
                     None => *escalate,
-                    Some(Level { key: LevelKey::Prefix { .. }, factor }) => escalate.times(*factor),
+                    Some(Level {
+                        key: LevelKey::Prefix { .. },
+                        factor,
+                    }) => escalate.times(*factor),
                     Some(_) => continue,
                 };
                 let limit = limit.name.as_str().into();
-                states.insert((number, rule.position), Followed { limit, escalate, rule: *rule });
+                states.insert(
+                    (number, rule.position),
+                    Followed {
+                        limit,
+                        escalate,
+                        rule: *rule,
+                    },
+                );
             }
         }
         states
@@ -148,9 +205,23 @@ impl InEffect {
 
     fn escalate(&mut self, offence: &Offence) -> Escalated {
         let now = monotonic_nanoseconds();
-        let Offence { limit, prefix, escalate, .. } = offence;
-        let is_exempt = |exempt: PrefixKey| exempt.length <= prefix.length && prefix.cut(exempt.length) == exempt;
-        if self.config.agent.never_limit.iter().map(PrefixKey::from).any(is_exempt) {
+        let Offence {
+            limit,
+            prefix,
+            escalate,
+            ..
+        } = offence;
+        let is_exempt = |exempt: PrefixKey| {
+            exempt.length <= prefix.length && prefix.cut(exempt.length) == exempt
+        };
+        if self
+            .config
+            .agent
+            .never_limit
+            .iter()
+            .map(PrefixKey::from)
+            .any(is_exempt)
+        {
             return Escalated::Unchanged;
         }
         if self.config.agent.mode == Mode::Observe {
@@ -168,12 +239,22 @@ impl InEffect {
             ));
         }
         let time = self.escalation.history.time(limit, prefix, escalate, now);
-        let why = Why { text: offence.reason().into(), limit: Some(Arc::clone(limit)), ..Why::default() };
+        let why = Why {
+            text: offence.reason().into(),
+            limit: Some(Arc::clone(limit)),
+            ..Why::default()
+        };
         let since = seconds_since_1970() as u64;
-        let held = Held { until: now.saturating_add(time), since, why: Some(why) };
+        let held = Held {
+            until: now.saturating_add(time),
+            since,
+            why: Some(why),
+        };
         match self.ban(&[(*prefix, held)], By::Limit, now) {
             Ok(kept) if kept.is_empty() => {
-                self.escalation.history.record(limit, prefix, escalate, (now, time));
+                self.escalation
+                    .history
+                    .record(limit, prefix, escalate, (now, time));
                 Escalated::Banned(Duration::from_nanos(time))
             }
             Ok(_) => Escalated::Unchanged,

@@ -14,7 +14,9 @@ use config::policy::Config;
 use datapath::bans::BanList;
 use datapath::compile::Plan;
 use datapath::memory::{Footprint, Lasting};
-use datapath::{AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings};
+use datapath::{
+    AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings,
+};
 use host::StateDirectory;
 use host::load::{HostLoad, ROOM, RoomDecision};
 
@@ -66,10 +68,18 @@ impl InEffect {
         restore: Option<&Restore>,
         shares: HashMap<String, cluster::EffectiveShare>,
     ) -> Result<Self, AttachError> {
-        let mut change = Change::load(&config, plan, pins, interfaces, restore, Lasting::Indefinite)?;
+        let mut change = Change::load(
+            &config,
+            plan,
+            pins,
+            interfaces,
+            restore,
+            Lasting::Indefinite,
+        )?;
         // If an agent of this boot has already restored the state, and was killed during its start, the state is in
         // effect.
-        let restore = restore.filter(|restore| !counts::is_restored(&pins.generations(), restore.saved.id));
+        let restore =
+            restore.filter(|restore| !counts::is_restored(&pins.generations(), restore.saved.id));
         let mut restored = Vec::new();
         let mut put = |change: &mut Change| {
             change.release_locks(pins)?;
@@ -80,15 +90,28 @@ impl InEffect {
                 restored.extend(lost.map(|error| {
                     format!("restoring bans from before the reboot failed: {error}; some are not in effect")
                 }));
-                let result = counts::restore(&pins.generations(), restore.saved.id, &restore.saved.counted);
+                let result = counts::restore(
+                    &pins.generations(),
+                    restore.saved.id,
+                    &restore.saved.counted,
+                );
                 restored.extend(result.err().map(|error| {
-                    format!("restoring counters from before the reboot failed: {error}; they start at 0")
+                    format!(
+                        "restoring counters from before the reboot failed: {error}; they start at 0"
+                    )
                 }));
             }
-            let runtime = Runtime { bans: bans.len() as u32, ..Runtime::default() };
+            let runtime = Runtime {
+                bans: bans.len() as u32,
+                ..Runtime::default()
+            };
             change.ingress.set_runtime(runtime)?;
             set_shares(change, &config, &shares);
-            Ok((change.put_in_effect(&config, pins, interfaces)?, bans, runtime))
+            Ok((
+                change.put_in_effect(&config, pins, interfaces)?,
+                bans,
+                runtime,
+            ))
         };
         let (mut notes, bans, runtime) = match put(&mut change) {
             Ok(put) => put,
@@ -100,7 +123,10 @@ impl InEffect {
         let (generation, footprint) = (change.generation().clone(), change.footprint());
         notes.extend(restored);
         let counted = fold(pins, &generation, &mut notes).unwrap_or_default();
-        let baseline = Baseline { limits: counts::cleared(&pins.generations()), ..Baseline::default() };
+        let baseline = Baseline {
+            limits: counts::cleared(&pins.generations()),
+            ..Baseline::default()
+        };
         let mut in_effect = Self {
             config,
             ingress: change.ingress,
@@ -121,7 +147,9 @@ impl InEffect {
             outbox: None,
         };
         if let Err(error) = in_effect.follow_mode() {
-            in_effect.notes.push(format!("applying the mode to bans that limits made failed: {error}"));
+            in_effect.notes.push(format!(
+                "applying the mode to bans that limits made failed: {error}"
+            ));
         }
         in_effect.begin_escalation();
         Ok(in_effect)
@@ -164,23 +192,32 @@ impl InEffect {
             Err(error) => {
                 undo(change, pins);
                 self.remove_unused_pins();
-                std::iter::once(&mut self.ingress).chain(&mut self.egress).for_each(Datapath::reopen);
+                std::iter::once(&mut self.ingress)
+                    .chain(&mut self.egress)
+                    .for_each(Datapath::reopen);
                 // The replaced policy's last counts are kept.
-                self.counted = fold(pins, &self.generation, &mut Vec::new()).unwrap_or_else(|| self.counted.clone());
+                self.counted = fold(pins, &self.generation, &mut Vec::new())
+                    .unwrap_or_else(|| self.counted.clone());
                 return Err(error);
             }
         };
         // The policy is in effect: a failure that only affects displayed figures is reported, not fatal.
         let generation = change.generation().clone();
         self.footprint = change.footprint();
-        let Change { mut ingress, egress, .. } = change;
+        let Change {
+            mut ingress,
+            egress,
+            ..
+        } = change;
         let mut noted = notes.clone();
         self.counted = fold(pins, &generation, &mut noted).unwrap_or_else(|| self.counted.clone());
         self.generation = generation;
         // With another policy's keys, fewer than 64 packets of each count again.
         self.baseline.keys.clear();
         if let Err(error) = self.take_up_samples(&mut ingress, &config) {
-            noted.push(format!("reading statistics of sources of the previous policy failed: {error}"));
+            noted.push(format!(
+                "reading statistics of sources of the previous policy failed: {error}"
+            ));
         }
         self.end_escalation();
         (self.ingress, self.egress) = (ingress, egress);
@@ -196,11 +233,20 @@ impl InEffect {
         notes: Vec<String>,
         mut noted: Vec<String>,
     ) -> Vec<String> {
-        self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster.is_some() && limit.name == *name));
+        self.shares.retain(|name, _| {
+            config
+                .limits
+                .iter()
+                .any(|limit| limit.cluster.is_some() && limit.name == *name)
+        });
         let mode = self.config.agent.mode;
         (self.config, self.notes) = (config, notes);
         let followed = self.follow_mode();
-        noted.extend(followed.err().map(|error| format!("applying the mode to bans that limits made failed: {error}")));
+        noted.extend(
+            followed
+                .err()
+                .map(|error| format!("applying the mode to bans that limits made failed: {error}")),
+        );
         noted.extend(self.suspension_note());
         noted.extend(self.interface_notes());
         self.follow_escalation(mode);
@@ -208,7 +254,11 @@ impl InEffect {
     }
 
     /// Copies the samples of sources if the next policy has other maps.
-    pub(super) fn take_up_samples(&self, next: &mut Datapath, config: &Config) -> Result<(), LoadError> {
+    pub(super) fn take_up_samples(
+        &self,
+        next: &mut Datapath,
+        config: &Config,
+    ) -> Result<(), LoadError> {
         if TableIdentity::of(self.ingress.settings()).fits(next.settings()) {
             return Ok(());
         }
@@ -216,15 +266,28 @@ impl InEffect {
         let moved = samples::moved(
             &self.ingress.samples()?,
             &self.ingress.sources()?,
-            (old, &|limit| self.config.limits.get(limit).map(|limit| limit.name.as_str())),
-            (new, &|limit| config.limits.get(limit).map(|limit| limit.name.as_str())),
+            (old, &|limit| {
+                self.config
+                    .limits
+                    .get(limit)
+                    .map(|limit| limit.name.as_str())
+            }),
+            (new, &|limit| {
+                config.limits.get(limit).map(|limit| limit.name.as_str())
+            }),
         );
         next.take_over_samples(&moved)
     }
 
     pub(super) fn reader(&self) -> Reader<'_> {
         let datapaths = (&self.ingress, self.egress.as_ref());
-        Reader::new(&self.config, datapaths, &self.bans, &self.counted, &self.baseline)
+        Reader::new(
+            &self.config,
+            datapaths,
+            &self.bans,
+            &self.counted,
+            &self.baseline,
+        )
     }
 
     /// The datapath of one direction.
@@ -239,7 +302,12 @@ impl InEffect {
         let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
         let directory = StateDirectory::at(&self.config.agent.state_dir);
         let proving = Proving::of_config(&self.config).and_then(|proving| proving.note(&directory));
-        let own = self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing);
+        let own = self
+            .notes
+            .iter()
+            .cloned()
+            .chain(self.interface_notes())
+            .chain(queueing);
         own.chain(self.suspension_note())
             .chain(self.uncounted_note())
             .chain(proving)
@@ -249,8 +317,15 @@ impl InEffect {
 
     /// A note about connections that found no room in the kernel's map.
     fn uncounted_note(&self) -> Option<String> {
-        let uncounted = self.ingress.connections()?.uncounted().ok().filter(|uncounted| *uncounted > 0)?;
-        Some(format!("{uncounted} connections were not counted: the kernel's map of open connections was full"))
+        let uncounted = self
+            .ingress
+            .connections()?
+            .uncounted()
+            .ok()
+            .filter(|uncounted| *uncounted > 0)?;
+        Some(format!(
+            "{uncounted} connections were not counted: the kernel's map of open connections was full"
+        ))
     }
 
     pub(super) fn datapaths(&self) -> impl Iterator<Item = &Datapath> {
@@ -258,7 +333,9 @@ impl InEffect {
     }
 
     pub(super) fn is_elastic(&self) -> bool {
-        std::iter::once(&self.ingress).chain(&self.egress).any(|datapath| datapath.settings().elastic_in_use != 0)
+        std::iter::once(&self.ingress)
+            .chain(&self.egress)
+            .any(|datapath| datapath.settings().elastic_in_use != 0)
     }
 
     /// Writes changed settings to the kernel, once for each direction.
@@ -274,20 +351,32 @@ impl InEffect {
     }
 
     /// Lets the kernel programs capture packets, or none with the default; returns their rings.
-    pub(super) fn capture(&mut self, settings: CaptureSettings) -> Result<Vec<Arc<CaptureRings>>, LoadError> {
-        let rings: Vec<_> = self.datapaths().map(|datapath| Arc::clone(datapath.capture())).collect();
+    pub(super) fn capture(
+        &mut self,
+        settings: CaptureSettings,
+    ) -> Result<Vec<Arc<CaptureRings>>, LoadError> {
+        let rings: Vec<_> = self
+            .datapaths()
+            .map(|datapath| Arc::clone(datapath.capture()))
+            .collect();
         if settings != CaptureSettings::default()
             && let Err(error) = rings.iter().try_for_each(|rings| rings.open())
         {
             rings.iter().for_each(|rings| rings.close());
             return Err(error);
         }
-        self.set_runtime(Runtime { capture: settings, ..self.runtime })?;
+        self.set_runtime(Runtime {
+            capture: settings,
+            ..self.runtime
+        })?;
         Ok(rings)
     }
 
     /// Lets the kernel programs send the sources of sampled packets, or none with the default; returns their rings.
-    pub(super) fn stream(&mut self, settings: StreamSettings) -> Result<Arc<StreamRings>, LoadError> {
+    pub(super) fn stream(
+        &mut self,
+        settings: StreamSettings,
+    ) -> Result<Arc<StreamRings>, LoadError> {
         let rings = Arc::clone(self.ingress.stream());
         if settings != StreamSettings::default()
             && let Err(error) = rings.open()
@@ -295,7 +384,10 @@ impl InEffect {
             rings.close();
             return Err(error);
         }
-        self.set_runtime(Runtime { stream: settings, ..self.runtime })?;
+        self.set_runtime(Runtime {
+            stream: settings,
+            ..self.runtime
+        })?;
         Ok(rings)
     }
 
@@ -306,8 +398,15 @@ impl InEffect {
         // Without a sample, the host counts as busy.
         let sample = self.load.as_mut().and_then(|load| load.sample().ok());
         let has_room = sample.is_some_and(|sample| self.room.decide(&sample));
-        let room_until = if has_room { monotonic_nanoseconds() + ROOM.as_nanos() as u64 } else { 0 };
-        self.set_runtime(Runtime { room_until, ..self.runtime })
+        let room_until = if has_room {
+            monotonic_nanoseconds() + ROOM.as_nanos() as u64
+        } else {
+            0
+        };
+        self.set_runtime(Runtime {
+            room_until,
+            ..self.runtime
+        })
     }
 
     /// The counters of this policy and earlier ones.
@@ -317,22 +416,39 @@ impl InEffect {
         let names = stats::names(limits);
         for datapath in self.datapaths() {
             let catalogue = stats::rows(limits, datapath.image());
-            counted.add(&names, BYPASS_ROWS, &catalogue, &datapath.counters()?, datapath.table_counters()?);
+            counted.add(
+                &names,
+                BYPASS_ROWS,
+                &catalogue,
+                &datapath.counters()?,
+                datapath.table_counters()?,
+            );
         }
         Ok(counted)
     }
 
     /// Sets the counters of limits and of their sources to 0; returns the number of limits.
-    pub(super) fn reset_counters(&mut self, pins: &PinDirectory) -> Result<CountersReset, LoadError> {
+    pub(super) fn reset_counters(
+        &mut self,
+        pins: &PinDirectory,
+    ) -> Result<CountersReset, LoadError> {
         let limits = self.counted_in_all()?.limits;
         counts::clear(&pins.generations(), limits.clone())?;
         let samples = self.ingress.samples()?;
-        let zeros: Vec<_> = samples.into_iter().map(|(key, _)| (key, KeyStatistics::default())).collect();
+        let zeros: Vec<_> = samples
+            .into_iter()
+            .map(|(key, _)| (key, KeyStatistics::default()))
+            .collect();
         self.ingress.take_over_samples(&zeros)?;
-        self.baseline = Baseline { limits, ..Baseline::default() };
+        self.baseline = Baseline {
+            limits,
+            ..Baseline::default()
+        };
         let keys = self.reader().counted_by_key()?;
         self.baseline.keys = keys;
-        Ok(CountersReset { limits: self.config.limits.len() as u64 })
+        Ok(CountersReset {
+            limits: self.config.limits.len() as u64,
+        })
     }
 }
 
@@ -344,7 +460,9 @@ fn fold(pins: &PinDirectory, generation: &Generation, notes: &mut Vec<String>) -
             Some(counted)
         }
         Err(error) => {
-            notes.push(format!("adding up counters of earlier policies failed: {error}"));
+            notes.push(format!(
+                "adding up counters of earlier policies failed: {error}"
+            ));
             None
         }
     }
@@ -352,7 +470,11 @@ fn fold(pins: &PinDirectory, generation: &Generation, notes: &mut Vec<String>) -
 
 /// Sets a policy's shares of shared limits before the first packet, which would otherwise be evaluated under the whole
 /// limit on every host.
-fn set_shares(change: &mut Change, config: &Config, shares: &HashMap<String, cluster::EffectiveShare>) {
+fn set_shares(
+    change: &mut Change,
+    config: &Config,
+    shares: &HashMap<String, cluster::EffectiveShare>,
+) {
     for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
         for (nth, limit) in config.limits.iter().enumerate() {
             if let Some(share) = shares.get(&limit.name).filter(|_| limit.cluster.is_some()) {

@@ -12,15 +12,26 @@ impl InEffect {
             Ok(host) => host.notes(&self.config.limits),
             Err(error) => vec![format!("reading this host's interfaces failed: {error}")],
         };
-        host.into_iter().chain(self.datapaths().flat_map(Datapath::interface_notes)).collect()
+        host.into_iter()
+            .chain(self.datapaths().flat_map(Datapath::interface_notes))
+            .collect()
     }
 
     /// The current state of each interface of the config, from the kernel.
     pub(super) fn interfaces(&self) -> Result<Vec<InterfaceStatus>, LoadError> {
-        let HostLinks { placements, enforcing, missing, .. } =
-            HostLinks::read(&self.config).map_err(LoadError::Interfaces)?;
-        let plain =
-            |name, attach, state| InterfaceStatus { name, attach, state, enforced_by: Vec::new(), reason: None };
+        let HostLinks {
+            placements,
+            enforcing,
+            missing,
+            ..
+        } = HostLinks::read(&self.config).map_err(LoadError::Interfaces)?;
+        let plain = |name, attach, state| InterfaceStatus {
+            name,
+            attach,
+            state,
+            enforced_by: Vec::new(),
+            reason: None,
+        };
         let mut interfaces: Vec<_> = enforcing
             .into_iter()
             .map(|device| {
@@ -32,21 +43,41 @@ impl InEffect {
             if covered.enforces() {
                 continue;
             }
-            let is_attached =
-                |name: &String| interfaces.iter().any(|on| on.name == *name && on.state == InterfaceState::Attached);
+            let is_attached = |name: &String| {
+                interfaces
+                    .iter()
+                    .any(|on| on.name == *name && on.state == InterfaceState::Attached)
+            };
             let is_enforced = covered.enforced_by.iter().all(is_attached);
-            let state = if is_enforced { InterfaceState::Attached } else { InterfaceState::Detached };
+            let state = if is_enforced {
+                InterfaceState::Attached
+            } else {
+                InterfaceState::Detached
+            };
             let (enforced_by, reason) = (covered.enforced_by, covered.reason);
-            interfaces.push(InterfaceStatus { enforced_by, reason, ..plain(covered.interface, None, state) });
+            interfaces.push(InterfaceStatus {
+                enforced_by,
+                reason,
+                ..plain(covered.interface, None, state)
+            });
         }
-        interfaces.extend(missing.into_iter().map(|name| plain(name, None, InterfaceState::Missing)));
+        interfaces.extend(
+            missing
+                .into_iter()
+                .map(|name| plain(name, None, InterfaceState::Missing)),
+        );
         Ok(interfaces)
     }
 
     fn state_of(&self, device: &Interface) -> (Option<AttachMode>, InterfaceState) {
-        let on_it: Vec<_> = self.datapaths().map(|datapath| datapath.in_effect_on(device)).collect();
+        let on_it: Vec<_> = self
+            .datapaths()
+            .map(|datapath| datapath.in_effect_on(device))
+            .collect();
         let attach = on_it.iter().flatten().next().map(|attached| attached.mode);
-        let trouble = self.datapaths().find_map(|datapath| datapath.trouble_on(device.index));
+        let trouble = self
+            .datapaths()
+            .find_map(|datapath| datapath.trouble_on(device.index));
         let state = match trouble {
             _ if on_it.iter().all(Option::is_some) => InterfaceState::Attached,
             Some(trouble) if trouble.is_down() => InterfaceState::Down,
@@ -60,15 +91,16 @@ impl InEffect {
         if !is_changed && !self.datapaths().any(Datapath::needs_a_look) {
             return Ok(Vec::new());
         }
-        let HostLinks { enforcing, missing, .. } = HostLinks::read(&self.config).map_err(LoadError::Interfaces)?;
+        let HostLinks {
+            enforcing, missing, ..
+        } = HostLinks::read(&self.config).map_err(LoadError::Interfaces)?;
         let mut turns: Vec<Turn> = Vec::new();
         for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
             for turn in datapath.follow(&enforcing, self.config.agent.attach) {
                 // Both directions usually report the same.
-                if !turns
-                    .iter()
-                    .any(|known| (&known.interface, known.is_attached) == (&turn.interface, turn.is_attached))
-                {
+                if !turns.iter().any(|known| {
+                    (&known.interface, known.is_attached) == (&turn.interface, turn.is_attached)
+                }) {
                     turns.push(turn);
                 }
             }
@@ -76,7 +108,11 @@ impl InEffect {
         for name in missing.iter().filter(|name| !self.missing.contains(name)) {
             if !turns.iter().any(|turn| turn.interface == *name) {
                 let reason = "interface not found; it will be attached when it appears".to_owned();
-                turns.push(Turn { interface: name.clone(), is_attached: false, reason });
+                turns.push(Turn {
+                    interface: name.clone(),
+                    is_attached: false,
+                    reason,
+                });
             }
         }
         self.missing = missing;
@@ -85,12 +121,16 @@ impl InEffect {
 
     /// Updates the addresses from which the kernel programs reply.
     pub(super) fn follow_addresses(&mut self) -> Result<(), LoadError> {
-        let mut replying: Vec<&mut Datapath> =
-            std::iter::once(&mut self.ingress).chain(&mut self.egress).filter(|datapath| datapath.replies()).collect();
+        let mut replying: Vec<&mut Datapath> = std::iter::once(&mut self.ingress)
+            .chain(&mut self.egress)
+            .filter(|datapath| datapath.replies())
+            .collect();
         if replying.is_empty() {
             return Ok(());
         }
         let own = OwnAddresses::read().map_err(LoadError::Addresses)?;
-        replying.iter_mut().try_for_each(|datapath| datapath.set_own(own.clone()))
+        replying
+            .iter_mut()
+            .try_for_each(|datapath| datapath.set_own(own.clone()))
     }
 }

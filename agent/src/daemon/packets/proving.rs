@@ -19,13 +19,19 @@ pub struct Proving {
 impl Proving {
     /// Without counters; `None` if no limit proves.
     pub fn of_config(config: &Config) -> Option<Self> {
-        let proving: Vec<&Limit> = config.limits.iter().filter(|limit| limit.proves_by_cookies()).collect();
+        let proving: Vec<&Limit> = config
+            .limits
+            .iter()
+            .filter(|limit| limit.proves_by_cookies())
+            .collect();
         if proving.is_empty() || config.agent.mode == Mode::Observe {
             return None;
         }
         Some(Self {
             limits: proving.iter().map(|limit| limit.name.clone()).collect(),
-            always: proving.iter().any(|limit| limit.prove == Some(Prove::Always)),
+            always: proving
+                .iter()
+                .any(|limit| limit.prove == Some(Prove::Always)),
             ..Self::default()
         })
     }
@@ -34,11 +40,16 @@ impl Proving {
     pub fn note(&self, directory: &StateDirectory) -> Option<String> {
         let setting = syn_cookies::SETTING;
         match (syn_cookies::current(), syn_cookies::before(directory)) {
-            (None, _) => Some("prove has no effect: the kernel has no SYN cookies (CONFIG_SYN_COOKIES)".to_owned()),
-            (Some(0), _) => Some(format!("prove has no effect: {setting} is 0; run sysctl {setting}=1")),
-            (Some(syn_cookies::ALWAYS), Some(before)) if !self.always => {
-                Some(format!("{setting} is 2 while forged SYNs arrive; it was {before}"))
-            }
+            (None, _) => Some(
+                "prove has no effect: the kernel has no SYN cookies (CONFIG_SYN_COOKIES)"
+                    .to_owned(),
+            ),
+            (Some(0), _) => Some(format!(
+                "prove has no effect: {setting} is 0; run sysctl {setting}=1"
+            )),
+            (Some(syn_cookies::ALWAYS), Some(before)) if !self.always => Some(format!(
+                "{setting} is 2 while forged SYNs arrive; it was {before}"
+            )),
             (Some(value), _) if self.always && value != syn_cookies::ALWAYS => Some(format!(
                 "prove = \"always\" is in effect only while a listener's queue is full: {setting} is {value}; run \
                  sysctl {setting}=2"

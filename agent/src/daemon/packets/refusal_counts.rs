@@ -8,7 +8,9 @@ use config::policy::Escalate;
 use datapath::Sources;
 use datapath::compile::PrefixKey;
 
-use crate::daemon::escalation::{History, Look, Offence, Offender, Refusals, SavedEscalation, Scope};
+use crate::daemon::escalation::{
+    History, Look, Offence, Offender, Refusals, SavedEscalation, Scope,
+};
 use crate::stats::prefix_of;
 
 /// The counts for `escalate`, and the resulting bans.
@@ -56,13 +58,26 @@ impl Followed {
         is_banned: impl Fn(&PrefixKey) -> bool,
     ) -> Option<Offence> {
         let prefix = prefix_of(key, &self.rule);
-        let port = if self.rule.key == KeyKind::AddressPort as u8 { key.extra } else { 0 };
-        let offender = Offender { limit: Arc::clone(&self.limit), prefix, port };
+        let port = if self.rule.key == KeyKind::AddressPort as u8 {
+            key.extra
+        } else {
+            0
+        };
+        let offender = Offender {
+            limit: Arc::clone(&self.limit),
+            prefix,
+            port,
+        };
         if is_banned(&prefix) {
             look.forget(&offender);
             return None;
         }
         look.count(&offender, refused, &self.escalate)?;
-        Some(Offence { limit: offender.limit, scope: Scope::Packet, prefix, escalate: self.escalate })
+        Some(Offence {
+            limit: offender.limit,
+            scope: Scope::Packet,
+            prefix,
+            escalate: self.escalate,
+        })
     }
 }

@@ -15,12 +15,17 @@ pub(super) fn saved_reasons(bans: &[BanEntry], held: Vec<(PrefixKey, Held)>) -> 
     let mut saved: HashMap<(Option<&Why>, u64), Vec<usize>> = HashMap::new();
     for (nth, entry) in bans.iter().enumerate().filter(|_| !held.is_empty()) {
         if let Some(held) = held.get(&entry.prefix) {
-            saved.entry((held.why.as_ref(), held.since)).or_default().push(nth);
+            saved
+                .entry((held.why.as_ref(), held.since))
+                .or_default()
+                .push(nth);
         }
     }
     let saved = saved.into_iter().map(|((why, since), bans)| SavedReason {
         text: why.map(|why| why.text.to_string()).unwrap_or_default(),
-        limit: why.and_then(|why| why.limit.as_ref()).map(ToString::to_string),
+        limit: why
+            .and_then(|why| why.limit.as_ref())
+            .map(ToString::to_string),
         since,
         bans,
     });
@@ -28,7 +33,11 @@ pub(super) fn saved_reasons(bans: &[BanEntry], held: Vec<(PrefixKey, Held)>) -> 
 }
 
 /// Restores saved bans that have not expired. Returns why some failed.
-pub(super) fn restore_bans(trie: &mut Bans<'_>, bans: &mut BanList, restore: &Restore) -> Option<LoadError> {
+pub(super) fn restore_bans(
+    trie: &mut Bans<'_>,
+    bans: &mut BanList,
+    restore: &Restore,
+) -> Option<LoadError> {
     let mut failure = None;
     for entry in &restore.saved.bans {
         let until = match entry.ban.own_until {
@@ -40,9 +49,19 @@ pub(super) fn restore_bans(trie: &mut Bans<'_>, bans: &mut BanList, restore: &Re
             continue;
         }
         let mut touched = Touched::default();
-        bans.ban(entry.prefix, By::of(&entry.ban), Held { until, ..Held::default() }, &mut touched);
+        bans.ban(
+            entry.prefix,
+            By::of(&entry.ban),
+            Held {
+                until,
+                ..Held::default()
+            },
+            &mut touched,
+        );
         for change in bans.changes(&touched) {
-            let Some(written) = change.entry else { continue };
+            let Some(written) = change.entry else {
+                continue;
+            };
             let result = if change.prefix == entry.prefix {
                 trie.restore(&entry.prefix, &written, entry.ban.packets())
             } else {

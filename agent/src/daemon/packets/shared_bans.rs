@@ -33,9 +33,19 @@ impl PacketEngine {
     #[must_use]
     pub fn own_bans(&self, most: usize) -> Vec<(PrefixKey, OwnBan, u64)> {
         let (in_effect, now) = (self.lock(), monotonic_nanoseconds());
-        let of = |by: By| in_effect.bans.of(by).map(move |(prefix, held)| (by, prefix, held));
-        let own = By::OWN.iter().flat_map(|by| of(*by)).filter(|(.., held)| Ban::is_in_effect(held.until, now));
-        own.take(most).map(|(by, prefix, held)| (prefix, own_ban(by, held), held.since)).collect()
+        let of = |by: By| {
+            in_effect
+                .bans
+                .of(by)
+                .map(move |(prefix, held)| (by, prefix, held))
+        };
+        let own = By::OWN
+            .iter()
+            .flat_map(|by| of(*by))
+            .filter(|(.., held)| Ban::is_in_effect(held.until, now));
+        own.take(most)
+            .map(|(by, prefix, held)| (prefix, own_ban(by, held), held.since))
+            .collect()
     }
 
     /// Changes bans of other hosts, and lifts own bans that were removed on another host.
@@ -48,7 +58,10 @@ impl PacketEngine {
         bans: &BTreeMap<PrefixKey, Option<SharedBan>>,
         lifted: &[PrefixKey],
     ) -> Result<Applied, LoadError> {
-        let held = bans.iter().map(|(prefix, ban)| (*prefix, ban.as_ref().map(held))).collect();
+        let held = bans
+            .iter()
+            .map(|(prefix, ban)| (*prefix, ban.as_ref().map(held)))
+            .collect();
         self.apply_shared_bans(&held, lifted)
     }
 
@@ -57,8 +70,14 @@ impl PacketEngine {
     /// # Errors
     ///
     /// When the kernel refuses; the changes before the failure are in effect.
-    pub fn set_shared_bans(&self, bans: &BTreeMap<PrefixKey, SharedBan>) -> Result<Applied, LoadError> {
-        let wanted = bans.iter().map(|(prefix, ban)| (*prefix, held(ban))).collect();
+    pub fn set_shared_bans(
+        &self,
+        bans: &BTreeMap<PrefixKey, SharedBan>,
+    ) -> Result<Applied, LoadError> {
+        let wanted = bans
+            .iter()
+            .map(|(prefix, ban)| (*prefix, held(ban)))
+            .collect();
         let changes = self.changes_to(By::Host, wanted);
         self.apply_shared_bans(&changes, &[])
     }
@@ -74,10 +93,16 @@ impl PacketEngine {
             // The lock is released in between for other requests.
             let mut in_effect = self.lock();
             // A later order of this host is under way to the store.
-            let (waiting, some): (Vec<_>, Vec<_>) =
-                some.iter().copied().partition(|(prefix, _)| in_effect.is_waiting(prefix));
-            applied.skipped.extend(waiting.into_iter().map(|(prefix, _)| *prefix));
-            applied.exempt.extend(in_effect.apply_elsewhere(By::Host, &some)?);
+            let (waiting, some): (Vec<_>, Vec<_>) = some
+                .iter()
+                .copied()
+                .partition(|(prefix, _)| in_effect.is_waiting(prefix));
+            applied
+                .skipped
+                .extend(waiting.into_iter().map(|(prefix, _)| *prefix));
+            applied
+                .exempt
+                .extend(in_effect.apply_elsewhere(By::Host, &some)?);
         }
         for some in lifted.chunks(AT_ONCE) {
             self.lock().lift_removed(some)?;
@@ -89,7 +114,9 @@ impl PacketEngine {
 
 impl InEffect {
     fn is_waiting(&self, prefix: &PrefixKey) -> bool {
-        self.outbox.as_ref().is_some_and(|outbox| outbox.is_waiting(prefix))
+        self.outbox
+            .as_ref()
+            .is_some_and(|outbox| outbox.is_waiting(prefix))
     }
 
     /// Lifts own bans that were removed on another host. Their growth starts over, as after `agent unban`.
@@ -110,7 +137,13 @@ impl InEffect {
     /// Publishes an own ban, ordered at this instant of the monotonic clock.
     pub(super) fn publish_ban(&self, prefix: &PrefixKey, by: By, held: &Held, at: u64) {
         if let Some(outbox) = &self.outbox {
-            outbox.push(*prefix, Order { at: at as i64, ban: Some(own_ban(by, held)) });
+            outbox.push(
+                *prefix,
+                Order {
+                    at: at as i64,
+                    ban: Some(own_ban(by, held)),
+                },
+            );
         }
     }
 
@@ -118,7 +151,9 @@ impl InEffect {
     pub(super) fn publish_removals(&self, prefixes: &[PrefixKey]) {
         let Some(outbox) = &self.outbox else { return };
         let at = monotonic_nanoseconds() as i64;
-        prefixes.iter().for_each(|prefix| outbox.push(*prefix, Order { at, ban: None }));
+        prefixes
+            .iter()
+            .for_each(|prefix| outbox.push(*prefix, Order { at, ban: None }));
     }
 }
 
@@ -137,7 +172,20 @@ fn held(ban: &SharedBan) -> Held {
     let is_by_limit = entry.kind == cluster::bans::entry::Kind::Limit;
     let limit = is_by_limit.then(|| detail.limit.as_deref().unwrap_or_default().into());
     // The text comes from the store.
-    let text = detail.reason.as_deref().filter(|reason| ban_reason::is_printable(reason)).unwrap_or_default();
-    let why = Why { text: text.into(), limit, decision: None, host: Some(entry.host.as_str().into()) };
-    Held { until: ban.until, since: entry.made / 1_000, why: Some(why) }
+    let text = detail
+        .reason
+        .as_deref()
+        .filter(|reason| ban_reason::is_printable(reason))
+        .unwrap_or_default();
+    let why = Why {
+        text: text.into(),
+        limit,
+        decision: None,
+        host: Some(entry.host.as_str().into()),
+    };
+    Held {
+        until: ban.until,
+        since: entry.made / 1_000,
+        why: Some(why),
+    }
 }

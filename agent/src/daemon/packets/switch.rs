@@ -11,10 +11,23 @@ use super::in_effect::InEffect;
 
 impl InEffect {
     /// Whether the policy differs from this one in rules and prefixes only, and is for the interfaces of this one.
-    pub(super) fn can_switch_to(&self, config: &Config, plan: &Plan, interfaces: &[String]) -> bool {
+    pub(super) fn can_switch_to(
+        &self,
+        config: &Config,
+        plan: &Plan,
+        interfaces: &[String],
+    ) -> bool {
         // Without them, loading reports why.
-        let Ok(devices) = host_links::present(interfaces) else { return false };
-        let shared = |config: &Config| config.limits.iter().map(|limit| limit.cluster).collect::<Vec<_>>();
+        let Ok(devices) = host_links::present(interfaces) else {
+            return false;
+        };
+        let shared = |config: &Config| {
+            config
+                .limits
+                .iter()
+                .map(|limit| limit.cluster)
+                .collect::<Vec<_>>()
+        };
         config.agent.attach == self.config.agent.attach
             && shared(config) == shared(&self.config)
             && self.ingress.can_switch_to(&plan.ingress, &devices)
@@ -30,9 +43,15 @@ impl InEffect {
     /// # Errors
     ///
     /// When a map cannot be written; then this policy stays in effect.
-    pub(super) fn switch_to(&mut self, config: Arc<Config>, plan: Plan) -> Result<Vec<String>, LoadError> {
-        let (footprint, notes) =
-            (memory::footprint(&config, &plan), plan.note(&config).into_iter().collect::<Vec<_>>());
+    pub(super) fn switch_to(
+        &mut self,
+        config: Arc<Config>,
+        plan: Plan,
+    ) -> Result<Vec<String>, LoadError> {
+        let (footprint, notes) = (
+            memory::footprint(&config, &plan),
+            plan.note(&config).into_iter().collect::<Vec<_>>(),
+        );
         self.last_packets.wait();
         self.ingress.write_other_bank(&plan.ingress)?;
         if let (Some(egress), Some(image)) = (&mut self.egress, &plan.egress) {

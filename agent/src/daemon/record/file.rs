@@ -96,14 +96,23 @@ impl RecordFile {
     ///
     /// When it is missing, damaged or of another version.
     pub fn read(path: &Path) -> Result<Self, RecordFileError> {
-        let fail = |reason: String| RecordFileError { path: path.to_owned(), reason, is_missing: false };
+        let fail = |reason: String| RecordFileError {
+            path: path.to_owned(),
+            reason,
+            is_missing: false,
+        };
         let bytes = (|| {
             let mut bytes = Vec::new();
-            File::open(path)?.take(LONGEST[0] + 1).read_to_end(&mut bytes)?;
+            File::open(path)?
+                .take(LONGEST[0] + 1)
+                .read_to_end(&mut bytes)?;
             Ok(bytes)
         })();
         let bytes = bytes.map_err(|error: io::Error| RecordFileError {
-            is_missing: matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+            is_missing: matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ),
             ..fail(error.to_string())
         })?;
         parse(&bytes).map_err(|reason| fail(format!("the recording cannot be used: {reason}")))
@@ -115,7 +124,10 @@ impl RecordFile {
     ///
     /// When it cannot be written; the previous file stays.
     pub fn write(&self, directory: &StateDirectory) -> Result<(), StateError> {
-        let fail = |source: io::Error| StateError::Write { path: directory.file(NAME), source };
+        let fail = |source: io::Error| StateError::Write {
+            path: directory.file(NAME),
+            source,
+        };
         let mut encoder = zstd::Encoder::new(Vec::new(), 1).map_err(fail)?;
         serde_json::to_writer(&mut encoder, self).map_err(|error| fail(error.into()))?;
         let body = encoder.finish().map_err(fail)?;
@@ -124,7 +136,10 @@ impl RecordFile {
 
     /// Keeps the file under another name, where the next one does not replace it.
     pub(super) fn set_aside(directory: &StateDirectory, name: Option<&str>) -> io::Result<()> {
-        std::fs::rename(directory.file(NAME), directory.file(name.unwrap_or(PREVIOUS)))
+        std::fs::rename(
+            directory.file(NAME),
+            directory.file(name.unwrap_or(PREVIOUS)),
+        )
     }
 
     /// The recorded traffic.
@@ -139,11 +154,15 @@ impl RecordFile {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let time = |seconds: f64| human::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        let time =
+            |seconds: f64| human::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
         if !self.is_ended {
             notes.push("the recording has not ended: more data may change the limits".to_owned());
         }
-        if let (count @ 1.., missing) = (self.gaps.len(), self.gaps.iter().map(|gap| gap.to - gap.from).sum::<f64>()) {
+        if let (count @ 1.., missing) = (
+            self.gaps.len(),
+            self.gaps.iter().map(|gap| gap.to - gap.from).sum::<f64>(),
+        ) {
             notes.push(format!(
                 "the recording has {count} gaps of {} in all, in which the agent did not run",
                 time(missing.max(0.0))
@@ -181,7 +200,9 @@ pub fn is_recording(path: &Path) -> bool {
     let mut start = [0; FORMAT.len()];
     // The last byte is the version.
     is_file
-        && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+        && File::open(path)
+            .and_then(|mut file| file.read_exact(&mut start))
+            .is_ok()
         && start[..FORMAT.len() - 1] == FORMAT[..FORMAT.len() - 1]
 }
 
@@ -195,25 +216,31 @@ fn parse(bytes: &[u8]) -> Result<RecordFile, String> {
     if bytes.len() as u64 > LONGEST[0] {
         return Err("it is too long".to_owned());
     }
-    let (format, rest) = bytes.split_at_checked(FORMAT.len()).ok_or("it is incomplete")?;
+    let (format, rest) = bytes
+        .split_at_checked(FORMAT.len())
+        .ok_or("it is incomplete")?;
     if format[..FORMAT.len() - 1] != FORMAT[..FORMAT.len() - 1] {
         return Err("it is no recording".to_owned());
     }
     if format != FORMAT {
         return Err("it is of another version".to_owned());
     }
-    let (sum, body) = rest.split_at_checked(size_of::<u64>()).ok_or("it is incomplete")?;
+    let (sum, body) = rest
+        .split_at_checked(size_of::<u64>())
+        .ok_or("it is incomplete")?;
     if sum != checksum(body).to_le_bytes() {
         return Err("its checksum is wrong".to_owned());
     }
     let decoder = zstd::Decoder::new(body).map_err(|error| error.to_string())?;
-    let file: RecordFile =
-        serde_json::from_reader(io::BufReader::new(decoder.take(LONGEST[1]))).map_err(|error| error.to_string())?;
+    let file: RecordFile = serde_json::from_reader(io::BufReader::new(decoder.take(LONGEST[1])))
+        .map_err(|error| error.to_string())?;
     let collected = &file.collected;
     let is_bounded = collected.services.len() <= MOST_SERVICES
         && collected.sources.len() <= MOST_SOURCES
         && file.gaps.len() <= MOST_GAPS
-        && [file.started, file.ends, file.written, file.sampled_seconds].iter().all(|at| (0.0..1e11).contains(at));
+        && [file.started, file.ends, file.written, file.sampled_seconds]
+            .iter()
+            .all(|at| (0.0..1e11).contains(at));
     if !is_bounded || !collected.is_consistent() {
         return Err("its values are impossible".to_owned());
     }
@@ -229,8 +256,13 @@ mod tests {
 
     fn add(collector: &mut Collector, part: u64, source: u8, packets: u64) {
         let address = Address::from_ipv4([192, 0, 2, source]);
-        let counted =
-            Recorded { packets, bytes: packets * 100, squares: packets * 10_000, connections: 1, requests: 0 };
+        let counted = Recorded {
+            packets,
+            bytes: packets * 100,
+            squares: packets * 10_000,
+            connections: 1,
+            requests: 0,
+        };
         collector.add_counted(part * PART, Transport::Tcp, Some(443), address, &counted);
     }
 
@@ -248,15 +280,28 @@ mod tests {
         let (mut whole, mut first) = (Collector::with_capacity(100), Collector::with_capacity(100));
         for source in 0..20 {
             for part in 0..40 {
-                add(&mut whole, 1_000 + part, source, u64::from(source) + 1 + part % 3);
-                add(&mut first, 1_000 + part, source, u64::from(source) + 1 + part % 3);
+                add(
+                    &mut whole,
+                    1_000 + part,
+                    source,
+                    u64::from(source) + 1 + part % 3,
+                );
+                add(
+                    &mut first,
+                    1_000 + part,
+                    source,
+                    u64::from(source) + 1 + part % 3,
+                );
             }
         }
         let folder = tempfile::tempdir().unwrap();
         let directory = StateDirectory::at(folder.path());
         file(&first).write(&directory).unwrap();
         let read = RecordFile::read(&RecordFile::path(&directory)).unwrap();
-        assert_eq!((read.lost, read.gaps.len(), read.interfaces.len()), (7, 1, 1));
+        assert_eq!(
+            (read.lost, read.gaps.len(), read.interfaces.len()),
+            (7, 1, 1)
+        );
         let mut second = Collector::with_capacity(100);
         second.resume(read.collected);
         // After a pause longer than the longest window, no window spans it.
@@ -265,7 +310,10 @@ mod tests {
             add(&mut second, 100_000 + part, 3, 500);
         }
         let (whole, continued) = (whole.finish(), file(&second).traffic());
-        assert_eq!((whole.packets, whole.services.len()), (continued.packets, continued.services.len()));
+        assert_eq!(
+            (whole.packets, whole.services.len()),
+            (continued.packets, continued.services.len())
+        );
         for (one, other) in whole.services.iter().zip(&continued.services) {
             let rows = |service: &crate::suggest::ServiceTraffic, unit: Unit| {
                 service.busiest[unit as usize]
@@ -274,9 +322,17 @@ mod tests {
                     .collect::<Vec<_>>()
             };
             for unit in Unit::ALL {
-                assert_eq!(rows(one, unit), rows(other, unit), "{} {unit:?}", one.service);
+                assert_eq!(
+                    rows(one, unit),
+                    rows(other, unit),
+                    "{} {unit:?}",
+                    one.service
+                );
             }
-            assert_eq!((one.packets, one.named.len()), (other.packets, other.named.len()));
+            assert_eq!(
+                (one.packets, one.named.len()),
+                (other.packets, other.named.len())
+            );
         }
     }
 
@@ -316,6 +372,8 @@ mod tests {
         assert!(forged(&|file| file.collected.sources[0].packets = u64::MAX));
         assert!(forged(&|file| file.collected.seconds = 1e300));
         assert!(forged(&|file| file.started = -1.0));
-        assert!(forged(&|file| file.gaps = vec![RecordGap { from: 0.0, to: 0.0 }; MOST_GAPS + 1]));
+        assert!(forged(
+            &|file| file.gaps = vec![RecordGap { from: 0.0, to: 0.0 }; MOST_GAPS + 1]
+        ));
     }
 }

@@ -32,7 +32,12 @@ impl Recorder {
     /// For the programs of `packets`; continues a recording that an earlier agent has begun.
     #[must_use]
     pub fn new(packets: Packets, directory: StateDirectory) -> Self {
-        let recorder = Self { packets, directory, running: Mutex::default(), notes: Mutex::default() };
+        let recorder = Self {
+            packets,
+            directory,
+            running: Mutex::default(),
+            notes: Mutex::default(),
+        };
         recorder.resume();
         recorder
     }
@@ -57,7 +62,10 @@ impl Recorder {
         let now = seconds_since_1970();
         let mut file = file;
         if now - file.written >= LEAST_GAP {
-            let gap = RecordGap { from: file.written, to: now.min(file.ends).max(file.written) };
+            let gap = RecordGap {
+                from: file.written,
+                to: now.min(file.ends).max(file.written),
+            };
             let is_full = file.gaps.len() >= MOST_GAPS;
             match file.gaps.last_mut().filter(|_| is_full) {
                 Some(last) => last.to = gap.to,
@@ -80,7 +88,10 @@ impl Recorder {
             return Err(WRONG_LENGTH.to_owned());
         }
         if self.packets.load().is_none() {
-            return Err("this command requires a limit on packets, and the config in effect has none".to_owned());
+            return Err(
+                "this command requires a limit on packets, and the config in effect has none"
+                    .to_owned(),
+            );
         }
         let mut running = lock(&self.running);
         if let Some(of) = running.as_ref().filter(|of| !of.thread.is_finished()) {
@@ -99,8 +110,9 @@ impl Recorder {
         drop(running);
         let path = RecordFile::path(&self.directory);
         if path.exists() {
-            RecordFile::set_aside(&self.directory, None)
-                .map_err(|error| format!("keeping the previous recording as recording.previous failed: {error}"))?;
+            RecordFile::set_aside(&self.directory, None).map_err(|error| {
+                format!("keeping the previous recording as recording.previous failed: {error}")
+            })?;
         }
         lock(&self.notes).clear();
         self.begin(RecordFile::new(seconds_since_1970(), length, interfaces))?;
@@ -109,7 +121,10 @@ impl Recorder {
 
     fn begin(&self, file: RecordFile) -> Result<(), String> {
         // The first write reports a directory that cannot be written.
-        let result = self.directory.prepare().and_then(|()| file.write(&self.directory));
+        let result = self
+            .directory
+            .prepare()
+            .and_then(|()| file.write(&self.directory));
         result.map_err(|error| format!("nothing is recorded: {error}"))?;
         let mut recording = Recording::new(file, Arc::clone(&self.packets), self.directory.clone());
         recording.prepare();
@@ -133,9 +148,14 @@ impl Recorder {
     ///
     /// When none is running, or the file cannot be written.
     pub fn stop(&self) -> Result<RecordStatus, String> {
-        self.end(Order::End).ok_or("no recording is running: agent record --for TIME starts one")?;
+        self.end(Order::End)
+            .ok_or("no recording is running: agent record --for TIME starts one")?;
         let status = self.status();
-        if status.error.is_some() { Err(not_written(&status)) } else { Ok(status) }
+        if status.error.is_some() {
+            Err(not_written(&status))
+        } else {
+            Ok(status)
+        }
     }
 
     /// Writes the file before the agent stops; the next agent continues.
@@ -154,7 +174,9 @@ impl Recorder {
         // Without the lock: a disk may take seconds, and the notes must stay readable.
         let is_executed = || {
             let of = lock(&self.running);
-            of.as_ref().filter(running).is_none_or(|of| *lock(&of.shared.order) == Order::Continue)
+            of.as_ref()
+                .filter(running)
+                .is_none_or(|of| *lock(&of.shared.order) == Order::Continue)
         };
         while !is_executed() {
             thread::sleep(Duration::from_millis(5));
@@ -169,11 +191,17 @@ impl Recorder {
             return lock(&of.shared.status).clone();
         }
         let path = RecordFile::path(&self.directory);
-        let none = RecordStatus { file: path.display().to_string(), ..RecordStatus::default() };
+        let none = RecordStatus {
+            file: path.display().to_string(),
+            ..RecordStatus::default()
+        };
         match RecordFile::read(&path) {
             Ok(file) => status_of(&file, &path.display().to_string(), RecordState::Ended),
             Err(error) if error.is_missing => none,
-            Err(error) => RecordStatus { error: Some(error.to_string()), ..none },
+            Err(error) => RecordStatus {
+                error: Some(error.to_string()),
+                ..none
+            },
         }
     }
 
@@ -183,7 +211,12 @@ impl Recorder {
         let mut notes = lock(&self.notes).clone();
         if let Some(of) = lock(&self.running).as_ref() {
             let status = lock(&of.shared.status);
-            notes.extend(status.error.as_ref().map(|error| format!("the recording is not written: {error}")));
+            notes.extend(
+                status
+                    .error
+                    .as_ref()
+                    .map(|error| format!("the recording is not written: {error}")),
+            );
         }
         notes
     }

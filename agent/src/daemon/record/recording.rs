@@ -158,13 +158,18 @@ impl Recording {
                 return;
             }
             *lock(&shared.order) = Order::Continue;
-            order = wait(shared, monotonic_nanoseconds() + RETRY_EVERY.as_nanos() as u64);
+            order = wait(
+                shared,
+                monotonic_nanoseconds() + RETRY_EVERY.as_nanos() as u64,
+            );
         }
     }
 
     /// Takes the parts that are over.
     fn turn(&mut self) {
-        let Some(packets) = self.packets.load_full() else { return self.take_rest() };
+        let Some(packets) = self.packets.load_full() else {
+            return self.take_rest();
+        };
         let maps = match packets.record(self.sampling.one_in()) {
             Ok(maps) => maps,
             Err(error) => return self.fail(&error),
@@ -179,7 +184,10 @@ impl Recording {
         let cpu = cpu_time();
         // Late: parts of both kinds are over, and are added in their order.
         let kinds: &[u32] = if passed > 1 { &[1, 0] } else { &[1] };
-        let counters = kinds.iter().map(|kind| maps.drain(part.wrapping_sub(*kind))).collect::<Result<Vec<_>, _>>();
+        let counters = kinds
+            .iter()
+            .map(|kind| maps.drain(part.wrapping_sub(*kind)))
+            .collect::<Result<Vec<_>, _>>();
         let counters = match counters {
             Ok(counters) => counters.concat(),
             Err(error) => return self.fail(&error),
@@ -187,20 +195,32 @@ impl Recording {
         let count = counters.len();
         self.add(counters);
         let lost = maps.lost().unwrap_or_default();
-        let new = self.maps.as_mut().map_or(0, |(_, noted)| lost.saturating_sub(std::mem::replace(noted, lost)));
+        let new = self.maps.as_mut().map_or(0, |(_, noted)| {
+            lost.saturating_sub(std::mem::replace(noted, lost))
+        });
         self.file.lost = self.file.lost.saturating_add(new);
         let elapsed = now.saturating_sub(self.emptied_at);
         if self.sampling.one_in() > 1 {
             self.file.sampled_seconds += elapsed as f64 / 1e9;
         }
-        self.sampling.follow(count, passed, new > 0, cpu_time().saturating_sub(cpu), elapsed);
+        self.sampling.follow(
+            count,
+            passed,
+            new > 0,
+            cpu_time().saturating_sub(cpu),
+            elapsed,
+        );
         self.file.least_sample = self.file.least_sample.max(self.sampling.one_in());
         (self.emptied, self.emptied_at, self.failure) = (part, now, None);
     }
 
     /// Changes to these maps, if another policy is in effect.
     fn follow(&mut self, maps: &Arc<RecordMaps>) {
-        if self.maps.as_ref().is_none_or(|(current, _)| !Arc::ptr_eq(current, maps)) {
+        if self
+            .maps
+            .as_ref()
+            .is_none_or(|(current, _)| !Arc::ptr_eq(current, maps))
+        {
             self.take_rest();
             self.maps = Some((Arc::clone(maps), 0));
         }
@@ -208,16 +228,25 @@ impl Recording {
 
     /// Takes all counters of the current maps.
     fn take_rest(&mut self) {
-        let Some((maps, noted)) = self.maps.take() else { return };
-        let counters = [1, 0].map(|kind| maps.drain(kind).unwrap_or_default()).concat();
+        let Some((maps, noted)) = self.maps.take() else {
+            return;
+        };
+        let counters = [1, 0]
+            .map(|kind| maps.drain(kind).unwrap_or_default())
+            .concat();
         self.add(counters);
-        self.file.lost = self.file.lost.saturating_add(maps.lost().unwrap_or(noted).saturating_sub(noted));
+        self.file.lost = self
+            .file
+            .lost
+            .saturating_add(maps.lost().unwrap_or(noted).saturating_sub(noted));
     }
 
     fn finish(&mut self) {
         match self.packets.load_full().map(|packets| packets.record(0)) {
             Some(Ok(maps)) => self.follow(&maps),
-            Some(Err(error)) => tracing::warn!("ending the recording in the kernel failed: {error}"),
+            Some(Err(error)) => {
+                tracing::warn!("ending the recording in the kernel failed: {error}")
+            }
             None => {}
         }
         self.take_rest();
@@ -232,9 +261,19 @@ impl Recording {
                 1 => Transport::Udp,
                 _ => Transport::Icmp,
             };
-            let port = Some(key.local_port).filter(|port| *port != 0 && protocol != Transport::Icmp);
-            let address = Address { hi: key.hi, lo: key.lo };
-            self.collector.add_counted(u64::from(key.part) * PART, protocol, port, address, &counted);
+            let port =
+                Some(key.local_port).filter(|port| *port != 0 && protocol != Transport::Icmp);
+            let address = Address {
+                hi: key.hi,
+                lo: key.lo,
+            };
+            self.collector.add_counted(
+                u64::from(key.part) * PART,
+                protocol,
+                port,
+                address,
+                &counted,
+            );
         }
     }
 
@@ -250,8 +289,14 @@ impl Recording {
     /// Writes the file; returns why that failed. `before` is what the last write returned.
     fn write(&mut self, before: Option<&String>) -> Option<String> {
         self.file.written = seconds_since_1970();
-        let file = RecordFile { collected: self.collector.save(), ..self.file.clone() };
-        let error = file.write(&self.directory).err().map(|error| error.to_string());
+        let file = RecordFile {
+            collected: self.collector.save(),
+            ..self.file.clone()
+        };
+        let error = file
+            .write(&self.directory)
+            .err()
+            .map(|error| error.to_string());
         if let (Some(error), None) = (&error, before) {
             tracing::warn!(
                 "the recording is not written: {error}; it is tried again every 5 min, and every 10 s after its end"
@@ -269,13 +314,16 @@ fn wait(shared: &Shared, until: u64) -> Order {
         if left == 0 || *order != Order::Continue {
             return *order;
         }
-        let waited = shared.ordered.wait_timeout(order, Duration::from_nanos(left));
+        let waited = shared
+            .ordered
+            .wait_timeout(order, Duration::from_nanos(left));
         order = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
 /// The CPU time of this thread in nanoseconds.
 fn cpu_time() -> u64 {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
+        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+    })
 }

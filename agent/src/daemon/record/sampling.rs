@@ -25,7 +25,11 @@ pub(super) struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { one_in: 1, calm: 0, debt: 0 }
+        Self {
+            one_in: 1,
+            calm: 0,
+            debt: 0,
+        }
     }
 }
 
@@ -37,14 +41,29 @@ impl Sampling {
 
     /// Decides after `parts` parts with this many counters in all, which took this much CPU time of this much time, both in
     /// nanoseconds. `is_full`: the kernel had no room for some.
-    pub(super) fn follow(&mut self, counters: usize, parts: u32, is_full: bool, cpu: u64, elapsed: u64) {
+    pub(super) fn follow(
+        &mut self,
+        counters: usize,
+        parts: u32,
+        is_full: bool,
+        cpu: u64,
+        elapsed: u64,
+    ) {
         let of_part = counters / parts.max(1) as usize;
-        self.debt = self.debt.saturating_add(cpu).saturating_sub(elapsed / SHARE).min(2 * MOST_DEBT);
+        self.debt = self
+            .debt
+            .saturating_add(cpu)
+            .saturating_sub(elapsed / SHARE)
+            .min(2 * MOST_DEBT);
         // With few counters, the time is that of looking for them, which a smaller sample does not save.
         let is_busy = self.debt > MOST_DEBT && of_part >= TELLING;
         if of_part > MOST || is_full || is_busy {
             // If the map was full, the number of sources is unknown.
-            let factor = if is_full { 8 } else { (of_part / MOST + 1).next_power_of_two().max(2) as u32 };
+            let factor = if is_full {
+                8
+            } else {
+                (of_part / MOST + 1).next_power_of_two().max(2) as u32
+            };
             self.one_in = self.one_in.saturating_mul(factor).min(LEAST);
             (self.calm, self.debt) = (0, 0);
         } else if of_part < FEW && (self.debt < MOST_DEBT / 2 || of_part < TELLING) {
@@ -72,7 +91,11 @@ mod tests {
             let counters = sources / sampling.one_in() as usize;
             sampling.follow(counters.min(8_192), 1, counters > 8_192, 0, PART);
         }
-        assert!(sources / sampling.one_in() as usize <= MOST, "one in {}", sampling.one_in());
+        assert!(
+            sources / sampling.one_in() as usize <= MOST,
+            "one in {}",
+            sampling.one_in()
+        );
         let most = sampling.one_in();
         for _ in 0..CALM * most.ilog2() {
             sampling.follow(100, 1, false, 0, PART);

@@ -60,12 +60,20 @@ impl Agent {
             Ok(Changes::between(&prepared.before, &source.config))
         });
         let milliseconds = began.elapsed().as_millis() as u64;
-        let plain = Reloaded { ok: true, wrong_config: false, milliseconds, ..Reloaded::default() };
+        let plain = Reloaded {
+            ok: true,
+            wrong_config: false,
+            milliseconds,
+            ..Reloaded::default()
+        };
         match compared {
             Ok(changes) => Reloaded { changes, ..plain },
-            Err(error) => {
-                Reloaded { ok: false, wrong_config: error.is_of_the_config(), errors: error.lines(), ..plain }
-            }
+            Err(error) => Reloaded {
+                ok: false,
+                wrong_config: error.is_of_the_config(),
+                errors: error.lines(),
+                ..plain
+            },
         }
     }
 
@@ -96,9 +104,13 @@ impl Agent {
             let live = self.changing().live();
             live.source.config.agent.watch && live.trial.is_none()
         };
-        let Some(file) = self.file().filter(|_| is_watched) else { return };
+        let Some(file) = self.file().filter(|_| is_watched) else {
+            return;
+        };
         // A missing file is being replaced.
-        let Ok(text) = config::read_text(file) else { return };
+        let Ok(text) = config::read_text(file) else {
+            return;
+        };
         if self.changing().live().seen.as_ref() != Some(&text) {
             self.reload(Cause::Watch, None);
         }
@@ -113,13 +125,27 @@ impl Agent {
         lasting: Lasting,
     ) -> Result<Applied, ReloadError> {
         let config = &source.config;
-        let Prepared { before, protected, effective, overlaps, plan, interfaces, engine, moves } =
-            self.prepare(config, &databases, operator)?;
+        let Prepared {
+            before,
+            protected,
+            effective,
+            overlaps,
+            plan,
+            interfaces,
+            engine,
+            moves,
+        } = self.prepare(config, &databases, operator)?;
         // The last step that can fail.
-        let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
+        let mut notes = self
+            .replace_packets(&effective, plan, &interfaces, lasting)
+            .map_err(ReloadError::Packets)?;
         self.lists().replace(&effective, &databases);
         let known = self.requests().engine();
-        engine.set_shares(self.shares(config).iter().filter(|(name, _)| known.asked(name).is_none()));
+        engine.set_shares(
+            self.shares(config)
+                .iter()
+                .filter(|(name, _)| known.asked(name).is_none()),
+        );
         self.requests().replace(engine, moves);
         self.groups().replace(&effective);
         notes.extend(self.groups().notes());
@@ -135,7 +161,10 @@ impl Agent {
         live.protected = protected;
         live.databases = databases;
         self.changing().databases_replaced.notify_one();
-        Ok(Applied { notes, changes: Changes::between(&before, config) })
+        Ok(Applied {
+            notes,
+            changes: Changes::between(&before, config),
+        })
     }
 
     fn prepare(
@@ -156,7 +185,16 @@ impl Agent {
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;
-        Ok(Prepared { before, protected, effective, overlaps, plan, interfaces, engine, moves })
+        Ok(Prepared {
+            before,
+            protected,
+            effective,
+            overlaps,
+            plan,
+            interfaces,
+            engine,
+            moves,
+        })
     }
 
     /// Settings that only take effect at a start must not change.
@@ -181,7 +219,11 @@ impl Agent {
         if has_endpoint && !config.decide.limits.is_empty() && !self.requests().is_listening() {
             fixed.push("whether [decide] has a server");
         }
-        if fixed.is_empty() { Ok(()) } else { Err(ReloadError::NeedsRestart(fixed.join(", "))) }
+        if fixed.is_empty() {
+            Ok(())
+        } else {
+            Err(ReloadError::NeedsRestart(fixed.join(", ")))
+        }
     }
 
     /// Records the result of a change for `status`, the reply and the log.
@@ -198,22 +240,32 @@ impl Agent {
         };
         memory::trim_soon();
         let file = file.map(|file| file.display().to_string());
-        let what = file.clone().unwrap_or_else(|| "the built-in limits".to_owned());
+        let what = file
+            .clone()
+            .unwrap_or_else(|| "the built-in limits".to_owned());
         let milliseconds = began.elapsed().as_millis() as u64;
         let line = match (errors.is_empty(), cause) {
             (true, Cause::TrialEnded) => {
                 format!("the trial of {what} was not confirmed: rolled back to the previous config")
             }
-            (true, Cause::Revert) => format!("the trial of {what} was reverted: rolled back to the previous config"),
+            (true, Cause::Revert) => {
+                format!("the trial of {what} was reverted: rolled back to the previous config")
+            }
             (true, Cause::Try) => format!("{what} is in effect, on trial"),
             (true, Cause::Geo) => format!("databases of [geo] put in effect in {milliseconds} ms"),
             (true, Cause::Lists) => format!("lists of classes put in effect in {milliseconds} ms"),
             (true, _) => format!("reloaded {what} in {milliseconds} ms"),
             (false, Cause::TrialEnded | Cause::Revert) => {
-                format!("the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds")
+                format!(
+                    "the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds"
+                )
             }
-            (false, Cause::Geo) => "databases of [geo] were not put in effect: those before stay in effect".to_owned(),
-            (false, Cause::Lists) => "lists of classes were not put in effect: those before stay in effect".to_owned(),
+            (false, Cause::Geo) => {
+                "databases of [geo] were not put in effect: those before stay in effect".to_owned()
+            }
+            (false, Cause::Lists) => {
+                "lists of classes were not put in effect: those before stay in effect".to_owned()
+            }
             (false, _) => format!("{what} was not applied: the previous config stays in effect"),
         };
         let in_effect = in_effect(self.changing().live().config(), self.packets().as_deref());
@@ -239,7 +291,14 @@ impl Agent {
         }
         if matches!(cause, Cause::Geo | Cause::Lists) {
             // `status` has its problem among the notes, and the result of the last reload stays.
-            return Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes, changes };
+            return Reloaded {
+                ok,
+                wrong_config: is_of_the_config,
+                milliseconds,
+                errors,
+                notes,
+                changes,
+            };
         }
         live.last = Some(LastReload {
             at: seconds_since_1970(),
@@ -251,6 +310,13 @@ impl Agent {
             notes: notes.clone(),
         });
         drop(live);
-        Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes, changes }
+        Reloaded {
+            ok,
+            wrong_config: is_of_the_config,
+            milliseconds,
+            errors,
+            notes,
+            changes,
+        }
     }
 }

@@ -26,7 +26,13 @@ pub async fn follow_databases(agent: Arc<Agent>) {
     // The folders, and `None` if watching them failed.
     let mut watched: Option<(BTreeSet<PathBuf>, Option<RecommendedWatcher>)> = None;
     loop {
-        let files: Vec<PathBuf> = agent.changing().live().databases().files().map(Path::to_owned).collect();
+        let files: Vec<PathBuf> = agent
+            .changing()
+            .live()
+            .databases()
+            .files()
+            .map(Path::to_owned)
+            .collect();
         if files.is_empty() {
             watched = None;
             tokio::select! {
@@ -37,12 +43,17 @@ pub async fn follow_databases(agent: Arc<Agent>) {
             continue;
         }
         let folders = files::folders(files.iter().map(PathBuf::as_path));
-        if watched.as_ref().is_none_or(|(before, _)| *before != folders) {
+        if watched
+            .as_ref()
+            .is_none_or(|(before, _)| *before != folders)
+        {
             let wake = Arc::clone(&changed);
             let watcher = files::watch(&folders, move || wake.notify_one());
             if let Err(error) = &watcher {
                 let period = humantime::format_duration(PERIOD);
-                tracing::warn!("watching the databases of [geo] failed: {error}; they are compared every {period}");
+                tracing::warn!(
+                    "watching the databases of [geo] failed: {error}; they are compared every {period}"
+                );
             }
             watched = Some((folders, watcher.ok()));
             // For changes before watching started.
@@ -90,7 +101,11 @@ impl Agent {
         let _one = self.changing().one();
         let (source, before, is_trial) = {
             let live = self.changing().live();
-            (live.source.clone(), live.databases().clone(), live.trial.is_some())
+            (
+                live.source.clone(),
+                live.databases().clone(),
+                live.trial.is_some(),
+            )
         };
         let lists = self.lists().of_classes(&source.config);
         let has_same_lists = before.lists().are(&lists);
@@ -98,7 +113,11 @@ impl Agent {
             return;
         }
         // A content that could not be put in effect is not tried again.
-        let lists = if has_same_lists { before.lists().clone() } else { lists };
+        let lists = if has_same_lists {
+            before.lists().clone()
+        } else {
+            lists
+        };
         let next = Databases::read(&source.config, &before, lists);
         if before.have_same_prefixes(&next, &source.config) {
             self.lists().replace(&source.config, &next);
@@ -107,7 +126,11 @@ impl Agent {
             return;
         }
         let began = Instant::now();
-        let lasting = if is_trial { Lasting::Trial } else { Lasting::Indefinite };
+        let lasting = if is_trial {
+            Lasting::Trial
+        } else {
+            Lasting::Indefinite
+        };
         let result = self.apply(&source, next.clone(), None, lasting);
         if let Err(error) = &result {
             // Until its file changes again, or a reload.
@@ -115,7 +138,11 @@ impl Agent {
             report_changes(self.events(), &kept.changes(&before));
             self.changing().live().databases = kept;
         }
-        let cause = if has_same_lists { Cause::Geo } else { Cause::Lists };
+        let cause = if has_same_lists {
+            Cause::Geo
+        } else {
+            Cause::Lists
+        };
         self.told(cause, self.file(), began, result);
     }
 }
@@ -124,19 +151,49 @@ impl Agent {
 pub fn report_changes(events: &EventLog, changes: &[DatabaseChange]) {
     for change in changes {
         let (source, verdict, prefixes, reason) = match change {
-            DatabaseChange::Updated { kind, prefixes, summary } => {
+            DatabaseChange::Updated {
+                kind,
+                prefixes,
+                summary,
+            } => {
                 tracing::info!("[geo] {}: {summary}", kind.key());
-                (format!("geo {}", kind.key()), EventKind::GeoUpdated, prefixes, summary)
+                (
+                    format!("geo {}", kind.key()),
+                    EventKind::GeoUpdated,
+                    prefixes,
+                    summary,
+                )
             }
-            DatabaseChange::Failed { kind, prefixes, note } => {
+            DatabaseChange::Failed {
+                kind,
+                prefixes,
+                note,
+            } => {
                 tracing::error!("{note}");
-                (format!("geo {}", kind.key()), EventKind::GeoFailed, prefixes, note)
+                (
+                    format!("geo {}", kind.key()),
+                    EventKind::GeoFailed,
+                    prefixes,
+                    note,
+                )
             }
-            DatabaseChange::ListFailed { list, prefixes, note } => {
+            DatabaseChange::ListFailed {
+                list,
+                prefixes,
+                note,
+            } => {
                 tracing::error!("{note}");
-                (format!("list {list}"), EventKind::ListFailed, prefixes, note)
+                (
+                    format!("list {list}"),
+                    EventKind::ListFailed,
+                    prefixes,
+                    note,
+                )
             }
         };
-        events.push(Event { source: Some(source), ..Event::now(verdict, *prefixes, reason.clone()) });
+        events.push(Event {
+            source: Some(source),
+            ..Event::now(verdict, *prefixes, reason.clone())
+        });
     }
 }

@@ -11,7 +11,9 @@ use crate::daemon::state::StateError;
 #[derive(Debug, Error)]
 pub enum ReloadError {
     /// The agent has no config file.
-    #[error("this agent runs without a config file, on built-in limits: start it with --config FILE")]
+    #[error(
+        "this agent runs without a config file, on built-in limits: start it with --config FILE"
+    )]
     NoFile,
     /// The config is invalid.
     #[error(transparent)]
@@ -35,7 +37,9 @@ pub enum ReloadError {
     #[error("{0}")]
     Packets(String),
     /// A trial is in progress.
-    #[error("a config is on trial: confirm it (agent confirm), end it (agent revert), or wait {0} s until it ends")]
+    #[error(
+        "a config is on trial: confirm it (agent confirm), end it (agent revert), or wait {0} s until it ends"
+    )]
     OnTrial(u64),
     /// A trial is over, and cannot be rolled back yet.
     #[error(
@@ -70,7 +74,9 @@ impl ReloadError {
     /// One line per error.
     pub(super) fn lines(&self) -> Vec<String> {
         match self {
-            Self::Config(ConfigError::Invalid(report)) => report.errors.iter().map(ToString::to_string).collect(),
+            Self::Config(ConfigError::Invalid(report)) => {
+                report.errors.iter().map(ToString::to_string).collect()
+            }
             other => vec![other.to_string()],
         }
     }

@@ -27,7 +27,9 @@ pub async fn follow_interfaces(agent: Arc<Agent>) {
         Ok(watcher) => Some(watcher),
         Err(error) => {
             let period = humantime::format_duration(PERIOD);
-            tracing::error!("waiting for changes of interfaces failed: {error}; they are read every {period} instead");
+            tracing::error!(
+                "waiting for changes of interfaces failed: {error}; they are read every {period} instead"
+            );
             None
         }
     };
@@ -36,12 +38,16 @@ pub async fn follow_interfaces(agent: Arc<Agent>) {
     loop {
         let agent = Arc::clone(&agent);
         // Programs may have to be verified. A panic in the task has been reported, and must not stop this loop.
-        let is_followed = tokio::task::spawn_blocking(move || agent.follow_host(is_changed)).await.unwrap_or(false);
+        let is_followed = tokio::task::spawn_blocking(move || agent.follow_host(is_changed))
+            .await
+            .unwrap_or(false);
         if is_changed {
             tokio::time::sleep(PAUSE).await;
         }
         let is_reported = match &watcher {
-            Some(watcher) => tokio::time::timeout(PERIOD, watcher.changed()).await.is_ok(),
+            Some(watcher) => tokio::time::timeout(PERIOD, watcher.changed())
+                .await
+                .is_ok(),
             None => {
                 tokio::time::sleep(PERIOD).await;
                 true
@@ -55,11 +61,16 @@ pub async fn follow_interfaces(agent: Arc<Agent>) {
 struct Watcher(AsyncFd<Socket>);
 
 impl Watcher {
-    #[expect(deprecated, reason = "its successor is unsafe; the socket is owned by what is returned")]
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe; the socket is owned by what is returned"
+    )]
     fn new() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
+        GROUPS
+            .iter()
+            .try_for_each(|group| socket.add_membership(*group))?;
         socket.set_non_blocking(true)?;
         Ok(Self(AsyncFd::with_interest(socket, Interest::READABLE)?))
     }

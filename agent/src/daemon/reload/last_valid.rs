@@ -23,7 +23,9 @@ impl LastValid {
     #[must_use]
     pub fn of_service() -> Option<Self> {
         let folders = env::var_os("STATE_DIRECTORY")?;
-        let folder = env::split_paths(&folders).next().filter(|folder| folder.is_absolute())?;
+        let folder = env::split_paths(&folders)
+            .next()
+            .filter(|folder| folder.is_absolute())?;
         Some(Self::at(&folder))
     }
 
@@ -55,7 +57,10 @@ impl LastValid {
         let text = fs::read_to_string(self.path()).ok()?;
         // Paths in it are relative to the config file.
         let loaded = config::parse(file, &text).ok()?;
-        Some(Source { config: Arc::new(loaded.config), text: Some(text) })
+        Some(Source {
+            config: Arc::new(loaded.config),
+            text: Some(text),
+        })
     }
 }
 
@@ -72,7 +77,8 @@ pub fn keep_as_last_valid(source: &Source) -> Option<String> {
 mod tests {
     use super::*;
 
-    const VALID: &str = "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\nrate = \"10/s\"\n";
+    const VALID: &str =
+        "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\nrate = \"10/s\"\n";
 
     #[test]
     fn the_copy_is_read_as_it_was_kept_and_only_while_it_is_valid() {

@@ -85,8 +85,21 @@ impl Live {
     /// The initial config. `seen` is the text of its file, which differs from that of `source` after an unconfirmed
     /// trial; `watch` must not put it in effect.
     #[must_use]
-    pub fn new(source: Source, seen: Option<String>, protected: Vec<Protected>, databases: Databases) -> Self {
-        Self { source, protected, databases, operators: BTreeSet::new(), seen, last: None, trial: None }
+    pub fn new(
+        source: Source,
+        seen: Option<String>,
+        protected: Vec<Protected>,
+        databases: Databases,
+    ) -> Self {
+        Self {
+            source,
+            protected,
+            databases,
+            operators: BTreeSet::new(),
+            seen,
+            last: None,
+            trial: None,
+        }
     }
 
     /// Records that the file was invalid when the agent started, and that another config is in effect.

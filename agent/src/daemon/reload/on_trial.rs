@@ -33,7 +33,9 @@ pub struct Failing {
 impl Trial {
     /// The instant of the next rollback attempt.
     pub fn due(&self) -> Instant {
-        self.failing.as_ref().map_or(self.ends, |failing| failing.next)
+        self.failing
+            .as_ref()
+            .map_or(self.ends, |failing| failing.next)
     }
 
     /// Why no other config can be put in effect now.
@@ -70,8 +72,16 @@ impl Trial {
             Some(failing) => (failing.attempts + 1, failing.since),
             None => (1, now),
         };
-        let wait = RETRY.start().saturating_mul(1 << (attempts - 1).min(16)).min(*RETRY.end());
-        self.failing = Some(Failing { attempts, since, next: now + wait, error });
+        let wait = RETRY
+            .start()
+            .saturating_mul(1 << (attempts - 1).min(16))
+            .min(*RETRY.end());
+        self.failing = Some(Failing {
+            attempts,
+            since,
+            next: now + wait,
+            error,
+        });
         wait
     }
 }

@@ -46,7 +46,10 @@ impl Record {
     ///
     /// When it cannot be read. It is then renamed, so that this is reported once.
     pub fn read(agent: &AgentConfig) -> Result<Option<Self>, RecordDamaged> {
-        for path in [StateDirectory::at(&agent.state_dir).file(NAME), Self::beside_the_socket(agent)] {
+        for path in [
+            StateDirectory::at(&agent.state_dir).file(NAME),
+            Self::beside_the_socket(agent),
+        ] {
             if let Some(record) = Self::read_at(&path)? {
                 return Ok(Some(record));
             }
@@ -55,10 +58,16 @@ impl Record {
     }
 
     fn read_at(path: &Path) -> Result<Option<Self>, RecordDamaged> {
-        let read = fs::read(path).map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
+        let read = fs::read(path)
+            .map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
         let reason = match read {
             Ok(Ok(record)) => return Ok(Some(record)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
                 return Ok(None);
             }
             Ok(Err(reason)) => reason,
@@ -68,7 +77,10 @@ impl Record {
         damaged.push(".damaged");
         // If it cannot be renamed, the next agent reports it again.
         let _ = fs::rename(path, damaged);
-        Err(RecordDamaged { path: path.to_owned(), reason })
+        Err(RecordDamaged {
+            path: path.to_owned(),
+            reason,
+        })
     }
 
     /// Writes the record atomically.
@@ -78,7 +90,10 @@ impl Record {
     /// When the state directory cannot be written.
     pub fn write(&self, agent: &AgentConfig) -> Result<(), StateError> {
         let state = StateDirectory::at(&agent.state_dir);
-        let fail = |error: serde_json::Error| StateError::Write { path: state.file(NAME), source: error.into() };
+        let fail = |error: serde_json::Error| StateError::Write {
+            path: state.file(NAME),
+            source: error.into(),
+        };
         let text = serde_json::to_vec(self).map_err(fail)?;
         state.replace(NAME, &[&text])?;
         // An earlier version's record must not be used instead.
@@ -102,7 +117,11 @@ mod tests {
     use super::*;
 
     fn agent(folder: &std::path::Path) -> AgentConfig {
-        AgentConfig { control: folder.join("control.sock"), state_dir: folder.join("state"), ..AgentConfig::default() }
+        AgentConfig {
+            control: folder.join("control.sock"),
+            state_dir: folder.join("state"),
+            ..AgentConfig::default()
+        }
     }
 
     #[test]
@@ -110,7 +129,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
         assert_eq!(Record::read(&agent).unwrap(), None);
-        let record = Record { tried: Some("[agent]\n".to_owned()), before: None };
+        let record = Record {
+            tried: Some("[agent]\n".to_owned()),
+            before: None,
+        };
         record.write(&agent).unwrap();
         assert_eq!(Record::read(&agent).unwrap(), Some(record));
         Record::forget(&agent).unwrap();
@@ -121,8 +143,15 @@ mod tests {
     fn a_record_of_an_earlier_version_is_read_beside_the_socket() {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
-        fs::write(folder.path().join("control.trial.json"), r#"{"tried":"a","before":"b"}"#).unwrap();
-        let record = Record { tried: Some("a".to_owned()), before: Some("b".to_owned()) };
+        fs::write(
+            folder.path().join("control.trial.json"),
+            r#"{"tried":"a","before":"b"}"#,
+        )
+        .unwrap();
+        let record = Record {
+            tried: Some("a".to_owned()),
+            before: Some("b".to_owned()),
+        };
         assert_eq!(Record::read(&agent).unwrap(), Some(record));
         Record::forget(&agent).unwrap();
         assert_eq!(Record::read(&agent).unwrap(), None);
@@ -135,7 +164,10 @@ mod tests {
         fs::create_dir(&agent.state_dir).unwrap();
         fs::write(agent.state_dir.join(NAME), "{").unwrap();
         let error = Record::read(&agent).unwrap_err().to_string();
-        assert!(error.contains("trial.json") && error.contains("damaged"), "{error}");
+        assert!(
+            error.contains("trial.json") && error.contains("damaged"),
+            "{error}"
+        );
         assert_eq!(Record::read(&agent).unwrap(), None);
         assert!(agent.state_dir.join("trial.json.damaged").exists());
     }
@@ -145,7 +177,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
         fs::create_dir_all(folder.path().join("state/trial.json.next")).unwrap();
-        let error = Record { tried: None, before: None }.write(&agent).unwrap_err().to_string();
-        assert!(error.contains("trial.json") && error.contains("[agent] state_dir"), "{error}");
+        let error = Record {
+            tried: None,
+            before: None,
+        }
+        .write(&agent)
+        .unwrap_err()
+        .to_string();
+        assert!(
+            error.contains("trial.json") && error.contains("[agent] state_dir"),
+            "{error}"
+        );
     }
 }

@@ -32,6 +32,12 @@ impl Source {
     pub fn parse(path: &Path, text: String) -> Result<(Self, Vec<String>), ConfigError> {
         let loaded = config::parse(path, &text).map_err(ConfigError::Invalid)?;
         let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
-        Ok((Self { config: Arc::new(loaded.config), text: Some(text) }, warnings))
+        Ok((
+            Self {
+                config: Arc::new(loaded.config),
+                text: Some(text),
+            },
+            warnings,
+        ))
     }
 }

@@ -15,9 +15,17 @@ pub fn in_effect(config: &Config, packets: Option<&PacketEngine>) -> String {
     let mut parts = Vec::new();
     match packets {
         Some(packets) => {
-            let on: Vec<String> = packets.modes().into_iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
+            let on: Vec<String> = packets
+                .modes()
+                .into_iter()
+                .map(|(name, mode)| format!("{name} ({mode})"))
+                .collect();
             let count = config.limits.len();
-            parts.push(format!("{does} {count} limit{} on {}", plural(count), on.join(", ")));
+            parts.push(format!(
+                "{does} {count} limit{} on {}",
+                plural(count),
+                on.join(", ")
+            ));
         }
         None => parts.push("no limit on packets".to_owned()),
     }
@@ -29,7 +37,11 @@ pub fn in_effect(config: &Config, packets: Option<&PacketEngine>) -> String {
     }
     if let Some(cluster) = &config.cluster {
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
-        parts.push(format!("sharing limits with other hosts as {} through {}", cluster.node, stores.join(", ")));
+        parts.push(format!(
+            "sharing limits with other hosts as {} through {}",
+            cluster.node,
+            stores.join(", ")
+        ));
     }
     parts.join("; ")
 }

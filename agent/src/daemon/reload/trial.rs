@@ -20,7 +20,8 @@ use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind};
 
 /// The shortest and the longest trial.
-pub const TRIALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+pub const TRIALS: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 impl Agent {
     /// Puts a config on trial: `text`, as read from `file`, or the file's present text.
@@ -28,7 +29,13 @@ impl Agent {
     /// # Errors
     ///
     /// When that fails; nothing has changed then.
-    pub fn try_config(&self, file: &Path, text: Option<String>, time: Duration, operator: Option<IpAddr>) -> Reloaded {
+    pub fn try_config(
+        &self,
+        file: &Path,
+        text: Option<String>,
+        time: Duration,
+        operator: Option<IpAddr>,
+    ) -> Reloaded {
         let _one = self.changing().one();
         let began = Instant::now();
         let result = self.begin_trial(file, text, time, operator);
@@ -58,12 +65,20 @@ impl Agent {
         let databases = self.databases_of(&tried.config)?;
         let before = self.changing().live().source.clone();
         // Before any change, so that if the agent is killed, the next one knows the previous config.
-        let record = Record { tried: tried.text.clone(), before: before.text.clone() };
+        let record = Record {
+            tried: tried.text.clone(),
+            before: before.text.clone(),
+        };
         let earlier = Record::read(&before.config.agent).ok().flatten();
         record.write(&before.config.agent)?;
         match self.apply(&tried, databases, operator, Lasting::Trial) {
             Ok(applied) => {
-                let trial = Trial { file: file.to_owned(), ends: Instant::now() + time, before, failing: None };
+                let trial = Trial {
+                    file: file.to_owned(),
+                    ends: Instant::now() + time,
+                    before,
+                    failing: None,
+                };
                 self.changing().live().trial = Some(trial);
                 Ok(applied)
             }
@@ -88,20 +103,28 @@ impl Agent {
         let mut live = self.changing().live();
         if live.trial.is_some() {
             let forgotten = Record::forget(&live.source.config.agent);
-            forgotten.map_err(|error| format!("confirming the trial failed: {error}; the trial continues"))?;
+            forgotten.map_err(|error| {
+                format!("confirming the trial failed: {error}; the trial continues")
+            })?;
         }
         let Some(trial) = live.trial.take() else {
-            return Err("no config is on trial: start one with agent try FILE --for 60s".to_owned());
+            return Err(
+                "no config is on trial: start one with agent try FILE --for 60s".to_owned(),
+            );
         };
         let own = self.file().map(|file| file.display().to_string());
         let file = trial.file.display().to_string();
-        let is_own = self.file().is_some_and(|own| is_same_file(own, &trial.file));
+        let is_own = self
+            .file()
+            .is_some_and(|own| is_same_file(own, &trial.file));
         let note = match own {
             _ if is_own => keep_as_last_valid(&live.source),
             Some(own) => Some(format!(
                 "it is in effect until the next reload or start, which read {own}: to keep it, copy {file} there"
             )),
-            None => Some(format!("it is in effect until the agent ends: to keep it, start it with --config {file}")),
+            None => Some(format!(
+                "it is in effect until the agent ends: to keep it, start it with --config {file}"
+            )),
         };
         tracing::info!("{file} is confirmed: its trial is over, and it stays in effect");
         Ok(Confirmed { file, note })
@@ -117,7 +140,10 @@ impl Agent {
         let _one = self.changing().one();
         let due = {
             let live = self.changing().live();
-            let due = live.trial.as_ref().filter(|trial| trial.due() <= Instant::now());
+            let due = live
+                .trial
+                .as_ref()
+                .filter(|trial| trial.due() <= Instant::now());
             due.map(|trial| (trial.before.clone(), trial.file.clone()))
         };
         if let Some((before, tried)) = due {
@@ -128,10 +154,18 @@ impl Agent {
     /// Ends the trial in progress early.
     pub fn revert(&self) -> Reloaded {
         let _one = self.changing().one();
-        let trial = self.changing().live().trial.as_ref().map(|trial| (trial.before.clone(), trial.file.clone()));
+        let trial = self
+            .changing()
+            .live()
+            .trial
+            .as_ref()
+            .map(|trial| (trial.before.clone(), trial.file.clone()));
         match trial {
             Some((before, tried)) => self.roll_back(Cause::Revert, &before, &tried),
-            None => Reloaded { errors: ReloadError::NoTrial.lines(), ..Reloaded::default() },
+            None => Reloaded {
+                errors: ReloadError::NoTrial.lines(),
+                ..Reloaded::default()
+            },
         }
     }
 
@@ -153,9 +187,12 @@ impl Agent {
         match &result {
             Err(error) => self.rollback_failed(tried, &error.lines().join("; ")),
             Ok(_) if cause == Cause::TrialEnded => {
-                let reason =
-                    format!("the trial of {} was not confirmed: rolled back to the previous config", tried.display());
-                self.events().push(Event::now(EventKind::TrialRolledBack, 1, reason));
+                let reason = format!(
+                    "the trial of {} was not confirmed: rolled back to the previous config",
+                    tried.display()
+                );
+                self.events()
+                    .push(Event::now(EventKind::TrialRolledBack, 1, reason));
             }
             Ok(_) => {}
         }
@@ -163,16 +200,30 @@ impl Agent {
     }
 
     fn rollback_failed(&self, tried: &Path, error: &str) {
-        let wait = self.changing().live().trial.as_mut().map(|trial| trial.failed(error.to_owned()));
+        let wait = self
+            .changing()
+            .live()
+            .trial
+            .as_mut()
+            .map(|trial| trial.failed(error.to_owned()));
         let Some(wait) = wait else { return };
         let reason = format!(
             "the trial of {} is over, and rolling back failed; it stays in effect, and the next attempt follows in {} s: {error}",
             tried.display(),
             wait.as_secs()
         );
-        let attempts = self.changing().live().trial.as_ref().and_then(|trial| Some(trial.failing.as_ref()?.attempts));
+        let attempts = self
+            .changing()
+            .live()
+            .trial
+            .as_ref()
+            .and_then(|trial| Some(trial.failing.as_ref()?.attempts));
         tracing::error!("{reason}");
-        self.events().push(Event::now(EventKind::TrialRollbackFailed, attempts.unwrap_or(1), reason));
+        self.events().push(Event::now(
+            EventKind::TrialRollbackFailed,
+            attempts.unwrap_or(1),
+            reason,
+        ));
     }
 }
 

@@ -62,7 +62,10 @@ async fn rollback_is_due(agent: &Agent) {
                     () = agent.changing().trial_began.notified() => {}
                 }
                 // It may have been confirmed meanwhile, and another one started.
-                if agent.rollback_due().is_some_and(|due| due <= Instant::now()) {
+                if agent
+                    .rollback_due()
+                    .is_some_and(|due| due <= Instant::now())
+                {
                     return;
                 }
             }

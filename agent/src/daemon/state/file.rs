@@ -100,7 +100,12 @@ impl Saved {
                 Ok(saved) => return Ok(Some(saved)),
                 Err(reason) => reason.to_owned(),
             },
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
                 return Ok(None);
             }
             Err(error) => error.to_string(),
@@ -125,11 +130,17 @@ impl Saved {
             reasons: self.reasons.clone(),
             escalations: self.escalations.clone(),
         };
-        let fail = |error: serde_json::Error| StateError::Write { path: directory.file(NAME), source: error.into() };
+        let fail = |error: serde_json::Error| StateError::Write {
+            path: directory.file(NAME),
+            source: error.into(),
+        };
         let mut body = serde_json::to_vec(&document).map_err(fail)?;
         let length = (body.len() as u64).to_le_bytes();
         let table = self.table.as_ref().map_or(&[][..], |table| &table.words);
-        let requests = self.requests.as_ref().map_or(&[][..], |requests| &requests.words);
+        let requests = self
+            .requests
+            .as_ref()
+            .map_or(&[][..], |requests| &requests.words);
         let words = self.bans.len() * BAN + table.len() + requests.len();
         // Growing by doubling would temporarily take twice the memory.
         body.reserve_exact(words * WORD);
@@ -157,19 +168,33 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
     if word(0)? != FORMAT {
         return Err("it is of another version");
     }
-    let (length, body) = bytes.get(2 * WORD..).and_then(|rest| rest.split_at_checked(WORD)).ok_or(SHORT)?;
+    let (length, body) = bytes
+        .get(2 * WORD..)
+        .and_then(|rest| rest.split_at_checked(WORD))
+        .ok_or(SHORT)?;
     let id = checksum(length, body);
     if word(1)? != id {
         return Err("its checksum is wrong");
     }
     let length = usize::try_from(word(2)?).map_err(|_| SHORT)?;
     let (document, words) = body.split_at_checked(length).ok_or(SHORT)?;
-    let mut document: Document = serde_json::from_slice(document).map_err(|_| "it is of another version")?;
-    let words: Vec<u64> =
-        words.chunks_exact(WORD).map(|part| u64::from_le_bytes(part.try_into().unwrap_or_default())).collect();
-    let (bans, others) = words.split_at_checked(document.bans.saturating_mul(BAN)).ok_or(SHORT)?;
-    let of_requests = document.requests.as_ref().map_or(Some(0), SavedRequests::count).ok_or(SHORT)?;
-    let (table, of_requests) = others.split_at_checked(others.len().wrapping_sub(of_requests)).ok_or(SHORT)?;
+    let mut document: Document =
+        serde_json::from_slice(document).map_err(|_| "it is of another version")?;
+    let words: Vec<u64> = words
+        .chunks_exact(WORD)
+        .map(|part| u64::from_le_bytes(part.try_into().unwrap_or_default()))
+        .collect();
+    let (bans, others) = words
+        .split_at_checked(document.bans.saturating_mul(BAN))
+        .ok_or(SHORT)?;
+    let of_requests = document
+        .requests
+        .as_ref()
+        .map_or(Some(0), SavedRequests::count)
+        .ok_or(SHORT)?;
+    let (table, of_requests) = others
+        .split_at_checked(others.len().wrapping_sub(of_requests))
+        .ok_or(SHORT)?;
     if let Some(requests) = &mut document.requests {
         requests.words = of_requests.to_vec();
     }
@@ -180,7 +205,10 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
         bans: bans.chunks_exact(BAN).filter_map(ban).collect(),
         reasons: document.reasons,
         escalations: document.escalations,
-        table: document.table.map(|layout| SavedTable { layout, words: table.to_vec() }),
+        table: document.table.map(|layout| SavedTable {
+            layout,
+            words: table.to_vec(),
+        }),
         requests: document.requests,
     })
 }
@@ -188,15 +216,30 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
 fn ban_words(entry: &BanEntry) -> [u64; BAN] {
     let address = u128::from_be_bytes(entry.prefix.address);
     let (high, low) = ((address >> 64) as u64, address as u64);
-    [high, low, u64::from(entry.prefix.length), entry.ban.own_until, entry.ban.refused]
+    [
+        high,
+        low,
+        u64::from(entry.prefix.length),
+        entry.ban.own_until,
+        entry.ban.refused,
+    ]
 }
 
 fn ban(words: &[u64]) -> Option<BanEntry> {
-    let [high, low, length, own_until, refused] = *words else { return None };
+    let [high, low, length, own_until, refused] = *words else {
+        return None;
+    };
     let address = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
     let length = u32::try_from(length).ok().filter(|length| *length <= 128)?;
-    let ban = common::ban::Ban { until: own_until, own_until, refused };
-    Some(BanEntry { prefix: datapath::compile::PrefixKey { address, length }, ban })
+    let ban = common::ban::Ban {
+        until: own_until,
+        own_until,
+        refused,
+    };
+    Some(BanEntry {
+        prefix: datapath::compile::PrefixKey { address, length },
+        ban,
+    })
 }
 
 #[cfg(test)]
@@ -205,8 +248,17 @@ mod tests {
 
     fn saved() -> Saved {
         let entry = |length: u64, until: u64| ban(&[1, 2 << 40, length, until, 7]).unwrap();
-        let reasons = vec![SavedReason { text: "a \"scan\"".into(), since: 7, limit: None, bans: vec![1] }];
-        Saved { bans: vec![entry(128, 5), entry(64, u64::MAX)], reasons, ..Saved::default() }
+        let reasons = vec![SavedReason {
+            text: "a \"scan\"".into(),
+            since: 7,
+            limit: None,
+            bans: vec![1],
+        }];
+        Saved {
+            bans: vec![entry(128, 5), entry(64, u64::MAX)],
+            reasons,
+            ..Saved::default()
+        }
     }
 
     #[test]
@@ -234,7 +286,12 @@ mod tests {
         }
         fs::write(directory.file(NAME), &whole[..20]).unwrap();
         let error = Saved::read(&directory).unwrap_err().to_string();
-        assert!(error.contains("incomplete") || error.contains("checksum"), "{error}");
-        assert!(directory.file("state.damaged").exists() && Saved::read(&directory).unwrap().is_none());
+        assert!(
+            error.contains("incomplete") || error.contains("checksum"),
+            "{error}"
+        );
+        assert!(
+            directory.file("state.damaged").exists() && Saved::read(&directory).unwrap().is_none()
+        );
     }
 }

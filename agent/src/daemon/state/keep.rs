@@ -46,11 +46,9 @@ impl Keeping {
     pub fn open(directory: StateDirectory) -> (Self, Option<Restore>) {
         let mut found = Vec::new();
         let prepared = directory.prepare();
-        found.extend(
-            prepared
-                .err()
-                .map(|error| format!("the state is not saved over reboots, and agent try is refused: {error}")),
-        );
+        found.extend(prepared.err().map(|error| {
+            format!("the state is not saved over reboots, and agent try is refused: {error}")
+        }));
         let saved = Saved::read(&directory).unwrap_or_else(|damaged| {
             found.push(damaged.to_string());
             None
@@ -59,7 +57,11 @@ impl Keeping {
         let restore = saved.and_then(|saved| {
             let at = saved.at.clone()?;
             let is_reboot = at.boot != now.boot;
-            let then = if is_reboot { at.continued(&now) } else { now.monotonic };
+            let then = if is_reboot {
+                at.continued(&now)
+            } else {
+                now.monotonic
+            };
             // If the kernel reports no boot ID, the clock may have restarted.
             (is_reboot || at.monotonic <= now.monotonic).then_some(Restore {
                 is_reboot,
@@ -68,15 +70,30 @@ impl Keeping {
                 now: now.monotonic,
             })
         });
-        let trouble = Mutex::new(Trouble { found, failure: None });
-        (Self { directory, is_closed: Mutex::new(false), trouble }, restore)
+        let trouble = Mutex::new(Trouble {
+            found,
+            failure: None,
+        });
+        (
+            Self {
+                directory,
+                is_closed: Mutex::new(false),
+                trouble,
+            },
+            restore,
+        )
     }
 
     /// Notes for the operator.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let trouble = self.trouble();
-        trouble.found.iter().chain(&trouble.failure).cloned().collect()
+        trouble
+            .found
+            .iter()
+            .chain(&trouble.failure)
+            .cloned()
+            .collect()
     }
 
     fn trouble(&self) -> MutexGuard<'_, Trouble> {
@@ -84,7 +101,9 @@ impl Keeping {
     }
 
     fn is_closed(&self) -> MutexGuard<'_, bool> {
-        self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.is_closed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Saves at intervals, on a separate thread, until it is closed.
@@ -98,8 +117,13 @@ impl Keeping {
                 thread::sleep(EVERY);
             }
         };
-        if let Err(error) = thread::Builder::new().name("weir-state".to_owned()).spawn(work) {
-            self.trouble().found.push(format!("the state is not saved: starting a thread failed: {error}"));
+        if let Err(error) = thread::Builder::new()
+            .name("weir-state".to_owned())
+            .spawn(work)
+        {
+            self.trouble().found.push(format!(
+                "the state is not saved: starting a thread failed: {error}"
+            ));
         }
     }
 
@@ -117,7 +141,9 @@ impl Keeping {
             return;
         }
         let failure = saved.write(&self.directory).err().map(|error: StateError| {
-            format!("the state is not saved, and a reboot would restore an older one or none: {error}")
+            format!(
+                "the state is not saved, and a reboot would restore an older one or none: {error}"
+            )
         });
         // Writing may take a disk seconds, during which the notes must stay readable.
         let mut trouble = self.trouble();
@@ -146,12 +172,18 @@ mod tests {
             let saving = scope.spawn(|| keeping.save(&Saved::default()));
             let until = Instant::now() + Duration::from_secs(60);
             while keeping.is_closed.try_lock().is_ok() {
-                assert!(Instant::now() < until && !saving.is_finished(), "nothing was saved");
+                assert!(
+                    Instant::now() < until && !saving.is_finished(),
+                    "nothing was saved"
+                );
                 thread::yield_now();
             }
             assert_eq!(keeping.notes(), Vec::<String>::new());
             assert!(!saving.is_finished());
-            File::open(&next).unwrap().read_to_end(&mut Vec::new()).unwrap();
+            File::open(&next)
+                .unwrap()
+                .read_to_end(&mut Vec::new())
+                .unwrap();
         });
         // A pipe cannot be synchronised.
         assert_eq!(keeping.notes().len(), 1);

@@ -60,10 +60,13 @@ pub fn read(option: &str, value: &str, limit: &mut Hashlimit) -> bool {
 /// A rate such as `10/sec` or `1mb/s`: units, seconds.
 fn rate(text: &str) -> Option<(u64, u64, Unit)> {
     let (count, time) = text.split_once('/')?;
-    let end = count.find(|c: char| !c.is_ascii_digit()).unwrap_or(count.len());
+    let end = count
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(count.len());
     let (number, unit) = (count[..end].parse::<u64>().ok()?, &count[end..]);
     if !unit.is_empty() {
-        return Some((number.checked_mul(scale(unit)?)?, 1, Unit::Bytes)).filter(|_| time.starts_with('s'));
+        return Some((number.checked_mul(scale(unit)?)?, 1, Unit::Bytes))
+            .filter(|_| time.starts_with('s'));
     }
     let seconds = match time {
         "s" | "sec" | "second" => 1,
@@ -87,18 +90,34 @@ fn scale(unit: &str) -> Option<u64> {
 }
 
 fn burst(text: &str) -> Option<u64> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let number: u64 = text[..end].parse().ok()?;
-    if end == text.len() { Some(number) } else { number.checked_mul(scale(&text[end..])?) }
+    if end == text.len() {
+        Some(number)
+    } else {
+        number.checked_mul(scale(&text[end..])?)
+    }
 }
 
 pub fn limit(options: Hashlimit, conditions: &mut Conditions) -> Option<Limit> {
     let (count, seconds, unit) = options.rate?;
-    let modes: Vec<&str> = options.mode.split(',').filter(|mode| !mode.is_empty()).collect();
+    let modes: Vec<&str> = options
+        .mode
+        .split(',')
+        .filter(|mode| !mode.is_empty())
+        .collect();
     let key = match modes.as_slice() {
         [] => Key::All,
-        ["srcip"] => Key::Source { prefix: options.mask, has_port: false },
-        ["srcip", "dstport"] | ["dstport", "srcip"] => Key::Source { prefix: options.mask, has_port: true },
+        ["srcip"] => Key::Source {
+            prefix: options.mask,
+            has_port: false,
+        },
+        ["srcip", "dstport"] | ["dstport", "srcip"] => Key::Source {
+            prefix: options.mask,
+            has_port: true,
+        },
         _ => {
             conditions.other(format!("--hashlimit-mode {}", cut(&options.mode)));
             Key::All
@@ -111,7 +130,9 @@ pub fn limit(options: Hashlimit, conditions: &mut Conditions) -> Option<Limit> {
         Unit::Packets => options.burst.unwrap_or(5),
         // A second's bytes, and the burst in whole seconds above it.
         Unit::Bytes => {
-            let further = options.burst.map_or(0, |burst| burst.div_ceil(count.max(1)));
+            let further = options
+                .burst
+                .map_or(0, |burst| burst.div_ceil(count.max(1)));
             count.saturating_mul(further.saturating_add(1))
         }
     };

@@ -8,12 +8,14 @@ use std::rc::Rc;
 use self::hashlimit::Hashlimit;
 use super::names::cut;
 use super::prefixes;
-use super::rule::{Chain, Conditions, Connection, Family, Hook, Protocol, Rule, Ruleset, Sources, Verdict};
+use super::rule::{
+    Chain, Conditions, Connection, Family, Hook, Protocol, Rule, Ruleset, Sources, Verdict,
+};
 
 /// Targets after which the next rule decides.
 const CONTINUING: [&str; 14] = [
-    "LOG", "NFLOG", "TRACE", "CT", "NOTRACK", "CONNMARK", "TCPMSS", "DSCP", "TOS", "TTL", "HL", "SET", "CHECKSUM",
-    "CLASSIFY",
+    "LOG", "NFLOG", "TRACE", "CT", "NOTRACK", "CONNMARK", "TCPMSS", "DSCP", "TOS", "TTL", "HL",
+    "SET", "CHECKSUM", "CLASSIFY",
 ];
 /// The key of a set of ipset among a ruleset's sets.
 pub fn set_key(name: &str) -> String {
@@ -25,28 +27,42 @@ pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
     let mut table = "filter".to_owned();
     let mut family = Family::V4;
     let mut unread = 0;
-    let mut chains = Chains { ruleset, names: HashMap::new() };
+    let mut chains = Chains {
+        ruleset,
+        names: HashMap::new(),
+    };
     for line in text.lines().map(str::trim) {
         if chains.ruleset.is_too_large() {
             break;
         }
         if let Some(comment) = line.strip_prefix('#') {
             if comment.contains("ip6tables-save") || comment.contains("iptables-save") {
-                family = if comment.contains("ip6tables-save") { Family::V6 } else { Family::V4 };
+                family = if comment.contains("ip6tables-save") {
+                    Family::V6
+                } else {
+                    Family::V4
+                };
             }
             continue;
         }
         // `iptables-save -c` writes counters before rules.
-        let line = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")).map_or(line, |(_, rule)| rule);
+        let line = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once("] "))
+            .map_or(line, |(_, rule)| rule);
         if line.is_empty() || line == "COMMIT" {
         } else if let Some(name) = line.strip_prefix('*') {
             table = cut(name);
         } else if let Some(chain) = line.strip_prefix(':') {
             chains.get(family, &table, chain.split(' ').next().unwrap_or(chain));
-        } else if let Some(name) = line.strip_prefix("-N ").or_else(|| line.strip_prefix("-P ")) {
+        } else if let Some(name) = line
+            .strip_prefix("-N ")
+            .or_else(|| line.strip_prefix("-P "))
+        {
             chains.get(family, &table, name.split(' ').next().unwrap_or(name));
-        } else if let Some((name, rest)) =
-            line.strip_prefix("-A ").map(|rest| rest.split_once(' ').unwrap_or((rest, "")))
+        } else if let Some((name, rest)) = line
+            .strip_prefix("-A ")
+            .map(|rest| rest.split_once(' ').unwrap_or((rest, "")))
         {
             let rule = rule(rest, family, &table, name);
             chains.get(family, &table, name).rules.push(rule);
@@ -70,38 +86,60 @@ impl Chains<'_> {
         let (table, name) = (format!("{} {table}", program(family)), cut(name));
         let chains = &mut self.ruleset.chains;
         let next = chains.len();
-        let at = *self.names.entry((table.clone(), name.clone())).or_insert(next);
+        let at = *self
+            .names
+            .entry((table.clone(), name.clone()))
+            .or_insert(next);
         if at == next {
             let (hook, order) = (hook(&table, &name), order(&table, &name));
-            chains.push(Chain { table, name, hook, order, rules: Vec::new() });
+            chains.push(Chain {
+                table,
+                name,
+                hook,
+                order,
+                rules: Vec::new(),
+            });
         }
         &mut chains[at]
     }
 }
 
 fn program(family: Family) -> &'static str {
-    if family == Family::V6 { "ip6tables" } else { "iptables" }
+    if family == Family::V6 {
+        "ip6tables"
+    } else {
+        "iptables"
+    }
 }
 
 fn hook(table: &str, name: &str) -> Hook {
     match (table.rsplit(' ').next().unwrap_or_default(), name) {
-        ("nat", "INPUT" | "PREROUTING") => Hook::Other("address translation is not a limit".to_owned()),
+        ("nat", "INPUT" | "PREROUTING") => {
+            Hook::Other("address translation is not a limit".to_owned())
+        }
         (_, "INPUT" | "PREROUTING") => Hook::Incoming(None),
-        (_, "FORWARD") => Hook::Other("Weir does not tell forwarded packets from others".to_owned()),
+        (_, "FORWARD") => {
+            Hook::Other("Weir does not tell forwarded packets from others".to_owned())
+        }
         (_, "OUTPUT" | "POSTROUTING") => Hook::Other("it is about outgoing packets".to_owned()),
         _ => Hook::None,
     }
 }
 
 fn order(table: &str, name: &str) -> i64 {
-    let of_table = ["raw", "mangle", "nat", "filter"].iter().position(|known| table.ends_with(known)).unwrap_or(4);
+    let of_table = ["raw", "mangle", "nat", "filter"]
+        .iter()
+        .position(|known| table.ends_with(known))
+        .unwrap_or(4);
     of_table as i64 + if name == "PREROUTING" { 0 } else { 10 }
 }
 
 /// Jumps to chains that do not exist are targets that Weir does not know.
 fn name_targets(chains: &mut [Chain]) {
-    let known: std::collections::BTreeSet<(String, String)> =
-        chains.iter().map(|chain| (chain.table.clone(), chain.name.clone())).collect();
+    let known: std::collections::BTreeSet<(String, String)> = chains
+        .iter()
+        .map(|chain| (chain.table.clone(), chain.name.clone()))
+        .collect();
     for chain in chains {
         for rule in &mut chain.rules {
             if let Verdict::Jump(target) | Verdict::Goto(target) = &rule.verdict
@@ -122,12 +160,17 @@ impl Words<'_> {
     /// Whether the next word is the value of an option.
     fn is_at_value(&self) -> bool {
         let rest = self.rest.trim_start();
-        let is_option = rest.starts_with('-') && rest[1..].starts_with(|c: char| c == '-' || c.is_ascii_alphabetic());
+        let is_option = rest.starts_with('-')
+            && rest[1..].starts_with(|c: char| c == '-' || c.is_ascii_alphabetic());
         !rest.is_empty() && !is_option && !rest.starts_with("! ")
     }
 
     fn value(&mut self) -> String {
-        if self.is_at_value() { self.next().unwrap_or_default() } else { String::new() }
+        if self.is_at_value() {
+            self.next().unwrap_or_default()
+        } else {
+            String::new()
+        }
     }
 }
 
@@ -160,8 +203,15 @@ impl Iterator for Words<'_> {
 
 fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
     let program = program(family);
-    let origin = format!("{program} {table} {}: {}", cut(chain), text.chars().take(400).collect::<String>());
-    let mut conditions = Conditions { family: Some(family), ..Conditions::default() };
+    let origin = format!(
+        "{program} {table} {}: {}",
+        cut(chain),
+        text.chars().take(400).collect::<String>()
+    );
+    let mut conditions = Conditions {
+        family: Some(family),
+        ..Conditions::default()
+    };
     let mut hashlimit = Hashlimit::default();
     let mut verdict = Verdict::Continue;
     let mut words = Words { rest: text };
@@ -218,7 +268,12 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
         }
     }
     let limit = hashlimit::limit(hashlimit, &mut conditions);
-    Rule { origin, conditions, limit, verdict }
+    Rule {
+        origin,
+        conditions,
+        limit,
+        verdict,
+    }
 }
 
 /// The name of a condition that Weir lacks.
@@ -239,9 +294,12 @@ fn unknown(option: &str) -> String {
     ];
     match option {
         _ if option.starts_with("--connlimit") => {
-            "a number of connections at the same time; unit = \"connections\" comes closest".to_owned()
+            "a number of connections at the same time; unit = \"connections\" comes closest"
+                .to_owned()
         }
-        _ if of_recent.contains(&option) => "recent; algorithm = \"sliding-log\" comes closest".to_owned(),
+        _ if of_recent.contains(&option) => {
+            "recent; algorithm = \"sliding-log\" comes closest".to_owned()
+        }
         _ => cut(option),
     }
 }
@@ -261,12 +319,19 @@ fn mark(words: &mut Words<'_>) -> Verdict {
 }
 
 /// Reads an option about packets; `false` if it is none that Weir has.
-fn condition(option: &str, value: &str, words: &mut Words<'_>, conditions: &mut Conditions) -> bool {
+fn condition(
+    option: &str,
+    value: &str,
+    words: &mut Words<'_>,
+    conditions: &mut Conditions,
+) -> bool {
     match option {
         "-p" => match value {
             "tcp" | "6" => conditions.protocol = Some(Protocol::Tcp),
             "udp" | "17" => conditions.protocol = Some(Protocol::Udp),
-            "icmp" | "ipv6-icmp" | "icmpv6" | "1" | "58" => conditions.protocol = Some(Protocol::Icmp),
+            "icmp" | "ipv6-icmp" | "icmpv6" | "1" | "58" => {
+                conditions.protocol = Some(Protocol::Icmp)
+            }
             "all" => {}
             other => conditions.other(format!("-p {}", cut(other))),
         },
@@ -281,7 +346,8 @@ fn condition(option: &str, value: &str, words: &mut Words<'_>, conditions: &mut 
                 false => return false,
             }
         }
-        "--dport" | "--dports" | "--destination-port" | "--destination-ports" => match ports(value) {
+        "--dport" | "--dports" | "--destination-port" | "--destination-ports" => match ports(value)
+        {
             Some(ports) => conditions.ports = Some(ports),
             None => return false,
         },
@@ -291,7 +357,10 @@ fn condition(option: &str, value: &str, words: &mut Words<'_>, conditions: &mut 
             let mut mask: Vec<&str> = value.split(',').collect();
             mask.sort_unstable();
             match (mask.as_slice(), set.as_str()) {
-                (["ACK", "FIN", "RST", "SYN"] | ["ACK", "RST", "SYN"] | ["ACK", "SYN"] | ["SYN"], "SYN") => {
+                (
+                    ["ACK", "FIN", "RST", "SYN"] | ["ACK", "RST", "SYN"] | ["ACK", "SYN"] | ["SYN"],
+                    "SYN",
+                ) => {
                     conditions.connection = Connection::Syn;
                 }
                 _ => return false,
@@ -302,7 +371,9 @@ fn condition(option: &str, value: &str, words: &mut Words<'_>, conditions: &mut 
             let is_of = |known: &[&str]| states.iter().all(|state| known.contains(state));
             match () {
                 () if is_of(&["NEW"]) => conditions.connection = Connection::New,
-                () if is_of(&["ESTABLISHED", "RELATED"]) => conditions.connection = Connection::Established,
+                () if is_of(&["ESTABLISHED", "RELATED"]) => {
+                    conditions.connection = Connection::Established
+                }
                 () => return false,
             }
         }
@@ -316,7 +387,9 @@ fn condition(option: &str, value: &str, words: &mut Words<'_>, conditions: &mut 
 
 /// A name or pattern as Weir writes it.
 pub fn interface(name: &str, conditions: &mut Conditions) -> String {
-    let name = name.strip_suffix('+').map_or_else(|| name.to_owned(), |start| format!("{start}*"));
+    let name = name
+        .strip_suffix('+')
+        .map_or_else(|| name.to_owned(), |start| format!("{start}*"));
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@*".contains(c);
     if name.is_empty() || name.len() > 15 || !name.chars().all(is_plain) {
         conditions.other("an unusual name of an interface");
@@ -327,7 +400,11 @@ pub fn interface(name: &str, conditions: &mut Conditions) -> String {
 fn ports(text: &str) -> Option<Vec<(u16, u16)>> {
     let range = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
-        Some((first.parse().ok().filter(|port| *port > 0)?, last.parse().ok()?)).filter(|(first, last)| first <= last)
+        Some((
+            first.parse().ok().filter(|port| *port > 0)?,
+            last.parse().ok()?,
+        ))
+        .filter(|(first, last)| first <= last)
     };
     text.split(',').map(range).collect()
 }

@@ -27,7 +27,11 @@ pub fn add(statement: &Json, table: &str, conditions: &mut Conditions) {
         };
     if !is_known {
         let negation = if is_equal { "" } else { operator };
-        conditions.other(format!("{negation}{}{}", if negation.is_empty() { "" } else { " " }, name(left)));
+        conditions.other(format!(
+            "{negation}{}{}",
+            if negation.is_empty() { "" } else { " " },
+            name(left)
+        ));
     }
 }
 
@@ -35,7 +39,9 @@ pub fn add(statement: &Json, table: &str, conditions: &mut Conditions) {
 fn name(left: &Json) -> String {
     let part = |value: &Json| {
         let text = |key| value.text_of(key).unwrap_or_default().to_owned();
-        format!("{} {}{}", text("protocol"), text("field"), text("key")).trim().to_owned()
+        format!("{} {}{}", text("protocol"), text("field"), text("key"))
+            .trim()
+            .to_owned()
     };
     match left.entry() {
         Some(("payload", payload)) => part(payload),
@@ -52,13 +58,27 @@ fn is_loopback(left: &Json, right: &Json) -> bool {
 
 fn add_payload(payload: &Json, right: &Json, table: &str, conditions: &mut Conditions) -> bool {
     match (payload.text_of("protocol"), payload.text_of("field")) {
-        (Some("ip"), Some("saddr")) => conditions.restrict_family(Family::V4) && add_sources(right, table, conditions),
-        (Some("ip6"), Some("saddr")) => conditions.restrict_family(Family::V6) && add_sources(right, table, conditions),
-        (Some("ip"), Some("protocol")) => conditions.restrict_family(Family::V4) && add_protocol(right, conditions),
-        (Some("ip6"), Some("nexthdr")) => conditions.restrict_family(Family::V6) && add_protocol(right, conditions),
-        (Some("tcp"), Some("dport")) => conditions.restrict_protocol(Protocol::Tcp) && add_ports(right, conditions),
-        (Some("udp"), Some("dport")) => conditions.restrict_protocol(Protocol::Udp) && add_ports(right, conditions),
-        (Some("th"), Some("dport")) => conditions.protocol.is_some() && add_ports(right, conditions),
+        (Some("ip"), Some("saddr")) => {
+            conditions.restrict_family(Family::V4) && add_sources(right, table, conditions)
+        }
+        (Some("ip6"), Some("saddr")) => {
+            conditions.restrict_family(Family::V6) && add_sources(right, table, conditions)
+        }
+        (Some("ip"), Some("protocol")) => {
+            conditions.restrict_family(Family::V4) && add_protocol(right, conditions)
+        }
+        (Some("ip6"), Some("nexthdr")) => {
+            conditions.restrict_family(Family::V6) && add_protocol(right, conditions)
+        }
+        (Some("tcp"), Some("dport")) => {
+            conditions.restrict_protocol(Protocol::Tcp) && add_ports(right, conditions)
+        }
+        (Some("udp"), Some("dport")) => {
+            conditions.restrict_protocol(Protocol::Udp) && add_ports(right, conditions)
+        }
+        (Some("th"), Some("dport")) => {
+            conditions.protocol.is_some() && add_ports(right, conditions)
+        }
         // SYN with or without ACK: Weir counts those without.
         (Some("tcp"), Some("flags")) if right.text() == Some("syn") => {
             conditions.connection = Connection::Syn;
@@ -83,8 +103,10 @@ fn add_meta(meta: &Json, right: &Json, conditions: &mut Conditions) -> bool {
     match meta.text_of("key") {
         Some("iif" | "iifname") => {
             let names = right.get("set").unwrap_or(right).elements();
-            let names: Option<Vec<String>> =
-                names.iter().map(|name| Some(interface(name.text()?, conditions))).collect();
+            let names: Option<Vec<String>> = names
+                .iter()
+                .map(|name| Some(interface(name.text()?, conditions)))
+                .collect();
             if conditions.interfaces.is_some() {
                 return false;
             }
@@ -124,7 +146,9 @@ fn add_sources(right: &Json, table: &str, conditions: &mut Conditions) -> bool {
         return true;
     }
     let mut sources = Vec::new();
-    let elements = right.get("set").map_or_else(|| std::slice::from_ref(right), Json::elements);
+    let elements = right
+        .get("set")
+        .map_or_else(|| std::slice::from_ref(right), Json::elements);
     let are_all = elements.iter().all(|element| append(element, &mut sources));
     if !are_all || sources.is_empty() || sources.iter().any(|prefix| prefix.prefix_len() == 0) {
         return false;
@@ -139,17 +163,25 @@ fn add_ports(right: &Json, conditions: &mut Conditions) -> bool {
     }
     let port = |value: &Json| u16::try_from(value.number()?).ok().filter(|port| *port > 0);
     let range = |element: &Json| match element.get("range").map(Json::elements) {
-        Some([first, last]) => Some((port(first)?, port(last)?)).filter(|(first, last)| first <= last),
+        Some([first, last]) => {
+            Some((port(first)?, port(last)?)).filter(|(first, last)| first <= last)
+        }
         _ => port(element).map(|port| (port, port)),
     };
-    let elements = right.get("set").map_or_else(|| std::slice::from_ref(right), Json::elements);
+    let elements = right
+        .get("set")
+        .map_or_else(|| std::slice::from_ref(right), Json::elements);
     conditions.ports = elements.iter().map(range).collect();
     conditions.ports.is_some()
 }
 
 fn add_states(right: &Json, conditions: &mut Conditions) -> bool {
     let states = right.get("set").unwrap_or(right).elements();
-    let is_of = |known: &[&str]| states.iter().all(|state| state.text().is_some_and(|text| known.contains(&text)));
+    let is_of = |known: &[&str]| {
+        states
+            .iter()
+            .all(|state| state.text().is_some_and(|text| known.contains(&text)))
+    };
     match () {
         () if is_of(&["new"]) => conditions.connection = Connection::New,
         () if is_of(&["established", "related"]) => conditions.connection = Connection::Established,
@@ -162,8 +194,15 @@ fn add_states(right: &Json, conditions: &mut Conditions) -> bool {
 fn add_flags(mask: &[Json], operator: &str, right: &Json, conditions: &mut Conditions) -> bool {
     let [payload, flags] = mask else { return false };
     let of = payload.get("payload");
-    let is_of_tcp = of.is_some_and(|of| (of.text_of("protocol"), of.text_of("field")) == (Some("tcp"), Some("flags")));
-    let has_syn = flags.get("|").unwrap_or(flags).elements().iter().any(|flag| flag.text() == Some("syn"));
+    let is_of_tcp = of.is_some_and(|of| {
+        (of.text_of("protocol"), of.text_of("field")) == (Some("tcp"), Some("flags"))
+    });
+    let has_syn = flags
+        .get("|")
+        .unwrap_or(flags)
+        .elements()
+        .iter()
+        .any(|flag| flag.text() == Some("syn"));
     if !is_of_tcp || !has_syn || operator != "==" || right.text() != Some("syn") {
         return false;
     }
@@ -177,13 +216,18 @@ pub fn append(value: &Json, into: &mut Vec<ipnet::IpNet>) -> bool {
         return prefixes::append(text, into);
     }
     if let Some(prefix) = value.get("prefix") {
-        let parts = prefix.text_of("addr").zip(prefix.get("len").and_then(Json::number));
-        return parts.is_some_and(|(address, length)| prefixes::append(&format!("{address}/{length}"), into));
+        let parts = prefix
+            .text_of("addr")
+            .zip(prefix.get("len").and_then(Json::number));
+        return parts.is_some_and(|(address, length)| {
+            prefixes::append(&format!("{address}/{length}"), into)
+        });
     }
     match value.get("range").map(Json::elements) {
-        Some([first, last]) => {
-            first.text().zip(last.text()).is_some_and(|(first, last)| prefixes::append_range(first, last, into))
-        }
+        Some([first, last]) => first
+            .text()
+            .zip(last.text())
+            .is_some_and(|(first, last)| prefixes::append_range(first, last, into)),
         _ => false,
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::super::json::Json;
-use super::super::rule::{Conditions, Connection, Family, Forgets, Key, Limit, Rule, Unit, Verdict};
+use super::super::rule::{
+    Conditions, Connection, Family, Forgets, Key, Limit, Rule, Unit, Verdict,
+};
 use super::conditions;
 
 /// When sets forget their elements, in seconds, by key.
@@ -27,7 +29,9 @@ pub fn rules(statements: &[Json], place: &Place<'_>) -> Vec<Rule> {
     let mut limit = None;
     let mut verdict = Verdict::Continue;
     for statement in statements {
-        let Some((kind, value)) = statement.entry() else { continue };
+        let Some((kind, value)) = statement.entry() else {
+            continue;
+        };
         match kind {
             "match" => conditions::add(value, place.table, &mut of),
             "limit" if limit.is_none() => limit = read_limit(value, &mut of),
@@ -53,13 +57,19 @@ pub fn rules(statements: &[Json], place: &Place<'_>) -> Vec<Rule> {
                 );
             }
             "quota" => of.other("a quota"),
-            "queue" | "dup" | "fwd" | "tproxy" | "synproxy" | "snat" | "dnat" | "masquerade" | "redirect" => {
+            "queue" | "dup" | "fwd" | "tproxy" | "synproxy" | "snat" | "dnat" | "masquerade"
+            | "redirect" => {
                 verdict = Verdict::Other(kind.to_owned());
             }
             other => of.other(other.chars().take(20).collect::<String>()),
         }
     }
-    vec![Rule { origin: place.origin.clone(), conditions: of, limit, verdict }]
+    vec![Rule {
+        origin: place.origin.clone(),
+        conditions: of,
+        limit,
+        verdict,
+    }]
 }
 
 fn target(value: &Json) -> Option<String> {
@@ -81,18 +91,37 @@ fn verdicts(value: &Json, of: &Conditions, place: &Place<'_>) -> Vec<Rule> {
         limit: None,
         verdict,
     };
-    let is_of_state = value.get("key").and_then(|key| key.get("ct")?.text_of("key")) == Some("state");
-    let pairs = value.get("data").and_then(|data| data.get("set")).map(Json::elements).unwrap_or_default();
-    let accepts = |pair: &&Json| matches!(pair.elements(), [_, verdict] if verdict.get("drop").is_none());
+    let is_of_state = value
+        .get("key")
+        .and_then(|key| key.get("ct")?.text_of("key"))
+        == Some("state");
+    let pairs = value
+        .get("data")
+        .and_then(|data| data.get("set"))
+        .map(Json::elements)
+        .unwrap_or_default();
+    let accepts =
+        |pair: &&Json| matches!(pair.elements(), [_, verdict] if verdict.get("drop").is_none());
     let is_established = |pair: &Json| {
-        let [state, verdict] = pair.elements() else { return false };
+        let [state, verdict] = pair.elements() else {
+            return false;
+        };
         matches!(state.text(), Some("established" | "related")) && verdict.get("accept").is_some()
     };
     if is_of_state && !pairs.is_empty() && pairs.iter().filter(accepts).all(is_established) {
         let connection = Connection::Established;
-        return vec![rule(Conditions { connection, ..of.clone() }, Verdict::Accept)];
+        return vec![rule(
+            Conditions {
+                connection,
+                ..of.clone()
+            },
+            Verdict::Accept,
+        )];
     }
-    vec![rule(of.clone(), Verdict::Other("a map of verdicts".to_owned()))]
+    vec![rule(
+        of.clone(),
+        Verdict::Other("a map of verdicts".to_owned()),
+    )]
 }
 
 /// `limit`: all packets of the rule together.
@@ -119,9 +148,18 @@ fn read(value: &Json) -> Option<Limit> {
         Some("mbytes") => Some(1 << 20),
         _ => None,
     };
-    let is_bytes = value.text_of("rate_unit").is_some_and(|unit| unit != "packets");
-    let count = value.get("rate")?.number()?.checked_mul(scale("rate_unit")?)?;
-    let written = value.get("burst").and_then(Json::number).unwrap_or(0).checked_mul(scale("burst_unit")?)?;
+    let is_bytes = value
+        .text_of("rate_unit")
+        .is_some_and(|unit| unit != "packets");
+    let count = value
+        .get("rate")?
+        .number()?
+        .checked_mul(scale("rate_unit")?)?;
+    let written = value
+        .get("burst")
+        .and_then(Json::number)
+        .unwrap_or(0)
+        .checked_mul(scale("burst_unit")?)?;
     // nftables' bucket has the burst in packets, by default 5; in bytes it has the rate's count and the burst.
     let burst = match (is_bytes, written) {
         (true, burst) => count.checked_add(burst)?,
@@ -145,25 +183,44 @@ fn read(value: &Json) -> Option<Limit> {
 
 /// `update @SET { KEY limit … }` and `meter`: a limit for each key.
 fn keyed(value: &Json, place: &Place<'_>, of: &mut Conditions) -> Option<Limit> {
-    let name = value.text_of("name").or_else(|| value.text_of("set")?.strip_prefix('@')).unwrap_or("limit");
+    let name = value
+        .text_of("name")
+        .or_else(|| value.text_of("set")?.strip_prefix('@'))
+        .unwrap_or("limit");
     let statements = value.get("stmt").map(Json::elements).unwrap_or_default();
-    let limit = statements.iter().find_map(|statement| statement.get("limit"));
+    let limit = statements
+        .iter()
+        .find_map(|statement| statement.get("limit"));
     let Some(mut limit) = limit.and_then(|limit| read_limit(limit, of)) else {
         of.other(format!("changes of set {name}"));
         return None;
     };
     let element = value.get("elem").or_else(|| value.get("key"));
     let timeout = element.and_then(|element| element.get("elem")?.get("timeout")?.number());
-    let element = element.map(|element| element.get("elem").and_then(|inner| inner.get("val")).unwrap_or(element));
+    let element = element.map(|element| {
+        element
+            .get("elem")
+            .and_then(|inner| inner.get("val"))
+            .unwrap_or(element)
+    });
     match element.and_then(|element| key(element, of)) {
         Some(key) => limit.key = key,
         None => of.other("a key that is not the source"),
     }
-    let timeout = timeout.or_else(|| place.timeouts.get(&format!("{} {name}", place.table)).copied());
+    let timeout = timeout.or_else(|| {
+        place
+            .timeouts
+            .get(&format!("{} {name}", place.table))
+            .copied()
+    });
     let is_renewed = value.text_of("op") == Some("update");
     limit.forgets = timeout.map(|seconds| {
         let milliseconds = seconds.saturating_mul(1000);
-        if is_renewed { Forgets::Idle(milliseconds) } else { Forgets::Always(milliseconds) }
+        if is_renewed {
+            Forgets::Idle(milliseconds)
+        } else {
+            Forgets::Always(milliseconds)
+        }
     });
     limit.name = Some(name.to_owned());
     limit.is_open_when_full = true;
@@ -192,9 +249,15 @@ fn key(element: &Json, of: &mut Conditions) -> Option<Key> {
         if source.is_some() || !of.restrict_family(family) {
             return None;
         }
-        source = Some(mask.map(length).map_or(Some(None), |length| length.map(Some))?);
+        source = Some(
+            mask.map(length)
+                .map_or(Some(None), |length| length.map(Some))?,
+        );
     }
-    Some(Key::Source { prefix: source?, has_port })
+    Some(Key::Source {
+        prefix: source?,
+        has_port,
+    })
 }
 
 /// The length of a netmask; `None` if it is none.

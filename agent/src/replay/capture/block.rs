@@ -59,10 +59,18 @@ pub(super) fn understood(
 ) -> Result<BlockRead, &'static str> {
     match block {
         Block::SectionHeader(header) => {
-            let comments = header.options.iter().filter(|option| option.code == OptionCode::Comment);
-            let mut samples = comments.filter_map(|comment| Sample::from_comment(comment.as_str().ok()?));
+            let comments = header
+                .options
+                .iter()
+                .filter(|option| option.code == OptionCode::Comment);
+            let mut samples =
+                comments.filter_map(|comment| Sample::from_comment(comment.as_str().ok()?));
             origin.sample = samples.next().or(origin.sample);
-            *order = if header.big_endian() { ByteOrder::Big } else { ByteOrder::Little };
+            *order = if header.big_endian() {
+                ByteOrder::Big
+            } else {
+                ByteOrder::Little
+            };
             interfaces.clear();
         }
         Block::InterfaceDescription(description) => {
@@ -72,7 +80,9 @@ pub(super) fn understood(
             interfaces.push(described(description, *order, names)?);
         }
         Block::EnhancedPacket(packet) => {
-            let interface = *interfaces.get(packet.if_id as usize).ok_or("its interface was not described")?;
+            let interface = *interfaces
+                .get(packet.if_id as usize)
+                .ok_or("its interface was not described")?;
             let captured = packet.caplen as usize;
             if captured > packet.data.len() {
                 return Err("its packet is longer than the block");
@@ -83,22 +93,35 @@ pub(super) fn understood(
                 packet: ENHANCED_PACKET..ENHANCED_PACKET + captured,
                 wire_length: packet.origlen,
                 nanoseconds: Some(interface.clock.nanoseconds(stamp)),
-                direction: packet.options.iter().find(|option| option.code == FLAGS).and_then(|option| {
-                    let bytes = *option.value.first_chunk()?;
-                    let flags =
-                        if *order == ByteOrder::Big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
-                    match flags & 3 {
-                        1 => Some(Direction::Ingress),
-                        2 => Some(Direction::Egress),
-                        _ => None,
-                    }
-                }),
+                direction: packet
+                    .options
+                    .iter()
+                    .find(|option| option.code == FLAGS)
+                    .and_then(|option| {
+                        let bytes = *option.value.first_chunk()?;
+                        let flags = if *order == ByteOrder::Big {
+                            u32::from_be_bytes(bytes)
+                        } else {
+                            u32::from_le_bytes(bytes)
+                        };
+                        match flags & 3 {
+                            1 => Some(Direction::Ingress),
+                            2 => Some(Direction::Egress),
+                            _ => None,
+                        }
+                    }),
                 interface,
             }));
         }
         Block::SimplePacket(packet) => {
-            let interface = *interfaces.first().ok_or("its interface was not described")?;
-            let most = if interface.snap_length == 0 { u32::MAX } else { interface.snap_length };
+            let interface = *interfaces
+                .first()
+                .ok_or("its interface was not described")?;
+            let most = if interface.snap_length == 0 {
+                u32::MAX
+            } else {
+                interface.snap_length
+            };
             let captured = (packet.origlen.min(most) as usize).min(packet.data.len());
             return Ok(BlockRead::Packet(Record {
                 length,
@@ -110,9 +133,21 @@ pub(super) fn understood(
             }));
         }
         Block::InterfaceStatistics(statistics) if origin.sample.is_some() => {
-            let mut drops = statistics.options.iter().filter(|option| option.code == OptionCode(SYSTEM_DROPS));
-            let bytes = drops.next().and_then(|option| option.value.first_chunk().copied());
-            let lost = bytes.map_or(0, if *order == ByteOrder::Big { u64::from_be_bytes } else { u64::from_le_bytes });
+            let mut drops = statistics
+                .options
+                .iter()
+                .filter(|option| option.code == OptionCode(SYSTEM_DROPS));
+            let bytes = drops
+                .next()
+                .and_then(|option| option.value.first_chunk().copied());
+            let lost = bytes.map_or(
+                0,
+                if *order == ByteOrder::Big {
+                    u64::from_be_bytes
+                } else {
+                    u64::from_le_bytes
+                },
+            );
             origin.lost = origin.lost.saturating_add(lost);
         }
         _ => {}
@@ -127,12 +162,20 @@ fn described(
 ) -> Result<Interface, &'static str> {
     let link_number = description.linktype.0 as u32;
     // The parser reads the offset as little endian.
-    let offset = if order == ByteOrder::Big { description.if_tsoffset.swap_bytes() } else { description.if_tsoffset };
-    let name = description.if_name().and_then(Result::ok).map(|name| name.trim_end_matches('\0'));
+    let offset = if order == ByteOrder::Big {
+        description.if_tsoffset.swap_bytes()
+    } else {
+        description.if_tsoffset
+    };
+    let name = description
+        .if_name()
+        .and_then(Result::ok)
+        .map(|name| name.trim_end_matches('\0'));
     Ok(Interface {
         link: LinkType::of(link_number),
         link_number,
-        clock: Clock::of(description.if_tsresol, offset).ok_or("its resolution of time is not supported")?,
+        clock: Clock::of(description.if_tsresol, offset)
+            .ok_or("its resolution of time is not supported")?,
         number: match name.filter(|name| !name.is_empty()) {
             Some(name) => names.number(name),
             None => names.unnamed(),

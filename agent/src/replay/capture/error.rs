@@ -12,7 +12,9 @@ pub enum CaptureError {
     #[error("capture {}: cannot be opened: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
     /// Standard input is a terminal.
-    #[error("standard input is a terminal: pipe a capture into it, as in tcpdump -w - | agent replay -")]
+    #[error(
+        "standard input is a terminal: pipe a capture into it, as in tcpdump -w - | agent replay -"
+    )]
     Terminal,
     /// The capture is empty.
     #[error("capture {}: empty: it has no bytes, not even a header", path.display())]

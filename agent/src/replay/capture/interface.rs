@@ -79,13 +79,18 @@ impl InterfaceNames {
 
     #[must_use]
     pub fn name(&self, number: u32) -> Option<&str> {
-        self.names.get((number as usize).checked_sub(1)?).map(|(name, _)| name.as_str())
+        self.names
+            .get((number as usize).checked_sub(1)?)
+            .map(|(name, _)| name.as_str())
     }
 
     /// No names yet, except for captures that do not name their interface.
     #[must_use]
     pub fn with_unnamed(name: Option<&str>) -> Self {
-        Self { names: Vec::new(), unnamed: name.map(str::to_owned) }
+        Self {
+            names: Vec::new(),
+            unnamed: name.map(str::to_owned),
+        }
     }
 
     /// The name with this number, if it is an interface's.
@@ -118,12 +123,16 @@ impl InterfaceNames {
         let printed = |character: &char| character.is_ascii_graphic() || *character == ' ';
         let name: String = name.chars().filter(printed).take(Self::LONGEST).collect();
         let known = (name, is_interface);
-        let nth = self.names.iter().position(|other| *other == known).unwrap_or_else(|| {
-            if self.names.len() < Self::MOST {
-                self.names.push(known);
-            }
-            self.names.len() - 1
-        });
+        let nth = self
+            .names
+            .iter()
+            .position(|other| *other == known)
+            .unwrap_or_else(|| {
+                if self.names.len() < Self::MOST {
+                    self.names.push(known);
+                }
+                self.names.len() - 1
+            });
         nth as u32 + 1
     }
 }

@@ -68,31 +68,66 @@ impl LinkType {
             interface: None,
         };
         let word = |at: usize| Some(u16::from_be_bytes(*data.get(at..)?.first_chunk()?));
-        let direction = |kind: u16| Some(if kind == OUTGOING { Direction::Egress } else { Direction::Ingress });
+        let direction = |kind: u16| {
+            Some(if kind == OUTGOING {
+                Direction::Egress
+            } else {
+                Direction::Ingress
+            })
+        };
         match self {
             Self::Ethernet => Some(plain),
-            Self::RawIp => Some(Framed { link: Link::RawIp, ..plain }),
+            Self::RawIp => Some(Framed {
+                link: Link::RawIp,
+                ..plain
+            }),
             Self::Cooked => {
                 let (direction, hardware) = (direction(word(0)?), word(2)?);
                 word(COOKED - 2)?;
                 Some(if WITHOUT_HEADER.contains(&hardware) {
                     let frame = COOKED..data.len();
-                    Framed { link: Link::RawIp, frame, longer: -(COOKED as i64), direction, ..plain }
+                    Framed {
+                        link: Link::RawIp,
+                        frame,
+                        longer: -(COOKED as i64),
+                        direction,
+                        ..plain
+                    }
                 } else {
                     // Its last twelve bytes replace the addresses, which no limit reads, and the ethertype.
                     let cut = COOKED - ETHERNET;
-                    Framed { frame: cut..data.len(), longer: -(cut as i64), direction, ..plain }
+                    Framed {
+                        frame: cut..data.len(),
+                        longer: -(cut as i64),
+                        direction,
+                        ..plain
+                    }
                 })
             }
             Self::Cooked2 => {
                 let header: &[u8; COOKED2] = data.first_chunk()?;
                 let direction = direction(u16::from(header[10]));
-                let interface = Some(u32::from_be_bytes([header[4], header[5], header[6], header[7]]));
-                let framed = Framed { frame: COOKED2..data.len(), direction, interface, ..plain };
+                let interface = Some(u32::from_be_bytes([
+                    header[4], header[5], header[6], header[7],
+                ]));
+                let framed = Framed {
+                    frame: COOKED2..data.len(),
+                    direction,
+                    interface,
+                    ..plain
+                };
                 Some(if WITHOUT_HEADER.contains(&word(8)?) {
-                    Framed { link: Link::RawIp, longer: -(COOKED2 as i64), ..framed }
+                    Framed {
+                        link: Link::RawIp,
+                        longer: -(COOKED2 as i64),
+                        ..framed
+                    }
                 } else {
-                    Framed { header: Some([header[0], header[1]]), longer: ETHERNET as i64 - COOKED2 as i64, ..framed }
+                    Framed {
+                        header: Some([header[0], header[1]]),
+                        longer: ETHERNET as i64 - COOKED2 as i64,
+                        ..framed
+                    }
                 })
             }
         }

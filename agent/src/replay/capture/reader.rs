@@ -50,8 +50,16 @@ pub struct Skipped {
 /// The format of records.
 #[derive(Debug)]
 enum Format {
-    Pcap { order: ByteOrder, header: usize, unit: u64, interface: Interface },
-    Pcapng { order: ByteOrder, interfaces: Vec<Interface> },
+    Pcap {
+        order: ByteOrder,
+        header: usize,
+        unit: u64,
+        interface: Interface,
+    },
+    Pcapng {
+        order: ByteOrder,
+        interfaces: Vec<Interface>,
+    },
 }
 
 /// Reads one capture.
@@ -99,7 +107,11 @@ impl Capture {
     fn of(path: &Path, source: Source, names: &mut InterfaceNames) -> Result<Self, CaptureError> {
         const HEADER: usize = 24;
         let mut window = Window::new(source.bytes);
-        let fails = |source| CaptureError::Read { path: path.to_owned(), offset: 0, source };
+        let fails = |source| CaptureError::Read {
+            path: path.to_owned(),
+            offset: 0,
+            source,
+        };
         while window.data().len() < HEADER {
             if window.more().map_err(fails)? != More::Some {
                 break;
@@ -110,13 +122,21 @@ impl Capture {
                 window.consume(HEADER);
                 Self::pcap(path, &header, names)?
             }
-            _ if window.data().starts_with(&0x0a0d_0d0a_u32.to_be_bytes()) => {
-                Format::Pcapng { order: ByteOrder::Little, interfaces: Vec::new() }
-            }
+            _ if window.data().starts_with(&0x0a0d_0d0a_u32.to_be_bytes()) => Format::Pcapng {
+                order: ByteOrder::Little,
+                interfaces: Vec::new(),
+            },
             Err(nom::Err::Incomplete(_)) => {
-                return Err(CaptureError::Truncated { path: path.to_owned(), offset: 0 });
+                return Err(CaptureError::Truncated {
+                    path: path.to_owned(),
+                    offset: 0,
+                });
             }
-            Err(_) => return Err(CaptureError::Format { path: path.to_owned() }),
+            Err(_) => {
+                return Err(CaptureError::Format {
+                    path: path.to_owned(),
+                });
+            }
         };
         Ok(Self {
             path: path.to_owned(),
@@ -135,24 +155,50 @@ impl Capture {
         })
     }
 
-    fn pcap(path: &Path, header: &PcapHeader, names: &mut InterfaceNames) -> Result<Format, CaptureError> {
+    fn pcap(
+        path: &Path,
+        header: &PcapHeader,
+        names: &mut InterfaceNames,
+    ) -> Result<Format, CaptureError> {
         let network = header.network.0 as u32;
         // The lower half is the type. If bit 26 is set, the upper four bits are the length of a frame check sequence in
         // words.
         let link_number = network & 0xffff;
-        let check_bytes = if network & 1 << 26 != 0 { (network >> 28) * 2 } else { 0 };
-        let Some(link) = LinkType::of(link_number) else {
-            return Err(CaptureError::LinkType { path: path.to_owned(), number: link_number });
+        let check_bytes = if network & 1 << 26 != 0 {
+            (network >> 28) * 2
+        } else {
+            0
         };
-        let unit = if header.is_nanosecond_precision() { 1 } else { 1_000 };
+        let Some(link) = LinkType::of(link_number) else {
+            return Err(CaptureError::LinkType {
+                path: path.to_owned(),
+                number: link_number,
+            });
+        };
+        let unit = if header.is_nanosecond_precision() {
+            1
+        } else {
+            1_000
+        };
         Ok(Format::Pcap {
-            order: if header.is_bigendian() { ByteOrder::Big } else { ByteOrder::Little },
-            header: if header.is_modified_format() { MODIFIED_RECORD } else { RECORD },
+            order: if header.is_bigendian() {
+                ByteOrder::Big
+            } else {
+                ByteOrder::Little
+            },
+            header: if header.is_modified_format() {
+                MODIFIED_RECORD
+            } else {
+                RECORD
+            },
             unit,
             interface: Interface {
                 link: Some(link),
                 link_number,
-                clock: Clock { unit: TimeUnit::Nanoseconds(unit), offset: 0 },
+                clock: Clock {
+                    unit: TimeUnit::Nanoseconds(unit),
+                    offset: 0,
+                },
                 number: names.unnamed(),
                 snap_length: header.snaplen,
                 check_bytes,
@@ -207,13 +253,21 @@ impl Capture {
     pub fn advance(&mut self, names: &mut InterfaceNames) -> Result<bool, CaptureError> {
         self.current = None;
         loop {
-            let Some(mut record) = self.record(names)? else { return Ok(false) };
+            let Some(mut record) = self.record(names)? else {
+                return Ok(false);
+            };
             self.window.consume(record.length);
             let Some(link) = record.interface.link else {
-                *self.skipped.link_types.entry(record.interface.link_number).or_default() += 1;
+                *self
+                    .skipped
+                    .link_types
+                    .entry(record.interface.link_number)
+                    .or_default() += 1;
                 continue;
             };
-            let packet = self.window.behind(record.length, record.packet.start, record.packet.len());
+            let packet =
+                self.window
+                    .behind(record.length, record.packet.start, record.packet.len());
             let Some(framed) = link.frame(packet) else {
                 self.skipped.headerless += 1;
                 continue;
@@ -248,11 +302,18 @@ impl Capture {
     #[inline]
     pub fn packet(&self) -> Option<CapturedPacket<'_>> {
         let (record, framed) = self.current.as_ref()?;
-        let packet = self.window.behind(record.length, record.packet.start, record.packet.len());
+        let packet = self
+            .window
+            .behind(record.length, record.packet.start, record.packet.len());
         // A packet on the wire is at least as long as its captured part.
-        let wire = i64::from(record.wire_length).max(packet.len() as i64) - i64::from(record.interface.check_bytes);
+        let wire = i64::from(record.wire_length).max(packet.len() as i64)
+            - i64::from(record.interface.check_bytes);
         let length = u32::try_from((wire + framed.longer).max(0)).unwrap_or(u32::MAX);
-        let frame = if framed.header.is_some() { self.scratch.as_slice() } else { &packet[framed.frame.clone()] };
+        let frame = if framed.header.is_some() {
+            self.scratch.as_slice()
+        } else {
+            &packet[framed.frame.clone()]
+        };
         Some(CapturedPacket {
             nanoseconds: record.nanoseconds,
             link: framed.link,
@@ -289,14 +350,30 @@ impl Capture {
     }
 
     fn pcap_record(&mut self) -> Result<Option<Record>, CaptureError> {
-        let Format::Pcap { order, header, unit, interface } = self.format else { return Ok(None) };
+        let Format::Pcap {
+            order,
+            header,
+            unit,
+            interface,
+        } = self.format
+        else {
+            return Ok(None);
+        };
         if !self.has(header)? {
-            return if self.window.data().is_empty() { Ok(None) } else { Err(self.truncated()) };
+            return if self.window.data().is_empty() {
+                Ok(None)
+            } else {
+                Err(self.truncated())
+            };
         }
         let data = self.window.data();
         let word = |nth: usize| {
             let bytes = data[4 * nth..].first_chunk().copied().unwrap_or_default();
-            if order == ByteOrder::Big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+            if order == ByteOrder::Big {
+                u32::from_be_bytes(bytes)
+            } else {
+                u32::from_le_bytes(bytes)
+            }
         };
         let (seconds, fraction, captured, wire_length) = (word(0), word(1), word(2), word(3));
         if captured > interface.snap_length.max(LONGEST_PACKET) {
@@ -337,7 +414,9 @@ impl Capture {
     fn block(&mut self, names: &mut InterfaceNames) -> Result<BlockRead, CaptureError> {
         const LEAST: usize = 12;
         loop {
-            let Format::Pcapng { order, interfaces } = &mut self.format else { return Ok(BlockRead::End) };
+            let Format::Pcapng { order, interfaces } = &mut self.format else {
+                return Ok(BlockRead::End);
+            };
             let parse = match order {
                 ByteOrder::Little => pcap_parser::parse_block_le,
                 ByteOrder::Big => pcap_parser::parse_block_be,
@@ -346,11 +425,20 @@ impl Capture {
             match parse(data) {
                 Ok((rest, block)) => {
                     let length = data.len() - rest.len();
-                    return match understood(length, &block, order, interfaces, names, &mut self.origin) {
+                    return match understood(
+                        length,
+                        &block,
+                        order,
+                        interfaces,
+                        names,
+                        &mut self.origin,
+                    ) {
                         Ok(read) => Ok(read),
-                        Err(reason) => {
-                            Err(CaptureError::Block { path: self.path.clone(), offset: self.window.offset(), reason })
-                        }
+                        Err(reason) => Err(CaptureError::Block {
+                            path: self.path.clone(),
+                            offset: self.window.offset(),
+                            reason,
+                        }),
                     };
                 }
                 Err(nom::Err::Incomplete(_)) => {
@@ -376,18 +464,31 @@ impl Capture {
     }
 
     fn truncated(&self) -> CaptureError {
-        CaptureError::Truncated { path: self.path.clone(), offset: self.window.offset() }
+        CaptureError::Truncated {
+            path: self.path.clone(),
+            offset: self.window.offset(),
+        }
     }
 
     fn too_long(&self, length: usize) -> CaptureError {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
-        CaptureError::Length { path: self.path.clone(), offset: self.window.offset(), length }
+        CaptureError::Length {
+            path: self.path.clone(),
+            offset: self.window.offset(),
+            length,
+        }
     }
 
     fn unreadable(&self, source: std::io::Error) -> CaptureError {
-        if self.compression != Compression::None && source.kind() == std::io::ErrorKind::UnexpectedEof {
+        if self.compression != Compression::None
+            && source.kind() == std::io::ErrorKind::UnexpectedEof
+        {
             return self.truncated();
         }
-        CaptureError::Read { path: self.path.clone(), offset: self.window.offset(), source }
+        CaptureError::Read {
+            path: self.path.clone(),
+            offset: self.window.offset(),
+            source,
+        }
     }
 }

@@ -65,7 +65,10 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self, CaptureError> {
-        let fails = |source| CaptureError::Open { path: path.to_owned(), source };
+        let fails = |source| CaptureError::Open {
+            path: path.to_owned(),
+            source,
+        };
         if path == Path::new(STANDARD_INPUT) {
             if io::IsTerminal::is_terminal(&io::stdin()) {
                 return Err(CaptureError::Terminal);
@@ -77,24 +80,51 @@ impl Source {
         Self::of(path, file, metadata.is_file().then_some(metadata.len()))
     }
 
-    pub(super) fn of(path: &Path, bytes: impl Read + 'static, length: Option<u64>) -> Result<Self, CaptureError> {
-        let fails = |source| CaptureError::Open { path: path.to_owned(), source };
+    pub(super) fn of(
+        path: &Path,
+        bytes: impl Read + 'static,
+        length: Option<u64>,
+    ) -> Result<Self, CaptureError> {
+        let fails = |source| CaptureError::Open {
+            path: path.to_owned(),
+            source,
+        };
         let read = Arc::new(AtomicU64::new(0));
-        let mut bytes = Counted { bytes, read: Arc::clone(&read) };
+        let mut bytes = Counted {
+            bytes,
+            read: Arc::clone(&read),
+        };
         let mut magic = Vec::with_capacity(MAGIC);
-        bytes.by_ref().take(MAGIC as u64).read_to_end(&mut magic).map_err(fails)?;
+        bytes
+            .by_ref()
+            .take(MAGIC as u64)
+            .read_to_end(&mut magic)
+            .map_err(fails)?;
         if magic.is_empty() {
-            return Err(CaptureError::Empty { path: path.to_owned() });
+            return Err(CaptureError::Empty {
+                path: path.to_owned(),
+            });
         }
-        let compression = Compression::of(&magic)
-            .map_err(|compression| CaptureError::Compression { path: path.to_owned(), compression })?;
+        let compression =
+            Compression::of(&magic).map_err(|compression| CaptureError::Compression {
+                path: path.to_owned(),
+                compression,
+            })?;
         let bytes = io::Cursor::new(magic).chain(bytes);
         let bytes: Box<dyn Read> = match compression {
             Compression::None => Box::new(bytes),
-            Compression::Gzip => Box::new(MultiGzDecoder::new(io::BufReader::with_capacity(1 << 17, bytes))),
+            Compression::Gzip => Box::new(MultiGzDecoder::new(io::BufReader::with_capacity(
+                1 << 17,
+                bytes,
+            ))),
             Compression::Zstd => Box::new(zstd::Decoder::new(bytes).map_err(fails)?),
         };
-        Ok(Self { bytes, compression, read, length })
+        Ok(Self {
+            bytes,
+            compression,
+            read,
+            length,
+        })
     }
 }
 

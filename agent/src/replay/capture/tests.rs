@@ -59,12 +59,24 @@ enum Order {
 
 impl Order {
     fn words(self, words: &[u32]) -> Vec<u8> {
-        let bytes = |word: &u32| if self == Self::Big { word.to_be_bytes() } else { word.to_le_bytes() };
+        let bytes = |word: &u32| {
+            if self == Self::Big {
+                word.to_be_bytes()
+            } else {
+                word.to_le_bytes()
+            }
+        };
         words.iter().flat_map(bytes).collect()
     }
 
     fn halves(self, halves: &[u16]) -> Vec<u8> {
-        let bytes = |half: &u16| if self == Self::Big { half.to_be_bytes() } else { half.to_le_bytes() };
+        let bytes = |half: &u16| {
+            if self == Self::Big {
+                half.to_be_bytes()
+            } else {
+                half.to_le_bytes()
+            }
+        };
         halves.iter().flat_map(bytes).collect()
     }
 }
@@ -116,8 +128,21 @@ fn interface(order: Order, link: u16, options: &[Vec<u8>]) -> Vec<u8> {
     block(order, 1, &body)
 }
 
-fn enhanced(order: Order, interface: u32, stamp: u64, data: &[u8], length: u32, options: &[Vec<u8>]) -> Vec<u8> {
-    let mut body = order.words(&[interface, (stamp >> 32) as u32, stamp as u32, data.len() as u32, length]);
+fn enhanced(
+    order: Order,
+    interface: u32,
+    stamp: u64,
+    data: &[u8],
+    length: u32,
+    options: &[Vec<u8>],
+) -> Vec<u8> {
+    let mut body = order.words(&[
+        interface,
+        (stamp >> 32) as u32,
+        stamp as u32,
+        data.len() as u32,
+        length,
+    ]);
     body.extend(data);
     body.resize(body.len().next_multiple_of(4), 0);
     body.extend(options.concat());
@@ -128,13 +153,23 @@ fn enhanced(order: Order, interface: u32, stamp: u64, data: &[u8], length: u32, 
 }
 
 fn frame() -> Vec<u8> {
-    Frame::ethernet().ipv4([192, 0, 2, 1], [192, 0, 2, 2]).udp(1, 2, b"payload").build()
+    Frame::ethernet()
+        .ipv4([192, 0, 2, 1], [192, 0, 2, 2])
+        .udp(1, 2, b"payload")
+        .build()
 }
 
 fn plain(nanoseconds: u64) -> Packet {
     let frame = frame();
     let length = frame.len() as u32;
-    Packet { nanoseconds: Some(nanoseconds), link: Link::Ethernet, frame, length, interface: 1, direction: None }
+    Packet {
+        nanoseconds: Some(nanoseconds),
+        link: Link::Ethernet,
+        frame,
+        length,
+        interface: 1,
+        direction: None,
+    }
 }
 
 #[test]
@@ -143,9 +178,20 @@ fn pcap_in_either_byte_order_and_resolution() {
     let length = frame.len() as u32;
     for order in [Order::Little, Order::Big] {
         for (magic, unit) in [(MICROSECONDS, 1_000), (NANOSECONDS, 1)] {
-            let bytes = pcap(order, magic, 1, &[(1, 2, &frame, length), (3, 4, &frame, length)]);
+            let bytes = pcap(
+                order,
+                magic,
+                1,
+                &[(1, 2, &frame, length), (3, 4, &frame, length)],
+            );
             let (packets, end) = of(bytes);
-            assert_eq!(packets, [plain(1_000_000_000 + 2 * unit), plain(3_000_000_000 + 4 * unit)]);
+            assert_eq!(
+                packets,
+                [
+                    plain(1_000_000_000 + 2 * unit),
+                    plain(3_000_000_000 + 4 * unit)
+                ]
+            );
             assert_eq!(end.unwrap().format(), "pcap");
         }
     }
@@ -158,24 +204,65 @@ fn pcapng_with_sections_in_both_byte_orders_and_clocks_of_all_kinds() {
     let mut bytes = Vec::new();
     for order in [Order::Little, Order::Big] {
         let offset = 100i64;
-        let offset = if order == Order::Big { offset.to_be_bytes() } else { offset.to_le_bytes() };
+        let offset = if order == Order::Big {
+            offset.to_be_bytes()
+        } else {
+            offset.to_le_bytes()
+        };
         bytes.extend(section(order));
         bytes.extend(interface(order, 1, &[option(order, 2, b"eth0")]));
-        bytes.extend(interface(order, 1, &[option(order, 2, b"eth1"), option(order, 9, &[9])]));
-        bytes.extend(interface(order, 1, &[option(order, 9, &[0x80 | 20]), option(order, 14, &offset)]));
+        bytes.extend(interface(
+            order,
+            1,
+            &[option(order, 2, b"eth1"), option(order, 9, &[9])],
+        ));
+        bytes.extend(interface(
+            order,
+            1,
+            &[option(order, 9, &[0x80 | 20]), option(order, 14, &offset)],
+        ));
         bytes.extend(enhanced(order, 0, 5_000_000, &frame, length, &[]));
-        bytes.extend(enhanced(order, 1, 6_000_000_000, &frame, length, &[option(order, 2, &order.words(&[2]))]));
-        bytes.extend(enhanced(order, 2, 7 << 20, &frame, length, &[option(order, 2, &order.words(&[1]))]));
+        bytes.extend(enhanced(
+            order,
+            1,
+            6_000_000_000,
+            &frame,
+            length,
+            &[option(order, 2, &order.words(&[2]))],
+        ));
+        bytes.extend(enhanced(
+            order,
+            2,
+            7 << 20,
+            &frame,
+            length,
+            &[option(order, 2, &order.words(&[1]))],
+        ));
         // Statistics of an interface, an unknown block, and a packet without a time.
         bytes.extend(block(order, 5, &order.words(&[0, 0, 0])));
         bytes.extend(block(order, 0x0bad, b"what"));
-        bytes.extend(block(order, 3, &[order.words(&[length]), frame.clone()].concat()));
+        bytes.extend(block(
+            order,
+            3,
+            &[order.words(&[length]), frame.clone()].concat(),
+        ));
     }
     let expected = [
         plain(5_000_000_000),
-        Packet { interface: 2, direction: Some(Direction::Egress), ..plain(6_000_000_000) },
-        Packet { interface: 3, direction: Some(Direction::Ingress), ..plain(107_000_000_000) },
-        Packet { nanoseconds: None, ..plain(0) },
+        Packet {
+            interface: 2,
+            direction: Some(Direction::Egress),
+            ..plain(6_000_000_000)
+        },
+        Packet {
+            interface: 3,
+            direction: Some(Direction::Ingress),
+            ..plain(107_000_000_000)
+        },
+        Packet {
+            nanoseconds: None,
+            ..plain(0)
+        },
     ];
     let (packets, end) = of(bytes);
     assert_eq!(packets, [expected.clone(), expected].concat());
@@ -184,12 +271,27 @@ fn pcapng_with_sections_in_both_byte_orders_and_clocks_of_all_kinds() {
 
 #[test]
 fn every_link_type_becomes_the_frame_of_the_hook() {
-    let ethernet = Frame::ethernet().vlan(7).ipv4([192, 0, 2, 1], [192, 0, 2, 2]).tcp(1, 2, 2, b"").build();
+    let ethernet = Frame::ethernet()
+        .vlan(7)
+        .ipv4([192, 0, 2, 1], [192, 0, 2, 2])
+        .tcp(1, 2, 2, b"")
+        .build();
     let packet = &ethernet[18..];
-    let raw = |link: u32| of(pcap(Order::Little, MICROSECONDS, link, &[(0, 0, packet, packet.len() as u32)])).0;
+    let raw = |link: u32| {
+        of(pcap(
+            Order::Little,
+            MICROSECONDS,
+            link,
+            &[(0, 0, packet, packet.len() as u32)],
+        ))
+        .0
+    };
     for link in [101, 228, 12, 14] {
         let found = raw(link);
-        assert_eq!((found[0].link, found[0].frame.as_slice()), (Link::RawIp, packet));
+        assert_eq!(
+            (found[0].link, found[0].frame.as_slice()),
+            (Link::RawIp, packet)
+        );
         assert_eq!(found[0].length as usize, packet.len());
     }
     // As in the kernel: an Ethernet header with its tag.
@@ -197,23 +299,52 @@ fn every_link_type_becomes_the_frame_of_the_hook() {
     let tagged = &ethernet[12..];
     for (kind, direction) in [(0u16, Direction::Ingress), (4, Direction::Egress)] {
         let sll = [&kind.to_be_bytes()[..], &[0, 1, 0, 6], &[2; 8], tagged].concat();
-        let sll2 = [&tagged[..2], &[0, 0, 0, 0, 0, 9, 0, 1, kind as u8, 6], &[2; 8], &tagged[2..]].concat();
+        let sll2 = [
+            &tagged[..2],
+            &[0, 0, 0, 0, 0, 9, 0, 1, kind as u8, 6],
+            &[2; 8],
+            &tagged[2..],
+        ]
+        .concat();
         for (link, bytes) in [(113, &sll), (276, &sll2)] {
-            let (packets, _) = of(pcap(Order::Little, MICROSECONDS, link, &[(0, 0, bytes, bytes.len() as u32)]));
+            let (packets, _) = of(pcap(
+                Order::Little,
+                MICROSECONDS,
+                link,
+                &[(0, 0, bytes, bytes.len() as u32)],
+            ));
             let found = &packets[0];
             assert_eq!(found.direction, Some(direction), "{link}");
             assert_eq!(found.length as usize, ethernet.len(), "{link}");
             assert_eq!(found.frame[12..], *tagged, "{link}");
-            assert_eq!(parse(found.frame.as_slice(), found.link, Depth::Requests).unwrap(), parsed, "{link}");
+            assert_eq!(
+                parse(found.frame.as_slice(), found.link, Depth::Requests).unwrap(),
+                parsed,
+                "{link}"
+            );
         }
     }
     // A tunnel has no link header.
     let sll = [&[0, 0, 0xff, 0xfe, 0, 0], &[0; 8][..], &[8, 0], packet].concat();
-    let sll2 = [&[8, 0, 0, 0, 0, 0, 0, 9, 0xff, 0xfe, 0, 0], &[0; 8][..], packet].concat();
+    let sll2 = [
+        &[8, 0, 0, 0, 0, 0, 0, 9, 0xff, 0xfe, 0, 0],
+        &[0; 8][..],
+        packet,
+    ]
+    .concat();
     for (link, bytes) in [(113, sll), (276, sll2)] {
-        let (packets, _) = of(pcap(Order::Little, MICROSECONDS, link, &[(0, 0, &bytes, bytes.len() as u32)]));
+        let (packets, _) = of(pcap(
+            Order::Little,
+            MICROSECONDS,
+            link,
+            &[(0, 0, &bytes, bytes.len() as u32)],
+        ));
         let found = &packets[0];
-        assert_eq!((found.link, found.frame.as_slice()), (Link::RawIp, packet), "{link}");
+        assert_eq!(
+            (found.link, found.frame.as_slice()),
+            (Link::RawIp, packet),
+            "{link}"
+        );
         assert_eq!(found.length as usize, packet.len(), "{link}");
     }
 }
@@ -221,17 +352,37 @@ fn every_link_type_becomes_the_frame_of_the_hook() {
 #[test]
 fn a_packet_that_was_cut_counts_with_its_length_on_the_wire() {
     let frame = frame();
-    let (packets, _) = of(pcap(Order::Little, MICROSECONDS, 1, &[(0, 0, &frame[..30], 1_500)]));
+    let (packets, _) = of(pcap(
+        Order::Little,
+        MICROSECONDS,
+        1,
+        &[(0, 0, &frame[..30], 1_500)],
+    ));
     assert_eq!((packets[0].frame.len(), packets[0].length), (30, 1_500));
-    let sll2 = [&[8, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 6], &[0; 8][..], &frame[14..]].concat();
-    let (packets, _) = of(pcap(Order::Little, MICROSECONDS, 276, &[(0, 0, &sll2, 1_520)]));
+    let sll2 = [
+        &[8, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 6],
+        &[0; 8][..],
+        &frame[14..],
+    ]
+    .concat();
+    let (packets, _) = of(pcap(
+        Order::Little,
+        MICROSECONDS,
+        276,
+        &[(0, 0, &sll2, 1_520)],
+    ));
     assert_eq!(packets[0].length, 1_514);
     // A length below the captured one, and a frame check sequence of four bytes.
     let (packets, _) = of(pcap(Order::Little, MICROSECONDS, 1, &[(0, 0, &frame, 20)]));
     assert_eq!(packets[0].length as usize, frame.len());
     let checked = [&frame[..], &[1, 2, 3, 4]].concat();
     let link = 1 | 1 << 26 | 2 << 28;
-    let (packets, _) = of(pcap(Order::Little, MICROSECONDS, link, &[(0, 0, &checked, checked.len() as u32)]));
+    let (packets, _) = of(pcap(
+        Order::Little,
+        MICROSECONDS,
+        link,
+        &[(0, 0, &checked, checked.len() as u32)],
+    ));
     assert_eq!(packets, [plain(0)]);
     // Reads beyond the captured part are distinguished from reads beyond the frame.
     let is_cut = std::cell::Cell::new(false);
@@ -245,7 +396,11 @@ fn a_packet_that_was_cut_counts_with_its_length_on_the_wire() {
             direction: None,
         };
         is_cut.set(false);
-        let _ = parse(&CapturedFrame::new(&packet, &is_cut), Link::Ethernet, Depth::Requests);
+        let _ = parse(
+            &CapturedFrame::new(&packet, &is_cut),
+            Link::Ethernet,
+            Depth::Requests,
+        );
         assert_eq!(is_cut.get(), expected);
     }
 }
@@ -258,8 +413,9 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 fn many() -> Vec<u8> {
     let frame = frame();
-    let packets: Vec<(u32, u32, &[u8], u32)> =
-        (0..9_000).map(|nth| (nth, nth * 7 % 1_000, frame.as_slice(), frame.len() as u32)).collect();
+    let packets: Vec<(u32, u32, &[u8], u32)> = (0..9_000)
+        .map(|nth| (nth, nth * 7 % 1_000, frame.as_slice(), frame.len() as u32))
+        .collect();
     pcap(Order::Little, MICROSECONDS, 1, &packets)
 }
 
@@ -271,7 +427,11 @@ fn compressed_captures_in_one_part_or_several() {
     let (one, other) = bytes.split_at(bytes.len() / 2);
     let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
     // Parallel compressors start with a skippable frame.
-    let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4][..], &zstd(&bytes)].concat();
+    let skipped = [
+        &[0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4][..],
+        &zstd(&bytes),
+    ]
+    .concat();
     for (name, compressed) in [
         ("gzip", gzip(&bytes)),
         ("gzip", [gzip(one), gzip(other)].concat()),
@@ -290,8 +450,16 @@ fn what_lies_before_damage_is_read_and_the_damage_named() {
     let bytes = many();
     let whole = of(bytes.clone()).0;
     for (what, damaged, expected) in [
-        ("truncated record", bytes[..bytes.len() - 5].to_vec(), "truncated within the record at byte"),
-        ("truncated header", bytes[..bytes.len() - 60].to_vec(), "truncated within the record at byte"),
+        (
+            "truncated record",
+            bytes[..bytes.len() - 5].to_vec(),
+            "truncated within the record at byte",
+        ),
+        (
+            "truncated header",
+            bytes[..bytes.len() - 60].to_vec(),
+            "truncated within the record at byte",
+        ),
         (
             "truncated gzip",
             {
@@ -330,7 +498,10 @@ fn what_lies_before_damage_is_read_and_the_damage_named() {
         ),
     ] {
         let (packets, end) = of(damaged);
-        let error = end.err().unwrap_or_else(|| panic!("{what}: no error")).to_string();
+        let error = end
+            .err()
+            .unwrap_or_else(|| panic!("{what}: no error"))
+            .to_string();
         assert!(error.contains(expected), "{what}: {error}");
         assert!(!packets.is_empty() || what.starts_with("damaged"), "{what}");
         assert_eq!(packets, whole[..packets.len()], "{what}");
@@ -342,13 +513,26 @@ fn what_is_no_capture_is_told_with_the_fix() {
     for (bytes, expected) in [
         (&b""[..], "empty"),
         (b"\n", "truncated within the record at byte 0"),
-        (b"not a capture, but long enough for a header", "neither pcap nor pcapng"),
-        (&[0xfd, b'7', b'z', b'X', b'Z', 0, 0, 0], "xz -dc FILE | agent replay -"),
+        (
+            b"not a capture, but long enough for a header",
+            "neither pcap nor pcapng",
+        ),
+        (
+            &[0xfd, b'7', b'z', b'X', b'Z', 0, 0, 0],
+            "xz -dc FILE | agent replay -",
+        ),
         (b"BZh91AY&SY", "bzip2 -dc"),
-        (&pcap(Order::Little, MICROSECONDS, 105, &[]), "link type 105 is not supported"),
+        (
+            &pcap(Order::Little, MICROSECONDS, 105, &[]),
+            "link type 105 is not supported",
+        ),
         (&section(Order::Little)[..16], "truncated"),
     ] {
-        let error = of(bytes.to_vec()).1.err().unwrap_or_else(|| panic!("{expected}")).to_string();
+        let error = of(bytes.to_vec())
+            .1
+            .err()
+            .unwrap_or_else(|| panic!("{expected}"))
+            .to_string();
         assert!(error.contains(expected), "{error}");
     }
     // A header without packets is a valid capture.
@@ -374,8 +558,14 @@ fn pcapng_skips_interfaces_of_other_link_types_and_refuses_contradictions() {
     assert_eq!(packets, [plain(1_000_000_000), plain(2_000_000_000)]);
     assert_eq!(end.unwrap().skipped().link_types.get(&105), Some(&1));
     for (bad, reason) in [
-        (enhanced(order, 2, 0, &frame, length, &[]), "interface was not described"),
-        (interface(order, 1, &[option(order, 9, &[77])]), "resolution of time"),
+        (
+            enhanced(order, 2, 0, &frame, length, &[]),
+            "interface was not described",
+        ),
+        (
+            interface(order, 1, &[option(order, 9, &[77])]),
+            "resolution of time",
+        ),
         (
             {
                 let mut block = enhanced(order, 0, 0, &frame, length, &[]);
@@ -435,7 +625,10 @@ fn clocks_count_in_any_unit() {
     assert_eq!(clock(12).nanoseconds(5_000), 5);
     assert_eq!(clock(0x80 | 30).nanoseconds(1 << 30), 1_000_000_000);
     assert_eq!(clock(0).nanoseconds(u64::MAX), u64::MAX);
-    assert_eq!(Clock::of(6, -1).unwrap().nanoseconds(1_500_000), 500_000_000);
+    assert_eq!(
+        Clock::of(6, -1).unwrap().nanoseconds(1_500_000),
+        500_000_000
+    );
     assert_eq!((Clock::of(20, 0), Clock::of(0xff, 0)), (None, None));
 }
 

@@ -30,7 +30,13 @@ pub(super) enum More {
 
 impl Window {
     pub(super) fn new(source: Box<dyn Read>) -> Self {
-        Self { source, buffer: vec![0; CHUNK], start: 0, end: 0, offset: 0 }
+        Self {
+            source,
+            buffer: vec![0; CHUNK],
+            start: 0,
+            end: 0,
+            offset: 0,
+        }
     }
 
     pub(super) fn data(&self) -> &[u8] {

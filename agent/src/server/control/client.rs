@@ -63,7 +63,10 @@ impl ClientError {
     /// Whether the agent no longer runs.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
-        matches!(self, Self::NotRunning(_) | Self::Closed { .. } | Self::Gone(_))
+        matches!(
+            self,
+            Self::NotRunning(_) | Self::Closed { .. } | Self::Gone(_)
+        )
     }
 }
 
@@ -77,7 +80,9 @@ impl Client {
     /// For the socket at `path`.
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     /// Whether an agent listens on the socket.
@@ -93,7 +98,9 @@ impl Client {
     /// When no agent replies, or the reply is an error.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
         match self.exchange(request)? {
-            Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign),
+            Response::Ok(document) => {
+                serde_json::from_value(document).map_err(ClientError::Foreign)
+            }
             Response::Error(reason) => Err(ClientError::Refused(reason)),
         }
     }
@@ -104,7 +111,11 @@ impl Client {
     /// # Errors
     ///
     /// When no agent replies, the reply is an error, or the agent stopped.
-    pub fn follow<B>(&self, last: usize, take: impl FnMut(Event) -> ControlFlow<B>) -> Result<B, ClientError> {
+    pub fn follow<B>(
+        &self,
+        last: usize,
+        take: impl FnMut(Event) -> ControlFlow<B>,
+    ) -> Result<B, ClientError> {
         self.stream(&Request::Follow { last }, take)
     }
 
@@ -123,7 +134,9 @@ impl Client {
         for line in BufReader::new(stream).lines() {
             let line = line.map_err(|error| self.broken(error, PATIENCE))?;
             let document = match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
-                Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign)?,
+                Response::Ok(document) => {
+                    serde_json::from_value(document).map_err(ClientError::Foreign)?
+                }
                 Response::Error(reason) => return Err(ClientError::Refused(reason)),
             };
             if let ControlFlow::Break(end) = take(document) {
@@ -141,14 +154,24 @@ impl Client {
     pub fn capture(
         &self,
         request: &Request,
-    ) -> Result<(UnixStream, impl Iterator<Item = Result<CapturePart, ClientError>>), ClientError> {
+    ) -> Result<
+        (
+            UnixStream,
+            impl Iterator<Item = Result<CapturePart, ClientError>>,
+        ),
+        ClientError,
+    > {
         let stream = self.send(request)?;
-        let reader = stream.try_clone().map_err(|error| self.broken(error, PATIENCE))?;
+        let reader = stream
+            .try_clone()
+            .map_err(|error| self.broken(error, PATIENCE))?;
         let client = self.clone();
         let parts = BufReader::new(reader).lines().map(move |line| {
             let line = line.map_err(|error| client.broken(error, PATIENCE))?;
             match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
-                Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign),
+                Response::Ok(document) => {
+                    serde_json::from_value(document).map_err(ClientError::Foreign)
+                }
                 Response::Error(reason) => Err(ClientError::Refused(reason)),
             }
         });
@@ -173,8 +196,12 @@ impl Client {
     fn broken(&self, source: io::Error, patience: Duration) -> ClientError {
         let path = self.path.clone();
         match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent { path, patience },
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::Closed { path },
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ClientError::Silent { path, patience }
+            }
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                ClientError::Closed { path }
+            }
             _ => ClientError::Broken { path, source },
         }
     }
@@ -182,18 +209,28 @@ impl Client {
     fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
         let stream = self.send(request)?;
         let patience = match request {
-            Request::Reload { .. } | Request::Try { .. } | Request::Compare => PATIENCE_WITH_CHANGES,
+            Request::Reload { .. } | Request::Try { .. } | Request::Compare => {
+                PATIENCE_WITH_CHANGES
+            }
             Request::Confirm | Request::Revert => PATIENCE_WITH_CHANGES,
-            Request::Ban { .. } | Request::Unban { .. } | Request::UnbanAll | Request::Bans => PATIENCE_WITH_CHANGES,
-            Request::Decide { question } => PATIENCE + question.wait.map(Wait::time).unwrap_or_default(),
+            Request::Ban { .. } | Request::Unban { .. } | Request::UnbanAll | Request::Bans => {
+                PATIENCE_WITH_CHANGES
+            }
+            Request::Decide { question } => {
+                PATIENCE + question.wait.map(Wait::time).unwrap_or_default()
+            }
             _ => PATIENCE,
         };
         let broken = |error| self.broken(error, patience);
         stream.set_read_timeout(Some(patience)).map_err(broken)?;
         let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).map_err(broken)?;
+        BufReader::new(stream)
+            .read_line(&mut answer)
+            .map_err(broken)?;
         if answer.is_empty() {
-            return Err(ClientError::Closed { path: self.path.clone() });
+            return Err(ClientError::Closed {
+                path: self.path.clone(),
+            });
         }
         serde_json::from_str(&answer).map_err(ClientError::Foreign)
     }
@@ -204,8 +241,12 @@ impl Client {
         let broken = |error| self.broken(error, PATIENCE);
         let mut stream = UnixStream::connect(&self.path).map_err(|error| match error.kind() {
             // A file that is not a socket fails like a socket without a listener.
-            io::ErrorKind::ConnectionRefused if !is_socket(&self.path) => ClientError::NotASocket(path()),
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path()),
+            io::ErrorKind::ConnectionRefused if !is_socket(&self.path) => {
+                ClientError::NotASocket(path())
+            }
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NotRunning(path())
+            }
             io::ErrorKind::PermissionDenied => ClientError::NotPermitted(path()),
             _ => broken(error),
         })?;
@@ -219,5 +260,6 @@ impl Client {
 
 fn is_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
-    path.metadata().is_ok_and(|metadata| metadata.file_type().is_socket())
+    path.metadata()
+        .is_ok_and(|metadata| metadata.file_type().is_socket())
 }

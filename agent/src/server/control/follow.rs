@@ -84,7 +84,11 @@ pub(super) async fn serve<F: Feed>(
         while let Some(line) = next {
             serde_json::to_writer(&mut lines, &Response::Ok(serde_json::to_value(&*line)?))?;
             lines.push(b'\n');
-            next = if lines.len() < PART { feed.try_next() } else { None };
+            next = if lines.len() < PART {
+                feed.try_next()
+            } else {
+                None
+            };
         }
         match F::PATIENCE {
             Some(patience) => timeout(patience, write.write_all(&lines)).await??,

@@ -58,7 +58,10 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     ///
     /// The error for the client.
-    fn wait(&self, _question: &Question) -> impl Future<Output = Result<serde_json::Value, String>> + Send {
+    fn wait(
+        &self,
+        _question: &Question,
+    ) -> impl Future<Output = Result<serde_json::Value, String>> + Send {
         std::future::ready(Err("this agent does not decide requests".to_owned()))
     }
     /// Subscribes a follower to events, starting with the last `last` remembered ones.
@@ -103,9 +106,15 @@ pub enum ServerError {
 
 fn help(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => "run as root, or name a path that this user may write under [agent] control",
-        io::ErrorKind::ReadOnlyFilesystem => "name a path that can be written under [agent] control",
-        io::ErrorKind::StorageFull => "free some space there, or name another path under [agent] control",
+        io::ErrorKind::PermissionDenied => {
+            "run as root, or name a path that this user may write under [agent] control"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "name a path that can be written under [agent] control"
+        }
+        io::ErrorKind::StorageFull => {
+            "free some space there, or name another path under [agent] control"
+        }
         io::ErrorKind::InvalidInput => {
             "a socket's path has 107 bytes at most: name a shorter one under [agent] control"
         }
@@ -128,10 +137,16 @@ impl Server {
     pub fn bind(path: &Path) -> Result<Self, ServerError> {
         let path = || path.to_owned();
         match unix_socket::listen(&path()) {
-            Ok((listener, file)) => Ok(Self { listener, _file: file }),
+            Ok((listener, file)) => Ok(Self {
+                listener,
+                _file: file,
+            }),
             Err(SocketError::Taken) => Err(ServerError::Running(path())),
             Err(SocketError::NotASocket) => Err(ServerError::NotASocket(path())),
-            Err(SocketError::System(source)) => Err(ServerError::Listen { path: path(), source }),
+            Err(SocketError::System(source)) => Err(ServerError::Listen {
+                path: path(),
+                source,
+            }),
         }
     }
 
@@ -145,15 +160,23 @@ impl Server {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     let peer = Peer::of(&stream);
-                    let places = if peer == Peer::Root { &for_root } else { &for_others };
+                    let places = if peer == Peer::Root {
+                        &for_root
+                    } else {
+                        &for_others
+                    };
                     let place = Arc::clone(places).try_acquire_owned();
                     let (handler, for_waiting) = (Arc::clone(&handler), Arc::clone(&for_waiting));
                     let at_work = (peer == Peer::Other).then(|| Arc::clone(&others_at_work));
                     tokio::spawn(async move {
                         // Errors of one client concern no other.
                         let _ = match place {
-                            Ok(place) => answer(stream, peer, handler, place, for_waiting, at_work).await,
-                            Err(_) => timeout(PATIENCE, send_away(stream, count)).await.unwrap_or(Ok(())),
+                            Ok(place) => {
+                                answer(stream, peer, handler, place, for_waiting, at_work).await
+                            }
+                            Err(_) => timeout(PATIENCE, send_away(stream, count))
+                                .await
+                                .unwrap_or(Ok(())),
                         };
                     });
                 }
@@ -202,7 +225,10 @@ impl Peer {
     /// Checks whether this user may make the request.
     fn check(self, request: &Request) -> Result<(), String> {
         if self == Self::Other && !request.only_asks() {
-            return Err("this command changes the agent's state, which requires root: run it with sudo".to_owned());
+            return Err(
+                "this command changes the agent's state, which requires root: run it with sudo"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -210,7 +236,9 @@ impl Peer {
 
 /// Rejects a client for which there is no place.
 async fn send_away(mut stream: UnixStream, count: usize) -> io::Result<()> {
-    let response = Response::Error(format!("{count} clients are connected already: try again in a few seconds"));
+    let response = Response::Error(format!(
+        "{count} clients are connected already: try again in a few seconds"
+    ));
     let mut document = serde_json::to_vec(&response)?;
     document.push(b'\n');
     stream.write_all(&document).await
@@ -241,17 +269,28 @@ async fn answer(
             }
             Err(reason) => Response::Error(reason),
         },
-        Ok(request @ Request::Trace { source }) => match peer.check(&request).and_then(|()| handler.trace(source)) {
-            Ok(verdicts) => {
-                drop(place);
-                return follow::serve(read, write, verdicts).await;
+        Ok(request @ Request::Trace { source }) => {
+            match peer.check(&request).and_then(|()| handler.trace(source)) {
+                Ok(verdicts) => {
+                    drop(place);
+                    return follow::serve(read, write, verdicts).await;
+                }
+                Err(reason) => Response::Error(reason),
             }
-            Err(reason) => Response::Error(reason),
-        },
-        Ok(request @ Request::Capture { one_in, of, for_seconds }) => {
+        }
+        Ok(
+            request @ Request::Capture {
+                one_in,
+                of,
+                for_seconds,
+            },
+        ) => {
             let length = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
             // It may wait for a change of the policy.
-            let start = move || peer.check(&request).and_then(|()| handler.capture(Sample { one_in, of }, length));
+            let start = move || {
+                peer.check(&request)
+                    .and_then(|()| handler.capture(Sample { one_in, of }, length))
+            };
             match tokio::task::spawn_blocking(start).await {
                 Ok(Ok(parts)) => {
                     drop(place);
@@ -264,7 +303,9 @@ async fn answer(
         Ok(Request::Decide { question }) if question.wait.is_some() => {
             drop(place);
             match for_waiting.try_acquire() {
-                Err(_) => Response::Error("too many requests wait on the control socket: use [decide] http".to_owned()),
+                Err(_) => Response::Error(
+                    "too many requests wait on the control socket: use [decide] http".to_owned(),
+                ),
                 Ok(_place) => tokio::select! {
                     // Waiting clients send nothing more: readable means disconnected.
                     _ = read.read_u8() => return Ok(()),
@@ -285,10 +326,12 @@ async fn answer(
                 Err(_) => Response::Error(FAILED.to_owned()),
             }
         }
-        Err(error) if line.len() as u64 >= longest => {
-            Response::Error(format!("the request is longer than {longest} bytes: {error}"))
-        }
-        Err(error) => Response::Error(format!("unknown request: {error}; use the agent's own version of this command")),
+        Err(error) if line.len() as u64 >= longest => Response::Error(format!(
+            "the request is longer than {longest} bytes: {error}"
+        )),
+        Err(error) => Response::Error(format!(
+            "unknown request: {error}; use the agent's own version of this command"
+        )),
     };
     let mut document = serde_json::to_vec(&response)?;
     document.push(b'\n');

@@ -46,7 +46,11 @@ impl Exposition {
     pub fn new() -> Result<Self, Error> {
         let process = Registry::new();
         process.register(Box::new(ProcessCollector::for_self()))?;
-        Ok(Self { ledger: Ledger::default(), resets: 0, process })
+        Ok(Self {
+            ledger: Ledger::default(),
+            resets: 0,
+            process,
+        })
     }
 
     /// The text.
@@ -57,9 +61,13 @@ impl Exposition {
     pub fn text(&mut self, documents: &Documents) -> Result<String, Error> {
         if self.resets != documents.status.counter_resets {
             self.resets = documents.status.counter_resets;
-            self.ledger.restart(|series| OF_LIMITS.iter().any(|family| series.starts_with(family)));
+            self.ledger
+                .restart(|series| OF_LIMITS.iter().any(|family| series.starts_with(family)));
         }
-        let mut page = Page { registry: Registry::new(), ledger: &mut self.ledger };
+        let mut page = Page {
+            registry: Registry::new(),
+            ledger: &mut self.ledger,
+        };
         page.agent(&documents.status)?;
         page.packets(&documents.status)?;
         page.limits(&documents.limits)?;
@@ -121,8 +129,12 @@ impl Page<'_> {
     ) -> Result<(), Error> {
         let family = CounterVec::new(Opts::new(name, help), &labels)?;
         for (values, now) in rows {
-            let total = self.ledger.total(&Self::series(name, &values), (now * PARTS) as u64);
-            family.get_metric_with_label_values(&values)?.inc_by(total as f64 / PARTS);
+            let total = self
+                .ledger
+                .total(&Self::series(name, &values), (now * PARTS) as u64);
+            family
+                .get_metric_with_label_values(&values)?
+                .inc_by(total as f64 / PARTS);
         }
         self.registry.register(Box::new(family))
     }
@@ -136,7 +148,9 @@ impl Page<'_> {
     ) -> Result<(), Error> {
         let family = IntGaugeVec::new(Opts::new(name, help), &labels)?;
         for (values, now) in rows {
-            family.get_metric_with_label_values(&values)?.set(i64::try_from(now).unwrap_or(i64::MAX));
+            family
+                .get_metric_with_label_values(&values)?
+                .set(i64::try_from(now).unwrap_or(i64::MAX));
         }
         self.registry.register(Box::new(family))
     }
@@ -156,23 +170,53 @@ impl Page<'_> {
     }
 
     fn agent(&mut self, status: &Status) -> Result<(), Error> {
-        self.gauge("weir_build_info", "The agent's version.", ["version"], [([status.version.as_str()], 1)])?;
-        self.gauge("weir_mode_info", "Whether it throttles or only counts.", ["mode"], [([status.mode.as_str()], 1)])?;
-        self.gauge("weir_uptime_seconds", "Since this agent started.", [], [([], status.uptime_seconds)])?;
-        self.gauge("weir_notes", "Notes in agent status.", [], [([], status.notes.len() as u64)])?;
-        let attached: Vec<_> =
-            status.interfaces.iter().filter_map(|on| Some((on.name.as_str(), on.attach?.to_string()))).collect();
+        self.gauge(
+            "weir_build_info",
+            "The agent's version.",
+            ["version"],
+            [([status.version.as_str()], 1)],
+        )?;
+        self.gauge(
+            "weir_mode_info",
+            "Whether it throttles or only counts.",
+            ["mode"],
+            [([status.mode.as_str()], 1)],
+        )?;
+        self.gauge(
+            "weir_uptime_seconds",
+            "Since this agent started.",
+            [],
+            [([], status.uptime_seconds)],
+        )?;
+        self.gauge(
+            "weir_notes",
+            "Notes in agent status.",
+            [],
+            [([], status.notes.len() as u64)],
+        )?;
+        let attached: Vec<_> = status
+            .interfaces
+            .iter()
+            .filter_map(|on| Some((on.name.as_str(), on.attach?.to_string())))
+            .collect();
         self.gauge(
             "weir_interface_info",
             "How an interface is attached.",
             ["interface", "attach"],
-            attached.iter().map(|(name, attach)| ([*name, attach.as_str()], 1)),
+            attached
+                .iter()
+                .map(|(name, attach)| ([*name, attach.as_str()], 1)),
         )?;
         self.gauge(
             "weir_interface_attached",
             "1 while limits are in effect on an interface of the config, 0 while they are not.",
             ["interface"],
-            status.interfaces.iter().map(|on| ([on.name.as_str()], u64::from(on.state == InterfaceState::Attached))),
+            status.interfaces.iter().map(|on| {
+                (
+                    [on.name.as_str()],
+                    u64::from(on.state == InterfaceState::Attached),
+                )
+            }),
         )?;
         if let Some(has_room) = status.has_room {
             self.gauge(
@@ -211,7 +255,15 @@ impl Page<'_> {
             "weir_trial_rollback_failing",
             "1 while a trial is over and rolling back from it fails.",
             [],
-            [([], u64::from(status.trial.as_ref().is_some_and(|trial| trial.rollback_failing)))],
+            [(
+                [],
+                u64::from(
+                    status
+                        .trial
+                        .as_ref()
+                        .is_some_and(|trial| trial.rollback_failing),
+                ),
+            )],
         )
     }
 
@@ -221,13 +273,19 @@ impl Page<'_> {
             "weir_packets_total",
             "All packets, by what became of them.",
             ["verdict"],
-            [(["passed"], totals.passed_packets), (["throttled"], totals.throttled_packets)],
+            [
+                (["passed"], totals.passed_packets),
+                (["throttled"], totals.throttled_packets),
+            ],
         )?;
         self.counter(
             "weir_bytes_total",
             "Their bytes.",
             ["verdict"],
-            [(["passed"], totals.passed_bytes), (["throttled"], totals.throttled_bytes)],
+            [
+                (["passed"], totals.passed_bytes),
+                (["throttled"], totals.throttled_bytes),
+            ],
         )?;
         self.counter(
             "weir_bypass_packets_total",
@@ -260,7 +318,12 @@ impl Page<'_> {
                 ],
             )?;
         }
-        self.gauge("weir_bans", "Prefixes that are banned.", [], [([], status.bans)])?;
+        self.gauge(
+            "weir_bans",
+            "Prefixes that are banned.",
+            [],
+            [([], status.bans)],
+        )?;
         if let Some(lists) = &status.ban_lists {
             self.ban_lists(lists)?;
         }
@@ -273,8 +336,18 @@ impl Page<'_> {
             [],
             [([], sources.tracked)],
         )?;
-        self.gauge("weir_sources_capacity", "Capacity of the table in keys.", [], [([], sources.capacity)])?;
-        self.counter("weir_sources_evicted_total", "Keys evicted by other busy keys.", [], [([], sources.evicted)])?;
+        self.gauge(
+            "weir_sources_capacity",
+            "Capacity of the table in keys.",
+            [],
+            [([], sources.capacity)],
+        )?;
+        self.counter(
+            "weir_sources_evicted_total",
+            "Keys evicted by other busy keys.",
+            [],
+            [([], sources.evicted)],
+        )?;
         self.counter(
             "weir_sources_full_packets_total",
             "Packets of new keys in a full table, by the outcome of on_full.",
@@ -302,7 +375,14 @@ impl Page<'_> {
             ["limit", "direction", "key", "unit", "algorithm", "rate"],
             limits.iter().map(|limit| {
                 let it = &limit.definition;
-                let labels: [&str; 6] = [&it.name, &it.direction, &it.key, &it.unit, &it.algorithm, &it.rate];
+                let labels: [&str; 6] = [
+                    &it.name,
+                    &it.direction,
+                    &it.key,
+                    &it.unit,
+                    &it.algorithm,
+                    &it.rate,
+                ];
                 (labels, 1)
             }),
         )?;
@@ -318,7 +398,8 @@ impl Page<'_> {
             ["limit", "verdict"],
             on_packets().flat_map(|limit| verdicts(limit, |count| count.bytes)),
         )?;
-        let levels = || on_packets().flat_map(|limit| limit.levels.iter().map(move |level| (limit, level)));
+        let levels =
+            || on_packets().flat_map(|limit| limit.levels.iter().map(move |level| (limit, level)));
         if levels().next().is_some() {
             self.counter(
                 "weir_limit_level_packets_total",
@@ -330,7 +411,12 @@ impl Page<'_> {
                 "weir_limit_level_keys",
                 "Keys of a level whose allowance is not whole.",
                 ["limit", "level"],
-                levels().map(|(limit, level)| ([limit.definition.name.as_str(), level.level.as_str()], level.keys)),
+                levels().map(|(limit, level)| {
+                    (
+                        [limit.definition.name.as_str(), level.level.as_str()],
+                        level.keys,
+                    )
+                }),
             )?;
         }
         self.counter(
@@ -343,7 +429,9 @@ impl Page<'_> {
             "weir_limit_keys",
             "Keys whose allowance under a limit is not whole at this moment.",
             ["limit"],
-            limits.iter().map(|limit| ([limit.definition.name.as_str()], limit.keys)),
+            limits
+                .iter()
+                .map(|limit| ([limit.definition.name.as_str()], limit.keys)),
         )?;
         self.counter(
             "weir_decisions_total",
@@ -358,7 +446,11 @@ impl Page<'_> {
                 ]
             }),
         )?;
-        let waiting = || limits.iter().filter_map(|limit| Some((limit.definition.name.as_str(), limit.waiting?)));
+        let waiting = || {
+            limits
+                .iter()
+                .filter_map(|limit| Some((limit.definition.name.as_str(), limit.waiting?)))
+        };
         self.gauge(
             "weir_waiting_requests",
             "Requests that wait in line for a limit at this moment.",
@@ -381,14 +473,19 @@ impl Page<'_> {
     }
 
     fn notifications(&mut self, all: &[NotificationStatus]) -> Result<(), Error> {
-        let each = |value: fn(&NotificationStatus) -> u64| all.iter().map(move |one| ([one.name.as_str()], value(one)));
+        let each = |value: fn(&NotificationStatus) -> u64| {
+            all.iter().map(move |one| ([one.name.as_str()], value(one)))
+        };
         self.counter(
             "weir_notifications_total",
             "Notifications, by whether they were delivered in time.",
             ["notify", "outcome"],
             all.iter().flat_map(|one| {
                 let name = one.name.as_str();
-                [([name, "delivered"], one.delivered), ([name, "dropped"], one.dropped)]
+                [
+                    ([name, "delivered"], one.delivered),
+                    ([name, "dropped"], one.dropped),
+                ]
             }),
         )?;
         self.counter(
@@ -430,12 +527,20 @@ impl Page<'_> {
             "weir_limit_attacked",
             "1 while an attack on a limit lasts.",
             ["limit"],
-            limits.iter().filter(|limit| !is_on_requests(limit)).map(|limit| {
-                let name = limit.definition.name.as_str();
-                ([name], u64::from(is_attacked(name)))
-            }),
+            limits
+                .iter()
+                .filter(|limit| !is_on_requests(limit))
+                .map(|limit| {
+                    let name = limit.definition.name.as_str();
+                    ([name], u64::from(is_attacked(name)))
+                }),
         )?;
-        self.counter("weir_attacks_total", "Attacks on limits that have started.", [], [([], status.attacks_total)])
+        self.counter(
+            "weir_attacks_total",
+            "Attacks on limits that have started.",
+            [],
+            [([], status.attacks_total)],
+        )
     }
 }
 

@@ -28,7 +28,9 @@ impl Ledger {
             self.series.insert(series.to_owned(), Entry::default());
         }
         // It was just inserted if it was missing: the default is never used.
-        let Some(entry) = self.series.get_mut(series) else { return now };
+        let Some(entry) = self.series.get_mut(series) else {
+            return now;
+        };
         if now < entry.last {
             entry.before += entry.last;
         }
@@ -56,7 +58,9 @@ mod tests {
     #[test]
     fn a_counter_that_begins_anew_goes_on() {
         let mut ledger = Ledger::default();
-        let told: Vec<u64> = [3, 10, 10, 4, 5, 0, 7].map(|now| ledger.total("a", now)).to_vec();
+        let told: Vec<u64> = [3, 10, 10, 4, 5, 0, 7]
+            .map(|now| ledger.total("a", now))
+            .to_vec();
         assert_eq!(told, [3, 10, 10, 14, 15, 15, 22]);
         assert_eq!(ledger.total("b", 1), 1);
     }

@@ -11,8 +11,8 @@ use api::request::Request;
 use config::policy::LivePage;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName,
+    HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::http::uri::Authority;
 use hyper::{Response, StatusCode};
@@ -69,13 +69,23 @@ impl<T> Read<T> {
 impl Read<LiveDocument> {
     /// Whether a second reading is necessary for rates.
     fn lacks_rates(&self) -> bool {
-        self.what.view.sources.iter().any(|source| source.passed_per_second.is_none())
+        self.what
+            .view
+            .sources
+            .iter()
+            .any(|source| source.passed_per_second.is_none())
     }
 }
 
 impl<H: Handler> LiveServer<H> {
     pub fn new(handler: Arc<H>, served: LivePage, address: SocketAddr) -> Self {
-        Self { handler, served, address, page: Bytes::from(live::page()), last: Mutex::default() }
+        Self {
+            handler,
+            served,
+            address,
+            page: Bytes::from(live::page()),
+            last: Mutex::default(),
+        }
     }
 
     /// The reply to a request for the page or the document.
@@ -88,8 +98,14 @@ impl<H: Handler> LiveServer<H> {
             (X_FRAME_OPTIONS, "DENY"),
             (REFERRER_POLICY, "no-referrer"),
             (CACHE_CONTROL, "no-store"),
-            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-            (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+            (
+                HeaderName::from_static("cross-origin-resource-policy"),
+                "same-origin",
+            ),
+            (
+                HeaderName::from_static("cross-origin-opener-policy"),
+                "same-origin",
+            ),
             // A connection that waits for the next second would occupy a place.
             (CONNECTION, "close"),
         ] {
@@ -110,15 +126,18 @@ impl<H: Handler> LiveServer<H> {
         }
         match self.document() {
             Ok(document) => of_type(document, "application/json"),
-            Err(reason) => {
-                text(StatusCode::SERVICE_UNAVAILABLE, format!("reading the agent's state failed: {reason}\n"))
-            }
+            Err(reason) => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("reading the agent's state failed: {reason}\n"),
+            ),
         }
     }
 
     fn not_served(&self) -> String {
         match self.served {
-            LivePage::Nowhere => "the live page is off: remove live = false from [agent]\n".to_owned(),
+            LivePage::Nowhere => {
+                "the live page is off: remove live = false from [agent]\n".to_owned()
+            }
             _ => format!(
                 "the live page is served on loopback addresses only, and this is {}: set live = true in [agent] if all \
                  clients that reach this address may read the addresses of sources\n",
@@ -130,11 +149,19 @@ impl<H: Handler> LiveServer<H> {
     /// Refuses requests that name another host than this one.
     fn check_host(&self, request: &hyper::Request<Incoming>) -> Result<(), String> {
         let mut named = request.headers().get_all(HOST).iter();
-        let (host, more) = (named.next().and_then(|host| host.to_str().ok()), named.next());
+        let (host, more) = (
+            named.next().and_then(|host| host.to_str().ok()),
+            named.next(),
+        );
         let is_own = |host: &str| {
-            host.parse().is_ok_and(|authority: Authority| !host.contains('@') && self.is_own(authority.host()))
+            host.parse().is_ok_and(|authority: Authority| {
+                !host.contains('@') && self.is_own(authority.host())
+            })
         };
-        let of_address = request.uri().authority().is_none_or(|authority| is_own(authority.as_str()));
+        let of_address = request
+            .uri()
+            .authority()
+            .is_none_or(|authority| is_own(authority.as_str()));
         if host.is_some_and(is_own) && more.is_none() && of_address {
             return Ok(());
         }
@@ -148,7 +175,11 @@ impl<H: Handler> LiveServer<H> {
         let name = host.trim_end_matches('.');
         plain.parse::<IpAddr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
-            || self.served.names().iter().any(|own| own.eq_ignore_ascii_case(name))
+            || self
+                .served
+                .names()
+                .iter()
+                .any(|own| own.eq_ignore_ascii_case(name))
     }
 
     /// The text of the document, at most [`FRESH`] old or as its cost allows. One thread serves all clients, so nobody
@@ -160,7 +191,8 @@ impl<H: Handler> LiveServer<H> {
             return Ok(text.what.clone());
         }
         let before = last.sources.as_ref().filter(|sources| sources.is_fresh());
-        let second = before.filter(|sources| sources.lacks_rates() && sources.at.elapsed() >= FIRST_REST);
+        let second =
+            before.filter(|sources| sources.lacks_rates() && sources.at.elapsed() >= FIRST_REST);
         if before.is_none() || second.is_some() {
             // The pause after the second reading is for both.
             let owed = second.map_or(Duration::ZERO, |sources| sources.took);
@@ -168,18 +200,33 @@ impl<H: Handler> LiveServer<H> {
             sources.took += owed;
             last.sources = Some(sources);
         }
-        let Last { sources: Some(sources), .. } = &*last else { return Err("there are no sources".to_owned()) };
+        let Last {
+            sources: Some(sources),
+            ..
+        } = &*last
+        else {
+            return Err("there are no sources".to_owned());
+        };
         let text = timed(|| self.text(sources))?;
         Ok(last.text.insert(text).what.clone())
     }
 
     /// The parts that require reading the table of sources.
     fn sources(&self) -> Result<LiveDocument, String> {
-        let query = ViewQuery { sort: Sort::ThrottledRate, within: None, most: MOST_SOURCES, prefixes: None };
+        let query = ViewQuery {
+            sort: Sort::ThrottledRate,
+            within: None,
+            most: MOST_SOURCES,
+            prefixes: None,
+        };
         let view = self.ask(Request::View { query })?;
         let mut bans: Vec<_> = self.ask(Request::Bans)?;
         bans.truncate(MOST_BANS);
-        Ok(LiveDocument { view, sources_age_seconds: 0.0, bans })
+        Ok(LiveDocument {
+            view,
+            sources_age_seconds: 0.0,
+            bans,
+        })
     }
 
     /// A document with the counters of this moment.
@@ -188,13 +235,24 @@ impl<H: Handler> LiveServer<H> {
         document.sources_age_seconds = sources.at.elapsed().as_secs_f64();
         let mut now = self.handler.counters()?;
         now.status.sources.tracked = document.view.status.sources.tracked;
-        for limit in now.limits.iter_mut().filter(|limit| limit.waiting.is_none()) {
-            let same = document.view.limits.iter().find(|same| same.definition.name == limit.definition.name);
+        for limit in now
+            .limits
+            .iter_mut()
+            .filter(|limit| limit.waiting.is_none())
+        {
+            let same = document
+                .view
+                .limits
+                .iter()
+                .find(|same| same.definition.name == limit.definition.name);
             limit.keys = same.map_or(0, |same| same.keys);
         }
         let view = &mut document.view;
-        (view.at_seconds, view.status, view.limits, view.groups) = (now.at_seconds, now.status, now.limits, now.groups);
-        serde_json::to_vec(&document).map(Bytes::from).map_err(|error| error.to_string())
+        (view.at_seconds, view.status, view.limits, view.groups) =
+            (now.at_seconds, now.status, now.limits, now.groups);
+        serde_json::to_vec(&document)
+            .map(Bytes::from)
+            .map_err(|error| error.to_string())
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: Request) -> Result<T, String> {
@@ -204,14 +262,20 @@ impl<H: Handler> LiveServer<H> {
 
 fn of_type(body: Bytes, kind: &'static str) -> Reply {
     let mut reply = Response::new(body.into());
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    reply
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     reply
 }
 
 fn timed<T>(read: impl FnOnce() -> Result<T, String>) -> Result<Read<T>, String> {
     let began = cpu_time();
     let what = read()?;
-    Ok(Read { what, at: Instant::now(), took: cpu_time().saturating_sub(began) })
+    Ok(Read {
+        what,
+        at: Instant::now(),
+        took: cpu_time().saturating_sub(began),
+    })
 }
 
 /// The CPU time of this thread.

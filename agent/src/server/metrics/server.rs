@@ -68,12 +68,20 @@ impl Exporter {
     pub fn bind(address: SocketAddr) -> Result<Self, ExporterError> {
         let fail = |source: io::Error| {
             let help = match source.kind() {
-                io::ErrorKind::AddrInUse => "another program listens there: name another port, or remove the key",
-                io::ErrorKind::AddrNotAvailable => "that address is not this host's: name one that is",
+                io::ErrorKind::AddrInUse => {
+                    "another program listens there: name another port, or remove the key"
+                }
+                io::ErrorKind::AddrNotAvailable => {
+                    "that address is not this host's: name one that is"
+                }
                 io::ErrorKind::PermissionDenied => "name a port from 1024 on",
                 _ => "name another address",
             };
-            ExporterError::Listen { address, source, help }
+            ExporterError::Listen {
+                address,
+                source,
+                help,
+            }
         };
         let listener = TcpListener::bind(address).map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
@@ -95,9 +103,18 @@ impl Exporter {
     pub fn start(self, handler: Arc<impl Handler>, served: LivePage) -> Result<(), ExporterError> {
         let exposition = Exposition::new().map_err(ExporterError::Prepare)?;
         let live = LiveServer::new(Arc::clone(&handler), served, self.address);
-        let pages = Arc::new(Pages { handler, last: Mutex::new(Last { exposition, page: None }), live });
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExporterError::Thread)?;
+        let pages = Arc::new(Pages {
+            handler,
+            last: Mutex::new(Last {
+                exposition,
+                page: None,
+            }),
+            live,
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ExporterError::Thread)?;
         let listener = self.listener;
         thread::Builder::new()
             .name("weir-metrics".to_owned())
@@ -140,8 +157,16 @@ impl<H: Handler> Pages<H> {
             limits: self.ask(request::Request::Limits)?,
             groups: self.ask(request::Request::Groups)?,
         };
-        let text = Bytes::from(last.exposition.text(&documents).map_err(|error| error.to_string())?);
-        last.page = Some(Page { text: text.clone(), made: Instant::now(), took: started.elapsed() });
+        let text = Bytes::from(
+            last.exposition
+                .text(&documents)
+                .map_err(|error| error.to_string())?,
+        );
+        last.page = Some(Page {
+            text: text.clone(),
+            made: Instant::now(),
+            took: started.elapsed(),
+        });
         Ok(text)
     }
 
@@ -160,7 +185,9 @@ async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>) {
     };
     let places = Arc::new(Semaphore::new(places().metrics));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let pages = Arc::clone(&pages);
@@ -186,20 +213,33 @@ async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>) {
 
 fn respond(request: &Request<Incoming>, pages: &Pages<impl Handler>) -> Reply {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut reply = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET\n");
-        reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        let mut reply = text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method not allowed: use GET\n",
+        );
+        reply
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return reply;
     }
     match request.uri().path() {
         "/metrics" => match pages.page() {
             Ok(page) => {
                 let mut reply = Response::new(Full::new(page));
-                reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
+                reply
+                    .headers_mut()
+                    .insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
                 reply
             }
-            Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("reading the metrics failed: {reason}\n")),
+            Err(reason) => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("reading the metrics failed: {reason}\n"),
+            ),
         },
         "/" | DOCUMENT => pages.live.respond(request),
-        _ => text(StatusCode::NOT_FOUND, "metrics are at /metrics, the live page is at /\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "metrics are at /metrics, the live page is at /\n",
+        ),
     }
 }

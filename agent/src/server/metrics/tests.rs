@@ -25,8 +25,18 @@ struct Busy {
 
 impl Busy {
     fn view(&self) -> View {
-        let Documents { status, limits, groups } = documents(self.packets.fetch_add(1, Ordering::Relaxed));
-        View { at_seconds: 5.0, status, limits, groups, ..View::default() }
+        let Documents {
+            status,
+            limits,
+            groups,
+        } = documents(self.packets.fetch_add(1, Ordering::Relaxed));
+        View {
+            at_seconds: 5.0,
+            status,
+            limits,
+            groups,
+            ..View::default()
+        }
     }
 }
 
@@ -39,11 +49,19 @@ impl Handler for Busy {
             Request::Groups => serde_json::to_value(documents.groups),
             Request::View { query } => {
                 self.viewed.fetch_add(1, Ordering::Relaxed);
-                let source = SourceLoad { row: top_row(), passed_per_second: Some(1.5), throttled_per_second: None };
+                let source = SourceLoad {
+                    row: top_row(),
+                    passed_per_second: Some(1.5),
+                    throttled_per_second: None,
+                };
                 let mut view = self.view();
                 view.status.sources.tracked = 77;
                 view.limits[0].keys = 7;
-                serde_json::to_value(View { sources: vec![source; query.most], matching: 500, ..view })
+                serde_json::to_value(View {
+                    sources: vec![source; query.most],
+                    matching: 500,
+                    ..view
+                })
             }
             Request::Bans => serde_json::to_value(vec![ban(); 300]),
             other => return Err(format!("{other:?} is not asked for")),
@@ -83,7 +101,10 @@ fn ban() -> BansRow {
         origin_on_host: None,
         also: Vec::new(),
     };
-    BansRow { ban, throttled_packets: 9 }
+    BansRow {
+        ban,
+        throttled_packets: 9,
+    }
 }
 
 /// A server on this address, whose port the system chooses.
@@ -98,16 +119,25 @@ fn served(on: &str, live: LivePage) -> (SocketAddr, Arc<Busy>) {
 }
 
 fn get_as(address: SocketAddr, path: &str, host: &str) -> String {
-    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+    exchange(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+    )
 }
 
 fn status(reply: &str) -> u16 {
-    reply.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status: {reply}"))
+    reply
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .unwrap_or_else(|| panic!("no status: {reply}"))
 }
 
 fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -115,21 +145,35 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 }
 
 fn get(address: SocketAddr, path: &str) -> String {
-    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n"))
+    exchange(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n"),
+    )
 }
 
 #[test]
 fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
     let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = exporter.address();
-    exporter.start(Arc::new(Busy::default()), LivePage::Loopback).unwrap();
+    exporter
+        .start(Arc::new(Busy::default()), LivePage::Loopback)
+        .unwrap();
     let page = get(address, "/metrics");
-    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("text/plain; version=0.0.4"), "{page}");
-    assert!(page.contains("\nweir_build_info{version=\"1.2.3\"} 1\n"), "{page}");
+    assert!(
+        page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("text/plain; version=0.0.4"),
+        "{page}"
+    );
+    assert!(
+        page.contains("\nweir_build_info{version=\"1.2.3\"} 1\n"),
+        "{page}"
+    );
     assert!(get(address, "/other").starts_with("HTTP/1.1 404"));
     assert!(
-        exchange(address, "POST /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            .starts_with("HTTP/1.1 405")
+        exchange(
+            address,
+            "POST /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        .starts_with("HTTP/1.1 405")
     );
     assert!(exchange(address, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
 }
@@ -138,7 +182,9 @@ fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
 fn scrapers_that_hang_hold_up_nobody() {
     let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = exporter.address();
-    exporter.start(Arc::new(Busy::default()), LivePage::Loopback).unwrap();
+    exporter
+        .start(Arc::new(Busy::default()), LivePage::Loopback)
+        .unwrap();
     // More than there are places: some send nothing, some half a request, some never read the reply.
     let hung: Vec<TcpStream> = (0..90)
         .map(|nth| {
@@ -147,7 +193,11 @@ fn scrapers_that_hang_hold_up_nobody() {
                 0 => {}
                 1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:").unwrap(),
                 _ => {
-                    let path = if nth % 2 == 0 { "/metrics" } else { "/live.json" };
+                    let path = if nth % 2 == 0 {
+                        "/metrics"
+                    } else {
+                        "/live.json"
+                    };
                     let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
                     stream.write_all(ask.repeat(100).as_bytes()).unwrap();
                 }
@@ -159,7 +209,11 @@ fn scrapers_that_hang_hold_up_nobody() {
     assert!(get(address, "/metrics").contains("weir_build_info"));
     assert_eq!(status(&get_as(address, "/live.json", "localhost")), 200);
     // They are disconnected after their timeout; the rest is for a busy machine.
-    assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(25),
+        "{:?}",
+        started.elapsed()
+    );
     drop(hung);
 }
 
@@ -187,7 +241,10 @@ fn every_reply_of_the_live_page_has_the_headers_that_protect_it() {
         ] {
             assert!(head.lines().any(|of| of == line), "no {line:?} in {head}");
         }
-        let policy = head.lines().find(|line| line.starts_with("content-security-policy: ")).unwrap();
+        let policy = head
+            .lines()
+            .find(|line| line.starts_with("content-security-policy: "))
+            .unwrap();
         for part in [
             "default-src 'none'",
             "connect-src 'self'",
@@ -199,7 +256,10 @@ fn every_reply_of_the_live_page_has_the_headers_that_protect_it() {
         ] {
             assert!(policy.contains(part), "no {part:?} in {policy}");
         }
-        assert!(!policy.contains("unsafe") && !policy.contains('*') && !head.contains("access-control"), "{head}");
+        assert!(
+            !policy.contains("unsafe") && !policy.contains('*') && !head.contains("access-control"),
+            "{head}"
+        );
     }
 }
 
@@ -214,10 +274,19 @@ fn the_live_page_is_read_only() {
                     "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                 ),
             );
-            assert!(status(&reply) == 405 && reply.to_lowercase().contains("\r\nallow: get, head\r\n"), "{reply}");
+            assert!(
+                status(&reply) == 405 && reply.to_lowercase().contains("\r\nallow: get, head\r\n"),
+                "{reply}"
+            );
         }
-        let reply = exchange(address, &format!("HEAD {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
-        assert!(status(&reply) == 200 && reply.ends_with("\r\n\r\n"), "{reply}");
+        let reply = exchange(
+            address,
+            &format!("HEAD {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"),
+        );
+        assert!(
+            status(&reply) == 200 && reply.ends_with("\r\n\r\n"),
+            "{reply}"
+        );
     }
     assert!(busy.counted.load(Ordering::Relaxed) <= 1);
     assert_eq!(status(&get_as(address, "/other", "127.0.0.1")), 404);
@@ -238,7 +307,10 @@ fn a_request_that_names_another_host_is_refused() {
         "weir.example.org",
         "Weir.Example.org",
     ];
-    for host in own.iter().flat_map(|host| [(*host).to_owned(), format!("{host}:{port}")]) {
+    for host in own
+        .iter()
+        .flat_map(|host| [(*host).to_owned(), format!("{host}:{port}")])
+    {
         assert_eq!(status(&get_as(address, "/", &host)), 200, "{host}");
     }
     let asked = busy.counted.load(Ordering::Relaxed);
@@ -260,7 +332,10 @@ fn a_request_that_names_another_host_is_refused() {
         }
     }
     let reply = get_as(address, "/live.json", "evil.example");
-    assert!(reply.contains("live = [\"weir.example.org\"]"), "it says what to do: {reply}");
+    assert!(
+        reply.contains("live = [\"weir.example.org\"]"),
+        "it says what to do: {reply}"
+    );
     for request in [
         "GET /live.json HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
         "GET /live.json HTTP/1.1\r\nConnection: close\r\n\r\n",
@@ -271,7 +346,11 @@ fn a_request_that_names_another_host_is_refused() {
         let reply = exchange(address, request);
         assert!(matches!(status(&reply), 400 | 403), "{request}: {reply}");
     }
-    assert_eq!(busy.counted.load(Ordering::Relaxed), asked, "nothing was read for them");
+    assert_eq!(
+        busy.counted.load(Ordering::Relaxed),
+        asked,
+        "nothing was read for them"
+    );
     // Prometheus scrapes by any name.
     assert_eq!(status(&get(address, "/metrics")), 200);
 }
@@ -287,9 +366,16 @@ fn beyond_loopback_the_live_page_is_served_only_where_the_config_says_so() {
         let (address, busy) = served(on, live.clone());
         for path in ["/", "/live.json"] {
             let reply = get_as(address, path, "127.0.0.1");
-            assert!(status(&reply) == wanted && reply.contains(help), "{on} {live:?}: {reply}");
+            assert!(
+                status(&reply) == wanted && reply.contains(help),
+                "{on} {live:?}: {reply}"
+            );
         }
-        assert_eq!(busy.counted.load(Ordering::Relaxed) == 0, wanted == 404, "{on} {live:?}");
+        assert_eq!(
+            busy.counted.load(Ordering::Relaxed) == 0,
+            wanted == 404,
+            "{on} {live:?}"
+        );
         assert_eq!(status(&get(address, "/metrics")), 200);
     }
 }
@@ -305,42 +391,78 @@ fn many_viewers_cost_as_much_as_one() {
     }
     // One for each 900 ms that began.
     let most = began.elapsed().as_millis() as u64 / 900 + 1;
-    let (counted, viewed) = (busy.counted.load(Ordering::Relaxed), busy.viewed.load(Ordering::Relaxed));
+    let (counted, viewed) = (
+        busy.counted.load(Ordering::Relaxed),
+        busy.viewed.load(Ordering::Relaxed),
+    );
     assert!(
         (1..=most).contains(&counted) && (1..=most).contains(&viewed),
         "{counted} and {viewed} for 40, at most {most}"
     );
     thread::sleep(Duration::from_secs(2));
-    assert_eq!(busy.counted.load(Ordering::Relaxed), counted, "nothing is read while nobody watches");
+    assert_eq!(
+        busy.counted.load(Ordering::Relaxed),
+        counted,
+        "nothing is read while nobody watches"
+    );
 }
 
 #[test]
 fn the_live_document_is_composed_of_the_documents_of_the_commands() {
     let (address, _) = served("127.0.0.1:0", LivePage::Loopback);
     let reply = get_as(address, "/live.json", "localhost");
-    let found: serde_json::Value = serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).unwrap();
-    let keys = |of: &serde_json::Value| of.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let found: serde_json::Value =
+        serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let keys = |of: &serde_json::Value| {
+        of.as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<BTreeSet<_>>()
+    };
     let command = |request| Busy::default().handle(request).unwrap();
     assert_eq!(keys(&found["status"]), keys(&command(Request::Status)));
-    assert_eq!(keys(&found["limits"][0]), keys(&command(Request::Limits)[0]));
-    assert_eq!(keys(&found["groups"][0]), keys(&command(Request::Groups)[0]));
+    assert_eq!(
+        keys(&found["limits"][0]),
+        keys(&command(Request::Limits)[0])
+    );
+    assert_eq!(
+        keys(&found["groups"][0]),
+        keys(&command(Request::Groups)[0])
+    );
     assert_eq!(found["bans"][0], command(Request::Bans)[0]);
     let mut source = serde_json::to_value(top_row()).unwrap();
     source["passed_per_second"] = 1.5.into();
     source["throttled_per_second"] = serde_json::Value::Null;
     assert_eq!(found["sources"][0], source);
-    let lengths = ["limits", "groups", "bans", "sources"].map(|part| found[part].as_array().unwrap().len());
+    let lengths =
+        ["limits", "groups", "bans", "sources"].map(|part| found[part].as_array().unwrap().len());
     assert_eq!(lengths, [2, 1, MOST_BANS, 100]);
-    assert_eq!((&found["matching"], &found["at_seconds"]), (&500.into(), &5.0.into()));
+    assert_eq!(
+        (&found["matching"], &found["at_seconds"]),
+        (&500.into(), &5.0.into())
+    );
     // From the table of sources, which is read less often.
-    assert_eq!((&found["status"]["sources"]["tracked"], &found["limits"][0]["keys"]), (&77.into(), &7.into()));
+    assert_eq!(
+        (
+            &found["status"]["sources"]["tracked"],
+            &found["limits"][0]["keys"]
+        ),
+        (&77.into(), &7.into())
+    );
 }
 
 #[test]
 fn a_port_that_is_taken_is_told() {
     let first = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let said = Exporter::bind(first.address()).unwrap_err().to_string();
-    assert!(said.contains(&first.address().to_string()) && said.contains("another program listens there"), "{said}");
-    let said = Exporter::bind("192.0.2.1:9464".parse().unwrap()).unwrap_err().to_string();
+    assert!(
+        said.contains(&first.address().to_string())
+            && said.contains("another program listens there"),
+        "{said}"
+    );
+    let said = Exporter::bind("192.0.2.1:9464".parse().unwrap())
+        .unwrap_err()
+        .to_string();
     assert!(said.contains("is not this host's"), "{said}");
 }

@@ -18,7 +18,13 @@ impl Reader<'_> {
     pub fn drain_events(&self) -> (Vec<Event>, u64) {
         let (mut events, mut lost) = (Vec::new(), 0);
         for datapath in self.datapaths() {
-            events.extend(datapath.events().drain().iter().filter_map(|record| self.event(datapath, record)));
+            events.extend(
+                datapath
+                    .events()
+                    .drain()
+                    .iter()
+                    .filter_map(|record| self.event(datapath, record)),
+            );
             // If this fails, the next call counts them.
             lost += datapath.events().newly_lost().unwrap_or(0);
         }
@@ -39,7 +45,9 @@ impl Reader<'_> {
             source: Some(self.describe(&record.key, &group.key)),
             limit: Some(limit.name.clone()),
             level: limit.level_text(counted.level),
-            sources: (counted.level > 0).then(|| self.refused_sources(record, rule_of(datapath, row))).flatten(),
+            sources: (counted.level > 0)
+                .then(|| self.refused_sources(record, rule_of(datapath, row)))
+                .flatten(),
             group: None,
             verdict: if record.verdict == Record::WOULD_THROTTLE {
                 EventKind::WouldThrottle
@@ -58,7 +66,13 @@ impl Reader<'_> {
     /// The estimated sources of a level's key.
     fn refused_sources(&self, record: &Record, rule: Option<&Rule>) -> Option<u64> {
         let entry = SampleKey::refused(record.key.group, rule?.position);
-        let sample = self.ingress.sample(&Key { group: entry.0, ..record.key }).ok()??;
+        let sample = self
+            .ingress
+            .sample(&Key {
+                group: entry.0,
+                ..record.key
+            })
+            .ok()??;
         source_count::estimate(&sample.sources)
     }
 }

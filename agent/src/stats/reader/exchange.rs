@@ -14,8 +14,18 @@ use crate::stats::samples;
 
 /// A number for a key: the address of IPv4, and the first 64 bits of an IPv6 prefix, which never start with 32 zeros.
 fn number_of(key: &Key) -> u64 {
-    let address = Ipv6Addr::from(Address { hi: key.hi, lo: key.lo }.octets());
-    address.to_ipv4_mapped().map_or((u128::from(address) >> 64) as u64, |address| u32::from(address).into())
+    let address = Ipv6Addr::from(
+        Address {
+            hi: key.hi,
+            lo: key.lo,
+        }
+        .octets(),
+    );
+    address
+        .to_ipv4_mapped()
+        .map_or((u128::from(address) >> 64) as u64, |address| {
+            u32::from(address).into()
+        })
 }
 
 fn key_of(number: u64, group: u32) -> Key {
@@ -24,13 +34,22 @@ fn key_of(number: u64, group: u32) -> Key {
         Err(_) => Ipv6Addr::from(u128::from(number) << 64),
     };
     let Address { hi, lo } = Address::from_ipv6(address.octets());
-    Key { hi, lo, extra: 0, group }
+    Key {
+        hi,
+        lo,
+        extra: 0,
+        group,
+    }
 }
 
 impl Reader<'_> {
     /// A limit's index in the config, its group and its rule.
     fn rule_of(&self, limit: &str) -> Option<(usize, u32, Rule)> {
-        let nth = self.config.limits.iter().position(|known| known.name == limit)?;
+        let nth = self
+            .config
+            .limits
+            .iter()
+            .position(|known| known.name == limit)?;
         let of_limit = |(group, states): (usize, &Group)| {
             let (_, rule) = states.states.iter().find(|(of, _)| of.limit == nth)?;
             Some((nth, group as u32, *rule))
@@ -44,7 +63,9 @@ impl Reader<'_> {
     ///
     /// When a map cannot be read.
     pub fn busy_sources(&self, limit: &str) -> Result<Vec<BusySource>, LoadError> {
-        let (Some((nth, group, rule)), (_, now)) = (self.rule_of(limit), self.now()) else { return Ok(Vec::new()) };
+        let (Some((nth, group, rule)), (_, now)) = (self.rule_of(limit), self.now()) else {
+            return Ok(Vec::new());
+        };
         let (table, spans) = (self.sources()?, self.spans());
         let mut sources = Vec::new();
         for (key, samples) in samples::by_key(self.ingress.samples()?) {
@@ -52,7 +73,9 @@ impl Reader<'_> {
                 continue;
             }
             let counts = self.counts(&key, &samples, &spans)?;
-            let Some(counts) = counts.iter().find(|counts| counts.limit == nth) else { continue };
+            let Some(counts) = counts.iter().find(|counts| counts.limit == nth) else {
+                continue;
+            };
             let (left, _) = allowance(table, &rule, table.find(&key).as_ref(), now);
             sources.push(BusySource {
                 number: number_of(&key),
@@ -70,7 +93,9 @@ impl Reader<'_> {
     ///
     /// When the table cannot be mapped.
     pub fn charge_beyond(&self, limit: &str, charges: &[Elsewhere]) -> Result<(), LoadError> {
-        let (Some((_, group, rule)), (nanoseconds, now)) = (self.rule_of(limit), self.now()) else { return Ok(()) };
+        let (Some((_, group, rule)), (nanoseconds, now)) = (self.rule_of(limit), self.now()) else {
+            return Ok(());
+        };
         let (table, scale) = (self.sources()?, self.ingress.settings().scale);
         for Elsewhere { source, units, ago } in charges {
             let since = scale.ticks(nanoseconds.saturating_sub(*ago));

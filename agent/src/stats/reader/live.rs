@@ -77,15 +77,31 @@ impl Live {
         within: Option<PrefixKey>,
     ) -> Result<View, LoadError> {
         self.forget_if_unwatched();
-        let samples = reader.datapaths().next().map(|datapath| datapath.samples()).transpose()?.unwrap_or_default();
+        let samples = reader
+            .datapaths()
+            .next()
+            .map(|datapath| datapath.samples())
+            .transpose()?
+            .unwrap_or_default();
         let (sampled, spans) = (samples::by_key(samples), reader.spans());
         let remembered = sampled.len() as u64;
         let mut candidates: Vec<Candidate> = Vec::with_capacity(sampled.len());
         for (key, samples) in sampled {
-            let limits = reader.counts(&key, &samples, &spans)?.into_iter().filter(LimitCounts::is_known);
+            let limits = reader
+                .counts(&key, &samples, &spans)?
+                .into_iter()
+                .filter(LimitCounts::is_known);
             candidates.extend(limits.map(|all| {
-                let counts = Counts { passed: all.passed, refused: all.refused + all.would_refuse };
-                Candidate { key, all, counts, rates: Rates::default() }
+                let counts = Counts {
+                    passed: all.passed,
+                    refused: all.refused + all.would_refuse,
+                };
+                Candidate {
+                    key,
+                    all,
+                    counts,
+                    rates: Rates::default(),
+                }
             }));
         }
         let has_rates = self.rate(&mut candidates);
@@ -101,9 +117,15 @@ impl Live {
         candidates.truncate(most);
         candidates.sort_unstable_by(order);
         let now = reader.now().0;
-        let sources = candidates.iter().filter_map(|candidate| reader.load(candidate, now, has_rates)).collect();
+        let sources = candidates
+            .iter()
+            .filter_map(|candidate| reader.load(candidate, now, has_rates))
+            .collect();
         let allowed = |limit: &config::policy::Limit| {
-            (limit.name.clone(), limit.rates.rate.count as f64 * 1e9 / limit.rates.rate.per_nanoseconds as f64)
+            (
+                limit.name.clone(),
+                limit.rates.rate.count as f64 * 1e9 / limit.rates.rate.per_nanoseconds as f64,
+            )
         };
         Ok(View {
             at_seconds: now as f64 / 1e9,
@@ -118,14 +140,24 @@ impl Live {
     /// Computes the rates since the last sample and stores the present one; returns whether there are rates.
     fn rate(&mut self, candidates: &mut [Candidate]) -> bool {
         let now = Instant::now();
-        let is_new = self.0.as_ref().is_none_or(|look| now.duration_since(look.at) >= APART);
+        let is_new = self
+            .0
+            .as_ref()
+            .is_none_or(|look| now.duration_since(look.at) >= APART);
         if is_new {
-            let counts = candidates.iter().map(|candidate| (candidate.row(), candidate.counts)).collect();
+            let counts = candidates
+                .iter()
+                .map(|candidate| (candidate.row(), candidate.counts))
+                .collect();
             let rates = self.0.take().map(|look| {
                 let seconds = now.duration_since(look.at).as_secs_f64();
                 let of = |candidate: &Candidate| {
                     // A missing key has been added since.
-                    let before = look.counts.get(&candidate.row()).copied().unwrap_or_default();
+                    let before = look
+                        .counts
+                        .get(&candidate.row())
+                        .copied()
+                        .unwrap_or_default();
                     let since = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
                     let counts = candidate.counts;
                     (
@@ -138,9 +170,15 @@ impl Live {
                 };
                 candidates.iter().map(of).collect()
             });
-            self.0 = Some(Look { at: now, counts, rates });
+            self.0 = Some(Look {
+                at: now,
+                counts,
+                rates,
+            });
         }
-        let Some(rates) = self.0.as_ref().and_then(|look| look.rates.as_ref()) else { return false };
+        let Some(rates) = self.0.as_ref().and_then(|look| look.rates.as_ref()) else {
+            return false;
+        };
         for candidate in candidates {
             candidate.rates = rates.get(&candidate.row()).copied().unwrap_or_default();
         }
@@ -160,19 +198,33 @@ fn compare(sort: Sort, a: &Candidate, b: &Candidate) -> Ordering {
         Sort::Throttled => refused().then_with(passed),
         Sort::Passed => passed().then_with(refused),
     };
-    let place = |of: &Candidate| (of.key.group, of.key.hi, of.key.lo, of.key.extra, of.all.limit);
+    let place = |of: &Candidate| {
+        (
+            of.key.group,
+            of.key.hi,
+            of.key.lo,
+            of.key.extra,
+            of.all.limit,
+        )
+    };
     order.then_with(|| place(a).cmp(&place(b)))
 }
 
 impl Reader<'_> {
     /// Whether a key's addresses are in a prefix, or contain it.
     fn is_within(&self, key: &Key, prefix: &PrefixKey) -> bool {
-        let Some(group) = self.groups().get(key.group as usize) else { return false };
+        let Some(group) = self.groups().get(key.group as usize) else {
+            return false;
+        };
         let has_address = group.key.key == KeyKind::Network as u8 && key.extra == 0;
         if group.key.key >= KeyKind::Class as u8 && !has_address {
             return false;
         }
-        let address = Address { hi: key.hi, lo: key.lo }.octets();
+        let address = Address {
+            hi: key.hi,
+            lo: key.lo,
+        }
+        .octets();
         let is_ipv4 = std::net::Ipv6Addr::from(address).to_ipv4_mapped().is_some();
         let own = if is_ipv4 {
             96 + group.key.mask_ipv4.count_ones()
@@ -180,7 +232,13 @@ impl Reader<'_> {
             group.key.mask_hi.count_ones() + group.key.mask_lo.count_ones()
         };
         let length = own.min(prefix.length);
-        PrefixKey { address, length: own }.cut(length).address == prefix.cut(length).address
+        PrefixKey {
+            address,
+            length: own,
+        }
+        .cut(length)
+        .address
+            == prefix.cut(length).address
     }
 
     fn load(&self, candidate: &Candidate, now: u64, has_rates: bool) -> Option<SourceLoad> {

@@ -28,7 +28,13 @@ impl Reader<'_> {
         let Address { hi, lo } = Address::from_ipv6(octets);
         let entry = self.ingress.image().entry(Address { hi, lo });
         let is_ipv4 = u32::from(address.is_ipv4());
-        let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
+        let subject = Subject {
+            hi,
+            lo,
+            is_ipv4,
+            class: entry.class(),
+            ..Subject::default()
+        };
         let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
         let spans = self.spans();
         let mut last: Option<(u64, LimitAt)> = None;
@@ -41,11 +47,19 @@ impl Reader<'_> {
                 let at = LimitAt { limit: nth, level };
                 let rules = self.rules_of(at, limit, Address { hi, lo });
                 // A level of a key with a port has that port, too.
-                let Some(first) = rules.first().filter(|rule| rule.key != KeyKind::AddressPort as u8) else { continue };
+                let Some(first) = rules
+                    .first()
+                    .filter(|rule| rule.key != KeyKind::AddressPort as u8)
+                else {
+                    continue;
+                };
                 let network = self.datapath_of(limit).image().network(Address { hi, lo });
                 let key = first.key_of(&Subject { network, ..subject });
                 let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
-                let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
+                let counts = self
+                    .counts(&key, &samples, &spans)?
+                    .into_iter()
+                    .find(|counts| counts.limit == nth);
                 let counts = counts.unwrap_or_default();
                 if counts.refused_at > 0 {
                     last = last.max(Some((counts.refused_at, at)));
@@ -65,7 +79,11 @@ impl Reader<'_> {
             last_refused: last.and_then(|(instant, at)| {
                 let limit = self.config.limits.get(at.limit)?;
                 let (name, level) = (limit.name.clone(), limit.level_text(at.level));
-                Some(LastRefused { limit: name, level, seconds_ago: nanoseconds.saturating_sub(instant) as f64 / 1e9 })
+                Some(LastRefused {
+                    limit: name,
+                    level,
+                    seconds_ago: nanoseconds.saturating_sub(instant) as f64 / 1e9,
+                })
             }),
             requests: Vec::new(),
             connections: self.connections_of(Address { hi, lo }, nanoseconds)?,
@@ -74,7 +92,9 @@ impl Reader<'_> {
 
     /// The open connections of an address.
     fn connections_of(&self, address: Address, now: u64) -> Result<Vec<OpenConnection>, LoadError> {
-        let Some(connections) = self.ingress.connections() else { return Ok(Vec::new()) };
+        let Some(connections) = self.ingress.connections() else {
+            return Ok(Vec::new());
+        };
         let mut open = connections.open()?;
         open.retain(|connection| connection.tuple.remote == [address.hi, address.lo]);
         open.sort_by_key(|connection| (connection.since, connection.tuple.remote_port));
@@ -114,7 +134,10 @@ impl Reader<'_> {
         Ok(SourceLimit {
             open,
             name: limit.name.clone(),
-            key: level.as_ref().and(rules.first()).map(|rule| self.describe(key, rule)),
+            key: level
+                .as_ref()
+                .and(rules.first())
+                .map(|rule| self.describe(key, rule)),
             level,
             sources: counts.sources,
             remaining,
@@ -129,7 +152,10 @@ impl Reader<'_> {
 
     /// The longest banned prefix that contains an address.
     fn ban(&self, octets: &[u8; 16], now: u64) -> Option<BanStatus> {
-        let whole = PrefixKey { address: *octets, length: 128 };
+        let whole = PrefixKey {
+            address: *octets,
+            length: 128,
+        };
         ban_status(self.bans, &self.bans.around(&whole, now)?.prefix, now)
     }
 
@@ -142,21 +168,36 @@ impl Reader<'_> {
         let ((_, now), sources) = (self.now(), self.sources()?);
         let octets = mapped(address);
         let Address { hi, lo } = Address::from_ipv6(octets);
-        let whole = Subject { hi, lo, is_ipv4: u32::from(address.is_ipv4()), ..Subject::default() };
+        let whole = Subject {
+            hi,
+            lo,
+            is_ipv4: u32::from(address.is_ipv4()),
+            ..Subject::default()
+        };
         let images = || self.datapaths().map(Datapath::image);
-        let network_of = |address| images().map(|image| image.network(address)).max().unwrap_or(0);
+        let network_of = |address| {
+            images()
+                .map(|image| image.network(address))
+                .max()
+                .unwrap_or(0)
+        };
         let mut forgotten = 0;
         for group in self.groups() {
             let ports = match group.key.key {
                 kind if kind == KeyKind::Address as u8 => 0..=0,
                 // Others are in the network, too.
-                kind if kind == KeyKind::Network as u8 && network_of(Address { hi, lo }) == 0 => 0..=0,
+                kind if kind == KeyKind::Network as u8 && network_of(Address { hi, lo }) == 0 => {
+                    0..=0
+                }
                 kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
                 _ => continue,
             };
             let rules: Vec<Rule> = group.rules().copied().collect();
             for local_port in ports {
-                let key = group.key.key_of(&Subject { local_port, ..whole });
+                let key = group.key.key_of(&Subject {
+                    local_port,
+                    ..whole
+                });
                 forgotten += u64::from(sources.reset(&key, &rules, now));
             }
         }
@@ -169,12 +210,23 @@ impl Reader<'_> {
     ///
     /// When the table cannot be mapped.
     pub fn reset_limit(&self, name: &str) -> Result<Option<u64>, LoadError> {
-        let Some(limit) = self.config.limits.iter().position(|limit| limit.name == name) else { return Ok(None) };
+        let Some(limit) = self
+            .config
+            .limits
+            .iter()
+            .position(|limit| limit.name == name)
+        else {
+            return Ok(None);
+        };
         let (_, now) = self.now();
         let mut forgotten = 0;
         for (number, group) in (0u32..).zip(self.groups()) {
-            let rules: Vec<Rule> =
-                group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| *rule).collect();
+            let rules: Vec<Rule> = group
+                .states
+                .iter()
+                .filter(|(of, _)| of.limit == limit)
+                .map(|(_, rule)| *rule)
+                .collect();
             if !rules.is_empty() {
                 forgotten += self.sources()?.reset_all(number, &rules, now);
             }
@@ -192,11 +244,17 @@ impl Reader<'_> {
         let offset = image.rules_of(entry);
         let mut rules: Vec<Rule> = Vec::new();
         for (row, counted) in image.catalogue.iter().enumerate() {
-            let Some(rule) = self.datapath_of(limit).rule_in_effect(offset as usize + row) else { continue };
+            let Some(rule) = self
+                .datapath_of(limit)
+                .rule_in_effect(offset as usize + row)
+            else {
+                continue;
+            };
             // A soft limit refuses by its upper rule.
             let has_last_word = rule.enforcement != Enforcement::Soft as u8;
             let is_own = (counted.limit, counted.level) == (at.limit, at.level);
-            if is_own && has_last_word && rules.iter().all(|known| known.position != rule.position) {
+            if is_own && has_last_word && rules.iter().all(|known| known.position != rule.position)
+            {
                 rules.push(rule);
             }
         }

@@ -19,9 +19,15 @@ impl Reader<'_> {
     pub fn drain_trace(&self) -> (Vec<TraceLine>, u64) {
         let (mut lines, mut lost) = (Vec::new(), 0);
         for datapath in self.datapaths() {
-            let Some(ring) = datapath.trace() else { continue };
+            let Some(ring) = datapath.trace() else {
+                continue;
+            };
             let (records, gaps) = ring.drain();
-            lines.extend(records.iter().map(|record| self.trace_line(datapath, record)));
+            lines.extend(
+                records
+                    .iter()
+                    .map(|record| self.trace_line(datapath, record)),
+            );
             lost += gaps;
         }
         lines.sort_by(|a: &TraceLine, b: &TraceLine| a.time.total_cmp(&b.time));
@@ -43,7 +49,9 @@ impl Reader<'_> {
                 Some(Outcome::WouldThrottle) => TraceVerdict::WouldThrottle,
                 _ => TraceVerdict::Passed,
             },
-            limit: limit.filter(|_| !has_passed_all).map(|limit| limit.name.clone()),
+            limit: limit
+                .filter(|_| !has_passed_all)
+                .map(|limit| limit.name.clone()),
             reason: match (limit, rule) {
                 (Some(limit), Some(rule)) => reason(limit, rule.level, record),
                 _ => bypass(record.counter).to_owned(),
@@ -53,7 +61,9 @@ impl Reader<'_> {
                 Direction::Egress => "egress".to_owned(),
             }),
             interface: name.map(|name| name.to_string_lossy().into_owned()),
-            protocol: PROTOCOLS.get(record.protocol as usize).map(|&name| name.to_owned()),
+            protocol: PROTOCOLS
+                .get(record.protocol as usize)
+                .map(|&name| name.to_owned()),
             port: Some(record.port).filter(|port| *port != 0),
             packets: record.packets.into(),
             bytes: record.bytes.into(),
@@ -70,12 +80,18 @@ fn reason(limit: &Limit, level: usize, record: &TraceRecord) -> String {
             "the table of sources is full (on_full = \"throttle\")".to_owned()
         }
         (Some(Outcome::Throttled | Outcome::WouldThrottle), Some(TableEvent::FullShared)) => {
-            format!("{exceeded}, for all new sources together: the table of sources is full (on_full = \"share\")")
+            format!(
+                "{exceeded}, for all new sources together: the table of sources is full (on_full = \"share\")"
+            )
         }
         (Some(Outcome::Throttled | Outcome::WouldThrottle), _) => exceeded,
-        (Some(Outcome::Over), _) if matches!(limit.action, Action::Mark(_)) => format!("{exceeded}: marked"),
+        (Some(Outcome::Over), _) if matches!(limit.action, Action::Mark(_)) => {
+            format!("{exceeded}: marked")
+        }
         (Some(Outcome::Over), _) => format!("{exceeded}: passed as throttle allows"),
-        (_, Some(TableEvent::FullPassed)) => "the table of sources is full (on_full = \"pass\")".to_owned(),
+        (_, Some(TableEvent::FullPassed)) => {
+            "the table of sources is full (on_full = \"pass\")".to_owned()
+        }
         (_, _) => "within its limits".to_owned(),
     }
 }
@@ -84,20 +100,41 @@ fn reason(limit: &Limit, level: usize, record: &TraceRecord) -> String {
 fn bypass(counter: u32) -> &'static str {
     const REASONS: [(Bypass, &str); BYPASS_ROWS as usize] = [
         (Bypass::Unlimited, "no limit applies to it"),
-        (Bypass::NotIp, "not an IP packet, within the limit of its kind"),
-        (Bypass::Essential, "neighbour discovery or DHCP, within the limit of its kind"),
+        (
+            Bypass::NotIp,
+            "not an IP packet, within the limit of its kind",
+        ),
+        (
+            Bypass::Essential,
+            "neighbour discovery or DHCP, within the limit of its kind",
+        ),
         (Bypass::NeverLimit, "exempt (never_limit)"),
         (Bypass::Malformed, "its protocol is hidden"),
         (Bypass::Banned, "banned"),
-        (Bypass::EssentialThrottled, "neighbour discovery or DHCP above the limit of its kind"),
-        (Bypass::NotIpThrottled, "not an IP packet, above the limit of its kind"),
+        (
+            Bypass::EssentialThrottled,
+            "neighbour discovery or DHCP above the limit of its kind",
+        ),
+        (
+            Bypass::NotIpThrottled,
+            "not an IP packet, above the limit of its kind",
+        ),
         (Bypass::Unproven, "an ACK without a valid SYN cookie"),
         (Bypass::Answered, "a SYN that was answered by a SYN cookie"),
         (Bypass::Challenged, "a SYN that was answered by a challenge"),
-        (Bypass::Unanswered, "a SYN that was to be answered: above the limit on answers, or in a fragment"),
+        (
+            Bypass::Unanswered,
+            "a SYN that was to be answered: above the limit on answers, or in a fragment",
+        ),
         (Bypass::Proven, "an ACK with a valid SYN cookie"),
-        (Bypass::WithoutCookie, "a SYN, while the kernel has no SYN cookies in use"),
+        (
+            Bypass::WithoutCookie,
+            "a SYN, while the kernel has no SYN cookies in use",
+        ),
         (Bypass::ProvenByReset, "a reset that proves an address"),
     ];
-    REASONS.iter().find(|(bypass, _)| *bypass as u32 == counter).map_or("unknown", |(_, reason)| reason)
+    REASONS
+        .iter()
+        .find(|(bypass, _)| *bypass as u32 == counter)
+        .map_or("unknown", |(_, reason)| reason)
 }

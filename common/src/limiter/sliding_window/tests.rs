@@ -21,7 +21,13 @@ fn decide(limiter: &SlidingWindow, words: &mut [u64; 2], now: Ticks, cost: u64) 
 }
 
 fn limiter(count: u64, per_nanoseconds: u64) -> SlidingWindow {
-    let limiter = SlidingWindow::new(Rate { count, per_nanoseconds }, TickScale::FINEST);
+    let limiter = SlidingWindow::new(
+        Rate {
+            count,
+            per_nanoseconds,
+        },
+        TickScale::FINEST,
+    );
     assert!(limiter.is_representable());
     limiter
 }

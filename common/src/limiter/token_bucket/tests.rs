@@ -15,7 +15,13 @@ struct Model {
 impl Model {
     fn new(count: u128, per: u128, burst: u64, now: u128) -> Self {
         let size = u128::from(burst) * per;
-        Self { count, per, size, tokens: size, last: now }
+        Self {
+            count,
+            per,
+            size,
+            tokens: size,
+            last: now,
+        }
     }
 
     fn decide(&mut self, now: u128, cost: u64) -> bool {
@@ -36,17 +42,32 @@ const DAY: u64 = 86_400_000_000_000;
 
 fn rates() -> impl Strategy<Value = Rate> {
     prop_oneof![
-        (1u64..=100).prop_map(|count| Rate { count, per_nanoseconds: DAY }),
-        (1u64..=10_000).prop_map(|count| Rate { count, per_nanoseconds: 3_600_000_000_000 }),
+        (1u64..=100).prop_map(|count| Rate {
+            count,
+            per_nanoseconds: DAY
+        }),
+        (1u64..=10_000).prop_map(|count| Rate {
+            count,
+            per_nanoseconds: 3_600_000_000_000
+        }),
         (1u64..=1_000_000).prop_map(Rate::per_second),
         (1u64..=50_000_000).prop_map(Rate::per_second),
         Just(Rate::per_second(49_999_999)),
-        Just(Rate { count: 1, per_nanoseconds: DAY }),
+        Just(Rate {
+            count: 1,
+            per_nanoseconds: DAY
+        }),
     ]
 }
 
 fn bursts() -> impl Strategy<Value = u64> {
-    prop_oneof![1u64..=10, 1u64..=1_000, 1u64..=10_000_000, Just(1), Just(10_000_000)]
+    prop_oneof![
+        1u64..=10,
+        1u64..=1_000,
+        1u64..=10_000_000,
+        Just(1),
+        Just(10_000_000)
+    ]
 }
 
 /// Steps of a clock in shares of the emission interval, with standstills, long pauses and jumps back.
@@ -72,7 +93,8 @@ fn instants(start: Ticks, steps: &[i64], emission: u64) -> Vec<Ticks> {
         .iter()
         .map(|step| {
             // Thousandths of the emission interval; bounded so that a run stays within the horizon.
-            let delta = (i128::from(*step) * i128::from(emission) / 1_000).clamp(-(1 << 52), 1 << 52) as i64;
+            let delta = (i128::from(*step) * i128::from(emission) / 1_000)
+                .clamp(-(1 << 52), 1 << 52) as i64;
             now = now.wrapping_add_signed(delta);
             now
         })
@@ -80,7 +102,11 @@ fn instants(start: Ticks, steps: &[i64], emission: u64) -> Vec<Ticks> {
 }
 
 fn starts() -> impl Strategy<Value = Ticks> {
-    prop_oneof![0u64..1 << 60, Just(0), (0u64..1 << 40).prop_map(|back| u64::MAX - back)]
+    prop_oneof![
+        0u64..1 << 60,
+        Just(0),
+        (0u64..1 << 40).prop_map(|back| u64::MAX - back)
+    ]
 }
 
 proptest! {
@@ -221,8 +247,20 @@ proptest! {
 #[test]
 fn the_extremes_keep_their_rates() {
     for (rate, burst) in [
-        (Rate { count: 1, per_nanoseconds: DAY }, 1),
-        (Rate { count: 1, per_nanoseconds: DAY }, 10_000_000),
+        (
+            Rate {
+                count: 1,
+                per_nanoseconds: DAY,
+            },
+            1,
+        ),
+        (
+            Rate {
+                count: 1,
+                per_nanoseconds: DAY,
+            },
+            10_000_000,
+        ),
         (Rate::per_second(50_000_000), 1),
         (Rate::per_second(50_000_000), 10_000_000),
     ] {
@@ -270,8 +308,12 @@ proptest! {
 
 #[test]
 fn what_has_decayed_stays_so_under_another_rate() {
-    let bucket = |rate| TokenBucket::new(Rate::per_second(rate), 10, Costs::Single, TickScale::FINEST);
-    let now = Instants { from: 1 << 46, to: 1 << 46 };
+    let bucket =
+        |rate| TokenBucket::new(Rate::per_second(rate), 10, Costs::Single, TickScale::FINEST);
+    let now = Instants {
+        from: 1 << 46,
+        to: 1 << 46,
+    };
     for old in [now.from, now.from - 5, 0] {
         let mut words = [0];
         bucket(9).migrate(&bucket(5), &[old], &mut words, now);

@@ -35,11 +35,17 @@ impl Syn {
         let words = u32::from(bytes.u16(at + 12)?) >> 12;
         let least = if is_ipv4 { DEFAULT_IPV4 } else { DEFAULT_IPV6 };
         if words <= 5 {
-            return (words == 5).then_some(Self { words, segment_size: least });
+            return (words == 5).then_some(Self {
+                words,
+                segment_size: least,
+            });
         }
         let option = u32::from_be(bytes.u32(at + 20)?);
         let is_size = option & 0xffff_0000 == SEGMENT_SIZE && option & 0xffff != 0;
-        Some(Self { words, segment_size: if is_size { option & 0xffff } else { least } })
+        Some(Self {
+            words,
+            segment_size: if is_size { option & 0xffff } else { least },
+        })
     }
 
     /// The option of a segment size, in memory order.
@@ -54,13 +60,23 @@ impl Reply {
     /// Builds the SYN-ACK to a SYN, of a host whose link sends packets of `mtu` bytes; 0 if that is unknown. Returns its
     /// number of words; 0 if there is none.
     #[inline(always)]
-    pub fn syn_ack(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet, reply: SynReply, mtu: u32) -> usize {
+    pub fn syn_ack(
+        &mut self,
+        bytes: &(impl Bytes + ?Sized),
+        packet: &Packet,
+        reply: SynReply,
+        mtu: u32,
+    ) -> usize {
         if !is_between_two_hosts(packet.source, packet.destination, packet.is_ipv4) {
             return 0;
         }
         let at = usize::from(packet.transport_offset);
-        let Some(syn) = Syn::read(bytes, at, packet.is_ipv4) else { return 0 };
-        let (Some(ports), Some(sequence)) = (bytes.u32(at), bytes.u32(at + 4)) else { return 0 };
+        let Some(syn) = Syn::read(bytes, at, packet.is_ipv4) else {
+            return 0;
+        };
+        let (Some(ports), Some(sequence)) = (bytes.u32(at), bytes.u32(at + 4)) else {
+            return 0;
+        };
         let has_option = syn.words > 5;
         let words = if has_option { 6 } else { 5 };
         let first = if packet.is_ipv4 {
@@ -70,16 +86,32 @@ impl Reply {
             self.ipv6(packet, TCP, 4 * words);
             IPV6
         };
-        let (addresses, headers) =
-            if packet.is_ipv4 { (sum(&self.words, 3, IPV4), 40) } else { (sum(&self.words, 2, IPV6), 60) };
+        let (addresses, headers) = if packet.is_ipv4 {
+            (sum(&self.words, 3, IPV4), 40)
+        } else {
+            (sum(&self.words, 2, IPV6), 60)
+        };
         // Receiving no more than the other side receives is what paths are tested for.
-        let room = if mtu > headers { mtu - headers } else { syn.segment_size };
-        let size = if room < syn.segment_size { room } else { syn.segment_size };
+        let room = if mtu > headers {
+            mtu - headers
+        } else {
+            syn.segment_size
+        };
+        let size = if room < syn.segment_size {
+            room
+        } else {
+            syn.segment_size
+        };
         self.words[first] = ports.rotate_left(16);
         // The sequence number of a challenge means nothing.
         self.words[first + 1] = reply.number().to_be();
         let next = u32::from_be(sequence).wrapping_add(1);
-        self.words[first + 2] = if reply.is_challenge() { reply.number() } else { next }.to_be();
+        self.words[first + 2] = if reply.is_challenge() {
+            reply.number()
+        } else {
+            next
+        }
+        .to_be();
         self.words[first + 3] = (words << 28 | ACK | SYN | WINDOW).to_be();
         self.words[first + 4] = 0;
         if has_option {
@@ -113,12 +145,17 @@ fn is_partial(bytes: &(impl Bytes + ?Sized), packet: &Packet, addresses: u64) ->
     let network = usize::from(packet.network_offset);
     let length = if packet.is_ipv4 {
         let header = u32::from(packet.transport_offset - packet.network_offset);
-        bytes.u16(network + 2).map_or(0, |total| u32::from(total).wrapping_sub(header))
+        bytes
+            .u16(network + 2)
+            .map_or(0, |total| u32::from(total).wrapping_sub(header))
     } else {
         bytes.u16(network + 4).map_or(0, u32::from)
     };
     let pseudo = fold(addresses + u64::from(TCP.to_be()) + u64::from(length.to_be()));
-    bytes.u16(usize::from(packet.transport_offset) + 16).map(u16::to_be) == Some(pseudo)
+    bytes
+        .u16(usize::from(packet.transport_offset) + 16)
+        .map(u16::to_be)
+        == Some(pseudo)
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ impl Policy {
     pub fn align(&self, words: &mut [u64], now: u64) {
         if let Some(window) = self.limiter.alignable_window() {
             let length = self.scale.whole_nanoseconds(window).max(1);
-            self.limiter.align(words, self.ticks(now), self.ticks(now - now % length));
+            self.limiter
+                .align(words, self.ticks(now), self.ticks(now - now % length));
         }
     }
 
@@ -58,15 +59,26 @@ mod tests {
     fn fixed_windows_of_many_hosts_begin_at_multiples_of_their_length() {
         const SECOND: u64 = 1_000_000_000;
         for seconds in [1, 10, 3_600, 86_400, 7 * 86_400] {
-            let policy = Policy::fixed_window(Rate { count: 100, per_nanoseconds: seconds * SECOND }).unwrap();
-            for now in [1_790_000_000 * SECOND, 1_790_000_123 * SECOND + 5, 4_000_000_001 * SECOND] {
+            let policy = Policy::fixed_window(Rate {
+                count: 100,
+                per_nanoseconds: seconds * SECOND,
+            })
+            .unwrap();
+            for now in [
+                1_790_000_000 * SECOND,
+                1_790_000_123 * SECOND + 5,
+                4_000_000_001 * SECOND,
+            ] {
                 let mut words = [0];
                 policy.open(&mut words, now);
                 policy.align(&mut words, now);
                 policy.charge(&mut words, now, 100);
                 let left = seconds * SECOND - now % (seconds * SECOND);
                 let wait = policy.wait(&words, now, 1).unwrap();
-                assert!(wait.abs_diff(left) < 1_000, "{seconds} s at {now}: {wait} of {left}");
+                assert!(
+                    wait.abs_diff(left) < 1_000,
+                    "{seconds} s at {now}: {wait} of {left}"
+                );
             }
         }
     }

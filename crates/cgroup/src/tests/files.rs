@@ -13,8 +13,7 @@ use crate::tree::Cpuset;
 #[test]
 fn limits_are_written_to_their_files_under_v2() {
     let host = unified();
-    let limits =
-        "cpu = { max = \"50%\", weight = 25 }\nmemory = { high = \"1MiB\", max = \"2MiB\" }\ncpus = \"0\"\npids = 9\n";
+    let limits = "cpu = { max = \"50%\", weight = 25 }\nmemory = { high = \"1MiB\", max = \"2MiB\" }\ncpus = \"0\"\npids = 9\n";
     let groups = host.start(&format!("{BATCH}{limits}")).unwrap();
     for (file, value) in [
         ("cpu.max", "50000 100000"),
@@ -28,7 +27,10 @@ fn limits_are_written_to_their_files_under_v2() {
         assert_eq!(host.text(&format!("cg/weir/batch/{file}")), value, "{file}");
     }
     // The disk limit of an earlier config is removed. (A fake file keeps its other lines.)
-    assert!(host.text("cg/weir/batch/io.max").starts_with("9:9 rbps=max wbps=max riops=max wiops=max"));
+    assert!(
+        host.text("cg/weir/batch/io.max")
+            .starts_with("9:9 rbps=max wbps=max riops=max wiops=max")
+    );
     assert!(
         groups.view().notes()[0].contains("no process has matched yet (command *nightly*"),
         "{:?}",
@@ -47,17 +49,32 @@ fn processes_are_put_in_and_sent_back_where_they_came_from() {
     host.file("cg/user.slice/cgroup.subtree_control", "pids\n");
     let groups = host.start(&format!("{BATCH}pids = 9\n")).unwrap();
     assert_eq!(host.text("cg/weir/batch/cgroup.procs"), "50");
-    assert_eq!(host.text("cg/user.slice/a/pids.max"), "9", "it is limited where it is");
-    assert!(groups.view().notes().is_empty(), "{:?}", groups.view().notes());
+    assert_eq!(
+        host.text("cg/user.slice/a/pids.max"),
+        "9",
+        "it is limited where it is"
+    );
+    assert!(
+        groups.view().notes().is_empty(),
+        "{:?}",
+        groups.view().notes()
+    );
     let status = &groups.view().statuses()[0];
-    assert_eq!((status.cgroup.as_str(), status.enforcement), ("/weir/batch", Enforcement::Full));
+    assert_eq!(
+        (status.cgroup.as_str(), status.enforcement),
+        ("/weir/batch", Enforcement::Full)
+    );
     assert_eq!(status.members[1].cgroup, "/user.slice/a");
     drop(groups);
     // The next agent has the origins, by which processes in the group match.
     host.file("cg/weir/batch/cgroup.procs", "50\n");
     host.file("proc/50/cgroup", "0::/weir/batch\n");
     let groups = host.start(&format!("{BATCH}pids = 9\n")).unwrap();
-    assert_eq!(host.text("cg/weir/batch/cgroup.procs"), "50\n", "nobody had to be moved again");
+    assert_eq!(
+        host.text("cg/weir/batch/cgroup.procs"),
+        "50\n",
+        "nobody had to be moved again"
+    );
     groups.send_home(50).unwrap();
     assert_eq!(host.text("cg/home/cgroup.procs"), "50");
 }
@@ -76,18 +93,47 @@ fn limits_in_place_are_put_back_unless_somebody_else_wrote_there() {
         host.file(&format!("cg/user.slice/{path}/{file}"), content);
     }
     host.file("cg/user.slice/cgroup.subtree_control", "memory\n");
-    let mut groups = host.start(&format!("{group}pids = 9\nmemory = {{ max = \"2MiB\" }}\n")).unwrap();
+    let mut groups = host
+        .start(&format!("{group}pids = 9\nmemory = {{ max = \"2MiB\" }}\n"))
+        .unwrap();
     for path in ["a", "b"] {
-        assert_eq!(host.text(&format!("cg/user.slice/{path}/pids.max")).trim_end(), "9", "{path}");
+        assert_eq!(
+            host.text(&format!("cg/user.slice/{path}/pids.max"))
+                .trim_end(),
+            "9",
+            "{path}"
+        );
     }
-    assert_eq!(host.text("cg/user.slice/b/inner/pids.max"), "max\n", "the outermost is limited");
-    assert_eq!(host.text("cg/user.slice/cgroup.subtree_control"), "+pids", "only what is needed, and not there yet");
-    assert_eq!(host.text("cg/user.slice/a/memory.max"), "4096\n", "lower already");
-    assert_eq!(host.text("cg/user.slice/b/memory.max"), "99999999\n", "somebody else's");
+    assert_eq!(
+        host.text("cg/user.slice/b/inner/pids.max"),
+        "max\n",
+        "the outermost is limited"
+    );
+    assert_eq!(
+        host.text("cg/user.slice/cgroup.subtree_control"),
+        "+pids",
+        "only what is needed, and not there yet"
+    );
+    assert_eq!(
+        host.text("cg/user.slice/a/memory.max"),
+        "4096\n",
+        "lower already"
+    );
+    assert_eq!(
+        host.text("cg/user.slice/b/memory.max"),
+        "99999999\n",
+        "somebody else's"
+    );
     let notes = groups.view().notes().join("\n");
-    assert!(notes.contains("/user.slice/b: memory.max is 99999999 already, set by another program"), "{notes}");
+    assert!(
+        notes.contains("/user.slice/b: memory.max is 99999999 already, set by another program"),
+        "{notes}"
+    );
     assert!(!notes.contains("/user.slice/a"), "{notes}");
-    assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Partial);
+    assert_eq!(
+        groups.view().statuses()[0].enforcement,
+        Enforcement::Partial
+    );
     // The next agent has the record of Weir's limits.
     drop(groups);
     groups = host.start(&format!("{group}pids = 12\n")).unwrap();
@@ -95,7 +141,11 @@ fn limits_in_place_are_put_back_unless_somebody_else_wrote_there() {
     host.file("cg/user.slice/b/pids.max", "3\n");
     assert!(groups.give_back().is_empty());
     assert_eq!(host.text("cg/user.slice/a/pids.max"), "max");
-    assert_eq!(host.text("cg/user.slice/b/pids.max"), "3\n", "somebody else wrote there since");
+    assert_eq!(
+        host.text("cg/user.slice/b/pids.max"),
+        "3\n",
+        "somebody else wrote there since"
+    );
     assert!(!host.path("origins.limits.json").exists());
 }
 
@@ -106,22 +156,43 @@ fn a_process_under_limits_stays_unless_it_is_forced() {
     host.file("cg/home/cgroup.procs", "");
     host.file("cg/home/memory.max", "67108864\n");
     for moving in ["false", "true"] {
-        let groups = host.start(&format!("{BATCH}pids = 9\nmove = {moving}\n")).unwrap();
+        let groups = host
+            .start(&format!("{BATCH}pids = 9\nmove = {moving}\n"))
+            .unwrap();
         assert_eq!(host.text("cg/weir/batch/cgroup.procs"), "", "{moving}");
         let status = &groups.view().statuses()[0];
-        let [stay] = status.not_enforced.as_slice() else { panic!("{status:?}") };
-        assert_eq!((stay.pids.as_slice(), stay.cgroup.as_str()), ([50].as_slice(), "/home"));
-        assert!(stay.reason.contains("memory.max 67108864"), "{}", stay.reason);
-        assert!(groups.view().notes().iter().any(|note| note.contains("partly enforced: 1 process")));
+        let [stay] = status.not_enforced.as_slice() else {
+            panic!("{status:?}")
+        };
+        assert_eq!(
+            (stay.pids.as_slice(), stay.cgroup.as_str()),
+            ([50].as_slice(), "/home")
+        );
+        assert!(
+            stay.reason.contains("memory.max 67108864"),
+            "{}",
+            stay.reason
+        );
+        assert!(
+            groups
+                .view()
+                .notes()
+                .iter()
+                .any(|note| note.contains("partly enforced: 1 process"))
+        );
     }
-    let groups = host.start(&format!("{BATCH}pids = 9\nmove = \"force\"\n")).unwrap();
+    let groups = host
+        .start(&format!("{BATCH}pids = 9\nmove = \"force\"\n"))
+        .unwrap();
     assert_eq!(host.text("cg/weir/batch/cgroup.procs"), "50");
     drop(groups);
     // Its cgroup no longer exists; the one above it does.
     fs::remove_dir_all(host.path("cg/home")).unwrap();
     host.file("cg/cgroup.procs", "");
     host.file("proc/50/cgroup", "0::/weir/batch\n");
-    let groups = host.start(&format!("{BATCH}pids = 9\nmove = \"force\"\n")).unwrap();
+    let groups = host
+        .start(&format!("{BATCH}pids = 9\nmove = \"force\"\n"))
+        .unwrap();
     groups.send_home(50).unwrap();
     assert_eq!(host.text("cg/cgroup.procs"), "50");
 }
@@ -131,7 +202,10 @@ fn two_agents_do_not_share_a_parent() {
     let host = unified();
     let first = host.start(BATCH).unwrap();
     let error = host.start(BATCH).err().unwrap().to_string();
-    assert!(error.contains("another agent") && error.contains("[agent] cgroup"), "{error}");
+    assert!(
+        error.contains("another agent") && error.contains("[agent] cgroup"),
+        "{error}"
+    );
     drop(first);
     host.start(BATCH).unwrap();
 }
@@ -142,7 +216,9 @@ fn a_controller_that_fails_spoils_neither_the_others_nor_other_groups() {
     // Not writable: the memory controller is never enabled.
     fs::remove_file(host.path("cg/weir/cgroup.subtree_control")).unwrap();
     fs::create_dir(host.path("cg/weir/cgroup.subtree_control")).unwrap();
-    let groups = host.start(&format!("{BATCH}pids = 9\nmemory = {{ max = \"2MiB\" }}\n")).unwrap();
+    let groups = host
+        .start(&format!("{BATCH}pids = 9\nmemory = {{ max = \"2MiB\" }}\n"))
+        .unwrap();
     assert_eq!(host.text("cg/weir/batch/pids.max"), "9");
     assert_eq!(host.text("cg/weir/batch/memory.max"), "2097152");
     let notes = groups.view().notes().join("\n");
@@ -162,11 +238,19 @@ fn an_elastic_limit_in_place_is_taken_over_from_an_agent_that_was_killed() {
     assert_eq!(host.text(file), "175000 100000");
     drop(groups);
     let mut groups = host.start(group).unwrap();
-    assert!(host.text(file).starts_with("50000 100000"), "{}", host.text(file));
+    assert!(
+        host.text(file).starts_with("50000 100000"),
+        "{}",
+        host.text(file)
+    );
     let notes = groups.view().notes().join("\n");
     assert!(!notes.contains("set by another program"), "{notes}");
     assert!(groups.give_back().is_empty());
-    assert!(host.text(file).starts_with("max 100000"), "{}", host.text(file));
+    assert!(
+        host.text(file).starts_with("max 100000"),
+        "{}",
+        host.text(file)
+    );
 }
 
 #[test]
@@ -179,19 +263,38 @@ fn containers_are_limited_as_they_come_and_forgotten_as_they_go() {
         use std::io::{Read as _, Write as _};
         for mut client in listener.incoming().flatten() {
             let _ = client.read(&mut [0; 1024]);
-            let _ =
-                client.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+            let _ = client.write_all(
+                format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+                .as_bytes(),
+            );
         }
     });
-    let mut groups = host.start("[[group]]\nname = \"g\"\ncontainer = \"web*\"\npids = 7\n").unwrap();
+    let mut groups = host
+        .start("[[group]]\nname = \"g\"\ncontainer = \"web*\"\npids = 7\n")
+        .unwrap();
     assert!(groups.view().statuses()[0].members.is_empty());
     host.file("cg/docker/cgroup.subtree_control", "pids\n");
     host.file(&format!("cg/docker/{id}/pids.max"), "max\n");
     host.process(70, "sh x", &format!("0::/docker/{id}\n"));
-    groups.started(&common::group::Started { process: 70, parent: 0 });
-    assert_eq!(host.text(&format!("cg/docker/{id}/pids.max")).trim_end(), "7");
+    groups.started(&common::group::Started {
+        process: 70,
+        parent: 0,
+    });
+    assert_eq!(
+        host.text(&format!("cg/docker/{id}/pids.max")).trim_end(),
+        "7"
+    );
     let status = &groups.view().statuses()[0];
-    assert_eq!((status.members[0].kind.as_str(), status.members[0].name.as_str()), ("container", "web1"));
+    assert_eq!(
+        (
+            status.members[0].kind.as_str(),
+            status.members[0].name.as_str()
+        ),
+        ("container", "web1")
+    );
     fs::remove_dir_all(host.path(&format!("cg/docker/{id}"))).unwrap();
     groups.tick(Duration::from_millis(1));
     assert!(groups.view().statuses()[0].members.is_empty());
@@ -208,21 +311,35 @@ fn each_controller_is_found_where_it_is_on_a_hybrid_host() {
     host.file("cg/unified/cgroup.controllers", "pids\n");
     host.file("cg/unified/cgroup.subtree_control", "");
     host.file("cg/unified/weir/cgroup.subtree_control", "");
-    for file in ["cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cgroup.procs"] {
+    for file in [
+        "cpu.cfs_quota_us",
+        "cpu.cfs_period_us",
+        "cpu.shares",
+        "cgroup.procs",
+    ] {
         host.file(&format!("cg/cpu,cpuacct/weir/batch/{file}"), "");
     }
     host.file("cg/memory/weir/batch/memory.limit_in_bytes", "");
     host.file("cg/unified/weir/batch/pids.max", "");
     let limits = "cpu = { max = \"150%\", weight = 200 }\nmemory = { high = \"1MiB\", max = \"2MiB\" }\ncpus = \"0\"\npids = 9\n";
     let groups = host.start(&format!("{BATCH}{limits}")).unwrap();
-    assert_eq!(host.text("cg/cpu,cpuacct/weir/batch/cpu.cfs_quota_us"), "150000");
+    assert_eq!(
+        host.text("cg/cpu,cpuacct/weir/batch/cpu.cfs_quota_us"),
+        "150000"
+    );
     assert_eq!(host.text("cg/cpu,cpuacct/weir/batch/cpu.shares"), "2048");
-    assert_eq!(host.text("cg/memory/weir/batch/memory.limit_in_bytes"), "2097152");
+    assert_eq!(
+        host.text("cg/memory/weir/batch/memory.limit_in_bytes"),
+        "2097152"
+    );
     assert_eq!(host.text("cg/unified/weir/batch/pids.max"), "9");
     assert_eq!(host.text("cg/unified/weir/cgroup.subtree_control"), "+pids");
     let notes = groups.view().notes().join("\n");
     assert!(notes.contains("memory high is not enforced"), "{notes}");
-    assert!(notes.contains("no cpuset controller in any cgroup hierarchy: cpus is not enforced"), "{notes}");
+    assert!(
+        notes.contains("no cpuset controller in any cgroup hierarchy: cpus is not enforced"),
+        "{notes}"
+    );
     // Two controllers that are mounted together are one hierarchy.
     assert_eq!(groups.tree.roots(Cpuset::Any).len(), 4);
 }
@@ -232,7 +349,9 @@ fn a_value_that_is_refused_is_told_with_its_file_and_the_other_limits_stand() {
     let host = unified();
     fs::remove_file(host.path("cg/weir/batch/memory.max")).unwrap();
     let limits = "memory = { max = \"2MiB\" }\npids = 9\nio = [{ device = \"/dev/weir-none\", read = \"1MB/s\" }]\n";
-    let groups = host.start(&format!("{BATCH}{limits}cpu = {{ max = \"800000%\" }}\n")).unwrap();
+    let groups = host
+        .start(&format!("{BATCH}{limits}cpu = {{ max = \"800000%\" }}\n"))
+        .unwrap();
     assert_eq!(host.text("cg/weir/batch/pids.max"), "9");
     let notes = groups.view().notes().join("\n");
     for part in [
@@ -251,21 +370,43 @@ fn another_config_changes_limits_without_moving_anybody_and_ends_groups_that_are
     host.file("cg/weir/gone/cgroup.freeze", "1");
     host.process(50, "sh nightly", "0::/weir/batch\n");
     host.start(&format!("{BATCH}pids = 9\n")).unwrap();
-    assert_eq!(host.text("cg/weir/gone/cgroup.freeze"), "0", "a group that is no more is thawed");
+    assert_eq!(
+        host.text("cg/weir/gone/cgroup.freeze"),
+        "0",
+        "a group that is no more is thawed"
+    );
     host.start(&format!("{BATCH}pids = 12\n")).unwrap();
     assert!(host.text("cg/weir/batch/pids.max").starts_with("12"));
-    assert_eq!(host.text("cg/weir/batch/cgroup.procs"), "", "it was there already");
+    assert_eq!(
+        host.text("cg/weir/batch/cgroup.procs"),
+        "",
+        "it was there already"
+    );
 }
 
 #[test]
 fn observing_holds_a_group_to_nothing() {
     let host = unified();
-    let groups =
-        host.start(&format!("[agent]\nmode = \"observe\"\n{BATCH}pids = 9\ncpu = {{ max = \"5%\" }}\n")).unwrap();
+    let groups = host
+        .start(&format!(
+            "[agent]\nmode = \"observe\"\n{BATCH}pids = 9\ncpu = {{ max = \"5%\" }}\n"
+        ))
+        .unwrap();
     assert_eq!(host.text("cg/weir/batch/pids.max"), "max");
     assert_eq!(host.text("cg/weir/batch/cpu.max"), "max 100000");
-    assert!(groups.view().notes().iter().any(|note| note.contains("mode is observe")), "{:?}", groups.view().notes());
-    assert_eq!(groups.view().statuses()[0].limits, ["cpu 5%", "processes 9"]);
+    assert!(
+        groups
+            .view()
+            .notes()
+            .iter()
+            .any(|note| note.contains("mode is observe")),
+        "{:?}",
+        groups.view().notes()
+    );
+    assert_eq!(
+        groups.view().statuses()[0].limits,
+        ["cpu 5%", "processes 9"]
+    );
 }
 
 #[test]
@@ -278,20 +419,47 @@ fn a_host_without_cgroups_is_told_what_to_mount() {
 #[test]
 fn usage_is_read_from_both_versions() {
     let host = unified();
-    host.file("cg/weir/batch/cpu.stat", "usage_usec 2500000\nuser_usec 1\nthrottled_usec 500000\n");
+    host.file(
+        "cg/weir/batch/cpu.stat",
+        "usage_usec 2500000\nuser_usec 1\nthrottled_usec 500000\n",
+    );
     host.file("cg/weir/batch/memory.current", "4096\n");
     host.file("cg/weir/batch/memory.events", "low 0\noom 3\noom_kill 2\n");
-    host.file("cg/weir/batch/io.stat", "254:0 rbytes=10 wbytes=20 rios=1 wios=2\n");
+    host.file(
+        "cg/weir/batch/io.stat",
+        "254:0 rbytes=10 wbytes=20 rios=1 wios=2\n",
+    );
     host.file("cg/weir/batch/pids.current", "3\n");
-    host.file("cg/weir/batch/cpu.pressure", "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\n");
-    let groups = host.start(&format!("{BATCH}cpu = {{ max = \"50%\" }}\n")).unwrap();
+    host.file(
+        "cg/weir/batch/cpu.pressure",
+        "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\n",
+    );
+    let groups = host
+        .start(&format!("{BATCH}cpu = {{ max = \"50%\" }}\n"))
+        .unwrap();
     let status = &groups.view().statuses()[0];
-    assert_eq!((status.cpu.usage_seconds, status.cpu.throttled_seconds), (2.5, 0.5));
+    assert_eq!(
+        (status.cpu.usage_seconds, status.cpu.throttled_seconds),
+        (2.5, 0.5)
+    );
     assert_eq!(status.cpu.max_percent, Some(50.0));
-    assert_eq!((status.memory.current_bytes, status.memory.oom_kills), (4096, 2));
+    assert_eq!(
+        (status.memory.current_bytes, status.memory.oom_kills),
+        (4096, 2)
+    );
     assert_eq!(groups.view().oom_kills(), [("batch".to_owned(), 2)]);
-    assert_eq!((status.io[0].device.as_str(), status.io[0].read_bytes, status.io[0].write_bytes), ("254:0", 10, 20));
-    assert_eq!((status.pids_current, status.pressure.cpu, status.frozen), (3, Some(1.5), false));
+    assert_eq!(
+        (
+            status.io[0].device.as_str(),
+            status.io[0].read_bytes,
+            status.io[0].write_bytes
+        ),
+        ("254:0", 10, 20)
+    );
+    assert_eq!(
+        (status.pids_current, status.pressure.cpu, status.frozen),
+        (3, Some(1.5), false)
+    );
 }
 
 #[test]
@@ -306,6 +474,13 @@ fn an_emergency_is_one_write_and_a_wrong_name_is_told() {
     assert!(!groups.view().statuses()[0].frozen);
     groups.view().emergency("batch", Emergency::Kill).unwrap();
     assert_eq!(host.text("cg/weir/batch/cgroup.kill"), "1");
-    let error = groups.view().emergency("bacth", Emergency::Kill).unwrap_err().to_string();
-    assert!(error.contains("unknown group \"bacth\" (available: batch)"), "{error}");
+    let error = groups
+        .view()
+        .emergency("bacth", Emergency::Kill)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("unknown group \"bacth\" (available: batch)"),
+        "{error}"
+    );
 }

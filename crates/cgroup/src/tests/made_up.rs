@@ -20,12 +20,17 @@ pub struct MadeUp {
 
 impl MadeUp {
     pub fn new(mounts: &[(&str, &str, &str)]) -> Self {
-        let made_up = Self { folder: tempfile::tempdir().unwrap() };
+        let made_up = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         let mut table = "25 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n".to_owned();
         for (kind, point, options) in mounts {
             let root = made_up.path(point);
             fs::create_dir_all(&root).unwrap();
-            table.push_str(&format!("30 25 0:26 / {} rw shared:9 - {kind} {kind} {options}\n", root.display()));
+            table.push_str(&format!(
+                "30 25 0:26 / {} rw shared:9 - {kind} {kind} {options}\n",
+                root.display()
+            ));
         }
         made_up.file("proc/self/mountinfo", &table);
         made_up
@@ -62,18 +67,28 @@ impl MadeUp {
         let folder = format!("proc/{pid}");
         self.file(&format!("{folder}/cmdline"), &command.replace(' ', "\0"));
         self.file(&format!("{folder}/cgroup"), cgroup);
-        self.file(&format!("{folder}/stat"), &format!("{pid} (x) S 1 {}500 0\n", "0 ".repeat(17)));
+        self.file(
+            &format!("{folder}/stat"),
+            &format!("{pid} (x) S 1 {}500 0\n", "0 ".repeat(17)),
+        );
         std::os::unix::fs::symlink("/bin/sh", self.path(&folder).join("exe")).unwrap();
     }
 
     pub fn start(&self, text: &str) -> Result<Groups, GroupsError> {
-        Groups::start(&parse(Path::new("limits.toml"), text).unwrap().config, self.host(), None)
+        Groups::start(
+            &parse(Path::new("limits.toml"), text).unwrap().config,
+            self.host(),
+            None,
+        )
     }
 
     /// Starts with a service manager that records its requests.
     pub fn start_with(&self, text: &str, units: &Arc<Noted>) -> Groups {
         let config = parse(Path::new("limits.toml"), text).unwrap().config;
-        let host = Host { manager: Manager::Systemd, ..self.host() };
+        let host = Host {
+            manager: Manager::Systemd,
+            ..self.host()
+        };
         let tree = Tree::detect(&host.proc, &config.agent.cgroup).unwrap();
         let mut groups = Groups::new(&config.groups, config.agent.mode, host, tree);
         groups.units = Some(Box::new(Arc::clone(units)));
@@ -88,10 +103,21 @@ pub fn unified() -> MadeUp {
     host.file("cg/cgroup.controllers", "cpuset cpu io memory pids\n");
     host.file("cg/cgroup.subtree_control", "memory\n");
     host.file("cg/weir/cgroup.subtree_control", "\n");
-    for file in ["cgroup.procs", "cpu.max", "cpu.weight", "memory.high", "memory.max", "memory.swap.max", "pids.max"] {
+    for file in [
+        "cgroup.procs",
+        "cpu.max",
+        "cpu.weight",
+        "memory.high",
+        "memory.max",
+        "memory.swap.max",
+        "pids.max",
+    ] {
         host.file(&format!("cg/weir/batch/{file}"), "");
     }
-    host.file("cg/weir/batch/io.max", "9:9 rbps=5 wbps=max riops=max wiops=max\n");
+    host.file(
+        "cg/weir/batch/io.max",
+        "9:9 rbps=5 wbps=max riops=max wiops=max\n",
+    );
     host.file("cg/weir/batch/cpuset.cpus", "");
     host
 }
@@ -103,5 +129,4 @@ pub fn untouched() -> MadeUp {
     host
 }
 
-pub const BATCH: &str =
-    "[[group]]\nname = \"batch\"\nmatch = [{ command = \"*nightly*\" }, { cgroup = \"/user.slice/*\" }]\n";
+pub const BATCH: &str = "[[group]]\nname = \"batch\"\nmatch = [{ command = \"*nightly*\" }, { cgroup = \"/user.slice/*\" }]\n";

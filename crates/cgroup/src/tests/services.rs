@@ -34,21 +34,41 @@ impl Units for Arc<Noted> {
     }
 
     fn set(&self, unit: &str, properties: &Properties) -> Result<(), GroupsError> {
-        self.properties.lock().unwrap().entry(unit.to_owned()).or_default().extend(properties.clone());
+        self.properties
+            .lock()
+            .unwrap()
+            .entry(unit.to_owned())
+            .or_default()
+            .extend(properties.clone());
         Ok(())
     }
 
     fn forget(&self, _unit: &str, _names: &[&str]) {}
 
-    fn scope(&self, scope: &Scope<'_>, pids: &[u32], properties: &Properties) -> Result<(), GroupsError> {
+    fn scope(
+        &self,
+        scope: &Scope<'_>,
+        pids: &[u32],
+        properties: &Properties,
+    ) -> Result<(), GroupsError> {
         self.set(scope.name, properties)?;
-        let Scope { name, slice, part_of } = scope;
-        self.scopes.lock().unwrap().push(format!("{name} in {slice} with {part_of:?}: {pids:?}"));
+        let Scope {
+            name,
+            slice,
+            part_of,
+        } = scope;
+        self.scopes
+            .lock()
+            .unwrap()
+            .push(format!("{name} in {slice} with {part_of:?}: {pids:?}"));
         Ok(())
     }
 
     fn attach(&self, unit: &str, below: &str, pids: &[u32]) -> Result<(), GroupsError> {
-        self.scopes.lock().unwrap().push(format!("back to {unit}{below}: {pids:?}"));
+        self.scopes
+            .lock()
+            .unwrap()
+            .push(format!("back to {unit}{below}: {pids:?}"));
         Ok(())
     }
 
@@ -86,7 +106,8 @@ fn service(second: &str) -> MadeUp {
     host
 }
 
-const NIGHTLY: &str = "[[group]]\nname = \"batch\"\ncommand = \"*nightly*\"\nmemory = { max = \"2MiB\" }\n";
+const NIGHTLY: &str =
+    "[[group]]\nname = \"batch\"\ncommand = \"*nightly*\"\nmemory = { max = \"2MiB\" }\n";
 
 #[test]
 fn a_unit_of_which_all_processes_match_is_limited_through_systemd() {
@@ -95,8 +116,17 @@ fn a_unit_of_which_all_processes_match_is_limited_through_systemd() {
     assert_eq!(units.number("job.service", "MemoryMax"), Some(2 << 20));
     assert!(units.scopes.lock().unwrap().is_empty() && groups.queued.is_empty());
     let status = &groups.view().statuses()[0];
-    assert_eq!((status.members[0].kind.as_str(), status.members[0].name.as_str()), ("unit", "job.service"));
-    assert_eq!((status.pids.as_slice(), status.enforcement), ([60, 61].as_slice(), Enforcement::Full));
+    assert_eq!(
+        (
+            status.members[0].kind.as_str(),
+            status.members[0].name.as_str()
+        ),
+        ("unit", "job.service")
+    );
+    assert_eq!(
+        (status.pids.as_slice(), status.enforcement),
+        ([60, 61].as_slice(), Enforcement::Full)
+    );
     assert!(groups.give_back().is_empty());
     assert_eq!(units.number("job.service", "MemoryMax"), Some(INFINITY));
 }
@@ -108,17 +138,46 @@ fn workers_of_a_service_stay_or_move_into_a_scope_of_its_slice() {
     let status = &groups.view().statuses()[0];
     assert_eq!(status.enforcement, Enforcement::None);
     let stay = &status.not_enforced[0];
-    assert!(stay.reason.contains("job.service with 1 processes"), "{}", stay.reason);
+    assert!(
+        stay.reason.contains("job.service with 1 processes"),
+        "{}",
+        stay.reason
+    );
     drop(groups);
-    *units.service.lock().unwrap() = Service { invocation: "1a2b".to_owned(), ..Service::default() };
+    *units.service.lock().unwrap() = Service {
+        invocation: "1a2b".to_owned(),
+        ..Service::default()
+    };
     host.start_with(&format!("{NIGHTLY}move = true\n"), &units);
-    let scope = "weir-batch.job.service.1a2b.scope in system.slice with Some(\"job.service\"): [60]";
+    let scope =
+        "weir-batch.job.service.1a2b.scope in system.slice with Some(\"job.service\"): [60]";
     assert_eq!(*units.scopes.lock().unwrap(), [scope]);
-    assert_eq!(units.number("weir-batch.job.service.1a2b.scope", "MemoryMax"), Some(2 << 20));
+    assert_eq!(
+        units.number("weir-batch.job.service.1a2b.scope", "MemoryMax"),
+        Some(2 << 20)
+    );
     for (service, reason) in [
-        (Service { main: 60, ..Service::default() }, "is the main process of job.service"),
-        (Service { control: 60, ..Service::default() }, "is the main process of job.service"),
-        (Service { is_starting: true, ..Service::default() }, "belongs to job.service, which is starting"),
+        (
+            Service {
+                main: 60,
+                ..Service::default()
+            },
+            "is the main process of job.service",
+        ),
+        (
+            Service {
+                control: 60,
+                ..Service::default()
+            },
+            "is the main process of job.service",
+        ),
+        (
+            Service {
+                is_starting: true,
+                ..Service::default()
+            },
+            "belongs to job.service, which is starting",
+        ),
     ] {
         units.scopes.lock().unwrap().clear();
         *units.service.lock().unwrap() = service;
@@ -128,7 +187,10 @@ fn workers_of_a_service_stay_or_move_into_a_scope_of_its_slice() {
         assert!(stays[0].reason.contains(reason), "{}", stays[0].reason);
     }
     // Its workers outlive it, and so does their scope.
-    *units.service.lock().unwrap() = Service { keeps_workers: true, ..Service::default() };
+    *units.service.lock().unwrap() = Service {
+        keeps_workers: true,
+        ..Service::default()
+    };
     host.start_with(&format!("{NIGHTLY}move = true\n"), &units);
     assert!(units.scopes.lock().unwrap()[0].ends_with("with None: [60]"));
     *units.service.lock().unwrap() = Service::default();
@@ -144,21 +206,33 @@ fn workers_of_a_service_stay_or_move_into_a_scope_of_its_slice() {
 #[test]
 fn a_worker_of_a_service_that_has_just_restarted_does_not_move_into_the_scope_of_its_earlier_run() {
     let (host, units) = (service("sh other"), Arc::<Noted>::default());
-    let run = |invocation: &str| Service { invocation: invocation.to_owned(), ..Service::default() };
+    let run = |invocation: &str| Service {
+        invocation: invocation.to_owned(),
+        ..Service::default()
+    };
     let said = || std::mem::take(&mut *units.scopes.lock().unwrap());
     let worker = |host: &MadeUp, pid: u32| {
         host.process(pid, "sh nightly", "0::/system.slice/job.service\n");
-        common::group::Started { process: pid, parent: 0 }
+        common::group::Started {
+            process: pid,
+            parent: 0,
+        }
     };
     *units.service.lock().unwrap() = run("1a2b");
     let mut groups = host.start_with(&format!("{NIGHTLY}move = true\n"), &units);
     assert_eq!(said().len(), 1);
     // The agent's cached state of the service is from before its restart.
-    *units.service.lock().unwrap() = Service { is_starting: true, ..run("3c4d") };
+    *units.service.lock().unwrap() = Service {
+        is_starting: true,
+        ..run("3c4d")
+    };
     groups.started(&worker(&host, 62));
     groups.move_queued();
     assert_eq!(said(), [""; 0]);
-    *units.service.lock().unwrap() = Service { main: 63, ..run("5e6f") };
+    *units.service.lock().unwrap() = Service {
+        main: 63,
+        ..run("5e6f")
+    };
     for pid in [63, 64] {
         groups.started(&worker(&host, pid));
     }
@@ -168,8 +242,14 @@ fn a_worker_of_a_service_that_has_just_restarted_does_not_move_into_the_scope_of
     groups.domains = Domains::default();
     groups.settle_starting();
     let scopes = said();
-    assert!(scopes.len() == 1 && scopes[0].starts_with("weir-batch.job.service.5e6f.scope"), "{scopes:?}");
-    assert!(scopes[0].contains("62") && scopes[0].contains("64") && !scopes[0].contains("63"), "{scopes:?}");
+    assert!(
+        scopes.len() == 1 && scopes[0].starts_with("weir-batch.job.service.5e6f.scope"),
+        "{scopes:?}"
+    );
+    assert!(
+        scopes[0].contains("62") && scopes[0].contains("64") && !scopes[0].contains("63"),
+        "{scopes:?}"
+    );
 }
 
 #[test]
@@ -181,7 +261,10 @@ fn a_named_unit_is_limited_before_it_starts_and_never_above_its_own_limit() {
     let mut groups = host.start_with(text, &units);
     assert_eq!(units.number("nightly.service", "MemoryMax"), Some(1 << 20));
     assert_eq!(units.number("nightly.service", "TasksMax"), Some(7));
-    assert_eq!(groups.view().statuses()[0].members[0].name, "nightly.service");
+    assert_eq!(
+        groups.view().statuses()[0].members[0].name,
+        "nightly.service"
+    );
     assert!(groups.give_back().is_empty());
     assert_eq!(units.number("nightly.service", "TasksMax"), Some(INFINITY));
 }
@@ -199,17 +282,30 @@ fn a_limit_that_an_operator_sets_on_a_unit_meanwhile_is_neither_raised_nor_taken
         assert_eq!(now(), 2 << 20);
         units.set("nightly.service", &memory(operators)).unwrap();
         let groups = host.start_with(&both, &units);
-        assert_eq!(now(), operators.min(2 << 20), "the lower of both holds for the next agent");
+        assert_eq!(
+            now(),
+            operators.min(2 << 20),
+            "the lower of both holds for the next agent"
+        );
         drop(groups);
         drop(host.start_with(&both, &units));
         assert_eq!(now(), operators.min(2 << 20));
         let mut groups = host.start_with(&format!("{UNIT}pids = 7\n"), &units);
-        assert_eq!(now(), operators, "a config without this limit leaves the operator's");
+        assert_eq!(
+            now(),
+            operators,
+            "a config without this limit leaves the operator's"
+        );
         assert!(groups.give_back().is_empty());
-        assert_eq!((now(), units.number("nightly.service", "TasksMax")), (operators, Some(INFINITY)));
+        assert_eq!(
+            (now(), units.number("nightly.service", "TasksMax")),
+            (operators, Some(INFINITY))
+        );
         // Also at the end.
         let mut groups = host.start_with(&both, &units);
-        units.set("nightly.service", &memory(operators / 4)).unwrap();
+        units
+            .set("nightly.service", &memory(operators / 4))
+            .unwrap();
         assert!(groups.give_back().is_empty());
         assert_eq!(now(), operators / 4);
     }
@@ -218,7 +314,10 @@ fn a_limit_that_an_operator_sets_on_a_unit_meanwhile_is_neither_raised_nor_taken
 #[test]
 fn what_an_earlier_version_noted_of_a_unit_is_put_back() {
     let (host, units) = (untouched(), Arc::<Noted>::default());
-    host.file("origins.limits.json", r#"{"nightly.service":{"Unit":{"TasksMax":33}}}"#);
+    host.file(
+        "origins.limits.json",
+        r#"{"nightly.service":{"Unit":{"TasksMax":33}}}"#,
+    );
     let text = "[[group]]\nname = \"g\"\nunit = \"nightly.service\"\npids = 7\n";
     let mut groups = host.start_with(text, &units);
     assert_eq!(units.number("nightly.service", "TasksMax"), Some(7));
@@ -230,9 +329,17 @@ fn what_an_earlier_version_noted_of_a_unit_is_put_back() {
 fn a_process_of_another_owners_cgroup_goes_back_through_systemd() {
     let (host, units) = (untouched(), Arc::<Noted>::default());
     let below = "app.slice/b.service";
-    host.process(50, "sh nightly", &format!("0::/user.slice/user-7.slice/user@7.service/{below}\n"));
+    host.process(
+        50,
+        "sh nightly",
+        &format!("0::/user.slice/user-7.slice/user@7.service/{below}\n"),
+    );
     let file = format!("cg/user.slice/user-7.slice/user@7.service/{below}/cgroup.procs");
-    host.process(51, "sh other", &format!("0::/user.slice/user-7.slice/user@7.service/{below}\n"));
+    host.process(
+        51,
+        "sh other",
+        &format!("0::/user.slice/user-7.slice/user@7.service/{below}\n"),
+    );
     host.file(&file, "50\n51\n");
     let groups = host.start_with(&format!("{NIGHTLY}move = \"force\"\n"), &units);
     // Not writable, because it is a directory.
@@ -240,14 +347,23 @@ fn a_process_of_another_owners_cgroup_goes_back_through_systemd() {
     fs::create_dir(host.path(&file)).unwrap();
     units.scopes.lock().unwrap().clear();
     groups.send_home(50).unwrap();
-    assert_eq!(*units.scopes.lock().unwrap(), ["back to user@7.service/app.slice/b.service: [50]"]);
+    assert_eq!(
+        *units.scopes.lock().unwrap(),
+        ["back to user@7.service/app.slice/b.service: [50]"]
+    );
 }
 
 #[test]
 fn processes_of_a_services_earlier_run_end_with_it() {
     let (host, units) = (untouched(), Arc::<Noted>::default());
-    let run = |invocation: &str| Service { invocation: invocation.to_owned(), ..Service::default() };
-    host.file("cg/system.slice/weir-batch.job\\x40a.service.1a2b.scope/pids.max", "max\n");
+    let run = |invocation: &str| Service {
+        invocation: invocation.to_owned(),
+        ..Service::default()
+    };
+    host.file(
+        "cg/system.slice/weir-batch.job\\x40a.service.1a2b.scope/pids.max",
+        "max\n",
+    );
     *units.service.lock().unwrap() = run("1a2b");
     let mut groups = host.start_with(NIGHTLY, &units);
     let stopped = |groups: &mut Groups| {
@@ -256,11 +372,20 @@ fn processes_of_a_services_earlier_run_end_with_it() {
         std::mem::take(&mut *units.scopes.lock().unwrap())
     };
     assert_eq!(stopped(&mut groups), [""; 0]);
-    *units.service.lock().unwrap() = Service { keeps_workers: true, ..run("3c4d") };
+    *units.service.lock().unwrap() = Service {
+        keeps_workers: true,
+        ..run("3c4d")
+    };
     assert_eq!(stopped(&mut groups), [""; 0]);
     *units.service.lock().unwrap() = run("3c4d");
-    assert_eq!(stopped(&mut groups), ["stopped weir-batch.job\\x40a.service.1a2b.scope"]);
-    *units.service.lock().unwrap() = Service { has_ended: true, ..run("1a2b") };
+    assert_eq!(
+        stopped(&mut groups),
+        ["stopped weir-batch.job\\x40a.service.1a2b.scope"]
+    );
+    *units.service.lock().unwrap() = Service {
+        has_ended: true,
+        ..run("1a2b")
+    };
     assert_eq!(stopped(&mut groups).len(), 1);
 }
 
@@ -268,10 +393,19 @@ fn processes_of_a_services_earlier_run_end_with_it() {
 fn two_agents_under_systemd_do_not_share_a_parent() {
     let host = untouched();
     let tree = Tree::detect(&host.path("proc"), "weir").unwrap();
-    let systemd = Host { manager: Manager::Systemd, ..host.host() };
+    let systemd = Host {
+        manager: Manager::Systemd,
+        ..host.host()
+    };
     let first = Lock::take(&tree, &systemd).unwrap();
-    assert!(matches!(Lock::take(&tree, &systemd), Err(GroupsError::Locked { .. })));
-    assert!(!host.path("cg/weir").exists(), "systemd's tree has a cgroup that it does not know");
+    assert!(matches!(
+        Lock::take(&tree, &systemd),
+        Err(GroupsError::Locked { .. })
+    ));
+    assert!(
+        !host.path("cg/weir").exists(),
+        "systemd's tree has a cgroup that it does not know"
+    );
     drop(first);
     Lock::take(&tree, &systemd).unwrap();
 }
@@ -280,11 +414,26 @@ fn two_agents_under_systemd_do_not_share_a_parent() {
 fn a_process_in_a_cgroup_whose_name_is_not_utf_8_is_in_its_unit() {
     let (host, units) = (untouched(), Arc::<Noted>::default());
     host.process(50, "sh nightly", "");
-    fs::write(host.path("proc/50/cgroup"), b"0::/user.slice/user-7.slice/user@7.service/\xff\n").unwrap();
-    host.process(51, "sh other", "0::/user.slice/user-7.slice/user@7.service/app.slice\n");
-    host.file("cg/user.slice/user-7.slice/user@7.service/cgroup.procs", "50\n51\n");
+    fs::write(
+        host.path("proc/50/cgroup"),
+        b"0::/user.slice/user-7.slice/user@7.service/\xff\n",
+    )
+    .unwrap();
+    host.process(
+        51,
+        "sh other",
+        "0::/user.slice/user-7.slice/user@7.service/app.slice\n",
+    );
+    host.file(
+        "cg/user.slice/user-7.slice/user@7.service/cgroup.procs",
+        "50\n51\n",
+    );
     let groups = host.start_with(NIGHTLY, &units);
-    assert_eq!(*units.scopes.lock().unwrap(), [""; 0], "nobody is moved out of the unit");
+    assert_eq!(
+        *units.scopes.lock().unwrap(),
+        [""; 0],
+        "nobody is moved out of the unit"
+    );
     let status = &groups.view().statuses()[0];
     assert_eq!(status.not_enforced[0].pids, [50], "{status:?}");
 }

@@ -23,12 +23,19 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 3] = [(Self::Operator, "B"), (Self::Limit, "L"), (Self::Removal, "U")];
+    const ALL: [(Self, &'static str); 3] = [
+        (Self::Operator, "B"),
+        (Self::Limit, "L"),
+        (Self::Removal, "U"),
+    ];
 
     /// The letter in the store.
     #[must_use]
     pub fn letter(self) -> &'static str {
-        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, letter)| letter)
+        Self::ALL
+            .iter()
+            .find(|(kind, _)| *kind == self)
+            .map_or("", |(_, letter)| letter)
     }
 }
 
@@ -64,8 +71,15 @@ impl Detail {
         if text.len() <= LONGEST - 256 {
             return text;
         }
-        let limit = self.limit.clone().filter(|limit| limit.len() <= LONGEST_LIMIT);
-        serde_json::to_string(&Self { limit, reason: None }).unwrap_or_default()
+        let limit = self
+            .limit
+            .clone()
+            .filter(|limit| limit.len() <= LONGEST_LIMIT);
+        serde_json::to_string(&Self {
+            limit,
+            reason: None,
+        })
+        .unwrap_or_default()
     }
 }
 
@@ -83,11 +97,21 @@ impl Entry {
         let host = parts.next().filter(|host| is_host(host))?.to_owned();
         let mut detail: Detail = serde_json::from_str(parts.next()?).ok()?;
         let is_plain = |text: &String| !text.chars().any(char::is_control);
-        if !detail.limit.iter().all(|limit| limit.len() <= LONGEST_LIMIT && is_plain(limit)) {
+        if !detail
+            .limit
+            .iter()
+            .all(|limit| limit.len() <= LONGEST_LIMIT && is_plain(limit))
+        {
             return None;
         }
         detail.reason = detail.reason.filter(is_plain);
-        Some(Self { kind, ends, made, host, detail })
+        Some(Self {
+            kind,
+            ends,
+            made,
+            host,
+            detail,
+        })
     }
 }
 
@@ -116,10 +140,17 @@ mod tests {
 
     #[test]
     fn an_entry_is_read_and_anything_else_is_not() {
-        let text = r#"L 1700000600000 1700000000000 host-1 {"limit":"web","reason":"1000 refused"}"#;
+        let text =
+            r#"L 1700000600000 1700000000000 host-1 {"limit":"web","reason":"1000 refused"}"#;
         let entry = Entry::parse(text).unwrap();
-        assert_eq!((entry.kind, entry.ends, entry.made), (Kind::Limit, 1_700_000_600_000, 1_700_000_000_000));
-        assert_eq!((entry.host.as_str(), entry.detail.limit.as_deref()), ("host-1", Some("web")));
+        assert_eq!(
+            (entry.kind, entry.ends, entry.made),
+            (Kind::Limit, 1_700_000_600_000, 1_700_000_000_000)
+        );
+        assert_eq!(
+            (entry.host.as_str(), entry.detail.limit.as_deref()),
+            ("host-1", Some("web"))
+        );
         assert_eq!(entry.detail.reason.as_deref(), Some("1000 refused"));
         for garbled in [
             "",
@@ -145,17 +176,34 @@ mod tests {
     #[test]
     fn wide_and_invalid_prefixes_are_not_shared() {
         assert_eq!(prefix_of("192.0.2.7").unwrap().to_string(), "192.0.2.7");
-        assert_eq!(prefix_of("2001:db8::/64").unwrap().to_string(), "2001:db8::/64");
-        for text in ["0.0.0.0/0", "10.0.0.0/7", "::/0", "192.0.2.7/24", "#epoch", "nobody", ""] {
+        assert_eq!(
+            prefix_of("2001:db8::/64").unwrap().to_string(),
+            "2001:db8::/64"
+        );
+        for text in [
+            "0.0.0.0/0",
+            "10.0.0.0/7",
+            "::/0",
+            "192.0.2.7/24",
+            "#epoch",
+            "nobody",
+            "",
+        ] {
             assert_eq!(prefix_of(text), None, "{text}");
         }
     }
 
     #[test]
     fn a_detail_fits_an_entry() {
-        let long = Detail { limit: Some("web".to_owned()), reason: Some("x".repeat(LONGEST)) };
+        let long = Detail {
+            limit: Some("web".to_owned()),
+            reason: Some("x".repeat(LONGEST)),
+        };
         assert_eq!(long.text(), r#"{"limit":"web"}"#);
-        let short = Detail { limit: None, reason: Some("a \"b\"".to_owned()) };
+        let short = Detail {
+            limit: None,
+            reason: Some("a \"b\"".to_owned()),
+        };
         let entry = Entry::parse(&format!("B 0 1 a {}", short.text())).unwrap();
         assert_eq!(entry.detail, short);
     }

@@ -190,7 +190,8 @@ impl KnownBans {
 
     /// The last removals, for a store that may have lost them.
     pub fn recent_removals(&mut self, now: u64) -> Vec<(PrefixKey, Order)> {
-        self.removals.retain(|(_, order)| now as i64 - order.at < REPEAT_FOR);
+        self.removals
+            .retain(|(_, order)| now as i64 - order.at < REPEAT_FOR);
         self.removals.iter().cloned().collect()
     }
 
@@ -212,14 +213,29 @@ impl KnownBans {
                 Some(_) => Kind::Operator,
             };
             let until = order.ban.as_ref().map_or(u64::MAX, |ban| ban.until);
-            let lasts = if until == u64::MAX { 0 } else { until.saturating_sub(now).div_ceil(1_000_000) };
+            let lasts = if until == u64::MAX {
+                0
+            } else {
+                until.saturating_sub(now).div_ceil(1_000_000)
+            };
             let age = age(order, now);
-            Change { prefix: *prefix, kind, age, lasts, detail: order.ban.as_ref().map(detail).unwrap_or_default() }
+            Change {
+                prefix: *prefix,
+                kind,
+                age,
+                lasts,
+                detail: order.ban.as_ref().map(detail).unwrap_or_default(),
+            }
         };
         // A ban that has ended while it waited is no news.
-        let is_alive = |(_, order): &(PrefixKey, Order)| order.ban.as_ref().is_none_or(|ban| now < ban.until);
+        let is_alive =
+            |(_, order): &(PrefixKey, Order)| order.ban.as_ref().is_none_or(|ban| now < ban.until);
         self.in_flight = orders.into_iter().filter(is_alive).collect();
-        Request { epoch: self.epoch.clone(), read: self.read, changes: self.in_flight.iter().map(change).collect() }
+        Request {
+            epoch: self.epoch.clone(),
+            read: self.read,
+            changes: self.in_flight.iter().map(change).collect(),
+        }
     }
 
     /// Records a request without a reply; returns its orders.
@@ -243,7 +259,9 @@ impl KnownBans {
         self.epoch.clone_from(&reply.epoch);
         for (prefix, _, text) in &reply.entries {
             match (prefix_of(prefix), Entry::parse(text)) {
-                (Some(prefix), Some(entry)) => self.take(prefix, entry, reply.now, now, &mut update),
+                (Some(prefix), Some(entry)) => {
+                    self.take(prefix, entry, reply.now, now, &mut update)
+                }
                 // It ended while the store replied.
                 _ if text.is_empty() => {}
                 _ => self.ignore(),
@@ -271,7 +289,8 @@ impl KnownBans {
             }
             match verdict {
                 Verdict::Stored => {
-                    self.published.insert(prefix, reply.now.saturating_sub(age(&order, now)));
+                    self.published
+                        .insert(prefix, reply.now.saturating_sub(age(&order, now)));
                     self.removals.retain(|(removed, _)| *removed != prefix);
                     continue;
                 }
@@ -302,7 +321,11 @@ impl KnownBans {
                         update.bans.insert(prefix, None);
                     }
                     // A ban that this host published later stays.
-                    if self.published.get(&prefix).is_none_or(|made| *made <= entry.made) {
+                    if self
+                        .published
+                        .get(&prefix)
+                        .is_none_or(|made| *made <= entry.made)
+                    {
                         self.published.remove(&prefix);
                         update.lifted.insert(prefix);
                     }
@@ -315,9 +338,18 @@ impl KnownBans {
             ends => now.saturating_add(ends.saturating_sub(clock).saturating_mul(1_000_000)),
         };
         // The same ban keeps its end: the delay of replies differs.
-        let known = self.others.get(&prefix).filter(|known| known.entry == entry).map(|known| known.until);
-        let ban = SharedBan { until: known.unwrap_or(until), entry };
-        let is_full = |bans: &BTreeMap<PrefixKey, SharedBan>| bans.len() >= MOST && !bans.contains_key(&prefix);
+        let known = self
+            .others
+            .get(&prefix)
+            .filter(|known| known.entry == entry)
+            .map(|known| known.until);
+        let ban = SharedBan {
+            until: known.unwrap_or(until),
+            entry,
+        };
+        let is_full = |bans: &BTreeMap<PrefixKey, SharedBan>| {
+            bans.len() >= MOST && !bans.contains_key(&prefix)
+        };
         match &mut self.whole {
             Some(whole) if is_full(&whole.bans) => whole.ignored += 1,
             Some(whole) => {
@@ -353,7 +385,9 @@ impl KnownBans {
         wall: u64,
     ) -> Update {
         let mut update = Update::default();
-        let Some(mut whole) = self.whole.take() else { return update };
+        let Some(mut whole) = self.whole.take() else {
+            return update;
+        };
         let store_now = self.clock.0 + now.saturating_sub(self.clock.1) / 1_000_000;
         let mut published = BTreeMap::new();
         for (prefix, ban, since) in own {
@@ -367,11 +401,22 @@ impl KnownBans {
             let age = match (self.published.get(prefix), since) {
                 (Some(made), _) => store_now.saturating_sub(*made) as i64 * MILLISECOND,
                 (None, 0) => UNKNOWN_AGE,
-                (None, since) => wall.saturating_sub(*since).min(u64::from(u32::MAX)) as i64 * 1_000 * MILLISECOND,
+                (None, since) => {
+                    wall.saturating_sub(*since).min(u64::from(u32::MAX)) as i64
+                        * 1_000
+                        * MILLISECOND
+                }
             };
             let made = store_now.saturating_sub((age / MILLISECOND) as u64);
-            let order = Order { at: now as i64 - age, ban: Some(ban.clone()) };
-            if whole.removals.get(prefix).is_some_and(|removed| *removed >= made) {
+            let order = Order {
+                at: now as i64 - age,
+                ban: Some(ban.clone()),
+            };
+            if whole
+                .removals
+                .get(prefix)
+                .is_some_and(|removed| *removed >= made)
+            {
                 update.lifted.insert(*prefix);
                 continue;
             }
@@ -385,7 +430,11 @@ impl KnownBans {
                 }
             };
             // Of one host's name in the store, this host's own ban applies.
-            if whole.bans.get(prefix).is_some_and(|shared| shared.entry.host == self.host) {
+            if whole
+                .bans
+                .get(prefix)
+                .is_some_and(|shared| shared.entry.host == self.host)
+            {
                 whole.bans.remove(prefix);
             }
             if is_missing {
@@ -398,7 +447,9 @@ impl KnownBans {
         let others = std::mem::take(&mut self.others);
         let mut missing = BTreeMap::new();
         for (prefix, ban) in &others {
-            let is_gone = whole.bans.contains_key(prefix) || whole.removals.contains_key(prefix) || now >= ban.until;
+            let is_gone = whole.bans.contains_key(prefix)
+                || whole.removals.contains_key(prefix)
+                || now >= ban.until;
             if is_gone || (ban.entry.host == self.host && own.contains(prefix)) {
                 continue;
             }
@@ -409,9 +460,17 @@ impl KnownBans {
             }
         }
         self.missing = missing;
-        let is_new =
-            |(prefix, ban): &(&PrefixKey, &SharedBan)| others.get(prefix).is_none_or(|known| known.entry != ban.entry);
-        update.bans = whole.bans.iter().filter(is_new).map(|(prefix, ban)| (*prefix, Some(ban.clone()))).collect();
+        let is_new = |(prefix, ban): &(&PrefixKey, &SharedBan)| {
+            others
+                .get(prefix)
+                .is_none_or(|known| known.entry != ban.entry)
+        };
+        update.bans = whole
+            .bans
+            .iter()
+            .filter(is_new)
+            .map(|(prefix, ban)| (*prefix, Some(ban.clone())))
+            .collect();
         (self.others, self.ignored) = (whole.bans, whole.ignored);
         update
     }
@@ -420,5 +479,9 @@ impl KnownBans {
 /// The age of an order in milliseconds; 0 if it is prompt.
 fn age(order: &Order, now: u64) -> u64 {
     let age = now as i64 - order.at;
-    if age < PROMPT { 0 } else { (age / MILLISECOND) as u64 }
+    if age < PROMPT {
+        0
+    } else {
+        (age / MILLISECOND) as u64
+    }
 }

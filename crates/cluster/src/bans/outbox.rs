@@ -74,7 +74,9 @@ impl BanOutbox {
     /// Takes some orders.
     pub(super) fn take(&self, most: usize) -> Vec<(PrefixKey, Order)> {
         let mut waiting = self.waiting();
-        std::iter::from_fn(|| waiting.orders.pop_first()).take(most).collect()
+        std::iter::from_fn(|| waiting.orders.pop_first())
+            .take(most)
+            .collect()
     }
 
     /// Whether an order for this prefix waits, which is later than all that the store has.
@@ -118,12 +120,21 @@ mod tests {
     #[test]
     fn the_last_order_of_a_prefix_counts_and_what_is_put_back_is_older() {
         let outbox = BanOutbox::default();
-        let prefix = |last| PrefixKey { address: [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last], length: 128 };
+        let prefix = |last| PrefixKey {
+            address: [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last],
+            length: 128,
+        };
         let removal = |at| Order { at, ban: None };
         outbox.push(prefix(1), removal(1));
         outbox.push(prefix(1), removal(2));
         outbox.push(prefix(2), removal(3));
-        outbox.push(PrefixKey { address: [0; 16], length: 0 }, removal(4));
+        outbox.push(
+            PrefixKey {
+                address: [0; 16],
+                length: 0,
+            },
+            removal(4),
+        );
         assert_eq!((outbox.len(), outbox.is_waiting(&prefix(1))), (2, true));
         let taken = outbox.take(10);
         assert_eq!(taken, [(prefix(1), removal(2)), (prefix(2), removal(3))]);

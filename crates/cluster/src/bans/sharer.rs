@@ -65,7 +65,9 @@ impl BanSharer {
         bans: Arc<dyn HostBans>,
         events: &Arc<EventLog>,
     ) -> Result<Option<Self>, ClusterError> {
-        let Some(cluster) = config.cluster.clone().filter(|cluster| cluster.share_bans) else { return Ok(None) };
+        let Some(cluster) = config.cluster.clone().filter(|cluster| cluster.share_bans) else {
+            return Ok(None);
+        };
         let patience = Terms::patience_for(cluster.sync.min(LONGEST_INTERVAL));
         let (commands, given) = unbounded_channel();
         let mut worker = Worker {
@@ -91,11 +93,21 @@ impl BanSharer {
         worker.attend();
         worker.tell();
         let status = Arc::clone(&worker.status);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ClusterError::Thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ClusterError::Thread)?;
         let work = move || runtime.block_on(worker.run(given));
-        let thread = thread::Builder::new().name("weir-share".to_owned()).spawn(work).map_err(ClusterError::Thread)?;
-        Ok(Some(Self { cluster, commands, status, thread: Mutex::new(Some(thread)) }))
+        let thread = thread::Builder::new()
+            .name("weir-share".to_owned())
+            .spawn(work)
+            .map_err(ClusterError::Thread)?;
+        Ok(Some(Self {
+            cluster,
+            commands,
+            status,
+            thread: Mutex::new(Some(thread)),
+        }))
     }
 
     /// Whether it can continue under another config.
@@ -113,7 +125,10 @@ impl BanSharer {
     /// The current status, without waiting.
     #[must_use]
     pub fn status(&self) -> ClusterStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Notes of `agent status`.
@@ -121,9 +136,13 @@ impl BanSharer {
     pub fn notes(&self) -> Vec<String> {
         let status = self.status();
         let mut notes = Vec::new();
-        let Some(bans) = &status.bans else { return notes };
+        let Some(bans) = &status.bans else {
+            return notes;
+        };
         if let Some(error) = &bans.error {
-            notes.push(format!("sharing bans with other hosts fails: {error}; known bans apply until they expire"));
+            notes.push(format!(
+                "sharing bans with other hosts fails: {error}; known bans apply until they expire"
+            ));
         }
         if bans.left_out > 0 {
             notes.push(format!(
@@ -144,7 +163,14 @@ impl BanSharer {
 
     /// Publishes what waits, if the store is available, and ends the thread; takes at most a second. Bans stay.
     pub fn stop(&self) {
-        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        else {
+            return;
+        };
         // Fails only if the thread has ended already.
         let _ = self.commands.send(Command::End);
         let _ = thread.join();
@@ -159,7 +185,9 @@ impl Drop for BanSharer {
 
 fn has_clustered_limits(config: &Config) -> bool {
     let packets = config.limits.iter().map(|limit| limit.cluster);
-    packets.chain(config.decide.limits.iter().map(|limit| limit.cluster)).any(|cluster| cluster.is_some())
+    packets
+        .chain(config.decide.limits.iter().map(|limit| limit.cluster))
+        .any(|cluster| cluster.is_some())
 }
 
 struct Worker {
@@ -237,7 +265,8 @@ impl Worker {
     }
 
     async fn sync(&mut self, most: usize) {
-        let is_due = |at: u64| boot_nanoseconds().saturating_sub(at) >= COMPARE_EVERY.as_nanos() as u64;
+        let is_due =
+            |at: u64| boot_nanoseconds().saturating_sub(at) >= COMPARE_EVERY.as_nanos() as u64;
         if self.compared_at.is_some_and(is_due) {
             self.compared_at = Some(boot_nanoseconds());
             self.known.read_all();
@@ -272,10 +301,16 @@ impl Worker {
         let mut update = self.known.replied(reply, now);
         self.outbox.put_back(std::mem::take(&mut update.orders));
         for prefix in std::mem::take(&mut self.skipped) {
-            update.bans.entry(prefix).or_insert_with(|| self.known.others().get(&prefix).cloned());
+            update
+                .bans
+                .entry(prefix)
+                .or_insert_with(|| self.known.others().get(&prefix).cloned());
         }
         if !update.bans.is_empty() || !update.lifted.is_empty() {
-            let result = self.bans.change(&update.bans, &update.lifted.iter().copied().collect::<Vec<_>>());
+            let result = self.bans.change(
+                &update.bans,
+                &update.lifted.iter().copied().collect::<Vec<_>>(),
+            );
             self.applied(result, &update.bans);
         }
         if update.is_whole {
@@ -289,12 +324,20 @@ impl Worker {
         let own = self.bans.own(MOST);
         let outbox = Arc::clone(&self.outbox);
         let is_waiting = |prefix: &PrefixKey| outbox.is_waiting(prefix);
-        let Update { orders, lifted, bans: news, .. } =
-            self.known.compare(&own, is_waiting, now, seconds_since_1970() as u64);
+        let Update {
+            orders,
+            lifted,
+            bans: news,
+            ..
+        } = self
+            .known
+            .compare(&own, is_waiting, now, seconds_since_1970() as u64);
         drop(own);
         self.outbox.put_back(orders);
         if !lifted.is_empty() {
-            let result = self.bans.change(&BTreeMap::new(), &lifted.into_iter().collect::<Vec<_>>());
+            let result = self
+                .bans
+                .change(&BTreeMap::new(), &lifted.into_iter().collect::<Vec<_>>());
             self.applied(result, &BTreeMap::new());
         }
         let result = self.bans.set(self.known.others());
@@ -303,7 +346,11 @@ impl Worker {
     }
 
     /// Records a change of the kernel's bans, and reports new ones.
-    fn applied(&mut self, result: Result<Applied, HostBansError>, news: &BTreeMap<PrefixKey, Option<SharedBan>>) {
+    fn applied(
+        &mut self,
+        result: Result<Applied, HostBansError>,
+        news: &BTreeMap<PrefixKey, Option<SharedBan>>,
+    ) {
         match result {
             Ok(applied) => {
                 self.report(news, &applied);
@@ -312,7 +359,9 @@ impl Worker {
             }
             Err(error) => {
                 if self.trouble.is_none() {
-                    tracing::error!("banning what other hosts banned failed: {error}; the agent tries again");
+                    tracing::error!(
+                        "banning what other hosts banned failed: {error}; the agent tries again"
+                    );
                 }
                 (self.is_synced, self.trouble) = (false, Some(error.to_string()));
             }
@@ -321,24 +370,42 @@ impl Worker {
 
     /// Events of new bans: of the first few, and the number of the others.
     fn report(&self, news: &BTreeMap<PrefixKey, Option<SharedBan>>, applied: &Applied) {
-        let is_left = |prefix: &PrefixKey| applied.exempt.contains(prefix) || applied.skipped.contains(prefix);
-        let bans = news.iter().filter_map(|(prefix, ban)| Some((prefix, ban.as_ref()?)));
+        let is_left = |prefix: &PrefixKey| {
+            applied.exempt.contains(prefix) || applied.skipped.contains(prefix)
+        };
+        let bans = news
+            .iter()
+            .filter_map(|(prefix, ban)| Some((prefix, ban.as_ref()?)));
         let mut bans = bans.filter(|(prefix, _)| !is_left(prefix));
-        let kind = if applied.is_observing { EventKind::WouldBan } else { EventKind::Banned };
+        let kind = if applied.is_observing {
+            EventKind::WouldBan
+        } else {
+            EventKind::Banned
+        };
         for (prefix, ban) in bans.by_ref().take(NAMED) {
             let by = match (&ban.entry.kind, &ban.entry.detail.limit) {
                 (Kind::Limit, Some(limit)) => format!("limit {limit}"),
                 (Kind::Limit, None) => "a limit".to_owned(),
                 _ => "an operator".to_owned(),
             };
-            let detail = ban.entry.detail.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let detail = ban
+                .entry
+                .detail
+                .reason
+                .as_ref()
+                .map(|reason| format!(": {reason}"))
+                .unwrap_or_default();
             let reason = format!("banned by {by} on host {}{detail}", ban.entry.host);
             tracing::info!("{prefix} {reason}");
-            self.events.push(Event { source: Some(prefix.to_string()), ..Event::now(kind, 1, reason) });
+            self.events.push(Event {
+                source: Some(prefix.to_string()),
+                ..Event::now(kind, 1, reason)
+            });
         }
         let others = bans.count() as u64;
         if others > 0 {
-            let reason = "other bans of other hosts: agent bans lists the banned sources".to_owned();
+            let reason =
+                "other bans of other hosts: agent bans lists the banned sources".to_owned();
             tracing::info!("{others} {reason}");
             self.events.push(Event::now(kind, others, reason));
         }
@@ -349,14 +416,19 @@ impl Worker {
             self.connection = Some(self.store.connect().await?);
             // A promoted replica may lack the last changes.
             self.known.read_all();
-            self.outbox.put_back(self.known.recent_removals(monotonic_nanoseconds()));
+            self.outbox
+                .put_back(self.known.recent_removals(monotonic_nanoseconds()));
         }
         Ok(())
     }
 
     async fn ask(&mut self, request: &Request) -> Result<Reply, StoreError> {
         let tag = format!("weir:{{{}}}:bans:1", self.cluster.name);
-        let keys = [tag.clone(), format!("{tag}:versions"), format!("{tag}:ends")];
+        let keys = [
+            tag.clone(),
+            format!("{tag}:versions"),
+            format!("{tag}:ends"),
+        ];
         let mut arguments = vec![
             request.epoch.clone(),
             request.read.to_string(),
@@ -368,23 +440,40 @@ impl Worker {
             let (age, lasts) = (change.age.to_string(), change.lasts.to_string());
             let host = self.cluster.node.clone();
             let letter = change.kind.letter().to_owned();
-            arguments.extend([letter, change.prefix.to_string(), age, lasts, host, change.detail.text()]);
+            arguments.extend([
+                letter,
+                change.prefix.to_string(),
+                age,
+                lasts,
+                host,
+                change.detail.text(),
+            ]);
         }
         let arguments: Vec<&[u8]> = arguments.iter().map(String::as_bytes).collect();
         let Some(connection) = &mut self.connection else {
             return Err(StoreError::Gone("there is no connection".to_owned()));
         };
-        let reply = self.store.run(connection, &self.script, &keys, &arguments).await?;
-        parse(reply, request.changes.len())
-            .ok_or_else(|| StoreError::Foreign("the result of share_bans.lua cannot be parsed".to_owned()))
+        let reply = self
+            .store
+            .run(connection, &self.script, &keys, &arguments)
+            .await?;
+        parse(reply, request.changes.len()).ok_or_else(|| {
+            StoreError::Foreign("the result of share_bans.lua cannot be parsed".to_owned())
+        })
     }
 
     fn answered(&mut self, asked: u64) {
         if let Some(Turn::Up(failures)) = self.health.granted(asked, boot_nanoseconds()) {
             tracing::info!("cluster: bans are shared again, after {failures} failed requests");
             if self.reports_store {
-                let reason = format!("the store is available again, after {failures} failed requests");
-                self.events.push(store_event(&self.cluster, EventKind::StoreUp, failures, reason));
+                let reason =
+                    format!("the store is available again, after {failures} failed requests");
+                self.events.push(store_event(
+                    &self.cluster,
+                    EventKind::StoreUp,
+                    failures,
+                    reason,
+                ));
             }
         }
     }
@@ -393,14 +482,20 @@ impl Worker {
         let now = boot_nanoseconds();
         self.ask_after = now + PAUSE.as_nanos() as u64;
         if self.health.failed(error, now) == Some(Turn::Down) {
-            let reason = format!("sharing bans failed: {error}; known bans apply until they expire");
+            let reason =
+                format!("sharing bans failed: {error}; known bans apply until they expire");
             tracing::error!("cluster: {reason}");
             if self.reports_store {
-                self.events.push(store_event(&self.cluster, EventKind::StoreDown, self.health.failures(), reason));
+                self.events.push(store_event(
+                    &self.cluster,
+                    EventKind::StoreDown,
+                    self.health.failures(),
+                    reason,
+                ));
             }
         }
-        let is_broken =
-            matches!(error, StoreError::Gone(_)) && self.connection.as_ref().is_some_and(Connection::is_one);
+        let is_broken = matches!(error, StoreError::Gone(_))
+            && self.connection.as_ref().is_some_and(Connection::is_one);
         if is_broken || self.health.is_silent(now) {
             self.connection = None;
         }
@@ -409,7 +504,10 @@ impl Worker {
     fn tell(&self) {
         let ago = |at: u64| boot_nanoseconds().saturating_sub(at) as f64 / 1e9;
         let health = self.health.status(&self.cluster);
-        let failure = health.last_error.clone().filter(|_| self.health.is_failing());
+        let failure = health
+            .last_error
+            .clone()
+            .filter(|_| self.health.is_failing());
         let bans = SharedBansStatus {
             others: self.known.others().len() as u64,
             published: self.known.published() as u64,
@@ -420,22 +518,39 @@ impl Worker {
             compared_seconds_ago: self.compared_at.map(ago),
             error: failure.or_else(|| self.trouble.clone()),
         };
-        let status =
-            ClusterStatus { last_answer_seconds_ago: self.health.granted_at().map(ago), bans: Some(bans), ..health };
+        let status = ClusterStatus {
+            last_answer_seconds_ago: self.health.granted_at().map(ago),
+            bans: Some(bans),
+            ..health
+        };
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 }
 
 /// Parses the script's reply.
 fn parse(answer: Value, changes: usize) -> Option<Reply> {
-    type Answer = (String, String, String, String, Vec<usize>, Vec<(Vec<u8>, String, Vec<u8>)>);
-    let (now, epoch, version, from, verdicts, entries): Answer = redis::from_redis_value(answer).ok()?;
-    let verdicts: Vec<Verdict> =
-        verdicts.into_iter().map(|verdict| Verdict::ALL.get(verdict).copied()).collect::<Option<_>>()?;
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let entries = entries
+    type Answer = (
+        String,
+        String,
+        String,
+        String,
+        Vec<usize>,
+        Vec<(Vec<u8>, String, Vec<u8>)>,
+    );
+    let (now, epoch, version, from, verdicts, entries): Answer =
+        redis::from_redis_value(answer).ok()?;
+    let verdicts: Vec<Verdict> = verdicts
         .into_iter()
-        .map(|(prefix, version, value)| Some((text(prefix), version.parse::<f64>().ok()? as u64, text(value))));
+        .map(|verdict| Verdict::ALL.get(verdict).copied())
+        .collect::<Option<_>>()?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let entries = entries.into_iter().map(|(prefix, version, value)| {
+        Some((
+            text(prefix),
+            version.parse::<f64>().ok()? as u64,
+            text(value),
+        ))
+    });
     let reply = Reply {
         now: now.parse().ok()?,
         epoch,

@@ -26,28 +26,55 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        Self { epoch: 1, most: MOST, ..Self::default() }
+        Self {
+            epoch: 1,
+            most: MOST,
+            ..Self::default()
+        }
     }
 
     fn empty(&mut self) {
-        *self = Self { epoch: self.epoch + 1, ..Self::new() };
+        *self = Self {
+            epoch: self.epoch + 1,
+            ..Self::new()
+        };
     }
 
     fn run(&mut self, host: &str, request: &Request, now: u64) -> Reply {
         let clock = STORE_AHEAD + now / MS;
-        let from =
-            if request.epoch == self.epoch.to_string() && request.read <= self.version { request.read } else { 0 };
-        self.entries.retain(|_, (entry, _)| entry.ends == 0 || entry.ends > clock);
-        let verdicts = request.changes.iter().map(|change| self.change(host, change, clock)).collect();
-        let mut changed: Vec<_> =
-            self.entries.iter().filter(|(_, (_, version))| *version > from).map(|(prefix, of)| (*prefix, of)).collect();
+        let from = if request.epoch == self.epoch.to_string() && request.read <= self.version {
+            request.read
+        } else {
+            0
+        };
+        self.entries
+            .retain(|_, (entry, _)| entry.ends == 0 || entry.ends > clock);
+        let verdicts = request
+            .changes
+            .iter()
+            .map(|change| self.change(host, change, clock))
+            .collect();
+        let mut changed: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, (_, version))| *version > from)
+            .map(|(prefix, of)| (*prefix, of))
+            .collect();
         changed.sort_by_key(|(_, (_, version))| *version);
         let text = |entry: &Entry| {
-            let Entry { kind, ends, made, host, detail } = entry;
+            let Entry {
+                kind,
+                ends,
+                made,
+                host,
+                detail,
+            } = entry;
             format!("{} {ends} {made} {host} {}", kind.letter(), detail.text())
         };
-        let entries =
-            changed.iter().take(PAGE).map(|(prefix, (entry, version))| (prefix.to_string(), *version, text(entry)));
+        let entries = changed
+            .iter()
+            .take(PAGE)
+            .map(|(prefix, (entry, version))| (prefix.to_string(), *version, text(entry)));
         Reply {
             now: clock,
             epoch: self.epoch.to_string(),
@@ -60,7 +87,10 @@ impl Model {
 
     fn change(&mut self, host: &str, change: &Change, clock: u64) -> Verdict {
         let made = clock.saturating_sub(change.age);
-        let known = self.entries.get(&change.prefix).map(|(entry, _)| entry.clone());
+        let known = self
+            .entries
+            .get(&change.prefix)
+            .map(|(entry, _)| entry.clone());
         let is_removal = change.kind == Kind::Removal;
         if let Some(known) = &known
             && known.made > made
@@ -75,9 +105,16 @@ impl Model {
                     ends => ends.saturating_sub(clock).min(7 * 86_400_000),
                 }))
         } else {
-            let ends = if change.lasts == 0 { 0 } else { clock + change.lasts };
+            let ends = if change.lasts == 0 {
+                0
+            } else {
+                clock + change.lasts
+            };
             let is_longer = |known: &Entry| known.ends == 0 || (ends != 0 && known.ends >= ends);
-            if known.as_ref().is_some_and(|it| it.kind != Kind::Removal && it.host != host && is_longer(it)) {
+            if known
+                .as_ref()
+                .is_some_and(|it| it.kind != Kind::Removal && it.host != host && is_longer(it))
+            {
                 return Verdict::Shorter;
             }
             if known.is_none() && self.entries.len() >= self.most {
@@ -86,8 +123,17 @@ impl Model {
             ends
         };
         self.version += 1;
-        let detail = Detail { limit: change.detail.limit.clone(), reason: change.detail.reason.clone() };
-        let entry = Entry { kind: change.kind, ends, made, host: host.to_owned(), detail };
+        let detail = Detail {
+            limit: change.detail.limit.clone(),
+            reason: change.detail.reason.clone(),
+        };
+        let entry = Entry {
+            kind: change.kind,
+            ends,
+            made,
+            host: host.to_owned(),
+            detail,
+        };
         self.entries.insert(change.prefix, (entry, self.version));
         Verdict::Stored
     }
@@ -121,15 +167,32 @@ impl Host {
     fn ban(&mut self, prefix: PrefixKey, seconds: Option<u64>, now: u64) {
         let now = now + self.ahead;
         let until = seconds.map_or(u64::MAX, |seconds| now + seconds * SECOND);
-        let ban = OwnBan { until, is_by_limit: false, limit: None, reason: None };
+        let ban = OwnBan {
+            until,
+            is_by_limit: false,
+            limit: None,
+            reason: None,
+        };
         self.own.insert(prefix, (ban.clone(), now / SECOND));
-        self.outbox.push(prefix, Order { at: now as i64, ban: Some(ban) });
+        self.outbox.push(
+            prefix,
+            Order {
+                at: now as i64,
+                ban: Some(ban),
+            },
+        );
     }
 
     fn unban(&mut self, prefix: PrefixKey, now: u64) {
         self.own.remove(&prefix);
         self.foreign.remove(&prefix);
-        self.outbox.push(prefix, Order { at: (now + self.ahead) as i64, ban: None });
+        self.outbox.push(
+            prefix,
+            Order {
+                at: (now + self.ahead) as i64,
+                ban: None,
+            },
+        );
     }
 
     fn sync(&mut self, store: &mut Model, now: u64) {
@@ -140,9 +203,17 @@ impl Host {
             let update = self.known.replied(&reply, clock);
             self.apply(&update);
             if update.is_whole {
-                let own: Vec<_> =
-                    self.own.iter().map(|(prefix, (ban, since))| (*prefix, ban.clone(), *since)).collect();
-                let compared = self.known.compare(&own, |prefix| self.outbox.is_waiting(prefix), clock, clock / SECOND);
+                let own: Vec<_> = self
+                    .own
+                    .iter()
+                    .map(|(prefix, (ban, since))| (*prefix, ban.clone(), *since))
+                    .collect();
+                let compared = self.known.compare(
+                    &own,
+                    |prefix| self.outbox.is_waiting(prefix),
+                    clock,
+                    clock / SECOND,
+                );
                 self.apply(&compared);
                 self.foreign = self.known.others().keys().copied().collect();
             }
@@ -192,12 +263,23 @@ fn hosts(count: u64) -> Vec<Host> {
 #[test]
 fn a_ban_spreads_and_a_removal_by_any_host_undoes_it() {
     let (mut store, mut hosts) = (Model::new(), hosts(3));
-    hosts.iter_mut().for_each(|host| host.sync(&mut store, SECOND));
+    hosts
+        .iter_mut()
+        .for_each(|host| host.sync(&mut store, SECOND));
     hosts[0].ban(prefix(1), Some(600), 2 * SECOND);
-    hosts.iter_mut().for_each(|host| host.sync(&mut store, 2 * SECOND));
-    assert!(hosts.iter_mut().all(|host| host.refused(3 * SECOND) == BTreeSet::from([prefix(1)])));
+    hosts
+        .iter_mut()
+        .for_each(|host| host.sync(&mut store, 2 * SECOND));
+    assert!(
+        hosts
+            .iter_mut()
+            .all(|host| host.refused(3 * SECOND) == BTreeSet::from([prefix(1)]))
+    );
     let shared = &hosts[1].known.others()[&prefix(1)];
-    assert_eq!((shared.entry.host.as_str(), shared.until), ("host-1", 602 * SECOND + hosts[1].ahead));
+    assert_eq!(
+        (shared.entry.host.as_str(), shared.until),
+        ("host-1", 602 * SECOND + hosts[1].ahead)
+    );
     assert!(hosts[0].known.others().is_empty(), "no echo");
     hosts[2].unban(prefix(1), 4 * SECOND);
     for nth in [2, 0, 1] {
@@ -217,16 +299,26 @@ fn of_orders_that_waited_for_the_store_the_later_one_counts() {
     for (banned, removed, is_banned) in [(10, 20, false), (20, 10, true)] {
         for ban_first in [true, false] {
             let (mut store, mut hosts) = (Model::new(), hosts(3));
-            hosts.iter_mut().for_each(|host| host.sync(&mut store, SECOND));
+            hosts
+                .iter_mut()
+                .for_each(|host| host.sync(&mut store, SECOND));
             hosts[0].ban(prefix(1), None, banned * SECOND);
             hosts[1].unban(prefix(1), removed * SECOND);
             // Whichever arrives first when the store is back.
-            let order = if ban_first { [0, 1, 2, 0, 1] } else { [1, 0, 2, 1, 0] };
+            let order = if ban_first {
+                [0, 1, 2, 0, 1]
+            } else {
+                [1, 0, 2, 1, 0]
+            };
             for nth in order {
                 hosts[nth].sync(&mut store, 60 * SECOND);
             }
             for host in &mut hosts {
-                assert_eq!(!host.refused(61 * SECOND).is_empty(), is_banned, "{banned} {removed} {ban_first}");
+                assert_eq!(
+                    !host.refused(61 * SECOND).is_empty(),
+                    is_banned,
+                    "{banned} {removed} {ban_first}"
+                );
             }
         }
     }
@@ -305,7 +397,10 @@ fn what_the_store_has_no_room_for_is_counted_and_published_later() {
         hosts[0].ban(prefix(last), None, SECOND);
     }
     hosts[0].sync(&mut store, SECOND);
-    assert_eq!((hosts[0].known.published(), hosts[0].known.left_out()), (2, 1));
+    assert_eq!(
+        (hosts[0].known.published(), hosts[0].known.left_out()),
+        (2, 1)
+    );
     // A removal takes its place until it ends.
     hosts[1].sync(&mut store, SECOND);
     hosts[1].unban(prefix(1), 2 * SECOND);
@@ -323,10 +418,23 @@ fn garbled_entries_are_counted_and_the_others_apply() {
     let mut known = KnownBans::new("a".to_owned());
     known.request(Vec::new(), SECOND);
     let valid = format!("B 0 {STORE_AHEAD} b {{}}");
-    let entries = [("192.0.2.1", valid.as_str()), ("192.0.2.2", "rubbish"), ("0.0.0.0/0", &valid), ("x", &valid)];
-    let entries = entries.iter().zip(1..).map(|((prefix, text), nth)| ((*prefix).to_owned(), nth, (*text).to_owned()));
-    let reply =
-        Reply { now: STORE_AHEAD, epoch: "e".to_owned(), version: 4, entries: entries.collect(), ..Reply::default() };
+    let entries = [
+        ("192.0.2.1", valid.as_str()),
+        ("192.0.2.2", "rubbish"),
+        ("0.0.0.0/0", &valid),
+        ("x", &valid),
+    ];
+    let entries = entries
+        .iter()
+        .zip(1..)
+        .map(|((prefix, text), nth)| ((*prefix).to_owned(), nth, (*text).to_owned()));
+    let reply = Reply {
+        now: STORE_AHEAD,
+        epoch: "e".to_owned(),
+        version: 4,
+        entries: entries.collect(),
+        ..Reply::default()
+    };
     assert!(known.replied(&reply, SECOND).is_whole);
     known.compare(&[], |_| false, SECOND, 1);
     assert_eq!((known.others().len(), known.ignored()), (1, 3));
@@ -336,7 +444,9 @@ fn garbled_entries_are_counted_and_the_others_apply() {
 fn a_host_that_joins_reads_all_pages() {
     let (mut store, mut hosts) = (Model::new(), hosts(2));
     for nth in 0..2_000u32 {
-        let prefix = PrefixKey::from(&config::prefix::parse(&format!("10.9.{}.{}", nth / 250, nth % 250)).unwrap());
+        let prefix = PrefixKey::from(
+            &config::prefix::parse(&format!("10.9.{}.{}", nth / 250, nth % 250)).unwrap(),
+        );
         hosts[0].ban(prefix, None, SECOND);
     }
     hosts[0].sync(&mut store, SECOND);

@@ -15,31 +15,53 @@ pub(super) struct ExchangedLimits {
 
 impl ExchangedLimits {
     /// Enforces a share.
-    pub(super) fn new(engine: &Arc<Current>, packets: &Arc<dyn Packets>, in_effect: EffectiveShare) -> Self {
-        let held = Self { engine: Arc::clone(engine), packets: Arc::clone(packets), in_effect: Mutex::new(in_effect) };
+    pub(super) fn new(
+        engine: &Arc<Current>,
+        packets: &Arc<dyn Packets>,
+        in_effect: EffectiveShare,
+    ) -> Self {
+        let held = Self {
+            engine: Arc::clone(engine),
+            packets: Arc::clone(packets),
+            in_effect: Mutex::new(in_effect),
+        };
         held.enforce_again();
         held
     }
 
     pub(super) fn in_effect(&self) -> EffectiveShare {
-        *self.in_effect.lock().unwrap_or_else(PoisonError::into_inner)
+        *self
+            .in_effect
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn enforce(&self, in_effect: EffectiveShare) {
         // Locked until it is in effect: a reload may enforce the share at the same time.
-        let mut held = self.in_effect.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self
+            .in_effect
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *held = in_effect;
         self.apply(in_effect);
     }
 
     pub(super) fn enforce_again(&self) {
-        let held = self.in_effect.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self
+            .in_effect
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.apply(*held);
     }
 
     fn apply(&self, in_effect: EffectiveShare) {
         let engine = self.engine.load();
-        engine.exchanged().for_each(|(name, ..)| engine.set_share(name, in_effect.share, in_effect.is_open));
-        self.packets.exchanged().iter().for_each(|(limit, ..)| self.packets.hold(limit, in_effect));
+        engine
+            .exchanged()
+            .for_each(|(name, ..)| engine.set_share(name, in_effect.share, in_effect.is_open));
+        self.packets
+            .exchanged()
+            .iter()
+            .for_each(|(limit, ..)| self.packets.hold(limit, in_effect));
     }
 }

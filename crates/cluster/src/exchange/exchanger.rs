@@ -62,9 +62,14 @@ impl Exchanger {
         past: &Past,
         events: &Arc<EventLog>,
     ) -> Result<Option<Self>, ClusterError> {
-        let Some(cluster) = config.cluster.clone().filter(|_| has_keys(config)) else { return Ok(None) };
+        let Some(cluster) = config.cluster.clone().filter(|_| has_keys(config)) else {
+            return Ok(None);
+        };
         let run = getrandom::u64().map_err(ClusterError::Random)?;
-        let secret = [getrandom::u64().map_err(ClusterError::Random)?, getrandom::u64().map_err(ClusterError::Random)?];
+        let secret = [
+            getrandom::u64().map_err(ClusterError::Random)?,
+            getrandom::u64().map_err(ClusterError::Random)?,
+        ];
         let patience = Terms::patience_for(cluster.sync);
         let node = format!("{}/{:08x}", cluster.node, run as u32);
         let peer = Peer::new(node, cluster.max_hot_keys as usize, cluster.sync).among(past.hosts());
@@ -91,12 +96,21 @@ impl Exchanger {
         worker.tell();
         let status = Arc::clone(&worker.status);
         let (stop, stopped) = oneshot::channel();
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ClusterError::Thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ClusterError::Thread)?;
         let work = move || runtime.block_on(worker.run(stopped));
-        let thread =
-            thread::Builder::new().name("weir-exchange".to_owned()).spawn(work).map_err(ClusterError::Thread)?;
-        Ok(Some(Self { cluster, held, status, work: Mutex::new(Some((stop, thread))) }))
+        let thread = thread::Builder::new()
+            .name("weir-exchange".to_owned())
+            .spawn(work)
+            .map_err(ClusterError::Thread)?;
+        Ok(Some(Self {
+            cluster,
+            held,
+            status,
+            work: Mutex::new(Some((stop, thread))),
+        }))
     }
 
     /// Whether it can continue under another config; it uses the engine's limits.
@@ -106,7 +120,10 @@ impl Exchanger {
     }
 
     /// This host's share of each limit of the next config.
-    pub fn shares<'a>(&self, config: &'a Config) -> impl Iterator<Item = (&'a str, EffectiveShare)> + use<'a> {
+    pub fn shares<'a>(
+        &self,
+        config: &'a Config,
+    ) -> impl Iterator<Item = (&'a str, EffectiveShare)> + use<'a> {
         let in_effect = self.held.in_effect();
         limits(config).map(move |name| (name, in_effect))
     }
@@ -119,12 +136,22 @@ impl Exchanger {
     /// The current status, without waiting.
     #[must_use]
     pub fn status(&self) -> ClusterStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Stops the exchange, and notifies the other hosts if the store is available.
     pub fn stop(&self) {
-        let Some((stop, thread)) = self.work.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some((stop, thread)) = self
+            .work
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        else {
+            return;
+        };
         // Fails only if the thread has ended already.
         let _ = stop.send(());
         let _ = thread.join();
@@ -249,26 +276,46 @@ impl Worker {
             let sources = self.sources.entry(limit.clone()).or_default();
             match sources.cut(packets, (&limit, burst, rate), self.cluster.sync, threshold) {
                 Ok(cuts) => all.push((series_number(&limit, PACKETS), false, cuts)),
-                Err(error) => tracing::error!("cluster: reading the sources of limit {limit:?} failed: {error}"),
+                Err(error) => tracing::error!(
+                    "cluster: reading the sources of limit {limit:?} failed: {error}"
+                ),
             }
         }
         all
     }
 
-    async fn ask(&mut self, publication: &[u8], leaves: bool) -> Result<([u64; 2], News), StoreError> {
+    async fn ask(
+        &mut self,
+        publication: &[u8],
+        leaves: bool,
+    ) -> Result<([u64; 2], News), StoreError> {
         let tag = format!("weir:{{{}}}", self.cluster.name);
         let keys = [format!("{tag}:keys"), format!("{tag}:hosts")];
         let lease = Terms::lease_for(self.cluster.sync).as_micros().to_string();
-        let (read, secret) = (self.peer.read().to_string(), format!("{:016x}{:016x}", self.secret[0], self.secret[1]));
+        let (read, secret) = (
+            self.peer.read().to_string(),
+            format!("{:016x}{:016x}", self.secret[0], self.secret[1]),
+        );
         let leaves: &[u8] = if leaves { b"1" } else { b"0" };
-        let arguments =
-            [self.peer.name().as_bytes(), lease.as_bytes(), read.as_bytes(), secret.as_bytes(), publication, leaves];
+        let arguments = [
+            self.peer.name().as_bytes(),
+            lease.as_bytes(),
+            read.as_bytes(),
+            secret.as_bytes(),
+            publication,
+            leaves,
+        ];
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(self.store.connect().await?),
         };
-        let reply = self.store.run(connection, &self.script, &keys, &arguments).await?;
-        parse(reply).ok_or_else(|| StoreError::Foreign("the result of exchange.lua cannot be parsed".to_owned()))
+        let reply = self
+            .store
+            .run(connection, &self.script, &keys, &arguments)
+            .await?;
+        parse(reply).ok_or_else(|| {
+            StoreError::Foreign("the result of exchange.lua cannot be parsed".to_owned())
+        })
     }
 
     fn settle(&mut self, news: &News, asked: u64) {
@@ -279,7 +326,10 @@ impl Worker {
         for (limit, multiplier, store) in engine.exchanged() {
             store.set_hosts(hosts, rank);
             let settled = settlements.get(&series_number(limit, &format!("{multiplier:?}")));
-            settled.into_iter().flatten().for_each(|settlement| store.settle(settlement, now));
+            settled
+                .into_iter()
+                .flatten()
+                .for_each(|settlement| store.settle(settlement, now));
             store.set_valid_until(asked + lease);
         }
         let packets = Arc::clone(&self.held.packets);
@@ -288,7 +338,9 @@ impl Worker {
         }
         let instant = self.instant();
         for (limit, sources) in &mut self.sources {
-            let settled = settlements.get(&series_number(limit, PACKETS)).map_or(&[][..], Vec::as_slice);
+            let settled = settlements
+                .get(&series_number(limit, PACKETS))
+                .map_or(&[][..], Vec::as_slice);
             if let Err(error) = sources.settle(&*packets, limit, settled, instant) {
                 tracing::error!("cluster: charging the sources of limit {limit:?} failed: {error}");
             }
@@ -326,7 +378,11 @@ impl Worker {
 
     /// Removes the state of an earlier exchange.
     fn start_anew(&self) {
-        self.held.engine.load().exchanged().for_each(|(.., store)| store.forget_accounts());
+        self.held
+            .engine
+            .load()
+            .exchanged()
+            .for_each(|(.., store)| store.forget_accounts());
     }
 
     fn exchange_again(&mut self) {
@@ -342,23 +398,36 @@ impl Worker {
             store.forget_accounts();
         }
         self.sources.clear();
-        self.held.enforce(EffectiveShare::alone(self.cluster.when_store_is_down, self.peer.hosts()));
+        self.held.enforce(EffectiveShare::alone(
+            self.cluster.when_store_is_down,
+            self.peer.hosts(),
+        ));
     }
 
     /// Keeps this host's units charged in the kernel: they are no longer exchanged.
     fn leave_behind(&self) {
         let part = Share::one_of(self.peer.hosts());
-        let takes_all = matches!(self.cluster.when_store_is_down, WhenStoreIsDown::Local | WhenStoreIsDown::Open);
+        let takes_all = matches!(
+            self.cluster.when_store_is_down,
+            WhenStoreIsDown::Local | WhenStoreIsDown::Open
+        );
         if !takes_all && part < self.held.in_effect().share {
-            self.held.enforce(EffectiveShare { share: part, is_open: false });
+            self.held.enforce(EffectiveShare {
+                share: part,
+                is_open: false,
+            });
         }
     }
 
     fn answered(&mut self, begun: u64) {
         let away = self.health.silent_for(boot_nanoseconds());
-        if self.state == ExchangeState::Exchanging && away >= Terms::lease_for(self.cluster.sync).as_nanos() as u64 {
+        if self.state == ExchangeState::Exchanging
+            && away >= Terms::lease_for(self.cluster.sync).as_nanos() as u64
+        {
             let seconds = away as f64 / 1e9;
-            tracing::warn!("cluster: no exchange for {seconds:.1} s: the other hosts removed this host meanwhile");
+            tracing::warn!(
+                "cluster: no exchange for {seconds:.1} s: the other hosts removed this host meanwhile"
+            );
         }
         if let Some(Turn::Up(failures)) = self.health.granted(begun, boot_nanoseconds()) {
             self.event(
@@ -378,8 +447,8 @@ impl Worker {
             );
             self.event(EventKind::StoreDown, self.health.failures(), reason);
         }
-        let is_broken =
-            matches!(error, StoreError::Gone(_)) && self.connection.as_ref().is_some_and(Connection::is_one);
+        let is_broken = matches!(error, StoreError::Gone(_))
+            && self.connection.as_ref().is_some_and(Connection::is_one);
         if is_broken || self.health.is_silent(now) {
             self.connection = None;
         }
@@ -387,13 +456,16 @@ impl Worker {
 
     fn event(&self, what: EventKind, count: u64, reason: String) {
         tracing::info!("cluster: {reason}");
-        self.events.push(store_event(&self.cluster, what, count, reason));
+        self.events
+            .push(store_event(&self.cluster, what, count, reason));
     }
 
     fn tell(&self) {
         let health = &self.health;
         let mut status = ClusterStatus {
-            last_answer_seconds_ago: health.granted_at().map(|at| boot_nanoseconds().saturating_sub(at) as f64 / 1e9),
+            last_answer_seconds_ago: health
+                .granted_at()
+                .map(|at| boot_nanoseconds().saturating_sub(at) as f64 / 1e9),
             hosts: self.peer.hosts(),
             ..health.status(&self.cluster)
         };
@@ -403,9 +475,15 @@ impl Worker {
             ExchangeState::Alone => self.cluster.when_store_is_down.to_string(),
         };
         for (name, multiplier, store) in self.held.engine.load().exchanged() {
-            let (exchanged, local) = self.peer.counts(series_number(name, &format!("{multiplier:?}")));
+            let (exchanged, local) = self
+                .peer
+                .counts(series_number(name, &format!("{multiplier:?}")));
             // The multipliers of one limit are adjacent.
-            if status.limits.last().is_none_or(|limit: &ClusterLimitStatus| limit.name != name) {
+            if status
+                .limits
+                .last()
+                .is_none_or(|limit: &ClusterLimitStatus| limit.name != name)
+            {
                 status.limits.push(ClusterLimitStatus {
                     name: name.to_owned(),
                     mode: ClusterMode::Keys.to_string(),
@@ -439,10 +517,21 @@ impl Worker {
 
 /// Parses the script's reply.
 fn parse(answer: Value) -> Option<([u64; 2], News)> {
-    type Answer = (String, String, Vec<(String, String)>, Vec<(String, Vec<u8>)>);
+    type Answer = (
+        String,
+        String,
+        Vec<(String, String)>,
+        Vec<(String, Vec<u8>)>,
+    );
     let (now, secret, hosts, publications): Answer = redis::from_redis_value(answer).ok()?;
     let word = |text: Option<&str>| u64::from_str_radix(text?, 16).ok();
-    let hosts = hosts.into_iter().map(|(host, at)| Some((host, at.parse::<f64>().ok()? as u64)));
-    let news = News { now: now.parse().ok()?, hosts: hosts.collect::<Option<_>>()?, publications };
+    let hosts = hosts
+        .into_iter()
+        .map(|(host, at)| Some((host, at.parse::<f64>().ok()? as u64)));
+    let news = News {
+        now: now.parse().ok()?,
+        hosts: hosts.collect::<Option<_>>()?,
+        publications,
+    };
     Some(([word(secret.get(..16))?, word(secret.get(16..))?], news))
 }

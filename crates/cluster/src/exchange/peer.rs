@@ -68,7 +68,10 @@ impl Peer {
     /// Sets the number of hosts that the cluster had when it was last seen.
     #[must_use]
     pub fn among(self, hosts: u64) -> Self {
-        Self { hosts: hosts.max(1), ..self }
+        Self {
+            hosts: hosts.max(1),
+            ..self
+        }
     }
 
     /// The host's name in the store.
@@ -105,19 +108,30 @@ impl Peer {
     /// (keys in all publications, keys without room in the last one) of a limit.
     #[must_use]
     pub fn counts(&self, number: u64) -> (u64, usize) {
-        self.series.get(&number).map_or((0, 0), |series| (series.published(), series.local()))
+        self.series
+            .get(&number)
+            .map_or((0, 0), |series| (series.published(), series.local()))
     }
 
     /// The publication at `at`, in nanoseconds of the cluster's clock. `cuts` has each limit's number, whether it has
     /// windows, and its keys' cuts.
     pub fn publish(&mut self, at: u64, cuts: &[(u64, bool, Vec<Cut>)]) -> Vec<u8> {
         self.sequence += 1;
-        self.series.retain(|number, _| cuts.iter().any(|(other, ..)| other == number));
+        self.series
+            .retain(|number, _| cuts.iter().any(|(other, ..)| other == number));
         for (number, has_windows, cuts) in cuts {
-            self.series.entry(*number).or_insert_with(|| Series::new(*has_windows)).cut(cuts);
+            self.series
+                .entry(*number)
+                .or_insert_with(|| Series::new(*has_windows))
+                .cut(cuts);
         }
         let least = self.least_busy();
-        let mut publication = Publication { sequence: self.sequence, read: self.read, at, series: Vec::new() };
+        let mut publication = Publication {
+            sequence: self.sequence,
+            read: self.read,
+            at,
+            series: Vec::new(),
+        };
         let mut room = self.most_keys;
         for (number, series) in &mut self.series {
             let entries = series.publish(least, room, self.sequence);
@@ -143,17 +157,28 @@ impl Peer {
     pub fn hear(&mut self, news: &News) -> Vec<(u64, Vec<Settlement>)> {
         // The other hosts treated this host's part as free, so it must be published again.
         if news.now.saturating_sub(self.read) >= self.lease {
-            self.series.values_mut().for_each(Series::return_from_absence);
+            self.series
+                .values_mut()
+                .for_each(Series::return_from_absence);
         }
         self.read = news.now;
         self.hosts = (news.hosts.len() as u64).max(1);
         let others = || news.hosts.iter().filter(|(name, _)| *name != self.name);
         // A silent host is counted for as long as it is kept, where excess is never returned.
         let is_timely = |at: &u64| *at + TIMELY_SYNCS * self.sync > news.now;
-        let heard_soon = others().map(|(_, at)| *at).filter(is_timely).min().unwrap_or(u64::MAX);
-        let present: Vec<HostNumber> =
-            others().filter(|(_, at)| is_timely(at)).map(|(name, _)| number_of(name)).collect();
-        self.rank = present.iter().filter(|host| **host < number_of(&self.name)).count() as u64;
+        let heard_soon = others()
+            .map(|(_, at)| *at)
+            .filter(is_timely)
+            .min()
+            .unwrap_or(u64::MAX);
+        let present: Vec<HostNumber> = others()
+            .filter(|(_, at)| is_timely(at))
+            .map(|(name, _)| number_of(name))
+            .collect();
+        self.rank = present
+            .iter()
+            .filter(|host| **host < number_of(&self.name))
+            .count() as u64;
         // A late host keeps its part of a window for as long as it takes part.
         let known: Vec<HostNumber> = others().map(|(name, _)| number_of(name)).collect();
         self.newest.retain(|host, newest| {
@@ -163,16 +188,33 @@ impl Peer {
             newest.seen + REMEMBERED > news.now
         });
         for (name, bytes) in &news.publications {
-            let (host, Some(publication)) = (number_of(name), Publication::decode(bytes)) else { continue };
-            if self.newest.get(&host).is_some_and(|newest| newest.sequence >= publication.sequence) {
+            let (host, Some(publication)) = (number_of(name), Publication::decode(bytes)) else {
+                continue;
+            };
+            if self
+                .newest
+                .get(&host)
+                .is_some_and(|newest| newest.sequence >= publication.sequence)
+            {
                 continue;
             }
-            let Publication { sequence, read, at, .. } = publication;
+            let Publication {
+                sequence, read, at, ..
+            } = publication;
             let before = self.newest.get(&host);
             let first = before.map_or(sequence, |newest| newest.first);
             // A host that was away for long may have passed the units just now.
-            let since = before.map_or(at, |newest| newest.at).max(at.saturating_sub(1_000 * self.lease)).min(at);
-            let newest = Newest { sequence, read, first, seen: news.now, at };
+            let since = before
+                .map_or(at, |newest| newest.at)
+                .max(at.saturating_sub(1_000 * self.lease))
+                .min(at);
+            let newest = Newest {
+                sequence,
+                read,
+                first,
+                seen: news.now,
+                at,
+            };
             self.newest.insert(host, newest);
             for (number, entries) in &publication.series {
                 if let Some(series) = self.series.get_mut(number) {
@@ -181,12 +223,29 @@ impl Peer {
             }
         }
         // Units that a host passed before it knew of this one are in the publication that says it has.
-        let read = |(name, _): &(String, u64)| self.newest.get(&number_of(name)).map_or(0, |newest| newest.read);
+        let read = |(name, _): &(String, u64)| {
+            self.newest
+                .get(&number_of(name))
+                .map_or(0, |newest| newest.read)
+        };
         let heard = others().map(read).min().unwrap_or(u64::MAX);
         let (me, newest) = (number_of(&self.name), &self.newest);
-        let round = Round { now: news.now, heard, heard_soon, hosts: self.hosts, rank: self.rank };
+        let round = Round {
+            now: news.now,
+            heard,
+            heard_soon,
+            hosts: self.hosts,
+            rank: self.rank,
+        };
         let settle = |(number, series): (&u64, &mut Series)| {
-            series.forget(newest, if series.has_windows() { &known } else { &present });
+            series.forget(
+                newest,
+                if series.has_windows() {
+                    &known
+                } else {
+                    &present
+                },
+            );
             (*number, series.settle(me, round))
         };
         self.series.iter_mut().map(settle).collect()
@@ -201,12 +260,16 @@ impl Peer {
 
 /// FNV-1a: the same on every host.
 fn number_of(name: &str) -> HostNumber {
-    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    name.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 /// The number of a limit's keys of one class multiplier: the same on every host, whatever the rest of its config.
 #[must_use]
 pub fn series_number(limit: &str, multiplier: &str) -> u64 {
     let bytes = limit.bytes().chain([0]).chain(multiplier.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

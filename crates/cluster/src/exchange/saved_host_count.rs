@@ -20,7 +20,13 @@ pub(super) struct SavedHostCount {
 
 impl SavedHostCount {
     pub(super) const fn new(directory: StateDirectory) -> Self {
-        Self { directory, saved: 0, saved_at: 0, writing: None, cannot_save: false }
+        Self {
+            directory,
+            saved: 0,
+            saved_at: 0,
+            writing: None,
+            cannot_save: false,
+        }
     }
 
     /// Saves the number, on a thread that may wait for the disk.
@@ -28,13 +34,16 @@ impl SavedHostCount {
         if let Some(writing) = self.writing.take_if(|writing| writing.is_finished()) {
             self.note(writing.await.unwrap_or(Ok(())));
         }
-        let is_due = hosts > self.saved || now.saturating_sub(self.saved_at) >= SAVE_EVERY.as_nanos() as u64;
+        let is_due =
+            hosts > self.saved || now.saturating_sub(self.saved_at) >= SAVE_EVERY.as_nanos() as u64;
         if self.writing.is_some() || hosts == self.saved || !is_due {
             return;
         }
         (self.saved, self.saved_at) = (hosts, now);
         let directory = self.directory.clone();
-        self.writing = Some(tokio::task::spawn_blocking(move || Past::write_exchanging(&directory, hosts)));
+        self.writing = Some(tokio::task::spawn_blocking(move || {
+            Past::write_exchanging(&directory, hosts)
+        }));
     }
 
     /// Waits until it is saved, before the agent stops.

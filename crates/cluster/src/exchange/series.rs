@@ -121,7 +121,12 @@ impl Series {
     /// For a limit of windows, or of buckets.
     #[must_use]
     pub fn new(has_windows: bool) -> Self {
-        Self { has_windows, keys: HashMap::new(), published: 0, local: 0 }
+        Self {
+            has_windows,
+            keys: HashMap::new(),
+            published: 0,
+            local: 0,
+        }
     }
 
     /// Whether the limit's algorithm is a window.
@@ -153,16 +158,27 @@ impl Series {
             key.idle = 0;
             key.sum = key.sum.saturating_add(cut.spent);
             (key.spent, key.used, key.refused) = (cut.spent, cut.used, cut.refused);
-            key.pending.push(Pending { published: None, spent: cut.spent, over: cut.over });
+            key.pending.push(Pending {
+                published: None,
+                spent: cut.spent,
+                over: cut.over,
+            });
         }
         for key in self.keys.values_mut() {
-            key.demand = averaged(self.has_windows, key.demand, key.spent.saturating_add(key.refused));
+            key.demand = averaged(
+                self.has_windows,
+                key.demand,
+                key.spent.saturating_add(key.refused),
+            );
         }
     }
 
     /// The demand of each key to publish, in units a sync.
     pub fn busy(&self) -> impl Iterator<Item = f64> + '_ {
-        self.keys.values().filter(|key| key.is_told()).map(|key| key.demand)
+        self.keys
+            .values()
+            .filter(|key| key.is_told())
+            .map(|key| key.demand)
     }
 
     /// The entries of keys with at least this demand, up to `most`; the others stay local. `sequence` is the
@@ -177,30 +193,67 @@ impl Series {
                 continue;
             }
             let born = *key.born.get_or_insert(sequence);
-            let Key { sum, spent, used, refused, .. } = *key;
-            entries.push(Entry { key: *number, sum, born, spent, used, refused });
+            let Key {
+                sum,
+                spent,
+                used,
+                refused,
+                ..
+            } = *key;
+            entries.push(Entry {
+                key: *number,
+                sum,
+                born,
+                spent,
+                used,
+                refused,
+            });
         }
         self.published += entries.len() as u64;
         entries
     }
 
     /// Adds another host's publication. Its units passed between two instants of the cluster's clock, in nanoseconds.
-    pub fn hear(&mut self, host: HostNumber, newest: Newest, (since, until): (u64, u64), entries: &[Entry]) {
+    pub fn hear(
+        &mut self,
+        host: HostNumber,
+        newest: Newest,
+        (since, until): (u64, u64),
+        entries: &[Entry],
+    ) {
         for entry in entries {
-            let key = self.keys.entry(entry.key).or_insert_with(|| Key { idle: u32::MAX, ..Key::default() });
+            let key = self.keys.entry(entry.key).or_insert_with(|| Key {
+                idle: u32::MAX,
+                ..Key::default()
+            });
             let before = key.others.get(&host);
             let news = match before {
                 Some(before) if entry.born == before.born => entry.sum.saturating_sub(before.sum),
                 // All units are new to a host that has been there.
                 _ if entry.born >= newest.first => entry.sum,
                 // This host is new, or was away: the other's use of a window counts here as well.
-                _ if self.has_windows && key.others.is_empty() && key.sum == 0 => entry.used.max(entry.spent),
+                _ if self.has_windows && key.others.is_empty() && key.sum == 0 => {
+                    entry.used.max(entry.spent)
+                }
                 _ => entry.spent,
             };
             let asked = entry.spent.saturating_add(entry.refused);
-            let demand = averaged(self.has_windows, before.map_or(0.0, |before| before.demand), asked);
+            let demand = averaged(
+                self.has_windows,
+                before.map_or(0.0, |before| before.demand),
+                asked,
+            );
             let Entry { sum, born, .. } = *entry;
-            key.others.insert(host, Other { sum, born, demand, sequence: newest.sequence, is_current: true });
+            key.others.insert(
+                host,
+                Other {
+                    sum,
+                    born,
+                    demand,
+                    sequence: newest.sequence,
+                    is_current: true,
+                },
+            );
             if news == 0 {
                 continue;
             }
@@ -227,7 +280,9 @@ impl Series {
         for key in self.keys.values_mut() {
             key.quiet = key.quiet.saturating_add(1);
             key.others.retain(|host, other| {
-                let Some(newest) = newest.get(host) else { return false };
+                let Some(newest) = newest.get(host) else {
+                    return false;
+                };
                 other.is_current = newest.sequence == other.sequence && present.contains(host);
                 if other.is_current {
                     key.quiet = 0;
@@ -242,7 +297,11 @@ impl Series {
         let has_windows = self.has_windows;
         let mut settlements = Vec::new();
         self.keys.retain(|number, key| {
-            let heard = if has_windows { round.heard } else { round.heard_soon };
+            let heard = if has_windows {
+                round.heard
+            } else {
+                round.heard_soon
+            };
             let charge = key.offset();
             let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
             key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_local;
@@ -275,7 +334,11 @@ impl Series {
 fn averaged(has_windows: bool, before: f64, asked: u64) -> f64 {
     let asked = asked as f64;
     // Demand that moves to other hosts is detected sooner the larger it is. Windows return nothing, so they average.
-    let many = if has_windows { 0.0 } else { 1.0 - (-asked.max(before) / MANY_UNITS).exp() };
+    let many = if has_windows {
+        0.0
+    } else {
+        1.0 - (-asked.max(before) / MANY_UNITS).exp()
+    };
     let newest = NEWEST + (NEWEST_OF_MANY - NEWEST) * many;
     newest * asked + (1.0 - newest) * before
 }
@@ -329,20 +392,36 @@ impl Key {
         }
         // A host with much more demand spends what remains: a host with little demand takes none of the last units.
         let is_larger = |other: &&Other| other.demand > LARGER * self.demand;
-        let larger: f64 =
-            self.others().map(|(_, other)| other).filter(is_larger).map(|other| UNHEARD_SYNCS * other.demand).sum();
+        let larger: f64 = self
+            .others()
+            .map(|(_, other)| other)
+            .filter(is_larger)
+            .map(|other| UNHEARD_SYNCS * other.demand)
+            .sum();
         if has_windows && !self.is_heard {
-            let part = if self.others().next().is_none() { 1.0 } else { NEWCOMERS };
+            let part = if self.others().next().is_none() {
+                1.0
+            } else {
+                NEWCOMERS
+            };
             return PeerConsumption::new(part * round.hosts as f64, round.rank.max(larger as u64));
         }
         // In proportion to demand.
         let least = if has_windows { LEAST_PART } else { 0.0 };
         let part = |other: &Other| {
-            if self.demand > 0.0 { (other.demand / self.demand).clamp(least, LARGEST_PART) } else { 1.0 }
+            if self.demand > 0.0 {
+                (other.demand / self.demand).clamp(least, LARGEST_PART)
+            } else {
+                1.0
+            }
         };
         let factor = 1.0 + self.others().map(|(_, other)| part(other)).sum::<f64>();
         let before = |(host, other): &(&HostNumber, &Other)| **host < me && part(other) >= 0.5;
-        let reserve = if has_windows { (self.others().filter(before).count() as u64).max(larger as u64) } else { 0 };
+        let reserve = if has_windows {
+            (self.others().filter(before).count() as u64).max(larger as u64)
+        } else {
+            0
+        };
         // Averages change slightly with every sync; such changes are not worth a write.
         let factor = (factor * 16.0).round() / 16.0;
         if has_windows {

@@ -24,7 +24,10 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most
     }
 }
@@ -40,12 +43,26 @@ impl Ledger {
     fn exchange(&mut self, now: u64, lease: u64, peer: &Peer, publication: Vec<u8>) -> News {
         self.clock = (now / 1_000).max(self.clock + 1);
         let now = self.clock;
-        self.publications.retain(|_, (at, _)| *at + lease / 1_000 > now);
-        self.publications.insert(peer.name().to_owned(), (now, publication));
-        let hosts = self.publications.iter().map(|(name, (at, _))| (name.clone(), *at)).collect();
-        let is_news = |(name, (at, _)): &(&String, &(u64, Vec<u8>))| *at > peer.read() && *name != peer.name();
+        self.publications
+            .retain(|_, (at, _)| *at + lease / 1_000 > now);
+        self.publications
+            .insert(peer.name().to_owned(), (now, publication));
+        let hosts = self
+            .publications
+            .iter()
+            .map(|(name, (at, _))| (name.clone(), *at))
+            .collect();
+        let is_news = |(name, (at, _)): &(&String, &(u64, Vec<u8>))| {
+            *at > peer.read() && *name != peer.name()
+        };
         let news = self.publications.iter().filter(is_news);
-        News { now, hosts, publications: news.map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect() }
+        News {
+            now,
+            hosts,
+            publications: news
+                .map(|(name, (_, bytes))| (name.clone(), bytes.clone()))
+                .collect(),
+        }
     }
 }
 
@@ -96,14 +113,30 @@ impl World {
     }
 
     fn join(&mut self) {
-        let store = StateStore::new(vec![self.policy], 100_000, OnFull::Pass).keyed(Duration::from_nanos(self.sync));
+        let store = StateStore::new(vec![self.policy], 100_000, OnFull::Pass)
+            .keyed(Duration::from_nanos(self.sync));
         let ahead = self.dice.below(1_000_000) * SECOND;
-        let peer = Peer::new(format!("host-{}", self.hosts.len()), 10_000, Duration::from_nanos(self.sync));
+        let peer = Peer::new(
+            format!("host-{}", self.hosts.len()),
+            10_000,
+            Duration::from_nanos(self.sync),
+        );
         let next_sync = self.now + self.dice.below(self.sync);
         // Its estimate of the store's clock is wrong by up to two milliseconds.
         let error = self.dice.below(4 * MS);
-        store.set_clock(0u64.wrapping_sub(ahead).wrapping_add(error).wrapping_sub(2 * MS), self.now + ahead);
-        self.hosts.push(Some(Host { peer, store, ahead, next_sync, owed: vec![0.0; self.keys.len()] }));
+        store.set_clock(
+            0u64.wrapping_sub(ahead)
+                .wrapping_add(error)
+                .wrapping_sub(2 * MS),
+            self.now + ahead,
+        );
+        self.hosts.push(Some(Host {
+            peer,
+            store,
+            ahead,
+            next_sync,
+            owed: vec![0.0; self.keys.len()],
+        }));
     }
 
     /// Advances by a tick. `demand` returns the units of a key that a host is asked for.
@@ -117,15 +150,26 @@ impl World {
                 if self.dice.below(1_000) < self.stalls.0 {
                     host.next_sync += self.dice.below(self.stalls.1);
                 }
-                let cuts = vec![(NUMBER, host.store.has_windows(), host.store.cut(now, host.peer.threshold()))];
+                let cuts = vec![(
+                    NUMBER,
+                    host.store.has_windows(),
+                    host.store.cut(now, host.peer.threshold()),
+                )];
                 let publication = host.peer.publish(host.store.instant(now), &cuts);
                 let lease = (10 * self.sync).max(SECOND);
-                let (asked, answered) = (self.dice.below(1_000) >= self.lost, self.dice.below(1_000) >= self.lost);
+                let (asked, answered) = (
+                    self.dice.below(1_000) >= self.lost,
+                    self.dice.below(1_000) >= self.lost,
+                );
                 if asked {
-                    let news = self.ledger.exchange(self.now, lease, &host.peer, publication);
+                    let news = self
+                        .ledger
+                        .exchange(self.now, lease, &host.peer, publication);
                     if answered {
                         for (_, settlements) in host.peer.hear(&news) {
-                            settlements.iter().for_each(|settlement| host.store.settle(settlement, now));
+                            settlements
+                                .iter()
+                                .for_each(|settlement| host.store.settle(settlement, now));
                         }
                         host.store.set_hosts(host.peer.hosts(), host.peer.rank());
                         host.store.set_valid_until(now + lease);
@@ -149,7 +193,10 @@ impl World {
     }
 
     fn total(&self, key: usize) -> u64 {
-        self.passed.iter().map(|passed| u64::from(passed[key])).sum()
+        self.passed
+            .iter()
+            .map(|passed| u64::from(passed[key]))
+            .sum()
     }
 
     /// The most units of a key in a window that starts at a multiple of its length.
@@ -157,7 +204,9 @@ impl World {
         let begun = self.now - self.passed.len() as u64 * TICK;
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         for (tick, passed) in self.passed.iter().enumerate() {
-            *counts.entry((begun + tick as u64 * TICK) / span).or_default() += u64::from(passed[key]);
+            *counts
+                .entry((begun + tick as u64 * TICK) / span)
+                .or_default() += u64::from(passed[key]);
         }
         counts.values().copied().max().unwrap_or(0)
     }
@@ -165,14 +214,23 @@ impl World {
     /// The most units of a key in any span of this length.
     fn most_in(&self, key: usize, span: u64) -> u64 {
         let ticks = (span / TICK) as usize;
-        let all: Vec<u64> = self.passed.iter().map(|passed| u64::from(passed[key])).collect();
-        let sums = all.windows(ticks.min(all.len())).map(|window| window.iter().sum());
+        let all: Vec<u64> = self
+            .passed
+            .iter()
+            .map(|passed| u64::from(passed[key]))
+            .collect();
+        let sums = all
+            .windows(ticks.min(all.len()))
+            .map(|window| window.iter().sum());
         sums.max().unwrap_or(0)
     }
 }
 
 fn seconds(count: u64, seconds: u64) -> Rate {
-    Rate { count, per_nanoseconds: seconds * SECOND }
+    Rate {
+        count,
+        per_nanoseconds: seconds * SECOND,
+    }
 }
 
 /// (name, a host's part of all demand).
@@ -181,8 +239,16 @@ type Spread = (&'static str, fn(usize, usize, u64) -> f64);
 const SPREADS: [Spread; 4] = [
     ("one host", |host, _, _| f64::from(u8::from(host == 0))),
     ("even", |_, hosts, _| 1.0 / hosts as f64),
-    ("90:10", |host, hosts, _| if host == 0 { 0.9 } else { 0.1 / (hosts - 1) as f64 }),
-    ("moving", |host, hosts, after| f64::from(u8::from((after / (5 * SECOND)) as usize % hosts == host))),
+    ("90:10", |host, hosts, _| {
+        if host == 0 {
+            0.9
+        } else {
+            0.1 / (hosts - 1) as f64
+        }
+    }),
+    ("moving", |host, hosts, after| {
+        f64::from(u8::from((after / (5 * SECOND)) as usize % hosts == host))
+    }),
 ];
 
 fn part_of(demand: f64, hosts: usize, spread: Spread) -> impl Fn(usize, usize, u64) -> f64 {
@@ -193,13 +259,26 @@ fn part_of(demand: f64, hosts: usize, spread: Spread) -> impl Fn(usize, usize, u
 fn a_bucket_keeps_its_rate_wherever_its_key_is_asked_for() {
     for (rate, burst) in [(1_000, 100), (1_000, 10), (200, 400), (10, 1), (10, 10)] {
         for spread in SPREADS {
-            let mut world = World::new(Policy::token_bucket(Rate::per_second(rate), burst), 4, 1, 100 * MS);
+            let mut world = World::new(
+                Policy::token_bucket(Rate::per_second(rate), burst),
+                4,
+                1,
+                100 * MS,
+            );
             world.run(30 * SECOND, &part_of(5.0 * rate as f64, 4, spread));
             let limit = (burst + 30 * rate) as f64;
             let error = world.total(0) as f64 / limit - 1.0;
-            eprintln!("{rate}/s, burst {burst}, {}: {:+.1} %", spread.0, 100.0 * error);
+            eprintln!(
+                "{rate}/s, burst {burst}, {}: {:+.1} %",
+                spread.0,
+                100.0 * error
+            );
             let bound = if spread.0 == "one host" { 0.05 } else { 0.1 };
-            assert!(error.abs() <= bound, "{rate}/s, burst {burst}, {}: {error}", spread.0);
+            assert!(
+                error.abs() <= bound,
+                "{rate}/s, burst {burst}, {}: {error}",
+                spread.0
+            );
         }
     }
 }
@@ -219,7 +298,9 @@ fn a_window_never_passes_more_than_a_tenth_above_its_count() {
                 let demand = part_of(5.0 * count as f64 / time as f64, 4, spread);
                 world.run(30 * SECOND, &demand);
                 let mut alone = World::new(policy, 1, 1, 100 * MS);
-                alone.run(30 * SECOND, &|_, _, _| 5.0 * count as f64 / time as f64 * TICK as f64 / SECOND as f64);
+                alone.run(30 * SECOND, &|_, _, _| {
+                    5.0 * count as f64 / time as f64 * TICK as f64 / SECOND as f64
+                });
                 let most_of = |world: &World| match name {
                     "fixed" => world.most_in_windows(0, time * SECOND),
                     _ => world.most_in(0, time * SECOND),
@@ -227,9 +308,18 @@ fn a_window_never_passes_more_than_a_tenth_above_its_count() {
                 let (most, of_one) = (most_of(&world), most_of(&alone));
                 let (total, of_all) = (world.total(0) as f64, alone.total(0) as f64);
                 let what = format!("{count} in {time} s, {name}, {}", spread.0);
-                eprintln!("{what}: at most {most} (one host: {of_one}), {:+.1} %", 100.0 * (total / of_all - 1.0));
-                assert!(most as f64 <= 1.1 * of_one as f64 + 2.0, "{what}: {most} of {of_one}");
-                assert!(total <= 1.1 * of_all && total >= 0.9 * of_all, "{what}: {total} of {of_all}");
+                eprintln!(
+                    "{what}: at most {most} (one host: {of_one}), {:+.1} %",
+                    100.0 * (total / of_all - 1.0)
+                );
+                assert!(
+                    most as f64 <= 1.1 * of_one as f64 + 2.0,
+                    "{what}: {most} of {of_one}"
+                );
+                assert!(
+                    total <= 1.1 * of_all && total >= 0.9 * of_all,
+                    "{what}: {total} of {of_all}"
+                );
             }
         }
     }
@@ -239,7 +329,9 @@ fn a_window_never_passes_more_than_a_tenth_above_its_count() {
 #[test]
 fn a_window_that_is_asked_for_on_all_hosts_at_once_is_shared_by_them() {
     for (count, hosts) in [(1_000u64, 4usize), (100, 4), (10, 4)] {
-        let windows = Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_burst());
+        let windows = Algorithm::ALL
+            .iter()
+            .filter(|algorithm| !algorithm.has_burst());
         for algorithm in windows {
             let policy = Policy::new(*algorithm, seconds(count, 3_600), 1).unwrap();
             let mut world = World::new(policy, hosts, 1, 100 * MS);
@@ -247,8 +339,14 @@ fn a_window_that_is_asked_for_on_all_hosts_at_once_is_shared_by_them() {
             world.run(10 * SECOND, &|_, _, _| 0.05 * count as f64);
             let total = world.total(0);
             eprintln!("{count} on {hosts} hosts: {total}");
-            assert!(total as f64 <= 1.1 * count.max(hosts as u64) as f64, "{total} of {count} on {hosts} hosts");
-            assert!(total as f64 >= 0.95 * count as f64, "{total} of {count} on {hosts} hosts");
+            assert!(
+                total as f64 <= 1.1 * count.max(hosts as u64) as f64,
+                "{total} of {count} on {hosts} hosts"
+            );
+            assert!(
+                total as f64 >= 0.95 * count as f64,
+                "{total} of {count} on {hosts} hosts"
+            );
         }
     }
 }
@@ -256,7 +354,12 @@ fn a_window_that_is_asked_for_on_all_hosts_at_once_is_shared_by_them() {
 #[test]
 fn publications_that_get_lost_are_made_up_for() {
     for spread in SPREADS {
-        let mut world = World::new(Policy::token_bucket(Rate::per_second(1_000), 100), 4, 1, 100 * MS);
+        let mut world = World::new(
+            Policy::token_bucket(Rate::per_second(1_000), 100),
+            4,
+            1,
+            100 * MS,
+        );
         world.lost = 100;
         world.run(30 * SECOND, &part_of(5_000.0, 4, spread));
         let error = world.total(0) as f64 / 30_100.0 - 1.0;
@@ -287,7 +390,10 @@ fn windows_hold_while_exchanges_come_late() {
                     _ => world.most_in_windows(0, 10 * SECOND),
                 };
                 let total = world.total(0);
-                eprintln!("{stalls} of 1000 late by up to {most_late} ns, {name}, {}: {most}, {total}", spread.0);
+                eprintln!(
+                    "{stalls} of 1000 late by up to {most_late} ns, {name}, {}: {most}, {total}",
+                    spread.0
+                );
                 assert!(most <= bound, "{name}, {}: {most} of 200", spread.0);
             }
         }
@@ -302,17 +408,31 @@ fn a_bucket_keeps_its_rate_when_demand_comes_in_pulses() {
         for every in [200 * MS, 500 * MS, 2 * SECOND] {
             for takes_turns in [false, true] {
                 let (rate, burst, time) = (1_000, 100, 60);
-                let mut world = World::new(Policy::token_bucket(Rate::per_second(rate), burst), hosts, 1, 100 * MS);
+                let mut world = World::new(
+                    Policy::token_bucket(Rate::per_second(rate), burst),
+                    hosts,
+                    1,
+                    100 * MS,
+                );
                 let ticks = every / TICK;
                 world.run(time * SECOND, &|host, _, after| {
                     let tick = after / TICK;
-                    let comes = if takes_turns { host as u64 * ticks / hosts as u64 } else { 0 };
+                    let comes = if takes_turns {
+                        host as u64 * ticks / hosts as u64
+                    } else {
+                        0
+                    };
                     f64::from(u8::from(tick % ticks == comes)) * 3.0 * burst as f64
                 });
                 let total = world.total(0);
                 let (all, limit) = (hosts as u64 * burst, burst + rate * time);
-                eprintln!("{hosts} hosts, pulses every {every} ns, in turns: {takes_turns}: {total} of {limit}");
-                assert!(total <= limit + all, "{hosts} hosts every {every} ns: {total} of {limit}");
+                eprintln!(
+                    "{hosts} hosts, pulses every {every} ns, in turns: {takes_turns}: {total} of {limit}"
+                );
+                assert!(
+                    total <= limit + all,
+                    "{hosts} hosts every {every} ns: {total} of {limit}"
+                );
             }
         }
     }
@@ -328,7 +448,12 @@ fn a_hundred_hosts_share_their_keys_while_some_come_and_go() {
 
 fn a_hundred_hosts(burst: u64) {
     let (hosts, keys) = (100, 3);
-    let mut world = World::new(Policy::token_bucket(Rate::per_second(5_000), burst), hosts, keys, 500 * MS);
+    let mut world = World::new(
+        Policy::token_bucket(Rate::per_second(5_000), burst),
+        hosts,
+        keys,
+        500 * MS,
+    );
     let demand = |host: usize, key: usize, after: u64| {
         let all = 5.0 * 5_000.0 * TICK as f64 / SECOND as f64;
         match key {
@@ -356,11 +481,20 @@ fn a_hundred_hosts(burst: u64) {
 #[test]
 fn a_thousand_hosts_share_their_keys() {
     let hosts = 1_000;
-    let mut world = World::new(Policy::token_bucket(Rate::per_second(10_000), 10_000), hosts, 2, SECOND);
+    let mut world = World::new(
+        Policy::token_bucket(Rate::per_second(10_000), 10_000),
+        hosts,
+        2,
+        SECOND,
+    );
     world.lost = 50;
     let demand = |host: usize, key: usize, _| {
         let all = 5.0 * 10_000.0 * TICK as f64 / SECOND as f64;
-        if key == 0 { all / hosts as f64 } else { f64::from(u8::from(host == 1)) * all }
+        if key == 0 {
+            all / hosts as f64
+        } else {
+            f64::from(u8::from(host == 1)) * all
+        }
     };
     let mut passed = Vec::new();
     for round in 0..8 {
@@ -378,7 +512,12 @@ fn a_thousand_hosts_share_their_keys() {
 
 #[test]
 fn keys_far_below_their_limit_are_not_published() {
-    let mut world = World::new(Policy::token_bucket(Rate::per_second(1_000), 100), 4, 100, 100 * MS);
+    let mut world = World::new(
+        Policy::token_bucket(Rate::per_second(1_000), 100),
+        4,
+        100,
+        100 * MS,
+    );
     world.run(5 * SECOND, &|_, _, _| 10.0 * TICK as f64 / SECOND as f64);
     for host in world.hosts.iter().flatten() {
         assert_eq!(host.peer.counts(NUMBER), (0, 0));

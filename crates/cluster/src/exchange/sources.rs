@@ -44,8 +44,13 @@ impl Sources {
         for source in packets.busy_sources(limit)? {
             let before = self.known.remove(&source.number);
             // Packets from before the exchange are published as used.
-            let start = if self.has_begun { (0, 0) } else { (source.passed, source.refused) };
-            let (mut passed, mut refused) = before.map_or(start, |before| (before.passed, before.refused));
+            let start = if self.has_begun {
+                (0, 0)
+            } else {
+                (source.passed, source.refused)
+            };
+            let (mut passed, mut refused) =
+                before.map_or(start, |before| (before.passed, before.refused));
             let mut spent = gained(&mut passed, source.passed);
             let newly_refused = gained(&mut refused, source.refused);
             let mut next = Source {
@@ -65,9 +70,19 @@ impl Sources {
                 let over = next.peers.others(spent);
                 if over > 0 {
                     let units = i64::try_from(over).unwrap_or(i64::MAX);
-                    charges.push(Elsewhere { source: source.number, units, ago: sync.as_nanos() as u64 });
+                    charges.push(Elsewhere {
+                        source: source.number,
+                        units,
+                        ago: sync.as_nanos() as u64,
+                    });
                 }
-                cuts.push(Cut { key: source.number, spent, used: source.used, over, refused: newly_refused });
+                cuts.push(Cut {
+                    key: source.number,
+                    spent,
+                    used: source.used,
+                    over,
+                    refused: newly_refused,
+                });
             }
             known.insert(source.number, next);
         }
@@ -97,7 +112,11 @@ impl Sources {
             let net = units(settlement.charge).saturating_sub(units(settlement.give_back));
             if net != 0 {
                 let ago = settlement.charged_at.map_or(0, |at| now.saturating_sub(at));
-                charges.push(Elsewhere { source: settlement.key, units: net, ago });
+                charges.push(Elsewhere {
+                    source: settlement.key,
+                    units: net,
+                    ago,
+                });
             }
             if let Some(source) = self.known.get_mut(&settlement.key) {
                 (source.peers, source.is_hot) = (settlement.peers, settlement.is_hot);
@@ -136,8 +155,17 @@ mod tests {
         }
 
         fn busy_sources(&self, _: &str) -> Result<Vec<BusySource>, PacketsError> {
-            let passed = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(0);
-            Ok(vec![BusySource { number: 1, passed, refused: passed, used: 80 }])
+            let passed = self
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(0);
+            Ok(vec![BusySource {
+                number: 1,
+                passed,
+                refused: passed,
+                used: 80,
+            }])
         }
 
         fn charge_beyond(&self, _: &str, _: &[Elsewhere]) -> Result<(), PacketsError> {
@@ -149,7 +177,11 @@ mod tests {
     fn cuts(counts: &[u64]) -> Vec<(u64, u64)> {
         let (kernel, mut sources) = (Kernel(Mutex::new(counts.to_vec())), Sources::default());
         let sync = Duration::from_millis(50);
-        let mut cut = |_: &u64| sources.cut(&kernel, ("packets", 80, 400.0), sync, 0.1).unwrap();
+        let mut cut = |_: &u64| {
+            sources
+                .cut(&kernel, ("packets", 80, 400.0), sync, 0.1)
+                .unwrap()
+        };
         let of = |cuts: Vec<Cut>| cuts.first().map_or((0, 0), |cut| (cut.spent, cut.refused));
         counts.iter().map(|count| of(cut(count))).collect()
     }
@@ -163,6 +195,9 @@ mod tests {
 
     #[test]
     fn a_source_that_the_kernel_had_removed_counts_on() {
-        assert_eq!(cuts(&[1_370, 1_390, 100, 120])[1..], [(20, 20), (37, 37), (20, 20)]);
+        assert_eq!(
+            cuts(&[1_370, 1_390, 100, 120])[1..],
+            [(20, 20), (37, 37), (20, 20)]
+        );
     }
 }

@@ -67,7 +67,12 @@ impl Publication {
         (*rest.split_off_first()? == VERSION).then_some(())?;
         let (sequence, read) = (take(rest)?, take(rest)?);
         let (at, count) = (take_word(rest)?, take(rest)?);
-        let mut publication = Self { sequence, read, at, series: Vec::new() };
+        let mut publication = Self {
+            sequence,
+            read,
+            at,
+            series: Vec::new(),
+        };
         for _ in 0..count {
             let (number, keys) = (take_word(rest)?, take(rest)?);
             let mut entries = Vec::new();
@@ -75,7 +80,14 @@ impl Publication {
                 let (key, sum) = (take_word(rest)?, take(rest)?);
                 let born = sequence.wrapping_sub(take(rest)?);
                 let (spent, used) = (take(rest)?, take(rest)?);
-                entries.push(Entry { key, sum, born, spent, used, refused: take(rest)? });
+                entries.push(Entry {
+                    key,
+                    sum,
+                    born,
+                    spent,
+                    used,
+                    refused: take(rest)?,
+                });
             }
             publication.series.push((number, entries));
         }

@@ -1,6 +1,8 @@
 use std::path::Path;
 
-use crate::policy::{Algorithm, Decide, Endpoint, EntryValue, Escalate, KeyEntry, Multiplier, RequestUnit};
+use crate::policy::{
+    Algorithm, Decide, Endpoint, EntryValue, Escalate, KeyEntry, Multiplier, RequestUnit,
+};
 use crate::report::Report;
 use crate::{Loaded, parse};
 
@@ -10,14 +12,21 @@ fn check(text: &str) -> Result<Loaded, Report> {
 
 /// A limit on requests with these lines.
 fn limit(lines: &str) -> String {
-    format!("[decide]\nhttp = \"127.0.0.1:9465\"\n[[limit]]\nscope = \"request\"\nname = \"a\"\n{lines}\n")
+    format!(
+        "[decide]\nhttp = \"127.0.0.1:9465\"\n[[limit]]\nscope = \"request\"\nname = \"a\"\n{lines}\n"
+    )
 }
 
 /// Two limits, "a" and "b" that replaces it, with these keys.
 fn two(general: &str, narrow: &str, lines: &str) -> String {
-    let second = format!("[[limit]]\nscope = \"request\"\nname = \"b\"\nkey = {narrow}\nrate = \"5/min\"\n{lines}");
+    let second = format!(
+        "[[limit]]\nscope = \"request\"\nname = \"b\"\nkey = {narrow}\nrate = \"5/min\"\n{lines}"
+    );
     let text = limit(&format!("key = {general}\nrate = \"600/min\""));
-    format!("{text}{}\n", second.replacen("\nname", "\nreplaces = \"a\"\nname", 1))
+    format!(
+        "{text}{}\n",
+        second.replacen("\nname", "\nreplaces = \"a\"\nname", 1)
+    )
 }
 
 const BASE: &str = "key = [\"user\"]\nrate = \"600/min\"\n";
@@ -27,17 +36,77 @@ fn every_error_says_where_it_is_and_what_to_write() {
     let base = |line: &str| limit(&format!("{BASE}{line}"));
     for (text, line, column, message, help) in [
         ("decide = 5", 1, 10, "decide is an integer", "[decide]"),
-        ("[decide]\nhtpp = \"127.0.0.1:1\"", 2, 1, "unknown key \"htpp\"", "did you mean \"http\"?"),
-        ("[decide]\nhttp = \"localhost\"", 2, 8, "invalid address", "127.0.0.1:9465"),
-        ("[decide]\nhttp = \"unix:decide.sock\"", 2, 8, "not an absolute path", "unix:/run"),
-        ("[decide]\ngrpc = \"8081\"", 2, 8, "invalid address", "grpc ="),
+        (
+            "[decide]\nhtpp = \"127.0.0.1:1\"",
+            2,
+            1,
+            "unknown key \"htpp\"",
+            "did you mean \"http\"?",
+        ),
+        (
+            "[decide]\nhttp = \"localhost\"",
+            2,
+            8,
+            "invalid address",
+            "127.0.0.1:9465",
+        ),
+        (
+            "[decide]\nhttp = \"unix:decide.sock\"",
+            2,
+            8,
+            "not an absolute path",
+            "unix:/run",
+        ),
+        (
+            "[decide]\ngrpc = \"8081\"",
+            2,
+            8,
+            "invalid address",
+            "grpc =",
+        ),
         ("[decide]\nmax_keys = 0", 2, 12, "out of range", "from 1"),
-        ("[[request]]\ncost = \"1\"", 1, 1, "missing key \"name\"", "name = \"publish\""),
-        ("[[request]]\nname = \"a\"", 1, 1, "missing key \"cost\"", "cost = "),
-        ("[[request]]\nname = \"a\"\ncost = \"1 +\"", 3, 8, "invalid formula", "100 * messages"),
-        ("[[request]]\nname = \"a\"\ncost = \"f(1)\"", 3, 8, "invalid formula", "100 * messages"),
-        ("[[request]]\nname = \"a\"\ncost = [1]", 3, 8, "cost is an array", "a formula"),
-        ("[[request]]\nname = \"a\"\ncost = -1", 3, 8, "cost is out of range", "from 0 to 2^53"),
+        (
+            "[[request]]\ncost = \"1\"",
+            1,
+            1,
+            "missing key \"name\"",
+            "name = \"publish\"",
+        ),
+        (
+            "[[request]]\nname = \"a\"",
+            1,
+            1,
+            "missing key \"cost\"",
+            "cost = ",
+        ),
+        (
+            "[[request]]\nname = \"a\"\ncost = \"1 +\"",
+            3,
+            8,
+            "invalid formula",
+            "100 * messages",
+        ),
+        (
+            "[[request]]\nname = \"a\"\ncost = \"f(1)\"",
+            3,
+            8,
+            "invalid formula",
+            "100 * messages",
+        ),
+        (
+            "[[request]]\nname = \"a\"\ncost = [1]",
+            3,
+            8,
+            "cost is an array",
+            "a formula",
+        ),
+        (
+            "[[request]]\nname = \"a\"\ncost = -1",
+            3,
+            8,
+            "cost is out of range",
+            "from 0 to 2^53",
+        ),
         (
             "[[request]]\nname = \"a\"\ncost = 1\n[[request]]\nname = \"a\"\ncost = 2",
             5,
@@ -45,10 +114,34 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "duplicate request name",
             "another name",
         ),
-        (&limit("rate = \"1/s\""), 3, 1, "missing key \"key\" in [[limit]]", "key = [\"user\"]"),
-        (&limit("key = [\"user\"]"), 3, 1, "missing key \"rate\"", "600/min"),
-        (&limit("key = []\nrate = \"1/s\""), 6, 7, "0 entries", "name 1 to"),
-        (&limit("key = [\"user\", \"user\"]\nrate = \"1/s\""), 6, 16, "duplicate entry", "leave it out"),
+        (
+            &limit("rate = \"1/s\""),
+            3,
+            1,
+            "missing key \"key\" in [[limit]]",
+            "key = [\"user\"]",
+        ),
+        (
+            &limit("key = [\"user\"]"),
+            3,
+            1,
+            "missing key \"rate\"",
+            "600/min",
+        ),
+        (
+            &limit("key = []\nrate = \"1/s\""),
+            6,
+            7,
+            "0 entries",
+            "name 1 to",
+        ),
+        (
+            &limit("key = [\"user\", \"user\"]\nrate = \"1/s\""),
+            6,
+            16,
+            "duplicate entry",
+            "leave it out",
+        ),
         (
             &limit("key = [\"source\", \"remote_address\"]\nrate = \"1/s\""),
             6,
@@ -56,20 +149,104 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "duplicate entry",
             "remote_address is source",
         ),
-        (&limit("key = [\"\"]\nrate = \"1/s\""), 6, 8, "has no name", "key = "),
-        (&limit("key = [\"=a\"]\nrate = \"1/s\""), 6, 8, "has no name", "key = "),
-        (&limit("key = \"path=\"\nrate = \"1/s\""), 6, 7, "empty value", "path=VALUE"),
-        (&limit("key = [\"path = /login\"]\nrate = \"1/s\""), 6, 8, "spaces around", "\"path=/login\""),
-        (&limit("key = [\"source=10.0.0.0/8\"]\nrate = \"1/s\""), 6, 8, "invalid address", "source=192.0.2.1"),
-        (&limit("key = [\"remote_address=web\"]\nrate = \"1/s\""), 6, 8, "invalid address", "source=192.0.2.1"),
-        (&base("domain = \"\""), 8, 10, "empty domain", "leave out domain"),
-        (&base("replaces = \"bcdef\""), 8, 12, "unknown limit \"bcdef\"", "write one of a"),
-        (&base("replaces = \"a\""), 8, 12, "circular replaces: a, a", "leave out one"),
-        (&two("[\"user\"]", "[\"user\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
-        (&two("[\"user\"]", "[\"path=/login\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
-        (&two("[\"user=a\"]", "[\"user\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
-        (&two("[\"user=a\"]", "[\"user=b\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
-        (&two("[\"user\"]", "[\"user=b\"]", "unit = \"credits\""), 10, 12, "counts credits", "same unit"),
+        (
+            &limit("key = [\"\"]\nrate = \"1/s\""),
+            6,
+            8,
+            "has no name",
+            "key = ",
+        ),
+        (
+            &limit("key = [\"=a\"]\nrate = \"1/s\""),
+            6,
+            8,
+            "has no name",
+            "key = ",
+        ),
+        (
+            &limit("key = \"path=\"\nrate = \"1/s\""),
+            6,
+            7,
+            "empty value",
+            "path=VALUE",
+        ),
+        (
+            &limit("key = [\"path = /login\"]\nrate = \"1/s\""),
+            6,
+            8,
+            "spaces around",
+            "\"path=/login\"",
+        ),
+        (
+            &limit("key = [\"source=10.0.0.0/8\"]\nrate = \"1/s\""),
+            6,
+            8,
+            "invalid address",
+            "source=192.0.2.1",
+        ),
+        (
+            &limit("key = [\"remote_address=web\"]\nrate = \"1/s\""),
+            6,
+            8,
+            "invalid address",
+            "source=192.0.2.1",
+        ),
+        (
+            &base("domain = \"\""),
+            8,
+            10,
+            "empty domain",
+            "leave out domain",
+        ),
+        (
+            &base("replaces = \"bcdef\""),
+            8,
+            12,
+            "unknown limit \"bcdef\"",
+            "write one of a",
+        ),
+        (
+            &base("replaces = \"a\""),
+            8,
+            12,
+            "circular replaces: a, a",
+            "leave out one",
+        ),
+        (
+            &two("[\"user\"]", "[\"user\"]", ""),
+            10,
+            12,
+            "not for fewer requests",
+            "path=/login",
+        ),
+        (
+            &two("[\"user\"]", "[\"path=/login\"]", ""),
+            10,
+            12,
+            "not for fewer requests",
+            "path=/login",
+        ),
+        (
+            &two("[\"user=a\"]", "[\"user\"]", ""),
+            10,
+            12,
+            "not for fewer requests",
+            "path=/login",
+        ),
+        (
+            &two("[\"user=a\"]", "[\"user=b\"]", ""),
+            10,
+            12,
+            "not for fewer requests",
+            "path=/login",
+        ),
+        (
+            &two("[\"user\"]", "[\"user=b\"]", "unit = \"credits\""),
+            10,
+            12,
+            "counts credits",
+            "same unit",
+        ),
         (
             &two("[\"user\"]\nreplaces = \"b\"", "[\"user=b\"]", ""),
             7,
@@ -87,16 +264,70 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "is on packets",
             "scope = \"request\"",
         ),
-        ("[[request]]\nname = \"a\"\ncost = \"-5\"", 3, 8, "invalid cost", "from 0"),
-        (&limit("key = [\"user\"]\nrate = \"10MB/s\""), 7, 8, "counts requests", "10/s"),
-        (&base("unit = \"packets\""), 8, 8, "invalid unit \"packets\"", "credits"),
-        (&base("scop = 1"), 8, 1, "unknown key \"scop\"", "did you mean \"scope\"?"),
-        (&base("ports = [80]"), 8, 9, "ports conflicts with scope", "leave out ports"),
-        (&base("ipv4_prefix = 24"), 8, 15, "requires \"source\" in the key", "add \"source\""),
-        (&base("initial = 601"), 8, 11, "initial is above the burst", "at most 600"),
+        (
+            "[[request]]\nname = \"a\"\ncost = \"-5\"",
+            3,
+            8,
+            "invalid cost",
+            "from 0",
+        ),
+        (
+            &limit("key = [\"user\"]\nrate = \"10MB/s\""),
+            7,
+            8,
+            "counts requests",
+            "10/s",
+        ),
+        (
+            &base("unit = \"packets\""),
+            8,
+            8,
+            "invalid unit \"packets\"",
+            "credits",
+        ),
+        (
+            &base("scop = 1"),
+            8,
+            1,
+            "unknown key \"scop\"",
+            "did you mean \"scope\"?",
+        ),
+        (
+            &base("ports = [80]"),
+            8,
+            9,
+            "ports conflicts with scope",
+            "leave out ports",
+        ),
+        (
+            &base("ipv4_prefix = 24"),
+            8,
+            15,
+            "requires \"source\" in the key",
+            "add \"source\"",
+        ),
+        (
+            &base("initial = 601"),
+            8,
+            11,
+            "initial is above the burst",
+            "at most 600",
+        ),
         (&base("burst = 0"), 8, 9, "out of range", "from 1"),
-        (&base("algorithm = \"fixed-window\"\nburst = 5"), 9, 9, "burst is not supported", "leave out burst"),
-        (&base("algorithm = \"fixed-window\"\ninitial = 5"), 9, 11, "initial is not supported", "leave out initial"),
+        (
+            &base("algorithm = \"fixed-window\"\nburst = 5"),
+            9,
+            9,
+            "burst is not supported",
+            "leave out burst",
+        ),
+        (
+            &base("algorithm = \"fixed-window\"\ninitial = 5"),
+            9,
+            11,
+            "initial is not supported",
+            "leave out initial",
+        ),
         (
             &base("algorithm = \"fixed-window\"\nrefill_every = \"1s\""),
             9,
@@ -104,12 +335,48 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "refill_every is not supported",
             "token-bucket",
         ),
-        (&base("refill_every = \"1\""), 8, 16, "missing unit of time", "refill_every = \"1s\""),
-        (&base("refill_every = 1"), 8, 16, "refill_every is an integer", "\"1s\""),
-        (&base("tiers = [\"600/min\"]"), 8, 10, "duplicate rate", "leave out one"),
-        (&base("escalate = 5"), 8, 12, "escalate is an integer", "after = 20"),
-        (&base("escalate = { within = \"1m\", ban = \"5m\" }"), 8, 12, "missing key \"after\"", "after = 20"),
-        (&base("escalate = { after = 0, within = \"1m\", ban = \"5m\" }"), 8, 22, "out of range", "from 1 to 1024"),
+        (
+            &base("refill_every = \"1\""),
+            8,
+            16,
+            "missing unit of time",
+            "refill_every = \"1s\"",
+        ),
+        (
+            &base("refill_every = 1"),
+            8,
+            16,
+            "refill_every is an integer",
+            "\"1s\"",
+        ),
+        (
+            &base("tiers = [\"600/min\"]"),
+            8,
+            10,
+            "duplicate rate",
+            "leave out one",
+        ),
+        (
+            &base("escalate = 5"),
+            8,
+            12,
+            "escalate is an integer",
+            "after = 20",
+        ),
+        (
+            &base("escalate = { within = \"1m\", ban = \"5m\" }"),
+            8,
+            12,
+            "missing key \"after\"",
+            "after = 20",
+        ),
+        (
+            &base("escalate = { after = 0, within = \"1m\", ban = \"5m\" }"),
+            8,
+            22,
+            "out of range",
+            "from 1 to 1024",
+        ),
         (
             &base("escalate = { after = 20, within = \"1m\", ban = \"5m\" }"),
             5,
@@ -117,10 +384,24 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "escalate requires an interface",
             "interfaces =",
         ),
-        (&base("cluster = 1"), 8, 11, "cluster is an integer", "cluster = true"),
-        (&base("cluster = \"key\""), 8, 11, "invalid cluster \"key\"", "keys"),
         (
-            &limit("key = [\"user\"]\nrate = \"100/h\"\nalgorithm = \"sliding-window\"\ncluster = true"),
+            &base("cluster = 1"),
+            8,
+            11,
+            "cluster is an integer",
+            "cluster = true",
+        ),
+        (
+            &base("cluster = \"key\""),
+            8,
+            11,
+            "invalid cluster \"key\"",
+            "keys",
+        ),
+        (
+            &limit(
+                "key = [\"user\"]\nrate = \"100/h\"\nalgorithm = \"sliding-window\"\ncluster = true",
+            ),
             9,
             11,
             "\"shares\" is not supported with algorithm = \"sliding-window\"",
@@ -159,11 +440,20 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "another name",
         ),
     ] {
-        let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));
+        let report = check(text)
+            .err()
+            .unwrap_or_else(|| panic!("{text} is not wrong"));
         let found = report.errors.iter().any(|error| {
-            error.line == line && error.column == column && error.message.contains(message) && error.help.contains(help)
+            error.line == line
+                && error.column == column
+                && error.message.contains(message)
+                && error.help.contains(help)
         });
-        assert!(found, "{text}\nwanted {line}:{column} {message} / {help}, got\n{:#?}", report.errors);
+        assert!(
+            found,
+            "{text}\nwanted {line}:{column} {message} / {help}, got\n{:#?}",
+            report.errors
+        );
     }
 }
 
@@ -263,24 +553,61 @@ fn what_has_an_effect_is_no_warning() {
 #[test]
 fn envoys_word_for_the_source_is_the_same_and_an_entry_may_have_one_value() {
     let text = limit("key = [\"remote_address\", \"path=/a=b\"]\nrate = \"1/s\"\nipv4_prefix = 24");
-    let limit = check(&text).unwrap_or_else(|report| panic!("{report}")).config.decide.limits.remove(0);
-    assert_eq!((limit.key_text(), limit.has_source()), ("source, path=/a=b".to_owned(), true));
-    let entry = |name: &str, value: Option<EntryValue>| KeyEntry { name: name.to_owned(), value };
-    assert_eq!(limit.key, [entry("source", None), entry("path", Some(EntryValue::Text("/a=b".to_owned())))]);
+    let limit = check(&text)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config
+        .decide
+        .limits
+        .remove(0);
+    assert_eq!(
+        (limit.key_text(), limit.has_source()),
+        ("source, path=/a=b".to_owned(), true)
+    );
+    let entry = |name: &str, value: Option<EntryValue>| KeyEntry {
+        name: name.to_owned(),
+        value,
+    };
+    assert_eq!(
+        limit.key,
+        [
+            entry("source", None),
+            entry("path", Some(EntryValue::Text("/a=b".to_owned())))
+        ]
+    );
 }
 
 #[test]
 fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults() {
     let loaded = check(&limit(BASE)).unwrap();
     assert_eq!(loaded.warnings, []);
-    assert_eq!((loaded.config.limits.len(), loaded.config.agent.interfaces.len()), (0, 0));
-    let Decide { http, grpc, max_keys, max_waiting, max_waiting_per_key, requests, limits } = loaded.config.decide;
+    assert_eq!(
+        (
+            loaded.config.limits.len(),
+            loaded.config.agent.interfaces.len()
+        ),
+        (0, 0)
+    );
+    let Decide {
+        http,
+        grpc,
+        max_keys,
+        max_waiting,
+        max_waiting_per_key,
+        requests,
+        limits,
+    } = loaded.config.decide;
     assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
     assert_eq!((grpc, max_keys, requests), (None, None, Vec::new()));
     assert_eq!((max_waiting, max_waiting_per_key), (1_024, 64));
     let limit = &limits[0];
-    assert_eq!((limit.rates.burst, limit.initial, limit.refill_every), (600, 600, 0));
-    assert_eq!((limit.rates.algorithm, limit.unit), (Algorithm::TokenBucket, RequestUnit::Requests));
+    assert_eq!(
+        (limit.rates.burst, limit.initial, limit.refill_every),
+        (600, 600, 0)
+    );
+    assert_eq!(
+        (limit.rates.algorithm, limit.unit),
+        (Algorithm::TokenBucket, RequestUnit::Requests)
+    );
     assert_eq!((&limit.domain, limit.escalate), (&None, None));
 }
 
@@ -292,14 +619,32 @@ fn everything_that_can_be_written_is_read() {
     ))
     .replace("127.0.0.1:9465", "unix:/run/weir/decide.sock")
     .replace("[decide]", "[agent]\ninterfaces = [\"eth0\"]\n[decide]");
-    let decide = check(&text).unwrap_or_else(|report| panic!("{report}")).config.decide;
-    assert_eq!(decide.http, Some(Endpoint::Unix("/run/weir/decide.sock".into())));
+    let decide = check(&text)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config
+        .decide;
+    assert_eq!(
+        decide.http,
+        Some(Endpoint::Unix("/run/weir/decide.sock".into()))
+    );
     let limit = &decide.limits[0];
-    assert_eq!((limit.rates.burst, limit.initial, limit.refill_every), (100, 50, 1_000_000_000));
+    assert_eq!(
+        (limit.rates.burst, limit.initial, limit.refill_every),
+        (100, 50, 1_000_000_000)
+    );
     let minutes = 60_000_000_000;
     assert_eq!(
         limit.escalate,
-        Some(Escalate { after: 20, within: minutes, ban: 5 * minutes, grow: Multiplier::ONE, max: 5 * minutes })
+        Some(Escalate {
+            after: 20,
+            within: minutes,
+            ban: 5 * minutes,
+            grow: Multiplier::ONE,
+            max: 5 * minutes
+        })
     );
-    assert_eq!((limit.rate_text(), limit.domain.as_deref()), ("600/min, 9000/h".to_owned(), Some("shop")));
+    assert_eq!(
+        (limit.rate_text(), limit.domain.as_deref()),
+        ("600/min, 9000/h".to_owned(), Some("shop"))
+    );
 }

@@ -17,7 +17,10 @@ impl Level {
             ipv6_prefix,
             rates: self.rates(&limit.rates),
             levels: Vec::new(),
-            escalate: limit.escalate.filter(|_| key.has_address()).map(|escalate| escalate.times(self.factor)),
+            escalate: limit
+                .escalate
+                .filter(|_| key.has_address())
+                .map(|escalate| escalate.times(self.factor)),
             ..limit.clone()
         }
     }
@@ -43,13 +46,19 @@ impl Limit {
     /// The limit at each of its keys, narrowest first: as it is, then each level as a limit of its own.
     #[must_use]
     pub fn at_levels(&self) -> Vec<Self> {
-        std::iter::once(self.clone()).chain(self.levels.iter().map(|level| level.of(self))).collect()
+        std::iter::once(self.clone())
+            .chain(self.levels.iter().map(|level| level.of(self)))
+            .collect()
     }
 
     /// Whether a key of the limit or of a level is the network of an address.
     #[must_use]
     pub fn uses_networks(&self) -> bool {
-        self.key == Key::Asn || self.levels.iter().any(|level| matches!(level.key, LevelKey::Asn { .. }))
+        self.key == Key::Asn
+            || self
+                .levels
+                .iter()
+                .any(|level| matches!(level.key, LevelKey::Asn { .. }))
     }
 
     /// The name of a level among limits.

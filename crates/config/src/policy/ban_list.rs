@@ -87,7 +87,11 @@ impl ListSource {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Url(url) => http_client::shown(url),
-            Self::Geo(keys) => keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            Self::Geo(keys) => keys
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
         }
     }
 }

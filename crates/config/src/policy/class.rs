@@ -18,16 +18,25 @@ pub struct Class {
 
 /// The class of an address, by the longest matching prefix.
 #[must_use]
-pub fn class_of<'c>(classes: impl IntoIterator<Item = &'c Class>, address: IpAddr) -> Option<&'c Class> {
-    let prefixes = classes.into_iter().flat_map(|class| class.sources.iter().map(move |prefix| (prefix, class)));
+pub fn class_of<'c>(
+    classes: impl IntoIterator<Item = &'c Class>,
+    address: IpAddr,
+) -> Option<&'c Class> {
+    let prefixes = classes
+        .into_iter()
+        .flat_map(|class| class.sources.iter().map(move |prefix| (prefix, class)));
     let around = prefixes.filter(|(prefix, _)| prefix.contains(address));
-    around.max_by_key(|(prefix, _)| prefix.mapped_length()).map(|(_, class)| class)
+    around
+        .max_by_key(|(prefix, _)| prefix.mapped_length())
+        .map(|(_, class)| class)
 }
 
 /// The name of a class by its number; 0 is the default class.
 #[must_use]
 pub fn class_name(classes: &[Class], number: u32) -> &str {
-    let class = number.checked_sub(1).and_then(|nth| classes.get(nth as usize));
+    let class = number
+        .checked_sub(1)
+        .and_then(|nth| classes.get(nth as usize));
     class.map_or("default", |class| &class.name)
 }
 

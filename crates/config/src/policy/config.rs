@@ -1,6 +1,8 @@
 //! A validated limits.toml.
 
-use super::{AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Multiplier, Notify, Service};
+use super::{
+    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Multiplier, Notify, Service,
+};
 use crate::policy_group::Group;
 
 /// A validated limits.toml.

@@ -25,13 +25,18 @@ impl Escalate {
     /// ago.
     #[must_use]
     pub fn time_after(&self, before: Option<u64>) -> u64 {
-        before.map_or(self.ban, |before| self.grow.units(before).max(self.ban).min(self.max))
+        before.map_or(self.ban, |before| {
+            self.grow.units(before).max(self.ban).min(self.max)
+        })
     }
 
     /// The same for a level: a wider key, which this many times as many refusals ban.
     #[must_use]
     pub fn times(self, factor: Multiplier) -> Self {
-        Self { after: factor.units(self.after), ..self }
+        Self {
+            after: factor.units(self.after),
+            ..self
+        }
     }
 
     /// `1,000 refusals in 10 s ban for 10 min, then 2 times as long up to 1 d`.
@@ -40,9 +45,16 @@ impl Escalate {
         let time = |nanoseconds| human::time(Duration::from_nanos(nanoseconds));
         let growth = match self.grow == Multiplier::ONE {
             true => String::new(),
-            false => format!(", then {} times as long up to {}", self.grow.factor(), time(self.max)),
+            false => format!(
+                ", then {} times as long up to {}",
+                self.grow.factor(),
+                time(self.max)
+            ),
         };
         let (ban, within) = (time(self.ban), time(self.within));
-        format!("{} refusals in {within} ban for {ban}{growth}", human::number(self.after))
+        format!(
+            "{} refusals in {within} ban for {ban}{growth}",
+            human::number(self.after)
+        )
     }
 }

@@ -79,7 +79,9 @@ impl Country {
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let code: [u8; 2] = text.as_bytes().try_into().ok()?;
-        code.iter().all(u8::is_ascii_alphabetic).then(|| Self(code.map(|letter| letter.to_ascii_uppercase())))
+        code.iter()
+            .all(u8::is_ascii_alphabetic)
+            .then(|| Self(code.map(|letter| letter.to_ascii_uppercase())))
     }
 }
 

@@ -1,8 +1,8 @@
 //! `[[limit]]` on packets.
 
 use super::{
-    ClusterMode, Direction, Escalate, InterfacePattern, Key, Level, LimitSources, Multiplier, OnFull, PortSet,
-    ProtocolFilter, Prove, RateSpec, Unit,
+    ClusterMode, Direction, Escalate, InterfacePattern, Key, Level, LimitSources, Multiplier,
+    OnFull, PortSet, ProtocolFilter, Prove, RateSpec, Unit,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,5 +140,8 @@ pub struct Mark {
 
 impl Mark {
     /// The mark 1, and the code point of lower effort, CS1 (RFC 3662).
-    pub const DEFAULT: Self = Self { mark: Some(1), dscp: Some(8) };
+    pub const DEFAULT: Self = Self {
+        mark: Some(1),
+        dscp: Some(8),
+    };
 }

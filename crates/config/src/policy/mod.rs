@@ -20,7 +20,8 @@ pub use common::limiter::Rate;
 pub use common::packet::Direction;
 
 pub use self::agent::{
-    AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern, LivePage, MOST_SOURCES,
+    AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern,
+    LivePage, MOST_SOURCES,
 };
 pub use self::ban_list::{BanList, Column, ListAction, ListFormat, ListSource};
 pub use self::class::{Class, Service, class_name, class_of};
@@ -42,6 +43,7 @@ pub use crate::prefix::Prefix;
 pub use crate::request::RequestCost;
 pub use crate::request_key::{EntryValue, KeyEntry};
 pub use crate::words::{
-    Attach, ClusterMode, Key, Mode, NotifyOn, OnExit, OnFull, ProtocolFilter, Prove, Shield, Unit, WhenStoreIsDown,
+    Attach, ClusterMode, Key, Mode, NotifyOn, OnExit, OnFull, ProtocolFilter, Prove, Shield, Unit,
+    WhenStoreIsDown,
 };
 pub use common::limiter::Algorithm;

@@ -11,7 +11,10 @@ pub struct Multiplier {
 
 impl Multiplier {
     /// The factor 1.
-    pub const ONE: Self = Self { numerator: 1, denominator: 1 };
+    pub const ONE: Self = Self {
+        numerator: 1,
+        denominator: 1,
+    };
 
     /// The factor rounded to a millionth; `None` outside 10⁻⁶ to 10⁶.
     #[must_use]
@@ -23,7 +26,10 @@ impl Multiplier {
         }
         let steps = steps as u64;
         let common = greatest_common_divisor(steps, STEPS);
-        Some(Self { numerator: steps / common, denominator: STEPS / common })
+        Some(Self {
+            numerator: steps / common,
+            denominator: STEPS / common,
+        })
     }
 
     /// The factor as a double.
@@ -44,13 +50,23 @@ impl Multiplier {
             count /= 2;
             period = period.div_ceil(2);
         }
-        Rate { count: (count as u64).max(1), per_nanoseconds: period as u64 }
+        Rate {
+            count: (count as u64).max(1),
+            per_nanoseconds: period as u64,
+        }
     }
 
     /// `rate` so many times. A window keeps its length and multiplies its count, rounded down to at least 1.
     #[must_use]
     pub fn rate_of(self, algorithm: Algorithm, rate: Rate) -> Rate {
-        if algorithm.has_burst() { self.rate(rate) } else { Rate { count: self.units(rate.count).max(1), ..rate } }
+        if algorithm.has_burst() {
+            self.rate(rate)
+        } else {
+            Rate {
+                count: self.units(rate.count).max(1),
+                ..rate
+            }
+        }
     }
 
     /// `units` times this factor, rounded down.
@@ -62,9 +78,17 @@ impl Multiplier {
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+    if b == 0 {
+        a
+    } else {
+        greatest_common_divisor(b, a % b)
+    }
 }
 
 fn greatest_common_divisor_wide(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { greatest_common_divisor_wide(b, a % b) }
+    if b == 0 {
+        a
+    } else {
+        greatest_common_divisor_wide(b, a % b)
+    }
 }

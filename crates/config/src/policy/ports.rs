@@ -21,7 +21,9 @@ impl PortSet {
 
     #[must_use]
     pub fn contains(&self, port: u16) -> bool {
-        self.0.iter().any(|(first, last)| (*first..=*last).contains(&port))
+        self.0
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&port))
     }
 
     /// Each port or range as written in limits.toml.

@@ -20,14 +20,20 @@ pub struct RateSpec {
 impl RateSpec {
     /// Each rate with its burst and its text, the main rate first.
     pub fn all(&self) -> impl Iterator<Item = (Rate, u64, &str)> {
-        let tiers = self.tiers.iter().map(|tier| (tier.rate, tier.burst, tier.text.as_str()));
+        let tiers = self
+            .tiers
+            .iter()
+            .map(|tier| (tier.rate, tier.burst, tier.text.as_str()));
         std::iter::once((self.rate, self.burst, self.rate_text.as_str())).chain(tiers)
     }
 
     /// All rates as written in the config.
     #[must_use]
     pub fn text(&self) -> String {
-        self.all().map(|(_, _, text)| text).collect::<Vec<_>>().join(", ")
+        self.all()
+            .map(|(_, _, text)| text)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 

@@ -77,7 +77,11 @@ impl RequestLimit {
     /// The key as written in the config.
     #[must_use]
     pub fn key_text(&self) -> String {
-        self.key.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        self.key
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Whether every descriptor that matches this limit also matches the other, but not the reverse.
@@ -98,12 +102,19 @@ impl RequestLimit {
     pub fn quotas(&self, multiplier: Multiplier) -> Vec<Rate> {
         let quota = |rate: Rate| {
             let count = multiplier.units(rate.count).max(1);
-            let scaled = Rate { count, per_nanoseconds: rate.per_nanoseconds };
+            let scaled = Rate {
+                count,
+                per_nanoseconds: rate.per_nanoseconds,
+            };
             let exact = multiplier.rate(rate);
             let is_exact = u128::from(exact.count) * u128::from(scaled.per_nanoseconds)
                 == u128::from(scaled.count) * u128::from(exact.per_nanoseconds);
             // A window keeps its length whatever its count.
-            if is_exact || !self.rates.algorithm.has_burst() { scaled } else { exact }
+            if is_exact || !self.rates.algorithm.has_burst() {
+                scaled
+            } else {
+                exact
+            }
         };
         self.rates.all().map(|(rate, _, _)| quota(rate)).collect()
     }
@@ -114,16 +125,30 @@ impl RequestLimit {
     ///
     /// When a window is too short for its count, or a log is too long.
     pub fn policies(&self, multiplier: Multiplier) -> Result<Vec<Policy>, PolicyError> {
-        let policies = self.rates.all().map(|(rate, burst, _)| self.policy(rate, burst, multiplier));
+        let policies = self
+            .rates
+            .all()
+            .map(|(rate, burst, _)| self.policy(rate, burst, multiplier));
         let mut policies: Vec<Policy> = policies.collect::<Result<_, _>>()?;
         if let Some(main) = policies.first_mut() {
-            *main = main.with_initial(multiplier.units(self.initial)).refilled_every(self.refill_every);
+            *main = main
+                .with_initial(multiplier.units(self.initial))
+                .refilled_every(self.refill_every);
         }
         Ok(policies)
     }
 
-    fn policy(&self, rate: Rate, burst: u64, multiplier: Multiplier) -> Result<Policy, PolicyError> {
+    fn policy(
+        &self,
+        rate: Rate,
+        burst: u64,
+        multiplier: Multiplier,
+    ) -> Result<Policy, PolicyError> {
         let algorithm = self.rates.algorithm;
-        Policy::new(algorithm, multiplier.rate_of(algorithm, rate), multiplier.units(burst).max(1))
+        Policy::new(
+            algorithm,
+            multiplier.rate_of(algorithm, rate),
+            multiplier.units(burst).max(1),
+        )
     }
 }

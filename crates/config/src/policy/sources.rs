@@ -34,7 +34,10 @@ impl LimitSources {
     /// Whether the limit applies to an address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        let longest = self.all().filter(|it| it.prefix.contains(address)).max_by_key(|it| it.prefix.mapped_length());
+        let longest = self
+            .all()
+            .filter(|it| it.prefix.contains(address))
+            .max_by_key(|it| it.prefix.mapped_length());
         longest.map_or_else(|| self.includes_others(), |it| !it.is_excluded)
     }
 
@@ -42,28 +45,46 @@ impl LimitSources {
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         let prefixes = self.prefixes.iter().map(ToString::to_string);
-        prefixes.chain(self.geo.iter().map(ToString::to_string)).collect()
+        prefixes
+            .chain(self.geo.iter().map(ToString::to_string))
+            .collect()
     }
 
     /// With the prefixes of its networks and countries. A written prefix decides for all within it.
     #[must_use]
     pub fn with_prefixes(&self, of_geo: impl Iterator<Item = Prefix>) -> Self {
-        let is_free = |prefix: &Prefix| !self.prefixes.iter().any(|written| written.prefix.covers(prefix));
+        let is_free = |prefix: &Prefix| {
+            !self
+                .prefixes
+                .iter()
+                .any(|written| written.prefix.covers(prefix))
+        };
         let mut of_geo: Vec<Prefix> = of_geo.filter(is_free).collect();
         of_geo.sort_unstable();
         of_geo.dedup();
-        Self { of_geo, ..self.clone() }
+        Self {
+            of_geo,
+            ..self.clone()
+        }
     }
 
     /// All prefixes, also those of networks and countries.
     pub fn all(&self) -> impl Iterator<Item = SourcePrefix> + '_ {
-        let of_geo = self.of_geo.iter().map(|prefix| SourcePrefix { prefix: *prefix, is_excluded: false });
+        let of_geo = self.of_geo.iter().map(|prefix| SourcePrefix {
+            prefix: *prefix,
+            is_excluded: false,
+        });
         self.prefixes.iter().copied().chain(of_geo)
     }
 }
 
 impl fmt::Display for SourcePrefix {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", if self.is_excluded { "!" } else { "" }, self.prefix.short())
+        write!(
+            formatter,
+            "{}{}",
+            if self.is_excluded { "!" } else { "" },
+            self.prefix.short()
+        )
     }
 }

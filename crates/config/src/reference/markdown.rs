@@ -6,7 +6,10 @@ use super::{KeyReference, TABLES, TableReference, inner_keys};
 
 /// Each page's file name and text.
 pub fn pages() -> Vec<(String, String)> {
-    TABLES.iter().map(|table| (format!("{}.md", table.page), page(table))).collect()
+    TABLES
+        .iter()
+        .map(|table| (format!("{}.md", table.page), page(table)))
+        .collect()
 }
 
 fn page(table: &TableReference) -> String {
@@ -15,20 +18,39 @@ fn page(table: &TableReference) -> String {
         let _ = write!(page, " with `{variant}`");
     }
     // `agent check` would read the databases, which a checkout does not have.
-    let mark = if table.heading == "[geo]" { "toml,fragment" } else { "toml" };
-    let _ = write!(page, "\n\n{}\n\n```{mark}\n{}```\n", table.summary, table.example);
+    let mark = if table.heading == "[geo]" {
+        "toml,fragment"
+    } else {
+        "toml"
+    };
+    let _ = write!(
+        page,
+        "\n\n{}\n\n```{mark}\n{}```\n",
+        table.summary, table.example
+    );
     for key in table.keys {
         section(&mut page, key, "");
     }
-    page.push_str("\n<!-- This page is made from crates/config/src/reference: change it there. -->\n");
+    page.push_str(
+        "\n<!-- This page is made from crates/config/src/reference: change it there. -->\n",
+    );
     page
 }
 
 /// A key, followed by the keys of its table.
 fn section(page: &mut String, key: &KeyReference, parent: &str) {
-    let name = if parent.is_empty() { key.name.to_owned() } else { format!("{parent}.{}", key.name) };
+    let name = if parent.is_empty() {
+        key.name.to_owned()
+    } else {
+        format!("{parent}.{}", key.name)
+    };
     let _ = write!(page, "\n## `{name}`\n\n{}\n\n", key.text);
-    let _ = write!(page, "- Type: {}\n- Default: {}\n", key.kind.description(), key.default.description());
+    let _ = write!(
+        page,
+        "- Type: {}\n- Default: {}\n",
+        key.kind.description(),
+        key.default.description()
+    );
     let _ = writeln!(page, "- Since: {}", key.since);
     for inner in inner_keys(&key.kind) {
         section(page, inner, &name);

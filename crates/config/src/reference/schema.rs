@@ -15,7 +15,9 @@ const PERCENT: &str = r"^\s*[0-9.]+\s*%$";
 pub fn schema() -> Value {
     let mut properties = Map::new();
     for table in TABLES.iter().filter(|table| table.variant.is_none()) {
-        let variant = TABLES.iter().find(|other| other.heading == table.heading && other.variant.is_some());
+        let variant = TABLES
+            .iter()
+            .find(|other| other.heading == table.heading && other.variant.is_some());
         let item = match variant {
             None => table_schema(table),
             Some(variant) => json!({
@@ -26,7 +28,14 @@ pub fn schema() -> Value {
         };
         let is_array = table.heading.starts_with("[[");
         let name = table.heading.trim_matches(['[', ']']).to_owned();
-        properties.insert(name, if is_array { json!({ "type": "array", "items": item }) } else { item });
+        properties.insert(
+            name,
+            if is_array {
+                json!({ "type": "array", "items": item })
+            } else {
+                item
+            },
+        );
     }
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -45,10 +54,18 @@ fn table_schema(table: &TableReference) -> Value {
 }
 
 fn object(keys: &[KeyReference]) -> Value {
-    let properties: Map<String, Value> = keys.iter().map(|key| (key.name.to_owned(), key_schema(key))).collect();
+    let properties: Map<String, Value> = keys
+        .iter()
+        .map(|key| (key.name.to_owned(), key_schema(key)))
+        .collect();
     let is_required = |key: &&KeyReference| matches!(key.default, Absent::Invalid);
-    let required: Vec<&str> = keys.iter().filter(is_required).map(|key| key.name).collect();
-    let mut schema = json!({ "type": "object", "additionalProperties": false, "properties": properties });
+    let required: Vec<&str> = keys
+        .iter()
+        .filter(is_required)
+        .map(|key| key.name)
+        .collect();
+    let mut schema =
+        json!({ "type": "object", "additionalProperties": false, "properties": properties });
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
@@ -78,7 +95,9 @@ fn key_schema(key: &KeyReference) -> Value {
 fn kind(of: &Kind) -> Value {
     match of {
         Kind::Boolean => json!({ "type": "boolean" }),
-        Kind::Integer(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Kind::Integer(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
         Kind::Number(least, most) => json!({ "type": "number", "minimum": least, "maximum": most }),
         Kind::Text(examples) => text(None, examples),
         // The parser ignores case; an editor completes these.

@@ -14,8 +14,16 @@ fn read(text: &str) -> Result<Loaded, crate::report::Report> {
 }
 
 /// The keys that the predicate selects, each with its table.
-fn keys(choose: fn(&KeyReference) -> bool) -> impl Iterator<Item = (&'static TableReference, &'static KeyReference)> {
-    TABLES.iter().flat_map(move |table| table.keys.iter().filter(move |key| choose(key)).map(move |key| (table, key)))
+fn keys(
+    choose: fn(&KeyReference) -> bool,
+) -> impl Iterator<Item = (&'static TableReference, &'static KeyReference)> {
+    TABLES.iter().flat_map(move |table| {
+        table
+            .keys
+            .iter()
+            .filter(move |key| choose(key))
+            .map(move |key| (table, key))
+    })
 }
 
 /// The table's example with this line, which replaces the key's line if there is one.
@@ -41,9 +49,15 @@ fn example_with(table: &TableReference, key: &str, line: &str) -> String {
 /// The keys that the parser lists in its error about an unknown one.
 fn known_to_the_parser(text: &str) -> BTreeSet<String> {
     let report = read(text).map(|_| text.to_owned()).unwrap_err();
-    let problem = report.errors.iter().find(|error| error.message.contains(UNKNOWN));
+    let problem = report
+        .errors
+        .iter()
+        .find(|error| error.message.contains(UNKNOWN));
     let problem = problem.unwrap_or_else(|| panic!("{text}\n{report}"));
-    let known = problem.help.strip_prefix("write one of ").unwrap_or_else(|| panic!("{}", problem.help));
+    let known = problem
+        .help
+        .strip_prefix("write one of ")
+        .unwrap_or_else(|| panic!("{}", problem.help));
     known.split(", ").map(str::to_owned).collect()
 }
 
@@ -63,7 +77,9 @@ fn value(kind: &Kind) -> String {
         | Kind::Prefix(examples) => first(examples),
         Kind::Words(words) => format!("{:?}", words()[0]),
         Kind::List(element) => format!("[{}]", value(element)),
-        Kind::Table(keys) | Kind::OneKey(keys) => format!("{{ {} = {} }}", keys[0].name, value(&keys[0].kind)),
+        Kind::Table(keys) | Kind::OneKey(keys) => {
+            format!("{{ {} = {} }}", keys[0].name, value(&keys[0].kind))
+        }
         Kind::Either(kinds) => value(&kinds[0]),
     }
 }
@@ -75,9 +91,14 @@ fn names(keys: &[&KeyReference]) -> BTreeSet<String> {
 #[test]
 fn examples_are_valid() {
     for table in TABLES {
-        let loaded = read(table.example).unwrap_or_else(|report| panic!("{}\n{report}", table.example));
+        let loaded =
+            read(table.example).unwrap_or_else(|report| panic!("{}\n{report}", table.example));
         let misleads = |message: &str| !message.contains("applications cannot query");
-        let warnings: Vec<_> = loaded.warnings.iter().filter(|warning| misleads(&warning.message)).collect();
+        let warnings: Vec<_> = loaded
+            .warnings
+            .iter()
+            .filter(|warning| misleads(&warning.message))
+            .collect();
         assert!(warnings.is_empty(), "{}: {warnings:?}", table.page);
     }
 }
@@ -89,7 +110,17 @@ fn keys_are_those_of_the_parser() {
         let mut listed = names(&table.keys.iter().collect::<Vec<_>>());
         if table.variant.is_some() {
             // The parser reports these separately: they belong to limits on packets.
-            listed.extend(["direction", "interfaces", "ports", "protocol", "sources", "throttle"].map(str::to_owned));
+            listed.extend(
+                [
+                    "direction",
+                    "interfaces",
+                    "ports",
+                    "protocol",
+                    "sources",
+                    "throttle",
+                ]
+                .map(str::to_owned),
+            );
         }
         assert_eq!(known, listed, "{} {:?}", table.heading, table.variant);
     }
@@ -101,11 +132,27 @@ fn keys_of_inner_tables_are_those_of_the_parser() {
     for (table, key) in keys(|key| !inner_keys(&key.kind).is_empty()) {
         let inner = inner_keys(&key.kind);
         for first in &inner {
-            let content = format!("{{ {} = {}, {UNKNOWN} = 1 }}", first.name, value(&first.kind));
+            let content = format!(
+                "{{ {} = {}, {UNKNOWN} = 1 }}",
+                first.name,
+                value(&first.kind)
+            );
             let is_list = matches!(key.kind, Kind::List(_));
-            let content = if is_list { format!("[{content}]") } else { content };
-            let known = known_to_the_parser(&example_with(table, key.name, &format!("{} = {content}", key.name)));
-            assert!(known.contains(first.name) && known.is_subset(&names(&inner)), "{}: {known:?}", key.name);
+            let content = if is_list {
+                format!("[{content}]")
+            } else {
+                content
+            };
+            let known = known_to_the_parser(&example_with(
+                table,
+                key.name,
+                &format!("{} = {content}", key.name),
+            ));
+            assert!(
+                known.contains(first.name) && known.is_subset(&names(&inner)),
+                "{}: {known:?}",
+                key.name
+            );
             tables += 1;
         }
     }
@@ -114,20 +161,41 @@ fn keys_of_inner_tables_are_those_of_the_parser() {
 
 #[test]
 fn a_written_default_changes_nothing() {
-    let config = |text: &str| -> Config { read(text).unwrap_or_else(|report| panic!("{text}\n{report}")).config };
+    let config = |text: &str| -> Config {
+        read(text)
+            .unwrap_or_else(|report| panic!("{text}\n{report}"))
+            .config
+    };
     let mut defaults = 0;
     for (table, key) in keys(|_| true) {
         if let Absent::Value(default) = key.default {
             let written = example_with(table, key.name, &format!("{} = {default}", key.name));
-            assert_eq!(config(&written), config(&example_with(table, key.name, "")), "{} {}", table.page, key.name);
+            assert_eq!(
+                config(&written),
+                config(&example_with(table, key.name, "")),
+                "{} {}",
+                table.page,
+                key.name
+            );
             defaults += 1;
         }
         for inner in inner_keys(&key.kind) {
             if let Absent::Value(default) = inner.default {
                 let line = |content: String| format!("{} = {{ {content} }}", key.name);
-                let written = example_with(table, key.name, &line(format!("{} = {default}", inner.name)));
+                let written = example_with(
+                    table,
+                    key.name,
+                    &line(format!("{} = {default}", inner.name)),
+                );
                 let absent = example_with(table, key.name, &line(String::new()));
-                assert_eq!(config(&written), config(&absent), "{} {}.{}", table.page, key.name, inner.name);
+                assert_eq!(
+                    config(&written),
+                    config(&absent),
+                    "{} {}.{}",
+                    table.page,
+                    key.name,
+                    inner.name
+                );
                 defaults += 1;
             }
         }
@@ -142,15 +210,24 @@ fn ranges_are_those_of_the_parser() {
             let text = example_with(table, key.name, &format!("{} = {number}", key.name));
             let report = read(&text).map_or_else(|report| report.errors, |_| Vec::new());
             // Other errors report a conflict with other keys.
-            let of_range =
-                |message: &String| message.contains("out of range") || message.contains("invalid multiplier");
-            report.into_iter().map(|error| error.message).filter(of_range).collect()
+            let of_range = |message: &String| {
+                message.contains("out of range") || message.contains("invalid multiplier")
+            };
+            report
+                .into_iter()
+                .map(|error| error.message)
+                .filter(of_range)
+                .collect()
         };
         let (inside, outside) = match key.kind {
-            Kind::Integer(0, most) => (vec![0.to_string(), most.to_string()], vec![(most + 1).to_string()]),
-            Kind::Integer(least, most) => {
-                (vec![least.to_string(), most.to_string()], vec![(least - 1).to_string(), (most + 1).to_string()])
-            }
+            Kind::Integer(0, most) => (
+                vec![0.to_string(), most.to_string()],
+                vec![(most + 1).to_string()],
+            ),
+            Kind::Integer(least, most) => (
+                vec![least.to_string(), most.to_string()],
+                vec![(least - 1).to_string(), (most + 1).to_string()],
+            ),
             Kind::Number(least, most) => (
                 vec![format!("{least:?}"), format!("{most:?}")],
                 vec![format!("{:?}", least / 10.0), format!("{:?}", most * 2.0)],
@@ -158,10 +235,22 @@ fn ranges_are_those_of_the_parser() {
             _ => unreachable!(),
         };
         for number in inside {
-            assert_eq!(errors(number.clone()), [""; 0], "{} {} = {number}", table.page, key.name);
+            assert_eq!(
+                errors(number.clone()),
+                [""; 0],
+                "{} {} = {number}",
+                table.page,
+                key.name
+            );
         }
         for number in outside {
-            assert_ne!(errors(number.clone()), [""; 0], "{} {} = {number}", table.page, key.name);
+            assert_ne!(
+                errors(number.clone()),
+                [""; 0],
+                "{} {} = {number}",
+                table.page,
+                key.name
+            );
         }
     }
 }
@@ -171,7 +260,9 @@ fn the_schema_accepts_what_the_parser_accepts() {
     let schema = jsonschema::draft7::new(&schema()).unwrap();
     let instance = |text: &str| serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config");
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let mut texts: Vec<String> = files
         .filter(|path| path.extension().is_some_and(|end| end == "toml"))
         .map(|path| fs::read_to_string(path).unwrap())
@@ -179,7 +270,10 @@ fn the_schema_accepts_what_the_parser_accepts() {
     assert!(texts.len() >= 4);
     texts.extend(TABLES.iter().map(|table| table.example.to_owned()));
     for text in texts {
-        let errors: Vec<String> = schema.iter_errors(&instance(&text)).map(|error| error.to_string()).collect();
+        let errors: Vec<String> = schema
+            .iter_errors(&instance(&text))
+            .map(|error| error.to_string())
+            .collect();
         assert!(errors.is_empty(), "{text}\n{errors:?}");
     }
     for text in [

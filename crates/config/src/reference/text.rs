@@ -8,10 +8,16 @@ impl Kind {
     pub fn description(&self) -> String {
         match self {
             Self::Boolean => "`true` or `false`".to_owned(),
-            Self::Integer(least, most) => format!("integer, {} to {}", grouped(*least), grouped(*most)),
+            Self::Integer(least, most) => {
+                format!("integer, {} to {}", grouped(*least), grouped(*most))
+            }
             Self::Number(least, most) => format!("number, {} to {}", number(*least), number(*most)),
             Self::Text(examples) => with_examples("string", examples),
-            Self::Words(words) => words().iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", "),
+            Self::Words(words) => words()
+                .iter()
+                .map(|word| format!("`\"{word}\"`"))
+                .collect::<Vec<_>>()
+                .join(", "),
             Self::Rate(examples) => with_examples("rate", examples),
             Self::Size(examples) => with_examples("size", examples),
             Self::Time(examples) => with_examples("time", examples),
@@ -21,7 +27,11 @@ impl Kind {
             Self::List(kind) => format!("list of: {}", kind.description()),
             Self::Table(_) => "table".to_owned(),
             Self::OneKey(_) => "table of one key".to_owned(),
-            Self::Either(kinds) => kinds.iter().map(Self::description).collect::<Vec<_>>().join("; or "),
+            Self::Either(kinds) => kinds
+                .iter()
+                .map(Self::description)
+                .collect::<Vec<_>>()
+                .join("; or "),
         }
     }
 }
@@ -40,8 +50,15 @@ impl Absent {
 }
 
 fn with_examples(what: &str, examples: &[&str]) -> String {
-    let examples: Vec<String> = examples.iter().map(|example| format!("`\"{example}\"`")).collect();
-    if examples.is_empty() { what.to_owned() } else { format!("{what}, as {}", examples.join(", ")) }
+    let examples: Vec<String> = examples
+        .iter()
+        .map(|example| format!("`\"{example}\"`"))
+        .collect();
+    if examples.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}, as {}", examples.join(", "))
+    }
 }
 
 /// A number with underscores between thousands, as in TOML.
@@ -58,5 +75,9 @@ fn grouped(number: u64) -> String {
 }
 
 fn number(number: f64) -> String {
-    if number.fract() == 0.0 && number >= 0.0 { grouped(number as u64) } else { number.to_string() }
+    if number.fract() == 0.0 && number >= 0.0 {
+        grouped(number as u64)
+    } else {
+        number.to_string()
+    }
 }

@@ -11,7 +11,10 @@ fn prefix() -> impl Strategy<Value = PrefixKey> {
 }
 
 fn until(until: u64) -> Held {
-    Held { until, ..Held::default() }
+    Held {
+        until,
+        ..Held::default()
+    }
 }
 
 fn ban(list: &mut BanList, prefix: PrefixKey, by: By, held: Held) -> Vec<Change> {
@@ -22,7 +25,10 @@ fn ban(list: &mut BanList, prefix: PrefixKey, by: By, held: Held) -> Vec<Change>
 
 #[test]
 fn only_the_operator_shortens_a_ban_and_not_one_of_his_own() {
-    let prefix = PrefixKey { address: [1; 16], length: 128 };
+    let prefix = PrefixKey {
+        address: [1; 16],
+        length: 128,
+    };
     for (held_by, by, is_kept) in [
         (By::Operator, By::Operator, true),
         (By::Operator, By::Limit, true),
@@ -31,7 +37,11 @@ fn only_the_operator_shortens_a_ban_and_not_one_of_his_own() {
     ] {
         let mut list = BanList::default();
         ban(&mut list, prefix, held_by, until(100));
-        assert_eq!(list.kept(&prefix, 99, by, 50).is_some(), is_kept, "{by:?} after {held_by:?}");
+        assert_eq!(
+            list.kept(&prefix, 99, by, 50).is_some(),
+            is_kept,
+            "{by:?} after {held_by:?}"
+        );
         // Equally long, longer, or after the other has ended.
         assert_eq!(list.kept(&prefix, 100, by, 50), None);
         assert_eq!(list.kept(&prefix, Ban::FOREVER, by, 50), None);
@@ -43,18 +53,32 @@ fn only_the_operator_shortens_a_ban_and_not_one_of_his_own() {
 
 #[test]
 fn a_suspended_ban_is_taken_up_again_unless_it_ended_or_was_lifted() {
-    let prefix = |byte| PrefixKey { address: [byte; 16], length: 128 };
+    let prefix = |byte| PrefixKey {
+        address: [byte; 16],
+        length: 128,
+    };
     let mut list = BanList::default();
     for byte in 1..=4 {
-        ban(&mut list, prefix(byte), By::Limit, until(100 * u64::from(byte)));
+        ban(
+            &mut list,
+            prefix(byte),
+            By::Limit,
+            until(100 * u64::from(byte)),
+        );
     }
     ban(&mut list, prefix(5), By::Operator, until(900));
-    let by_limits: Vec<_> = list.of(By::Limit).map(|(prefix, held)| (prefix, held.clone())).collect();
+    let by_limits: Vec<_> = list
+        .of(By::Limit)
+        .map(|(prefix, held)| (prefix, held.clone()))
+        .collect();
     for (prefix, held) in by_limits {
         list.lift_own(&prefix, &mut Touched::default());
         list.suspend(prefix, held);
     }
-    assert_eq!((list.len(), list.suspended(0), list.suspended(150)), (1, 4, 3));
+    assert_eq!(
+        (list.len(), list.suspended(0), list.suspended(150)),
+        (1, 4, 3)
+    );
     assert!(list.lift_own(&prefix(3), &mut Touched::default()));
     ban(&mut list, prefix(4), By::Operator, until(50));
     assert_eq!(list.take_suspended(150), [(prefix(2), until(200))]);
@@ -63,15 +87,34 @@ fn a_suspended_ban_is_taken_up_again_unless_it_ended_or_was_lifted() {
 
 #[test]
 fn each_author_lifts_its_own_ban_and_the_latest_end_counts() {
-    let prefix = PrefixKey { address: [1; 16], length: 128 };
+    let prefix = PrefixKey {
+        address: [1; 16],
+        length: 128,
+    };
     let mut list = BanList::default();
     let entry = |list: &BanList| list.entry(&prefix).unwrap();
     ban(&mut list, prefix, By::Operator, until(100));
     ban(&mut list, prefix, By::CrowdSec, until(300));
-    assert_eq!((entry(&list).until, entry(&list).own_until, list.len()), (300, 100, 1));
+    assert_eq!(
+        (entry(&list).until, entry(&list).own_until, list.len()),
+        (300, 100, 1)
+    );
     ban(&mut list, prefix, By::Limit, until(200));
-    assert_eq!((list.count_of(By::Operator), list.count_of(By::Limit), list.count_of(By::CrowdSec)), (0, 1, 1));
-    assert_eq!(list.holders(&prefix, 50).iter().map(|(by, _)| *by).collect::<Vec<_>>(), [By::CrowdSec, By::Limit]);
+    assert_eq!(
+        (
+            list.count_of(By::Operator),
+            list.count_of(By::Limit),
+            list.count_of(By::CrowdSec)
+        ),
+        (0, 1, 1)
+    );
+    assert_eq!(
+        list.holders(&prefix, 50)
+            .iter()
+            .map(|(by, _)| *by)
+            .collect::<Vec<_>>(),
+        [By::CrowdSec, By::Limit]
+    );
     assert!(list.lift_own(&prefix, &mut Touched::default()));
     assert_eq!((entry(&list).until, entry(&list).own_until), (300, 0));
     ban(&mut list, prefix, By::Operator, until(400));
@@ -79,26 +122,54 @@ fn each_author_lifts_its_own_ban_and_the_latest_end_counts() {
     assert_eq!((entry(&list).until, list.len()), (400, 1));
     let mut touched = Touched::default();
     assert!(list.lift_own(&prefix, &mut touched) && list.is_empty());
-    assert_eq!(list.changes(&touched), [Change { prefix, entry: None, is_new: false }]);
+    assert_eq!(
+        list.changes(&touched),
+        [Change {
+            prefix,
+            entry: None,
+            is_new: false
+        }]
+    );
     assert!(list.lengths.is_empty());
 }
 
 #[test]
 fn the_trie_says_who_made_an_entry() {
-    let prefix = PrefixKey { address: [1; 16], length: 128 };
+    let prefix = PrefixKey {
+        address: [1; 16],
+        length: 128,
+    };
     for own in [None, Some(By::Operator), Some(By::Limit)] {
-        for (author, elsewhere) in [(By::CrowdSec, None), (By::CrowdSec, Some(700)), (By::Host, Some(700))] {
+        for (author, elsewhere) in [
+            (By::CrowdSec, None),
+            (By::CrowdSec, Some(700)),
+            (By::Host, Some(700)),
+        ] {
             for is_exception in [false, true] {
                 let mut list = BanList::default();
                 let mut touched = Touched::default();
-                own.iter().for_each(|by| list.ban(prefix, *by, until(100), &mut touched));
-                elsewhere.iter().for_each(|end| list.ban(prefix, author, until(*end), &mut touched));
+                own.iter()
+                    .for_each(|by| list.ban(prefix, *by, until(100), &mut touched));
+                elsewhere
+                    .iter()
+                    .for_each(|end| list.ban(prefix, author, until(*end), &mut touched));
                 if is_exception {
                     list.except(prefix, &mut touched);
                 }
                 let written = list.changes(&touched).into_iter().filter_map(|change| {
-                    let Entry { until, own_until, authors } = change.entry?;
-                    Some(BanEntry { prefix, ban: Ban { until, own_until, refused: authors | 7 } })
+                    let Entry {
+                        until,
+                        own_until,
+                        authors,
+                    } = change.entry?;
+                    Some(BanEntry {
+                        prefix,
+                        ban: Ban {
+                            until,
+                            own_until,
+                            refused: authors | 7,
+                        },
+                    })
                 });
                 let written: Vec<BanEntry> = written.collect();
                 assert!(written.iter().all(|entry| entry.ban.packets() == 7));
@@ -107,7 +178,10 @@ fn the_trie_says_who_made_an_entry() {
                     // With an exception the trie does not have the end of a ban from elsewhere.
                     ban(&mut resumed, prefix, author, until(700));
                 }
-                assert_eq!(resumed, list, "{own:?} {author:?} {elsewhere:?} {is_exception}");
+                assert_eq!(
+                    resumed, list,
+                    "{own:?} {author:?} {elsewhere:?} {is_exception}"
+                );
             }
         }
     }
@@ -116,7 +190,10 @@ fn the_trie_says_who_made_an_entry() {
 #[test]
 fn what_was_changed_is_restored() {
     let mut list = BanList::default();
-    let prefix = PrefixKey { address: [1; 16], length: 128 };
+    let prefix = PrefixKey {
+        address: [1; 16],
+        length: 128,
+    };
     ban(&mut list, prefix, By::Limit, until(100));
     list.except(prefix, &mut Touched::default());
     let (before, record) = (list.clone(), list.record(&prefix));

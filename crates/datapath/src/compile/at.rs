@@ -15,7 +15,9 @@ pub struct LimitAt {
 pub(super) fn every(config: &Config) -> Vec<(LimitAt, Limit)> {
     let at = |(limit, it): (usize, &Limit)| {
         let levels = it.at_levels().into_iter().enumerate();
-        levels.map(|(level, of_level)| (LimitAt { limit, level }, of_level)).collect::<Vec<_>>()
+        levels
+            .map(|(level, of_level)| (LimitAt { limit, level }, of_level))
+            .collect::<Vec<_>>()
     };
     config.limits.iter().enumerate().flat_map(at).collect()
 }

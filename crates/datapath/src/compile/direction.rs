@@ -29,12 +29,25 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
     compile_after(config, direction, &Layout::default())
 }
 
-pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Result<Image, CompileError> {
+pub(super) fn compile_after(
+    config: &Config,
+    direction: Direction,
+    before: &Layout,
+) -> Result<Image, CompileError> {
     let every = at::every(config);
     let limits: Vec<(LimitAt, &Limit)> = every.iter().map(|(at, limit)| (*at, limit)).collect();
-    let own: Vec<&Limit> = config.limits.iter().filter(|limit| limit.direction == direction).collect();
-    let scale =
-        TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
+    let own: Vec<&Limit> = config
+        .limits
+        .iter()
+        .filter(|limit| limit.direction == direction)
+        .collect();
+    let scale = TickScale::for_longest_life(
+        limits
+            .iter()
+            .map(|(_, limit)| rules::longest_life(limit))
+            .max()
+            .unwrap_or(0),
+    );
     let multipliers = prefixes::Multipliers::of(config);
     let mut scopes = scopes::Scopes::of(config, direction)?;
     let mut prefixes = multipliers.tree(config, &mut scopes)?;
@@ -51,27 +64,49 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
     let kinds = spans::PortKinds::of(&limits, direction);
     let scoping = scopes.scoping(kinds.count() + 1)?;
     let prove = |bit: u32, by: fn(&Limit) -> bool| {
-        if config.agent.mode == Mode::Enforce && own.iter().any(|limit| by(limit)) { bit } else { 0 }
+        if config.agent.mode == Mode::Enforce && own.iter().any(|limit| by(limit)) {
+            bit
+        } else {
+            0
+        }
     };
-    let prove_in_use =
-        prove(Settings::BY_COOKIES, Limit::proves_by_cookies) | prove(Settings::BY_RESETS, Limit::proves_by_resets);
+    let prove_in_use = prove(Settings::BY_COOKIES, Limit::proves_by_cookies)
+        | prove(Settings::BY_RESETS, Limit::proves_by_resets);
     let mut pairs = Vec::new();
     for pair in scopes.pairs() {
         let applies = |nth: usize| scopes.applies(limits[nth].0.limit, pair);
         pairs.push(
-            Limits { all: &limits, direction, applies: &applies, proofs: prove_in_use }.spans(&kinds, &mut rows)?,
+            Limits {
+                all: &limits,
+                direction,
+                applies: &applies,
+                proofs: prove_in_use,
+            }
+            .spans(&kinds, &mut rows)?,
         );
     }
     let by_pair = scopes.are_in_use();
     let (spans, ports) = match pairs.as_slice() {
         [only] if !by_pair => {
             let mut elsewhere = PortSpans::default();
-            elsewhere.packed.iter_mut().zip(&only.elsewhere).for_each(|(at, span)| *at = PortSpans::pack(*span));
-            (only.elsewhere, kinds.rows(elsewhere, |kind| only.of_ports[kind]))
+            elsewhere
+                .packed
+                .iter_mut()
+                .zip(&only.elsewhere)
+                .for_each(|(at, span)| *at = PortSpans::pack(*span));
+            (
+                only.elsewhere,
+                kinds.rows(elsewhere, |kind| only.of_ports[kind]),
+            )
         }
         _ => {
-            let row = |kind: usize| PortSpans { packed: [kind as u32 + 1, 0, 0, 0, 0, 0] };
-            ([RuleSpan::default(); SPANS], kinds.rows(PortSpans::default(), row))
+            let row = |kind: usize| PortSpans {
+                packed: [kind as u32 + 1, 0, 0, 0, 0, 0],
+            };
+            (
+                [RuleSpan::default(); SPANS],
+                kinds.rows(PortSpans::default(), row),
+            )
         }
     };
     let (rules_of_one, catalogue, most_rules) = rows.finish()?;
@@ -103,19 +138,25 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         } as u32,
         prefixes_in_use: u32::from(multipliers.are_needed(config) || scopes.have_sources()),
         networks_in_use: u32::from(!networks.are_empty()),
-        algorithms: rules.iter().fold(0, |bits, rule| bits | 1 << rule.algorithm),
+        algorithms: rules
+            .iter()
+            .fold(0, |bits, rule| bits | 1 << rule.algorithm),
         elastic_in_use: u32::from(own.iter().any(|limit| limit.throttle.is_elastic())),
         interfaces_in_use: u32::from(own.iter().any(|limit| limit.key == Key::Interface)),
         bytes_in_use: u32::from(own.iter().any(|limit| limit.unit == Unit::Bytes)),
         observe: u32::from(config.agent.mode == Mode::Observe),
         is_egress: u32::from(direction == Direction::Egress),
-        is_generic: u32::from(direction == Direction::Ingress && config.agent.attach == Attach::Generic),
+        is_generic: u32::from(
+            direction == Direction::Ingress && config.agent.attach == Attach::Generic,
+        ),
         reject_in_use: in_use(|action| action == Action::Reject),
         mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
         shape_in_use: in_use(|action| action == Action::Shape),
         // A hidden SYN proves nothing.
         refuse_hidden: u32::from(prove_in_use != 0 || pairs.iter().any(|pair| pair.refuses_hidden)),
-        essential_limited: pairs.iter().fold(u32::MAX, |bits, pair| bits & essential_limited(pair, &kinds)),
+        essential_limited: pairs.iter().fold(u32::MAX, |bits, pair| {
+            bits & essential_limited(pair, &kinds)
+        }),
         scoping,
         lists_in_use: u32::from(
             direction == Direction::Ingress
@@ -133,18 +174,28 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
     };
     let connections = connections_of(&limits, &groups, direction, &config.classes);
     let groups = groups.describe(&limits, scale);
-    let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
+    let marks = catalogue
+        .iter()
+        .map(|counted| mark(&config.limits[counted.limit]))
+        .collect();
     Ok(Image {
         settings,
         max_sources,
         rules,
         marks,
         ports,
-        scopes: if by_pair { scopes::rows(&pairs) } else { Vec::new() },
+        scopes: if by_pair {
+            scopes::rows(&pairs)
+        } else {
+            Vec::new()
+        },
         interfaces: scopes.interfaces().clone(),
         limits_of_sources: scopes.limits_of_sources(),
         prefixes: prefixes.lines,
-        roots: Roots { prefixes: prefixes.roots, networks },
+        roots: Roots {
+            prefixes: prefixes.roots,
+            networks,
+        },
         catalogue,
         groups,
         layout,
@@ -168,12 +219,29 @@ fn connections_of(
             continue;
         }
         any = true;
-        let Limit { name, protocol, ports, key, ipv4_prefix, ipv6_prefix, sources, interfaces, .. } = limit;
-        (place.group, name, format!("{protocol:?} {ports:?} {key:?} {sources:?} {interfaces:?}")).hash(&mut hasher);
+        let Limit {
+            name,
+            protocol,
+            ports,
+            key,
+            ipv4_prefix,
+            ipv6_prefix,
+            sources,
+            interfaces,
+            ..
+        } = limit;
+        (
+            place.group,
+            name,
+            format!("{protocol:?} {ports:?} {key:?} {sources:?} {interfaces:?}"),
+        )
+            .hash(&mut hasher);
         (ipv4_prefix, ipv6_prefix).hash(&mut hasher);
         if *key == Key::Class {
             // Their keys are the classes' numbers.
-            classes.iter().for_each(|class| class.name.hash(&mut hasher));
+            classes
+                .iter()
+                .for_each(|class| class.name.hash(&mut hasher));
         }
     }
     if any { hasher.finish().max(1) } else { 0 }
@@ -189,7 +257,8 @@ fn essential_limited(spans: &PairSpans, kinds: &PortKinds) -> u32 {
     };
     let dhcp = [67, 68, 546, 547].iter().all(is_limited);
     let neighbour_discovery = table[span_index(Protocol::Icmp, Kind::Plain)].count > 0;
-    u32::from(dhcp) << Essential::Dhcp as u32 | u32::from(neighbour_discovery) << Essential::NeighbourDiscovery as u32
+    u32::from(dhcp) << Essential::Dhcp as u32
+        | u32::from(neighbour_discovery) << Essential::NeighbourDiscovery as u32
 }
 
 /// The values that a limit with `action = "mark"` sets.
@@ -200,7 +269,11 @@ fn mark(limit: &Limit) -> Mark {
             sets_mark: u32::from(how.mark.is_some()),
             dscp: how.dscp.map_or(Mark::SAME_DSCP, u32::from),
         },
-        _ => Mark { mark: 0, sets_mark: 0, dscp: Mark::SAME_DSCP },
+        _ => Mark {
+            mark: 0,
+            sets_mark: 0,
+            dscp: Mark::SAME_DSCP,
+        },
     }
 }
 
@@ -210,11 +283,18 @@ fn depth(limits: &[&Limit]) -> Depth {
         Unit::Requests => Depth::Requests,
         Unit::Connections => Depth::Ports,
         Unit::Packets | Unit::Bytes
-            if limit.ports.is_some() || limit.key.has_port() || limit.action == Action::Reject || limit.proves() =>
+            if limit.ports.is_some()
+                || limit.key.has_port()
+                || limit.action == Action::Reject
+                || limit.proves() =>
         {
             Depth::Ports
         }
         Unit::Packets | Unit::Bytes => Depth::Addresses,
     };
-    limits.iter().map(|limit| needs(limit)).max().unwrap_or(Depth::Addresses)
+    limits
+        .iter()
+        .map(|limit| needs(limit))
+        .max()
+        .unwrap_or(Depth::Addresses)
 }

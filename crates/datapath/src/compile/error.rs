@@ -32,7 +32,9 @@ pub enum CompileError {
         packet: String,
     },
     /// Too many rates for a slot.
-    #[error("limit {limit:?} has too many tiers: its state takes {words} words of a source's 7; remove tiers")]
+    #[error(
+        "limit {limit:?} has too many tiers: its state takes {words} words of a source's 7; remove tiers"
+    )]
     TooWide {
         /// The limit's name.
         limit: String,

@@ -56,30 +56,67 @@ pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
     for (nth, (_, limit)) in limits.iter().enumerate() {
         let needed = needed(limit);
         if needed > WIDEST {
-            return Err(CompileError::TooWide { limit: limit.name.clone(), words: needed });
+            return Err(CompileError::TooWide {
+                limit: limit.name.clone(),
+                words: needed,
+            });
         }
-        let prefixes = if limit.key.has_prefix() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
+        let prefixes = if limit.key.has_prefix() {
+            (limit.ipv4_prefix, limit.ipv6_prefix)
+        } else {
+            (0, 0)
+        };
         by_key
-            .entry((limit.direction, limit.key, prefixes.0, prefixes.1, limit.concurrent.map(|_| nth)))
+            .entry((
+                limit.direction,
+                limit.key,
+                prefixes.0,
+                prefixes.1,
+                limit.concurrent.map(|_| nth),
+            ))
             .or_default()
             .push(nth);
     }
-    let empty = Place { group: 0, moves: Moves::Anywhere, is_slow: false, positions: Vec::new(), rings: Vec::new() };
-    let mut groups = Groups { places: vec![empty; limits.len()], ..Groups::default() };
-    for members in by_key.into_values().flat_map(|members| by_life(limits, members)) {
-        if members.iter().map(|nth| needed(limits[*nth].1)).sum::<u32>() <= WIDEST {
+    let empty = Place {
+        group: 0,
+        moves: Moves::Anywhere,
+        is_slow: false,
+        positions: Vec::new(),
+        rings: Vec::new(),
+    };
+    let mut groups = Groups {
+        places: vec![empty; limits.len()],
+        ..Groups::default()
+    };
+    for members in by_key
+        .into_values()
+        .flat_map(|members| by_life(limits, members))
+    {
+        if members
+            .iter()
+            .map(|nth| needed(limits[*nth].1))
+            .sum::<u32>()
+            <= WIDEST
+        {
             groups.add(limits, &members);
             continue;
         }
         let mut by_packets: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for nth in members {
             let limit = limits[nth].1;
-            by_packets.entry((limit.protocol, limit.ports.clone(), limit.unit)).or_default().push(nth);
+            by_packets
+                .entry((limit.protocol, limit.ports.clone(), limit.unit))
+                .or_default()
+                .push(nth);
         }
         for members in by_packets.into_values() {
             let mut fitting = Vec::new();
             for nth in members {
-                let words: u32 = fitting.iter().chain([&nth]).map(|nth: &usize| needed(limits[*nth].1)).sum();
+                let words: u32 = fitting
+                    .iter()
+                    .chain([&nth])
+                    .map(|nth: &usize| needed(limits[*nth].1))
+                    .sum();
                 if words > WIDEST {
                     groups.add(limits, &fitting);
                     fitting.clear();
@@ -98,9 +135,15 @@ pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
 fn by_life(limits: &[(LimitAt, &Limit)], members: Vec<usize>) -> Vec<Vec<usize>> {
     let is_rare = |nth: &usize| matches!(limits[*nth].1.unit, Unit::Connections | Unit::Requests);
     let (rare, frequent): (Vec<usize>, Vec<usize>) = members.iter().partition(|nth| is_rare(nth));
-    let longest = |part: &[usize]| part.iter().map(|nth| rules::longest_life(limits[*nth].1)).max();
+    let longest = |part: &[usize]| {
+        part.iter()
+            .map(|nth| rules::longest_life(limits[*nth].1))
+            .max()
+    };
     match (longest(&frequent), longest(&rare)) {
-        (Some(short), Some(long)) if long >= short.saturating_mul(MUCH_LONGER) => vec![frequent, rare],
+        (Some(short), Some(long)) if long >= short.saturating_mul(MUCH_LONGER) => {
+            vec![frequent, rare]
+        }
         _ => vec![members],
     }
 }
@@ -133,7 +176,10 @@ impl Groups {
     fn place_refusals(&mut self) {
         if self.slot_words() > 2 {
             self.ring_words += 1;
-            self.places.iter_mut().flat_map(|place| &mut place.rings).for_each(|ring| *ring += 1);
+            self.places
+                .iter_mut()
+                .flat_map(|place| &mut place.rings)
+                .for_each(|ring| *ring += 1);
         }
     }
 
@@ -172,17 +218,31 @@ impl Groups {
         for place in &mut self.places {
             place.group = numbers.get(&place.group).copied().unwrap_or(place.group);
         }
-        self.count = self.places.iter().map(|place| place.group + 1).max().unwrap_or(0);
+        self.count = self
+            .places
+            .iter()
+            .map(|place| place.group + 1)
+            .max()
+            .unwrap_or(0);
     }
 
     /// The groups, for readers of the table.
     pub fn describe(&self, limits: &[(LimitAt, &Limit)], scale: TickScale) -> Vec<Group> {
-        let mut described: Vec<Group> =
-            (0..self.count).map(|group| Group { key: Rule { group, ..Rule::EMPTY }, states: Vec::new() }).collect();
+        let mut described: Vec<Group> = (0..self.count)
+            .map(|group| Group {
+                key: Rule {
+                    group,
+                    ..Rule::EMPTY
+                },
+                states: Vec::new(),
+            })
+            .collect();
         for (place, (at, limit)) in self.places.iter().zip(limits) {
             let group = &mut described[usize::from(place.group)];
             let parts = rules::parts(limit, Mode::Enforce);
-            for (((rate, burst, _), position), ring) in parts.into_iter().zip(&place.positions).zip(&place.rings) {
+            for (((rate, burst, _), position), ring) in
+                parts.into_iter().zip(&place.positions).zip(&place.rings)
+            {
                 let frame = Rule {
                     group: place.group,
                     position: *position,
@@ -190,7 +250,13 @@ impl Groups {
                     ..rules::frame(limit, Enforcement::Enforce)
                 };
                 let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow);
-                let source = RuleSource { algorithm: limit.rates.algorithm, unit: limit.unit, rate, burst, frame };
+                let source = RuleSource {
+                    algorithm: limit.rates.algorithm,
+                    unit: limit.unit,
+                    rate,
+                    burst,
+                    frame,
+                };
                 let rule = source.rule(Multiplier::ONE, scale);
                 group.key = rule;
                 group.states.push((*at, rule));

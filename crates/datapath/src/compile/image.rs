@@ -51,13 +51,18 @@ impl Image {
     /// The entry of the longest prefix that contains an address.
     #[must_use]
     pub fn entry(&self, address: Address) -> PrefixEntry {
-        self.roots.prefixes.look_up(self.prefixes.as_slice(), address)
+        self.roots
+            .prefixes
+            .look_up(self.prefixes.as_slice(), address)
     }
 
     /// The network of an address ([`common::network`]), if a limit of this direction requires it; 0 if it is in none.
     #[must_use]
     pub fn network(&self, address: Address) -> u32 {
-        self.roots.networks.look_up(self.prefixes.as_slice(), address).network()
+        self.roots
+            .networks
+            .look_up(self.prefixes.as_slice(), address)
+            .network()
     }
 
     /// The first row of rules for the multiplier of an entry.
@@ -70,20 +75,44 @@ impl Image {
     #[must_use]
     pub fn applies(&self, limit: usize, entry: PrefixEntry) -> bool {
         let number = self.settings.scoping.source(entry.source_index());
-        self.limits_of_sources.get(number as usize).is_some_and(|limits| limits.contains(&limit))
+        self.limits_of_sources
+            .get(number as usize)
+            .is_some_and(|limits| limits.contains(&limit))
     }
 
     /// The limit of a row of rules, as its index in the config.
     #[must_use]
     pub fn limit_of_row(&self, row: usize) -> Option<usize> {
-        Some(self.catalogue.get(row.checked_rem(self.catalogue.len())?)?.limit)
+        Some(
+            self.catalogue
+                .get(row.checked_rem(self.catalogue.len())?)?
+                .limit,
+        )
     }
 
     /// Whether `next` differs at most in what each [`common::bank::Bank`] has a copy of: rules, prefixes and their roots.
     #[must_use]
     pub fn differs_in_bank_only(&self, next: &Self) -> bool {
-        let Self { settings, max_sources, rules: _, marks, ports, scopes, interfaces, limits_of_sources, .. } = self;
-        let Self { prefixes: _, roots: _, catalogue, groups: _, layout, connections, .. } = self;
+        let Self {
+            settings,
+            max_sources,
+            rules: _,
+            marks,
+            ports,
+            scopes,
+            interfaces,
+            limits_of_sources,
+            ..
+        } = self;
+        let Self {
+            prefixes: _,
+            roots: _,
+            catalogue,
+            groups: _,
+            layout,
+            connections,
+            ..
+        } = self;
         *settings == next.settings
             && *max_sources == next.max_sources
             && *marks == next.marks

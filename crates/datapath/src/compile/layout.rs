@@ -74,7 +74,12 @@ pub struct CarryPlan {
 
 impl Layout {
     /// The layout of these limits.
-    pub fn of(limits: &[(LimitAt, &Limit)], classes: &[Class], groups: &Groups, scale: TickScale) -> Self {
+    pub fn of(
+        limits: &[(LimitAt, &Limit)],
+        classes: &[Class],
+        groups: &Groups,
+        scale: TickScale,
+    ) -> Self {
         let mut by_number: HashMap<u16, GroupLayout> = HashMap::new();
         for (place, (_, limit)) in groups.places.iter().zip(limits) {
             let group = by_number.entry(place.group).or_insert_with(|| GroupLayout {
@@ -84,7 +89,9 @@ impl Layout {
                 states: Vec::new(),
             });
             let parts = rules::parts(limit, Mode::Enforce).into_iter().enumerate();
-            for (((part, (rate, burst, _)), position), ring) in parts.zip(&place.positions).zip(&place.rings) {
+            for (((part, (rate, burst, _)), position), ring) in
+                parts.zip(&place.positions).zip(&place.rings)
+            {
                 group.states.push(StateLayout {
                     limit: limit.name.clone(),
                     part,
@@ -99,13 +106,26 @@ impl Layout {
         }
         let mut all: Vec<GroupLayout> = by_number.into_values().collect();
         all.sort_unstable_by_key(|group| group.number);
-        let holds_counts = limits.iter().any(|(_, limit)| !limit.rates.algorithm.has_burst());
+        let holds_counts = limits
+            .iter()
+            .any(|(_, limit)| !limit.rates.algorithm.has_burst());
         let has_class_keys = limits.iter().any(|(_, limit)| limit.key == Key::Class);
-        let factors: BTreeSet<String> = classes.iter().filter_map(|class| factor(class.service)).collect();
+        let factors: BTreeSet<String> = classes
+            .iter()
+            .filter_map(|class| factor(class.service))
+            .collect();
         Self {
             scale: (scale.left, scale.right),
-            multipliers: if holds_counts { factors.into_iter().collect() } else { Vec::new() },
-            classes: if has_class_keys { classes.iter().map(|class| class.name.clone()).collect() } else { Vec::new() },
+            multipliers: if holds_counts {
+                factors.into_iter().collect()
+            } else {
+                Vec::new()
+            },
+            classes: if has_class_keys {
+                classes.iter().map(|class| class.name.clone()).collect()
+            } else {
+                Vec::new()
+            },
             groups: all,
         }
     }
@@ -129,7 +149,12 @@ impl Layout {
         let owner: HashMap<(&str, &str), &GroupLayout> = self
             .groups
             .iter()
-            .flat_map(|group| group.states.iter().map(move |state| ((group.key.as_str(), state.limit.as_str()), group)))
+            .flat_map(|group| {
+                group
+                    .states
+                    .iter()
+                    .map(move |state| ((group.key.as_str(), state.limit.as_str()), group))
+            })
             .collect();
         let mut order: Vec<u16> = members.keys().copied().collect();
         order.sort_unstable();
@@ -140,15 +165,20 @@ impl Layout {
                     *shared.entry(old.number).or_default() += 1;
                 }
             }
-            let best = shared.into_iter().filter(|(number, _)| !taken.contains(number));
-            if let Some((number, _)) = best.max_by_key(|(number, count)| (*count, std::cmp::Reverse(*number))) {
+            let best = shared
+                .into_iter()
+                .filter(|(number, _)| !taken.contains(number));
+            if let Some((number, _)) =
+                best.max_by_key(|(number, count)| (*count, std::cmp::Reverse(*number)))
+            {
                 numbers.insert(*group, number);
                 taken.insert(number);
             }
         }
         // A number of other keys is reused only after all other numbers.
         let old: BTreeSet<u16> = self.groups.iter().map(|group| group.number).collect();
-        let mut free = (0..u16::MAX).filter(|number| !old.contains(number) && !taken.contains(number));
+        let mut free =
+            (0..u16::MAX).filter(|number| !old.contains(number) && !taken.contains(number));
         for group in order {
             if let std::collections::hash_map::Entry::Vacant(entry) = numbers.entry(group)
                 && let Some(number) = free.next()
@@ -164,14 +194,24 @@ impl Layout {
     pub fn carry(&self, next: &Self) -> CarryPlan {
         let (from_scale, to_scale) = (self.scale(), next.scale());
         let mut plan = CarryPlan::default();
-        let known: BTreeSet<&str> =
-            self.groups.iter().flat_map(|group| &group.states).map(|state| state.limit.as_str()).collect();
-        let old_groups: HashMap<u16, &GroupLayout> = self.groups.iter().map(|group| (group.number, group)).collect();
+        let known: BTreeSet<&str> = self
+            .groups
+            .iter()
+            .flat_map(|group| &group.states)
+            .map(|state| state.limit.as_str())
+            .collect();
+        let old_groups: HashMap<u16, &GroupLayout> = self
+            .groups
+            .iter()
+            .map(|group| (group.number, group))
+            .collect();
         let mut afresh: BTreeSet<(&str, &str)> = BTreeSet::new();
         for group in &next.groups {
             let mut states = Vec::new();
             for to in &group.states {
-                let old = old_groups.get(&group.number).filter(|old| old.key == group.key);
+                let old = old_groups
+                    .get(&group.number)
+                    .filter(|old| old.key == group.key);
                 let from = old.and_then(|old| {
                     let is_same = |from: &&StateLayout| {
                         (&from.limit, from.part, &from.algorithm, &from.unit)
@@ -180,7 +220,9 @@ impl Layout {
                     old.states.iter().find(is_same)
                 });
                 let carried = match from {
-                    None if known.contains(to.limit.as_str()) => Err("its key, unit, algorithm or tiers changed"),
+                    None if known.contains(to.limit.as_str()) => {
+                        Err("its key, unit, algorithm or tiers changed")
+                    }
                     None => continue,
                     Some(_) if group.is_of_classes && self.classes != next.classes => {
                         Err("its key is class, and the classes changed")
@@ -198,8 +240,10 @@ impl Layout {
                 plan.groups.insert(u32::from(group.number), states);
             }
         }
-        plan.afresh =
-            afresh.into_iter().map(|(limit, why)| format!("the state of limit {limit:?} is reset: {why}")).collect();
+        plan.afresh = afresh
+            .into_iter()
+            .map(|(limit, why)| format!("the state of limit {limit:?} is reset: {why}"))
+            .collect();
         plan
     }
 
@@ -210,7 +254,9 @@ impl Layout {
         if !(self.multipliers.is_empty() && next.multipliers.is_empty()) {
             // The table does not record the class of a source, and a count depends on the window of the class.
             let before: usize = plan.groups.values().map(Vec::len).sum();
-            plan.groups.values_mut().for_each(|states| states.retain(|state| state.from.is_bucket()));
+            plan.groups
+                .values_mut()
+                .for_each(|states| states.retain(|state| state.from.is_bucket()));
             if plan.groups.values().map(Vec::len).sum::<usize>() < before {
                 let why = "the state of windows and logs is reset after a reboot: the table does not record the class of a count";
                 plan.afresh.push(why.to_owned());
@@ -220,7 +266,10 @@ impl Layout {
     }
 
     fn scale(&self) -> TickScale {
-        TickScale { left: self.scale.0, right: self.scale.1 }
+        TickScale {
+            left: self.scale.0,
+            right: self.scale.1,
+        }
     }
 }
 
@@ -237,17 +286,26 @@ fn carried(
     if !old_rule.is_bucket() && (!is_unchanged || old.multipliers != new.multipliers) {
         // The table does not record the class of a source, and a count depends on the window of the class.
         if !(old.multipliers.is_empty() && new.multipliers.is_empty()) {
-            return Err("its rate or a class's multiplier changed, and the table does not record the class of a count");
+            return Err(
+                "its rate or a class's multiplier changed, and the table does not record the class of a count",
+            );
         }
     }
-    Ok(StateCarry { from: old_rule, to: new_rule })
+    Ok(StateCarry {
+        from: old_rule,
+        to: new_rule,
+    })
 }
 
 impl StateCarry {
     /// Whether every word stays as it is.
     #[must_use]
     pub fn is_verbatim(&self, same_scale: bool) -> bool {
-        let placed = Rule { position: self.from.position, ring: self.from.ring, ..self.to };
+        let placed = Rule {
+            position: self.from.position,
+            ring: self.from.ring,
+            ..self.to
+        };
         same_scale && placed == self.from
     }
 }
@@ -255,18 +313,51 @@ impl StateCarry {
 impl StateLayout {
     fn rule(&self, scale: TickScale) -> Option<Rule> {
         let word = |word: &str, name: &str| word == name;
-        let algorithm = Algorithm::WORDS.iter().find(|(name, _)| word(name, &self.algorithm))?.1;
-        let unit = Unit::WORDS.iter().find(|(name, _)| word(name, &self.unit))?.1;
-        let rate = Rate { count: self.rate.0, per_nanoseconds: self.rate.1 };
-        let frame = Rule { position: self.position, ring: self.ring, algorithm: algorithm as u8, ..Rule::EMPTY };
-        Some(RuleSource { algorithm, unit, rate, burst: self.burst, frame }.rule(Multiplier::ONE, scale))
+        let algorithm = Algorithm::WORDS
+            .iter()
+            .find(|(name, _)| word(name, &self.algorithm))?
+            .1;
+        let unit = Unit::WORDS
+            .iter()
+            .find(|(name, _)| word(name, &self.unit))?
+            .1;
+        let rate = Rate {
+            count: self.rate.0,
+            per_nanoseconds: self.rate.1,
+        };
+        let frame = Rule {
+            position: self.position,
+            ring: self.ring,
+            algorithm: algorithm as u8,
+            ..Rule::EMPTY
+        };
+        Some(
+            RuleSource {
+                algorithm,
+                unit,
+                rate,
+                burst: self.burst,
+                frame,
+            }
+            .rule(Multiplier::ONE, scale),
+        )
     }
 }
 
 /// The text of the properties that limits with a common key share.
 fn key_of(limit: &Limit) -> String {
-    let prefixes = if limit.key.has_prefix() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
-    format!("{} {} {} {}", limit.direction_name(), limit.key, prefixes.0, prefixes.1)
+    let prefixes = if limit.key.has_prefix() {
+        (limit.ipv4_prefix, limit.ipv6_prefix)
+    } else {
+        (0, 0)
+    };
+    format!(
+        "{} {} {} {}",
+        limit.direction_name(),
+        limit.key,
+        prefixes.0,
+        prefixes.1
+    )
 }
 
 fn factor(service: Service) -> Option<String> {

@@ -48,10 +48,15 @@ pub fn plan(config: &Config) -> Result<Plan, CompileError> {
 ///
 /// As [`compile`](super::compile).
 pub fn plan_after(config: &Config, before: &Layout) -> Result<Plan, CompileError> {
-    let has_egress = config.limits.iter().any(|limit| limit.direction == Direction::Egress);
+    let has_egress = config
+        .limits
+        .iter()
+        .any(|limit| limit.direction == Direction::Egress);
     Ok(Plan {
         ingress: compile_after(config, Direction::Ingress, before)?,
-        egress: has_egress.then(|| compile_after(config, Direction::Egress, before)).transpose()?,
+        egress: has_egress
+            .then(|| compile_after(config, Direction::Egress, before))
+            .transpose()?,
         after: before.clone(),
     })
 }

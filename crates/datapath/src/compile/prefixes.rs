@@ -33,10 +33,15 @@ impl Multipliers {
     /// When there are more classes, or multipliers and sets of sources, than an entry can number.
     pub fn tree(&self, config: &Config, scopes: &mut Scopes) -> Result<PrefixTree, CompileError> {
         if config.classes.len() > MAX_CLASSES as usize {
-            return Err(CompileError::TooManyClasses { classes: config.classes.len() });
+            return Err(CompileError::TooManyClasses {
+                classes: config.classes.len(),
+            });
         }
         let entries = self.scoped(self.entries(config), scopes)?;
-        let entries: Vec<_> = entries.into_iter().map(|(key, entry)| (tree_prefix(key), entry)).collect();
+        let entries: Vec<_> = entries
+            .into_iter()
+            .map(|(key, entry)| (tree_prefix(key), entry))
+            .collect();
         Ok(build(&entries))
     }
 
@@ -52,18 +57,35 @@ impl Multipliers {
         let known: HashMap<PrefixKey, PrefixEntry> = entries.into_iter().collect();
         let known_lengths = lengths(known.keys());
         // IPv6 prefixes in a list contain no IPv4 address, whatever their length.
-        let all: BTreeSet<PrefixKey> =
-            known.keys().copied().chain(scopes.prefixes()).chain([PrefixKey::IPV4]).collect();
-        let numbered: Vec<(PrefixKey, u32)> = all.into_iter().map(|key| (key, scopes.number_of(&key))).collect();
+        let all: BTreeSet<PrefixKey> = known
+            .keys()
+            .copied()
+            .chain(scopes.prefixes())
+            .chain([PrefixKey::IPV4])
+            .collect();
+        let numbered: Vec<(PrefixKey, u32)> = all
+            .into_iter()
+            .map(|key| (key, scopes.number_of(&key)))
+            .collect();
         let source_bits = bits(scopes.source_numbers());
         if source_bits + bits(self.0.len() as u32) > bits(MAX_CLASSES + 1) {
             let (sources, multipliers) = (scopes.source_numbers(), self.0.len());
-            return Err(CompileError::TooManySources { sources, multipliers });
+            return Err(CompileError::TooManySources {
+                sources,
+                multipliers,
+            });
         }
         let entry = |(key, number): (PrefixKey, u32)| {
             let around = known_lengths.range(..=key.length).rev();
-            let around = around.filter_map(|length| known.get(&key.cut(*length))).next().copied().unwrap_or_default();
-            (key, around.with_source_index(around.source_index() << source_bits | number))
+            let around = around
+                .filter_map(|length| known.get(&key.cut(*length)))
+                .next()
+                .copied()
+                .unwrap_or_default();
+            (
+                key,
+                around.with_source_index(around.source_index() << source_bits | number),
+            )
         };
         Ok(numbered.into_iter().map(entry).collect())
     }
@@ -76,17 +98,31 @@ impl Multipliers {
             let entry = match class.service {
                 Service::Unlimited => PrefixEntry::new(number, 0).with(PrefixEntry::UNLIMITED),
                 Service::Multiplier(multiplier) => {
-                    let index = self.0.iter().position(|known| *known == multiplier).unwrap_or(0);
+                    let index = self
+                        .0
+                        .iter()
+                        .position(|known| *known == multiplier)
+                        .unwrap_or(0);
                     PrefixEntry::new(number, index as u32)
                 }
             };
-            of_classes.extend(class.sources.iter().map(|prefix| (PrefixKey::from(prefix), entry)));
+            of_classes.extend(
+                class
+                    .sources
+                    .iter()
+                    .map(|prefix| (PrefixKey::from(prefix), entry)),
+            );
         }
         // Of a prefix in several classes, the last one stays. Sorted and not hashed, since there may be many.
         of_classes.reverse();
         of_classes.sort_by_key(|(prefix, _)| *prefix);
         of_classes.dedup_by_key(|(prefix, _)| *prefix);
-        let never: BTreeSet<PrefixKey> = config.agent.never_limit.iter().map(PrefixKey::from).collect();
+        let never: BTreeSet<PrefixKey> = config
+            .agent
+            .never_limit
+            .iter()
+            .map(PrefixKey::from)
+            .collect();
         if never.is_empty() {
             return of_classes;
         }
@@ -98,13 +134,24 @@ impl Multipliers {
         let never_lengths = lengths(never.iter());
         // The class of an exempt prefix is that of the longest class prefix that contains it.
         let around = |prefix: &PrefixKey| {
-            let outer = class_lengths.range(..=prefix.length).rev().find_map(|length| class_of(&prefix.cut(*length)));
+            let outer = class_lengths
+                .range(..=prefix.length)
+                .rev()
+                .find_map(|length| class_of(&prefix.cut(*length)));
             (*prefix, outer.unwrap_or_default())
         };
         let mut entries = of_classes.clone();
-        entries.extend(never.iter().filter(|prefix| class_of(prefix).is_none()).map(around));
+        entries.extend(
+            never
+                .iter()
+                .filter(|prefix| class_of(prefix).is_none())
+                .map(around),
+        );
         for (prefix, entry) in &mut entries {
-            if never_lengths.range(..=prefix.length).any(|length| never.contains(&prefix.cut(*length))) {
+            if never_lengths
+                .range(..=prefix.length)
+                .any(|length| never.contains(&prefix.cut(*length)))
+            {
                 *entry = entry.with(PrefixEntry::NEVER_LIMIT);
             }
         }
@@ -114,13 +161,20 @@ impl Multipliers {
 
 /// Adds the search trees over the prefixes of networks.
 pub fn networks(lines: &mut Vec<Line>, networks: &Networks) -> PrefixRoots {
-    let entry =
-        |(prefix, network): &(policy::Prefix, u32)| (tree_prefix(prefix.into()), PrefixEntry::of_network(*network));
+    let entry = |(prefix, network): &(policy::Prefix, u32)| {
+        (
+            tree_prefix(prefix.into()),
+            PrefixEntry::of_network(*network),
+        )
+    };
     build_after(lines, &networks.iter().map(entry).collect::<Vec<_>>())
 }
 
 const fn tree_prefix(key: PrefixKey) -> Prefix {
-    Prefix { address: u128::from_be_bytes(key.address), length: key.length }
+    Prefix {
+        address: u128::from_be_bytes(key.address),
+        length: key.length,
+    }
 }
 
 /// The distinct lengths.
@@ -141,16 +195,27 @@ mod tests {
     #[test]
     fn more_classes_than_an_entry_tells_apart_are_refused() {
         for classes in [MAX_CLASSES, MAX_CLASSES + 1] {
-            let mut text = "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\n".to_owned();
+            let mut text =
+                "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\n"
+                    .to_owned();
             for class in 0..classes {
                 let source = std::net::Ipv4Addr::from(0x0a00_0000 + class);
-                let _ = write!(text, "[[class]]\nname = \"c{class}\"\nmultiplier = 2\nsources = [\"{source}\"]\n");
+                let _ = write!(
+                    text,
+                    "[[class]]\nname = \"c{class}\"\nmultiplier = 2\nsources = [\"{source}\"]\n"
+                );
             }
-            let config =
-                config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config;
+            let config = config::parse(Path::new("limits.toml"), &text)
+                .unwrap_or_else(|report| panic!("{report}"))
+                .config;
             let compiled = compile(&config, Direction::Ingress);
             if classes > MAX_CLASSES {
-                assert_eq!(compiled.unwrap_err(), CompileError::TooManyClasses { classes: classes as usize });
+                assert_eq!(
+                    compiled.unwrap_err(),
+                    CompileError::TooManyClasses {
+                        classes: classes as usize
+                    }
+                );
                 continue;
             }
             let image = compiled.unwrap();

@@ -30,11 +30,16 @@ pub fn parts(limit: &Limit, mode: Mode) -> Vec<(Rate, u64, Enforcement)> {
         .all()
         .flat_map(|(rate, burst, _)| {
             let above = |enforcement, share: Multiplier| {
-                vec![(rate, burst, enforcement), (share.rate(rate), share.units(burst), ordinary)]
+                vec![
+                    (rate, burst, enforcement),
+                    (share.rate(rate), share.units(burst), ordinary),
+                ]
             };
             match (ordinary, limit.throttle) {
                 (Enforcement::Enforce, Throttle::Soft(share)) => above(Enforcement::Soft, share),
-                (Enforcement::Enforce, Throttle::Elastic(share)) => above(Enforcement::Elastic, share),
+                (Enforcement::Enforce, Throttle::Elastic(share)) => {
+                    above(Enforcement::Elastic, share)
+                }
                 _ => vec![(rate, burst, ordinary)],
             }
         })
@@ -94,11 +99,20 @@ impl RuleSource {
     pub fn rule(&self, multiplier: Multiplier, scale: TickScale) -> Rule {
         let rate = multiplier.rate_of(self.algorithm, self.rate);
         let burst = multiplier.units(self.burst).max(1);
-        let costs = if self.unit == Unit::Bytes { Costs::Many } else { Costs::Single };
+        let costs = if self.unit == Unit::Bytes {
+            Costs::Many
+        } else {
+            Costs::Single
+        };
         let limiter = AnyLimiter::new(self.algorithm, rate, burst, costs, scale);
-        let rule = self.frame.with_parameters(self.algorithm, limiter.parameters());
+        let rule = self
+            .frame
+            .with_parameters(self.algorithm, limiter.parameters());
         if rule.counts_open() {
-            return Rule { most: burst.min(MOST_CONCURRENT), ..rule };
+            return Rule {
+                most: burst.min(MOST_CONCURRENT),
+                ..rule
+            };
         }
         rule.made_fast()
     }
@@ -117,12 +131,17 @@ const fn key_kind(key: Key) -> KeyKind {
 
 /// A prefix's mask in memory, network byte order.
 pub fn mask_ipv4(length: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0).to_be()
+    u32::MAX
+        .checked_shl(32 - u32::from(length.min(32)))
+        .unwrap_or(0)
+        .to_be()
 }
 
 /// A prefix's mask in memory, as two words.
 pub fn mask_ipv6(length: u8) -> (u64, u64) {
-    let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0);
+    let mask = u128::MAX
+        .checked_shl(128 - u32::from(length.min(128)))
+        .unwrap_or(0);
     (((mask >> 64) as u64).to_be(), (mask as u64).to_be())
 }
 
@@ -136,9 +155,22 @@ mod tests {
         assert_eq!(mask_ipv4(24).to_ne_bytes(), [255, 255, 255, 0]);
         assert_eq!((mask_ipv4(0), mask_ipv4(32)), (0, u32::MAX));
         let (hi, lo) = mask_ipv6(68);
-        assert_eq!((hi.to_ne_bytes(), lo.to_ne_bytes()), ([255; 8], [0xf0, 0, 0, 0, 0, 0, 0, 0]));
-        assert_eq!((mask_ipv6(0), mask_ipv6(128)), ((0, 0), (u64::MAX, u64::MAX)));
+        assert_eq!(
+            (hi.to_ne_bytes(), lo.to_ne_bytes()),
+            ([255; 8], [0xf0, 0, 0, 0, 0, 0, 0, 0])
+        );
+        assert_eq!(
+            (mask_ipv6(0), mask_ipv6(128)),
+            ((0, 0), (u64::MAX, u64::MAX))
+        );
         let address = Address::from_ipv6([0xff; 16]);
-        assert_eq!(Address { hi: address.hi & hi, lo: address.lo & lo }.octets()[7..10], [0xff, 0xf0, 0]);
+        assert_eq!(
+            Address {
+                hi: address.hi & hi,
+                lo: address.lo & lo
+            }
+            .octets()[7..10],
+            [0xff, 0xf0, 0]
+        );
     }
 }

@@ -57,7 +57,10 @@ impl InterfaceNumbers {
     #[must_use]
     pub fn of(&self, name: &str) -> u32 {
         let lists = self.lists_of(name);
-        self.numbers.iter().position(|known| *known == lists).unwrap_or(0) as u32
+        self.numbers
+            .iter()
+            .position(|known| *known == lists)
+            .unwrap_or(0) as u32
     }
 
     /// Whether a limit has `interfaces`.
@@ -68,7 +71,12 @@ impl InterfaceNumbers {
 
     fn lists_of(&self, name: &str) -> Lists {
         let names = |list: &[InterfacePattern]| list.iter().any(|pattern| pattern.matches(name));
-        self.lists.iter().enumerate().filter(|(_, list)| names(list)).map(|(nth, _)| nth).collect()
+        self.lists
+            .iter()
+            .enumerate()
+            .filter(|(_, list)| names(list))
+            .map(|(nth, _)| nth)
+            .collect()
     }
 
     /// Numbers every combination of lists that a configured interface can be in.
@@ -79,14 +87,26 @@ impl InterfaceNumbers {
         // If the agent's interfaces have no patterns, these are all names that can match.
         if held.iter().any(InterfacePattern::is_pattern) {
             if with_patterns.len() > MOST_PATTERN_LISTS {
-                return Err(CompileError::TooManyPatterns { lists: with_patterns.len() });
+                return Err(CompileError::TooManyPatterns {
+                    lists: with_patterns.len(),
+                });
             }
             for nth in with_patterns {
-                let with: Vec<Lists> = self.numbers.iter().map(|lists| lists | &Lists::from([nth])).collect();
+                let with: Vec<Lists> = self
+                    .numbers
+                    .iter()
+                    .map(|lists| lists | &Lists::from([nth]))
+                    .collect();
                 self.numbers.extend(with);
             }
         }
-        for name in self.lists.iter().flatten().chain(held).filter(|name| !name.is_pattern()) {
+        for name in self
+            .lists
+            .iter()
+            .flatten()
+            .chain(held)
+            .filter(|name| !name.is_pattern())
+        {
             let lists = self.lists_of(&name.to_string());
             if !self.numbers.contains(&lists) {
                 self.numbers.push(lists);
@@ -98,17 +118,32 @@ impl InterfaceNumbers {
 
 impl SourceList {
     fn new(written: &LimitSources) -> Self {
-        let prefixes: HashMap<PrefixKey, bool> =
-            written.all().map(|it| (PrefixKey::from(&it.prefix), !it.is_excluded)).collect();
+        let prefixes: HashMap<PrefixKey, bool> = written
+            .all()
+            .map(|it| (PrefixKey::from(&it.prefix), !it.is_excluded))
+            .collect();
         let lengths = prefixes.keys().map(|prefix| prefix.length).collect();
-        Self { written: written.clone(), prefixes, lengths, others: written.includes_others() }
+        Self {
+            written: written.clone(),
+            prefixes,
+            lengths,
+            others: written.includes_others(),
+        }
     }
 
     /// Whether sources whose longest known prefix is `prefix` are in the list.
     fn has(&self, prefix: &PrefixKey) -> bool {
-        let within_family = if prefix.is_ipv4() { PrefixKey::IPV4.length } else { 0 };
+        let within_family = if prefix.is_ipv4() {
+            PrefixKey::IPV4.length
+        } else {
+            0
+        };
         let around = self.lengths.range(within_family..=prefix.length).rev();
-        around.filter_map(|length| self.prefixes.get(&prefix.cut(*length))).next().copied().unwrap_or(self.others)
+        around
+            .filter_map(|length| self.prefixes.get(&prefix.cut(*length)))
+            .next()
+            .copied()
+            .unwrap_or(self.others)
     }
 }
 
@@ -123,7 +158,10 @@ impl Scopes {
         for limit in &config.limits {
             let is_own = limit.direction == direction;
             let sources = limit.sources.as_ref().filter(|_| is_own).map(|written| {
-                let known = scopes.source_lists.iter().position(|list| list.written == *written);
+                let known = scopes
+                    .source_lists
+                    .iter()
+                    .position(|list| list.written == *written);
                 known.unwrap_or_else(|| {
                     scopes.source_lists.push(SourceList::new(written));
                     scopes.source_lists.len() - 1
@@ -131,14 +169,22 @@ impl Scopes {
             });
             let interfaces = limit.interfaces.as_ref().filter(|_| is_own).map(|written| {
                 let lists = &mut scopes.interfaces.lists;
-                lists.iter().position(|list| list == written).unwrap_or_else(|| {
-                    lists.push(written.clone());
-                    lists.len() - 1
-                })
+                lists
+                    .iter()
+                    .position(|list| list == written)
+                    .unwrap_or_else(|| {
+                        lists.push(written.clone());
+                        lists.len() - 1
+                    })
             });
             scopes.of_limits.push((sources, interfaces));
         }
-        let others = scopes.source_lists.iter().enumerate().filter(|(_, list)| list.others).map(|(nth, _)| nth);
+        let others = scopes
+            .source_lists
+            .iter()
+            .enumerate()
+            .filter(|(_, list)| list.others)
+            .map(|(nth, _)| nth);
         let others = others.collect();
         scopes.source_number(others);
         scopes.interfaces.enumerate(&config.agent.interfaces)?;
@@ -157,12 +203,19 @@ impl Scopes {
 
     /// Every prefix of a list.
     pub fn prefixes(&self) -> impl Iterator<Item = PrefixKey> + '_ {
-        self.source_lists.iter().flat_map(|list| list.prefixes.keys().copied())
+        self.source_lists
+            .iter()
+            .flat_map(|list| list.prefixes.keys().copied())
     }
 
     /// The number of sources whose longest known prefix is `prefix`.
     pub fn number_of(&mut self, prefix: &PrefixKey) -> u32 {
-        let lists = self.source_lists.iter().enumerate().filter(|(_, list)| list.has(prefix)).map(|(nth, _)| nth);
+        let lists = self
+            .source_lists
+            .iter()
+            .enumerate()
+            .filter(|(_, list)| list.has(prefix))
+            .map(|(nth, _)| nth);
         let lists = lists.collect();
         self.source_number(lists) as u32
     }
@@ -205,7 +258,8 @@ impl Scopes {
     /// Every pair of source and interface number, in the order of the kernel's rows.
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let interfaces = self.interfaces.numbers.len();
-        (0..self.sources.len()).flat_map(move |source| (0..interfaces).map(move |interface| (source, interface)))
+        (0..self.sources.len())
+            .flat_map(move |source| (0..interfaces).map(move |interface| (source, interface)))
     }
 
     /// Whether a limit applies to sources and interfaces of these numbers.
@@ -217,10 +271,13 @@ impl Scopes {
 
     /// For each source number, the limits that apply on some interface.
     pub fn limits_of_sources(&self) -> Vec<BTreeSet<usize>> {
-        let applies = |lists: &Lists, of: &Option<usize>| of.is_none_or(|list| lists.contains(&list));
+        let applies =
+            |lists: &Lists, of: &Option<usize>| of.is_none_or(|list| lists.contains(&list));
         let of_number = |lists: &Lists| {
             let all = self.of_limits.iter().enumerate();
-            all.filter(|(_, (sources, _))| applies(lists, sources)).map(|(nth, _)| nth).collect()
+            all.filter(|(_, (sources, _))| applies(lists, sources))
+                .map(|(nth, _)| nth)
+                .collect()
         };
         self.sources.iter().map(of_number).collect()
     }
@@ -235,13 +292,21 @@ pub const fn bits(count: u32) -> u32 {
 pub fn rows(pairs: &[PairSpans]) -> Vec<ScopeSpans> {
     let pack = |spans: &mut dyn Iterator<Item = u32>| {
         let mut row = ScopeSpans::default();
-        row.packed.iter_mut().zip(spans).for_each(|(place, packed)| *place = packed);
+        row.packed
+            .iter_mut()
+            .zip(spans)
+            .for_each(|(place, packed)| *place = packed);
         row
     };
     let of_pair = |pair: &PairSpans| {
         let elsewhere = pack(&mut pair.elsewhere.iter().map(|span| PortSpans::pack(*span)));
-        let of_ports = pair.of_ports.iter().map(|spans| pack(&mut spans.packed.iter().copied()));
-        std::iter::once(elsewhere).chain(of_ports).collect::<Vec<_>>()
+        let of_ports = pair
+            .of_ports
+            .iter()
+            .map(|spans| pack(&mut spans.packed.iter().copied()));
+        std::iter::once(elsewhere)
+            .chain(of_ports)
+            .collect::<Vec<_>>()
     };
     pairs.iter().flat_map(of_pair).collect()
 }

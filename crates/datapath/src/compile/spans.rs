@@ -38,20 +38,29 @@ pub struct PairSpans {
 
 impl Limits<'_> {
     fn own(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.all.len()).filter(|nth| self.all[*nth].1.direction == self.direction && (self.applies)(*nth))
+        (0..self.all.len())
+            .filter(|nth| self.all[*nth].1.direction == self.direction && (self.applies)(*nth))
     }
 
     /// The limits without ports that apply to packets of this protocol and kind.
     fn applying(&self, protocol: Protocol, kind: Kind) -> Vec<usize> {
-        self.own().filter(|nth| self.all[*nth].1.ports.is_none() && self.matches(*nth, protocol, kind)).collect()
+        self.own()
+            .filter(|nth| self.all[*nth].1.ports.is_none() && self.matches(*nth, protocol, kind))
+            .collect()
     }
 
     /// The limits for a packet with hidden protocol and ports: all of them. `None` if they have too many rules for one
     /// packet, or a key with the port.
     fn hidden(&self, mode: Mode) -> Option<Vec<usize>> {
         // No connection can be opened by such a packet.
-        let own: Vec<usize> = self.own().filter(|nth| self.all[*nth].1.concurrent.is_none()).collect();
-        let rules: usize = own.iter().map(|nth| rules::parts(self.all[*nth].1, mode).len()).sum();
+        let own: Vec<usize> = self
+            .own()
+            .filter(|nth| self.all[*nth].1.concurrent.is_none())
+            .collect();
+        let rules: usize = own
+            .iter()
+            .map(|nth| rules::parts(self.all[*nth].1, mode).len())
+            .sum();
         let needs_port = own.iter().any(|nth| self.all[*nth].1.key.has_port());
         (rules <= MAX_RULES as usize && !needs_port).then_some(own)
     }
@@ -64,14 +73,20 @@ impl Limits<'_> {
             (true, false) => RuleSpan::PROVES,
             (true, true) => RuleSpan::PROVES | RuleSpan::RESETS,
         };
-        if self.proofs != 0 { limits.fold(0, |all, nth| all | bits(self.all[*nth].1)) } else { 0 }
+        if self.proofs != 0 {
+            limits.fold(0, |all, nth| all | bits(self.all[*nth].1))
+        } else {
+            0
+        }
     }
 
     /// Whether a limit applies to the packets of a row.
     fn matches(&self, nth: usize, protocol: Protocol, kind: Kind) -> bool {
         let limit = self.all[nth].1;
         if self.proofs & Settings::BY_COOKIES != 0 && span_index(protocol, kind) == PROVEN_REQUEST {
-            return [Kind::Connection, Kind::Request].iter().any(|kind| matches(limit, Protocol::Tcp, *kind));
+            return [Kind::Connection, Kind::Request]
+                .iter()
+                .any(|kind| matches(limit, Protocol::Tcp, *kind));
         }
         matches(limit, protocol, kind)
     }
@@ -80,7 +95,12 @@ impl Limits<'_> {
     pub fn spans(&self, kinds: &PortKinds, rows: &mut Rows<'_>) -> Result<PairSpans, CompileError> {
         let mut elsewhere = [RuleSpan::default(); SPANS];
         let mut without: [Vec<usize>; SPANS] = Default::default();
-        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Other] {
+        for protocol in [
+            Protocol::Tcp,
+            Protocol::Udp,
+            Protocol::Icmp,
+            Protocol::Other,
+        ] {
             for kind in KINDS {
                 let (index, applying) = (span_index(protocol, kind), self.applying(protocol, kind));
                 elsewhere[index] = rows.span(&applying, || packets(protocol, kind))?;
@@ -88,7 +108,9 @@ impl Limits<'_> {
             }
         }
         let proofs = self.bits_of_proofs(TCP_ROWS.iter().flat_map(|row| &without[*row]));
-        TCP_ROWS.iter().for_each(|row| elsewhere[*row].count |= proofs);
+        TCP_ROWS
+            .iter()
+            .for_each(|row| elsewhere[*row].count |= proofs);
         let mut of_ports = Vec::new();
         for (named, port) in &kinds.kinds {
             let (mut spans, mut proofs) = (PortSpans::default(), 0);
@@ -96,10 +118,13 @@ impl Limits<'_> {
                 for kind in KINDS {
                     let index = span_index(protocol, kind);
                     let mut all = without[index].clone();
-                    let of_port = named.iter().filter(|nth| self.matches(**nth, protocol, kind));
+                    let of_port = named
+                        .iter()
+                        .filter(|nth| self.matches(**nth, protocol, kind));
                     all.extend(of_port.filter(|nth| (self.applies)(**nth)));
                     all.sort_unstable();
-                    let span = rows.span(&all, || format!("{protocol:?} port {port}").to_lowercase())?;
+                    let span =
+                        rows.span(&all, || format!("{protocol:?} port {port}").to_lowercase())?;
                     spans.packed[index] = PortSpans::pack(span);
                     if TCP_ROWS.contains(&index) {
                         proofs |= self.bits_of_proofs(all.iter());
@@ -111,9 +136,14 @@ impl Limits<'_> {
         }
         let hidden = self.hidden(rows.mode);
         if let Some(all) = &hidden {
-            elsewhere[HIDDEN_SPAN] = rows.span(all, || "packet with a hidden protocol".to_owned())?;
+            elsewhere[HIDDEN_SPAN] =
+                rows.span(all, || "packet with a hidden protocol".to_owned())?;
         }
-        Ok(PairSpans { elsewhere, of_ports, refuses_hidden: hidden.is_none() })
+        Ok(PairSpans {
+            elsewhere,
+            of_ports,
+            refuses_hidden: hidden.is_none(),
+        })
     }
 }
 
@@ -136,7 +166,9 @@ fn matches(limit: &Limit, protocol: Protocol, kind: Kind) -> bool {
     of_protocol
         && match limit.unit {
             Unit::Packets | Unit::Bytes => true,
-            Unit::Connections if limit.concurrent.is_some() => kind == Kind::Connection && protocol == Protocol::Tcp,
+            Unit::Connections if limit.concurrent.is_some() => {
+                kind == Kind::Connection && protocol == Protocol::Tcp
+            }
             Unit::Connections => kind == Kind::Connection,
             Unit::Requests => kind == Kind::Request,
         }
@@ -158,14 +190,20 @@ fn packets(protocol: Protocol, kind: Kind) -> String {
 /// How wide a limit's key is. Limits of one group have the same width.
 fn width(limit: &Limit) -> u16 {
     match limit.key {
-        Key::Source | Key::SourcePort => 160 - u16::from(limit.ipv4_prefix) - u16::from(limit.ipv6_prefix),
+        Key::Source | Key::SourcePort => {
+            160 - u16::from(limit.ipv4_prefix) - u16::from(limit.ipv6_prefix)
+        }
         Key::Class | Key::Interface | Key::Asn => 161,
         Key::All => 162,
     }
 }
 
 const fn may_refuse(enforcement: Enforcement) -> bool {
-    Rule { enforcement: enforcement as u8, ..Rule::EMPTY }.may_refuse()
+    Rule {
+        enforcement: enforcement as u8,
+        ..Rule::EMPTY
+    }
+    .may_refuse()
 }
 
 /// The rows of rules, and the spans laid out in them.
@@ -181,7 +219,12 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    pub fn new(limits: &'a [(LimitAt, &'a Limit)], groups: &'a Groups, scale: TickScale, mode: Mode) -> Self {
+    pub fn new(
+        limits: &'a [(LimitAt, &'a Limit)],
+        groups: &'a Groups,
+        scale: TickScale,
+        mode: Mode,
+    ) -> Self {
         Self {
             limits,
             groups,
@@ -195,7 +238,11 @@ impl<'a> Rows<'a> {
     }
 
     /// The span of these limits, laid out if it is new.
-    pub fn span(&mut self, applying: &[usize], packet: impl Fn() -> String) -> Result<RuleSpan, CompileError> {
+    pub fn span(
+        &mut self,
+        applying: &[usize],
+        packet: impl Fn() -> String,
+    ) -> Result<RuleSpan, CompileError> {
         if let Some(span) = self.known.get(applying) {
             return Ok(*span);
         }
@@ -203,16 +250,31 @@ impl<'a> Rows<'a> {
         // narrowest key that refuses a packet is reported.
         let mut ordered = applying.to_vec();
         let has_levels = applying.iter().any(|nth| self.limits[*nth].0.level > 0);
-        let width = |nth: &usize| if has_levels { width(self.limits[*nth].1) } else { 0 };
+        let width = |nth: &usize| {
+            if has_levels {
+                width(self.limits[*nth].1)
+            } else {
+                0
+            }
+        };
         // A limit that can refuse precedes one that cannot: the kernel program applies the first one's `on_full` to all
         // limits of a key.
-        let cannot_refuse =
-            |nth: &usize| rules::parts(self.limits[*nth].1, self.mode).iter().all(|part| !may_refuse(part.2));
+        let cannot_refuse = |nth: &usize| {
+            rules::parts(self.limits[*nth].1, self.mode)
+                .iter()
+                .all(|part| !may_refuse(part.2))
+        };
         // Open connections come first: the kernel program reserves one before it evaluates the rest.
         let is_other = |nth: &usize| self.limits[*nth].1.concurrent.is_none();
         let of_connections = applying.iter().filter(|nth| !is_other(nth)).count() as u32;
         ordered.sort_by_cached_key(|nth| {
-            (is_other(nth), width(nth), self.groups.places[*nth].group, cannot_refuse(nth), *nth)
+            (
+                is_other(nth),
+                width(nth),
+                self.groups.places[*nth].group,
+                cannot_refuse(nth),
+                *nth,
+            )
         });
         let first = self.rows.len() as u32;
         let mut states = 0u8;
@@ -240,8 +302,16 @@ impl<'a> Rows<'a> {
                     closes_key: if closes && part == last { states } else { 0 },
                     ..rules::frame(limit, enforcement)
                 };
-                let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow).of_level(at.level > 0);
-                self.rows.push(RuleSource { algorithm: limit.rates.algorithm, unit: limit.unit, rate, burst, frame });
+                let frame = frame
+                    .when_full(rules::on_full(limit), place.moves, place.is_slow)
+                    .of_level(at.level > 0);
+                self.rows.push(RuleSource {
+                    algorithm: limit.rates.algorithm,
+                    unit: limit.unit,
+                    rate,
+                    burst,
+                    frame,
+                });
                 self.catalogue.push(CountedRule {
                     limit: at.limit,
                     level: at.level,
@@ -255,11 +325,17 @@ impl<'a> Rows<'a> {
         }
         let count = self.rows.len() as u32 - first;
         if count > MAX_RULES {
-            return Err(CompileError::TooManyRules { rules: count as usize, packet: packet() });
+            return Err(CompileError::TooManyRules {
+                rules: count as usize,
+                packet: packet(),
+            });
         }
         let span = RuleSpan { first, count };
         if of_connections > MOST_KEYS as u32 {
-            return Err(CompileError::TooManyConcurrent { limits: of_connections as usize, packet: packet() });
+            return Err(CompileError::TooManyConcurrent {
+                limits: of_connections as usize,
+                packet: packet(),
+            });
         }
         self.most = self.most.max(count - of_connections);
         self.known.insert(applying.to_vec(), span);
@@ -271,10 +347,18 @@ impl<'a> Rows<'a> {
         for (row, counted) in self.rows.iter().zip(&self.catalogue) {
             let rule = row.rule(Multiplier::ONE, self.scale);
             if !rule.any_limiter().is_representable() {
-                let at = LimitAt { limit: counted.limit, level: counted.level };
+                let at = LimitAt {
+                    limit: counted.limit,
+                    level: counted.level,
+                };
                 let limit = self.limits.iter().find(|(other, _)| *other == at);
-                let limit = limit.map(|(_, limit)| limit.name.clone()).unwrap_or_default();
-                return Err(CompileError::WindowTooShort { limit, algorithm: row.algorithm });
+                let limit = limit
+                    .map(|(_, limit)| limit.name.clone())
+                    .unwrap_or_default();
+                return Err(CompileError::WindowTooShort {
+                    limit,
+                    algorithm: row.algorithm,
+                });
             }
         }
         Ok((self.rows, self.catalogue, self.most))
@@ -291,7 +375,11 @@ pub struct PortKinds {
 impl PortKinds {
     pub fn of(limits: &[(LimitAt, &Limit)], direction: Direction) -> Self {
         let mut named: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (nth, (_, limit)) in limits.iter().enumerate().filter(|(_, (_, limit))| limit.direction == direction) {
+        for (nth, (_, limit)) in limits
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, limit))| limit.direction == direction)
+        {
             for port in limit.ports.iter().flat_map(|ports| ports.iter()) {
                 named.entry(port).or_default().push(nth);
             }
@@ -304,7 +392,10 @@ impl PortKinds {
                 kinds.len() - 1
             })
         };
-        let of_ports = named.into_iter().map(|(port, limits)| (port, kind_of(port, limits))).collect();
+        let of_ports = named
+            .into_iter()
+            .map(|(port, limits)| (port, kind_of(port, limits)))
+            .collect();
         Self { of_ports, kinds }
     }
 

@@ -27,14 +27,22 @@ pub struct TableSpec {
 
 impl From<&Settings> for TableSpec {
     fn from(settings: &Settings) -> Self {
-        Self { slot_words: settings.shape.slot_words, groups: settings.shape.groups, ring_words: settings.ring_words }
+        Self {
+            slot_words: settings.shape.slot_words,
+            groups: settings.shape.groups,
+            ring_words: settings.ring_words,
+        }
     }
 }
 
 impl TableSpec {
     /// The shape for these groups.
     pub(super) fn of(groups: &Groups) -> Self {
-        Self { slot_words: groups.slot_words(), groups: groups.numbers(), ring_words: groups.ring_words }
+        Self {
+            slot_words: groups.slot_words(),
+            groups: groups.numbers(),
+            ring_words: groups.ring_words,
+        }
     }
 
     /// The shape for `max_sources` keys. Without rings it takes 32 bytes per key with one limit, 64 with up to three,
@@ -47,15 +55,25 @@ impl TableSpec {
         let max_sources = u64::from(max_sources);
         let is_wide = self.slot_words == 8;
         let eighth = (max_sources / if is_wide { 8 } else { 4 }).max(1);
-        let slots = if is_wide { max_sources } else { 2 * max_sources - eighth };
+        let slots = if is_wide {
+            max_sources
+        } else {
+            2 * max_sources - eighth
+        };
         let mut cells = eighth.max(FEWEST_CELLS);
         if self.ring_words > 0 {
             let ring = u64::from(self.ring_words) * 8;
             cells = cells.min((CELL_RINGS / ring).max(eighth));
         }
-        let shape = Shape { sets: 0, slot_words: self.slot_words, groups: self.groups, cells: 0 };
+        let shape = Shape {
+            sets: 0,
+            slot_words: self.slot_words,
+            groups: self.groups,
+            cells: 0,
+        };
         Shape {
-            sets: u32::try_from(slots.div_ceil(u64::from(shape.slots())).max(1)).unwrap_or(u32::MAX),
+            sets: u32::try_from(slots.div_ceil(u64::from(shape.slots())).max(1))
+                .unwrap_or(u32::MAX),
             cells: u32::try_from((cells / u64::from(self.groups)).max(1)).unwrap_or(u32::MAX),
             ..shape
         }
@@ -70,13 +88,24 @@ impl TableSpec {
     pub(super) fn sources(&self, written: Option<u32>) -> Result<u32, CompileError> {
         let Some(max_sources) = written else {
             let fits = |sources: &u32| self.rings(*sources) <= DEFAULT_RINGS;
-            let powers = (0..DEFAULT_SOURCES.ilog2() + 1).rev().map(|power| 1 << power);
-            return Ok(std::iter::once(DEFAULT_SOURCES).chain(powers).find(fits).unwrap_or(1));
+            let powers = (0..DEFAULT_SOURCES.ilog2() + 1)
+                .rev()
+                .map(|power| 1 << power);
+            return Ok(std::iter::once(DEFAULT_SOURCES)
+                .chain(powers)
+                .find(fits)
+                .unwrap_or(1));
         };
         let rings = self.rings(max_sources);
         if rings > LARGEST_RINGS {
-            let fits = self.most(|sources| self.rings(sources) <= LARGEST_RINGS).unwrap_or(1);
-            return Err(CompileError::LogsTooLarge { mebibytes: rings.div_ceil(1 << 20), max_sources, fits });
+            let fits = self
+                .most(|sources| self.rings(sources) <= LARGEST_RINGS)
+                .unwrap_or(1);
+            return Err(CompileError::LogsTooLarge {
+                mebibytes: rings.div_ceil(1 << 20),
+                max_sources,
+                fits,
+            });
         }
         Ok(max_sources)
     }
@@ -103,7 +132,11 @@ mod tests {
     use super::*;
 
     fn spec(slot_words: u32, ring_words: u32) -> TableSpec {
-        TableSpec { slot_words, groups: 1, ring_words }
+        TableSpec {
+            slot_words,
+            groups: 1,
+            ring_words,
+        }
     }
 
     #[test]
@@ -120,8 +153,14 @@ mod tests {
 
     #[test]
     fn what_is_written_and_does_not_fit_is_an_error_with_what_does() {
-        let Err(CompileError::LogsTooLarge { fits, .. }) = spec(2, 1000).sources(Some(1_000_000)) else { panic!() };
+        let Err(CompileError::LogsTooLarge { fits, .. }) = spec(2, 1000).sources(Some(1_000_000))
+        else {
+            panic!()
+        };
         assert_eq!(spec(2, 1000).sources(Some(fits)), Ok(fits));
-        assert!(spec(2, 1000).sources(Some(fits + fits / 10)).is_err(), "{fits}");
+        assert!(
+            spec(2, 1000).sources(Some(fits + fits / 10)).is_err(),
+            "{fits}"
+        );
     }
 }

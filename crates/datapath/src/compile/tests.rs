@@ -14,11 +14,19 @@ const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config");
 
 #[test]
 fn every_config_that_is_shipped_compiles() {
-    let paths = fs::read_dir(CONFIGS).unwrap().map(|entry| entry.unwrap().path());
-    let configs = paths.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("limits."));
+    let paths = fs::read_dir(CONFIGS)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let configs = paths.filter(|path| {
+        path.file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with("limits.")
+    });
     for path in configs {
         let loaded = load(&path).unwrap_or_else(|error| panic!("{error}"));
-        compile(&loaded.config, Direction::Ingress).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        compile(&loaded.config, Direction::Ingress)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }
 
@@ -35,30 +43,52 @@ fn tcp_of_the_limits_ports_has_the_bit_of_proofs_and_a_row_for_requests() {
         [[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nrate = \"5/s\"\n";
     let plain = ingress(LIMITS);
     let proves = ingress(&format!("{LIMITS}prove = true\n"));
-    assert_eq!((plain.settings.prove_in_use, proves.settings.prove_in_use), (0, Settings::BY_COOKIES));
-    let row = |image: &super::Image, port: usize, index: usize| PortSpans::unpack(image.ports[port].packed[index]);
+    assert_eq!(
+        (plain.settings.prove_in_use, proves.settings.prove_in_use),
+        (0, Settings::BY_COOKIES)
+    );
+    let row = |image: &super::Image, port: usize, index: usize| {
+        PortSpans::unpack(image.ports[port].packed[index])
+    };
     let connection = span_index(Protocol::Tcp, Kind::Connection);
     let request = span_index(Protocol::Tcp, Kind::Request);
-    for (index, rules) in
-        [(span_index(Protocol::Tcp, Kind::Plain), 0), (connection, 1), (request, 1), (PROVEN_REQUEST, 2)]
-    {
-        assert_eq!(row(&proves, 80, index).count, rules | RuleSpan::PROVES, "{index}");
+    for (index, rules) in [
+        (span_index(Protocol::Tcp, Kind::Plain), 0),
+        (connection, 1),
+        (request, 1),
+        (PROVEN_REQUEST, 2),
+    ] {
+        assert_eq!(
+            row(&proves, 80, index).count,
+            rules | RuleSpan::PROVES,
+            "{index}"
+        );
         // Nothing of other ports, and of policies without proofs.
         assert_eq!(row(&proves, 81, index).count & RuleSpan::PROVES, 0);
         assert_eq!(row(&plain, 80, index).count & RuleSpan::PROVES, 0);
     }
     let by_resets = ingress(&format!("{LIMITS}prove = \"reset\"\n"));
     assert_eq!(by_resets.settings.prove_in_use, Settings::BY_RESETS);
-    assert_eq!(row(&by_resets, 80, connection).count, 1 | RuleSpan::PROVES | RuleSpan::RESETS);
-    assert_eq!(row(&by_resets, 80, connection).without_proofs(), row(&plain, 80, connection));
+    assert_eq!(
+        row(&by_resets, 80, connection).count,
+        1 | RuleSpan::PROVES | RuleSpan::RESETS
+    );
+    assert_eq!(
+        row(&by_resets, 80, connection).without_proofs(),
+        row(&plain, 80, connection)
+    );
     // Two limits of one port: by resets. Of other ports, each has its own way.
     let both = ingress(&format!(
         "{LIMITS}prove = true\n[[limit]]\nname = \"b\"\nprotocol = \"tcp\"\nports = [80, 81]\n\
          unit = \"connections\"\nrate = \"5/s\"\nprove = \"reset\"\n\
          [[limit]]\nname = \"c\"\nprotocol = \"tcp\"\nports = [82]\nrate = \"5/s\"\nprove = true\n"
     ));
-    assert_eq!(both.settings.prove_in_use, Settings::BY_COOKIES | Settings::BY_RESETS);
-    let resets = [80, 81, 82].map(|port| row(&both, port, connection).count & RuleSpan::RESETS != 0);
+    assert_eq!(
+        both.settings.prove_in_use,
+        Settings::BY_COOKIES | Settings::BY_RESETS
+    );
+    let resets =
+        [80, 81, 82].map(|port| row(&both, port, connection).count & RuleSpan::RESETS != 0);
     assert_eq!(resets, [true, true, false]);
     let observed = ingress(&format!("{LIMITS}prove = true\naction = \"observe\"\n"));
     assert_eq!(observed.settings.prove_in_use, 0);

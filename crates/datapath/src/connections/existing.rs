@@ -28,10 +28,19 @@ pub fn to_this_host() -> io::Result<Vec<Tuple>> {
             Err(error) => return Err(error),
         }
     }
-    let listening: HashSet<u32> =
-        sockets.iter().filter(|(_, state)| *state == LISTEN).map(|(tuple, _)| tuple.local_port).collect();
-    let is_open = |(tuple, state): &(Tuple, u8)| OPEN.contains(state) && listening.contains(&tuple.local_port);
-    Ok(sockets.into_iter().filter(is_open).map(|(tuple, _)| tuple).collect())
+    let listening: HashSet<u32> = sockets
+        .iter()
+        .filter(|(_, state)| *state == LISTEN)
+        .map(|(tuple, _)| tuple.local_port)
+        .collect();
+    let is_open = |(tuple, state): &(Tuple, u8)| {
+        OPEN.contains(state) && listening.contains(&tuple.local_port)
+    };
+    Ok(sockets
+        .into_iter()
+        .filter(is_open)
+        .map(|(tuple, _)| tuple)
+        .collect())
 }
 
 /// A line of `/proc/net/tcp`: `sl local_address rem_address st …`, addresses as words in memory order.
@@ -41,13 +50,27 @@ fn socket(line: &str) -> Option<(Tuple, u8)> {
     let (remote, remote_port) = endpoint(fields.next()?)?;
     let state = u8::from_str_radix(fields.next()?, 16).ok()?;
     let words = |address: Address| [address.hi, address.lo];
-    Some((Tuple { remote: words(remote), local: words(local), remote_port, local_port }, state))
+    Some((
+        Tuple {
+            remote: words(remote),
+            local: words(local),
+            remote_port,
+            local_port,
+        },
+        state,
+    ))
 }
 
 fn endpoint(text: &str) -> Option<(Address, u32)> {
     let (address, port) = text.split_once(':')?;
     let port = u32::from_str_radix(port, 16).ok()?;
-    let word = |nth: usize| Some(u32::from_str_radix(address.get(nth * 8..nth * 8 + 8)?, 16).ok()?.to_ne_bytes());
+    let word = |nth: usize| {
+        Some(
+            u32::from_str_radix(address.get(nth * 8..nth * 8 + 8)?, 16)
+                .ok()?
+                .to_ne_bytes(),
+        )
+    };
     if address.len() == 8 {
         return Some((Address::from_ipv4(word(0)?), port));
     }
@@ -63,7 +86,11 @@ pub fn reservation(image: &Image, interface: &Attached, tuple: &Tuple) -> Option
     let [hi, lo] = tuple.remote;
     let remote = Address { hi, lo };
     let is_by_prefix = image.settings.prefixes_in_use != 0;
-    let entry = if is_by_prefix { image.entry(remote) } else { PrefixEntry::default() };
+    let entry = if is_by_prefix {
+        image.entry(remote)
+    } else {
+        PrefixEntry::default()
+    };
     if entry.has(PrefixEntry::NEVER_LIMIT) || entry.has(PrefixEntry::UNLIMITED) {
         return None;
     }
@@ -73,14 +100,26 @@ pub fn reservation(image: &Image, interface: &Attached, tuple: &Tuple) -> Option
         is_ipv4: u32::from(remote.is_ipv4()),
         local_port: tuple.local_port,
         class: entry.class(),
-        interface: if image.settings.interfaces_in_use != 0 { interface.index } else { 0 },
+        interface: if image.settings.interfaces_in_use != 0 {
+            interface.index
+        } else {
+            0
+        },
         network: image.network(remote),
         ..Subject::default()
     };
     let span = span(image, interface, entry, tuple.local_port as u16).without_proofs();
-    let rules = image.rules.get(span.first as usize..)?.iter().take(span.count as usize);
+    let rules = image
+        .rules
+        .get(span.first as usize..)?
+        .iter()
+        .take(span.count as usize);
     let mut reservation = Reservation::default();
-    for (key, rule) in reservation.keys.iter_mut().zip(rules.take(MOST_KEYS).take_while(|rule| rule.counts_open())) {
+    for (key, rule) in reservation
+        .keys
+        .iter_mut()
+        .zip(rules.take(MOST_KEYS).take_while(|rule| rule.counts_open()))
+    {
         *key = Rule::key_of(rule, &subject);
         reservation.count += 1;
     }
@@ -96,10 +135,18 @@ fn span(image: &Image, interface: &Attached, entry: PrefixEntry, port: u16) -> R
     let mut span = match SpansBy::from_setting(settings.spans_by) {
         SpansBy::Scope => {
             let scoped = ScopedPacket::new(index).with_port(port);
-            return scope::find(&Scoped { image, interface }, entry.source_index(), interface.index, scoped);
+            return scope::find(
+                &Scoped { image, interface },
+                entry.source_index(),
+                interface.index,
+                scoped,
+            );
         }
         SpansBy::Port => {
-            let packed = image.ports.get(usize::from(port)).map_or(0, |spans| spans.packed[index]);
+            let packed = image
+                .ports
+                .get(usize::from(port))
+                .map_or(0, |spans| spans.packed[index]);
             PortSpans::unpack(packed)
         }
         SpansBy::Protocol => settings.spans[index],
@@ -123,7 +170,10 @@ impl Scopes for Scoped<'_> {
     }
 
     fn port_row(&self, port: u16) -> u32 {
-        self.image.ports.get(usize::from(port)).map_or(0, |spans| spans.packed[0])
+        self.image
+            .ports
+            .get(usize::from(port))
+            .map_or(0, |spans| spans.packed[0])
     }
 
     fn scope_spans(&self, row: u32) -> Option<&ScopeSpans> {
@@ -141,11 +191,13 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernel_are_read_in_both_versions_of_ip() {
-        let line =
-            "   1: 0100007F:1F90 0A02000A:C350 01 00000000:00000000 00:00000000 00000000 0 0 1 1 0 20 4 30 10 -1";
+        let line = "   1: 0100007F:1F90 0A02000A:C350 01 00000000:00000000 00:00000000 00000000 0 0 1 1 0 20 4 30 10 -1";
         let (tuple, state) = socket(line).unwrap();
         let words = |address: Address| [address.hi, address.lo];
-        assert_eq!((state, tuple.local_port, tuple.remote_port), (1, 8080, 50_000));
+        assert_eq!(
+            (state, tuple.local_port, tuple.remote_port),
+            (1, 8080, 50_000)
+        );
         assert_eq!(tuple.local, words(Address::from_ipv4([127, 0, 0, 1])));
         assert_eq!(tuple.remote, words(Address::from_ipv4([10, 0, 2, 10])));
         let line = "   0: B80D0120000000000000000001000000:0050 0000000000000000FFFF00000100007F:1F90 08 0:0";

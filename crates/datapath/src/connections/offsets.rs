@@ -9,8 +9,7 @@ use bpf::btf::Btf;
 use common::connections::ConnectionSettings;
 
 /// A kernel without BTF tracepoints.
-pub const NO_TRACEPOINT: &str =
-    "the kernel has no BTF for the tracepoint inet_sock_set_state (CONFIG_DEBUG_INFO_BTF, Linux 5.10 or later)";
+pub const NO_TRACEPOINT: &str = "the kernel has no BTF for the tracepoint inet_sock_set_state (CONFIG_DEBUG_INFO_BTF, Linux 5.10 or later)";
 
 /// The types on which the programs depend.
 const TYPES: [&[u8]; 2] = [b"btf_trace_inet_sock_set_state\0", b"bpf_iter_tcp\0"];
@@ -18,7 +17,9 @@ const TYPES: [&[u8]; 2] = [b"btf_trace_inet_sock_set_state\0", b"bpf_iter_tcp\0"
 /// Why limits with `concurrent` are not possible on a kernel, whose `sys` this is.
 #[must_use]
 pub fn unsupported(sys: &Path) -> Option<String> {
-    let Ok(types) = fs::read(sys.join("kernel/btf/vmlinux")) else { return Some(NO_TRACEPOINT.to_owned()) };
+    let Ok(types) = fs::read(sys.join("kernel/btf/vmlinux")) else {
+        return Some(NO_TRACEPOINT.to_owned());
+    };
     let is_there = |name: &&[u8]| types.windows(name.len()).any(|part| part == *name);
     if !TYPES.iter().all(is_there) {
         return Some(NO_TRACEPOINT.to_owned());
@@ -30,7 +31,10 @@ pub fn unsupported(sys: &Path) -> Option<String> {
 pub(super) fn settings() -> Result<ConnectionSettings, String> {
     let namespace = namespace().map_err(|error| error.to_string())?;
     let offsets = offsets_at(Path::new("/sys"))?;
-    Ok(ConnectionSettings { namespace, ..offsets })
+    Ok(ConnectionSettings {
+        namespace,
+        ..offsets
+    })
 }
 
 /// The number of the agent's network namespace.
@@ -71,7 +75,11 @@ mod tests {
         assert_eq!(unsupported(sys.path()).as_deref(), Some(NO_TRACEPOINT));
         // A kernel with BTF, but without the tracepoint.
         fs::create_dir_all(sys.path().join("kernel/btf")).unwrap();
-        fs::write(sys.path().join("kernel/btf/vmlinux"), b"\x9f\xeb\x01\0bpf_iter_tcp\0").unwrap();
+        fs::write(
+            sys.path().join("kernel/btf/vmlinux"),
+            b"\x9f\xeb\x01\0bpf_iter_tcp\0",
+        )
+        .unwrap();
         assert_eq!(unsupported(sys.path()).as_deref(), Some(NO_TRACEPOINT));
     }
 }

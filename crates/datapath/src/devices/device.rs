@@ -40,11 +40,16 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 }
 
 fn interface(reply: RouteNetlinkMessage) -> Option<Interface> {
-    let RouteNetlinkMessage::NewLink(link) = reply else { return None };
-    let name = link.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name.clone()),
-        _ => None,
-    });
+    let RouteNetlinkMessage::NewLink(link) = reply else {
+        return None;
+    };
+    let name = link
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name.clone()),
+            _ => None,
+        });
     let kind = match link.header.link_layer_type {
         LinkLayerType::Ether | LinkLayerType::Loopback => Ok(Link::Ethernet),
         // Tunnels: tun, WireGuard, IP in IP, GRE, SIT.
@@ -60,7 +65,14 @@ fn interface(reply: RouteNetlinkMessage) -> Option<Interface> {
     let is_up = link.header.flags.contains(LinkFlags::Up);
     let device = topology::device(&link);
     let is_bond = device.kind == "bond";
-    Some(Interface { index: link.header.index, name: name?, link: kind, is_up, is_bond, device })
+    Some(Interface {
+        index: link.header.index,
+        name: name?,
+        link: kind,
+        is_up,
+        is_bond,
+        device,
+    })
 }
 
 /// The IDs of the XDP programs on a device.
@@ -105,7 +117,10 @@ pub fn side(direction: Direction) -> TcHandle {
         Direction::Ingress => TcHandle::MIN_INGRESS,
         Direction::Egress => TcHandle::MIN_EGRESS,
     };
-    TcHandle { major: u16::MAX, minor }
+    TcHandle {
+        major: u16::MAX,
+        minor,
+    }
 }
 
 /// The programs that are filters of the clsact queueing discipline on one side of a device.
@@ -121,12 +136,17 @@ pub fn filters(index: u32, direction: Direction) -> io::Result<Vec<Filter>> {
 }
 
 fn program_filter(reply: RouteNetlinkMessage) -> Option<Filter> {
-    let RouteNetlinkMessage::NewTrafficFilter(message) = reply else { return None };
+    let RouteNetlinkMessage::NewTrafficFilter(message) = reply else {
+        return None;
+    };
     let (handle, priority) = (message.header.handle, (message.header.info >> 16) as u16);
-    let options = message.attributes.into_iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => Some(options),
-        _ => None,
-    })?;
+    let options = message
+        .attributes
+        .into_iter()
+        .find_map(|attribute| match attribute {
+            TcAttribute::Options(options) => Some(options),
+            _ => None,
+        })?;
     let (mut name, mut program) = (String::new(), None);
     for option in options {
         match option {
@@ -135,7 +155,12 @@ fn program_filter(reply: RouteNetlinkMessage) -> Option<Filter> {
             _ => {}
         }
     }
-    Some(Filter { handle, priority, name, program })
+    Some(Filter {
+        handle,
+        priority,
+        name,
+        program,
+    })
 }
 
 /// The queueing disciplines that a device's packets pass before they are sent: the root's, and those of the queues
@@ -150,7 +175,10 @@ pub fn queueing(index: u32) -> io::Result<Vec<Queueing>> {
         .into_iter()
         .filter_map(|reply| match reply {
             RouteNetlinkMessage::NewQueueDiscipline(discipline) => egress_kind(&discipline, index)
-                .map(|kind| Queueing { flow_limit: flow_limit(&discipline).filter(|_| kind == "fq"), kind }),
+                .map(|kind| Queueing {
+                    flow_limit: flow_limit(&discipline).filter(|_| kind == "fq"),
+                    kind,
+                }),
             _ => None,
         })
         .collect())
@@ -167,10 +195,13 @@ pub struct Queueing {
 /// TCA_FQ_FLOW_PLIMIT of include/uapi/linux/pkt_sched.h.
 fn flow_limit(discipline: &TcMessage) -> Option<u32> {
     const FLOW_LIMIT: u16 = 2;
-    let options = discipline.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => Some(options),
-        _ => None,
-    })?;
+    let options = discipline
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            TcAttribute::Options(options) => Some(options),
+            _ => None,
+        })?;
     // netlink-packet-route does not parse fq: all its options are in one attribute.
     let raw = options.iter().find_map(|option| match option {
         TcOption::Other(raw) => Some(raw),
@@ -178,7 +209,9 @@ fn flow_limit(discipline: &TcMessage) -> Option<u32> {
     })?;
     let mut content = vec![0; raw.value_len()];
     raw.emit_value(&mut content);
-    let limit = NlasIterator::new(&content).flatten().find(|option| option.kind() == FLOW_LIMIT)?;
+    let limit = NlasIterator::new(&content)
+        .flatten()
+        .find(|option| option.kind() == FLOW_LIMIT)?;
     limit.value().try_into().ok().map(u32::from_ne_bytes)
 }
 
@@ -192,7 +225,9 @@ pub fn disciplines(index: u32) -> io::Result<Vec<String>> {
     Ok(replies
         .into_iter()
         .filter_map(|reply| match reply {
-            RouteNetlinkMessage::NewQueueDiscipline(discipline) if discipline.header.index == index as i32 => {
+            RouteNetlinkMessage::NewQueueDiscipline(discipline)
+                if discipline.header.index == index as i32 =>
+            {
                 kind(&discipline)
             }
             _ => None,
@@ -202,7 +237,10 @@ pub fn disciplines(index: u32) -> io::Result<Vec<String>> {
 
 /// The kind of a discipline of this device; `None` for clsact and ingress.
 fn egress_kind(discipline: &TcMessage, index: u32) -> Option<String> {
-    const CLSACT: TcHandle = TcHandle { major: 0xffff, minor: 0xfff1 };
+    const CLSACT: TcHandle = TcHandle {
+        major: 0xffff,
+        minor: 0xfff1,
+    };
     if discipline.header.index != index as i32 || discipline.header.parent == CLSACT {
         return None;
     }
@@ -210,8 +248,11 @@ fn egress_kind(discipline: &TcMessage, index: u32) -> Option<String> {
 }
 
 fn kind(discipline: &TcMessage) -> Option<String> {
-    discipline.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Kind(kind) => Some(kind.clone()),
-        _ => None,
-    })
+    discipline
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            TcAttribute::Kind(kind) => Some(kind.clone()),
+            _ => None,
+        })
 }

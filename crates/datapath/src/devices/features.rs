@@ -82,8 +82,17 @@ impl AttachedProgram {
     #[must_use]
     pub fn named(id: u32, name: Option<&str>, at: &'static str) -> Self {
         let name = name.filter(|name| !name.is_empty());
-        let owner = if name.is_some_and(|name| name.starts_with("weir_")) { Owner::Weir } else { Owner::Other };
-        Self { id, name: name.map(str::to_owned), owner, at }
+        let owner = if name.is_some_and(|name| name.starts_with("weir_")) {
+            Owner::Weir
+        } else {
+            Owner::Other
+        };
+        Self {
+            id,
+            name: name.map(str::to_owned),
+            owner,
+            at,
+        }
     }
 
     fn new(id: u32, at: &'static str) -> Self {
@@ -91,8 +100,15 @@ impl AttachedProgram {
             match info {
                 Ok(info) if info.id() == id => return Self::named(id, info.name_as_str(), at),
                 // The kernel lists programs only to CAP_SYS_ADMIN.
-                Err(ProgramError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::PermissionDenied => {
-                    return Self { id, name: None, owner: Owner::Hidden, at };
+                Err(ProgramError::SyscallError(error))
+                    if error.io_error.kind() == io::ErrorKind::PermissionDenied =>
+                {
+                    return Self {
+                        id,
+                        name: None,
+                        owner: Owner::Hidden,
+                        at,
+                    };
                 }
                 Ok(_) | Err(_) => {}
             }
@@ -128,14 +144,29 @@ pub fn facts(interface: &str) -> io::Result<DeviceFacts> {
             facts.peer_receives_xdp = Some(features & XDP_TRANSMIT != 0);
         }
     }
-    for (hook, at) in [(TcAttachType::Ingress, "ingress"), (TcAttachType::Egress, "egress")] {
+    for (hook, at) in [
+        (TcAttachType::Ingress, "ingress"),
+        (TcAttachType::Egress, "egress"),
+    ] {
         // Kernels before 6.6 return an error, since they lack TCX.
-        let programs = SchedClassifier::query_tcx(interface, hook).map(|(_, programs)| programs).unwrap_or_default();
-        facts.tcx.extend(programs.iter().map(|info| AttachedProgram::named(info.id(), info.name_as_str(), at)));
+        let programs = SchedClassifier::query_tcx(interface, hook)
+            .map(|(_, programs)| programs)
+            .unwrap_or_default();
+        facts.tcx.extend(
+            programs
+                .iter()
+                .map(|info| AttachedProgram::named(info.id(), info.name_as_str(), at)),
+        );
     }
     let disciplines = device::disciplines(index).unwrap_or_default();
-    facts.clsact = disciplines.iter().any(|kind| kind == "clsact" || kind == "ingress");
-    facts.queueing = device::queueing(index).unwrap_or_default().into_iter().map(|queueing| queueing.kind).collect();
+    facts.clsact = disciplines
+        .iter()
+        .any(|kind| kind == "clsact" || kind == "ingress");
+    facts.queueing = device::queueing(index)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|queueing| queueing.kind)
+        .collect();
     Ok(facts)
 }
 
@@ -169,7 +200,11 @@ impl std::fmt::Display for LostReplies<'_> {
 pub fn loses_replies(index: u32) -> bool {
     reports_veth_peers()
         && xdp_features(index).is_some_and(|features| features & XDP_TRANSMIT == 0)
-        && topology::devices().is_ok_and(|devices| devices.iter().any(|it| it.index == index && it.kind == VETH))
+        && topology::devices().is_ok_and(|devices| {
+            devices
+                .iter()
+                .any(|it| it.index == index && it.kind == VETH)
+        })
 }
 
 /// A veth's transmit feature reports its peer's ability to receive from Linux 6.5 on (8267fc71abb2), before that its
@@ -205,7 +240,8 @@ fn link_facts(index: u32, interface: &str, facts: &mut DeviceFacts) -> io::Resul
     if facts.driver.is_none() {
         let path = format!("/sys/class/net/{interface}/device/driver");
         let driver = fs::read_link(path).ok();
-        facts.driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        facts.driver =
+            driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     }
     Ok(())
 }
@@ -226,9 +262,16 @@ fn attached(xdp: &[LinkXdp]) -> Option<AttachedProgram> {
 
 /// Offloads and channels, from ethtool's netlink family.
 fn ethtool_facts(interface: &str, facts: &mut DeviceFacts) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+    else {
+        return;
+    };
     runtime.block_on(async {
-        let Ok((connection, mut handle, _)) = ethtool::new_connection() else { return };
+        let Ok((connection, mut handle, _)) = ethtool::new_connection() else {
+            return;
+        };
         tokio::spawn(connection);
         let mut attributes = Vec::new();
         let replies = handle.feature().get(Some(interface)).execute().await;
@@ -242,7 +285,10 @@ fn ethtool_facts(interface: &str, facts: &mut DeviceFacts) {
 async fn collect<S>(replies: Result<S, ethtool::EthtoolError>, attributes: &mut Vec<EthtoolAttr>)
 where
     S: tokio_stream::Stream<
-            Item = Result<netlink_packet_generic::GenlMessage<ethtool::EthtoolMessage>, ethtool::EthtoolError>,
+            Item = Result<
+                netlink_packet_generic::GenlMessage<ethtool::EthtoolMessage>,
+                ethtool::EthtoolError,
+            >,
         >,
 {
     use tokio_stream::StreamExt as _;
@@ -280,7 +326,14 @@ fn read_attributes(attributes: &[EthtoolAttr], facts: &mut DeviceFacts) {
         }
     }
     if has_channels {
-        let [receiving, sending, both, most_receiving, most_sending, most_both] = channels;
+        let [
+            receiving,
+            sending,
+            both,
+            most_receiving,
+            most_sending,
+            most_both,
+        ] = channels;
         facts.queues = Some((receiving + both, sending + both));
         facts.most_queues = Some((most_receiving + most_both, most_sending + most_both));
     }
@@ -297,7 +350,13 @@ fn xdp_features(index: u32) -> Option<u64> {
     const DEVICE_XDP_FEATURES: u16 = 3;
     let family = generic(CONTROLLER, GET_FAMILY, FAMILY_NAME, b"netdev\0", FAMILY_ID)?;
     let family = u16::from_ne_bytes(family.get(..2)?.try_into().ok()?);
-    let features = generic(family, DEVICE_GET, DEVICE_INDEX, &index.to_ne_bytes(), DEVICE_XDP_FEATURES)?;
+    let features = generic(
+        family,
+        DEVICE_GET,
+        DEVICE_INDEX,
+        &index.to_ne_bytes(),
+        DEVICE_XDP_FEATURES,
+    )?;
     Some(u64::from_ne_bytes(features.get(..8)?.try_into().ok()?))
 }
 

@@ -3,7 +3,9 @@
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::devices::netlink::dump;
@@ -19,8 +21,11 @@ pub fn default_gateways() -> io::Result<Vec<IpAddr>> {
         let mut question = RouteMessage::default();
         question.header.address_family = family;
         for reply in dump(RouteNetlinkMessage::GetRoute(question))? {
-            let RouteNetlinkMessage::NewRoute(route) = reply else { continue };
-            let is_default = route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast;
+            let RouteNetlinkMessage::NewRoute(route) = reply else {
+                continue;
+            };
+            let is_default = route.header.destination_prefix_length == 0
+                && route.header.kind == RouteType::Unicast;
             if is_default {
                 gateways.extend(of(&route.attributes));
             }
@@ -42,7 +47,9 @@ fn of(attributes: &[RouteAttribute]) -> Vec<IpAddr> {
         RouteAttribute::Gateway(gateway) => address(gateway).into_iter().collect(),
         RouteAttribute::Via(RouteVia::Inet(address)) => vec![IpAddr::from(*address)],
         RouteAttribute::Via(RouteVia::Inet6(address)) => vec![IpAddr::from(*address)],
-        RouteAttribute::MultiPath(ways) => ways.iter().flat_map(|way| of(&way.attributes)).collect(),
+        RouteAttribute::MultiPath(ways) => {
+            ways.iter().flat_map(|way| of(&way.attributes)).collect()
+        }
         _ => Vec::new(),
     };
     attributes.iter().flat_map(each).collect()

@@ -37,16 +37,30 @@ impl HostLinks {
         let patterns = &config.agent.interfaces;
         let mut named: Vec<String> = Vec::new();
         for pattern in patterns {
-            for interface in found.iter().filter(|interface| pattern.matches(&interface.name)) {
+            for interface in found
+                .iter()
+                .filter(|interface| pattern.matches(&interface.name))
+            {
                 if !named.contains(&interface.name) {
                     named.push(interface.name.clone());
                 }
             }
         }
-        let available: Vec<String> = found.iter().map(|interface| interface.name.clone()).collect();
-        let is_there = |pattern: &InterfacePattern| available.iter().any(|name| pattern.matches(name));
-        let missing = patterns.iter().filter(|pattern| !is_there(pattern)).map(ToString::to_string).collect();
-        let devices: Vec<_> = found.iter().map(|interface| interface.device.clone()).collect();
+        let available: Vec<String> = found
+            .iter()
+            .map(|interface| interface.name.clone())
+            .collect();
+        let is_there =
+            |pattern: &InterfacePattern| available.iter().any(|name| pattern.matches(name));
+        let missing = patterns
+            .iter()
+            .filter(|pattern| !is_there(pattern))
+            .map(ToString::to_string)
+            .collect();
+        let devices: Vec<_> = found
+            .iter()
+            .map(|interface| interface.device.clone())
+            .collect();
         let placements = place(&devices, &named);
         let enforcing: Vec<&str> = placements
             .iter()
@@ -55,7 +69,12 @@ impl HostLinks {
             .collect();
         found.retain(|interface| enforcing.contains(&interface.name.as_str()));
         found.sort_by_key(|interface| enforcing.iter().position(|name| *name == interface.name));
-        Ok(Self { enforcing: found, placements, missing, available })
+        Ok(Self {
+            enforcing: found,
+            placements,
+            missing,
+            available,
+        })
     }
 
     /// Notes for the operator: missing interfaces, and packets of its interfaces to which no limit, or not a limit for
@@ -71,7 +90,10 @@ impl HostLinks {
 
     /// Packets of its interfaces to which no limit, or not a limit for certain interfaces, applies.
     pub fn gaps(&self, limits: &[Limit]) -> Vec<String> {
-        let gaps = self.placements.iter().filter_map(|placement| placement.gap.clone());
+        let gaps = self
+            .placements
+            .iter()
+            .filter_map(|placement| placement.gap.clone());
         let scoped = limits.iter().flat_map(|limit| {
             self.placements
                 .iter()
@@ -86,7 +108,12 @@ impl HostLinks {
 fn charged_elsewhere(limit: &Limit, placement: &Placement) -> Option<String> {
     let patterns = limit.interfaces.as_ref()?;
     let is_named = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
-    let lacking: Vec<&str> = placement.enforced_by.iter().map(String::as_str).filter(|name| !is_named(name)).collect();
+    let lacking: Vec<&str> = placement
+        .enforced_by
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !is_named(name))
+        .collect();
     (is_named(&placement.interface) && !lacking.is_empty()).then(|| {
         let (interface, lacking) = (&placement.interface, lacking.join(", "));
         format!(
@@ -103,7 +130,11 @@ fn charged_elsewhere(limit: &Limit, placement: &Placement) -> Option<String> {
 ///
 /// When the kernel does not list its interfaces.
 pub fn interfaces(config: &Config) -> io::Result<Vec<String>> {
-    Ok(HostLinks::read(config)?.enforcing.into_iter().map(|interface| interface.name).collect())
+    Ok(HostLinks::read(config)?
+        .enforcing
+        .into_iter()
+        .map(|interface| interface.name)
+        .collect())
 }
 
 /// The interfaces of these names, in their order. Interfaces that have just been removed are left out.

@@ -6,7 +6,11 @@ use std::{fs, io};
 #[must_use]
 pub fn names() -> Vec<String> {
     let mut names: Vec<String> = nix::net::if_::if_nameindex()
-        .map(|list| list.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect())
+        .map(|list| {
+            list.iter()
+                .map(|interface| interface.name().to_string_lossy().into_owned())
+                .collect()
+        })
         .unwrap_or_default();
     names.sort();
     names
@@ -25,18 +29,25 @@ pub fn default_route_interfaces() -> io::Result<Vec<String>> {
         .lines()
         .filter_map(|line| {
             let columns: Vec<&str> = line.split_whitespace().collect();
-            matches!(columns.get(1..8)?, ["00000000", .., "00000000"]).then(|| columns[0].to_owned())
+            matches!(columns.get(1..8)?, ["00000000", .., "00000000"])
+                .then(|| columns[0].to_owned())
         })
         .chain(ipv6.lines().filter_map(|line| {
             let columns: Vec<&str> = line.split_whitespace().collect();
-            let is_default = columns.first()?.bytes().all(|digit| digit == b'0') && *columns.get(1)? == "00";
-            columns.last().filter(|name| is_default && **name != "lo").map(|name| (*name).to_owned())
+            let is_default =
+                columns.first()?.bytes().all(|digit| digit == b'0') && *columns.get(1)? == "00";
+            columns
+                .last()
+                .filter(|name| is_default && **name != "lo")
+                .map(|name| (*name).to_owned())
         }))
         .collect();
     names.sort();
     names.dedup();
     if names.is_empty() {
-        return Err(io::Error::other("this host has no default route: name the interfaces in a config"));
+        return Err(io::Error::other(
+            "this host has no default route: name the interfaces in a config",
+        ));
     }
     Ok(names)
 }

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -19,7 +21,9 @@ pub(crate) fn dump(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlink
             replies => return replies,
         }
     }
-    Err(io::Error::other("the kernel's list kept changing while it was read"))
+    Err(io::Error::other(
+        "the kernel's list kept changing while it was read",
+    ))
 }
 
 /// Sends a netlink request that changes something, and waits for its acknowledgement, which `flags` must request.
@@ -43,7 +47,8 @@ fn exchange(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNe
         let (part, _) = socket.recv_from_full()?;
         let mut rest = part.as_slice();
         while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(io::Error::other)?;
             // A list that changed during the read may be incomplete.
             if message.header.flags & NLM_F_DUMP_INTR != 0 {
                 return Err(io::ErrorKind::Interrupted.into());

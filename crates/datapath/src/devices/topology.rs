@@ -54,7 +54,10 @@ impl Device {
 
     /// Whether its packets pass the device that it was made on.
     fn is_made_on_another(&self) -> bool {
-        matches!(self.kind.as_str(), "vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap")
+        matches!(
+            self.kind.as_str(),
+            "vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap"
+        )
     }
 
     /// Its kind, with an article.
@@ -87,7 +90,10 @@ pub fn devices() -> io::Result<Vec<Device>> {
 /// A device as the kernel describes it.
 #[must_use]
 pub fn device(link: &LinkMessage) -> Device {
-    let mut device = Device { index: link.header.index, ..Device::default() };
+    let mut device = Device {
+        index: link.header.index,
+        ..Device::default()
+    };
     let mut is_elsewhere = false;
     for attribute in &link.attributes {
         match attribute {
@@ -115,7 +121,10 @@ pub fn device(link: &LinkMessage) -> Device {
 #[must_use]
 pub fn place(devices: &[Device], configured: &[String]) -> Vec<Placement> {
     let stacks = Stacks::new(devices, configured);
-    configured.iter().map(|name| stacks.placement(name)).collect()
+    configured
+        .iter()
+        .map(|name| stacks.placement(name))
+        .collect()
 }
 
 /// The devices, what lies below each, and which of the configured ones charge.
@@ -128,24 +137,50 @@ struct Stacks<'a> {
 
 impl<'a> Stacks<'a> {
     fn new(devices: &'a [Device], configured: &[String]) -> Self {
-        let by_index: BTreeMap<u32, &Device> = devices.iter().map(|device| (device.index, device)).collect();
+        let by_index: BTreeMap<u32, &Device> = devices
+            .iter()
+            .map(|device| (device.index, device))
+            .collect();
         let mut lowers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for device in devices {
-            let master = device.master.filter(|master| by_index.get(master).is_some_and(|master| master.has_ports()));
+            let master = device.master.filter(|master| {
+                by_index
+                    .get(master)
+                    .is_some_and(|master| master.has_ports())
+            });
             if let Some(master) = master {
                 lowers.entry(master).or_default().push(device.index);
             }
-            let lower = device.lower.filter(|lower| device.is_made_on_another() && by_index.contains_key(lower));
+            let lower = device
+                .lower
+                .filter(|lower| device.is_made_on_another() && by_index.contains_key(lower));
             if let Some(lower) = lower {
                 lowers.entry(device.index).or_default().push(lower);
             }
         }
         let is_configured = |device: &&Device| configured.contains(&device.name);
-        let configured = devices.iter().filter(is_configured).map(|device| device.index).collect();
-        let mut stacks = Self { devices: by_index, lowers, configured, enforcing: BTreeSet::new() };
-        let kept: BTreeSet<u32> =
-            stacks.configured.iter().copied().filter(|index| stacks.aggregate_of(*index).is_none()).collect();
-        stacks.enforcing = kept.iter().copied().filter(|index| stacks.below(*index).is_disjoint(&kept)).collect();
+        let configured = devices
+            .iter()
+            .filter(is_configured)
+            .map(|device| device.index)
+            .collect();
+        let mut stacks = Self {
+            devices: by_index,
+            lowers,
+            configured,
+            enforcing: BTreeSet::new(),
+        };
+        let kept: BTreeSet<u32> = stacks
+            .configured
+            .iter()
+            .copied()
+            .filter(|index| stacks.aggregate_of(*index).is_none())
+            .collect();
+        stacks.enforcing = kept
+            .iter()
+            .copied()
+            .filter(|index| stacks.below(*index).is_disjoint(&kept))
+            .collect();
         stacks
     }
 
@@ -156,7 +191,9 @@ impl<'a> Stacks<'a> {
         // A list that changed during the read may contain a cycle.
         for _ in 0..self.devices.len() {
             let master = current.master.and_then(|master| self.devices.get(&master));
-            let Some(master) = master.filter(|master| master.is_aggregate()) else { break };
+            let Some(master) = master.filter(|master| master.is_aggregate()) else {
+                break;
+            };
             if self.configured.contains(&master.index) {
                 uppermost = Some(*master);
             }
@@ -189,12 +226,19 @@ impl<'a> Stacks<'a> {
         let mut open = self.lowers(index).to_vec();
         // A driver's own device also receives packets that none of its members has seen.
         let has_its_own = |device: &&&Device| device.kind.is_empty();
-        open_ways.extend(self.devices.get(&index).filter(has_its_own).map(|device| device.name.as_str()));
+        open_ways.extend(
+            self.devices
+                .get(&index)
+                .filter(has_its_own)
+                .map(|device| device.name.as_str()),
+        );
         while let Some(next) = open.pop() {
             if !seen.insert(next) {
                 continue;
             }
-            let Some(device) = self.devices.get(&next) else { continue };
+            let Some(device) = self.devices.get(&next) else {
+                continue;
+            };
             if self.enforcing.contains(&next) {
                 charging.insert(device.name.as_str());
                 continue;
@@ -204,13 +248,21 @@ impl<'a> Stacks<'a> {
             }
             open.extend(self.lowers(next));
         }
-        (charging.into_iter().collect(), open_ways.into_iter().collect())
+        (
+            charging.into_iter().collect(),
+            open_ways.into_iter().collect(),
+        )
     }
 
     fn placement(&self, name: &str) -> Placement {
-        let placement = Placement { interface: name.to_owned(), ..Placement::default() };
+        let placement = Placement {
+            interface: name.to_owned(),
+            ..Placement::default()
+        };
         let device = self.devices.values().find(|device| device.name == name);
-        let Some(device) = device.filter(|device| !self.enforcing.contains(&device.index)) else { return placement };
+        let Some(device) = device.filter(|device| !self.enforcing.contains(&device.index)) else {
+            return placement;
+        };
         if let Some(aggregate) = self.aggregate_of(device.index) {
             return self.on_aggregate(device, aggregate);
         }
@@ -219,7 +271,10 @@ impl<'a> Stacks<'a> {
         let reason = format!("{name} is {} on {}", device.noun(), list(&charging));
         let reason = match device.kind.as_str() {
             "macvlan" | "macvtap" | "ipvlan" | "ipvtap" => {
-                format!("{reason}; packets from another {} on the same device are not limited", device.kind)
+                format!(
+                    "{reason}; packets from another {} on the same device are not limited",
+                    device.kind
+                )
             }
             _ => reason,
         };
@@ -263,7 +318,10 @@ impl<'a> Stacks<'a> {
         });
         Placement {
             interface: name.clone(),
-            reason: Some(format!("all packets of its member {name} pass {}", aggregate.name)),
+            reason: Some(format!(
+                "all packets of its member {name} pass {}",
+                aggregate.name
+            )),
             enforced_by: enforced_by.into_iter().map(str::to_owned).collect(),
             gap,
         }
@@ -273,8 +331,17 @@ impl<'a> Stacks<'a> {
 /// The first few names.
 fn list(names: &[&str]) -> String {
     const MOST: usize = 4;
-    let shown = names.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > MOST { format!("{shown} and {} more", names.len() - MOST) } else { shown }
+    let shown = names
+        .iter()
+        .take(MOST)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > MOST {
+        format!("{shown} and {} more", names.len() - MOST)
+    } else {
+        shown
+    }
 }
 
 #[cfg(test)]

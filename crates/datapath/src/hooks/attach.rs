@@ -43,10 +43,18 @@ impl Datapath {
     /// # Errors
     ///
     /// When the interface does not exist, another program has its hook, or its driver lacks XDP.
-    pub fn attach(&mut self, interface: &str, attach: Attach) -> Result<Option<String>, AttachError> {
+    pub fn attach(
+        &mut self,
+        interface: &str,
+        attach: Attach,
+    ) -> Result<Option<String>, AttachError> {
         let device = found(interface)?;
         self.attach_at(&device, attach, &self.pins.hooks())?;
-        Ok(self.attached.iter().find(|attached| attached.index == device.index).and_then(|it| it.note.clone()))
+        Ok(self
+            .attached
+            .iter()
+            .find(|attached| attached.index == device.index)
+            .and_then(|it| it.note.clone()))
     }
 
     /// Attaches the policy to an interface as part of a change, which [`PinDirectory::commit`] puts in effect and
@@ -55,11 +63,20 @@ impl Datapath {
     /// # Errors
     ///
     /// As [`Datapath::attach`].
-    pub fn attach_in_change(&mut self, device: &Interface, attach: Attach) -> Result<(), AttachError> {
+    pub fn attach_in_change(
+        &mut self,
+        device: &Interface,
+        attach: Attach,
+    ) -> Result<(), AttachError> {
         self.attach_at(device, attach, &HookPins::at(self.pins.next()))
     }
 
-    pub(crate) fn attach_at(&mut self, device: &Interface, attach: Attach, to: &HookPins) -> Result<(), AttachError> {
+    pub(crate) fn attach_at(
+        &mut self,
+        device: &Interface,
+        attach: Attach,
+        to: &HookPins,
+    ) -> Result<(), AttachError> {
         let link = frames(device)?;
         // Before this policy's program evaluates its first packet there.
         self.number_interface(device)?;
@@ -68,7 +85,9 @@ impl Datapath {
         }
         let name = &device.name;
         match (attach, link) {
-            (Attach::Native | Attach::Generic, Link::RawIp) => Err(AttachError::NoEthernet { interface: name.clone() }),
+            (Attach::Native | Attach::Generic, Link::RawIp) => Err(AttachError::NoEthernet {
+                interface: name.clone(),
+            }),
             (Attach::Generic, Link::Ethernet) => {
                 let is_known = self.settings.buffer_layout.is_known();
                 let note = (!is_known).then(|| {
@@ -82,7 +101,8 @@ impl Datapath {
             (Attach::Native, Link::Ethernet) => self.attach_xdp(device, Hook::Xdp, to, None),
             (Attach::Tc, _) => self.attach_tc(device, link, to, None),
             (Attach::Auto, Link::RawIp) => {
-                let note = format!("{name} uses traffic control: its frames have no Ethernet header");
+                let note =
+                    format!("{name} uses traffic control: its frames have no Ethernet header");
                 self.attach_tc(device, link, to, Some(note))
             }
             (Attach::Auto, Link::Ethernet) if self.settings.mark_in_use != 0 => {
@@ -117,18 +137,46 @@ impl Datapath {
             Hook::XdpGeneric => (Hook::Xdp, AttachMode::Generic),
             _ => (Hook::XdpGeneric, AttachMode::Native),
         };
-        self.detach_other_mode(device, HookOf { hook: other, index: device.index }, to)?;
-        self.attach_hook(device, Link::Ethernet, Entry::Xdp, HookOf { hook, index: device.index }, mode, to, note)
+        self.detach_other_mode(
+            device,
+            HookOf {
+                hook: other,
+                index: device.index,
+            },
+            to,
+        )?;
+        self.attach_hook(
+            device,
+            Link::Ethernet,
+            Entry::Xdp,
+            HookOf {
+                hook,
+                index: device.index,
+            },
+            mode,
+            to,
+            note,
+        )
     }
 
     /// Detaches the program of the other mode of XDP, since an interface has one hook for both. A program of traffic
     /// control enforces the limits until the change is complete.
-    fn detach_other_mode(&mut self, device: &Interface, other: HookOf, to: &HookPins) -> Result<(), AttachError> {
-        let Ok(link) = BpfLink::open(&self.pins.hooks().link(other)) else { return Ok(()) };
+    fn detach_other_mode(
+        &mut self,
+        device: &Interface,
+        other: HookOf,
+        to: &HookPins,
+    ) -> Result<(), AttachError> {
+        let Ok(link) = BpfLink::open(&self.pins.hooks().link(other)) else {
+            return Ok(());
+        };
         if link.info().is_ok_and(|info| info.interface != device.index) {
             return Ok(());
         }
-        let of = HookOf { hook: Hook::TcIngress, index: device.index };
+        let of = HookOf {
+            hook: Hook::TcIngress,
+            index: device.index,
+        };
         if to.folder() != self.pins.path() && !self.pins.hooks().all().contains(&of) {
             self.prepare(Entry::Tc)?;
             let program = self.entry(Entry::Tc)?;
@@ -136,7 +184,8 @@ impl Datapath {
             bpf::create_directory(bridge.folder()).map_err(LoadError::from)?;
             self.place(device, of, program.as_fd(), &bridge)?;
         }
-        link.detach().map_err(|error| AttachError::from_xdp(&device.name, error))
+        link.detach()
+            .map_err(|error| AttachError::from_xdp(&device.name, error))
     }
 
     fn attach_tc(
@@ -154,7 +203,18 @@ impl Datapath {
             Direction::Ingress => Hook::TcIngress,
             Direction::Egress => Hook::TcEgress,
         };
-        self.attach_hook(device, link, entry, HookOf { hook, index: device.index }, AttachMode::Tc, to, note)
+        self.attach_hook(
+            device,
+            link,
+            entry,
+            HookOf {
+                hook,
+                index: device.index,
+            },
+            AttachMode::Tc,
+            to,
+            note,
+        )
     }
 
     #[expect(clippy::too_many_arguments, reason = "what an attachment consists of")]
@@ -171,8 +231,10 @@ impl Datapath {
         self.prepare(entry)?;
         let program = self.entry(entry)?;
         let link = self.place(device, of, program.as_fd(), to)?;
-        let program = link::program_id(program.as_fd()).map_err(|error| AttachError::pin(&device.name, &error))?;
-        self.attached.retain(|attached| attached.index != device.index);
+        let program = link::program_id(program.as_fd())
+            .map_err(|error| AttachError::pin(&device.name, &error))?;
+        self.attached
+            .retain(|attached| attached.index != device.index);
         let interface = device.name.clone();
         self.attached.push(Attached {
             interface,
@@ -237,16 +299,25 @@ impl Datapath {
         }
         // Outside of a change, `follow` retries.
         let is_change = to.folder() != self.pins.path();
-        let deadline = Instant::now() + if is_change { RELEASE_TIMEOUT } else { Duration::ZERO };
+        let deadline = Instant::now()
+            + if is_change {
+                RELEASE_TIMEOUT
+            } else {
+                Duration::ZERO
+            };
         let link = loop {
             match BpfLink::create(program, of.index, target).map_err(fail) {
-                Err(AttachError::Taken { .. }) if Instant::now() < deadline => thread::sleep(RELEASE_POLL),
+                Err(AttachError::Taken { .. }) if Instant::now() < deadline => {
+                    thread::sleep(RELEASE_POLL)
+                }
                 created => break created?,
             }
         };
         let pin = to.link(of);
         // A pin of a removed interface.
-        link::remove(&pin).and_then(|()| link.pin(&pin)).map_err(|error| AttachError::pin(name, &error))?;
+        link::remove(&pin)
+            .and_then(|()| link.pin(&pin))
+            .map_err(|error| AttachError::pin(name, &error))?;
         Ok(Some(link))
     }
 
@@ -281,12 +352,20 @@ impl Datapath {
             (Direction::Egress, ..) => Hook::TcEgress,
             (_, Attach::Generic, _) => Hook::XdpGeneric,
             (_, Attach::Native, _) => Hook::Xdp,
-            (_, Attach::Auto, Ok(Link::Ethernet)) if self.settings.mark_in_use == 0 && !device.is_bond => Hook::Xdp,
+            (_, Attach::Auto, Ok(Link::Ethernet))
+                if self.settings.mark_in_use == 0 && !device.is_bond =>
+            {
+                Hook::Xdp
+            }
             _ => Hook::TcIngress,
         };
         let hooks = self.pins.hooks().all();
-        let is_pinned = |of: &HookOf| of.index == device.index && of.hook.direction() == self.direction();
-        if hooks.contains(&HookOf { hook, index: device.index }) {
+        let is_pinned =
+            |of: &HookOf| of.index == device.index && of.hook.direction() == self.direction();
+        if hooks.contains(&HookOf {
+            hook,
+            index: device.index,
+        }) {
             Step::Program
         } else if hooks.iter().any(is_pinned) {
             Step::Hook
@@ -323,13 +402,18 @@ impl Datapath {
 pub(crate) fn found(interface: &str) -> Result<Interface, AttachError> {
     let devices = device::interfaces().map_err(LoadError::Interfaces)?;
     let found = devices.into_iter().find(|device| device.name == interface);
-    found.ok_or_else(|| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })
+    found.ok_or_else(|| AttachError::NoInterface {
+        interface: interface.to_owned(),
+        present: names().join(", "),
+    })
 }
 
 /// The header of its frames.
 fn frames(device: &Interface) -> Result<Link, AttachError> {
     device.link.clone().map_err(|kind| AttachError::NoLink {
         interface: device.name.clone(),
-        source: io::Error::other(format!("its frames are of type {kind}, neither Ethernet nor IP")),
+        source: io::Error::other(format!(
+            "its frames are of type {kind}, neither Ethernet nor IP"
+        )),
     })
 }

@@ -35,8 +35,11 @@ impl Attached {
     #[must_use]
     pub fn is_in_effect(&self, pins: &PinDirectory) -> bool {
         match &self.link {
-            Some(link) => link.info().is_ok_and(|now| now.interface == self.index && now.program == self.program),
-            None => traffic_control::filter(pins, self.of).is_ok_and(|program| program == Some(self.program)),
+            Some(link) => link
+                .info()
+                .is_ok_and(|now| now.interface == self.index && now.program == self.program),
+            None => traffic_control::filter(pins, self.of)
+                .is_ok_and(|program| program == Some(self.program)),
         }
     }
 

@@ -35,11 +35,16 @@ impl PinDirectory {
     /// When another agent has the lock.
     pub fn lock(&self) -> Result<PinLock, LoadError> {
         let path = self.path();
-        let fail = |source| DirectoryError::Open { path: path.to_owned(), source };
+        let fail = |source| DirectoryError::Open {
+            path: path.to_owned(),
+            source,
+        };
         let directory = File::open(path).map_err(fail)?;
         match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(PinLock(lock)),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(LoadError::InUse { path: path.to_owned() }),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(LoadError::InUse {
+                path: path.to_owned(),
+            }),
             Err((_, errno)) => Err(fail(errno.into()).into()),
         }
     }
@@ -49,13 +54,22 @@ impl PinDirectory {
     /// # Errors
     ///
     /// When one is.
-    pub fn check_others(&self, device: &Interface, direction: Direction) -> Result<(), AttachError> {
+    pub fn check_others(
+        &self,
+        device: &Interface,
+        direction: Direction,
+    ) -> Result<(), AttachError> {
         let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             match self.other(device.index, direction) {
                 // The kernel may still be detaching it.
                 Some(_) if Instant::now() < deadline => thread::sleep(RELEASE_POLL),
-                Some(program) => return Err(AttachError::OtherWeir { interface: device.name.clone(), program }),
+                Some(program) => {
+                    return Err(AttachError::OtherWeir {
+                        interface: device.name.clone(),
+                        program,
+                    });
+                }
                 None => return Ok(()),
             }
         }
@@ -72,7 +86,15 @@ impl PinDirectory {
         if let Some(place) = self.pinned_beside(&left) {
             return Some(format!("pinned at {}", place.display()));
         }
-        let of_none = traffic_control::filter(self, HookOf { hook: Hook::of(direction), index }).ok().flatten();
+        let of_none = traffic_control::filter(
+            self,
+            HookOf {
+                hook: Hook::of(direction),
+                index,
+            },
+        )
+        .ok()
+        .flatten();
         let is_others = |id: u32| left.contains(&id) && of_none != Some(id);
         loaded_programs()
             .filter_map(Result::ok)
@@ -84,11 +106,22 @@ impl PinDirectory {
 
     /// The directory beside this one with a pin of one of these programs.
     pub(crate) fn pinned_beside(&self, programs: &[u32]) -> Option<PathBuf> {
-        let beside = self.path().parent().and_then(|parent| fs::read_dir(parent).ok()).into_iter().flatten();
-        let others = beside.filter_map(Result::ok).map(|entry| entry.path()).filter(|path| path != self.path());
-        others
+        let beside = self
+            .path()
+            .parent()
+            .and_then(|parent| fs::read_dir(parent).ok())
             .into_iter()
-            .find(|path| HookPins::at(path.clone()).programs().iter().any(|program| programs.contains(program)))
+            .flatten();
+        let others = beside
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .filter(|path| path != self.path());
+        others.into_iter().find(|path| {
+            HookPins::at(path.clone())
+                .programs()
+                .iter()
+                .any(|program| programs.contains(program))
+        })
     }
 }
 
@@ -100,7 +133,10 @@ fn programs_on(index: u32, direction: Direction) -> HashSet<u32> {
     };
     // If this fails, attaching reports the conflict.
     let mut programs: HashSet<u32> = match direction {
-        Direction::Ingress => device::xdp_programs(index).unwrap_or_default().into_iter().collect(),
+        Direction::Ingress => device::xdp_programs(index)
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
         Direction::Egress => HashSet::new(),
     };
     if has_tcx() {

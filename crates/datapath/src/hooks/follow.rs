@@ -34,7 +34,10 @@ impl Datapath {
         if self.trouble_on(device.index).is_some() {
             return None;
         }
-        let attached = self.attached.iter().find(|attached| attached.index == device.index)?;
+        let attached = self
+            .attached
+            .iter()
+            .find(|attached| attached.index == device.index)?;
         // Until a rename is followed, the limits of the previous name apply.
         let is_named = attached.interface == device.name || !self.image().interfaces.are_in_use();
         (is_named && attached.is_in_effect(&self.pins)).then_some(attached)
@@ -43,13 +46,17 @@ impl Datapath {
     /// Why an interface could not be attached.
     #[must_use]
     pub fn trouble_on(&self, index: u32) -> Option<&Trouble> {
-        self.troubles.iter().find(|trouble| trouble.device.index == index)
+        self.troubles
+            .iter()
+            .find(|trouble| trouble.device.index == index)
     }
 
     /// Whether [`Datapath::follow`] is due although no interface has changed.
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
-        self.troubles.iter().any(|trouble| trouble.tried.elapsed() >= RETRY)
+        self.troubles
+            .iter()
+            .any(|trouble| trouble.tried.elapsed() >= RETRY)
             || self.attached.iter().any(|attached| {
                 // A program that `agent detach` removed is not attached again.
                 let is_noted = attached.lost.is_some() && !self.pins.is_pinned(attached.of);
@@ -61,7 +68,11 @@ impl Datapath {
     /// released interface may have charged packets that another one charges from now on.
     pub fn follow(&mut self, wanted: &[Interface], attach: Attach) -> Vec<Turn> {
         let mut turns = Vec::new();
-        self.troubles.retain(|trouble| wanted.iter().any(|device| device.index == trouble.device.index));
+        self.troubles.retain(|trouble| {
+            wanted
+                .iter()
+                .any(|device| device.index == trouble.device.index)
+        });
         let began = Instant::now();
         for device in wanted {
             turns.extend(self.follow_one(device, attach));
@@ -72,20 +83,37 @@ impl Datapath {
         self.attached = kept;
         let is_freed = !gone.is_empty();
         for attached in gone {
-            let released = self.pins.hooks().release(&self.pins, attached.of).map_err(|error| error.to_string());
-            let result =
-                released.and_then(|()| self.forget_interface(attached.index).map_err(|error| error.to_string()));
+            let released = self
+                .pins
+                .hooks()
+                .release(&self.pins, attached.of)
+                .map_err(|error| error.to_string());
+            let result = released.and_then(|()| {
+                self.forget_interface(attached.index)
+                    .map_err(|error| error.to_string())
+            });
             let why = result.map_or_else(
                 |error| error,
-                |()| "the interface was removed, or its name no longer matches [agent] interfaces".to_owned(),
+                |()| {
+                    "the interface was removed, or its name no longer matches [agent] interfaces"
+                        .to_owned()
+                },
             );
             turns.push(turn(&attached.interface, false, why));
         }
         // The kernel rejects XDP below an interface with a program, and on a bond whose member has one.
-        let is_refused = |device: &&Interface| self.trouble_on(device.index).is_some_and(|it| it.tried >= began);
-        let refused: Vec<&Interface> = wanted.iter().filter(|_| is_freed).filter(is_refused).collect();
+        let is_refused = |device: &&Interface| {
+            self.trouble_on(device.index)
+                .is_some_and(|it| it.tried >= began)
+        };
+        let refused: Vec<&Interface> = wanted
+            .iter()
+            .filter(|_| is_freed)
+            .filter(is_refused)
+            .collect();
         for device in refused {
-            self.troubles.retain(|trouble| trouble.device.index != device.index);
+            self.troubles
+                .retain(|trouble| trouble.device.index != device.index);
             turns.retain(|turn| turn.interface != device.name);
             turns.extend(self.follow_one(device, attach));
         }
@@ -93,51 +121,87 @@ impl Datapath {
     }
 
     fn follow_one(&mut self, device: &Interface, attach: Attach) -> Option<Turn> {
-        let place = self.attached.iter().position(|attached| attached.index == device.index);
+        let place = self
+            .attached
+            .iter()
+            .position(|attached| attached.index == device.index);
         // Members join and leave a bond without a change of the bond's own state.
-        if place.is_some_and(|place| self.attached[place].interface != device.name || device.is_bond)
+        if place
+            .is_some_and(|place| self.attached[place].interface != device.name || device.is_bond)
             && let Err(error) = self.number_interface(device)
         {
-            return Some(turn(&device.name, false, format!("applying the limits of its new name failed: {error}")));
+            return Some(turn(
+                &device.name,
+                false,
+                format!("applying the limits of its new name failed: {error}"),
+            ));
         }
         if let Some(attached) = place.and_then(|place| self.attached.get_mut(place)) {
             attached.interface.clone_from(&device.name);
             let is_as_before = device.link.as_ref() == Ok(&attached.frames);
             if is_as_before && attached.is_in_effect(&self.pins) {
                 let was_lost = attached.lost.take().is_some();
-                return was_lost.then(|| turn(&device.name, true, "its program is attached again".to_owned()));
+                return was_lost.then(|| {
+                    turn(
+                        &device.name,
+                        true,
+                        "its program is attached again".to_owned(),
+                    )
+                });
             }
             match attached.lost {
                 _ if !is_as_before => {}
                 None => {
                     attached.lost = Some(Instant::now());
-                    return Some(turn(&device.name, false, "its program was detached by another program".to_owned()));
+                    return Some(turn(
+                        &device.name,
+                        false,
+                        "its program was detached by another program".to_owned(),
+                    ));
                 }
-                Some(since) if since.elapsed() < LOST || !self.pins.is_pinned(attached.of) => return None,
+                Some(since) if since.elapsed() < LOST || !self.pins.is_pinned(attached.of) => {
+                    return None;
+                }
                 Some(_) => {}
             }
         } else if !self.pins.is_in_use() {
             return None;
         }
-        if self.trouble_on(device.index).is_some_and(|trouble| !trouble.is_due(device)) {
+        if self
+            .trouble_on(device.index)
+            .is_some_and(|trouble| !trouble.is_due(device))
+        {
             return None;
         }
-        let before = place.and_then(|place| self.attached.get(place)).map(|attached| attached.of);
+        let before = place
+            .and_then(|place| self.attached.get(place))
+            .map(|attached| attached.of);
         let was_in_trouble = self.trouble_on(device.index).is_some();
-        self.troubles.retain(|trouble| trouble.device.index != device.index);
+        self.troubles
+            .retain(|trouble| trouble.device.index != device.index);
         match self.attach_at(device, attach, &self.pins.hooks()) {
             Ok(()) => {
-                let now = self.attached.iter().find(|attached| attached.index == device.index)?;
+                let now = self
+                    .attached
+                    .iter()
+                    .find(|attached| attached.index == device.index)?;
                 if let Some(before) = before.filter(|before| *before != now.of) {
                     // The next agent finds a pin that stays.
                     let _ = self.pins.hooks().release(&self.pins, before);
                 }
-                Some(turn(&device.name, true, format!("limits are in effect ({})", now.mode)))
+                Some(turn(
+                    &device.name,
+                    true,
+                    format!("limits are in effect ({})", now.mode),
+                ))
             }
             Err(error) => {
                 // A program for the previous frame type would refuse these frames as malformed.
-                let is_of_another_type = |attached: &Attached| device.link.as_ref() != Ok(&attached.frames);
-                if let Some(place) = place.filter(|place| self.attached.get(*place).is_some_and(is_of_another_type)) {
+                let is_of_another_type =
+                    |attached: &Attached| device.link.as_ref() != Ok(&attached.frames);
+                if let Some(place) =
+                    place.filter(|place| self.attached.get(*place).is_some_and(is_of_another_type))
+                {
                     let attached = self.attached.remove(place);
                     let _ = self.pins.hooks().release(&self.pins, attached.of);
                 }
@@ -145,7 +209,12 @@ impl Datapath {
                 let reason = error.to_string();
                 let (device, tried) = (device.clone(), Instant::now());
                 let refused = turn(&device.name, false, reason.clone());
-                self.troubles.push(Trouble { device, reason, is_down, tried });
+                self.troubles.push(Trouble {
+                    device,
+                    reason,
+                    is_down,
+                    tried,
+                });
                 (!was_in_trouble).then_some(refused)
             }
         }
@@ -165,19 +234,39 @@ impl Datapath {
                 format!("no limits are in effect on {name}: agent detach removed them; agent reload attaches it again")
             }
         });
-        let notes = self.attached.iter().filter_map(|attached| attached.note().map(str::to_owned));
-        let troubles = self.troubles.iter().map(|trouble| format!("no limits are in effect: {}", trouble.reason));
-        notes.chain(lost).chain(troubles).chain(self.reply_notes()).collect()
+        let notes = self
+            .attached
+            .iter()
+            .filter_map(|attached| attached.note().map(str::to_owned));
+        let troubles = self
+            .troubles
+            .iter()
+            .map(|trouble| format!("no limits are in effect: {}", trouble.reason));
+        notes
+            .chain(lost)
+            .chain(troubles)
+            .chain(self.reply_notes())
+            .collect()
     }
 
     /// Notes about interfaces whose replies to refused packets are lost.
     fn reply_notes(&self) -> Vec<String> {
         let replies = |attached: &&Attached| self.replies() && attached.mode == AttachMode::Native;
-        let loses = self.attached.iter().filter(replies).filter(|attached| features::loses_replies(attached.index));
-        loses.map(|attached| features::LostReplies(&attached.interface).to_string()).collect()
+        let loses = self
+            .attached
+            .iter()
+            .filter(replies)
+            .filter(|attached| features::loses_replies(attached.index));
+        loses
+            .map(|attached| features::LostReplies(&attached.interface).to_string())
+            .collect()
     }
 }
 
 fn turn(interface: &str, is_attached: bool, reason: String) -> Turn {
-    Turn { interface: interface.to_owned(), is_attached, reason }
+    Turn {
+        interface: interface.to_owned(),
+        is_attached,
+        reason,
+    }
 }

@@ -80,7 +80,10 @@ impl std::fmt::Display for HookOf {
 impl HookOf {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (hook, index) = text.split_once(':')?;
-        Some(Self { hook: Hook::named(hook)?, index: index.parse().ok()? })
+        Some(Self {
+            hook: Hook::named(hook)?,
+            index: index.parse().ok()?,
+        })
     }
 }
 

@@ -75,13 +75,23 @@ impl HookPins {
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().filter_map(Result::ok);
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        let entries = fs::read_dir(&self.0)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
     }
 
     /// The pinned hooks.
     pub(crate) fn all(&self) -> BTreeSet<HookOf> {
-        let of = |name: &String| HookOf::parse(name.strip_prefix(LINK).or_else(|| name.strip_prefix(PROGRAM))?);
+        let of = |name: &String| {
+            HookOf::parse(
+                name.strip_prefix(LINK)
+                    .or_else(|| name.strip_prefix(PROGRAM))?,
+            )
+        };
         self.names().iter().filter_map(of).collect()
     }
 
@@ -104,7 +114,10 @@ impl HookPins {
     /// Pins a hook's program, replacing the previous one.
     pub(crate) fn pin_program(&self, of: HookOf, program: BorrowedFd<'_>) -> Result<(), LoadError> {
         let (fresh, path) = (self.0.join(FRESH), self.program(of));
-        let fail = |source: std::io::Error| LoadError::Pin { path: path.clone(), reason: source.to_string() };
+        let fail = |source: std::io::Error| LoadError::Pin {
+            path: path.clone(),
+            reason: source.to_string(),
+        };
         link::remove(&fresh).map_err(fail)?;
         link::pin(program, &fresh).map_err(fail)?;
         fs::rename(&fresh, &path).map_err(fail)
@@ -171,7 +184,10 @@ impl PinDirectory {
 }
 
 pub(crate) fn remove(path: &Path) -> Result<(), LoadError> {
-    link::remove(path).map_err(|source| LoadError::Unpin { path: path.to_owned(), source })
+    link::remove(path).map_err(|source| LoadError::Unpin {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -179,15 +195,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pin_is_found_by_the_index_of_its_interface_and_one_of_an_older_version_is_not_taken_for_it() {
+    fn a_pin_is_found_by_the_index_of_its_interface_and_one_of_an_older_version_is_not_taken_for_it()
+     {
         let folder = tempfile::tempdir().unwrap();
         let pins = HookPins::at(folder.path().to_owned());
-        let of = HookOf { hook: Hook::TcEgress, index: 42 };
-        for path in [pins.link(of), pins.program(of), folder.path().join("link-xdp-7"), folder.path().join("TABLE")] {
+        let of = HookOf {
+            hook: Hook::TcEgress,
+            index: 42,
+        };
+        for path in [
+            pins.link(of),
+            pins.program(of),
+            folder.path().join("link-xdp-7"),
+            folder.path().join("TABLE"),
+        ] {
             fs::write(path, "").unwrap();
         }
         assert_eq!(pins.all().into_iter().collect::<Vec<_>>(), [of]);
         let old = pins.old();
-        assert_eq!((old.len(), old[0].2, old[0].3.as_str()), (1, Hook::Xdp, "7"));
+        assert_eq!(
+            (old.len(), old[0].2, old[0].3.as_str()),
+            (1, Hook::Xdp, "7")
+        );
     }
 }

@@ -13,7 +13,13 @@ impl Datapath {
         if self.settings.shape_in_use == 0 {
             return Vec::new();
         }
-        let longest = self.image.rules.iter().map(longest_queue).max().unwrap_or(0);
+        let longest = self
+            .image
+            .rules
+            .iter()
+            .map(longest_queue)
+            .max()
+            .unwrap_or(0);
         self.attached
             .iter()
             .filter_map(|attached| spacing_obstacle(&attached.interface, attached.index, longest))
@@ -36,12 +42,19 @@ fn longest_queue(rule: &Rule) -> u64 {
 /// Why an interface does not delay packets; `None` if it does.
 fn spacing_obstacle(interface: &str, index: u32, longest_queue: u64) -> Option<String> {
     let queueing = device::queueing(index).unwrap_or_default();
-    let kinds: Vec<&str> = queueing.iter().map(|queueing| queueing.kind.as_str()).collect();
+    let kinds: Vec<&str> = queueing
+        .iter()
+        .map(|queueing| queueing.kind.as_str())
+        .collect();
     let is_fair = kinds.contains(&"fq") && kinds.iter().all(|kind| matches!(*kind, "fq" | "mq"));
     if is_fair {
         return flow_obstacle(interface, &queueing, longest_queue);
     }
-    let present = if kinds.is_empty() { "none".to_owned() } else { kinds.join(", ") };
+    let present = if kinds.is_empty() {
+        "none".to_owned()
+    } else {
+        kinds.join(", ")
+    };
     Some(format!(
         "{interface} does not delay packets, since its queueing discipline is {present} and not fq: packets above a limit \
          with action = \"shape\" are dropped; run tc qdisc replace dev {interface} root fq"
@@ -50,7 +63,10 @@ fn spacing_obstacle(interface: &str, index: u32, longest_queue: u64) -> Option<S
 
 /// Why `fq` drops packets that a limit delays; `None` if it does not. The limit has counted these packets as passed.
 fn flow_obstacle(interface: &str, queueing: &[Queueing], longest_queue: u64) -> Option<String> {
-    let least = queueing.iter().filter_map(|queueing| queueing.flow_limit).min()?;
+    let least = queueing
+        .iter()
+        .filter_map(|queueing| queueing.flow_limit)
+        .min()?;
     (u64::from(least) < longest_queue).then(|| {
         let is_multiqueue = queueing.iter().any(|queueing| queueing.kind == "mq");
         let place = if is_multiqueue { "parent MQ:QUEUE" } else { "root" };
@@ -66,7 +82,9 @@ fn flow_obstacle(interface: &str, queueing: &[Queueing], longest_queue: u64) -> 
 #[must_use]
 pub fn lacking_for_shape(interface: &str, limits: &[Limit]) -> Option<String> {
     let index = nix::net::if_::if_nametoindex(interface).ok()?;
-    let shaped = limits.iter().filter(|limit| limit.action == policy::Action::Shape);
+    let shaped = limits
+        .iter()
+        .filter(|limit| limit.action == policy::Action::Shape);
     let longest = shaped.map(|limit| match limit.unit {
         Unit::Bytes => limit.rates.burst.div_ceil(FULL_FRAME),
         _ => limit.rates.burst,

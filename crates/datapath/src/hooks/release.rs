@@ -8,7 +8,9 @@ use bpf::link::{self, Link};
 
 use crate::error::LoadError;
 use crate::hooks::hook::HookOf;
-use crate::hooks::pins::{BANS, HookPins, LISTS, PROVEN_SOURCES, PinDirectory, SHARED_MAPS, remove};
+use crate::hooks::pins::{
+    BANS, HookPins, LISTS, PROVEN_SOURCES, PinDirectory, SHARED_MAPS, remove,
+};
 use crate::hooks::traffic_control;
 
 impl HookPins {
@@ -20,7 +22,11 @@ impl HookPins {
         let program = self.program(of);
         if of.hook.target().is_none() {
             // Before its pin, so that the next agent finds the filter if this one is killed in between.
-            traffic_control::remove_filter(pins, of, link::open(&program).ok().as_ref().map(AsFd::as_fd));
+            traffic_control::remove_filter(
+                pins,
+                of,
+                link::open(&program).ok().as_ref().map(AsFd::as_fd),
+            );
         }
         link::remove(&program).map_err(unpin(program))
     }
@@ -33,16 +39,25 @@ impl PinDirectory {
         for (path, is_link, hook, _) in hooks.old() {
             // From the kernel, since the interface may have been renamed.
             let index = if is_link {
-                Link::open(&path).ok().and_then(|link| Some(link.info().ok()?.interface))
+                Link::open(&path)
+                    .ok()
+                    .and_then(|link| Some(link.info().ok()?.interface))
             } else {
                 traffic_control::interface_of(&path, hook.direction())
             };
             let Some(index) = index.filter(|index| *index != 0) else {
-                link::release(&path).map_err(|source| LoadError::Unpin { path: path.clone(), source })?;
+                link::release(&path).map_err(|source| LoadError::Unpin {
+                    path: path.clone(),
+                    source,
+                })?;
                 continue;
             };
             let of = HookOf { hook, index };
-            let to = if is_link { hooks.link(of) } else { hooks.program(of) };
+            let to = if is_link {
+                hooks.link(of)
+            } else {
+                hooks.program(of)
+            };
             fs::rename(&path, &to).map_err(|source| LoadError::MovePin { path, source })?;
         }
         Ok(())
@@ -76,7 +91,11 @@ impl PinDirectory {
         self.discard_change()?;
         self.generations().clear()?;
         self.forget_connections(None)?;
-        for path in SHARED_MAPS.iter().chain(&[BANS, LISTS, PROVEN_SOURCES]).map(|name| self.map(name)) {
+        for path in SHARED_MAPS
+            .iter()
+            .chain(&[BANS, LISTS, PROVEN_SOURCES])
+            .map(|name| self.map(name))
+        {
             if path.exists() {
                 remove(&path)?;
                 removed.push(path);

@@ -12,7 +12,9 @@ use bpf::link;
 use common::packet::Direction;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::tc::{TcAttribute, TcBpfFlags, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
+use netlink_packet_route::tc::{
+    TcAttribute, TcBpfFlags, TcFilterBpfOption, TcHandle, TcMessage, TcOption,
+};
 
 use crate::devices::device::{self, Filter};
 use crate::devices::netlink::execute;
@@ -22,7 +24,10 @@ use crate::hooks::pins::PinDirectory;
 
 /// The priority and handle of Weir's filter, before all others of a device.
 const PRIORITY: u16 = 1;
-const HANDLE: TcHandle = TcHandle { major: 0x7765, minor: 0x6972 };
+const HANDLE: TcHandle = TcHandle {
+    major: 0x7765,
+    minor: 0x6972,
+};
 /// `ETH_P_ALL`, in network byte order.
 const ALL_PROTOCOLS: u16 = 3u16.to_be();
 /// The prefix of the names of Weir's filters; older versions used the program's name, `weir_tc` or `weir_tc_ip`.
@@ -31,7 +36,11 @@ const NAME: &str = "weir ";
 fn name(pins: &PinDirectory) -> String {
     // The kernel takes 255 bytes; a longer path is identified by its end.
     let path = pins.path().to_string_lossy();
-    let start = path.char_indices().map(|(at, _)| at).find(|at| path.len() - at <= 240).unwrap_or(0);
+    let start = path
+        .char_indices()
+        .map(|(at, _)| at)
+        .find(|at| path.len() - at <= 240)
+        .unwrap_or(0);
     format!("{NAME}{}", &path[start..])
 }
 
@@ -48,13 +57,19 @@ pub fn filter(pins: &PinDirectory, of: HookOf) -> io::Result<Option<u32>> {
     let known = pinned_program(pins, of);
     let ours = name(pins);
     let filters = device::filters(of.index, of.hook.direction())?;
-    let Some(found) = filters.into_iter().find(is_at_our_place) else { return Ok(None) };
+    let Some(found) = filters.into_iter().find(is_at_our_place) else {
+        return Ok(None);
+    };
     // The filter of an older version that was killed before it pinned it.
     let is_left_behind = || {
         let is_of_old_version = matches!(found.name.as_str(), "weir_tc" | "weir_tc_ip");
-        is_of_old_version && found.program.is_some_and(|program| pins.pinned_beside(&[program]).is_none())
+        is_of_old_version
+            && found
+                .program
+                .is_some_and(|program| pins.pinned_beside(&[program]).is_none())
     };
-    let is_ours = found.name == ours || known.is_some() && found.program == known || is_left_behind();
+    let is_ours =
+        found.name == ours || known.is_some() && found.program == known || is_left_behind();
     Ok(found.program.filter(|_| is_ours))
 }
 
@@ -68,12 +83,18 @@ fn pinned_program(pins: &PinDirectory, of: HookOf) -> Option<u32> {
 ///
 /// When the kernel rejects it, or a filter of another program has its handle (`EEXIST`).
 pub fn put_filter(pins: &PinDirectory, of: HookOf, program: BorrowedFd<'_>) -> io::Result<()> {
-    let interface = nix::net::if_::if_indextoname(of.index)?.to_string_lossy().into_owned();
+    let interface = nix::net::if_::if_indextoname(of.index)?
+        .to_string_lossy()
+        .into_owned();
     match qdisc_add_clsact(&interface) {
         // Another program or an earlier agent added it.
         Ok(()) | Err(TcError::AlreadyAttached) => {}
         Err(error) if errno(&error) == Some(libc::EEXIST) => {}
-        Err(error) => return Err(errno(&error).map_or_else(|| io::Error::other(error), io::Error::from_raw_os_error)),
+        Err(error) => {
+            return Err(
+                errno(&error).map_or_else(|| io::Error::other(error), io::Error::from_raw_os_error)
+            );
+        }
     }
     let flags = match filter(pins, of)? {
         Some(_) => NLM_F_REPLACE,
@@ -97,10 +118,18 @@ pub fn remove_filter(pins: &PinDirectory, of: HookOf, program: Option<BorrowedFd
     let program = program.and_then(|program| link::program_id(program).ok());
     let ours = name(pins);
     let is_ours = |filter: &Filter| {
-        is_at_our_place(filter) && (filter.name == ours || program.is_some() && filter.program == program)
+        is_at_our_place(filter)
+            && (filter.name == ours || program.is_some() && filter.program == program)
     };
-    if device::filters(of.index, of.hook.direction()).unwrap_or_default().iter().any(is_ours) {
-        let _ = execute(RouteNetlinkMessage::DelTrafficFilter(message(of)), NLM_F_REQUEST | NLM_F_ACK);
+    if device::filters(of.index, of.hook.direction())
+        .unwrap_or_default()
+        .iter()
+        .any(is_ours)
+    {
+        let _ = execute(
+            RouteNetlinkMessage::DelTrafficFilter(message(of)),
+            NLM_F_REQUEST | NLM_F_ACK,
+        );
     }
 }
 
@@ -111,7 +140,14 @@ pub fn remove_strays(pins: &PinDirectory) {
     }
     for device in device::interfaces().unwrap_or_default() {
         for hook in [Hook::TcIngress, Hook::TcEgress] {
-            remove_filter(pins, HookOf { hook, index: device.index }, None);
+            remove_filter(
+                pins,
+                HookOf {
+                    hook,
+                    index: device.index,
+                },
+                None,
+            );
         }
     }
 }
@@ -121,9 +157,15 @@ pub fn interface_of(pin: &Path, direction: Direction) -> Option<u32> {
     let program = link::program_id(link::open(pin).ok()?.as_fd()).ok()?;
     let has_it = |index: u32| {
         let filters = device::filters(index, direction).unwrap_or_default();
-        filters.iter().any(|filter| is_at_our_place(filter) && filter.program == Some(program))
+        filters
+            .iter()
+            .any(|filter| is_at_our_place(filter) && filter.program == Some(program))
     };
-    device::interfaces().ok()?.into_iter().map(|device| device.index).find(|index| has_it(*index))
+    device::interfaces()
+        .ok()?
+        .into_iter()
+        .map(|device| device.index)
+        .find(|index| has_it(*index))
 }
 
 fn message(of: HookOf) -> TcMessage {

@@ -73,7 +73,8 @@ impl PinDirectory {
 
     fn step(&self, from: &str, to: &str) -> Result<(), LoadError> {
         let from = self.path().join(from);
-        fs::rename(&from, self.path().join(to)).map_err(|source| LoadError::MovePin { path: from, source })
+        fs::rename(&from, self.path().join(to))
+            .map_err(|source| LoadError::MovePin { path: from, source })
     }
 
     /// Releases the hooks that a committed change does not use.
@@ -110,7 +111,11 @@ impl PinDirectory {
     /// Moves the pins of a committed change to their final places.
     fn complete(&self) -> Result<(), LoadError> {
         let moved = self.path().join(MOVED);
-        let mut names: Vec<_> = fs::read_dir(&moved).into_iter().flatten().filter_map(Result::ok).collect();
+        let mut names: Vec<_> = fs::read_dir(&moved)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+            .collect();
         // The table's maps come last, in their order.
         names.sort_by_key(|entry| SHARED_MAPS.iter().position(|map| entry.file_name() == *map));
         for entry in names {
@@ -153,7 +158,11 @@ impl PinDirectory {
     pub fn discard_change(&self) -> Result<(), LoadError> {
         for name in [NEXT, DONE, MOVED] {
             let folder = self.path().join(name);
-            for entry in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
+            for entry in fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .filter_map(Result::ok)
+            {
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     let _ = fs::remove_dir(entry.path());
                 } else {
@@ -184,14 +193,22 @@ impl PinDirectory {
     /// rollback.
     fn is_of_old_version_and_in_effect(&self) -> bool {
         let in_effect = self.hooks().programs();
-        let pinned = fs::read_dir(self.next()).into_iter().flatten().filter_map(Result::ok);
+        let pinned = fs::read_dir(self.next())
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
         let of_old = pinned.filter(|entry| {
             let name = entry.file_name();
-            OLD_PROGRAMS.iter().any(|start| name.to_string_lossy().starts_with(start))
+            OLD_PROGRAMS
+                .iter()
+                .any(|start| name.to_string_lossy().starts_with(start))
         });
         let programs: Vec<_> = of_old.map(|entry| entry.path()).collect();
         let id = |path: &PathBuf| link::program_id(link::open(path).ok()?.as_fd()).ok();
-        let is_in_effect = programs.iter().filter_map(id).any(|program| in_effect.contains(&program));
+        let is_in_effect = programs
+            .iter()
+            .filter_map(id)
+            .any(|program| in_effect.contains(&program));
         if is_in_effect {
             // They are not used in the directory itself.
             for path in programs {
@@ -204,9 +221,14 @@ impl PinDirectory {
 
 /// Attaches the pinned program of a hook again, if another is there.
 fn restore(pins: &PinDirectory, hooks: &HookPins, of: HookOf) -> Result<(), LoadError> {
-    let fail = |reason: io::Error| LoadError::Restore { hook: of.to_string(), reason };
+    let fail = |reason: io::Error| LoadError::Restore {
+        hook: of.to_string(),
+        reason,
+    };
     // Older versions pinned no program, so nothing can be restored.
-    let Ok(program) = link::open(&hooks.program(of)) else { return Ok(()) };
+    let Ok(program) = link::open(&hooks.program(of)) else {
+        return Ok(());
+    };
     let Some(target) = of.hook.target() else {
         return traffic_control::put_filter(pins, of, program.as_fd()).map_err(fail);
     };

@@ -31,7 +31,10 @@ impl Trouble {
 
     /// Whether to retry: the interface has changed, or [`RETRY`] has passed.
     pub(crate) fn is_due(&self, now: &Interface) -> bool {
-        let (before, now) = ((self.device.is_up, &self.device.link), (now.is_up, &now.link));
+        let (before, now) = (
+            (self.device.is_up, &self.device.link),
+            (now.is_up, &now.link),
+        );
         before != now || self.tried.elapsed() >= RETRY
     }
 }

@@ -9,14 +9,21 @@ pub(crate) fn map<'e>(ebpf: &'e Ebpf, name: &'static str) -> Result<&'e Map, Loa
     ebpf.map(name).ok_or(LoadError::ForeignObject)
 }
 
-pub(crate) fn map_mut<'e>(ebpf: &'e mut Ebpf, name: &'static str) -> Result<&'e mut Map, LoadError> {
+pub(crate) fn map_mut<'e>(
+    ebpf: &'e mut Ebpf,
+    name: &'static str,
+) -> Result<&'e mut Map, LoadError> {
     ebpf.map_mut(name).ok_or(LoadError::ForeignObject)
 }
 
 /// Treats a missing element as removed. aya reports it as a failed system call.
 pub(crate) fn unless_missing(removed: Result<(), MapError>) -> Result<(), MapError> {
     match removed {
-        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        Err(MapError::SyscallError(error))
+            if error.io_error.raw_os_error() == Some(libc::ENOENT) =>
+        {
+            Ok(())
+        }
         other => other,
     }
 }

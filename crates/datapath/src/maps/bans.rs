@@ -25,7 +25,10 @@ impl<'e> Bans<'e> {
             Map::LpmTrie(data) => data.fd().as_fd().try_clone_to_owned().ok(),
             _ => None,
         };
-        Ok(Self { trie: LpmTrie::try_from(map)?, batches })
+        Ok(Self {
+            trie: LpmTrie::try_from(map)?,
+            batches,
+        })
     }
 
     /// All bans, in no order.
@@ -38,7 +41,13 @@ impl<'e> Bans<'e> {
             .iter()
             .map(|entry| {
                 let (key, ban) = entry?;
-                Ok(BanEntry { prefix: PrefixKey { address: key.data(), length: key.prefix_len() }, ban })
+                Ok(BanEntry {
+                    prefix: PrefixKey {
+                        address: key.data(),
+                        length: key.prefix_len(),
+                    },
+                    ban,
+                })
             })
             .collect()
     }
@@ -53,13 +62,28 @@ impl<'e> Bans<'e> {
         for change in changes {
             let Some(entry) = change.entry else { continue };
             // A look-up for a new entry would find the one that contains it.
-            let packets = if change.is_new { 0 } else { self.get(&change.prefix)?.map_or(0, |ban| ban.packets()) };
+            let packets = if change.is_new {
+                0
+            } else {
+                self.get(&change.prefix)?.map_or(0, |ban| ban.packets())
+            };
             keys.push(trie_key(&change.prefix));
-            let Entry { until, own_until, authors } = entry;
-            bans.push(Ban { until, own_until, refused: packets | authors });
+            let Entry {
+                until,
+                own_until,
+                authors,
+            } = entry;
+            bans.push(Ban {
+                until,
+                own_until,
+                refused: packets | authors,
+            });
         }
         self.insert(&keys, &bans)?;
-        changes.iter().filter(|change| change.entry.is_none()).try_for_each(|change| self.lift(&change.prefix))
+        changes
+            .iter()
+            .filter(|change| change.entry.is_none())
+            .try_for_each(|change| self.lift(&change.prefix))
     }
 
     /// Writes entries in one call where the kernel can, else one by one.
@@ -71,7 +95,9 @@ impl<'e> Bans<'e> {
             return Ok(());
         }
         // Also after a failed batch: the entry that causes the failure reports it.
-        keys.iter().zip(bans).try_for_each(|(key, ban)| Ok(self.trie.insert(key, ban, 0)?))
+        keys.iter()
+            .zip(bans)
+            .try_for_each(|(key, ban)| Ok(self.trie.insert(key, ban, 0)?))
     }
 
     /// Writes an entry with its count of refused packets.
@@ -79,9 +105,26 @@ impl<'e> Bans<'e> {
     /// # Errors
     ///
     /// When the map is full or cannot be written.
-    pub fn restore(&mut self, prefix: &PrefixKey, entry: &Entry, packets: u64) -> Result<(), LoadError> {
-        let Entry { until, own_until, authors } = *entry;
-        Ok(self.trie.insert(&trie_key(prefix), Ban { until, own_until, refused: packets | authors }, 0)?)
+    pub fn restore(
+        &mut self,
+        prefix: &PrefixKey,
+        entry: &Entry,
+        packets: u64,
+    ) -> Result<(), LoadError> {
+        let Entry {
+            until,
+            own_until,
+            authors,
+        } = *entry;
+        Ok(self.trie.insert(
+            &trie_key(prefix),
+            Ban {
+                until,
+                own_until,
+                refused: packets | authors,
+            },
+            0,
+        )?)
     }
 
     fn lift(&mut self, prefix: &PrefixKey) -> Result<(), LoadError> {

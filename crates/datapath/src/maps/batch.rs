@@ -39,7 +39,10 @@ struct Attributes {
 /// # Panics
 ///
 /// If a key is shorter than the kernel's cursor, 4 bytes.
-pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, most: usize) -> io::Result<Vec<(K, V)>> {
+pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(
+    map: BorrowedFd<'_>,
+    most: usize,
+) -> io::Result<Vec<(K, V)>> {
     read(BPF_MAP_LOOKUP_BATCH, BATCH, map, most)
 }
 
@@ -52,7 +55,10 @@ pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, m
 /// # Panics
 ///
 /// As [`entries`].
-pub(crate) fn take<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, most: usize) -> io::Result<Vec<(K, V)>> {
+pub(crate) fn take<K: Pod + Default, V: Pod + Default>(
+    map: BorrowedFd<'_>,
+    most: usize,
+) -> io::Result<Vec<(K, V)>> {
     read(BPF_MAP_LOOKUP_AND_DELETE_BATCH, SMALL_BATCH, map, most)
 }
 
@@ -70,7 +76,11 @@ fn read<K: Pod + Default, V: Pod + Default>(
     let mut is_first = true;
     while found.len() < most {
         let mut attributes = Attributes {
-            in_batch: if is_first { 0 } else { (&raw const cursor) as u64 },
+            in_batch: if is_first {
+                0
+            } else {
+                (&raw const cursor) as u64
+            },
             out_batch: (&raw mut cursor) as u64,
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,
@@ -85,7 +95,9 @@ fn read<K: Pod + Default, V: Pod + Default>(
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
             result => result.is_err(),
         };
-        let count = (attributes.count as usize).min(batch).min(most - found.len());
+        let count = (attributes.count as usize)
+            .min(batch)
+            .min(most - found.len());
         found.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
         if is_end {
             break;
@@ -104,7 +116,11 @@ fn read<K: Pod + Default, V: Pod + Default>(
 /// # Panics
 ///
 /// If there are not as many values as keys.
-pub(crate) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> io::Result<()> {
+pub(crate) fn update<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    keys: &[K],
+    values: &[V],
+) -> io::Result<()> {
     assert_eq!(keys.len(), values.len());
     for (keys, values) in keys.chunks(BATCH).zip(values.chunks(BATCH)) {
         let mut attributes = Attributes {

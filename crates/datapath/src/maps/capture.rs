@@ -25,7 +25,10 @@ impl CapturedPacket {
     /// A packet with these first bytes, of which the longest part that fits is kept.
     #[must_use]
     pub fn new(record: Captured, bytes: &[u8]) -> Self {
-        let mut packet = Self { record, bytes: [0; SNAP_LENGTH as usize] };
+        let mut packet = Self {
+            record,
+            bytes: [0; SNAP_LENGTH as usize],
+        };
         let length = bytes.len().min(packet.bytes.len());
         packet.bytes[..length].copy_from_slice(&bytes[..length]);
         packet.record.captured = length as u32;
@@ -44,14 +47,28 @@ impl CapturedPacket {
 /// # Errors
 ///
 /// When random numbers are unavailable.
-pub fn new_capture(until: u64, one_in: u32, only_refused: bool) -> Result<CaptureSettings, LoadError> {
+pub fn new_capture(
+    until: u64,
+    one_in: u32,
+    only_refused: bool,
+) -> Result<CaptureSettings, LoadError> {
     let random = || getrandom::u64().map_err(|error| LoadError::Random(error.to_string()));
-    Ok(CaptureSettings { until, seed: [random()?, random()?], one_in, only_refused: only_refused.into() })
+    Ok(CaptureSettings {
+        until,
+        seed: [random()?, random()?],
+        one_in,
+        only_refused: only_refused.into(),
+    })
 }
 
 impl CaptureRings {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, LoadError> {
-        Ok(Self(Rings::take(ebpf, ("CAPTURE", "CAPTURE_LOST"), RING_BYTES, MOST_AT_ONCE)?))
+        Ok(Self(Rings::take(
+            ebpf,
+            ("CAPTURE", "CAPTURE_LOST"),
+            RING_BYTES,
+            MOST_AT_ONCE,
+        )?))
     }
 
     /// Allocates the rings, unless there are some.
@@ -76,7 +93,10 @@ impl CaptureRings {
     pub fn drain(&self) -> Result<(Vec<CapturedPacket>, u64), LoadError> {
         let mut packets = Vec::new();
         let lost = self.0.drain(|bytes| {
-            packets.extend(Captured::from_bytes(bytes).map(|(record, bytes)| CapturedPacket::new(record, bytes)));
+            packets.extend(
+                Captured::from_bytes(bytes)
+                    .map(|(record, bytes)| CapturedPacket::new(record, bytes)),
+            );
         })?;
         packets.sort_by_key(|packet| packet.record.at);
         Ok((packets, lost))

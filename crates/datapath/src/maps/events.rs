@@ -26,8 +26,15 @@ pub struct EventRing {
 impl EventRing {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, LoadError> {
         let ring = RingBuf::try_from(ebpf.take_map("EVENTS").ok_or(LoadError::ForeignObject)?)?;
-        let lost = PerCpuArray::try_from(ebpf.take_map("EVENTS_LOST").ok_or(LoadError::ForeignObject)?)?;
-        Ok(Self { ring: Mutex::new(ring), lost, noted: AtomicU64::new(0) })
+        let lost = PerCpuArray::try_from(
+            ebpf.take_map("EVENTS_LOST")
+                .ok_or(LoadError::ForeignObject)?,
+        )?;
+        Ok(Self {
+            ring: Mutex::new(ring),
+            lost,
+            noted: AtomicU64::new(0),
+        })
     }
 
     /// A descriptor that is readable while the ring has records.
@@ -36,7 +43,11 @@ impl EventRing {
     ///
     /// When the process has too many open files.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner).as_fd().try_clone_to_owned()
+        self.ring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_fd()
+            .try_clone_to_owned()
     }
 
     /// Takes at most [`MOST_AT_ONCE`] records, oldest first.

@@ -43,13 +43,21 @@ impl Generations {
     /// The numbers of pinned generations.
     #[must_use]
     pub fn numbers(&self) -> BTreeSet<u64> {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().filter_map(Result::ok);
-        entries.filter_map(|entry| entry.file_name().to_str()?.split('-').next()?.parse().ok()).collect()
+        let entries = fs::read_dir(&self.0)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        entries
+            .filter_map(|entry| entry.file_name().to_str()?.split('-').next()?.parse().ok())
+            .collect()
     }
 
     #[must_use]
     pub fn at(&self, number: u64) -> Generation {
-        Generation { directory: self.0.clone(), number }
+        Generation {
+            directory: self.0.clone(),
+            number,
+        }
     }
 
     /// A new generation, after all that are pinned and after `last`.
@@ -85,7 +93,11 @@ impl Generations {
 
     /// Removes all generations and the base.
     pub(crate) fn clear(&self) -> Result<(), LoadError> {
-        for entry in fs::read_dir(&self.0).into_iter().flatten().filter_map(Result::ok) {
+        for entry in fs::read_dir(&self.0)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+        {
             remove(&entry.path())?;
         }
         // Fails if nothing was ever counted.
@@ -111,7 +123,10 @@ impl Generation {
             Direction::Ingress => "ingress",
             Direction::Egress => "egress",
         };
-        [("COUNTERS", self.pin(name)), ("TABLE_COUNTERS", self.pin(&format!("{name}-table")))]
+        [
+            ("COUNTERS", self.pin(name)),
+            ("TABLE_COUNTERS", self.pin(&format!("{name}-table"))),
+        ]
     }
 
     /// Pins the text that describes its rows.
@@ -134,18 +149,29 @@ impl Generation {
     /// # Errors
     ///
     /// When a map cannot be read, or is of another version.
-    pub fn read(&self, direction: Direction) -> Result<Option<(Vec<Counters>, TableCounters)>, LoadError> {
+    pub fn read(
+        &self,
+        direction: Direction,
+    ) -> Result<Option<(Vec<Counters>, TableCounters)>, LoadError> {
         let [(_, counters), (_, table)] = self.maps(direction);
         if !counters.exists() || !table.exists() {
             return Ok(None);
         }
-        let map = PerCpuArray::<_, Counters>::try_from(Map::PerCpuArray(MapData::from_pin(counters)?))?;
+        let map =
+            PerCpuArray::<_, Counters>::try_from(Map::PerCpuArray(MapData::from_pin(counters)?))?;
         let sum = |row: u32| -> Result<Counters, LoadError> {
-            Ok(map.get(&row, 0)?.iter().fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
+            Ok(map
+                .get(&row, 0)?
+                .iter()
+                .fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
         };
         let rows = (0..map.len()).map(sum).collect::<Result<_, _>>()?;
-        let map = PerCpuArray::<_, TableCounters>::try_from(Map::PerCpuArray(MapData::from_pin(table)?))?;
-        let table = map.get(&0, 0)?.iter().fold(TableCounters::default(), |sum, cpu| sum.plus(*cpu));
+        let map =
+            PerCpuArray::<_, TableCounters>::try_from(Map::PerCpuArray(MapData::from_pin(table)?))?;
+        let table = map
+            .get(&0, 0)?
+            .iter()
+            .fold(TableCounters::default(), |sum, cpu| sum.plus(*cpu));
         Ok(Some((rows, table)))
     }
 
@@ -155,7 +181,9 @@ impl Generation {
     ///
     /// When a pin cannot be removed.
     pub fn remove(&self) -> Result<(), LoadError> {
-        let maps = [Direction::Ingress, Direction::Egress].into_iter().flat_map(|direction| self.maps(direction));
+        let maps = [Direction::Ingress, Direction::Egress]
+            .into_iter()
+            .flat_map(|direction| self.maps(direction));
         for path in maps.map(|(_, path)| path).chain([self.pin(ROWS)]) {
             if path.exists() {
                 remove(&path)?;

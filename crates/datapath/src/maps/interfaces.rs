@@ -20,11 +20,20 @@ impl Datapath {
         }
         let number = self.image().interfaces.of(&device.name);
         // XDP on a bond runs on its members, which cannot change while it is attached.
-        let members = if device.is_bond { topology::devices().map_err(LoadError::Interfaces)? } else { Vec::new() };
-        let members = members.iter().filter(|member| member.master == Some(device.index)).map(|member| member.index);
+        let members = if device.is_bond {
+            topology::devices().map_err(LoadError::Interfaces)?
+        } else {
+            Vec::new()
+        };
+        let members = members
+            .iter()
+            .filter(|member| member.master == Some(device.index))
+            .map(|member| member.index);
         let mut map = HashMap::<_, u32, u32>::try_from(map_mut(&mut self.ebpf, "INTERFACES")?)?;
         // The members first, so that the bond's own index is written last.
-        members.chain([device.index]).try_for_each(|index| Ok(map.insert(index, number, 0)?))
+        members
+            .chain([device.index])
+            .try_for_each(|index| Ok(map.insert(index, number, 0)?))
     }
 
     /// Removes the number of a removed interface.

@@ -75,7 +75,10 @@ fn btf() -> Vec<u8> {
     bytes.extend(0xeb9f_u16.to_ne_bytes());
     // Version 1, no flags.
     bytes.extend([1, 0]);
-    for word in [24, 0, types_size, types_size, strings_size].into_iter().chain(types) {
+    for word in [24, 0, types_size, types_size, strings_size]
+        .into_iter()
+        .chain(types)
+    {
         bytes.extend(word.to_ne_bytes());
     }
     bytes.extend(strings);
@@ -85,8 +88,14 @@ fn btf() -> Vec<u8> {
 /// A file descriptor of [`btf`].
 fn load_btf() -> io::Result<OwnedFd> {
     let btf = btf();
-    let mut attributes =
-        BtfAttributes { btf: btf.as_ptr() as u64, log: 0, size: btf.len() as u32, log_size: 0, log_level: 0, _pad: 0 };
+    let mut attributes = BtfAttributes {
+        btf: btf.as_ptr() as u64,
+        log: 0,
+        size: btf.len() as u32,
+        log_size: 0,
+        log_level: 0,
+        _pad: 0,
+    };
     // SAFETY: the BTF is live and as long as given; the command returns a descriptor.
     unsafe { syscall::descriptor(BPF_BTF_LOAD, &mut attributes) }
 }
@@ -128,17 +137,25 @@ impl ListMap {
     /// When the kernel has not enough memory.
     pub fn create(trees: &ListTrees) -> Result<Self, LoadError> {
         let bytes = trees.bytes();
-        let map = create_array(trees.chunks()).map_err(|source| LoadError::Lists { bytes, source })?;
+        let map =
+            create_array(trees.chunks()).map_err(|source| LoadError::Lists { bytes, source })?;
         let map = MapData::from_fd(map)?;
-        let memory =
-            MmapOptions::new().len(bytes as usize).map_raw(map.fd().as_fd().as_raw_fd()).map_err(LoadError::Mmap)?;
+        let memory = MmapOptions::new()
+            .len(bytes as usize)
+            .map_raw(map.fd().as_fd().as_raw_fd())
+            .map_err(LoadError::Mmap)?;
         let filter = trees.filter_chunk() as usize * CHUNK_WORDS;
         // SAFETY: the head is one chunk, the lines and the filter fit into theirs, and nothing else uses the new map yet.
         unsafe {
             let words = memory.as_mut_ptr().cast::<u64>();
             words.copy_from_nonoverlapping(trees.head.as_ptr(), CHUNK_WORDS.min(trees.head.len()));
-            words.add(CHUNK_WORDS).cast::<Line>().copy_from_nonoverlapping(trees.lines.as_ptr(), trees.lines.len());
-            words.add(filter).copy_from_nonoverlapping(trees.filter.as_ptr(), trees.filter.len());
+            words
+                .add(CHUNK_WORDS)
+                .cast::<Line>()
+                .copy_from_nonoverlapping(trees.lines.as_ptr(), trees.lines.len());
+            words
+                .add(filter)
+                .copy_from_nonoverlapping(trees.filter.as_ptr(), trees.filter.len());
         }
         Ok(Self { map, memory, bytes })
     }
@@ -154,8 +171,14 @@ impl ListMap {
     pub fn refused(&self) -> Vec<u64> {
         let word = |list: u32| {
             // SAFETY: a word of the first chunk, which is mapped for as long as `self` lives.
-            let word =
-                unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(refused_word(list) as usize)) };
+            let word = unsafe {
+                AtomicU64::from_ptr(
+                    self.memory
+                        .as_mut_ptr()
+                        .cast::<u64>()
+                        .add(refused_word(list) as usize),
+                )
+            };
             word.load(Ordering::Relaxed)
         };
         (1..=MOST_LISTS as u32).map(word).collect()
@@ -178,9 +201,15 @@ struct Element {
 
 /// Puts no lists in effect. Returns whether there were any. aya 0.14 cannot remove an element of an array of maps.
 pub(crate) fn remove(lists: &Map) -> Result<bool, LoadError> {
-    let Map::ArrayOfMaps(outer) = lists else { return Err(LoadError::ForeignObject) };
+    let Map::ArrayOfMaps(outer) = lists else {
+        return Err(LoadError::ForeignObject);
+    };
     let key = 0u32;
-    let mut element = Element { map_fd: outer.fd().as_fd().as_raw_fd() as u32, _pad: 0, key: (&raw const key) as u64 };
+    let mut element = Element {
+        map_fd: outer.fd().as_fd().as_raw_fd() as u32,
+        _pad: 0,
+        key: (&raw const key) as u64,
+    };
     // SAFETY: the key is live, and as long as this map's keys.
     match unsafe { syscall::call(BPF_MAP_DELETE_ELEM, &mut element) } {
         Err(source) if source.raw_os_error() == Some(libc::ENOENT) => Ok(false),

@@ -30,33 +30,53 @@ impl OwnAddresses {
         let mut own = Self::default();
         let mut tagged = HashSet::new();
         for reply in dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
-            let RouteNetlinkMessage::NewLink(link) = reply else { continue };
+            let RouteNetlinkMessage::NewLink(link) = reply else {
+                continue;
+            };
             let device = topology::device(&link);
-            let place = if device.kind == "vlan" { Own::Tagged } else { Own::Plain };
+            let place = if device.kind == "vlan" {
+                Own::Tagged
+            } else {
+                Own::Plain
+            };
             if place == Own::Tagged {
                 tagged.insert(device.index);
                 // A bridge or bond above it has the same frames.
                 tagged.extend(device.master);
             }
             for attribute in link.attributes {
-                let LinkAttribute::Address(address) = attribute else { continue };
+                let LinkAttribute::Address(address) = attribute else {
+                    continue;
+                };
                 if let Ok(address) = address.try_into() {
                     own.add_device(address, place);
                 }
             }
         }
         for reply in dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
-            let RouteNetlinkMessage::NewAddress(message) = reply else { continue };
-            let place = if tagged.contains(&message.header.index) { Own::Tagged } else { Own::Plain };
+            let RouteNetlinkMessage::NewAddress(message) = reply else {
+                continue;
+            };
+            let place = if tagged.contains(&message.header.index) {
+                Own::Tagged
+            } else {
+                Own::Plain
+            };
             // On a point-to-point link, the other attribute is the peer's.
-            let local = message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Local(address) => Some(*address),
-                _ => None,
-            });
-            let any = message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(address) => Some(*address),
-                _ => None,
-            });
+            let local = message
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    AddressAttribute::Local(address) => Some(*address),
+                    _ => None,
+                });
+            let any = message
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    AddressAttribute::Address(address) => Some(*address),
+                    _ => None,
+                });
             if let Some(address) = local.or(any) {
                 own.add(address, place);
             }
@@ -86,7 +106,9 @@ impl OwnAddresses {
 
     /// Whether a VLAN device has a hardware address.
     pub(crate) fn have_tagged_device(&self) -> bool {
-        self.0.iter().any(|(key, place)| key.is_device() && *place == Own::Tagged)
+        self.0
+            .iter()
+            .any(|(key, place)| key.is_device() && *place == Own::Tagged)
     }
 
     /// Writes the changes since `before`.

@@ -41,5 +41,9 @@ pub(crate) fn write_bank(
     image: &Image,
 ) -> Result<(), LoadError> {
     rows.write(rows.first_of(bank), &image.rules);
-    prefixes::write(array_of(ebpf, "PREFIXES")?, bank.first(lines_of_bank), &image.prefixes)
+    prefixes::write(
+        array_of(ebpf, "PREFIXES")?,
+        bank.first(lines_of_bank),
+        &image.prefixes,
+    )
 }

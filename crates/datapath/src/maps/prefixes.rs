@@ -20,7 +20,13 @@ pub(crate) fn write(map: &MapData, first: u32, lines: &[Line]) -> Result<(), Loa
         .map_err(LoadError::Mmap)?;
     for (nth, line) in (first..).zip(lines) {
         // SAFETY: within the mapping, which is page-aligned; nothing else reads or writes these lines.
-        unsafe { memory.as_mut_ptr().cast::<[u64; LINE_WORDS]>().add(nth).write(line.0) };
+        unsafe {
+            memory
+                .as_mut_ptr()
+                .cast::<[u64; LINE_WORDS]>()
+                .add(nth)
+                .write(line.0)
+        };
     }
     Ok(())
 }

@@ -23,7 +23,10 @@ impl RecordMaps {
             _ => Err(LoadError::ForeignObject),
         };
         let maps = [map("RECORD_EVEN")?, map("RECORD_ODD")?];
-        let lost = PerCpuArray::try_from(ebpf.take_map("RECORD_LOST").ok_or(LoadError::ForeignObject)?)?;
+        let lost = PerCpuArray::try_from(
+            ebpf.take_map("RECORD_LOST")
+                .ok_or(LoadError::ForeignObject)?,
+        )?;
         Ok(Self { maps, lost })
     }
 

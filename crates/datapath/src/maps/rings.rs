@@ -40,7 +40,16 @@ impl Rings {
     ) -> Result<Self, LoadError> {
         let map = PerfEventArray::try_from(ebpf.take_map(map).ok_or(LoadError::ForeignObject)?)?;
         let lost = PerCpuArray::try_from(ebpf.take_map(lost).ok_or(LoadError::ForeignObject)?)?;
-        Ok(Self { bytes, most_at_once, inner: Mutex::new(Inner { map, lost, rings: Vec::new(), noted: 0 }) })
+        Ok(Self {
+            bytes,
+            most_at_once,
+            inner: Mutex::new(Inner {
+                map,
+                lost,
+                rings: Vec::new(),
+                noted: 0,
+            }),
+        })
     }
 
     /// Allocates the rings, unless there are some. An error is the kernel's text.
@@ -50,11 +59,19 @@ impl Rings {
             return Ok(());
         }
         inner.noted = inner.lost().map_err(|error| error.to_string())?;
-        let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4_096);
+        let page = sysconf(SysconfVar::PAGE_SIZE)
+            .ok()
+            .flatten()
+            .unwrap_or(4_096);
         let pages = self.bytes / page as usize;
         let mut rings = Vec::new();
         for cpu in online_cpus().map_err(|(path, error)| format!("{path}: {error}"))? {
-            rings.push(inner.map.open(cpu, Some(pages.max(1))).map_err(|error| error.to_string())?);
+            rings.push(
+                inner
+                    .map
+                    .open(cpu, Some(pages.max(1)))
+                    .map_err(|error| error.to_string())?,
+            );
         }
         inner.rings = rings;
         Ok(())
@@ -81,7 +98,11 @@ impl Rings {
                         read(&joined);
                     }
                 }
-                if count < self.most_at_once { ControlFlow::Continue(count + 1) } else { ControlFlow::Break(()) }
+                if count < self.most_at_once {
+                    ControlFlow::Continue(count + 1)
+                } else {
+                    ControlFlow::Break(())
+                }
             });
         }
         let lost = inner.lost()?;

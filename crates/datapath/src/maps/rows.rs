@@ -53,9 +53,20 @@ impl Rows {
     }
 
     fn word(&self, row: usize, word: usize) -> &AtomicU64 {
-        assert!(row < self.count() && word < WORDS, "word {word} of row {row} of {}", self.count());
+        assert!(
+            row < self.count() && word < WORDS,
+            "word {word} of row {row} of {}",
+            self.count()
+        );
         // SAFETY: within the mapping, which is page-aligned and outlives the reference; the kernel reads aligned words.
-        unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(row * WORDS + word)) }
+        unsafe {
+            AtomicU64::from_ptr(
+                self.memory
+                    .as_mut_ptr()
+                    .cast::<u64>()
+                    .add(row * WORDS + word),
+            )
+        }
     }
 
     /// Writes rows from `first` on, which no program reads meanwhile.
@@ -63,7 +74,13 @@ impl Rows {
         for (row, rule) in (first..).zip(rules) {
             assert!(row < self.count(), "row {row} of {}", self.count());
             // SAFETY: within the mapping, which is page-aligned; nothing else reads or writes this row.
-            unsafe { self.memory.as_mut_ptr().cast::<Rule>().add(row).write(*rule) };
+            unsafe {
+                self.memory
+                    .as_mut_ptr()
+                    .cast::<Rule>()
+                    .add(row)
+                    .write(*rule)
+            };
         }
     }
 
@@ -84,7 +101,11 @@ impl Rows {
         let most = (MOST, new.most);
         let slows = new.interval >= self.word(row, INTERVAL).load(Ordering::Acquire);
         // The largest cost decreases first and increases last.
-        let order = if slows { [most, interval] } else { [interval, most] };
+        let order = if slows {
+            [most, interval]
+        } else {
+            [interval, most]
+        };
         for (word, value) in order.into_iter().chain([(LAST, u64::from_ne_bytes(last))]) {
             self.word(row, word).store(value, Ordering::SeqCst);
         }
@@ -107,15 +128,30 @@ mod tests {
     fn rows() -> Rows {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        Rows { memory: MmapOptions::new().len(4096).map_raw(&file).unwrap(), of_bank: 32 }
+        Rows {
+            memory: MmapOptions::new().len(4096).map_raw(&file).unwrap(),
+            of_bank: 32,
+        }
     }
 
     #[test]
     fn a_row_is_replaced_where_a_share_changes_it_and_nowhere_else() {
-        let bucket = TokenBucket::new(Rate::per_second(1_000), 100, Costs::Single, TickScale::FINEST);
-        let whole = Rule { counter: 7, enforcement: 1, opens_key: 1, ..Rule::EMPTY.with(bucket) };
-        let (small, large) =
-            (whole.at_share(Share::of_parts(10_000_000)), whole.at_share(Share::of_parts(900_000_000)));
+        let bucket = TokenBucket::new(
+            Rate::per_second(1_000),
+            100,
+            Costs::Single,
+            TickScale::FINEST,
+        );
+        let whole = Rule {
+            counter: 7,
+            enforcement: 1,
+            opens_key: 1,
+            ..Rule::EMPTY.with(bucket)
+        };
+        let (small, large) = (
+            whole.at_share(Share::of_parts(10_000_000)),
+            whole.at_share(Share::of_parts(900_000_000)),
+        );
         let rows = rows();
         let is_over = std::sync::atomic::AtomicBool::new(false);
         rows.replace(3, &small);
@@ -141,8 +177,17 @@ mod tests {
         let words = rows.words(3);
         assert_eq!((words[INTERVAL], words[MOST]), (small.interval, small.most));
         assert_eq!(words[LAST].to_ne_bytes()[2], 1, "how it enforces");
-        assert_eq!(words[LAST].to_ne_bytes()[5], 1, "where it stands in its span");
-        assert!((1..LAST).filter(|word| *word != MOST).all(|word| words[word] == 0), "{words:?}");
+        assert_eq!(
+            words[LAST].to_ne_bytes()[5],
+            1,
+            "where it stands in its span"
+        );
+        assert!(
+            (1..LAST)
+                .filter(|word| *word != MOST)
+                .all(|word| words[word] == 0),
+            "{words:?}"
+        );
         assert_eq!((rows.words(2), rows.words(4)), ([0; WORDS], [0; WORDS]));
     }
 }

@@ -32,22 +32,38 @@ const MOST_INTERFACES: u32 = 1 << 14;
 
 /// The most addresses of this host, where the programs reply.
 pub(crate) const fn own_addresses(settings: &Settings) -> u32 {
-    if settings.reject_in_use != 0 || settings.prove_in_use != 0 { MOST_OWN } else { 1 }
+    if settings.reject_in_use != 0 || settings.prove_in_use != 0 {
+        MOST_OWN
+    } else {
+        1
+    }
 }
 
 /// The ports whose cookies are recorded: all, where sources prove their address by them.
 pub(crate) const fn cookie_ports(settings: &Settings) -> u32 {
-    if settings.prove_in_use & Settings::BY_COOKIES != 0 { 1 << 16 } else { 1 }
+    if settings.prove_in_use & Settings::BY_COOKIES != 0 {
+        1 << 16
+    } else {
+        1
+    }
 }
 
 /// The sets of sources that are remembered to have proven their address by resets.
 pub(crate) const fn proven_sources(settings: &Settings) -> u32 {
-    if settings.prove_in_use & Settings::BY_RESETS != 0 { Known::SETS } else { 1 }
+    if settings.prove_in_use & Settings::BY_RESETS != 0 {
+        Known::SETS
+    } else {
+        1
+    }
 }
 
 /// The most sources of a part of a recording: outgoing packets are not recorded.
 pub(crate) fn recorded(image: &Image) -> u32 {
-    if image.settings.is_egress != 0 { 1 } else { MOST_RECORDED }
+    if image.settings.is_egress != 0 {
+        1
+    } else {
+        MOST_RECORDED
+    }
 }
 
 /// Rows of rules in each bank: those of the policy, with room for multipliers up to the next power of two.
@@ -61,7 +77,10 @@ pub(crate) fn source_index_bits(image: &Image) -> u32 {
 }
 
 fn multipliers(image: &Image) -> u32 {
-    (image.rules.len() as u32).checked_div(image.settings.rules_per_multiplier).unwrap_or(1).max(1)
+    (image.rules.len() as u32)
+        .checked_div(image.settings.rules_per_multiplier)
+        .unwrap_or(1)
+        .max(1)
 }
 
 /// Lines of prefixes in each bank: those of the policy, with room for more.
@@ -75,5 +94,9 @@ pub(crate) fn lines_of_bank(image: &Image) -> u32 {
 
 /// The most interfaces that a policy numbers.
 pub(crate) fn interfaces(image: &Image) -> u32 {
-    if image.interfaces.are_in_use() { MOST_INTERFACES } else { 1 }
+    if image.interfaces.are_in_use() {
+        MOST_INTERFACES
+    } else {
+        1
+    }
 }

@@ -16,7 +16,12 @@ pub struct StreamRings(Rings);
 
 impl StreamRings {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, LoadError> {
-        Ok(Self(Rings::take(ebpf, ("STREAM", "STREAM_LOST"), RING_BYTES, MOST_AT_ONCE)?))
+        Ok(Self(Rings::take(
+            ebpf,
+            ("STREAM", "STREAM_LOST"),
+            RING_BYTES,
+            MOST_AT_ONCE,
+        )?))
     }
 
     /// Allocates the rings, unless there are some.
@@ -40,7 +45,9 @@ impl StreamRings {
     /// When the number cannot be read.
     pub fn drain(&self) -> Result<(Vec<Streamed>, u64), LoadError> {
         let mut samples = Vec::new();
-        let lost = self.0.drain(|bytes| samples.extend(Streamed::from_bytes(bytes)))?;
+        let lost = self
+            .0
+            .drain(|bytes| samples.extend(Streamed::from_bytes(bytes)))?;
         Ok((samples, lost))
     }
 }

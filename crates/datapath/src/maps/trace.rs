@@ -134,7 +134,13 @@ impl TraceRing {
         };
         let filter = Array::try_from(ebpf.take_map("TRACED").ok_or(LoadError::ForeignObject)?)?;
         let traced = TracedSources::default();
-        Ok(Some(Self(Mutex::new(Inner { logger, lines, filter, traced, numbers: HashMap::new() }))))
+        Ok(Some(Self(Mutex::new(Inner {
+            logger,
+            lines,
+            filter,
+            traced,
+            numbers: HashMap::new(),
+        }))))
     }
 
     /// Lets the programs log verdicts on these sources, and on no others.
@@ -157,8 +163,16 @@ impl TraceRing {
     pub fn drain(&self) -> (Vec<TraceRecord>, u64) {
         let mut inner = self.lock();
         inner.logger.flush();
-        let records: Vec<TraceRecord> = inner.lines.take().iter().filter_map(|line| TraceRecord::parse(line)).collect();
-        let lost = records.iter().map(|record| gap(&mut inner.numbers, record)).sum();
+        let records: Vec<TraceRecord> = inner
+            .lines
+            .take()
+            .iter()
+            .filter_map(|line| TraceRecord::parse(line))
+            .collect();
+        let lost = records
+            .iter()
+            .map(|record| gap(&mut inner.numbers, record))
+            .sum();
         (records, lost)
     }
 
@@ -170,7 +184,9 @@ impl TraceRing {
 
 /// The number of records of a CPU that are missing before this one.
 fn gap(numbers: &mut HashMap<(u32, bool), u64>, record: &TraceRecord) -> u64 {
-    let before = numbers.insert((record.cpu, record.is_refused), record.number).unwrap_or(0);
+    let before = numbers
+        .insert((record.cpu, record.is_refused), record.number)
+        .unwrap_or(0);
     record.number.saturating_sub(before + 1)
 }
 
@@ -185,13 +201,35 @@ mod tests {
     fn a_record_is_read_as_the_kernel_writes_it() {
         let record = TraceRecord::parse(LINE).unwrap();
         assert_eq!(record.source, IpAddr::from([192, 0, 2, 7]));
-        assert_eq!((record.is_refused, record.counter, record.outcome), (true, 9, Some(Outcome::Throttled)));
-        assert_eq!((record.event, record.protocol, record.port, record.bytes), (None, 1, 53, 64));
-        assert_eq!((record.interface, record.at, record.cpu, record.number), (3, 123_456_789, 1, 8));
-        let of_six = TraceRecord::parse(&LINE.replace("::ffff:192.0.2.7", "2001:db8::7").replace("event 0", "event 2"));
+        assert_eq!(
+            (record.is_refused, record.counter, record.outcome),
+            (true, 9, Some(Outcome::Throttled))
+        );
+        assert_eq!(
+            (record.event, record.protocol, record.port, record.bytes),
+            (None, 1, 53, 64)
+        );
+        assert_eq!(
+            (record.interface, record.at, record.cpu, record.number),
+            (3, 123_456_789, 1, 8)
+        );
+        let of_six = TraceRecord::parse(
+            &LINE
+                .replace("::ffff:192.0.2.7", "2001:db8::7")
+                .replace("event 0", "event 2"),
+        );
         let of_six = of_six.unwrap();
-        assert_eq!((of_six.source, of_six.event), ("2001:db8::7".parse().unwrap(), Some(TableEvent::FullPassed)));
-        for wrong in ["", "source", &LINE.replace("port 53", "port x"), &LINE.replace("counter", "row"), &LINE[..80]] {
+        assert_eq!(
+            (of_six.source, of_six.event),
+            ("2001:db8::7".parse().unwrap(), Some(TableEvent::FullPassed))
+        );
+        for wrong in [
+            "",
+            "source",
+            &LINE.replace("port 53", "port x"),
+            &LINE.replace("counter", "row"),
+            &LINE[..80],
+        ] {
             assert_eq!(TraceRecord::parse(wrong), None, "{wrong}");
         }
     }
@@ -199,12 +237,25 @@ mod tests {
     #[test]
     fn lost_records_are_the_gaps_of_each_cpu_and_verdict() {
         let mut numbers = HashMap::new();
-        let record =
-            |cpu, is_refused, number| TraceRecord { cpu, is_refused, number, ..TraceRecord::parse(LINE).unwrap() };
-        for (cpu, is_refused, number, lost) in
-            [(0, true, 1, 0), (1, true, 3, 2), (0, true, 2, 0), (0, false, 1, 0), (0, true, 7, 4), (1, true, 4, 0)]
-        {
-            assert_eq!(gap(&mut numbers, &record(cpu, is_refused, number)), lost, "CPU {cpu}, number {number}");
+        let record = |cpu, is_refused, number| TraceRecord {
+            cpu,
+            is_refused,
+            number,
+            ..TraceRecord::parse(LINE).unwrap()
+        };
+        for (cpu, is_refused, number, lost) in [
+            (0, true, 1, 0),
+            (1, true, 3, 2),
+            (0, true, 2, 0),
+            (0, false, 1, 0),
+            (0, true, 7, 4),
+            (1, true, 4, 0),
+        ] {
+            assert_eq!(
+                gap(&mut numbers, &record(cpu, is_refused, number)),
+                lost,
+                "CPU {cpu}, number {number}"
+            );
         }
     }
 }

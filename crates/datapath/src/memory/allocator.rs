@@ -11,7 +11,10 @@ pub fn keep_little() {
     // SAFETY: this sets a flag of the process and takes no pointer.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     #[cfg(target_env = "gnu")]
-    for (parameter, bytes) in [(libc::M_MMAP_THRESHOLD, 128 << 10), (libc::M_TRIM_THRESHOLD, 256 << 10)] {
+    for (parameter, bytes) in [
+        (libc::M_MMAP_THRESHOLD, 128 << 10),
+        (libc::M_TRIM_THRESHOLD, 256 << 10),
+    ] {
         // SAFETY: the allocator's own function, called before there are other threads.
         unsafe { libc::mallopt(parameter, bytes) };
     }

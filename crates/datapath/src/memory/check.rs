@@ -42,7 +42,10 @@ impl MemoryCheck {
         let footprint = footprint(config, plan);
         let settings = &plan.ingress.settings;
         let room = match running {
-            Some(running) => Room { limits: running.limit.iter().cloned().collect(), ..Room::default() },
+            Some(running) => Room {
+                limits: running.limit.iter().cloned().collect(),
+                ..Room::default()
+            },
             None => Room::of_service(),
         };
         let before = running.map(|running| running.in_effect.copy);
@@ -57,7 +60,10 @@ impl MemoryCheck {
             needs_bytes: demand.bytes(),
             limit: room.tightest().cloned(),
             of_running_agent: running.is_some(),
-            refused: demand.check(&room, settings).err().map(|error| error.to_string()),
+            refused: demand
+                .check(&room, settings)
+                .err()
+                .map(|error| error.to_string()),
         }
     }
 }

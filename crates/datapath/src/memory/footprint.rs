@@ -27,13 +27,21 @@ const COMPILING: u64 = 1;
 pub fn footprint(config: &Config, plan: &Plan) -> Footprint {
     let cpus = aya::util::nr_cpus().map_or(1, |cpus| cpus as u64);
     let of_classes = config.classes.iter().map(|class| class.sources.len());
-    let of_limits = config.limits.iter().flat_map(|limit| &limit.sources).map(|sources| sources.all().count());
-    let prefixes = (of_classes.chain(of_limits).sum::<usize>() + config.agent.never_limit.len()) as u64;
+    let of_limits = config
+        .limits
+        .iter()
+        .flat_map(|limit| &limit.sources)
+        .map(|sources| sources.all().count());
+    let prefixes =
+        (of_classes.chain(of_limits).sum::<usize>() + config.agent.never_limit.len()) as u64;
     let networks = config.geo.networks.len() as u64;
-    let own = config.limits.len() as u64 * PER_LIMIT + prefixes * PER_PREFIX + networks * PER_NETWORK;
+    let own =
+        config.limits.len() as u64 * PER_LIMIT + prefixes * PER_PREFIX + networks * PER_NETWORK;
     let images = || std::iter::once(&plan.ingress).chain(&plan.egress);
     // Both directions are verified at the same time.
-    let most_rules: u64 = images().map(|image| u64::from(image.settings.most_rules)).sum();
+    let most_rules: u64 = images()
+        .map(|image| u64::from(image.settings.most_rules))
+        .sum();
     Footprint {
         table: kernel::table(&plan.ingress.settings),
         policy: images().map(|image| kernel::policy(image, cpus)).sum(),

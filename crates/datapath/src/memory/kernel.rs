@@ -17,7 +17,9 @@ use common::table::ELEMENT_WORDS;
 use common::throttle::PacketState;
 
 use crate::compile::Image;
-use crate::maps::size::{self, MOST_OPEN, MOST_RESERVED, RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded};
+use crate::maps::size::{
+    self, MOST_OPEN, MOST_RESERVED, RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded,
+};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -45,16 +47,23 @@ const fn per_cpu(entries: u64, value: usize, cpus: u64) -> u64 {
 }
 
 const fn hash(entries: u64, key: usize, value: usize) -> u64 {
-    let element = HASH_ELEMENT + (key as u64).next_multiple_of(8) + (value as u64).next_multiple_of(8);
+    let element =
+        HASH_ELEMENT + (key as u64).next_multiple_of(8) + (value as u64).next_multiple_of(8);
     HASH + entries * element + entries.next_power_of_two() * BUCKET
 }
 
 /// The table of sources and its maps: see `SHARED_MAPS`.
 pub fn table(settings: &Settings) -> u64 {
     let rings = (u64::from(settings.shape.all_slots()) * u64::from(settings.ring_words)).max(1);
-    mapped(u64::from(settings.shape.elements()), ELEMENT_WORDS as usize * size_of::<u64>())
-        + mapped(rings, size_of::<u64>())
-        + hash(u64::from(SAMPLES), size_of::<Key>(), size_of::<KeyStatistics>())
+    mapped(
+        u64::from(settings.shape.elements()),
+        ELEMENT_WORDS as usize * size_of::<u64>(),
+    ) + mapped(rings, size_of::<u64>())
+        + hash(
+            u64::from(SAMPLES),
+            size_of::<Key>(),
+            size_of::<KeyStatistics>(),
+        )
         + array(1, size_of::<TableIdentity>())
         + array(1, TEXT_CHUNK)
 }
@@ -73,7 +82,11 @@ fn connections(image: &Image, cpus: u64) -> u64 {
     let maps = HASH
         + of(MOST_OPEN).next_power_of_two() * BUCKET
         + hash(of(MOST_RESERVED), size_of::<Key>(), size_of::<u64>())
-        + hash(of(MOST_RESERVED), size_of::<Tuple>(), size_of::<Reservation>());
+        + hash(
+            of(MOST_RESERVED),
+            size_of::<Tuple>(),
+            size_of::<Reservation>(),
+        );
     if !is_in_use {
         return maps;
     }

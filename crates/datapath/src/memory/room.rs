@@ -38,17 +38,28 @@ const V1: Files = Files {
     current: "memory.usage_in_bytes",
     inactive: "total_inactive_file",
 };
-const V2: Files =
-    Files { max: "memory.max", high: Some("memory.high"), current: "memory.current", inactive: "inactive_file" };
+const V2: Files = Files {
+    max: "memory.max",
+    high: Some("memory.high"),
+    current: "memory.current",
+    inactive: "inactive_file",
+};
 
 /// The unit that the package installs.
 const UNIT: &str = "weir.service";
 
 /// The unit's limit in the output of `systemctl show`; `None` if there is no such unit, or no limit.
 fn memory_max(shown: &str) -> Option<u64> {
-    let value = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    let value = |name: &str| {
+        shown
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    };
     value("LoadState").filter(|state| *state == "loaded")?;
-    value("MemoryMax")?.parse().ok().filter(|bytes| *bytes < UNLIMITED)
+    value("MemoryMax")?
+        .parse()
+        .ok()
+        .filter(|bytes| *bytes < UNLIMITED)
 }
 
 /// A v1 limit above this means none: the kernel's default is the highest multiple of a page.
@@ -66,13 +77,16 @@ impl Room {
     pub fn of(proc: &Path) -> Self {
         let mut room = Self::default();
         if let Err(error) = room.read_cgroups(proc) {
-            room.notes
-                .push(format!("the memory limit of this process's cgroup is not known, and not checked: {error}"));
+            room.notes.push(format!(
+                "the memory limit of this process's cgroup is not known, and not checked: {error}"
+            ));
         }
         match host(proc) {
             Ok(limit) => room.limits.push(limit),
             Err(error) => {
-                room.notes.push(format!("the host's free memory is not known, and not checked: {error}"));
+                room.notes.push(format!(
+                    "the host's free memory is not known, and not checked: {error}"
+                ));
             }
         }
         room
@@ -81,18 +95,30 @@ impl Room {
     /// The limits of the host.
     #[must_use]
     pub fn of_host() -> Self {
-        let limits = Self::now().limits.into_iter().filter(|limit| limit.cgroup.is_none()).collect();
-        Self { limits, ..Self::default() }
+        let limits = Self::now()
+            .limits
+            .into_iter()
+            .filter(|limit| limit.cgroup.is_none())
+            .collect();
+        Self {
+            limits,
+            ..Self::default()
+        }
     }
 
     /// The limits of an agent under weir.service, if it is installed: the host's, and the unit's `MemoryMax`.
     #[must_use]
     pub fn of_service() -> Self {
         let mut room = Self::of_host();
-        let asked = Command::new("systemctl").args(["show", UNIT, "--property=LoadState,MemoryMax"]).output();
+        let asked = Command::new("systemctl")
+            .args(["show", UNIT, "--property=LoadState,MemoryMax"])
+            .output();
         // Without systemd there is no unit.
-        let limit = asked.ok().and_then(|answer| memory_max(&String::from_utf8_lossy(&answer.stdout)));
-        room.limits.extend(limit.map(|bytes| Limit::new(Some(Path::new(UNIT)), "MemoryMax", bytes, 0)));
+        let limit = asked
+            .ok()
+            .and_then(|answer| memory_max(&String::from_utf8_lossy(&answer.stdout)));
+        room.limits
+            .extend(limit.map(|bytes| Limit::new(Some(Path::new(UNIT)), "MemoryMax", bytes, 0)));
         room
     }
 
@@ -106,8 +132,12 @@ impl Room {
     #[must_use]
     pub fn notes_on(&self, bytes: u64) -> Vec<String> {
         let slows = self.high.iter().find(|limit| bytes > limit.left_bytes);
-        let slows =
-            slows.map(|limit| format!("a change of {} was slowed down by the kernel: {limit}", human::size(bytes)));
+        let slows = slows.map(|limit| {
+            format!(
+                "a change of {} was slowed down by the kernel: {limit}",
+                human::size(bytes)
+            )
+        });
         self.notes.iter().cloned().chain(slows).collect()
     }
 
@@ -116,21 +146,33 @@ impl Room {
         let mounts = mounts(&path).map_err(|error| named(&path, &error))?;
         for line in read(&proc.join("self/cgroup"))?.lines() {
             let mut fields = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            let (Some(_), Some(controllers), Some(path)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
                 continue;
             };
             let is_memory = |options: &str| options.split(',').any(|option| option == "memory");
             let (files, root) = if controllers.is_empty() {
                 (&V2, mounts.iter().find(|mount| mount.kind == "cgroup2"))
             } else if is_memory(controllers) {
-                (&V1, mounts.iter().find(|mount| mount.kind == "cgroup" && mount.has_option("memory")))
+                (
+                    &V1,
+                    mounts
+                        .iter()
+                        .find(|mount| mount.kind == "cgroup" && mount.has_option("memory")),
+                )
             } else {
                 continue;
             };
-            let Some(root) = root.map(|mount| &mount.point) else { continue };
+            let Some(root) = root.map(|mount| &mount.point) else {
+                continue;
+            };
             // A path outside of the mounted hierarchy begins with `/..`: its nearest readable part is the mount itself.
             let own = root.join(path.trim_start_matches('/'));
-            for directory in own.ancestors().take_while(|directory| directory.starts_with(root)) {
+            for directory in own
+                .ancestors()
+                .take_while(|directory| directory.starts_with(root))
+            {
                 self.read_limits(directory, files)?;
             }
         }
@@ -140,12 +182,22 @@ impl Room {
     fn read_limits(&mut self, directory: &Path, files: &Files) -> io::Result<()> {
         for file in std::iter::once(files.max).chain(files.high) {
             // Missing at the root, and where the controller is not enabled.
-            let Some(bytes) = limit(&directory.join(file))? else { continue };
+            let Some(bytes) = limit(&directory.join(file))? else {
+                continue;
+            };
             let used = number(&read(&directory.join(files.current))?).unwrap_or(0);
             let statistics = read(&directory.join("memory.stat"))?;
-            let inactive = statistics.lines().find_map(|line| number(line.strip_prefix(files.inactive)?)).unwrap_or(0);
+            let inactive = statistics
+                .lines()
+                .find_map(|line| number(line.strip_prefix(files.inactive)?))
+                .unwrap_or(0);
             let limit = Limit::new(Some(directory), file, bytes, used.saturating_sub(inactive));
-            if file == files.max { &mut self.limits } else { &mut self.high }.push(limit);
+            if file == files.max {
+                &mut self.limits
+            } else {
+                &mut self.high
+            }
+            .push(limit);
         }
         Ok(())
     }
@@ -175,11 +227,21 @@ fn host(proc: &Path) -> io::Result<Limit> {
     let path = proc.join("meminfo");
     let text = read(&path)?;
     let kibibytes = |name: &str| {
-        let value = text.lines().find_map(|line| number(line.strip_prefix(name)?.strip_suffix("kB")?));
+        let value = text
+            .lines()
+            .find_map(|line| number(line.strip_prefix(name)?.strip_suffix("kB")?));
         value.ok_or_else(|| io::Error::other(format!("{} has no {name}", path.display())))
     };
-    let (all, available) = (kibibytes("MemTotal:")? << 10, kibibytes("MemAvailable:")? << 10);
-    Ok(Limit::new(None, "MemAvailable in /proc/meminfo", all, all.saturating_sub(available)))
+    let (all, available) = (
+        kibibytes("MemTotal:")? << 10,
+        kibibytes("MemAvailable:")? << 10,
+    );
+    Ok(Limit::new(
+        None,
+        "MemAvailable in /proc/meminfo",
+        all,
+        all.saturating_sub(available),
+    ))
 }
 
 #[cfg(test)]
@@ -206,8 +268,14 @@ mod tests {
         }
     }
 
-    const MEMORY: (&str, &str) = ("proc/meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
-    const V2_MOUNT: (&str, &str) = ("proc/self/mountinfo", "30 1 0:26 / ROOT/cg rw - cgroup2 cgroup2 rw\n");
+    const MEMORY: (&str, &str) = (
+        "proc/meminfo",
+        "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n",
+    );
+    const V2_MOUNT: (&str, &str) = (
+        "proc/self/mountinfo",
+        "30 1 0:26 / ROOT/cg rw - cgroup2 cgroup2 rw\n",
+    );
 
     #[test]
     fn the_tightest_of_all_cgroups_above_counts_and_inactive_files_are_free() {
@@ -218,17 +286,29 @@ mod tests {
             ("cg/system.slice/weir.service/memory.max", "max\n"),
             ("cg/system.slice/weir.service/memory.high", "1000\n"),
             ("cg/system.slice/weir.service/memory.current", "900\n"),
-            ("cg/system.slice/weir.service/memory.stat", "anon 5\ninactive_file 100\n"),
+            (
+                "cg/system.slice/weir.service/memory.stat",
+                "anon 5\ninactive_file 100\n",
+            ),
             ("cg/system.slice/memory.max", "1048576\n"),
             ("cg/system.slice/memory.current", "524288\n"),
-            ("cg/system.slice/memory.stat", "inactive_file 24288\nactive_file 3\n"),
+            (
+                "cg/system.slice/memory.stat",
+                "inactive_file 24288\nactive_file 3\n",
+            ),
         ]);
         let room = host.room();
         assert_eq!(room.notes, Vec::<String>::new());
         let tightest = room.tightest().unwrap();
-        assert_eq!((tightest.limit_bytes, tightest.left_bytes), (1_048_576, 548_576));
+        assert_eq!(
+            (tightest.limit_bytes, tightest.left_bytes),
+            (1_048_576, 548_576)
+        );
         let text = tightest.to_string();
-        assert!(text.contains("cg/system.slice has 536 KiB left of memory.max = 1 MiB"), "{text}");
+        assert!(
+            text.contains("cg/system.slice has 536 KiB left of memory.max = 1 MiB"),
+            "{text}"
+        );
         assert_eq!((room.high.len(), room.high[0].left_bytes), (1, 200));
     }
 
@@ -238,22 +318,38 @@ mod tests {
         let host = Host::new(&[
             MEMORY,
             ("proc/self/mountinfo", mounts),
-            ("proc/self/cgroup", "9:cpu:/x\n4:memory:/a/b\n0::/user.slice\n"),
+            (
+                "proc/self/cgroup",
+                "9:cpu:/x\n4:memory:/a/b\n0::/user.slice\n",
+            ),
             ("cg/memory/memory.limit_in_bytes", "9223372036854771712\n"),
             ("cg/memory/a/memory.limit_in_bytes", "1000000\n"),
             ("cg/memory/a/memory.usage_in_bytes", "400000\n"),
-            ("cg/memory/a/memory.stat", "inactive_file 7\ntotal_inactive_file 100000\n"),
-            ("cg/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
+            (
+                "cg/memory/a/memory.stat",
+                "inactive_file 7\ntotal_inactive_file 100000\n",
+            ),
+            (
+                "cg/memory/a/b/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
         ]);
         let room = host.room();
-        assert_eq!(room.tightest().map(|limit| limit.left_bytes), Some(700_000), "{room:?}");
+        assert_eq!(
+            room.tightest().map(|limit| limit.left_bytes),
+            Some(700_000),
+            "{room:?}"
+        );
         assert_eq!(room.limits.len(), 2);
     }
 
     #[test]
     fn without_a_limit_the_host_counts_and_what_cannot_be_read_is_noted() {
         let room = Host::new(&[MEMORY, V2_MOUNT, ("proc/self/cgroup", "0::/../other\n")]).room();
-        assert_eq!((room.tightest().unwrap().left_bytes, room.notes.len()), (4 << 30, 0));
+        assert_eq!(
+            (room.tightest().unwrap().left_bytes, room.notes.len()),
+            (4 << 30, 0)
+        );
         let room = Host::new(&[MEMORY]).room();
         assert_eq!((room.limits.len(), room.notes.len()), (1, 1), "{room:?}");
         let room = Host::new(&[("proc/meminfo", "MemTotal: 5 kB\n")]).room();
@@ -262,11 +358,24 @@ mod tests {
 
     #[test]
     fn the_units_limit_is_read_from_what_systemctl_shows() {
-        assert_eq!(memory_max("LoadState=loaded\nMemoryMax=1073741824\n"), Some(1 << 30));
-        assert_eq!(memory_max("MemoryMax=1073741824\nLoadState=loaded\n"), Some(1 << 30));
-        for none in ["LoadState=loaded\nMemoryMax=infinity\n", "LoadState=not-found\nMemoryMax=1024\n", ""] {
+        assert_eq!(
+            memory_max("LoadState=loaded\nMemoryMax=1073741824\n"),
+            Some(1 << 30)
+        );
+        assert_eq!(
+            memory_max("MemoryMax=1073741824\nLoadState=loaded\n"),
+            Some(1 << 30)
+        );
+        for none in [
+            "LoadState=loaded\nMemoryMax=infinity\n",
+            "LoadState=not-found\nMemoryMax=1024\n",
+            "",
+        ] {
             assert_eq!(memory_max(none), None);
         }
-        assert_eq!(memory_max("LoadState=loaded\nMemoryMax=18446744073709551615\n"), None);
+        assert_eq!(
+            memory_max("LoadState=loaded\nMemoryMax=18446744073709551615\n"),
+            None
+        );
     }
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 
 use common::limiter::Instants;
 use common::rule::Rule;
-use common::table::{Claimed, Counted, NO_SLOT, Request, Set, Shape, SlotCounter, Tag, Tally, WIDEST_SLOT};
+use common::table::{
+    Claimed, Counted, NO_SLOT, Request, Set, Shape, SlotCounter, Tag, Tally, WIDEST_SLOT,
+};
 use common::time::is_alive;
 
 use crate::compile::{CarryPlan, StateCarry};
@@ -60,7 +62,10 @@ pub(crate) struct MappedSet<'t> {
 
 impl Sources {
     pub(super) fn mapped(&self, set: u32) -> MappedSet<'_> {
-        MappedSet { words: &self.table, first: self.set(set) }
+        MappedSet {
+            words: &self.table,
+            first: self.set(set),
+        }
     }
 }
 
@@ -80,7 +85,10 @@ impl Set for MappedSet<'_> {
     }
 
     fn compare_exchange(self, word: u32, current: u64, new: u64) -> u64 {
-        match self.word(word).compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst) {
+        match self
+            .word(word)
+            .compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+        {
             Ok(found) | Err(found) => found,
         }
     }
@@ -120,9 +128,19 @@ impl Carry {
     /// # Errors
     ///
     /// When there is no memory for the copy.
-    pub fn begin(old: Sources, new: Sources, plan: CarryPlan, nanoseconds: u64) -> Result<Self, LoadError> {
+    pub fn begin(
+        old: Sources,
+        new: Sources,
+        plan: CarryPlan,
+        nanoseconds: u64,
+    ) -> Result<Self, LoadError> {
         let was = Sources::in_memory(old.settings)?;
-        Ok(Self::between((old, Some(was)), new, plan, (nanoseconds, nanoseconds)))
+        Ok(Self::between(
+            (old, Some(was)),
+            new,
+            plan,
+            (nanoseconds, nanoseconds),
+        ))
     }
 
     /// The same for a table of another boot: `then` is the present on that table's clock. Returns the number of sources
@@ -132,14 +150,32 @@ impl Carry {
         Self::between((old, None), new, plan, (then, now)).lost()
     }
 
-    fn between((old, was): (Sources, Option<Sources>), new: Sources, plan: CarryPlan, (then, now): (u64, u64)) -> Self {
+    fn between(
+        (old, was): (Sources, Option<Sources>),
+        new: Sources,
+        plan: CarryPlan,
+        (then, now): (u64, u64),
+    ) -> Self {
         let is_same_clock = then == now && old.settings.scale == new.settings.scale;
-        let now = Instants { from: old.settings.scale.ticks(then), to: new.settings.scale.ticks(now) };
-        let mut carry = Self { old, new, plan, now, is_same_clock, was, lost: 0 };
+        let now = Instants {
+            from: old.settings.scale.ticks(then),
+            to: new.settings.scale.ticks(now),
+        };
+        let mut carry = Self {
+            old,
+            new,
+            plan,
+            now,
+            is_same_clock,
+            was,
+            lost: 0,
+        };
         let (old, new) = (carry.old.shape(), carry.new.shape());
         if new.sets > old.sets {
             let mut slots = 0u64;
-            carry.each_slot(|set, nth| slots += u64::from(carry.is_migrated(&slot(&carry.old, set, nth))));
+            carry.each_slot(|set, nth| {
+                slots += u64::from(carry.is_migrated(&slot(&carry.old, set, nth)))
+            });
             if slots * u64::from(new.sets.div_ceil(old.sets)) > new.capacity() / MOST_OF_TABLE {
                 carry.lost = slots;
                 return carry;
@@ -165,7 +201,9 @@ impl Carry {
 
     /// Adds the charges since the copy. No program may use the old table any more.
     pub fn finish(self) {
-        let Some(copy) = self.was.as_ref().filter(|_| self.lost == 0) else { return };
+        let Some(copy) = self.was.as_ref().filter(|_| self.lost == 0) else {
+            return;
+        };
         self.each_slot(|set, nth| {
             // A slot that was not copied is zero, which is no key's.
             let (was, is) = (slot(copy, set, nth), slot(&self.old, set, nth));
@@ -175,7 +213,12 @@ impl Carry {
             }
             let is_same_key = Tag::of_head(was[0]) == Tag::of_head(is[0]);
             let written = is_same_key.then(|| self.converted(&was, &self.ring(copy, set, nth)));
-            self.put(set, &is, &self.converted(&is, &self.ring(&self.old, set, nth)), Merge::Add(written.as_ref()));
+            self.put(
+                set,
+                &is,
+                &self.converted(&is, &self.ring(&self.old, set, nth)),
+                Merge::Add(written.as_ref()),
+            );
         });
     }
 
@@ -191,7 +234,11 @@ impl Carry {
     fn keep(&self, set: u32, nth: u32, words: &[u64], ring: &[u64]) {
         let Some(copy) = &self.was else { return };
         let first = copy.set(set) + copy.shape().slot(nth) as usize;
-        for (at, word) in words.iter().enumerate().take(copy.shape().slot_words as usize) {
+        for (at, word) in words
+            .iter()
+            .enumerate()
+            .take(copy.shape().slot_words as usize)
+        {
             copy.table.word(first + at).store(*word, Ordering::Relaxed);
         }
         for (place, word) in self.places_of_ring(set, nth).zip(ring) {
@@ -201,11 +248,20 @@ impl Carry {
 
     /// The rings of a slot, in the old table or in its copy; empty if no state with a ring is migrated.
     fn ring(&self, of: &Sources, set: u32, nth: u32) -> Vec<u64> {
-        let head = of.table.word(of.set(set) + of.shape().slot(nth) as usize).load(Ordering::SeqCst);
-        if !self.states(head).iter().any(|state| state.from.ring_words() > 0) {
+        let head = of
+            .table
+            .word(of.set(set) + of.shape().slot(nth) as usize)
+            .load(Ordering::SeqCst);
+        if !self
+            .states(head)
+            .iter()
+            .any(|state| state.from.ring_words() > 0)
+        {
             return Vec::new();
         }
-        self.places_of_ring(set, nth).map(|word| of.rings.word(word).load(Ordering::SeqCst)).collect()
+        self.places_of_ring(set, nth)
+            .map(|word| of.rings.word(word).load(Ordering::SeqCst))
+            .collect()
     }
 
     /// The words of a slot's rings in the old table.
@@ -224,31 +280,47 @@ impl Carry {
     fn is_migrated(&self, words: &[u64]) -> bool {
         let is_alive = |state: &StateCarry| {
             let first = usize::from(state.from.position);
-            (first..first + state.from.words())
-                .any(|word| words.get(word).is_some_and(|word| is_alive(*word, self.now.from)))
+            (first..first + state.from.words()).any(|word| {
+                words
+                    .get(word)
+                    .is_some_and(|word| is_alive(*word, self.now.from))
+            })
         };
         self.states(words[0]).iter().any(is_alive)
     }
 
     /// A slot's states, converted to the new policy.
     fn converted(&self, words: &[u64], ring: &[u64]) -> Carried {
-        let mut carried = Carried { words: [self.now.to; WIDEST_SLOT as usize], ring: Vec::new() };
+        let mut carried = Carried {
+            words: [self.now.to; WIDEST_SLOT as usize],
+            ring: Vec::new(),
+        };
         let (mut old, mut new) = (Vec::new(), Vec::new());
         for state in self.states(words[0]) {
-            let words_of = |rule: &Rule| usize::from(rule.position)..usize::from(rule.position) + rule.words();
-            let places = |rule: &Rule| usize::from(rule.ring)..usize::from(rule.ring) + rule.ring_words();
+            let words_of =
+                |rule: &Rule| usize::from(rule.position)..usize::from(rule.position) + rule.words();
+            let places =
+                |rule: &Rule| usize::from(rule.ring)..usize::from(rule.ring) + rule.ring_words();
             old.clear();
-            old.extend(words_of(&state.from).map(|word| words.get(word).copied().unwrap_or(self.now.from)));
+            old.extend(
+                words_of(&state.from).map(|word| words.get(word).copied().unwrap_or(self.now.from)),
+            );
             old.extend_from_slice(ring.get(places(&state.from)).unwrap_or(&[]));
             let is_verbatim = state.is_verbatim(self.is_same_clock);
             if !is_verbatim {
                 new.clear();
                 new.resize(state.to.words() + state.to.ring_words(), 0);
-                state.to.any_limiter().migrate(&state.from.any_limiter(), &old, &mut new, self.now);
+                state
+                    .to
+                    .any_limiter()
+                    .migrate(&state.from.any_limiter(), &old, &mut new, self.now);
             }
-            let (of_slot, of_ring) = if is_verbatim { &old } else { &new }.split_at(state.to.words());
+            let (of_slot, of_ring) =
+                if is_verbatim { &old } else { &new }.split_at(state.to.words());
             carried.words[words_of(&state.to)].copy_from_slice(of_slot);
-            carried.ring.extend(places(&state.to).zip(of_ring.iter().copied()));
+            carried
+                .ring
+                .extend(places(&state.to).zip(of_ring.iter().copied()));
         }
         carried
     }
@@ -261,7 +333,13 @@ impl Carry {
             // Only a damaged table has such a key.
             return;
         }
-        let life = |word: &u64| if is_alive(*word, self.now.to) { word.wrapping_sub(self.now.to) } else { 0 };
+        let life = |word: &u64| {
+            if is_alive(*word, self.now.to) {
+                word.wrapping_sub(self.now.to)
+            } else {
+                0
+            }
+        };
         let life = carried.words.iter().map(life).max().unwrap_or(0);
         let new = |number: u32| self.new.mapped(number);
         for set in sets(old, shape, home) {
@@ -270,7 +348,12 @@ impl Carry {
                 self.merge((number, known), words[0], carried, merge);
                 continue;
             }
-            let request = Request { set, tag, life, is_confined: false };
+            let request = Request {
+                set,
+                tag,
+                life,
+                is_confined: false,
+            };
             let claim = shape.claim(|number| Some(new(number)), request, self.now.to, |_, _| ());
             let (number, tag) = shape.claimed(&request, &claim);
             match claim.outcome {
@@ -281,7 +364,8 @@ impl Carry {
                         set.store(slot + word, carried.words[word as usize]);
                     }
                     for (place, value) in &carried.ring {
-                        self.cell(number, slot, *place).store(*value, Ordering::SeqCst);
+                        self.cell(number, slot, *place)
+                            .store(*value, Ordering::SeqCst);
                     }
                     shape.publish(set, slot, tag);
                     // The count of passed packets; if another CPU changes it meanwhile, it is lost. Refusals are in the
@@ -310,8 +394,12 @@ impl Carry {
                         Merge::Copy if is_alive(last, current) => last,
                         Merge::Copy => current,
                         Merge::Add(written) => {
-                            let then = written.map_or(self.now.to, |written| written.words[word as usize]);
-                            state.to.any_limiter().merge(current, then, last, self.now.to)
+                            let then =
+                                written.map_or(self.now.to, |written| written.words[word as usize]);
+                            state
+                                .to
+                                .any_limiter()
+                                .merge(current, then, last, self.now.to)
                         }
                     };
                     let found = set.compare_exchange(slot + word, current, next);
@@ -330,7 +418,9 @@ impl Carry {
                 Merge::Copy => {}
                 // A place that the new policy has taken meanwhile stays taken.
                 Merge::Add(written) => {
-                    let then = written.and_then(|written| written.ring.get(nth)).map_or(0, |(_, value)| *value);
+                    let then = written
+                        .and_then(|written| written.ring.get(nth))
+                        .map_or(0, |(_, value)| *value);
                     let _ = cell.compare_exchange(then, *value, Ordering::SeqCst, Ordering::SeqCst);
                 }
             }
@@ -339,7 +429,9 @@ impl Carry {
 
     fn cell(&self, set: u32, slot: u32, place: usize) -> &std::sync::atomic::AtomicU64 {
         let number = self.new.shape().slot_number(set, slot) as usize;
-        self.new.rings.word(number * self.new.settings.ring_words as usize + place)
+        self.new
+            .rings
+            .word(number * self.new.settings.ring_words as usize + place)
     }
 }
 
@@ -347,7 +439,11 @@ impl Carry {
 fn slot(table: &Sources, set: u32, nth: u32) -> [u64; WIDEST_SLOT as usize] {
     let first = table.set(set) + table.shape().slot(nth) as usize;
     let mut words = [0; WIDEST_SLOT as usize];
-    for (at, word) in words.iter_mut().enumerate().take(table.shape().slot_words as usize) {
+    for (at, word) in words
+        .iter_mut()
+        .enumerate()
+        .take(table.shape().slot_words as usize)
+    {
         *word = table.table.word(first + at).load(Ordering::Relaxed);
     }
     words

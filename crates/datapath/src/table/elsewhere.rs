@@ -11,7 +11,11 @@ impl Sources {
     /// Charges units that other hosts passed since an instant, beyond the bucket's tolerance if necessary; negative
     /// units are returned. A key without a slot gets one, unless busier keys occupy all slots of its set.
     pub fn charge_beyond(&self, key: &Key, rule: &Rule, (since, now): (Ticks, Ticks), units: i64) {
-        let (hash, bucket, shape) = (self.settings.seed.hash(key), rule.token_bucket(), self.shape());
+        let (hash, bucket, shape) = (
+            self.settings.seed.hash(key),
+            rule.token_bucket(),
+            self.shape(),
+        );
         let (home, tag) = (shape.set(hash), Tag::new(hash, key));
         let charged = |state: u64| match u64::try_from(units) {
             Ok(units) => bucket.charge_beyond(state, since, units),
@@ -23,12 +27,18 @@ impl Sources {
             if !is_alive(state, now) {
                 return;
             }
-            let request = Request { set: home, tag, life: state.wrapping_sub(now), is_confined: false };
+            let request = Request {
+                set: home,
+                tag,
+                life: state.wrapping_sub(now),
+                is_confined: false,
+            };
             let claim = shape.claim(|set| Some(self.mapped(set)), request, now, |_, _| ());
             let (set, tag) = shape.claimed(&request, &claim);
             match claim.outcome {
                 Claimed::Reserved | Claimed::Displaced => {
-                    self.mapped(set).store(claim.slot + u32::from(rule.position), state);
+                    self.mapped(set)
+                        .store(claim.slot + u32::from(rule.position), state);
                     shape.publish(self.mapped(set), claim.slot, tag);
                     return;
                 }

@@ -44,8 +44,22 @@ impl Before {
     /// The constants of its policy that concern the table.
     #[must_use]
     pub const fn settings(&self) -> Settings {
-        let TableIdentity { seed, shape, scale, groups, ring_words, .. } = self.identity;
-        Settings { seed, shape, scale, groups, ring_words, ..Settings::NONE }
+        let TableIdentity {
+            seed,
+            shape,
+            scale,
+            groups,
+            ring_words,
+            ..
+        } = self.identity;
+        Settings {
+            seed,
+            shape,
+            scale,
+            groups,
+            ring_words,
+            ..Settings::NONE
+        }
     }
 }
 
@@ -59,7 +73,10 @@ impl TablePlace {
     /// The same, with pinned counters.
     #[must_use]
     pub fn with_counters(self, generation: &Generation) -> Self {
-        Self { generation: Some(generation.clone()), ..self }
+        Self {
+            generation: Some(generation.clone()),
+            ..self
+        }
     }
 
     pub(crate) const fn generation(&self) -> Option<&Generation> {
@@ -80,7 +97,11 @@ impl TablePlace {
     ///
     /// When it cannot be mapped.
     pub fn open(&self, settings: &Settings) -> Result<Sources, LoadError> {
-        Sources::map(&MapData::from_pin(self.map("SOURCES"))?, &MapData::from_pin(self.map("RINGS"))?, *settings)
+        Sources::map(
+            &MapData::from_pin(self.map("SOURCES"))?,
+            &MapData::from_pin(self.map("RINGS"))?,
+            *settings,
+        )
     }
 }
 
@@ -98,14 +119,17 @@ impl PinDirectory {
         }
         const OTHER: &str = "the table of sources is of another version of Weir";
         // A map of another size belongs to another version.
-        let Ok(array) = Array::<_, TableIdentity>::try_from(Map::Array(MapData::from_pin(&path)?)) else {
+        let Ok(array) = Array::<_, TableIdentity>::try_from(Map::Array(MapData::from_pin(&path)?))
+        else {
             return Ok(Err(OTHER));
         };
         let identity = array.get(&0, 0)?;
         if identity.version != TableIdentity::VERSION {
             return Ok(Err(OTHER));
         }
-        match layout_at(&self.map("LAYOUT")).filter(|layout| layout.fingerprint() == identity.groups) {
+        match layout_at(&self.map("LAYOUT"))
+            .filter(|layout| layout.fingerprint() == identity.groups)
+        {
             Some(layout) => Ok(Ok(Before { identity, layout })),
             None => Ok(Err("the layout of the table of sources cannot be read")),
         }
@@ -116,7 +140,11 @@ impl PinDirectory {
     /// # Errors
     ///
     /// When random numbers are unavailable, or pins of an earlier attempt cannot be removed.
-    pub fn place(&self, settings: &Settings, before: Option<&Before>) -> Result<TablePlace, LoadError> {
+    pub fn place(
+        &self,
+        settings: &Settings,
+        before: Option<&Before>,
+    ) -> Result<TablePlace, LoadError> {
         self.begin_change()?;
         if let Some(before) = before.filter(|before| before.identity.fits(settings)) {
             return Ok(TablePlace {
@@ -141,7 +169,12 @@ impl PinDirectory {
     }
 
     fn next_place(&self, seed: HashSeed) -> TablePlace {
-        TablePlace { directory: self.next(), seed, is_next: true, generation: None }
+        TablePlace {
+            directory: self.next(),
+            seed,
+            is_next: true,
+            generation: None,
+        }
     }
 
     /// Maps the previous policy's table.
@@ -151,7 +184,13 @@ impl PinDirectory {
     /// When it cannot be mapped.
     pub fn open_table(&self, before: &Before) -> Result<Sources, LoadError> {
         let (directory, seed) = (self.path().to_owned(), before.identity.seed);
-        TablePlace { directory, seed, is_next: false, generation: None }.open(&before.settings())
+        TablePlace {
+            directory,
+            seed,
+            is_next: false,
+            generation: None,
+        }
+        .open(&before.settings())
     }
 }
 
@@ -169,6 +208,7 @@ fn layout_at(pin: &Path) -> Option<Layout> {
 fn random_seed() -> Result<HashSeed, LoadError> {
     let mut random = [0u8; 32];
     getrandom::fill(&mut random).map_err(|error| LoadError::Random(error.to_string()))?;
-    let word = |nth: usize| u64::from_ne_bytes(random[nth * 8..][..8].try_into().unwrap_or_default());
+    let word =
+        |nth: usize| u64::from_ne_bytes(random[nth * 8..][..8].try_into().unwrap_or_default());
     Ok(HashSeed::new([word(0), word(1), word(2), word(3)]))
 }

@@ -51,7 +51,10 @@ impl SavedTable {
         let slow = || {
             sources.iter().filter_map(|view| {
                 let states = view.words.get(1..slot_words)?;
-                let life = states.iter().filter(|state| is_alive(**state, later)).map(|state| state.wrapping_sub(now));
+                let life = states
+                    .iter()
+                    .filter(|state| is_alive(**state, later))
+                    .map(|state| state.wrapping_sub(now));
                 Some((life.max()?.ilog2() as usize, view))
             })
         };
@@ -91,24 +94,48 @@ impl SavedTable {
     /// Whether this version can read it.
     #[must_use]
     pub const fn is_known(&self) -> bool {
-        let SavedLayout { version, sets, slot_words, .. } = self.layout;
-        version == TableIdentity::VERSION && sets > 0 && sets <= 1 << 24 && matches!(slot_words, 2 | 4 | 8)
+        let SavedLayout {
+            version,
+            sets,
+            slot_words,
+            ..
+        } = self.layout;
+        version == TableIdentity::VERSION
+            && sets > 0
+            && sets <= 1 << 24
+            && matches!(slot_words, 2 | 4 | 8)
     }
 
     /// The most bytes for restoring it: a second copy, and a table with its slots.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let own = size_of_val(&self.words[..]) as u64;
-        let SavedLayout { sets, slot_words, ring_words, .. } = self.layout;
+        let SavedLayout {
+            sets,
+            slot_words,
+            ring_words,
+            ..
+        } = self.layout;
         let slots = own / (8 * u64::from(1 + slot_words + ring_words));
-        let shape = Shape { sets, slot_words, groups: 1, cells: 1 };
-        let table = memory::copy(&Settings { shape, ring_words, ..Settings::NONE });
+        let shape = Shape {
+            sets,
+            slot_words,
+            groups: 1,
+            cells: 1,
+        };
+        let table = memory::copy(&Settings {
+            shape,
+            ring_words,
+            ..Settings::NONE
+        });
         // A slot takes a whole page if it is the only one of it, and its ring another.
         own + table.min(own + slots * 2 * memory::PAGE)
     }
 
     pub(crate) const fn seed(&self) -> HashSeed {
-        HashSeed { multipliers: self.layout.seed }
+        HashSeed {
+            multipliers: self.layout.seed,
+        }
     }
 
     /// The table in this process's memory, with the saved slots at their indices.
@@ -118,17 +145,37 @@ impl SavedTable {
     /// When there is no memory.
     pub fn open(&self) -> Result<Sources, LoadError> {
         let saved = &self.layout;
-        let shape = Shape { sets: saved.sets, slot_words: saved.slot_words, groups: 1, cells: 1 };
-        let scale = TickScale { left: saved.scale.0, right: saved.scale.1 };
-        let settings = Settings { seed: self.seed(), shape, scale, ring_words: saved.ring_words, ..Settings::NONE };
+        let shape = Shape {
+            sets: saved.sets,
+            slot_words: saved.slot_words,
+            groups: 1,
+            cells: 1,
+        };
+        let scale = TickScale {
+            left: saved.scale.0,
+            right: saved.scale.1,
+        };
+        let settings = Settings {
+            seed: self.seed(),
+            shape,
+            scale,
+            ring_words: saved.ring_words,
+            ..Settings::NONE
+        };
         let sources = Sources::in_memory(settings)?;
         let (slot_words, ring_words) = (shape.slot_words as usize, saved.ring_words as usize);
         for slot in self.words.chunks_exact(1 + slot_words + ring_words) {
-            let Some((number, rest)) = slot.split_first() else { continue };
-            let Some(number) = u32::try_from(*number).ok().filter(|number| *number < shape.all_slots()) else {
+            let Some((number, rest)) = slot.split_first() else {
                 continue;
             };
-            let first = sources.set(number / shape.slots()) + shape.slot(number % shape.slots()) as usize;
+            let Some(number) = u32::try_from(*number)
+                .ok()
+                .filter(|number| *number < shape.all_slots())
+            else {
+                continue;
+            };
+            let first =
+                sources.set(number / shape.slots()) + shape.slot(number % shape.slots()) as usize;
             let put = |words: &Words, first: usize, values: &[u64]| {
                 for (nth, value) in values.iter().enumerate() {
                     words.word(first + nth).store(*value, Ordering::Relaxed);

@@ -41,7 +41,10 @@ impl Words {
 
     /// Zeroed words in this process's memory. A page takes memory once one of its words has been written.
     fn in_memory(count: usize) -> Result<Self, LoadError> {
-        let memory = MmapOptions::new().len(count * size_of::<u64>()).no_reserve_swap().map_anon();
+        let memory = MmapOptions::new()
+            .len(count * size_of::<u64>())
+            .no_reserve_swap()
+            .map_anon();
         let memory = MmapRaw::from(memory.map_err(LoadError::Mmap)?);
         // Fails on a kernel without huge pages, where it is not needed.
         let _ = memory.advise(memmap2::Advice::NoHugePage);
@@ -53,10 +56,19 @@ impl Words {
     }
 
     fn words(&self, range: Range<usize>) -> &[AtomicU64] {
-        assert!(range.end <= self.count && range.start <= range.end, "words {range:?} of a map of {}", self.count);
+        assert!(
+            range.end <= self.count && range.start <= range.end,
+            "words {range:?} of a map of {}",
+            self.count
+        );
         // SAFETY: within the mapping, which is page-aligned and outlives the reference; all accesses, here and in the
         // kernel, are atomic or single-copy-atomic operations on aligned words.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast::<AtomicU64>().add(range.start), range.len()) }
+        unsafe {
+            std::slice::from_raw_parts(
+                self.memory.as_ptr().cast::<AtomicU64>().add(range.start),
+                range.len(),
+            )
+        }
     }
 }
 
@@ -74,12 +86,23 @@ pub struct SlotView {
 }
 
 impl Sources {
-    pub(crate) fn map(table: &MapData, rings: &MapData, settings: Settings) -> Result<Self, LoadError> {
-        let table = Words::map(table, settings.shape.elements() as usize * ELEMENT_WORDS as usize)?;
+    pub(crate) fn map(
+        table: &MapData,
+        rings: &MapData,
+        settings: Settings,
+    ) -> Result<Self, LoadError> {
+        let table = Words::map(
+            table,
+            settings.shape.elements() as usize * ELEMENT_WORDS as usize,
+        )?;
         let slots = settings.shape.all_slots() as usize;
         // A map has at least one word.
         let rings = Words::map(rings, (slots * settings.ring_words as usize).max(1))?;
-        Ok(Self { table, rings, settings })
+        Ok(Self {
+            table,
+            rings,
+            settings,
+        })
     }
 
     /// An empty table in this process's memory.
@@ -87,7 +110,11 @@ impl Sources {
         let table = Words::in_memory(settings.shape.elements() as usize * ELEMENT_WORDS as usize)?;
         let slots = settings.shape.all_slots() as usize;
         let rings = Words::in_memory((slots * settings.ring_words as usize).max(1))?;
-        Ok(Self { table, rings, settings })
+        Ok(Self {
+            table,
+            rings,
+            settings,
+        })
     }
 
     pub(crate) fn shape(&self) -> Shape {
@@ -108,8 +135,14 @@ impl Sources {
     #[must_use]
     pub fn state(&self, slot: &SlotView, rule: &Rule) -> Vec<u64> {
         let first = usize::from(rule.position);
-        let ring = self.ring(slot.number, rule).map(|word| word.load(Ordering::Relaxed));
-        slot.words[first..first + rule.words()].iter().copied().chain(ring).collect()
+        let ring = self
+            .ring(slot.number, rule)
+            .map(|word| word.load(Ordering::Relaxed));
+        slot.words[first..first + rule.words()]
+            .iter()
+            .copied()
+            .chain(ring)
+            .collect()
     }
 
     /// The index of a set's first word in the mapping.
@@ -123,14 +156,22 @@ impl Sources {
         let words = (self.shape().slots() * self.shape().slot_words) as usize;
         (0..self.shape().sets).filter(move |set| {
             let first = self.set(*set);
-            self.table.words(first..first + words).iter().fold(0, |any, word| any | word.load(Ordering::Relaxed)) != 0
+            self.table
+                .words(first..first + words)
+                .iter()
+                .fold(0, |any, word| any | word.load(Ordering::Relaxed))
+                != 0
         })
     }
 
     fn view(&self, set: u32, slot: u32) -> Option<SlotView> {
         let first = self.set(set) + slot as usize;
         let mut words = [0; WIDEST_SLOT as usize];
-        for (nth, word) in words.iter_mut().enumerate().take(self.shape().slot_words as usize) {
+        for (nth, word) in words
+            .iter_mut()
+            .enumerate()
+            .take(self.shape().slot_words as usize)
+        {
             *word = self.word(first + nth).load(Ordering::Relaxed);
         }
         Some(SlotView {
@@ -157,8 +198,17 @@ impl Sources {
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<SlotView> {
         let hash = self.settings.seed.hash(key);
-        let (set, tag, slot) = self.shape().locate(|set| self.mapped(set), self.shape().set(hash), Tag::new(hash, key));
-        if slot == NO_SLOT { None } else { self.view(set, slot).filter(|view| tag.matches(view.words[0])) }
+        let (set, tag, slot) = self.shape().locate(
+            |set| self.mapped(set),
+            self.shape().set(hash),
+            Tag::new(hash, key),
+        );
+        if slot == NO_SLOT {
+            None
+        } else {
+            self.view(set, slot)
+                .filter(|view| tag.matches(view.words[0]))
+        }
     }
 
     /// Every slot in use, in the order of the table.
@@ -173,7 +223,9 @@ impl Sources {
     pub fn tracked(&self, now: u64, groups: usize) -> Vec<u64> {
         let mut tracked = vec![0; groups];
         for view in self.iter() {
-            let is_tracked = view.words[1..self.shape().slot_words as usize].iter().any(|state| is_alive(*state, now));
+            let is_tracked = view.words[1..self.shape().slot_words as usize]
+                .iter()
+                .any(|state| is_alive(*state, now));
             if let (true, Some(count)) = (is_tracked, tracked.get_mut(view.group as usize)) {
                 *count += 1;
             }
@@ -183,7 +235,12 @@ impl Sources {
 
     /// Resets the states of one key under these rules, and of keys that share its cells: their allowance is full again.
     /// Returns whether the key had a slot.
-    pub fn reset<'r>(&self, key: &Key, rules: impl IntoIterator<Item = &'r Rule> + Copy, now: u64) -> bool {
+    pub fn reset<'r>(
+        &self,
+        key: &Key,
+        rules: impl IntoIterator<Item = &'r Rule> + Copy,
+        now: u64,
+    ) -> bool {
         let view = self.find(key);
         if let Some(view) = &view {
             self.forget(view, rules, now);
@@ -198,14 +255,21 @@ impl Sources {
 
     /// Resets the states of every key of a group under these rules. Returns the number of keys whose state had not
     /// decayed.
-    pub fn reset_all<'r>(&self, group: u32, rules: impl IntoIterator<Item = &'r Rule> + Copy, now: u64) -> u64 {
+    pub fn reset_all<'r>(
+        &self,
+        group: u32,
+        rules: impl IntoIterator<Item = &'r Rule> + Copy,
+        now: u64,
+    ) -> u64 {
         for place in self.shape().cells_of(group) {
             self.forget_at(place, rules, now);
         }
         let of_group = self.iter().filter(|view| view.group == group);
         of_group
             .filter(|view| {
-                let is_tracked = rules.into_iter().any(|rule| is_alive(view.words[usize::from(rule.position)], now));
+                let is_tracked = rules
+                    .into_iter()
+                    .any(|rule| is_alive(view.words[usize::from(rule.position)], now));
                 self.forget(view, rules, now);
                 is_tracked
             })
@@ -214,7 +278,10 @@ impl Sources {
 
     fn forget<'r>(&self, view: &SlotView, rules: impl IntoIterator<Item = &'r Rule>, now: u64) {
         let slots = self.shape().slots();
-        let place = Place { set: view.number / slots, word: self.shape().slot(view.number % slots) };
+        let place = Place {
+            set: view.number / slots,
+            word: self.shape().slot(view.number % slots),
+        };
         self.forget_at(place, rules, now);
     }
 
@@ -222,10 +289,12 @@ impl Sources {
         let first = self.set(place.set) + place.word as usize;
         for rule in rules {
             for word in 0..rule.words() {
-                self.word(first + usize::from(rule.position) + word).store(now, Ordering::SeqCst);
+                self.word(first + usize::from(rule.position) + word)
+                    .store(now, Ordering::SeqCst);
             }
             let number = self.shape().slot_number(place.set, place.word);
-            self.ring(number, rule).for_each(|word| word.store(now, Ordering::SeqCst));
+            self.ring(number, rule)
+                .for_each(|word| word.store(now, Ordering::SeqCst));
         }
     }
 }

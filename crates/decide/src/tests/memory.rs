@@ -13,7 +13,11 @@ use super::*;
 #[test]
 fn memory_is_bounded_and_a_full_store_does_what_it_is_told() {
     let fingerprints = Fingerprints::new().unwrap();
-    for (on_full, expected) in [(OnFull::Pass, 50_000), (OnFull::Throttle, 0), (OnFull::Share, 3)] {
+    for (on_full, expected) in [
+        (OnFull::Pass, 50_000),
+        (OnFull::Throttle, 0),
+        (OnFull::Share, 3),
+    ] {
         let store = StateStore::new(bucket(1, 3), 1_000, on_full);
         // Every key is empty, so none can be removed.
         for key in 0..50_000u64 {
@@ -21,16 +25,29 @@ fn memory_is_bounded_and_a_full_store_does_what_it_is_told() {
         }
         let keys = store.keys();
         assert!((900..1_100).contains(&keys), "{keys}");
-        let late = (100_000..150_000u64).filter(|key| store.decide(fingerprints.of(key), SECOND, 1).allowed);
+        let late = (100_000..150_000u64)
+            .filter(|key| store.decide(fingerprints.of(key), SECOND, 1).allowed);
         let passed = late.count();
         // The shared bucket was emptied by the first keys without a place.
-        let expected = if on_full == OnFull::Share { 0 } else { expected };
-        assert!(passed.abs_diff(expected) <= 200, "{on_full}: {passed} of {expected}");
+        let expected = if on_full == OnFull::Share {
+            0
+        } else {
+            expected
+        };
+        assert!(
+            passed.abs_diff(expected) <= 200,
+            "{on_full}: {passed} of {expected}"
+        );
         // Once they have decayed, there is room again.
         store.sweep(10 * SECOND);
         assert_eq!(store.keys(), 0);
-        let back = (0..500u64).filter(|key| !store.decide(fingerprints.of(key), 10 * SECOND, 4).allowed).count();
-        assert_eq!(back, 500, "a bucket of 3 passes no 4: these keys are counted again");
+        let back = (0..500u64)
+            .filter(|key| !store.decide(fingerprints.of(key), 10 * SECOND, 4).allowed)
+            .count();
+        assert_eq!(
+            back, 500,
+            "a bucket of 3 passes no 4: these keys are counted again"
+        );
     }
 }
 
@@ -54,7 +71,10 @@ fn a_key_that_begins_with_less_is_remembered_while_there_is_room() {
     store.sweep(100 * SECOND);
     assert_eq!(store.peek(key, 100 * SECOND, 1).remaining, 100);
     store.sweep(100 * SECOND + 2 * 86_400 * SECOND);
-    assert_eq!((store.keys(), store.peek(key, 300_000 * SECOND, 1).remaining), (0, 5));
+    assert_eq!(
+        (store.keys(), store.peek(key, 300_000 * SECOND, 1).remaining),
+        (0, 5)
+    );
 }
 
 /// Prints how long the longest lock is taken when a million keys are removed, which the benchmark checks.
@@ -118,10 +138,17 @@ fn every_key_there_is_room_for_finds_it() {
     let fingerprints = Fingerprints::new().unwrap();
     for most in [1, 10, 64, 100, 500, 1_000, 4_000, 5_000, 20_000, 100_000] {
         let store = StateStore::new(bucket(1, 3), most, OnFull::Throttle);
-        let held = (0..most as u64).filter(|key| store.decide(fingerprints.of(key), SECOND, 3).allowed).count();
+        let held = (0..most as u64)
+            .filter(|key| store.decide(fingerprints.of(key), SECOND, 3).allowed)
+            .count();
         assert_eq!((held, store.keys()), (most, most));
         // One more is refused until a key has decayed.
         assert!(!store.decide(fingerprints.of("late"), SECOND, 1).allowed);
-        assert!(store.decide(fingerprints.of("later"), 10 * SECOND, 1).allowed, "{most}");
+        assert!(
+            store
+                .decide(fingerprints.of("later"), 10 * SECOND, 1)
+                .allowed,
+            "{most}"
+        );
     }
 }

@@ -25,7 +25,9 @@ fn config(lines: &str) -> config::policy::Config {
         "[decide]\nmax_waiting = 5\nmax_waiting_per_key = {PER_KEY}\n\
          [[limit]]\nname = \"jobs\"\nscope = \"request\"\nkey = [\"user\"]\n{lines}\n"
     );
-    config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+    config::parse(Path::new("limits.toml"), &text)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config
 }
 
 fn engine(lines: &str) -> Engine {
@@ -59,15 +61,28 @@ impl Harness {
 
     fn under(config: &config::policy::Config) -> Self {
         let engine = Engine::new(config, Arc::new(NoEdge)).unwrap();
-        Self { engine, now: SECOND, open: Vec::new(), told: BTreeMap::new() }
+        Self {
+            engine,
+            now: SECOND,
+            open: Vec::new(),
+            told: BTreeMap::new(),
+        }
     }
 
     fn ask(&mut self, number: usize, question: &Question) {
-        let charge = self.engine.understand(std::slice::from_ref(question)).unwrap()[0];
+        let charge = self
+            .engine
+            .understand(std::slice::from_ref(question))
+            .unwrap()[0];
         let (sender, receiver) = oneshot::channel();
         let waiting = Arc::clone(self.engine.waiting());
-        match waiting.lock().enter(&self.engine, question, charge, self.now, true, sender) {
-            Entered::Decided(decided) => drop(self.told.insert(number, (decided.answer.allowed, self.now))),
+        match waiting
+            .lock()
+            .enter(&self.engine, question, charge, self.now, true, sender)
+        {
+            Entered::Decided(decided) => {
+                drop(self.told.insert(number, (decided.answer.allowed, self.now)))
+            }
             Entered::Waits(id) => self.open.push((number, id, receiver)),
         }
         self.hear();
@@ -89,13 +104,14 @@ impl Harness {
 
     fn hear(&mut self) {
         let (now, told) = (self.now, &mut self.told);
-        self.open.retain_mut(|(number, _, receiver)| match receiver.try_recv() {
-            Ok(answer) => {
-                told.insert(*number, (answer.unwrap().answer.allowed, now));
-                false
-            }
-            Err(_) => true,
-        });
+        self.open
+            .retain_mut(|(number, _, receiver)| match receiver.try_recv() {
+                Ok(answer) => {
+                    told.insert(*number, (answer.unwrap().answer.allowed, now));
+                    false
+                }
+                Err(_) => true,
+            });
     }
 }
 
@@ -130,19 +146,27 @@ impl Model {
         }
         let until = self.now + wait * MILLISECOND;
         let mut copy = self.clone();
-        copy.queues.entry(key).or_default().push((number, cost, until));
+        copy.queues
+            .entry(key)
+            .or_default()
+            .push((number, cost, until));
         while !copy.told.contains_key(&number) && copy.now < until {
             copy.advance();
         }
         if copy.told.contains_key(&number) && self.queues[&key].len() < PER_KEY && waiting < 5 {
-            self.queues.entry(key).or_default().push((number, cost, until));
+            self.queues
+                .entry(key)
+                .or_default()
+                .push((number, cost, until));
         } else {
             self.told.insert(number, (false, self.now));
         }
     }
 
     fn leave(&mut self, number: usize) {
-        self.queues.values_mut().for_each(|queue| queue.retain(|(other, ..)| *other != number));
+        self.queues
+            .values_mut()
+            .for_each(|queue| queue.retain(|(other, ..)| *other != number));
         self.serve();
     }
 
@@ -244,11 +268,21 @@ proptest! {
 #[test]
 fn the_line_is_bounded_per_key_and_in_all_and_counted() {
     let mut harness = Harness::new("rate = \"1/s\"\nburst = 1");
-    for (number, user) in ["a", "a", "a", "a", "a", "b", "b", "b", "b"].into_iter().enumerate() {
+    for (number, user) in ["a", "a", "a", "a", "a", "b", "b", "b", "b"]
+        .into_iter()
+        .enumerate()
+    {
         harness.ask(number, &question(user, 1, 60_000));
     }
     // One of each passes; three requests of a would exceed the wait; two of b make five in total.
-    assert_eq!(harness.told.values().filter(|(allowed, _)| *allowed).count(), 2);
+    assert_eq!(
+        harness
+            .told
+            .values()
+            .filter(|(allowed, _)| *allowed)
+            .count(),
+        2
+    );
     let status = harness.engine.limits[0].line.status();
     assert_eq!((status.waiting, status.full), (5, 2));
     harness.leave(1);
@@ -269,14 +303,21 @@ fn nobody_overtakes_and_who_cannot_in_time_is_refused_at_once() {
     harness.ask(4, &question("a", 1, 500));
     let at = harness.now;
     assert_eq!(
-        (harness.told.get(&2), harness.told.get(&3), harness.told.get(&4)),
+        (
+            harness.told.get(&2),
+            harness.told.get(&3),
+            harness.told.get(&4)
+        ),
         (Some(&(false, at)), Some(&(false, at)), None)
     );
     let charge = harness.engine.understand(&[question("a", 1, 0)]).unwrap()[0];
     let lines = harness.engine.waiting().lock();
     let refused = harness.engine.behind(&lines, &charge, harness.now).unwrap();
     // After five units of the first and one of the second.
-    assert_eq!(refused.outcome.retry_after, Some(Duration::from_millis(600)));
+    assert_eq!(
+        refused.outcome.retry_after,
+        Some(Duration::from_millis(600))
+    );
     assert_eq!(refused.outcome.remaining, 0);
     drop(lines);
     // Nor does a request that charges several limits.
@@ -284,7 +325,10 @@ fn nobody_overtakes_and_who_cannot_in_time_is_refused_at_once() {
     (0..500).for_each(|_| harness.advance());
     assert_eq!(
         (harness.told.get(&1), harness.told.get(&4)),
-        (Some(&(true, at + 400 * MILLISECOND)), Some(&(true, at + 500 * MILLISECOND)))
+        (
+            Some(&(true, at + 400 * MILLISECOND)),
+            Some(&(true, at + 500 * MILLISECOND))
+        )
     );
 }
 
@@ -298,9 +342,21 @@ fn another_config_is_waited_for_instead() {
         let asked = waiting.decide(&current, &[question("a", cost, wait)], now);
         asked.unwrap().pop().unwrap()
     };
-    assert!(matches!(ask(5, 1_000), Decision::Made(Decided { answer: Answer { allowed: true, .. }, .. })));
+    assert!(matches!(
+        ask(5, 1_000),
+        Decision::Made(Decided {
+            answer: Answer { allowed: true, .. },
+            ..
+        })
+    ));
     // Nothing passes within an hour.
-    assert!(matches!(ask(1, 60_000), Decision::Made(Decided { answer: Answer { allowed: false, .. }, .. })));
+    assert!(matches!(
+        ask(1, 60_000),
+        Decision::Made(Decided {
+            answer: Answer { allowed: false, .. },
+            ..
+        })
+    ));
     let replace = |lines: &str| {
         let (engine, moves) = current.load().after(&config(lines)).unwrap();
         moves.carry_out(SECOND);
@@ -308,7 +364,10 @@ fn another_config_is_waited_for_instead() {
     };
     replace("rate = \"10/s\"\nburst = 5");
     let [one, two] = [ask(1, 1_000), ask(1, 200)];
-    assert!(matches!((&one, &two), (Decision::Waits(_), Decision::Waits(_))));
+    assert!(matches!(
+        (&one, &two),
+        (Decision::Waits(_), Decision::Waits(_))
+    ));
     // Slower: the second one can no longer pass in time.
     replace("rate = \"5/s\"\nburst = 5");
     assert!(!two.wait().unwrap().answer.allowed);
@@ -334,18 +393,33 @@ fn another_config_is_waited_for_instead() {
 #[test]
 fn an_open_limit_and_a_reset_are_noticed_at_once() {
     for does in ["reset", "open"] {
-        let engine =
-            engine("rate = \"60/h\"\nburst = 60\ncluster = true\n[cluster]\nstore = \"redis://127.0.0.1:6379\"");
+        let engine = engine(
+            "rate = \"60/h\"\nburst = 60\ncluster = true\n[cluster]\nstore = \"redis://127.0.0.1:6379\"",
+        );
         let waiting = Arc::clone(engine.waiting());
         let current = Arc::new(Current::from_pointee(engine));
         let now: Now = || SECOND;
-        let ask = |cost| waiting.decide(&current, &[question("a", cost, 60_000)], now).unwrap().pop().unwrap();
-        assert!(matches!(ask(60), Decision::Made(Decided { answer: Answer { allowed: true, .. }, .. })));
+        let ask = |cost| {
+            waiting
+                .decide(&current, &[question("a", cost, 60_000)], now)
+                .unwrap()
+                .pop()
+                .unwrap()
+        };
+        assert!(matches!(
+            ask(60),
+            Decision::Made(Decided {
+                answer: Answer { allowed: true, .. },
+                ..
+            })
+        ));
         let waits = ask(1);
         assert!(matches!(waits, Decision::Waits(_)), "{does}");
         match does {
             "reset" => assert_eq!(current.load().reset("jobs"), Some(1)),
-            _ => current.load().set_share("jobs", common::share::Share::WHOLE, true),
+            _ => current
+                .load()
+                .set_share("jobs", common::share::Share::WHOLE, true),
         }
         assert!(waits.wait().unwrap().answer.allowed, "{does}");
     }
@@ -357,10 +431,25 @@ fn the_end_answers_everybody() {
     let waiting = Arc::clone(engine.waiting());
     let current = Arc::new(Current::from_pointee(engine));
     let now: Now = || SECOND;
-    let ask = || waiting.decide(&current, &[question("a", 1, 10_000)], now).unwrap().pop().unwrap();
+    let ask = || {
+        waiting
+            .decide(&current, &[question("a", 1, 10_000)], now)
+            .unwrap()
+            .pop()
+            .unwrap()
+    };
     let decisions = [ask(), ask(), ask()];
     assert_eq!(waiting.close(&current.load(), SECOND), 2);
-    let allowed: Vec<bool> = decisions.into_iter().map(|decision| decision.wait().unwrap().answer.allowed).collect();
+    let allowed: Vec<bool> = decisions
+        .into_iter()
+        .map(|decision| decision.wait().unwrap().answer.allowed)
+        .collect();
     assert_eq!(allowed, [true, false, false]);
-    assert!(matches!(ask(), Decision::Made(Decided { answer: Answer { allowed: false, .. }, .. })));
+    assert!(matches!(
+        ask(),
+        Decision::Made(Decided {
+            answer: Answer { allowed: false, .. },
+            ..
+        })
+    ));
 }

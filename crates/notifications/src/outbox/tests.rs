@@ -11,7 +11,10 @@ fn outbox(rate: u64, retry_for: Duration, now: Instant) -> Outbox {
         name: "pager".to_owned(),
         on: vec![NotifyOn::Ban],
         target: NotifyTarget::Command(vec!["/bin/page".to_owned()]),
-        rate: Rate { count: rate, per_nanoseconds: MINUTE.as_nanos() as u64 },
+        rate: Rate {
+            count: rate,
+            per_nanoseconds: MINUTE.as_nanos() as u64,
+        },
         timeout: Duration::from_secs(10),
         retry_for,
     };
@@ -19,7 +22,10 @@ fn outbox(rate: u64, retry_for: Duration, now: Instant) -> Outbox {
 }
 
 fn ban() -> Arc<Event> {
-    Arc::new(Event { source: Some("192.0.2.7".to_owned()), ..Event::now(EventKind::Banned, 1, String::new()) })
+    Arc::new(Event {
+        source: Some("192.0.2.7".to_owned()),
+        ..Event::now(EventKind::Banned, 1, String::new())
+    })
 }
 
 fn failure() -> Failure {
@@ -41,7 +47,10 @@ fn events_of_one_moment_are_one_notification() {
     assert_eq!(outbox.next(start, 0.0), Step::Idle);
     assert!(outbox.absorb(&ban(), start));
     assert!(!outbox.absorb(&ban(), start + GATHER / 2));
-    assert_eq!(outbox.next(start + GATHER / 2, 0.0), Step::Wait(start + GATHER));
+    assert_eq!(
+        outbox.next(start + GATHER / 2, 0.0),
+        Step::Wait(start + GATHER)
+    );
     let document = attempt(&mut outbox, start + GATHER);
     assert_eq!(document["events"].as_array().unwrap().len(), 2);
     assert_eq!(outbox.delivered(), None);
@@ -95,7 +104,11 @@ fn an_attempt_that_fails_is_repeated_with_the_same_document_and_later_events_wai
     let status = outbox.status(now);
     let failing = status.failing.unwrap();
     assert_eq!(
-        (failing.attempts, failing.error.as_str(), failing.next_attempt_in_seconds),
+        (
+            failing.attempts,
+            failing.error.as_str(),
+            failing.next_attempt_in_seconds
+        ),
         (9, "no route", Some(60.0))
     );
     assert_eq!((status.events_waiting, status.failed_attempts), (9, 9));
@@ -104,7 +117,13 @@ fn an_attempt_that_fails_is_repeated_with_the_same_document_and_later_events_wai
     assert_eq!(outbox.delivered(), Some(Change::Recovered(9)));
     let document = attempt(&mut outbox, now);
     assert_ne!(document["id"], first["id"]);
-    assert_eq!((document["events"].as_array().unwrap().len(), &document["undelivered"]), (8, &Value::from(0)));
+    assert_eq!(
+        (
+            document["events"].as_array().unwrap().len(),
+            &document["undelivered"]
+        ),
+        (8, &Value::from(0))
+    );
     assert_eq!(outbox.status(now).failing, None);
 }
 
@@ -131,7 +150,10 @@ fn a_notification_is_dropped_and_counted_when_its_time_is_over() {
     assert_eq!(document["undelivered"], 1);
     assert_eq!(outbox.delivered(), Some(Change::Recovered(3)));
     let status = outbox.status(now);
-    assert_eq!((status.delivered, status.dropped, status.events_dropped), (1, 1, 1));
+    assert_eq!(
+        (status.delivered, status.dropped, status.events_dropped),
+        (1, 1, 1)
+    );
 }
 
 #[test]
@@ -141,8 +163,14 @@ fn what_the_receiver_refuses_for_good_is_not_repeated() {
     outbox.absorb(&ban(), start);
     let now = start + GATHER;
     attempt(&mut outbox, now);
-    let refused = Failure { reason: "400".to_owned(), retry: Retry::Never };
-    assert_eq!(outbox.failed(refused, now, 0.5), [Change::Failing, Change::Dropped]);
+    let refused = Failure {
+        reason: "400".to_owned(),
+        retry: Retry::Never,
+    };
+    assert_eq!(
+        outbox.failed(refused, now, 0.5),
+        [Change::Failing, Change::Dropped]
+    );
     assert_eq!(outbox.next(now, 0.0), Step::Idle);
 }
 

@@ -8,22 +8,40 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::limiter::Rate;
 use common::rate_limiter::Policy;
-use redis_limits::{Counter, FixedWindow, Limit, SlidingLog, SlidingWindow, Store, StoreError, Verdict};
+use redis_limits::{
+    Counter, FixedWindow, Limit, SlidingLog, SlidingWindow, Store, StoreError, Verdict,
+};
 use server::Server;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-fn counters(store: &Store, most: u64, window: Duration) -> [(&'static str, Box<dyn Counter + Send>); 3] {
+fn counters(
+    store: &Store,
+    most: u64,
+    window: Duration,
+) -> [(&'static str, Box<dyn Counter + Send>); 3] {
     let limit = || Limit::new("test", most, window).unwrap();
     [
-        ("fixed-window", Box::new(FixedWindow::new(store.clone(), limit()).unwrap())),
-        ("sliding-window", Box::new(SlidingWindow::new(store.clone(), limit()).unwrap())),
-        ("sliding-log", Box::new(SlidingLog::new(store.clone(), limit()).unwrap())),
+        (
+            "fixed-window",
+            Box::new(FixedWindow::new(store.clone(), limit()).unwrap()),
+        ),
+        (
+            "sliding-window",
+            Box::new(SlidingWindow::new(store.clone(), limit()).unwrap()),
+        ),
+        (
+            "sliding-log",
+            Box::new(SlidingLog::new(store.clone(), limit()).unwrap()),
+        ),
     ]
 }
 
 fn policy(algorithm: &str, most: u64, window: Duration) -> Policy {
-    let rate = Rate { count: most, per_nanoseconds: window.as_nanos() as u64 };
+    let rate = Rate {
+        count: most,
+        per_nanoseconds: window.as_nanos() as u64,
+    };
     match algorithm {
         "fixed-window" => Policy::fixed_window(rate).unwrap(),
         "sliding-window" => Policy::sliding_window(rate).unwrap(),
@@ -33,8 +51,13 @@ fn policy(algorithm: &str, most: u64, window: Duration) -> Policy {
 
 /// Less than an hour, chosen such that no sliding window of it ends within the next minutes.
 fn long_window() -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let seconds = (3_000..3_600).find(|seconds| now % seconds < seconds - 300).unwrap();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    let seconds = (3_000..3_600)
+        .find(|seconds| now % seconds < seconds - 300)
+        .unwrap();
     Duration::from_secs(seconds)
 }
 
@@ -74,7 +97,12 @@ fn verdicts_are_those_of_the_library() {
                 };
                 let charges = numbers.below(4) > 0;
                 let cost = if charges { cost } else { 1 };
-                let verdict = if charges { counter.record("key", cost) } else { counter.fetch("key") }.unwrap();
+                let verdict = if charges {
+                    counter.record("key", cost)
+                } else {
+                    counter.fetch("key")
+                }
+                .unwrap();
                 // The library's clock begins with the store's first window, where it is a multiple of T, too.
                 let at = verdict.at.as_nanos() as u64;
                 let since = *since.get_or_insert_with(|| {
@@ -94,18 +122,28 @@ fn verdicts_are_those_of_the_library() {
                     retry_after: wait.map(|wait| Duration::from_micros(wait.div_ceil(1_000))),
                     at: verdict.at,
                 };
-                assert_eq!(verdict, expected, "{algorithm}, {most} in {window:?}, step {step}, cost {cost}");
+                assert_eq!(
+                    verdict, expected,
+                    "{algorithm}, {most} in {window:?}, step {step}, cost {cost}"
+                );
                 if conforms {
                     passed += 1;
                 } else {
                     refused += 1;
                 }
                 if numbers.below(10) == 0 {
-                    thread::sleep(window.mul_f64(numbers.below(130) as f64 / 100.0).min(Duration::from_millis(40)));
+                    thread::sleep(
+                        window
+                            .mul_f64(numbers.below(130) as f64 / 100.0)
+                            .min(Duration::from_millis(40)),
+                    );
                 }
             }
             // A slow machine asks so rarely that only what exceeds a whole window is refused.
-            assert!(passed > 50 && refused > 5, "{algorithm}: {passed} passed, {refused} refused");
+            assert!(
+                passed > 50 && refused > 5,
+                "{algorithm}: {passed} passed, {refused} refused"
+            );
         }
     }
 }
@@ -120,7 +158,8 @@ fn many_clients_at_once_pass_exactly_the_limit() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     let store = server.store(TIMEOUT);
-                    let (_, mut counter) = counters(&store, 100, window).into_iter().nth(nth).unwrap();
+                    let (_, mut counter) =
+                        counters(&store, 100, window).into_iter().nth(nth).unwrap();
                     for _ in 0..50 {
                         if counter.record("alice", 1).unwrap().allowed {
                             passed.fetch_add(1, Ordering::Relaxed);
@@ -130,15 +169,33 @@ fn many_clients_at_once_pass_exactly_the_limit() {
             }
         });
         assert_eq!(passed.into_inner(), 100);
-        let (algorithm, mut counter) = counters(&server.store(TIMEOUT), 100, window).into_iter().nth(nth).unwrap();
+        let (algorithm, mut counter) = counters(&server.store(TIMEOUT), 100, window)
+            .into_iter()
+            .nth(nth)
+            .unwrap();
         // Looking charges nothing; another key has its own allowance; too much is never, whatever is left.
         for _ in 0..3 {
             assert_eq!(counter.fetch("bob").unwrap().remaining, 100, "{algorithm}");
         }
         let never = counter.record("bob", 101).unwrap();
-        assert_eq!((never.allowed, never.retry_after), (false, None), "{algorithm}");
-        assert_eq!(counter.record("bob", 100).unwrap().remaining, 0, "{algorithm}");
-        assert!(counter.record("bob", u64::MAX).unwrap().retry_after.is_none(), "{algorithm}");
+        assert_eq!(
+            (never.allowed, never.retry_after),
+            (false, None),
+            "{algorithm}"
+        );
+        assert_eq!(
+            counter.record("bob", 100).unwrap().remaining,
+            0,
+            "{algorithm}"
+        );
+        assert!(
+            counter
+                .record("bob", u64::MAX)
+                .unwrap()
+                .retry_after
+                .is_none(),
+            "{algorithm}"
+        );
     }
 }
 
@@ -154,10 +211,17 @@ fn an_idle_key_takes_no_memory() {
             counter.fetch(&format!("other {key}")).unwrap();
         }
         let longest = server.longest_life();
-        assert!(longest <= 2 * window + Duration::from_millis(2), "{algorithm}: {longest:?}");
+        assert!(
+            longest <= 2 * window + Duration::from_millis(2),
+            "{algorithm}: {longest:?}"
+        );
         let deadline = Instant::now() + Duration::from_secs(10);
         while server.keys() > 0 {
-            assert!(Instant::now() < deadline, "{algorithm}: {} keys are there still", server.keys());
+            assert!(
+                Instant::now() < deadline,
+                "{algorithm}: {} keys are there still",
+                server.keys()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -196,7 +260,12 @@ fn a_store_that_is_away_is_an_error_in_time() {
         assert!((1..=3).contains(&remaining), "{algorithm}: {remaining}");
     }
     server.stop();
-    let is_away = |counter: &mut dyn Counter| assert!(matches!(counter.fetch("alice"), Err(StoreError::Away { .. })));
+    let is_away = |counter: &mut dyn Counter| {
+        assert!(matches!(
+            counter.fetch("alice"),
+            Err(StoreError::Away { .. })
+        ))
+    };
     for (_, counter) in &mut all {
         is_away(&mut **counter);
         is_away(&mut **counter);
@@ -204,7 +273,11 @@ fn a_store_that_is_away_is_an_error_in_time() {
     // It comes back empty, without the scripts.
     server.restart();
     for (algorithm, counter) in &mut all {
-        assert_eq!(counter.record("alice", 2).unwrap().remaining, 3, "{algorithm}");
+        assert_eq!(
+            counter.record("alice", 2).unwrap().remaining,
+            3,
+            "{algorithm}"
+        );
     }
 }
 
@@ -212,10 +285,17 @@ fn a_store_that_is_away_is_an_error_in_time() {
 fn what_the_store_says_is_told() {
     let server = Server::start();
     let limit = Limit::new("test", 5, Duration::from_secs(3_600)).unwrap();
-    server.command(&["SET", "weir:fixed-window:test:5/3600000000us:{alice}", "of another kind"]);
+    server.command(&[
+        "SET",
+        "weir:fixed-window:test:5/3600000000us:{alice}",
+        "of another kind",
+    ]);
     let mut counter = FixedWindow::new(server.store(TIMEOUT), limit).unwrap();
     let error = counter.record("alice", 1).unwrap_err();
-    assert!(matches!(error, StoreError::Refused { .. }) && error.to_string().contains("WRONGTYPE"), "{error}");
+    assert!(
+        matches!(error, StoreError::Refused { .. }) && error.to_string().contains("WRONGTYPE"),
+        "{error}"
+    );
     assert!(counter.record("bob", 1).unwrap().allowed);
     let long = Limit::new("test", 1_025, Duration::from_secs(3_600)).unwrap();
     assert!(SlidingLog::new(server.store(TIMEOUT), long).is_err());
@@ -230,13 +310,19 @@ fn a_store_that_speaks_no_tls_is_an_error_in_time() {
     let timeout = Duration::from_millis(300);
     let ask = || {
         let store = Store::single(&address, timeout)?;
-        FixedWindow::new(store, Limit::new("test", 5, timeout).unwrap()).unwrap().record("alice", 1)
+        FixedWindow::new(store, Limit::new("test", 5, timeout).unwrap())
+            .unwrap()
+            .record("alice", 1)
     };
     assert!(ask().is_err());
     server.pause();
     assert!(ask().is_err());
     server.go_on();
-    assert!(start.elapsed() < 4 * timeout + Duration::from_secs(16), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < 4 * timeout + Duration::from_secs(16),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 /// Keys of one limit on all nodes, each found by whoever asks.

@@ -30,7 +30,12 @@ impl Server {
             let port = free_port();
             let mut child = spawn(port, &folder, options);
             if answers(&mut child, port) {
-                return Self { child, port, folder, options };
+                return Self {
+                    child,
+                    port,
+                    folder,
+                    options,
+                };
             }
         }
         panic!("redis-server found no port on loopback");
@@ -67,8 +72,13 @@ impl Server {
     /// Its reply as text.
     pub fn command(&self, words: &[&str]) -> redis::Value {
         let client = redis::Client::open(self.address()).unwrap();
-        let mut connection = client.get_connection_with_timeout(Duration::from_secs(10)).unwrap();
-        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection).unwrap()
+        let mut connection = client
+            .get_connection_with_timeout(Duration::from_secs(10))
+            .unwrap();
+        redis::cmd(words[0])
+            .arg(&words[1..])
+            .query(&mut connection)
+            .unwrap()
     }
 
     pub fn keys(&self) -> u64 {
@@ -78,8 +88,13 @@ impl Server {
     /// How long the key lives that lives longest; panics if one lives for good.
     pub fn longest_life(&self) -> Duration {
         let keys: Vec<String> = redis::from_redis_value(self.command(&["KEYS", "*"])).unwrap();
-        let life = |key: &String| -> i64 { redis::from_redis_value(self.command(&["PTTL", key])).unwrap() };
-        let lives = keys.iter().map(life).inspect(|life| assert_ne!(*life, -1, "a key for good"));
+        let life = |key: &String| -> i64 {
+            redis::from_redis_value(self.command(&["PTTL", key])).unwrap()
+        };
+        let lives = keys
+            .iter()
+            .map(life)
+            .inspect(|life| assert_ne!(*life, -1, "a key for good"));
         Duration::from_millis(lives.max().unwrap_or(0).max(0) as u64)
     }
 
@@ -101,7 +116,9 @@ pub struct Cluster([Server; 2]);
 #[cfg(feature = "cluster")]
 impl Cluster {
     pub fn start() -> Self {
-        let nodes = [(); 2].map(|()| Server::with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"]));
+        let nodes = [(); 2].map(|()| {
+            Server::with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"])
+        });
         nodes[0].command(&["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]);
         nodes[1].command(&["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]);
         nodes[1].command(&["CLUSTER", "SET-CONFIG-EPOCH", "2"]);
@@ -109,7 +126,8 @@ impl Cluster {
         let deadline = Instant::now() + Duration::from_secs(30);
         for node in &nodes {
             loop {
-                let state: String = redis::from_redis_value(node.command(&["CLUSTER", "INFO"])).unwrap();
+                let state: String =
+                    redis::from_redis_value(node.command(&["CLUSTER", "INFO"])).unwrap();
                 if state.contains("cluster_state:ok") && state.contains("cluster_size:2") {
                     break;
                 }
@@ -142,7 +160,18 @@ fn free_port() -> u16 {
 
 fn spawn(port: u16, folder: &tempfile::TempDir, options: &[&str]) -> Child {
     let port = port.to_string();
-    let settings = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"];
+    let settings = [
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--daemonize",
+        "no",
+    ];
     Command::new("redis-server")
         .args(settings)
         .args(options)

@@ -76,7 +76,10 @@ impl Network {
         let mut command = Command::new(agent().unwrap());
         command.arg("--config").arg(config).stderr(Stdio::piped());
         set_up(&mut command);
-        Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() }
+        Agent {
+            network: self,
+            child: self.in_server(|| command.spawn()).unwrap(),
+        }
     }
 
     /// Starts an agent that sees another boot of the kernel, and waits until it enforces.
@@ -84,19 +87,41 @@ impl Network {
         let file = self.folder.path().join(format!("boot-{boot}"));
         std::fs::write(&file, format!("{boot}\n")).unwrap();
         let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\""]);
-        command.arg(file).arg(agent().unwrap()).arg("--config").arg(config).stderr(Stdio::piped());
-        self.wait_for_agent(Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() })
+        command.args([
+            "-m",
+            "sh",
+            "-c",
+            "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"",
+        ]);
+        command
+            .arg(file)
+            .arg(agent().unwrap())
+            .arg("--config")
+            .arg(config)
+            .stderr(Stdio::piped());
+        self.wait_for_agent(Agent {
+            network: self,
+            child: self.in_server(|| command.spawn()).unwrap(),
+        })
     }
 
     /// Starts an agent in a cgroup, without waiting for it.
     pub fn spawn_in_group(&self, cgroup: &Path, config: &Path) -> Agent<'_> {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(cgroup.join("cgroup.procs"));
-        command.arg(agent().unwrap()).arg("--config").arg(config).stderr(Stdio::piped());
+        command
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(cgroup.join("cgroup.procs"));
+        command
+            .arg(agent().unwrap())
+            .arg("--config")
+            .arg(config)
+            .stderr(Stdio::piped());
         // As a service manager does.
         command.env("STATE_DIRECTORY", self.state());
-        Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() }
+        Agent {
+            network: self,
+            child: self.in_server(|| command.spawn()).unwrap(),
+        }
     }
 
     /// The same, and waits until it enforces.
@@ -116,10 +141,18 @@ impl Network {
         while std::os::unix::net::UnixStream::connect(self.control()).is_err() || !self.answers() {
             if let Some(status) = child.try_wait().unwrap() {
                 let mut said = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                child
+                    .stderr
+                    .take()
+                    .unwrap()
+                    .read_to_string(&mut said)
+                    .unwrap();
                 panic!("the agent ended with {status}: {said}");
             }
-            assert!(Instant::now() < deadline, "the agent did not answer within a minute");
+            assert!(
+                Instant::now() < deadline,
+                "the agent did not answer within a minute"
+            );
             thread::sleep(Duration::from_millis(20));
         }
         agent
@@ -137,7 +170,11 @@ impl Network {
     /// Runs one command that must succeed.
     pub fn told(&self, arguments: &[&str]) {
         let output = self.command(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     /// Runs one command of the CLI with a variable in its environment.
@@ -145,7 +182,10 @@ impl Network {
         let mut command = Command::new(agent().unwrap());
         command.env(variable, value);
         command.args(arguments);
-        if !matches!(arguments.first(), Some(&"check" | &"detach" | &"doctor" | &"--config")) {
+        if !matches!(
+            arguments.first(),
+            Some(&"check" | &"detach" | &"doctor" | &"--config")
+        ) {
             command.arg("--control").arg(self.control());
         }
         self.in_server(|| command.output()).unwrap()
@@ -154,7 +194,11 @@ impl Network {
     /// Starts one command of the CLI against this network's agent, with standard input and output from `set_up`.
     pub fn spawn(&self, arguments: &[&str], set_up: impl FnOnce(&mut Command)) -> Child {
         let mut command = Command::new(agent().unwrap());
-        command.args(arguments).arg("--control").arg(self.control()).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .arg("--control")
+            .arg(self.control())
+            .stdin(Stdio::null());
         set_up(&mut command);
         // It does not need the network: the socket is a file.
         command.spawn().unwrap()
@@ -163,7 +207,11 @@ impl Network {
     /// Runs an agent that must end by itself.
     pub fn run_to_end(&self, config: &Path) -> Output {
         let mut command = Command::new(agent().unwrap());
-        command.arg("--config").arg(config).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg("--config")
+            .arg(config)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = self.in_server(|| command.spawn()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while child.try_wait().unwrap().is_none() {
@@ -191,7 +239,12 @@ impl Agent<'_> {
         arguments.push("--json");
         let output = self.network.command(&arguments);
         let said = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
-        assert!(output.status.success(), "{arguments:?}: {}{}", said[0], said[1]);
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}{}",
+            said[0],
+            said[1]
+        );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -207,20 +260,37 @@ impl Agent<'_> {
     /// The documents of one command that prints one a line.
     pub fn lines(&self, arguments: &[&str]) -> Vec<Value> {
         let output = self.network.command(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     /// One limit's element of `limits --json`.
     pub fn limit(&self, name: &str) -> Value {
         let limits = self.json(&["limits"]);
-        limits.as_array().unwrap().iter().find(|limit| limit["name"] == name).unwrap().clone()
+        limits
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|limit| limit["name"] == name)
+            .unwrap()
+            .clone()
     }
 
     /// (passed, throttled) packets of a limit.
     pub fn counts(&self, name: &str) -> (u64, u64) {
         let limit = self.limit(name);
-        (limit["passed"]["packets"].as_u64().unwrap(), limit["throttled"]["packets"].as_u64().unwrap())
+        (
+            limit["passed"]["packets"].as_u64().unwrap(),
+            limit["throttled"]["packets"].as_u64().unwrap(),
+        )
     }
 
     /// Waits until a line of its output contains this, and ends it by SIGTERM.
@@ -242,8 +312,16 @@ impl Agent<'_> {
     pub fn cpu_time(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         // The fields after the name in parentheses start with the third one; times are the 14th and 15th.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        let fields: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .collect();
+        let ticks: u64 = fields[11..13]
+            .iter()
+            .map(|field| field.parse::<u64>().unwrap())
+            .sum();
         Duration::from_millis(ticks * 10)
     }
 
@@ -263,7 +341,10 @@ impl Agent<'_> {
             if wanted(&status) {
                 return status;
             }
-            assert!(Instant::now() < deadline, "{what} did not come within a minute: {status}");
+            assert!(
+                Instant::now() < deadline,
+                "{what} did not come within a minute: {status}"
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -273,13 +354,20 @@ impl Agent<'_> {
         let shown = self.json(&["show", source]);
         let limits = shown["limits"].as_array().unwrap();
         let of_limit = limits.iter().find(|shown| shown["name"] == limit);
-        of_limit.unwrap_or_else(|| panic!("{shown} has no limit {limit}"))["remaining"].as_u64().unwrap()
+        of_limit.unwrap_or_else(|| panic!("{shown} has no limit {limit}"))["remaining"]
+            .as_u64()
+            .unwrap()
     }
 
     /// Waits until it ends by itself; returns its output and exit status.
     pub fn end(mut self) -> (String, std::process::ExitStatus) {
         let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
         (said, self.child.wait().unwrap())
     }
 

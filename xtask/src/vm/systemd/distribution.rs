@@ -11,15 +11,26 @@ pub struct Distribution {
 }
 
 /// Debian 12 with systemd 252, and Debian 13 with systemd 257.
-pub const DISTRIBUTIONS: [Distribution; 2] =
-    [Distribution { name: "bookworm", kernel: "6.1" }, Distribution { name: "trixie", kernel: "6.12" }];
+pub const DISTRIBUTIONS: [Distribution; 2] = [
+    Distribution {
+        name: "bookworm",
+        kernel: "6.1",
+    },
+    Distribution {
+        name: "trixie",
+        kernel: "6.12",
+    },
+];
 
 impl Distribution {
     /// The release of this name.
     pub fn find(name: &str) -> Result<&'static Self> {
-        DISTRIBUTIONS.iter().find(|known| known.name == name).with_context(|| {
-            let known: Vec<&str> = DISTRIBUTIONS.iter().map(|known| known.name).collect();
-            format!("unknown guest {name:?}: it is one of {}", known.join(", "))
-        })
+        DISTRIBUTIONS
+            .iter()
+            .find(|known| known.name == name)
+            .with_context(|| {
+                let known: Vec<&str> = DISTRIBUTIONS.iter().map(|known| known.name).collect();
+                format!("unknown guest {name:?}: it is one of {}", known.join(", "))
+            })
     }
 }

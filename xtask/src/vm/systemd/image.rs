@@ -57,11 +57,23 @@ const MASKED: [&str; 11] = [
 /// Files with their modes.
 const FILES: [(&str, u32, &str); 6] = [
     ("etc/hostname", 0o644, "guest\n"),
-    ("etc/hosts", 0o644, "127.0.0.1 localhost guest\n::1 localhost\n"),
+    (
+        "etc/hosts",
+        0o644,
+        "127.0.0.1 localhost guest\n::1 localhost\n",
+    ),
     ("etc/fstab", 0o644, "/dev/vda / ext4 rw 0 1\n"),
     // Without it, systemd treats each boot as the first and enables units by presets.
-    ("etc/machine-id", 0o444, "0123456789abcdef0123456789abcdef\n"),
-    ("etc/systemd/system/weir-tests.service", 0o644, include_str!("weir-tests.service")),
+    (
+        "etc/machine-id",
+        0o444,
+        "0123456789abcdef0123456789abcdef\n",
+    ),
+    (
+        "etc/systemd/system/weir-tests.service",
+        0o644,
+        include_str!("weir-tests.service"),
+    ),
     ("usr/lib/weir-tests/run", 0o755, include_str!("run.sh")),
 ];
 /// The size of the sparse file system.
@@ -79,19 +91,30 @@ impl Image {
         let kernel = Release::find(distribution.kernel)?.provide()?;
         let place = workspace::cache("guests")?.join(name(distribution, &kernel));
         if !place.exists() {
-            ensure!(nix::unistd::geteuid().is_root(), "making a guest's root file system requires root");
+            ensure!(
+                nix::unistd::geteuid().is_root(),
+                "making a guest's root file system requires root"
+            );
             let part = place.with_extension(format!("part{}", std::process::id()));
-            println!("making     a guest with Debian's {} and systemd", distribution.name);
+            println!(
+                "making     a guest with Debian's {} and systemd",
+                distribution.name
+            );
             let made = make(distribution, &kernel, &part);
             // Another run may have created it meanwhile; either one is fine.
             let placed = made.and_then(|()| match fs::rename(&part, &place) {
                 Err(_) if place.exists() => Ok(()),
-                renamed => renamed.with_context(|| format!("renaming {} to {}", part.display(), place.display())),
+                renamed => renamed
+                    .with_context(|| format!("renaming {} to {}", part.display(), place.display())),
             });
             let _ = fs::remove_dir_all(&part);
-            placed.with_context(|| format!("making a guest with Debian's {}", distribution.name))?;
+            placed
+                .with_context(|| format!("making a guest with Debian's {}", distribution.name))?;
         }
-        Ok(Self { kernel, folder: place })
+        Ok(Self {
+            kernel,
+            folder: place,
+        })
     }
 
     /// The file of the root file system.
@@ -104,23 +127,40 @@ impl Image {
 fn name(distribution: &Distribution, kernel: &Kernel) -> String {
     let mut hasher = DefaultHasher::new();
     (PACKAGES, UNITS_OF, MASKED, FILES, SIZE).hash(&mut hasher);
-    format!("{}-{}-{:016x}", distribution.name, kernel.name, hasher.finish())
+    format!(
+        "{}-{}-{:016x}",
+        distribution.name,
+        kernel.name,
+        hasher.finish()
+    )
 }
 
 fn make(distribution: &Distribution, kernel: &Kernel, part: &Path) -> Result<()> {
     fs::create_dir_all(part).with_context(|| format!("creating {}", part.display()))?;
     let root = part.join("root");
     let mut debstrap = Command::new(tool("mmdebstrap")?);
-    debstrap.args(["--quiet", "--variant=minbase", "--architectures=amd64"]).arg(format!("--keyring={KEYRING}"));
-    debstrap.arg("--aptopt=Acquire::Languages \"none\"").arg("--aptopt=Acquire::Retries \"3\"");
+    debstrap
+        .args(["--quiet", "--variant=minbase", "--architectures=amd64"])
+        .arg(format!("--keyring={KEYRING}"));
+    debstrap
+        .arg("--aptopt=Acquire::Languages \"none\"")
+        .arg("--aptopt=Acquire::Retries \"3\"");
     for folder in ["man", "locale", "doc"] {
         debstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{folder}/*"));
     }
-    debstrap.arg(format!("--include={}", PACKAGES.join(","))).arg(distribution.name).arg(&root);
+    debstrap
+        .arg(format!("--include={}", PACKAGES.join(",")))
+        .arg(distribution.name)
+        .arg(&root);
     process::capture(debstrap.arg(format!("{MIRROR}/debian")))?;
     let modules = root.join("usr/lib/modules");
     fs::create_dir_all(&modules).with_context(|| format!("creating {}", modules.display()))?;
-    process::capture(Command::new("cp").arg("-a").arg(kernel.modules.folder()).arg(&modules))?;
+    process::capture(
+        Command::new("cp")
+            .arg("-a")
+            .arg(kernel.modules.folder())
+            .arg(&modules),
+    )?;
     add_units(distribution, part, &root)?;
     for (path, mode, text) in FILES {
         write(&root.join(path), text, mode)?;
@@ -129,11 +169,27 @@ fn make(distribution: &Distribution, kernel: &Kernel, part: &Path) -> Result<()>
     for unit in MASKED {
         link("/dev/null", &units.join(unit))?;
     }
-    link("../weir-tests.service", &units.join("multi-user.target.wants/weir-tests.service"))?;
+    link(
+        "../weir-tests.service",
+        &units.join("multi-user.target.wants/weir-tests.service"),
+    )?;
     // The journal is kept over boots if this exists.
     create_folder(&root.join("var/log/journal"))?;
     let mut mke2fs = Command::new(tool("mke2fs")?);
-    mke2fs.args(["-q", "-t", "ext4", "-L", "root", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-m", "0", "-d"]);
+    mke2fs.args([
+        "-q",
+        "-t",
+        "ext4",
+        "-L",
+        "root",
+        "-O",
+        "^has_journal",
+        "-E",
+        "lazy_itable_init=1",
+        "-m",
+        "0",
+        "-d",
+    ]);
     process::capture(mke2fs.arg(&root).arg(part.join("root.img")).arg(SIZE))?;
     fs::remove_dir_all(&root).with_context(|| format!("removing {}", root.display()))
 }
@@ -147,9 +203,13 @@ fn add_units(distribution: &Distribution, part: &Path, root: &Path) -> Result<()
     }
     let to = root.join(UNITS);
     create_folder(&to)?;
-    for folder in ["lib/systemd/system", "usr/lib/systemd/system"].map(|folder| unpacked.join(folder)) {
+    for folder in
+        ["lib/systemd/system", "usr/lib/systemd/system"].map(|folder| unpacked.join(folder))
+    {
         for entry in fs::read_dir(&folder).into_iter().flatten() {
-            let path = entry.with_context(|| format!("listing {}", folder.display()))?.path();
+            let path = entry
+                .with_context(|| format!("listing {}", folder.display()))?
+                .path();
             process::capture(Command::new("cp").arg("-a").arg(&path).arg(&to))?;
         }
     }
@@ -169,7 +229,8 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     let _ = fs::remove_file(path);
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
     let permissions = fs::Permissions::from_mode(mode);
-    fs::set_permissions(path, permissions).with_context(|| format!("setting the mode of {}", path.display()))
+    fs::set_permissions(path, permissions)
+        .with_context(|| format!("setting the mode of {}", path.display()))
 }
 
 fn link(target: &str, path: &Path) -> Result<()> {

@@ -31,26 +31,52 @@ pub struct Cargo<'c> {
 
 impl Image {
     /// Runs a test program in a fresh copy of the image, with as many boots as it requests.
-    pub fn run(&self, cargo: &Cargo<'_>, patience: Duration, to: &mut impl Write) -> Result<Outcome> {
+    pub fn run(
+        &self,
+        cargo: &Cargo<'_>,
+        patience: Duration,
+        to: &mut impl Write,
+    ) -> Result<Outcome> {
         let folder = temporary_folder()?;
         let root = folder.path().join("root.img");
         // The image is sparse, and so is the copy.
-        process::capture(Command::new("cp").arg("--sparse=always").arg(self.disk()).arg(&root))?;
+        process::capture(
+            Command::new("cp")
+                .arg("--sparse=always")
+                .arg(self.disk())
+                .arg(&root),
+        )?;
         let archive = folder.path().join("tests.tar");
         pack(cargo, &archive)?;
         let guest = Guest::with_root_disk(&self.kernel)?;
-        let mut total = Outcome { status: 0, tally: Tally::default(), time: Duration::ZERO };
+        let mut total = Outcome {
+            status: 0,
+            tally: Tally::default(),
+            time: Duration::ZERO,
+        };
         for _ in 0..BOOTS {
             let disks = vec![
-                Disk { file: root.clone(), is_read_only: false },
-                Disk { file: archive.clone(), is_read_only: true },
+                Disk {
+                    file: root.clone(),
+                    is_read_only: false,
+                },
+                Disk {
+                    file: archive.clone(),
+                    is_read_only: true,
+                },
             ];
             let machine = Machine::from_disks(&self.kernel, &guest, disks, patience)?;
-            let outcome = machine.run(to).with_context(|| format!("the console's end:\n{}", machine.console()))?;
+            let outcome = machine
+                .run(to)
+                .with_context(|| format!("the console's end:\n{}", machine.console()))?;
             total.tally += &outcome.tally;
             total.time += outcome.time;
             if outcome.status != REBOOT {
-                total.status = if total.tally.failed > 0 { outcome.status.max(1) } else { outcome.status };
+                total.status = if total.tally.failed > 0 {
+                    outcome.status.max(1)
+                } else {
+                    outcome.status
+                };
                 return Ok(total);
             }
         }
@@ -62,7 +88,8 @@ impl Image {
 fn pack(cargo: &Cargo<'_>, archive: &Path) -> Result<()> {
     let folder = temporary_folder()?;
     let copy = |from: &Path, name: &str| {
-        fs::copy(from, folder.path().join(name)).with_context(|| format!("copying {}", from.display()))
+        fs::copy(from, folder.path().join(name))
+            .with_context(|| format!("copying {}", from.display()))
     };
     copy(&cargo.program.path, "program")?;
     for (name, path) in cargo.packages {
@@ -73,7 +100,15 @@ fn pack(cargo: &Cargo<'_>, archive: &Path) -> Result<()> {
         variables.push_str(" WEIR_DEBUG=1");
     }
     let text = environment(&variables, &cargo.program.arguments)?;
-    fs::write(folder.path().join("environment"), text).context("writing the guest's environment")?;
-    process::capture(Command::new(tool("tar")?).arg("-cf").arg(archive).arg("-C").arg(folder.path()).arg("."))?;
+    fs::write(folder.path().join("environment"), text)
+        .context("writing the guest's environment")?;
+    process::capture(
+        Command::new(tool("tar")?)
+            .arg("-cf")
+            .arg(archive)
+            .arg("-C")
+            .arg(folder.path())
+            .arg("."),
+    )?;
     Ok(())
 }

@@ -7,9 +7,19 @@ use super::Page;
 
 impl Page<'_> {
     pub(super) fn cluster(&mut self, cluster: &ClusterStatus) -> Result<(), Error> {
-        let each = || cluster.limits.iter().map(|limit| (limit.name.as_str(), limit));
+        let each = || {
+            cluster
+                .limits
+                .iter()
+                .map(|limit| (limit.name.as_str(), limit))
+        };
         let is_up = matches!(cluster.health.as_str(), "up" | "slow");
-        self.gauge("weir_cluster_store_up", "1 while the store grants shares.", [], [([], u64::from(is_up))])?;
+        self.gauge(
+            "weir_cluster_store_up",
+            "1 while the store grants shares.",
+            [],
+            [([], u64::from(is_up))],
+        )?;
         if let Some(ago) = cluster.last_answer_seconds_ago {
             self.ratio(
                 "weir_cluster_last_answer_age_seconds",
@@ -29,7 +39,9 @@ impl Page<'_> {
             "This host's share of a limit: 1 is all of it.",
             ["limit"],
             // With `cluster = "keys"` each host enforces the whole limit, so shares do not add up.
-            each().filter(|(_, limit)| limit.mode != "keys").map(|(name, limit)| ([name], limit.share)),
+            each()
+                .filter(|(_, limit)| limit.mode != "keys")
+                .map(|(name, limit)| ([name], limit.share)),
         )?;
         self.gauge(
             "weir_cluster_share_leased",
@@ -55,12 +67,29 @@ impl Page<'_> {
             ["limit"],
             each().map(|(name, limit)| ([name], limit.keys_local)),
         )?;
-        let Some(bans) = &cluster.bans else { return Ok(()) };
-        self.gauge("weir_cluster_bans", "Bans of other hosts.", [], [([], bans.others)])?;
+        let Some(bans) = &cluster.bans else {
+            return Ok(());
+        };
+        self.gauge(
+            "weir_cluster_bans",
+            "Bans of other hosts.",
+            [],
+            [([], bans.others)],
+        )?;
         let published = bans.published;
-        self.gauge("weir_cluster_bans_published", "Bans of this host in the store.", [], [([], published)])?;
+        self.gauge(
+            "weir_cluster_bans_published",
+            "Bans of this host in the store.",
+            [],
+            [([], published)],
+        )?;
         let waiting = bans.waiting;
-        self.gauge("weir_cluster_bans_waiting", "Bans and removals that wait for the store.", [], [([], waiting)])?;
+        self.gauge(
+            "weir_cluster_bans_waiting",
+            "Bans and removals that wait for the store.",
+            [],
+            [([], waiting)],
+        )?;
         let left_out = bans.left_out;
         self.gauge(
             "weir_cluster_bans_left_out",
@@ -68,8 +97,18 @@ impl Page<'_> {
             [],
             [([], left_out)],
         )?;
-        self.gauge("weir_cluster_bans_ignored", "Invalid entries in the store.", [], [([], bans.ignored)])?;
+        self.gauge(
+            "weir_cluster_bans_ignored",
+            "Invalid entries in the store.",
+            [],
+            [([], bans.ignored)],
+        )?;
         let failed = bans.failed_requests;
-        self.counter("weir_cluster_ban_requests_failed_total", "Failed requests to share bans.", [], [([], failed)])
+        self.counter(
+            "weir_cluster_ban_requests_failed_total",
+            "Failed requests to share bans.",
+            [],
+            [([], failed)],
+        )
     }
 }

@@ -8,11 +8,19 @@ use super::{Page, Row};
 
 impl Page<'_> {
     pub(super) fn groups(&mut self, groups: &[GroupStatus]) -> Result<(), Error> {
-        fn each<T: Copy>(groups: &[GroupStatus], value: impl Fn(&GroupStatus) -> T) -> Vec<Row<'_, T, 1>> {
-            groups.iter().map(|group| ([group.name.as_str()], value(group))).collect()
+        fn each<T: Copy>(
+            groups: &[GroupStatus],
+            value: impl Fn(&GroupStatus) -> T,
+        ) -> Vec<Row<'_, T, 1>> {
+            groups
+                .iter()
+                .map(|group| ([group.name.as_str()], value(group)))
+                .collect()
         }
         let known = |value: fn(&GroupStatus) -> Option<u64>| {
-            groups.iter().filter_map(move |group| Some(([group.name.as_str()], value(group)?)))
+            groups
+                .iter()
+                .filter_map(move |group| Some(([group.name.as_str()], value(group)?)))
         };
         self.gauge(
             "weir_group_processes",
@@ -36,13 +44,21 @@ impl Page<'_> {
             "weir_group_partly_enforced",
             "1 while some limit of a group, or some process that matches it, is not enforced.",
             ["group"],
-            each(groups, |group| u64::from(group.enforcement != Enforcement::Full)),
+            each(groups, |group| {
+                u64::from(group.enforcement != Enforcement::Full)
+            }),
         )?;
         self.gauge(
             "weir_group_processes_not_enforced",
             "Processes that match a group and are not limited.",
             ["group"],
-            each(groups, |group| group.not_enforced.iter().map(|one| one.pids.len() as u64).sum()),
+            each(groups, |group| {
+                group
+                    .not_enforced
+                    .iter()
+                    .map(|one| one.pids.len() as u64)
+                    .sum()
+            }),
         )?;
         self.seconds(
             "weir_group_cpu_seconds_total",
@@ -60,7 +76,9 @@ impl Page<'_> {
             "weir_group_cpu_max_ratio",
             "The CPU limit in effect at this moment: 1 is one CPU.",
             ["group"],
-            groups.iter().filter_map(|group| Some(([group.name.as_str()], group.cpu.max_percent? / 100.0))),
+            groups
+                .iter()
+                .filter_map(|group| Some(([group.name.as_str()], group.cpu.max_percent? / 100.0))),
         )?;
         self.gauge(
             "weir_group_memory_bytes",
@@ -74,7 +92,12 @@ impl Page<'_> {
             ["group"],
             known(|group| group.memory.high_bytes),
         )?;
-        self.gauge("weir_group_memory_max_bytes", "Its hard limit.", ["group"], known(|group| group.memory.max_bytes))?;
+        self.gauge(
+            "weir_group_memory_max_bytes",
+            "Its hard limit.",
+            ["group"],
+            known(|group| group.memory.max_bytes),
+        )?;
         self.counter(
             "weir_group_oom_kills_total",
             "Processes killed at the hard limit.",
@@ -88,7 +111,10 @@ impl Page<'_> {
             groups.iter().flat_map(|group| {
                 group.io.iter().flat_map(|io| {
                     let labels = |operation| [group.name.as_str(), io.device.as_str(), operation];
-                    [(labels("read"), io.read_bytes), (labels("write"), io.write_bytes)]
+                    [
+                        (labels("read"), io.read_bytes),
+                        (labels("write"), io.write_bytes),
+                    ]
                 })
             }),
         )?;
@@ -98,7 +124,10 @@ impl Page<'_> {
             ["group", "direction"],
             groups.iter().flat_map(|group| {
                 let labels = |direction| [group.name.as_str(), direction];
-                [(labels("egress"), group.network.egress_bytes), (labels("ingress"), group.network.ingress_bytes)]
+                [
+                    (labels("egress"), group.network.egress_bytes),
+                    (labels("ingress"), group.network.ingress_bytes),
+                ]
             }),
         )?;
         self.counter(
@@ -124,7 +153,10 @@ impl Page<'_> {
                     (labels("passed", "connects"), network.connects),
                     (labels("refused", "connects"), network.connects_refused),
                     (labels("passed", "destinations"), network.destinations),
-                    (labels("refused", "destinations"), network.destinations_refused),
+                    (
+                        labels("refused", "destinations"),
+                        network.destinations_refused,
+                    ),
                 ]
             }),
         )?;
@@ -136,7 +168,9 @@ impl Page<'_> {
                 let it = &group.pressure;
                 [("cpu", it.cpu), ("memory", it.memory), ("io", it.io)]
                     .into_iter()
-                    .filter_map(|(resource, percent)| Some(([group.name.as_str(), resource], percent? / 100.0)))
+                    .filter_map(|(resource, percent)| {
+                        Some(([group.name.as_str(), resource], percent? / 100.0))
+                    })
             }),
         )
     }

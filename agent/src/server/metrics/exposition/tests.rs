@@ -9,7 +9,8 @@ use datapath::AttachMode;
 
 use super::{Documents, Exposition};
 use crate::stats::{
-    Count, InterfaceState, InterfaceStatus, LevelStatus, LimitDefinition, LimitStatus, Status, WaitingStatus,
+    Count, InterfaceState, InterfaceStatus, LevelStatus, LimitDefinition, LimitStatus, Status,
+    WaitingStatus,
 };
 
 fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
@@ -23,9 +24,17 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
         burst: 10,
         ..LimitDefinition::default()
     };
-    let count = Count { packets, bytes: 100 * packets };
-    let waiting =
-        (direction == "request").then_some(WaitingStatus { waiting: 1, passed: 2, refused: 3, left: 4, full: 5 });
+    let count = Count {
+        packets,
+        bytes: 100 * packets,
+    };
+    let waiting = (direction == "request").then_some(WaitingStatus {
+        waiting: 1,
+        passed: 2,
+        refused: 3,
+        left: 4,
+        full: 5,
+    });
     LimitStatus {
         definition,
         passed: count,
@@ -41,7 +50,11 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
 
 /// Documents of a host with two limits and a group.
 pub fn documents(packets: u64) -> Documents {
-    let mut status = Status { version: "1.2.3".to_owned(), mode: "enforce".to_owned(), ..Status::default() };
+    let mut status = Status {
+        version: "1.2.3".to_owned(),
+        mode: "enforce".to_owned(),
+        ..Status::default()
+    };
     status.totals.passed_packets = packets;
     status.interfaces.push(InterfaceStatus {
         name: "eth0".to_owned(),
@@ -50,10 +63,16 @@ pub fn documents(packets: u64) -> Documents {
         reason: None,
         state: InterfaceState::Attached,
     });
-    let group = GroupStatus { name: "batch".to_owned(), ..GroupStatus::default() };
+    let group = GroupStatus {
+        name: "batch".to_owned(),
+        ..GroupStatus::default()
+    };
     Documents {
         status,
-        limits: vec![limit("a \"quoted\" one\\", "ingress", packets), limit("credits", "request", packets)],
+        limits: vec![
+            limit("a \"quoted\" one\\", "ingress", packets),
+            limit("credits", "request", packets),
+        ],
         groups: vec![group],
     }
 }
@@ -63,7 +82,10 @@ fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let lines = text.lines().map(|line| Ok(line.to_owned()));
     let scrape = prometheus_parse::Scrape::parse(lines).unwrap();
     let sample = scrape.samples.into_iter().find(|sample| {
-        sample.metric == name && labels.iter().all(|(label, value)| sample.labels.get(label) == Some(value))
+        sample.metric == name
+            && labels
+                .iter()
+                .all(|(label, value)| sample.labels.get(label) == Some(value))
     })?;
     match sample.value {
         prometheus_parse::Value::Counter(value)
@@ -78,19 +100,53 @@ fn the_text_is_what_a_parser_of_the_format_reads() {
     let text = Exposition::new().unwrap().text(&documents(7)).unwrap();
     let lines = text.lines().map(|line| Ok(line.to_owned()));
     let scrape = prometheus_parse::Scrape::parse(lines).unwrap();
-    assert_eq!(scrape.samples.len(), text.lines().filter(|line| !line.starts_with('#')).count(), "{text}");
+    assert_eq!(
+        scrape.samples.len(),
+        text.lines().filter(|line| !line.starts_with('#')).count(),
+        "{text}"
+    );
     for sample in &scrape.samples {
         let is_counter = matches!(sample.value, prometheus_parse::Value::Counter(_));
-        assert_eq!(is_counter, sample.metric.ends_with("_total"), "{} is {:?}", sample.metric, sample.value);
-        assert!(scrape.docs.contains_key(&sample.metric), "{} is not explained", sample.metric);
+        assert_eq!(
+            is_counter,
+            sample.metric.ends_with("_total"),
+            "{} is {:?}",
+            sample.metric,
+            sample.value
+        );
+        assert!(
+            scrape.docs.contains_key(&sample.metric),
+            "{} is not explained",
+            sample.metric
+        );
         let ours = sample.metric.starts_with("weir_");
-        assert!(ours || sample.metric.starts_with("process_"), "{}", sample.metric);
+        assert!(
+            ours || sample.metric.starts_with("process_"),
+            "{}",
+            sample.metric
+        );
     }
-    assert_eq!(value(&text, "weir_packets_total", &[("verdict", "passed")]), Some(7.0));
-    assert_eq!(value(&text, "weir_limit_bytes_total", &[("verdict", "throttled")]), Some(700.0));
-    assert_eq!(value(&text, "weir_decisions_total", &[("limit", "credits"), ("verdict", "refused")]), Some(7.0));
+    assert_eq!(
+        value(&text, "weir_packets_total", &[("verdict", "passed")]),
+        Some(7.0)
+    );
+    assert_eq!(
+        value(&text, "weir_limit_bytes_total", &[("verdict", "throttled")]),
+        Some(700.0)
+    );
+    assert_eq!(
+        value(
+            &text,
+            "weir_decisions_total",
+            &[("limit", "credits"), ("verdict", "refused")]
+        ),
+        Some(7.0)
+    );
     // Limits on requests count no packets.
-    assert_eq!(value(&text, "weir_limit_packets_total", &[("limit", "credits")]), None);
+    assert_eq!(
+        value(&text, "weir_limit_packets_total", &[("limit", "credits")]),
+        None
+    );
     assert!(text.contains(r#"limit="a \"quoted\" one\\""#), "{text}");
 }
 
@@ -98,17 +154,47 @@ fn the_text_is_what_a_parser_of_the_format_reads() {
 fn levels_have_series_of_their_own_and_a_limit_without_levels_has_none() {
     let name = "weir_limit_level_packets_total";
     let mut documents = documents(7);
-    assert!(!Exposition::new().unwrap().text(&documents).unwrap().contains("weir_limit_level"));
-    let count = Count { packets: 3, bytes: 300 };
-    let level =
-        LevelStatus { level: "24/48".to_owned(), factor: 20.0, throttled: count, keys: 9, ..LevelStatus::default() };
+    assert!(
+        !Exposition::new()
+            .unwrap()
+            .text(&documents)
+            .unwrap()
+            .contains("weir_limit_level")
+    );
+    let count = Count {
+        packets: 3,
+        bytes: 300,
+    };
+    let level = LevelStatus {
+        level: "24/48".to_owned(),
+        factor: 20.0,
+        throttled: count,
+        keys: 9,
+        ..LevelStatus::default()
+    };
     documents.limits[0].levels.push(level);
     let text = Exposition::new().unwrap().text(&documents).unwrap();
-    assert_eq!(value(&text, name, &[("level", "24/48"), ("verdict", "throttled")]), Some(3.0));
-    assert_eq!(value(&text, name, &[("level", "24/48"), ("verdict", "over")]), Some(0.0));
-    assert_eq!(value(&text, "weir_limit_level_keys", &[("level", "24/48")]), Some(9.0));
+    assert_eq!(
+        value(&text, name, &[("level", "24/48"), ("verdict", "throttled")]),
+        Some(3.0)
+    );
+    assert_eq!(
+        value(&text, name, &[("level", "24/48"), ("verdict", "over")]),
+        Some(0.0)
+    );
+    assert_eq!(
+        value(&text, "weir_limit_level_keys", &[("level", "24/48")]),
+        Some(9.0)
+    );
     // The series of the limit stay as they were.
-    assert_eq!(value(&text, "weir_limit_packets_total", &[("verdict", "throttled")]), Some(7.0));
+    assert_eq!(
+        value(
+            &text,
+            "weir_limit_packets_total",
+            &[("verdict", "throttled")]
+        ),
+        Some(7.0)
+    );
 }
 
 /// Names in backticks; `…_x` stands for `weir_group_x`.
@@ -116,7 +202,10 @@ fn documented() -> BTreeSet<String> {
     let page = include_str!("../../../../../docs/reference/metrics.md");
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
-    names.filter(|name| !name.starts_with("process_")).map(|name| name.replace('…', "weir_group")).collect()
+    names
+        .filter(|name| !name.starts_with("process_"))
+        .map(|name| name.replace('…', "weir_group"))
+        .collect()
 }
 
 #[test]
@@ -128,18 +217,34 @@ fn each_metric_is_in_docs_and_each_of_the_docs_is_a_metric() {
         include_str!("cluster.rs"),
         include_str!("groups.rs"),
     ];
-    let code = files.into_iter().flat_map(|file| file.split('"').skip(1).step_by(2));
+    let code = files
+        .into_iter()
+        .flat_map(|file| file.split('"').skip(1).step_by(2));
     let is_name = |name: &&str| name.starts_with("weir_") && !name.ends_with('_');
     let exposed: BTreeSet<String> = code.filter(is_name).map(str::to_owned).collect();
     let scraped = Exposition::new().unwrap().text(&documents(7)).unwrap();
-    for line in scraped.lines().filter_map(|line| line.strip_prefix("# TYPE weir_")) {
+    for line in scraped
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE weir_"))
+    {
         let name = format!("weir_{}", line.split(' ').next().unwrap());
-        assert!(exposed.contains(&name), "{name} is scraped, and this test does not find it in the code");
+        assert!(
+            exposed.contains(&name),
+            "{name} is scraped, and this test does not find it in the code"
+        );
     }
     let documented = documented();
     let only = |these: &BTreeSet<String>, those: &BTreeSet<String>| these - those;
-    assert_eq!(only(&exposed, &documented), BTreeSet::new(), "missing in docs/reference/metrics.md");
-    assert_eq!(only(&documented, &exposed), BTreeSet::new(), "in docs/reference/metrics.md, and not exposed");
+    assert_eq!(
+        only(&exposed, &documented),
+        BTreeSet::new(),
+        "missing in docs/reference/metrics.md"
+    );
+    assert_eq!(
+        only(&documented, &exposed),
+        BTreeSet::new(),
+        "in docs/reference/metrics.md, and not exposed"
+    );
 }
 
 #[test]
@@ -152,11 +257,26 @@ fn a_database_that_cannot_be_used_is_seen() {
         problem: problem.map(str::to_owned),
         ..GeoStatus::default()
     };
-    documents.status.geo = vec![geo("asn", 7, Some(1_700_000_000), None), geo("country", 0, None, Some("missing"))];
+    documents.status.geo = vec![
+        geo("asn", 7, Some(1_700_000_000), None),
+        geo("country", 0, None, Some("missing")),
+    ];
     let text = Exposition::new().unwrap().text(&documents).unwrap();
-    let of = |name: &str, database| value(&text, &format!("weir_geo_{name}"), &[("database", database)]);
-    assert_eq!((of("prefixes", "asn"), of("failing", "asn")), (Some(7.0), Some(0.0)));
-    assert_eq!((of("prefixes", "country"), of("failing", "country")), (Some(0.0), Some(1.0)));
+    let of = |name: &str, database| {
+        value(
+            &text,
+            &format!("weir_geo_{name}"),
+            &[("database", database)],
+        )
+    };
+    assert_eq!(
+        (of("prefixes", "asn"), of("failing", "asn")),
+        (Some(7.0), Some(0.0))
+    );
+    assert_eq!(
+        (of("prefixes", "country"), of("failing", "country")),
+        (Some(0.0), Some(1.0))
+    );
     assert_eq!(of("built_timestamp_seconds", "asn"), Some(1_700_000_000.0));
     assert_eq!(of("built_timestamp_seconds", "country"), None);
 }
@@ -165,8 +285,14 @@ fn a_database_that_cannot_be_used_is_seen() {
 fn a_config_that_was_not_put_in_effect_is_seen() {
     let mut documents = documents(7);
     let text = Exposition::new().unwrap().text(&documents).unwrap();
-    assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(1.0));
-    assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), None);
+    assert_eq!(
+        value(&text, "weir_config_last_reload_successful", &[]),
+        Some(1.0)
+    );
+    assert_eq!(
+        value(&text, "weir_config_last_reload_timestamp_seconds", &[]),
+        None
+    );
     assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(0.0));
     assert_eq!(value(&text, "weir_trial_rollback_failing", &[]), Some(0.0));
     documents.status.last_reload = Some(LastReload {
@@ -185,8 +311,14 @@ fn a_config_that_was_not_put_in_effect_is_seen() {
         rollback: None,
     });
     let text = Exposition::new().unwrap().text(&documents).unwrap();
-    assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(0.0));
-    assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), Some(1_790_000_000.5));
+    assert_eq!(
+        value(&text, "weir_config_last_reload_successful", &[]),
+        Some(0.0)
+    );
+    assert_eq!(
+        value(&text, "weir_config_last_reload_timestamp_seconds", &[]),
+        Some(1_790_000_000.5)
+    );
     assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(1.0));
     assert_eq!(value(&text, "weir_trial_rollback_failing", &[]), Some(1.0));
 }
@@ -194,7 +326,13 @@ fn a_config_that_was_not_put_in_effect_is_seen() {
 #[test]
 fn a_cluster_is_told_of_limit_by_limit() {
     let mut documents = documents(7);
-    assert!(!Exposition::new().unwrap().text(&documents).unwrap().contains("weir_cluster"));
+    assert!(
+        !Exposition::new()
+            .unwrap()
+            .text(&documents)
+            .unwrap()
+            .contains("weir_cluster")
+    );
     let limit = |name: &str, from: &str| ClusterLimitStatus {
         name: name.to_owned(),
         share: 0.25,
@@ -206,11 +344,18 @@ fn a_cluster_is_told_of_limit_by_limit() {
         ..ClusterLimitStatus::default()
     };
     let limits = vec![limit("a", "lease"), limit("b", "closed")];
-    let cluster = ClusterStatus { health: "slow".to_owned(), limits, ..ClusterStatus::default() };
+    let cluster = ClusterStatus {
+        health: "slow".to_owned(),
+        limits,
+        ..ClusterStatus::default()
+    };
     documents.status.cluster = Some(cluster.clone());
     let text = Exposition::new().unwrap().text(&documents).unwrap();
     assert_eq!(value(&text, "weir_cluster_store_up", &[]), Some(1.0));
-    assert_eq!(value(&text, "weir_cluster_last_answer_age_seconds", &[]), None);
+    assert_eq!(
+        value(&text, "weir_cluster_last_answer_age_seconds", &[]),
+        None
+    );
     for (name, leased) in [("a", 1.0), ("b", 0.0)] {
         let of = |metric| value(&text, metric, &[("limit", name)]);
         assert_eq!(of("weir_cluster_share_ratio"), Some(0.25));
@@ -221,11 +366,17 @@ fn a_cluster_is_told_of_limit_by_limit() {
         assert_eq!(of("weir_cluster_keys_local"), Some(5.0));
     }
     let ago = Some(7.5);
-    documents.status.cluster =
-        Some(ClusterStatus { health: "down".to_owned(), last_answer_seconds_ago: ago, ..cluster });
+    documents.status.cluster = Some(ClusterStatus {
+        health: "down".to_owned(),
+        last_answer_seconds_ago: ago,
+        ..cluster
+    });
     let text = Exposition::new().unwrap().text(&documents).unwrap();
     assert_eq!(value(&text, "weir_cluster_store_up", &[]), Some(0.0));
-    assert_eq!(value(&text, "weir_cluster_last_answer_age_seconds", &[]), ago);
+    assert_eq!(
+        value(&text, "weir_cluster_last_answer_age_seconds", &[]),
+        ago
+    );
 }
 
 #[test]

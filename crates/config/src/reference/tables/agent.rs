@@ -57,7 +57,12 @@ pub const AGENT: TableReference = TableReference {
             "Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it, the \
              default gateways, and the store of `[cluster]`. `true` is all of them, `false` none.",
         ),
-        key("watch", Kind::Boolean, Absent::Value("false"), "Whether the agent reloads the file when it changes."),
+        key(
+            "watch",
+            Kind::Boolean,
+            Absent::Value("false"),
+            "Whether the agent reloads the file when it changes.",
+        ),
         key(
             "allow_empty",
             Kind::Boolean,
@@ -74,7 +79,10 @@ pub const AGENT: TableReference = TableReference {
         ),
         key(
             "live",
-            Kind::Either(&[Kind::Boolean, Kind::List(&Kind::Text(&["weir.example.org"]))]),
+            Kind::Either(&[
+                Kind::Boolean,
+                Kind::List(&Kind::Text(&["weir.example.org"])),
+            ]),
             Absent::Described("on where `metrics` is a loopback address"),
             "Whether the address of `metrics` serves the live page: addresses of sources, and all that `agent status` \
              prints, to all clients that reach it. `true` serves it on any address, `false` on none. A list serves it on any \

@@ -1,6 +1,8 @@
 //! Every table, in the order of the book.
 
-use super::{agent, ban_list, class, cluster, crowdsec, decide, geo, group, limit, notify, request};
+use super::{
+    agent, ban_list, class, cluster, crowdsec, decide, geo, group, limit, notify, request,
+};
 use crate::reference::TableReference;
 
 /// All tables of limits.toml.

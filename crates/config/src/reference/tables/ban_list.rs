@@ -9,7 +9,12 @@ pub const BAN_LIST: TableReference = TableReference {
               of `[geo]`. Lists of any length cost a packet the same. `never_limit` and protected addresses take precedence. With `mode = \
               \"observe\"`, lists refuse nothing. With `action = \"class:NAME\"`, the addresses belong to a class instead.",
     keys: &[
-        key("name", Kind::Text(&["drop"]), Absent::Invalid, "Unique name, shown by `agent bans` and `agent show`."),
+        key(
+            "name",
+            Kind::Text(&["drop"]),
+            Absent::Invalid,
+            "Unique name, shown by `agent bans` and `agent show`.",
+        ),
         key(
             "file",
             Kind::Path(&["/etc/weir/drop.netset"]),

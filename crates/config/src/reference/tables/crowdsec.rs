@@ -8,7 +8,12 @@ pub const CROWDSEC: TableReference = TableReference {
     page: "crowdsec",
     summary: "CrowdSec's local API, whose decisions become bans: Weir is a bouncer.",
     keys: &[
-        key("url", Kind::Text(&["http://127.0.0.1:8080"]), Absent::Invalid, "Address of the local API: http or https."),
+        key(
+            "url",
+            Kind::Text(&["http://127.0.0.1:8080"]),
+            Absent::Invalid,
+            "Address of the local API: http or https.",
+        ),
         key(
             "api_key",
             Kind::Text(&["0123456789abcdef"]),

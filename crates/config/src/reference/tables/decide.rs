@@ -23,10 +23,17 @@ pub const DECIDE: TableReference = TableReference {
         key(
             "max_keys",
             Kind::Integer(1, MOST_KEYS),
-            Absent::Described("1_000_000, or fewer where all limits together would take more than 1 GiB"),
+            Absent::Described(
+                "1_000_000, or fewer where all limits together would take more than 1 GiB",
+            ),
             "Number of keys of each limit, for each multiplier of a class.",
         ),
-        key("max_waiting", Kind::Integer(0, MOST_WAITING), Absent::Value("1024"), "The most waiting requests, in all."),
+        key(
+            "max_waiting",
+            Kind::Integer(0, MOST_WAITING),
+            Absent::Value("1024"),
+            "The most waiting requests, in all.",
+        ),
         key(
             "max_waiting_per_key",
             Kind::Integer(0, MOST_WAITING),

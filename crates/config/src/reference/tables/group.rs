@@ -15,7 +15,9 @@ pub const GROUP: TableReference = TableReference {
         ),
         key(
             "match",
-            Kind::List(&Kind::OneKey(&[EXE, USER, COMMAND, UNIT, SLICE, CONTAINER, CGROUP, PID])),
+            Kind::List(&Kind::OneKey(&[
+                EXE, USER, COMMAND, UNIT, SLICE, CONTAINER, CGROUP, PID,
+            ])),
             Absent::Described("the conditions in the group itself"),
             "Conditions; a process, unit or container that meets any of them is a member.",
         ),
@@ -87,11 +89,36 @@ pub const GROUP: TableReference = TableReference {
         key(
             "io",
             Kind::List(&Kind::Table(&[
-                key("device", Kind::Path(&["/dev/vda"]), Absent::Invalid, "A block device, or a path on it."),
-                key("read", Kind::Rate(&["50MB/s"]), Absent::Described("no limit"), "Bytes read."),
-                key("write", Kind::Rate(&["20MB/s"]), Absent::Described("no limit"), "Bytes written."),
-                key("read_ops", Kind::Rate(&["500/s"]), Absent::Described("no limit"), "Read operations."),
-                key("write_ops", Kind::Rate(&["500/s"]), Absent::Described("no limit"), "Write operations."),
+                key(
+                    "device",
+                    Kind::Path(&["/dev/vda"]),
+                    Absent::Invalid,
+                    "A block device, or a path on it.",
+                ),
+                key(
+                    "read",
+                    Kind::Rate(&["50MB/s"]),
+                    Absent::Described("no limit"),
+                    "Bytes read.",
+                ),
+                key(
+                    "write",
+                    Kind::Rate(&["20MB/s"]),
+                    Absent::Described("no limit"),
+                    "Bytes written.",
+                ),
+                key(
+                    "read_ops",
+                    Kind::Rate(&["500/s"]),
+                    Absent::Described("no limit"),
+                    "Read operations.",
+                ),
+                key(
+                    "write_ops",
+                    Kind::Rate(&["500/s"]),
+                    Absent::Described("no limit"),
+                    "Write operations.",
+                ),
             ])),
             Absent::Value("[]"),
             "Disks.",
@@ -111,8 +138,18 @@ pub const GROUP: TableReference = TableReference {
         key(
             "network",
             Kind::Table(&[
-                key("egress", Kind::Rate(&["100Mbit/s"]), Absent::Described("no limit"), "Bytes sent."),
-                key("ingress", Kind::Rate(&["200Mbit/s"]), Absent::Described("no limit"), "Bytes received."),
+                key(
+                    "egress",
+                    Kind::Rate(&["100Mbit/s"]),
+                    Absent::Described("no limit"),
+                    "Bytes sent.",
+                ),
+                key(
+                    "ingress",
+                    Kind::Rate(&["200Mbit/s"]),
+                    Absent::Described("no limit"),
+                    "Bytes received.",
+                ),
                 key(
                     "connects",
                     Kind::Rate(&["20/s"]),
@@ -126,7 +163,12 @@ pub const GROUP: TableReference = TableReference {
                     "Distinct addresses that are connected or sent to: each counts once in the rate's period. At most \
                      100000.",
                 ),
-                key("packets", Kind::Rate(&["10000/s"]), Absent::Described("no limit"), "Packets sent."),
+                key(
+                    "packets",
+                    Kind::Rate(&["10000/s"]),
+                    Absent::Described("no limit"),
+                    "Packets sent.",
+                ),
             ]),
             Absent::Described("no limit"),
             "Network traffic of the group's sockets.",
@@ -136,20 +178,52 @@ pub const GROUP: TableReference = TableReference {
               cpu = { max = \"150%\", weight = 50 }\npids = 200\n",
 };
 
-const EXE: KeyReference = key("exe", Kind::Path(&["/usr/bin/ffmpeg"]), NOT_USED, "Path of the executable.");
-const USER: KeyReference = key("user", Kind::Text(&["batch", "1000"]), NOT_USED, "Name or number of the user.");
-const COMMAND: KeyReference = key("command", Kind::Text(&["*encode*"]), NOT_USED, "Pattern for the command line.");
-const UNIT: KeyReference =
-    key("unit", Kind::Text(&["nightly.service"]), NOT_USED, "Unit of systemd, limited in place.");
-const SLICE: KeyReference =
-    key("slice", Kind::Text(&["machine.slice"]), NOT_USED, "Slice of systemd, limited in place as a whole.");
+const EXE: KeyReference = key(
+    "exe",
+    Kind::Path(&["/usr/bin/ffmpeg"]),
+    NOT_USED,
+    "Path of the executable.",
+);
+const USER: KeyReference = key(
+    "user",
+    Kind::Text(&["batch", "1000"]),
+    NOT_USED,
+    "Name or number of the user.",
+);
+const COMMAND: KeyReference = key(
+    "command",
+    Kind::Text(&["*encode*"]),
+    NOT_USED,
+    "Pattern for the command line.",
+);
+const UNIT: KeyReference = key(
+    "unit",
+    Kind::Text(&["nightly.service"]),
+    NOT_USED,
+    "Unit of systemd, limited in place.",
+);
+const SLICE: KeyReference = key(
+    "slice",
+    Kind::Text(&["machine.slice"]),
+    NOT_USED,
+    "Slice of systemd, limited in place as a whole.",
+);
 const CONTAINER: KeyReference = key(
     "container",
     Kind::Text(&["web*", "com.example.app=shop"]),
     NOT_USED,
     "Container by name, id, label or pod, limited in place.",
 );
-const CGROUP: KeyReference =
-    key("cgroup", Kind::Text(&["/user.slice/*"]), NOT_USED, "Pattern for the path of a cgroup, limited in place.");
-const PID: KeyReference = key("pid", Kind::Integer(2, 4_194_304), NOT_USED, "Number of a process.");
+const CGROUP: KeyReference = key(
+    "cgroup",
+    Kind::Text(&["/user.slice/*"]),
+    NOT_USED,
+    "Pattern for the path of a cgroup, limited in place.",
+);
+const PID: KeyReference = key(
+    "pid",
+    Kind::Integer(2, 4_194_304),
+    NOT_USED,
+    "Number of a process.",
+);
 const NOT_USED: Absent = Absent::Described("not used");

@@ -11,7 +11,10 @@ pub const LIMIT: TableReference = TableReference {
     summary: "A limit on packets, enforced in the kernel.",
     keys: &[
         NAME,
-        KeyReference { default: Absent::Unless("concurrent"), ..RATE },
+        KeyReference {
+            default: Absent::Unless("concurrent"),
+            ..RATE
+        },
         key(
             "concurrent",
             Kind::Integer(1, MOST_CONCURRENT),
@@ -22,7 +25,9 @@ pub const LIMIT: TableReference = TableReference {
         key(
             "burst",
             Kind::Either(&[Kind::Integer(1, u32::MAX as u64), Kind::Size(&["256KiB"])]),
-            Absent::Described("the rate's count; for bytes a quarter of a second, at least 256 KiB"),
+            Absent::Described(
+                "the rate's count; for bytes a quarter of a second, at least 256 KiB",
+            ),
             "Units that pass at once after a pause. A size for `unit = \"bytes\"`, else a number. Only for `token-bucket` and \
              `leaky-bucket`.",
         ),
@@ -43,7 +48,10 @@ pub const LIMIT: TableReference = TableReference {
             Kind::Either(&[
                 Kind::Integer(1, 65_535),
                 Kind::Text(&["8000-8100", "ssh"]),
-                Kind::List(&Kind::Either(&[Kind::Integer(1, 65_535), Kind::Text(&["8000-8100", "ssh"])])),
+                Kind::List(&Kind::Either(&[
+                    Kind::Integer(1, 65_535),
+                    Kind::Text(&["8000-8100", "ssh"]),
+                ])),
             ]),
             Absent::Described("every packet, those without ports included"),
             "Local ports of TCP and UDP: numbers, ranges, services by name.",
@@ -52,7 +60,11 @@ pub const LIMIT: TableReference = TableReference {
             "sources",
             Kind::Either(&[
                 Kind::Text(&["192.0.2.0/24", "!192.0.2.7"]),
-                Kind::List(&Kind::Text(&["192.0.2.0/24", "!192.0.2.7", "2001:db8::/32"])),
+                Kind::List(&Kind::Text(&[
+                    "192.0.2.0/24",
+                    "!192.0.2.7",
+                    "2001:db8::/32",
+                ])),
             ]),
             Absent::Described("every source"),
             "The only sources that the limit applies to: addresses and prefixes, with `!` those it does not apply to. The \
@@ -74,21 +86,40 @@ pub const LIMIT: TableReference = TableReference {
         ),
         key(
             "interfaces",
-            Kind::Either(&[Kind::Text(&["eth0", "wg*"]), Kind::List(&Kind::Text(&["eth0", "wg*"]))]),
+            Kind::Either(&[
+                Kind::Text(&["eth0", "wg*"]),
+                Kind::List(&Kind::Text(&["eth0", "wg*"])),
+            ]),
             Absent::Described("every interface of `[agent] interfaces`"),
             "The only interfaces that the limit applies to: names or patterns, of those in `[agent] interfaces`.",
         ),
         key(
             "key",
-            Kind::Words(|| vec!["source", "source-port", "class", "interface", "asn", "all", "destination"]),
+            Kind::Words(|| {
+                vec![
+                    "source",
+                    "source-port",
+                    "class",
+                    "interface",
+                    "asn",
+                    "all",
+                    "destination",
+                ]
+            }),
             Absent::Described("`\"source\"`; for egress `\"destination\"`"),
             "Packets that share one allowance: those of one address, of one address and local port, of all sources of \
              a class, of an interface, of all addresses in a network (`asn`, an autonomous system by the database `[geo] \
              asn`; addresses in none share that of their prefix), or all to which the limit applies (`all`). On egress \
              the address is the packet's destination, written `\"destination\"`.",
         ),
-        KeyReference { default: Absent::Described("32; 24 with `key = \"asn\"`"), ..IPV4_PREFIX },
-        KeyReference { default: Absent::Described("64; 48 with `key = \"asn\"`"), ..IPV6_PREFIX },
+        KeyReference {
+            default: Absent::Described("32; 24 with `key = \"asn\"`"),
+            ..IPV4_PREFIX
+        },
+        KeyReference {
+            default: Absent::Described("64; 48 with `key = \"asn\"`"),
+            ..IPV6_PREFIX
+        },
         key(
             "unit",
             words!(Unit),
@@ -259,8 +290,12 @@ pub const TIERS: KeyReference = key(
     "Further rates on the same key, at most six. A packet or request must conform to all, and is charged to none if one \
      refuses it.",
 );
-pub const ESCALATE_BAN: KeyReference =
-    key("ban", Kind::Time(&["10m"]), Absent::Invalid, "How long the kernel refuses the source the first time.");
+pub const ESCALATE_BAN: KeyReference = key(
+    "ban",
+    Kind::Time(&["10m"]),
+    Absent::Invalid,
+    "How long the kernel refuses the source the first time.",
+);
 pub const ESCALATE_GROW: KeyReference = key(
     "grow",
     Kind::Number(GROW.0, GROW.1),

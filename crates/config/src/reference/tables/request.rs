@@ -1,6 +1,7 @@
 use super::key::{key, words};
 use super::limit::{
-    ALGORITHM, CLUSTER, ESCALATE_BAN, ESCALATE_GROW, ESCALATE_MAX, IPV4_PREFIX, IPV6_PREFIX, NAME, RATE, SCOPE, TIERS,
+    ALGORITHM, CLUSTER, ESCALATE_BAN, ESCALATE_GROW, ESCALATE_MAX, IPV4_PREFIX, IPV6_PREFIX, NAME,
+    RATE, SCOPE, TIERS,
 };
 use crate::escalate::Counts;
 use crate::reference::{Absent, Kind, TableReference};
@@ -48,7 +49,12 @@ pub const REQUEST_LIMIT: TableReference = TableReference {
              says that it costs.",
         ),
         ALGORITHM,
-        key("domain", Kind::Text(&["envoy"]), Absent::Described("any"), "Envoy's domain that the limit is for."),
+        key(
+            "domain",
+            Kind::Text(&["envoy"]),
+            Absent::Described("any"),
+            "Envoy's domain that the limit is for.",
+        ),
         key(
             "replaces",
             Kind::Text(&["requests-per-user"]),
@@ -64,7 +70,12 @@ pub const REQUEST_LIMIT: TableReference = TableReference {
                     Absent::Invalid,
                     "Refusals of one client's address.",
                 ),
-                key("within", Kind::Time(&["1m"]), Absent::Invalid, "The time in which they happen."),
+                key(
+                    "within",
+                    Kind::Time(&["1m"]),
+                    Absent::Invalid,
+                    "The time in which they happen.",
+                ),
                 ESCALATE_BAN,
                 ESCALATE_GROW,
                 ESCALATE_MAX,
@@ -99,10 +110,18 @@ pub const REQUEST: TableReference = TableReference {
     page: "request",
     summary: "A kind of request and what it costs, for limits with `unit = \"credits\"`.",
     keys: &[
-        key("name", Kind::Text(&["publish"]), Absent::Invalid, "Unique name, which the caller gives."),
+        key(
+            "name",
+            Kind::Text(&["publish"]),
+            Absent::Invalid,
+            "Unique name, which the caller gives.",
+        ),
         key(
             "cost",
-            Kind::Either(&[Kind::Integer(0, 1 << 53), Kind::Text(&["100 * messages", "min(limit / 10, allowance)"])]),
+            Kind::Either(&[
+                Kind::Integer(0, 1 << 53),
+                Kind::Text(&["100 * messages", "min(limit / 10, allowance)"]),
+            ]),
             Absent::Invalid,
             "Credits, as a formula over the caller's parameters: numbers, `+ - * / % ^ ( )`, `ceil`, `floor`, `round`, \
              `min`, `max`. `allowance` is the most that the client's class can have. The result is rounded up.",

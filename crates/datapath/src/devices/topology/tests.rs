@@ -3,33 +3,62 @@ use proptest::prelude::*;
 use super::*;
 
 fn device(index: u32, name: &str, kind: &str) -> Device {
-    Device { index, name: name.to_owned(), kind: kind.to_owned(), ..Device::default() }
+    Device {
+        index,
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        ..Device::default()
+    }
 }
 
 fn port(index: u32, name: &str, kind: &str, master: u32) -> Device {
-    Device { master: Some(master), ..device(index, name, kind) }
+    Device {
+        master: Some(master),
+        ..device(index, name, kind)
+    }
 }
 
 fn on(index: u32, name: &str, kind: &str, lower: u32) -> Device {
-    Device { lower: Some(lower), ..device(index, name, kind) }
+    Device {
+        lower: Some(lower),
+        ..device(index, name, kind)
+    }
 }
 
 /// The configured interfaces that charge, those whose packets others charge, and the paths without a limit.
-fn decided(devices: &[Device], configured: &[&str]) -> (Vec<String>, Vec<(String, String)>, Vec<String>) {
+fn decided(
+    devices: &[Device],
+    configured: &[&str],
+) -> (Vec<String>, Vec<(String, String)>, Vec<String>) {
     let configured: Vec<String> = configured.iter().map(|name| (*name).to_owned()).collect();
     let placements = place(devices, &configured);
-    assert!(placements.iter().map(|placement| &placement.interface).eq(&configured));
+    assert!(
+        placements
+            .iter()
+            .map(|placement| &placement.interface)
+            .eq(&configured)
+    );
     let charging = placements.iter().filter(|placement| placement.enforces());
     let covered = placements.iter().filter(|placement| !placement.enforces());
     (
-        charging.map(|placement| placement.interface.clone()).collect(),
-        covered.map(|placement| (placement.interface.clone(), placement.enforced_by.join(" "))).collect(),
-        placements.iter().filter_map(|placement| placement.gap.clone()).collect(),
+        charging
+            .map(|placement| placement.interface.clone())
+            .collect(),
+        covered
+            .map(|placement| (placement.interface.clone(), placement.enforced_by.join(" ")))
+            .collect(),
+        placements
+            .iter()
+            .filter_map(|placement| placement.gap.clone())
+            .collect(),
     )
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-    pairs.iter().map(|(name, by)| ((*name).to_owned(), (*by).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(name, by)| ((*name).to_owned(), (*by).to_owned()))
+        .collect()
 }
 
 #[test]
@@ -37,25 +66,49 @@ fn a_vlan_is_charged_on_its_device_where_both_are_configured() {
     let devices = [device(2, "eth0", ""), on(3, "eth0.100", "vlan", 2)];
     assert_eq!(
         decided(&devices, &["eth0.100", "eth0"]),
-        (vec!["eth0".to_owned()], pairs(&[("eth0.100", "eth0")]), vec![])
+        (
+            vec!["eth0".to_owned()],
+            pairs(&[("eth0.100", "eth0")]),
+            vec![]
+        )
     );
     assert_eq!(decided(&devices, &["eth0.100"]).0, ["eth0.100"]);
     assert_eq!(decided(&devices, &["eth0"]).0, ["eth0"]);
     let placement = &place(&devices, &["eth0.100".to_owned(), "eth0".to_owned()])[0];
-    assert_eq!(placement.reason.as_deref(), Some("eth0.100 is a VLAN on eth0"));
+    assert_eq!(
+        placement.reason.as_deref(),
+        Some("eth0.100 is a VLAN on eth0")
+    );
 }
 
 #[test]
 fn a_bond_charges_for_its_members_and_for_what_lies_on_it() {
-    let devices =
-        [port(2, "eth0", "", 4), port(3, "eth1", "", 4), device(4, "bond0", "bond"), on(5, "bond0.7", "vlan", 4)];
+    let devices = [
+        port(2, "eth0", "", 4),
+        port(3, "eth1", "", 4),
+        device(4, "bond0", "bond"),
+        on(5, "bond0.7", "vlan", 4),
+    ];
     let all = ["bond0", "bond0.7", "eth0", "eth1"];
     let covered = pairs(&[("bond0.7", "bond0"), ("eth0", "bond0"), ("eth1", "bond0")]);
-    assert_eq!(decided(&devices, &all), (vec!["bond0".to_owned()], covered, vec![]));
+    assert_eq!(
+        decided(&devices, &all),
+        (vec!["bond0".to_owned()], covered, vec![])
+    );
     // One member is enough: the bond receives packets of the others.
-    assert_eq!(decided(&devices, &["eth0", "bond0"]), (vec!["bond0".to_owned()], pairs(&[("eth0", "bond0")]), vec![]));
+    assert_eq!(
+        decided(&devices, &["eth0", "bond0"]),
+        (
+            vec!["bond0".to_owned()],
+            pairs(&[("eth0", "bond0")]),
+            vec![]
+        )
+    );
     let (charging, covered, gaps) = decided(&devices, &["eth0", "bond0.7"]);
-    assert_eq!((charging, covered), (vec!["eth0".to_owned()], pairs(&[("bond0.7", "eth0")])));
+    assert_eq!(
+        (charging, covered),
+        (vec!["eth0".to_owned()], pairs(&[("bond0.7", "eth0")]))
+    );
     assert_eq!(gaps.len(), 1);
     assert!(gaps[0].contains("add eth1 to"), "{}", gaps[0]);
 }
@@ -63,22 +116,41 @@ fn a_bond_charges_for_its_members_and_for_what_lies_on_it() {
 #[test]
 fn a_drivers_own_pair_is_charged_on_the_upper_device() {
     // Like netvsc: some packets only pass eth0.
-    let devices = [device(2, "eth0", ""), port(3, "enP1", "", 2), on(4, "eth0.5", "vlan", 2)];
+    let devices = [
+        device(2, "eth0", ""),
+        port(3, "enP1", "", 2),
+        on(4, "eth0.5", "vlan", 2),
+    ];
     assert_eq!(decided(&devices, &["eth0", "enP1", "eth0.5"]).0, ["eth0"]);
     let (charging, _, gaps) = decided(&devices, &["enP1", "eth0.5"]);
     assert_eq!(charging, ["enP1"]);
-    assert!(gaps[0].contains("that pass eth0 are not limited"), "{}", gaps[0]);
+    assert!(
+        gaps[0].contains("that pass eth0 are not limited"),
+        "{}",
+        gaps[0]
+    );
 }
 
 #[test]
 fn a_bridge_is_charged_on_its_ports_and_open_ways_are_named() {
-    let devices = [device(1, "br0", "bridge"), port(2, "eth0", "", 1), port(3, "tap0", "tun", 1)];
+    let devices = [
+        device(1, "br0", "bridge"),
+        port(2, "eth0", "", 1),
+        port(3, "tap0", "tun", 1),
+    ];
     assert_eq!(
         decided(&devices, &["br0", "eth0", "tap0"]),
-        (vec!["eth0".to_owned(), "tap0".to_owned()], pairs(&[("br0", "eth0 tap0")]), vec![])
+        (
+            vec!["eth0".to_owned(), "tap0".to_owned()],
+            pairs(&[("br0", "eth0 tap0")]),
+            vec![]
+        )
     );
     let (charging, covered, gaps) = decided(&devices, &["br0", "eth0"]);
-    assert_eq!((charging, covered), (vec!["eth0".to_owned()], pairs(&[("br0", "eth0")])));
+    assert_eq!(
+        (charging, covered),
+        (vec!["eth0".to_owned()], pairs(&[("br0", "eth0")]))
+    );
     assert_eq!(
         gaps,
         [
@@ -86,7 +158,10 @@ fn a_bridge_is_charged_on_its_ports_and_open_ways_are_named() {
           remove eth0"
         ]
     );
-    assert_eq!(decided(&devices, &["br0"]), (vec!["br0".to_owned()], vec![], vec![]));
+    assert_eq!(
+        decided(&devices, &["br0"]),
+        (vec!["br0".to_owned()], vec![], vec![])
+    );
     // A bridge without ports, and one that does not exist yet.
     assert_eq!(decided(&devices[..1], &["br0", "eth0"]).0, ["br0", "eth0"]);
 }
@@ -97,17 +172,30 @@ fn stacks_of_several_floors_are_charged_once() {
         port(2, "eth0", "", 4),
         port(3, "eth1", "", 4),
         device(4, "bond0", "bond"),
-        Device { master: Some(6), ..on(5, "bond0.7", "vlan", 4) },
+        Device {
+            master: Some(6),
+            ..on(5, "bond0.7", "vlan", 4)
+        },
         device(6, "br7", "bridge"),
         port(7, "veth1", "veth", 6),
     ];
     let all = ["eth0", "eth1", "bond0", "bond0.7", "br7", "veth1"];
     let (charging, _, gaps) = decided(&devices, &all);
-    assert_eq!((charging, gaps), (vec!["bond0".to_owned(), "veth1".to_owned()], vec![]));
+    assert_eq!(
+        (charging, gaps),
+        (vec!["bond0".to_owned(), "veth1".to_owned()], vec![])
+    );
     // Devices between the two that are not configured change nothing.
     let (charging, covered, gaps) = decided(&devices, &["eth0", "br7"]);
-    assert_eq!((charging, covered), (vec!["eth0".to_owned()], pairs(&[("br7", "eth0")])));
-    assert!(gaps[0].contains("that pass eth1, veth1 are not limited"), "{}", gaps[0]);
+    assert_eq!(
+        (charging, covered),
+        (vec!["eth0".to_owned()], pairs(&[("br7", "eth0")]))
+    );
+    assert!(
+        gaps[0].contains("that pass eth1, veth1 are not limited"),
+        "{}",
+        gaps[0]
+    );
 }
 
 #[test]
@@ -135,26 +223,42 @@ fn a_device_of_another_namespace_is_not_confused_with_one_of_this() {
         LinkAttribute::IfName("mv0".to_owned()),
         LinkAttribute::Link(2),
         LinkAttribute::Controller(5),
-        LinkAttribute::LinkInfo(vec![LinkInfo::Kind(netlink_packet_route::link::InfoKind::MacVlan)]),
+        LinkAttribute::LinkInfo(vec![LinkInfo::Kind(
+            netlink_packet_route::link::InfoKind::MacVlan,
+        )]),
     ];
-    let here = Device { master: Some(5), ..on(7, "mv0", "macvlan", 2) };
+    let here = Device {
+        master: Some(5),
+        ..on(7, "mv0", "macvlan", 2)
+    };
     assert_eq!(super::device(&link), here);
     link.attributes.push(LinkAttribute::LinkNetNsId(0));
-    assert_eq!(super::device(&link), Device { lower: None, ..here });
+    assert_eq!(
+        super::device(&link),
+        Device {
+            lower: None,
+            ..here
+        }
+    );
 }
 
 /// Devices of any kind on any others, possibly with cycles.
 fn any_devices() -> impl Strategy<Value = Vec<Device>> {
     let kinds = prop::sample::select(vec!["", "bond", "bridge", "vlan", "macvlan", "veth", "vrf"]);
-    let one = (kinds, prop::option::of(0..12u32), prop::option::of(0..12u32));
+    let one = (
+        kinds,
+        prop::option::of(0..12u32),
+        prop::option::of(0..12u32),
+    );
     prop::collection::vec(one, 1..12).prop_map(|all| {
-        let device = |(index, (kind, master, lower)): (u32, (&str, Option<u32>, Option<u32>))| Device {
-            index,
-            name: format!("d{index}"),
-            kind: kind.to_owned(),
-            master: master.filter(|master| *master != index),
-            lower: lower.filter(|lower| *lower != index),
-        };
+        let device =
+            |(index, (kind, master, lower)): (u32, (&str, Option<u32>, Option<u32>))| Device {
+                index,
+                name: format!("d{index}"),
+                kind: kind.to_owned(),
+                master: master.filter(|master| *master != index),
+                lower: lower.filter(|lower| *lower != index),
+            };
         (0..).zip(all).map(device).collect()
     })
 }
@@ -183,8 +287,12 @@ fn ways(devices: &[Device]) -> Vec<Vec<u32>> {
     let mut whole = Vec::new();
     while let Some(way) = open.pop() {
         let last = *way.last().unwrap();
-        let uppers = devices.iter().filter(|device| stacks.lowers(device.index).contains(&last));
-        let longer: Vec<Vec<u32>> = uppers.map(|upper| [&way[..], &[upper.index]].concat()).collect();
+        let uppers = devices
+            .iter()
+            .filter(|device| stacks.lowers(device.index).contains(&last));
+        let longer: Vec<Vec<u32>> = uppers
+            .map(|upper| [&way[..], &[upper.index]].concat())
+            .collect();
         // A packet may end on any device.
         whole.push(way);
         open.extend(longer);

@@ -50,6 +50,7 @@ enum Verb {
     /// Build the book of docs/ into target/book; check its links, configs and commands.
     Docs,
     Package(cmd::package::Arguments),
+    ReleaseCheck(cmd::release_check::Arguments),
     Rest(cmd::rest::Arguments),
     /// Remove what interrupted tests left on this machine.
     Cleanup,
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
         Verb::Docs => cmd::docs::run(),
         Verb::Package(arguments) => cmd::package::run(&arguments),
+        Verb::ReleaseCheck(arguments) => cmd::release_check::run(&arguments),
         Verb::Rest(arguments) => cmd::rest::run(&arguments),
         Verb::Bench(arguments) => cmd::bench::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),

@@ -28,7 +28,7 @@ struct Tool {
     reason: &'static str,
 }
 
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 17] = [
     Tool {
         programs: &["ip", "tc"],
         package: "iproute2",
@@ -82,6 +82,12 @@ const TOOLS: [Tool; 16] = [
         package: "kmod",
         group: Group::Vm,
         reason: "reads what kernel modules need",
+    },
+    Tool {
+        programs: &["strip"],
+        package: "binutils",
+        group: Group::Vm,
+        reason: "makes a guest's programs smaller",
     },
     Tool {
         programs: &["mmdebstrap"],

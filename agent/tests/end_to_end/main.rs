@@ -65,39 +65,40 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
-/// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 28] = [
+/// Tests whose results depend on the kernel: hooks, devices, offloads, pins, sockets and replies. Each kernel that is
+/// tested runs them.
+const ON_KERNELS: [&[Test]; 13] = [
     connections::ON_KERNELS,
-    levels::TESTS,
-    lists::TESTS,
-    limits::TESTS,
-    keys::TESTS,
     hooks::TESTS,
     weights::TESTS,
     interfaces::TESTS,
     actions::TESTS,
-    bans::TESTS,
-    essential::TESTS,
-    flood::TESTS,
-    fragments::TESTS,
     life::TESTS,
-    reload::TESTS,
-    in_place::TESTS,
     replies::TESTS,
-    survive::TESTS,
-    counting::TESTS,
     neighbours::TESTS,
-    scopes::TESTS,
     stacked::TESTS,
     memory::TESTS,
-    record::TESTS,
-    capture::TESTS,
     heavy_prefixes::ON_KERNELS,
     prove::ON_KERNELS,
     resets::ON_KERNELS,
 ];
-/// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 27] = [
+/// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
+const ON_ANY_KERNEL: [&[Test]; 42] = [
+    levels::TESTS,
+    lists::TESTS,
+    limits::TESTS,
+    keys::TESTS,
+    bans::TESTS,
+    essential::TESTS,
+    flood::TESTS,
+    fragments::TESTS,
+    reload::TESTS,
+    in_place::TESTS,
+    survive::TESTS,
+    counting::TESTS,
+    scopes::TESTS,
+    record::TESTS,
+    capture::TESTS,
     connections::ON_ANY_KERNEL,
     connection_limits::ON_ANY_KERNEL,
     safety::TESTS,

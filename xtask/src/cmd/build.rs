@@ -76,12 +76,6 @@ pub fn all(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Re
     build_agent(workspace, profile, Logging::None)
 }
 
-/// Builds object and agent of a trace build.
-pub fn trace(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Result<Built> {
-    build_objects(workspace, toolchain, Logging::Verdicts)?;
-    build_agent(workspace, profile, Logging::Verdicts)
-}
-
 /// Builds only the eBPF objects, and returns the one for limits on packets.
 pub fn objects(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
     build_objects(workspace, toolchain, Logging::None)?;

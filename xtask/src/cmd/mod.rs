@@ -11,6 +11,7 @@ pub mod integration;
 pub mod lint;
 mod measured;
 pub mod package;
+pub mod release_check;
 pub mod rest;
 pub mod setup;
 pub mod tcp;

@@ -18,6 +18,8 @@ use crate::workspace::Workspace;
 /// All packages that are built for this machine, but for tests of `cargo xtask integration`. Verbs share a build only if
 /// they select the same packages: another selection enables other features of dependencies.
 pub const EVERY_PACKAGE: [&str; 5] = ["--workspace", "--exclude", "ebpf", "--exclude", "rls-tests"];
+/// The agent with the kernel programs of a trace build: of the tests' build, only what depends on these is built anew.
+const TRACE: [&str; 2] = ["--features", "agent/trace"];
 const BPFFS: &str = "/sys/fs/bpf";
 
 /// The programs that take longest, which begin first; then cargo's order.
@@ -45,7 +47,7 @@ const LONG_VARIABLE: &str = "WEIR_LONG";
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Test the agent of a trace build: see `cargo xtask build --trace`.
-    #[arg(long)]
+    #[arg(long, requires = "cargo")]
     trace: bool,
     /// How many test programs run at a time. On a machine that others use, 1 disturbs no test that measures time.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
@@ -62,18 +64,17 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Test, Detail::Changes)?;
-    let trace_agent = if arguments.trace {
-        Some(build::trace(&workspace, &toolchain, Profile::Debug)?.agent)
-    } else {
-        None
-    };
     let trace_object = build::trace_object(&workspace, &toolchain)?;
-    let object = build::objects(&workspace, &toolchain)?;
+    let object = if arguments.trace {
+        trace_object.clone()
+    } else {
+        build::objects(&workspace, &toolchain)?
+    };
     mount_bpffs();
     clean();
 
     // Cargo builds a package's programs with its tests.
-    let agent = trace_agent.unwrap_or_else(|| workspace.agent("debug"));
+    let agent = workspace.agent("debug");
     let with_paths = |command: &mut Command| {
         command
             .env("WEIR_AGENT", &agent)
@@ -85,6 +86,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         let mut tests = workspace.cargo();
         tests.args(["test", "--locked", "--no-fail-fast"]);
+        if arguments.trace {
+            tests.args(TRACE);
+        }
         if !selects_packages(&arguments.cargo) {
             tests.args(EVERY_PACKAGE);
         }

@@ -13,6 +13,7 @@ use super::setup;
 use super::test::EVERY_PACKAGE;
 use crate::suite;
 use crate::tally::Tally;
+use crate::toolchain::Toolchain;
 use crate::tools::{Detail, Group};
 use crate::vm::{
     Cargo, DISTRIBUTIONS, Distribution, Guest, Image, Kernel, Machine, Outcome, Program, RELEASES,
@@ -50,36 +51,6 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
         ],
     ),
 ];
-/// Name parts of the tests that `--quick` leaves out as well: they repeat under emulation, for minutes, what the agent does
-/// on any kernel. Shorter tests of the same rooms run.
-const REPEATING: [&str; 26] = [
-    "kills_",
-    "killed_while_it_changes_in_place",
-    "reloads_under_traffic",
-    "changes_in_place_evaluate",
-    "carries_the_state_of_changed_rates",
-    "requests_and_groups_are_reloaded",
-    "a_reload_keeps_the_state",
-    "read_again_if_it_is_watched",
-    "pins_that_somebody_removes",
-    "bad_replies_are_reported",
-    "a_bad_file_changes_nothing",
-    "a_file_that_changes",
-    "a_reload_names_what_it_changes",
-    "a_reload_adds_and_removes_lists",
-    "from_a_url",
-    "keys_that_require_a_restart",
-    "the_reason_of_a_ban",
-    "a_config_that_limits_nothing",
-    "what_cannot_be_done_is_one_message",
-    "the_documents_have_the_fields",
-    "a_second_agent_on_an_interface",
-    "a_change_that_fails_part_way",
-    "a_change_that_is_on_every_hook",
-    "counters_",
-    "a_reload_that_changes_sources",
-    "check_status_and_limits_say",
-];
 /// The tests in guests with systemd.
 const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);
 /// The timeout of one machine, including the boot.
@@ -108,12 +79,9 @@ pub struct Arguments {
     /// Leave out end-to-end tests that no kernel makes a difference to.
     #[arg(long, conflicts_with = "systemd")]
     quick: bool,
-    /// Package an agent that is built faster and runs slower; for work on tests.
-    #[arg(long, requires = "systemd")]
-    debug: bool,
-    /// Test the agent of the packages, which takes longer to build than the default.
-    #[arg(long, conflicts_with = "debug")]
-    dist: bool,
+    /// Test an optimized agent instead of that of `cargo xtask test`, which is built already.
+    #[arg(long)]
+    release: bool,
     /// `--test NAME` chooses a test of the workspace, what follows it is passed on to it.
     #[arg(last = true, value_name = "--test NAME [ARGUMENTS]")]
     chosen: Vec<OsString>,
@@ -121,10 +89,10 @@ pub struct Arguments {
 
 impl Arguments {
     const fn profile(&self) -> Profile {
-        match (self.debug, self.dist) {
-            (true, _) => Profile::Debug,
-            (_, true) => Profile::Dist,
-            _ => Profile::Release,
+        if self.release {
+            Profile::Release
+        } else {
+            Profile::Debug
         }
     }
 }
@@ -141,20 +109,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return with_systemd(arguments);
     }
     let releases = releases(arguments)?;
-    let mut chosen = chosen(&arguments.chosen, DEFAULTS.to_vec())?;
+    let chosen = chosen(&arguments.chosen, DEFAULTS.to_vec())?;
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
-    let built = build::all(&workspace, &toolchain, arguments.profile())?;
-    if arguments.quick && arguments.chosen.is_empty() {
-        let skips = REPEATING
-            .iter()
-            .flat_map(|name| ["--skip", name])
-            .map(OsString::from);
-        chosen
-            .iter_mut()
-            .for_each(|chosen| chosen.arguments.extend(skips.clone()));
-    }
-    let mut programs = build_tests(&workspace, &built, chosen)?;
+    let (built, mut programs) = build_all(&workspace, &toolchain, arguments.profile(), chosen)?;
     if arguments.quick {
         programs
             .iter_mut()
@@ -185,9 +143,8 @@ fn with_systemd(arguments: &Arguments) -> Result<()> {
     let chosen = chosen(&arguments.chosen, vec![WITH_SYSTEMD])?;
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
-    let built = build::all(&workspace, &toolchain, arguments.profile())?;
+    let (built, programs) = build_all(&workspace, &toolchain, arguments.profile(), chosen)?;
     let packages = package::packages(&workspace, &built)?;
-    let programs = build_tests(&workspace, &built, chosen)?;
 
     let mut report = Report::default();
     for distribution in distributions {
@@ -201,7 +158,7 @@ fn with_systemd(arguments: &Arguments) -> Result<()> {
                     ("weir.deb", &packages.package),
                     ("weir-next.deb", &packages.next),
                 ],
-                is_debug: arguments.debug,
+                is_debug: !arguments.release,
             };
             let outcome = image.run(&cargo, PATIENCE, &mut io::stdout().lock());
             report.add(&name, outcome.and_then(ran_a_test));
@@ -303,7 +260,26 @@ fn chosen(words: &[OsString], defaults: Vec<(&str, &[&str])>) -> Result<Vec<Chos
     }
 }
 
-/// Builds the chosen tests like `cargo xtask test`, so that both share the build.
+/// Builds the agent and the chosen tests. The tests, and an agent that is not optimized, are those of `cargo xtask test`.
+fn build_all(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    profile: Profile,
+    chosen: Vec<Chosen>,
+) -> Result<(Built, Vec<(String, Program)>)> {
+    let built = match profile {
+        // Cargo builds it with the tests.
+        Profile::Debug => Built {
+            object: build::objects(workspace, toolchain)?,
+            agent: workspace.agent("debug"),
+            profile,
+        },
+        Profile::Release | Profile::Dist => build::all(workspace, toolchain, profile)?,
+    };
+    let programs = build_tests(workspace, &built, chosen)?;
+    Ok((built, programs))
+}
+
 fn build_tests(
     workspace: &Workspace,
     built: &Built,

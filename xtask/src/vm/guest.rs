@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::kernel::Kernel;
 use super::modules::FOR_TESTS;
-use super::tool::tool;
+use super::tool::{copy_stripped, tool};
 
 const INIT: &[u8] = include_bytes!("init.sh");
 const INIT_WITH_ROOT_DISK: &[u8] = include_bytes!("systemd/init.sh");
@@ -64,8 +64,8 @@ impl Guest {
         }
         guest.add("etc/passwd", Node::File(USERS.to_vec()));
         guest.add("etc/group", Node::File(GROUPS.to_vec()));
-        guest.add_program(agent, "usr/bin/agent")?;
-        guest.add_program(&program.path, "program")?;
+        guest.add_stripped(agent, "usr/bin/agent")?;
+        guest.add_stripped(&program.path, "program")?;
         let variables = ["WEIR_AGENT=/usr/bin/agent", "WEIR_VM=1"]
             .into_iter()
             .chain(program.variables.iter().copied());
@@ -157,6 +157,14 @@ impl Guest {
             self.add_file(&library, &library.to_string_lossy()[1..])?;
         }
         self.add_file(program, place)
+    }
+
+    /// Adds a program and its libraries without debug information, which an emulated machine takes long to read.
+    fn add_stripped(&mut self, program: &Path, place: &str) -> Result<()> {
+        let folder = tempfile::tempdir().context("making a temporary folder")?;
+        let stripped = folder.path().join("program");
+        copy_stripped(program, &stripped)?;
+        self.add_program(&stripped, place)
     }
 
     fn add_file(&mut self, file: &Path, place: &str) -> Result<()> {

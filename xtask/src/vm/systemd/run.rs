@@ -13,7 +13,7 @@ use crate::process;
 use crate::tally::Tally;
 use crate::vm::guest::{Guest, Program, environment};
 use crate::vm::machine::{Disk, Machine, Outcome, temporary_folder};
-use crate::vm::tool::tool;
+use crate::vm::tool::{copy_stripped, tool};
 
 /// The exit status with which a test program requests a reboot.
 const REBOOT: i32 = 75;
@@ -91,7 +91,7 @@ fn pack(cargo: &Cargo<'_>, archive: &Path) -> Result<()> {
         fs::copy(from, folder.path().join(name))
             .with_context(|| format!("copying {}", from.display()))
     };
-    copy(&cargo.program.path, "program")?;
+    copy_stripped(&cargo.program.path, &folder.path().join("program"))?;
     for (name, path) in cargo.packages {
         copy(path, name)?;
     }

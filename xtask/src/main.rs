@@ -7,6 +7,7 @@ mod cleanup;
 mod cmd;
 mod debian;
 mod docs;
+mod elapsed;
 mod imports;
 mod object;
 mod package_check;
@@ -74,6 +75,9 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => cmd::bench::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),
     };
+    if let Some(elapsed) = elapsed::since_start() {
+        eprintln!("took       {elapsed}");
+    }
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

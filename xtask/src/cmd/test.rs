@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::build::{self, Profile};
+use super::build;
 use super::setup;
 use crate::cleanup;
 use crate::suite::{self, Job, TestProgram};
@@ -15,9 +15,19 @@ use crate::tally::{Tally, forward};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 
-/// All packages that are built for this machine, but for tests of `cargo xtask integration`. Verbs share a build only if
-/// they select the same packages: another selection enables other features of dependencies.
-pub const EVERY_PACKAGE: [&str; 5] = ["--workspace", "--exclude", "ebpf", "--exclude", "rls-tests"];
+/// All packages that the agent consists of. Verbs share a build only if they select the same packages: another selection
+/// enables other features of dependencies. `xtask` shares the build of `cargo xtask`.
+pub const EVERY_PACKAGE: [&str; 7] = [
+    "--workspace",
+    "--exclude",
+    "ebpf",
+    "--exclude",
+    "xtask",
+    "--exclude",
+    "rls-tests",
+];
+/// The package of this program.
+const OWN_PACKAGE: [&str; 2] = ["--package", "xtask"];
 /// The agent with the kernel programs of a trace build: of the tests' build, only what depends on these is built anew.
 const TRACE: [&str; 2] = ["--features", "agent/trace"];
 const BPFFS: &str = "/sys/fs/bpf";
@@ -110,6 +120,9 @@ fn run_all(
     build.args(["test", "--locked"]).args(EVERY_PACKAGE);
     with_paths(&mut build);
     let mut programs = suite::build(&mut build)?;
+    let mut own = workspace.cargo();
+    own.args(["test", "--locked"]).args(OWN_PACKAGE);
+    programs.extend(suite::build(&mut own)?);
     programs.sort_by_key(|program| {
         LONGEST
             .iter()

@@ -67,7 +67,7 @@ pub fn start(level: LogLevel, format: LogFormat) {
     // A second call has no effect.
     if lines.with_ansi(false).event_format(form).try_init().is_ok() {
         std::panic::set_hook(Box::new(|panic| {
-            tracing::error!("{}", panicked(panic, &Backtrace::capture()))
+            tracing::error!("{}", panicked(panic, &Backtrace::capture()));
         }));
     }
 }

@@ -396,7 +396,7 @@ pub fn reserve<H: Ledger>(host: &H, attempt: &mut Attempt, count: u32) -> Admiss
             Reserved::Within => continue,
             Reserved::Lost if !is_enforced => continue,
             Reserved::Over if !is_enforced => {
-                count_refusal(host, attempt, rule, key, Outcome::WouldThrottle)
+                count_refusal(host, attempt, rule, key, Outcome::WouldThrottle);
             }
             _ => {
                 count_refusal(host, attempt, rule, key, Outcome::Throttled);

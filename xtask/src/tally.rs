@@ -72,7 +72,7 @@ pub fn forward(
     thread::spawn(move || {
         from.split(b'\n')
             .map_while(|line| sender.send(line).ok())
-            .for_each(drop)
+            .for_each(drop);
     });
     let mut tally = Tally::default();
     let mut deadline = None;

@@ -83,7 +83,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         print.document(&document, |_| {
             messages
                 .iter()
-                .for_each(|message| eprintln!("error: {message}"))
+                .for_each(|message| eprintln!("error: {message}"));
         })?;
         return Ok(ExitCode::from(USAGE));
     }

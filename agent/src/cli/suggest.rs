@@ -115,7 +115,7 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
         traffic,
         likely_local,
     } = summarise(captures, names(), &local, |progress| {
-        advance(&bar, progress)
+        advance(&bar, progress);
     });
     bar.finish_and_clear();
     if let Some(address) = likely_local {
@@ -195,7 +195,7 @@ fn finish(
     let written = page.map_or(Ok(()), |page| page.write(&suggest_page(&report, &plots)));
     if !is_instead(page) {
         print.document(&report, |report| {
-            print!("{}", report.config.as_deref().unwrap_or_default())
+            print!("{}", report.config.as_deref().unwrap_or_default());
         })?;
     }
     written?;
@@ -223,7 +223,7 @@ fn replayed(
     let bar = progress_bar(captures);
     let names = InterfaceNames::with_unnamed(question.interface.as_deref());
     let refusals = refusals(&config, captures, names, local, |progress| {
-        advance(&bar, progress)
+        advance(&bar, progress);
     })?;
     bar.finish_and_clear();
     Ok(Some(refusals))

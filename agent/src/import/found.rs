@@ -188,9 +188,9 @@ impl Found {
         let bans = self.bans.entry((name.to_owned(), more)).or_default();
         bans.prefixes.extend(narrow);
         if bans.origins.len() < MOST_ORIGINS {
-            bans.origins.push(origin.to_owned())
+            bans.origins.push(origin.to_owned());
         } else {
-            bans.further += 1
+            bans.further += 1;
         }
     }
 

@@ -67,7 +67,7 @@ pub fn limit_toml(
             }
             match conditions.family {
                 Some(Family::V4) => {
-                    lines.extend(prefix.map(|prefix| format!("ipv4_prefix = {prefix}")))
+                    lines.extend(prefix.map(|prefix| format!("ipv4_prefix = {prefix}")));
                 }
                 _ => lines.push(format!("ipv6_prefix = {}", prefix.unwrap_or(128))),
             }

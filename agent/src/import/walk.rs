@@ -66,7 +66,7 @@ pub fn walk(ruleset: &Ruleset) -> Found {
         if chain.hook == Hook::None && !walk.visited.contains(&at) {
             chain.rules.iter().for_each(|rule| {
                 walk.found
-                    .leave_out("no incoming packet comes to its chain", &rule.origin)
+                    .leave_out("no incoming packet comes to its chain", &rule.origin);
             });
         }
     }

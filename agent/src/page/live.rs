@@ -173,7 +173,7 @@ fn tables(html: &mut Html) {
 /// A table that the script fills, and a note for when it has no rows.
 fn filled(html: &mut Html, id: &str, title: &str, columns: &[Column]) {
     html.element("div", &[("id", id), ("hidden", "")], |html| {
-        frame(html, title, columns, |_| {})
+        frame(html, title, columns, |_| {});
     });
     note(html, &format!("{id}-note"));
 }

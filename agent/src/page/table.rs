@@ -110,7 +110,7 @@ pub(super) fn frame(
             html.element("table", &[("aria-label", title)], |html| {
                 html.element("thead", &[], |html| {
                     html.element("tr", &[], |html| {
-                        headings.iter().for_each(|column| heading(html, *column))
+                        headings.iter().for_each(|column| heading(html, *column));
                     });
                 });
                 html.element("tbody", &[], rows);

@@ -24,12 +24,12 @@ pub fn replay_page(report: &Report, configs: &[String]) -> String {
                 (&report.comparison, report.configs.as_slice())
             {
                 section(html, "Differences", |html| {
-                    differences(html, comparison, one, other)
+                    differences(html, comparison, one, other);
                 });
             }
             for (nth, (config, text)) in report.configs.iter().zip(configs).enumerate() {
                 section(html, &config.config, |html| {
-                    of_config(html, nth, config, text)
+                    of_config(html, nth, config, text);
                 });
             }
             captures(html, &report.captures);

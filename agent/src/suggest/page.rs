@@ -117,7 +117,7 @@ pub fn suggest_page(report: &SuggestReport, plots: &[LimitPlots]) -> String {
             others(html, report);
             if let Some(text) = &report.config {
                 section(html, "Config", |html| {
-                    config(html, "limits.toml, in observe mode", text)
+                    config(html, "limits.toml, in observe mode", text);
                 });
             }
             captures(html, &report.captures);

@@ -207,7 +207,7 @@ impl App {
                 *wrong = None;
                 match key.code {
                     KeyCode::Char(letter) if !letter.is_control() && text.len() < 64 => {
-                        text.push(letter)
+                        text.push(letter);
                     }
                     KeyCode::Backspace => drop(text.pop()),
                     KeyCode::Esc => self.typing = Typing::Commands,

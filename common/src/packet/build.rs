@@ -231,7 +231,7 @@ impl Frame {
             let mut pseudo = Vec::new();
             match self.network {
                 Some(Network::Ipv4 { at }) if protocol != 1 => {
-                    pseudo.extend(&self.bytes[at + 12..at + 20])
+                    pseudo.extend(&self.bytes[at + 12..at + 20]);
                 }
                 Some(Network::Ipv6 { at, .. }) => pseudo.extend(&self.bytes[at + 8..at + 40]),
                 _ => {}

@@ -305,7 +305,7 @@ impl InPlace {
         let mut problems = Vec::new();
         match (self.sets.get(key).cloned(), units) {
             (Some(Set::Cgroup(written)), _) => {
-                problems.extend(written.iter().filter_map(|one| take_back(one).err()))
+                problems.extend(written.iter().filter_map(|one| take_back(one).err()));
             }
             (Some(Set::Properties(changed)), Some(units)) => match changed.put_back(units, key) {
                 Err(problem) if units.get(key, &[]).is_ok() => problems.push(problem),
@@ -316,7 +316,7 @@ impl InPlace {
                 problems.push(GroupsError::Systemd {
                     what: format!("putting back the limits of {key}"),
                     reason: "it cannot be reached".to_owned(),
-                })
+                });
             }
             (Some(Set::Unit(_)) | None, _) => return problems,
         }

@@ -160,7 +160,7 @@ pub fn cannot(tree: &Tree, group: &Group) -> Vec<GroupsError> {
             problems.push(GroupsError::OldVersion {
                 controller: "memory",
                 cannot,
-            })
+            });
         };
         if group.memory.high.is_some() {
             old("has no memory.high: memory high is not enforced");

@@ -22,7 +22,7 @@ const DISKS: [&str; 4] = [
 pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) {
     let mut all = Properties::new();
     let mut number = |name: &str, value: Option<u64>| {
-        all.extend(value.map(|value| (name.to_owned(), Value::Number(value))))
+        all.extend(value.map(|value| (name.to_owned(), Value::Number(value))));
     };
     number("CPUQuotaPerSecUSec", group.cpu.max.map(quota));
     number("CPUWeight", group.cpu.weight.map(u64::from));

@@ -226,7 +226,7 @@ impl Group {
             |rate: Rate| human::bit_rate(rate.count as f64 * 1e9 / rate.per_nanoseconds as f64);
         let mut texts = Vec::new();
         let mut add = |name: &str, value: Option<String>| {
-            texts.extend(value.map(|value| format!("{name} {value}")))
+            texts.extend(value.map(|value| format!("{name} {value}")));
         };
         let elastic = if self.cpu.elastic {
             ", more while the host is idle"

@@ -274,7 +274,7 @@ pub fn entries<T>(
     for value in tables {
         match value.get_ref().as_table() {
             Some(content) => {
-                all.extend(read(Table::new(content, value.span(), what, root.problems)))
+                all.extend(read(Table::new(content, value.span(), what, root.problems)));
             }
             None => root.wrong_type(key, value, &format!("each one as {what}")),
         }

@@ -58,7 +58,7 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .add_service(service);
     let (sender, connections) = mpsc::unbounded_channel();
     let take = move |connection: Connection<_>| {
-        drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))))
+        drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))));
     };
     tokio::select! {
         () = accept(listener, places().grpc, take) => {}

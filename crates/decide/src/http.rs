@@ -64,13 +64,13 @@ pub async fn serve(listener: Listener, handle: EngineHandle) {
     match listener {
         Listener::Tcp(listener) => {
             accept(listener, places, |stream| {
-                spawn(Box::pin(connection(stream, handle.clone())))
+                spawn(Box::pin(connection(stream, handle.clone())));
             })
             .await;
         }
         Listener::Unix(listener) => {
             accept(listener, places, |stream| {
-                spawn(Box::pin(connection(stream, handle.clone())))
+                spawn(Box::pin(connection(stream, handle.clone())));
             })
             .await;
         }

@@ -103,9 +103,9 @@ fn shared_out(limits: &[Stores]) -> Vec<usize> {
         while too_many - fit > 1 {
             let middle = fit.midpoint(too_many);
             if limits[nth].bytes(middle) <= part {
-                fit = middle
+                fit = middle;
             } else {
-                too_many = middle
+                too_many = middle;
             }
         }
         keys[nth] = fit;

@@ -69,7 +69,7 @@ impl Engine {
         let mut lives = [0usize; u64::BITS as usize];
         for (_, store) in stores() {
             store.each_slow(now, A_MINUTE, |_, words, life| {
-                lives[life.ilog2() as usize] += 1 + words.len()
+                lives[life.ilog2() as usize] += 1 + words.len();
             });
         }
         let mut room = MOST_WORDS;

@@ -31,7 +31,7 @@ pub fn open(tiers: &[Policy], words: &mut [u64], now: u64) {
 /// Charges all tiers for consumption elsewhere, even beyond the limit.
 pub fn charge_beyond(tiers: &[Policy], words: &mut [u64], (now, until): (u64, u64), cost: u64) {
     each_mut(tiers, words, |tier, part| {
-        tier.charge_beyond(part, now, until, cost)
+        tier.charge_beyond(part, now, until, cost);
     });
 }
 

@@ -213,7 +213,7 @@ impl Outbox {
         let mut changes = Vec::new();
         match &mut self.failing {
             Some(failing) => {
-                (failing.attempts, failing.reason) = (failing.attempts + 1, failure.reason)
+                (failing.attempts, failing.reason) = (failing.attempts + 1, failure.reason);
             }
             None => {
                 self.failing = Some(Failing {

@@ -117,7 +117,7 @@ impl Target {
         for change in changes {
             match change {
                 Change::Failing => {
-                    tracing::warn!("notify {name:?}: delivering failed: {}", outbox.reason())
+                    tracing::warn!("notify {name:?}: delivering failed: {}", outbox.reason());
                 }
                 Change::Recovered(failures) => {
                     tracing::info!(

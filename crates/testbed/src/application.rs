@@ -134,7 +134,7 @@ impl Agent {
             stderr
                 .lines()
                 .map_while(Result::ok)
-                .for_each(|line| drop(said.send(line)))
+                .for_each(|line| drop(said.send(line)));
         });
         let mut agent = Self {
             child,

@@ -72,7 +72,7 @@ impl Receiver {
         loop {
             match self.socket.recv_from(&mut buffer) {
                 Ok((_, std::net::SocketAddr::V4(from))) => {
-                    counts[usize::from(from.ip().octets()[3])] += 1
+                    counts[usize::from(from.ip().octets()[3])] += 1;
                 }
                 Ok(_) => {}
                 // On a busy machine, a CPU may not have delivered yet what it queued.

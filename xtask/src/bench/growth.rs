@@ -169,9 +169,9 @@ fn line_of(costs: &Costs) -> f64 {
         let line = f64::midpoint(least, most);
         let time = 2e9 / simulate(2, costs.alone, line, 1.0).per_second;
         if time < costs.both {
-            least = line
+            least = line;
         } else {
-            most = line
+            most = line;
         }
     }
     f64::midpoint(least, most)

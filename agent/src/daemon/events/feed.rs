@@ -230,7 +230,7 @@ fn attack_event(turn: Turn) -> Event {
     let limit = attack.limit.clone();
     match kind {
         EventKind::Attack => {
-            tracing::warn!(limit, count, "attack on limit {limit:?} began: {reason}")
+            tracing::warn!(limit, count, "attack on limit {limit:?} began: {reason}");
         }
         _ => tracing::info!(limit, count, "attack on limit {limit:?} ended: {reason}"),
     }

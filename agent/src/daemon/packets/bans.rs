@@ -417,7 +417,7 @@ impl InEffect {
     pub(super) fn unban(&mut self, prefix: &PrefixKey) -> Result<bool, LoadError> {
         let mut was_banned = false;
         self.change_bans(&[*prefix], |bans, touched| {
-            was_banned = bans.lift_own(prefix, touched)
+            was_banned = bans.lift_own(prefix, touched);
         })?;
         Ok(was_banned)
     }

@@ -245,7 +245,7 @@ impl Recording {
         match self.packets.load_full().map(|packets| packets.record(0)) {
             Some(Ok(maps)) => self.follow(&maps),
             Some(Err(error)) => {
-                tracing::warn!("ending the recording in the kernel failed: {error}")
+                tracing::warn!("ending the recording in the kernel failed: {error}");
             }
             None => {}
         }

@@ -330,7 +330,7 @@ fn condition(
             "tcp" | "6" => conditions.protocol = Some(Protocol::Tcp),
             "udp" | "17" => conditions.protocol = Some(Protocol::Udp),
             "icmp" | "ipv6-icmp" | "icmpv6" | "1" | "58" => {
-                conditions.protocol = Some(Protocol::Icmp)
+                conditions.protocol = Some(Protocol::Icmp);
             }
             "all" => {}
             other => conditions.other(format!("-p {}", cut(other))),
@@ -372,7 +372,7 @@ fn condition(
             match () {
                 () if is_of(&["NEW"]) => conditions.connection = Connection::New,
                 () if is_of(&["ESTABLISHED", "RELATED"]) => {
-                    conditions.connection = Connection::Established
+                    conditions.connection = Connection::Established;
                 }
                 () => return false,
             }

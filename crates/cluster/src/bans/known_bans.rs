@@ -260,7 +260,7 @@ impl KnownBans {
         for (prefix, _, text) in &reply.entries {
             match (prefix_of(prefix), Entry::parse(text)) {
                 (Some(prefix), Some(entry)) => {
-                    self.take(prefix, entry, reply.now, now, &mut update)
+                    self.take(prefix, entry, reply.now, now, &mut update);
                 }
                 // It ended while the store replied.
                 _ if text.is_empty() => {}

@@ -308,7 +308,7 @@ impl Datapath {
         let link = loop {
             match BpfLink::create(program, of.index, target).map_err(fail) {
                 Err(AttachError::Taken { .. }) if Instant::now() < deadline => {
-                    thread::sleep(RELEASE_POLL)
+                    thread::sleep(RELEASE_POLL);
                 }
                 created => break created?,
             }

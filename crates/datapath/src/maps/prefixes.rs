@@ -25,7 +25,7 @@ pub(crate) fn write(map: &MapData, first: u32, lines: &[Line]) -> Result<(), Loa
                 .as_mut_ptr()
                 .cast::<[u64; LINE_WORDS]>()
                 .add(nth)
-                .write(line.0)
+                .write(line.0);
         };
     }
     Ok(())

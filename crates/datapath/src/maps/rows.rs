@@ -79,7 +79,7 @@ impl Rows {
                     .as_mut_ptr()
                     .cast::<Rule>()
                     .add(row)
-                    .write(*rule)
+                    .write(*rule);
             };
         }
     }

@@ -174,7 +174,7 @@ impl Carry {
         if new.sets > old.sets {
             let mut slots = 0u64;
             carry.each_slot(|set, nth| {
-                slots += u64::from(carry.is_migrated(&slot(&carry.old, set, nth)))
+                slots += u64::from(carry.is_migrated(&slot(&carry.old, set, nth)));
             });
             if slots * u64::from(new.sets.div_ceil(old.sets)) > new.capacity() / MOST_OF_TABLE {
                 carry.lost = slots;

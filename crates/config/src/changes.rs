@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::{AgentConfig, Cluster, Config, CrowdSec, Decide, Geo, Secret};
+use super::policy::{Cluster, Config, CrowdSec, Decide, Geo, Secret};
+use super::schema::{Table, TableReference};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +64,40 @@ impl Changes {
             before: Some(gone.text),
             after: None,
         }));
+        changes.settings(Some(&before.agent), Some(&after.agent));
         changes
+    }
+
+    /// Adds the differences of a table, key by key.
+    fn settings<T: Table>(&mut self, before: Option<&T>, after: Option<&T>) {
+        let texts = |table: Option<&T>| -> Vec<Option<String>> {
+            let texts = table.map(T::shown).unwrap_or_default().into_iter();
+            texts
+                .map(|shown| Some(shown.text).filter(|text| !text.is_empty()))
+                .collect()
+        };
+        let (mut old, mut new) = (texts(before).into_iter(), texts(after).into_iter());
+        let differing = match (before, after) {
+            (Some(before), Some(after)) => after.differing(before),
+            _ => Vec::new(),
+        };
+        let TableReference { heading, keys, .. } = T::REFERENCE;
+        for key in keys {
+            let what = format!("{heading} {}", key.name);
+            let (before, after) = (old.next().flatten(), new.next().flatten());
+            let changes = match (&before, &after) {
+                (None, None) => continue,
+                (None, Some(_)) => &mut self.added,
+                (Some(_), None) => &mut self.removed,
+                _ if differing.iter().any(|other| other.name == key.name) => &mut self.changed,
+                _ => continue,
+            };
+            changes.push(Change {
+                what,
+                before,
+                after,
+            });
+        }
     }
 
     /// Whether the configs are equal.
@@ -87,6 +121,17 @@ impl Changes {
         })
         .collect()
     }
+}
+
+/// The keys with other values that a reload cannot change: `[agent] control`.
+#[must_use]
+pub fn needing_restart(before: &Config, after: &Config) -> Vec<String> {
+    fn of<T: Table>(before: &T, after: &T) -> impl Iterator<Item = String> {
+        let keys = after.differing(before).into_iter();
+        keys.filter(|key| key.needs_restart)
+            .map(|key| format!("{} {}", T::REFERENCE.heading, key.name))
+    }
+    of(&before.agent, &after.agent).collect()
 }
 
 /// A table or key of a config, and its value.
@@ -132,9 +177,8 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
             .iter()
             .map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
     );
-    let settings = of_agent(&config.agent)
+    let settings = of_geo(&config.geo)
         .into_iter()
-        .chain(of_geo(&config.geo))
         .chain(of_decide(&config.decide))
         .chain(config.cluster.iter().flat_map(of_cluster))
         .filter(|(_, text)| !text.is_empty());
@@ -165,20 +209,6 @@ fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
         .map(|item| item.to_string())
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-fn of_agent(agent: &AgentConfig) -> Vec<(&'static str, String)> {
-    vec![
-        ("[agent] interfaces", list(&agent.interfaces)),
-        ("[agent] attach", agent.attach.to_string()),
-        ("[agent] mode", agent.mode.to_string()),
-        ("[agent] on_exit", agent.on_exit.to_string()),
-        ("[agent] max_sources", list(agent.max_sources)),
-        ("[agent] never_limit", list(&agent.never_limit)),
-        ("[agent] protect", list(&agent.protect)),
-        ("[agent] watch", agent.watch.to_string()),
-        ("[agent] allow_empty", agent.allow_empty.to_string()),
-    ]
 }
 
 fn of_geo(geo: &Geo) -> Vec<(&'static str, String)> {
@@ -293,5 +323,37 @@ mod tests {
             (back.added.len(), back.changed.len(), back.removed.len()),
             (1, 2, 2)
         );
+    }
+    #[test]
+    fn every_setting_of_a_table_is_compared() {
+        let with = |agent: &str| {
+            config(&format!(
+                "{agent}\n[[limit]]\nname = \"a\"\nrate = \"5/s\"\n"
+            ))
+        };
+        let lines =
+            Changes::between(&with(""), &with("container_sockets = [\"/a\", \"/b\"]")).lines();
+        let line = "+ [agent] container_sockets  /a, /b";
+        assert!(lines.iter().any(|it| it == line), "{lines:?}");
+    }
+
+    #[test]
+    fn settings_that_are_fixed_at_the_start_require_a_restart() {
+        let with = |agent: &str| {
+            config(&format!(
+                "{agent}\n[[limit]]\nname = \"a\"\nrate = \"5/s\"\n"
+            ))
+        };
+        let before = with("");
+        for (agent, keys) in [
+            ("mode = \"observe\"\ncontainer_sockets = []", ""),
+            ("state_dir = \"/a\"", "[agent] state_dir"),
+            (
+                "control = \"/a\"\npins = \"/b\"\nmetrics = \"127.0.0.1:1\"\nlive = true\ncgroup = \"a\"",
+                "[agent] metrics, [agent] live, [agent] control, [agent] pins, [agent] cgroup",
+            ),
+        ] {
+            assert_eq!(needing_restart(&before, &with(agent)).join(", "), keys);
+        }
     }
 }

@@ -42,6 +42,7 @@ mod request;
 pub mod request_key;
 mod request_limit;
 mod request_notes;
+pub mod schema;
 mod services;
 pub mod ssh;
 mod table;
@@ -49,7 +50,7 @@ mod tcp;
 pub mod units;
 mod words;
 
-pub use changes::{Change, Changes};
+pub use changes::{Change, Changes, needing_restart};
 pub use excerpt::excerpt;
 pub use formula::{Formula, FormulaError};
 pub use load::{ConfigError, Loaded, load, parse, paths, read_text};

@@ -10,10 +10,10 @@ use toml::de::DeTable;
 use super::checks::{check_classes, check_exchanged, check_limits};
 use super::policy::{AgentConfig, Config};
 use super::report::{self, Placed, Problems, Report, Span};
+use super::schema::read_one;
 use super::table::{Table, entries};
 use super::{
-    agent, ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify,
-    tcp,
+    ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify, tcp,
 };
 
 /// A valid config, and its warnings.
@@ -141,18 +141,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
 
 fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<Config> {
     let mut root = Table::new(document, span, "limits.toml", problems);
-    let agent = match root.value("agent") {
-        Some(value) => match value.get_ref().as_table() {
-            Some(content) => {
-                agent::read(Table::new(content, value.span(), "[agent]", root.problems))
-            }
-            None => {
-                root.wrong_type("agent", value, "a table: [agent]");
-                AgentConfig::default()
-            }
-        },
-        None => AgentConfig::default(),
-    };
+    let agent: AgentConfig = read_one(&mut root).map_or_else(Default::default, |read| read.table);
     let geo = geo::read(&mut root);
     let classes = entries(&mut root, "class", "[[class]]", class::read);
     let (limits, request_limits) = decide::limits(&mut root);

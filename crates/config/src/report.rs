@@ -43,6 +43,13 @@ impl Problems {
         });
     }
 
+    /// Adds an error of a rule between keys, unless the value there is invalid by itself.
+    pub fn conflict(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
+        if self.errors.iter().all(|problem| problem.span != span) {
+            self.error(span, message, help);
+        }
+    }
+
     /// Adds a warning.
     pub fn warning(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
         self.warnings.push(Problem {

@@ -245,7 +245,8 @@ pub fn suggestion(written: &str, known: &[&str]) -> String {
     }
 }
 
-fn article(noun: &str) -> &'static str {
+/// `a` or `an`.
+pub fn article(noun: &str) -> &'static str {
     if noun.starts_with(['a', 'e', 'i', 'o', 'u']) {
         "an"
     } else {

@@ -20,11 +20,17 @@ pub struct Wrong {
     pub help: String,
 }
 
-fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
-    Wrong {
-        message: message.into(),
-        help: help.into(),
+impl Wrong {
+    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            help: help.into(),
+        }
     }
+}
+
+fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
+    Wrong::new(message, help)
 }
 
 /// Parses the rate of a limit on `unit`.

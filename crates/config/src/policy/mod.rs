@@ -1,6 +1,5 @@
 //! A validated config: its types exclude invalid states.
 
-mod agent;
 mod at_levels;
 mod ban_list;
 mod class;
@@ -19,10 +18,6 @@ mod sources;
 pub use common::limiter::Rate;
 pub use common::packet::Direction;
 
-pub use self::agent::{
-    AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern,
-    LivePage, MOST_SOURCES,
-};
 pub use self::ban_list::{BanList, Column, ListAction, ListFormat, ListSource};
 pub use self::class::{Class, Service, class_name, class_of};
 pub use self::config::Config;
@@ -36,6 +31,10 @@ pub use self::ports::PortSet;
 pub use self::rate_spec::{RateSpec, Tier};
 pub use self::request_limit::{RequestEnforcement, RequestLimit, RequestUnit};
 pub use self::sources::{LimitSources, SourcePrefix};
+pub use crate::agent::{
+    AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern,
+    LivePage, MOST_SOURCES, Protect,
+};
 pub use crate::cluster::{Cluster, StoreUrl};
 pub use crate::crowdsec::{CrowdSec, Machine, Secret};
 pub use crate::notify::{Notify, NotifyTarget, WebhookUrl};

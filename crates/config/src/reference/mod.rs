@@ -2,14 +2,12 @@
 //!
 //! To add a key, add an entry to its table. Tests compare the table with the parser: names, ranges and defaults.
 
-mod key;
 #[cfg(test)]
 mod markdown;
 mod schema;
 mod tables;
 mod text;
 
-pub use key::{Absent, KeyReference, Kind, TableReference, inner_keys};
 pub use schema::schema;
 pub use tables::TABLES;
 

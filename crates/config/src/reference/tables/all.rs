@@ -1,13 +1,12 @@
 //! Every table, in the order of the book.
 
-use super::{
-    agent, ban_list, class, cluster, crowdsec, decide, geo, group, limit, notify, request,
-};
-use crate::reference::TableReference;
+use super::{ban_list, class, cluster, crowdsec, decide, geo, group, limit, notify, request};
+use crate::policy::AgentConfig;
+use crate::schema::{Table as _, TableReference};
 
 /// All tables of limits.toml.
 pub static TABLES: &[TableReference] = &[
-    agent::AGENT,
+    AgentConfig::REFERENCE,
     class::CLASS,
     ban_list::BAN_LIST,
     geo::GEO,

@@ -1,6 +1,6 @@
 use super::key::{key, words};
 use crate::cluster::MOST_HOT_KEYS;
-use crate::reference::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference};
 
 pub const CLUSTER: TableReference = TableReference {
     heading: "[cluster]",

@@ -1,6 +1,6 @@
 use super::key::key;
 use crate::crowdsec::MOST_DECISIONS;
-use crate::reference::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference};
 
 pub const CROWDSEC: TableReference = TableReference {
     heading: "[crowdsec]",

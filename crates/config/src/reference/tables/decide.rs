@@ -1,6 +1,6 @@
 use super::key::key;
 use crate::decide::{MOST_KEYS, MOST_WAITING};
-use crate::reference::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference};
 
 pub const DECIDE: TableReference = TableReference {
     heading: "[decide]",

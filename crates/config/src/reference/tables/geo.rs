@@ -1,5 +1,5 @@
 use super::key::key;
-use crate::reference::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference};
 
 pub const GEO: TableReference = TableReference {
     heading: "[geo]",

@@ -1,6 +1,5 @@
 //! The tables, one module each.
 
-mod agent;
 mod all;
 mod ban_list;
 mod class;

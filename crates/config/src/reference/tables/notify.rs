@@ -1,5 +1,5 @@
 use super::key::{key, words};
-use crate::reference::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference};
 
 pub const NOTIFY: TableReference = TableReference {
     heading: "[[notify]]",

@@ -4,7 +4,7 @@ use super::limit::{
     RATE, SCOPE, TIERS,
 };
 use crate::escalate::Counts;
-use crate::reference::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference};
 use crate::units::LARGEST_COUNT;
 
 pub const REQUEST_LIMIT: TableReference = TableReference {

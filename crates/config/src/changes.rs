@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::{Cluster, Config, CrowdSec, Decide, Geo, Secret};
+use super::policy::{Config, CrowdSec, Secret};
 use super::schema::{Table, TableReference};
 
 /// The differences between two configs.
@@ -65,6 +64,9 @@ impl Changes {
             after: None,
         }));
         changes.settings(Some(&before.agent), Some(&after.agent));
+        changes.settings(Some(&before.geo), Some(&after.geo));
+        changes.settings(Some(&before.decide), Some(&after.decide));
+        changes.settings(before.cluster.as_ref(), after.cluster.as_ref());
         changes
     }
 
@@ -131,7 +133,9 @@ pub fn needing_restart(before: &Config, after: &Config) -> Vec<String> {
         keys.filter(|key| key.needs_restart)
             .map(|key| format!("{} {}", T::REFERENCE.heading, key.name))
     }
-    of(&before.agent, &after.agent).collect()
+    of(&before.agent, &after.agent)
+        .chain(of(&before.decide, &after.decide))
+        .collect()
 }
 
 /// A table or key of a config, and its value.
@@ -177,16 +181,6 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
             .iter()
             .map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
     );
-    let settings = of_geo(&config.geo)
-        .into_iter()
-        .chain(of_decide(&config.decide))
-        .chain(config.cluster.iter().flat_map(of_cluster))
-        .filter(|(_, text)| !text.is_empty());
-    all.extend(settings.map(|(what, text)| Statement {
-        what: what.to_owned(),
-        value: text.clone(),
-        text,
-    }));
     all.extend(config.crowdsec.iter().flat_map(of_crowdsec));
     all
 }
@@ -201,48 +195,6 @@ fn not_in<'c, T: PartialEq>(
     tables
         .iter()
         .filter(move |table| others.get(name(table)) != Some(table))
-}
-
-fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
-    items
-        .into_iter()
-        .map(|item| item.to_string())
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-fn of_geo(geo: &Geo) -> Vec<(&'static str, String)> {
-    let file = |path: &Option<PathBuf>| list(path.iter().map(|path| path.display()));
-    vec![
-        ("[geo] asn", file(&geo.asn)),
-        ("[geo] country", file(&geo.country)),
-    ]
-}
-
-fn of_decide(decide: &Decide) -> Vec<(&'static str, String)> {
-    vec![("[decide] max_keys", list(decide.max_keys))]
-}
-
-fn of_cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
-    vec![
-        ("[cluster] store", list(&cluster.store)),
-        (
-            "[cluster] sentinel",
-            cluster.sentinel.clone().unwrap_or_default(),
-        ),
-        (
-            "[cluster] authorities",
-            list(cluster.authorities.iter().map(|path| path.display())),
-        ),
-        ("[cluster] name", cluster.name.clone()),
-        ("[cluster] node", cluster.node.clone()),
-        ("[cluster] sync", format!("{} ms", cluster.sync.as_millis())),
-        (
-            "[cluster] when_store_is_down",
-            cluster.when_store_is_down.to_string(),
-        ),
-        ("[cluster] share_bans", cluster.share_bans.to_string()),
-    ]
 }
 
 /// A secret is compared, and never shown.
@@ -326,34 +278,64 @@ mod tests {
     }
     #[test]
     fn every_setting_of_a_table_is_compared() {
-        let with = |agent: &str| {
+        let limit = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/s\"\n\
+                     cluster = \"keys\"\n";
+        let with = |agent: &str, decide: &str, cluster: &str| {
             config(&format!(
-                "{agent}\n[[limit]]\nname = \"a\"\nrate = \"5/s\"\n"
+                "{agent}{limit}[decide]\nmax_keys = 9\n{decide}\n[cluster]\nstore = \"redis://one\"\n\
+                 node = \"a\"\n{cluster}\n"
             ))
         };
-        let lines =
-            Changes::between(&with(""), &with("container_sockets = [\"/a\", \"/b\"]")).lines();
-        let line = "+ [agent] container_sockets  /a, /b";
-        assert!(lines.iter().any(|it| it == line), "{lines:?}");
+        let before = with("", "", "");
+        for (agent, decide, cluster, line) in [
+            (
+                "container_sockets = [\"/a\", \"/b\"]\n",
+                "",
+                "",
+                "+ [agent] container_sockets  /a, /b",
+            ),
+            ("", "max_waiting = 7", "", "+ [decide] max_waiting  7"),
+            (
+                "",
+                "max_waiting_per_key = 7",
+                "",
+                "+ [decide] max_waiting_per_key  7",
+            ),
+            ("", "", "max_hot_keys = 7", "+ [cluster] max_hot_keys  7"),
+        ] {
+            let lines = Changes::between(&before, &with(agent, decide, cluster)).lines();
+            assert!(lines.iter().any(|it| it == line), "{line}: {lines:?}");
+        }
     }
 
     #[test]
     fn settings_that_are_fixed_at_the_start_require_a_restart() {
-        let with = |agent: &str| {
+        let with = |agent: &str, decide: &str| {
             config(&format!(
-                "{agent}\n[[limit]]\nname = \"a\"\nrate = \"5/s\"\n"
+                "{agent}\n[decide]\n{decide}\n[[limit]]\nname = \"a\"\nrate = \"5/s\"\n"
             ))
         };
-        let before = with("");
-        for (agent, keys) in [
-            ("mode = \"observe\"\ncontainer_sockets = []", ""),
-            ("state_dir = \"/a\"", "[agent] state_dir"),
+        let before = with("", "");
+        for (agent, decide, keys) in [
+            (
+                "mode = \"observe\"\ncontainer_sockets = []",
+                "max_keys = 7",
+                "",
+            ),
+            ("state_dir = \"/a\"", "", "[agent] state_dir"),
             (
                 "control = \"/a\"\npins = \"/b\"\nmetrics = \"127.0.0.1:1\"\nlive = true\ncgroup = \"a\"",
+                "",
                 "[agent] metrics, [agent] live, [agent] control, [agent] pins, [agent] cgroup",
             ),
+            (
+                "",
+                "http = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"",
+                "[decide] http, [decide] grpc",
+            ),
         ] {
-            assert_eq!(needing_restart(&before, &with(agent)).join(", "), keys);
+            let found = needing_restart(&before, &with(agent, decide)).join(", ");
+            assert_eq!(found, keys);
         }
     }
 }

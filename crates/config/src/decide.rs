@@ -1,83 +1,113 @@
 //! `[decide]`: the endpoints for applications, and everything that they query.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use common::rate_limiter::Policy;
 
 use super::class::ReadClass;
-use super::policy::{AgentConfig, Decide, Endpoint, Multiplier, Service};
+use super::policy::{AgentConfig, Multiplier, RequestCost, RequestLimit, Service};
 use super::read_limit::ReadLimit;
-use super::report::Span;
+use super::report::Problems;
 use super::request;
 use super::request_limit::{self, AnyLimit, ReadRequestLimit};
 use super::request_notes::{self, Whole};
+use super::schema::{Key, Kind, Located, Text, read_one};
 use super::table::{Table, entries};
+use super::units::Wrong;
 
 /// The most keys of a limit.
-pub(super) const MOST_KEYS: u64 = 1 << 26;
+const MOST_KEYS: f64 = (1 << 26) as f64;
 
 /// The most waiting requests: each takes some 500 bytes and, over HTTP, a connection.
-pub(super) const MOST_WAITING: u64 = 1 << 16;
+const MOST_WAITING: f64 = (1 << 16) as f64;
 
-/// Reads `[decide]` and the span of its endpoint. Requests and limits are separate tables.
-fn read(mut table: Table<'_, '_>) -> (Decide, Option<Span>) {
-    let mut decide = Decide::default();
-    if let Some((text, span)) = table.string("http", "\"127.0.0.1:9465\"") {
-        decide.http = match text.strip_prefix("unix:") {
-            Some(path) if path.starts_with('/') => Some(Endpoint::Unix(path.into())),
-            Some(_) => {
-                let help = "write http = \"unix:/run/weir/decide.sock\"";
-                table
-                    .problems
-                    .error(span, format!("{text:?} is not an absolute path"), help);
-                None
-            }
-            None => address(&mut table, "http", text, span).map(Endpoint::Tcp),
-        };
-    }
-    if let Some((text, span)) = table.string("grpc", "\"127.0.0.1:8081\"") {
-        decide.grpc = address(&mut table, "grpc", text, span);
-    }
-    if let Some(number) = table.number("max_keys", 1, MOST_KEYS) {
-        decide.max_keys = u32::try_from(number).ok();
-    }
-    if let Some(number) = table.number("max_waiting", 0, MOST_WAITING) {
-        decide.max_waiting = u32::try_from(number).unwrap_or(u32::MAX);
-    }
-    if let Some(number) = table.number("max_waiting_per_key", 0, MOST_WAITING) {
-        decide.max_waiting_per_key = u32::try_from(number).unwrap_or(u32::MAX);
-    }
-    let endpoint = ["http", "grpc"]
-        .into_iter()
-        .find(|key| table.value(key).is_some())
-        .map(|key| table.span_of(key));
-    table.finish();
-    (decide, endpoint)
+/// Addresses for requests of applications, for limits with `scope = "request"`.
+#[derive(Clone, Debug, PartialEq, Eq, super::schema::Table)]
+#[table(heading = "[decide]", since = "0.1.0", check = check)]
+#[table(
+    example = "[decide]\nhttp = \"unix:/run/weir/decide.sock\"\ngrpc = \"127.0.0.1:8081\"\n\n\
+                   [[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/min\"\n"
+)]
+pub struct Decide {
+    /// Address and port, or Unix socket, of `POST /v1/decide`. The socket belongs to the group `weir`.
+    #[key(absent = "off", examples = ["127.0.0.1:9465", "unix:/run/weir/decide.sock"], restart)]
+    pub http: Option<Endpoint>,
+    /// Address and port of Envoy's rate limit service (`envoy.service.ratelimit.v3`).
+    #[key(absent = "off", examples = ["127.0.0.1:8081"], restart)]
+    pub grpc: Option<SocketAddr>,
+    /// Number of keys of each limit, for each multiplier of a class.
+    #[key(absent = "1_000_000, or fewer where all limits together would take more than 1 GiB")]
+    #[key(range = (1.0, MOST_KEYS))]
+    pub max_keys: Option<u32>,
+    /// The most waiting requests, in all.
+    #[key(default = 1_024, range = (0.0, MOST_WAITING))]
+    pub max_waiting: u32,
+    /// The most waiting requests for one key of a limit.
+    #[key(default = 64, range = (0.0, MOST_WAITING))]
+    pub max_waiting_per_key: u32,
+    /// `[[request]]`, in the file's order.
+    #[key(skip)]
+    pub requests: Vec<RequestCost>,
+    /// `[[limit]]` with `scope = "request"`, in the file's order.
+    #[key(skip)]
+    pub limits: Vec<RequestLimit>,
 }
 
-fn address(table: &mut Table<'_, '_>, key: &str, text: &str, span: Span) -> Option<SocketAddr> {
-    match text.parse::<SocketAddr>() {
-        Ok(address) => {
-            if !address.ip().is_loopback() {
-                let message = format!(
-                    "{address} is reachable from other hosts: any client there can use up allowances"
-                );
-                table.problems.warning(
-                    span,
-                    message,
-                    "listen on 127.0.0.1 or a Unix socket: http = \"unix:/run/weir/decide.sock\"",
-                );
-            }
-            Some(address)
+/// The address of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// A Unix socket's path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(formatter),
+            Self::Unix(path) => write!(formatter, "unix:{}", path.display()),
         }
-        Err(_) => {
-            let help = format!(
-                "write an address and a port: {key} = \"127.0.0.1:9465\" or \"[::1]:9465\""
+    }
+}
+
+impl Text for Endpoint {
+    const KIND: Kind = Kind::Text(&[]);
+
+    fn parse(text: &str, key: &Key) -> Result<Self, Wrong> {
+        match text.strip_prefix("unix:") {
+            Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(_) => {
+                let help = format!("write {} = \"unix:/run/weir/decide.sock\"", key.name);
+                Err(Wrong::new(
+                    format!("{text:?} is not an absolute path"),
+                    help,
+                ))
+            }
+            None => SocketAddr::parse(text, key).map(Self::Tcp),
+        }
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+fn check(read: &Located<'_, Decide>, problems: &mut Problems) {
+    let http = match read.table.http {
+        Some(Endpoint::Tcp(address)) => Some(address),
+        _ => None,
+    };
+    for (key, address) in [(Decide::HTTP, http), (Decide::GRPC, read.table.grpc)] {
+        if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
+            let message = format!(
+                "{address} is reachable from other hosts: any client there can use up allowances"
             );
-            table
-                .problems
-                .error(span, format!("invalid address {text:?} of {key}"), help);
-            None
+            let help =
+                "listen on 127.0.0.1 or a Unix socket: http = \"unix:/run/weir/decide.sock\"";
+            problems.warning(read.span_of(&key), message, help);
         }
     }
 }
@@ -105,16 +135,12 @@ pub fn read_all(
     classes: &[ReadClass],
     agent: &AgentConfig,
 ) -> Decide {
-    let (mut decide, endpoint) = match root.value("decide") {
-        Some(value) => match value.get_ref().as_table() {
-            Some(content) => read(Table::new(content, value.span(), "[decide]", root.problems)),
-            None => {
-                root.wrong_type("decide", value, "a table: [decide]");
-                (Decide::default(), None)
-            }
-        },
-        None => (Decide::default(), None),
-    };
+    let read = read_one::<Decide>(root);
+    let endpoint = read.as_ref().and_then(|read| {
+        let written = read.find(&Decide::HTTP).or(read.find(&Decide::GRPC));
+        written.map(|at| at.span())
+    });
+    let mut decide = read.map_or_else(Default::default, |read| read.table);
     let requests = entries(root, "request", "[[request]]", request::read);
     for (nth, read) in requests.iter().enumerate() {
         if requests[..nth]

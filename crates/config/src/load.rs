@@ -8,9 +8,9 @@ use thiserror::Error;
 use toml::de::DeTable;
 
 use super::checks::{check_classes, check_exchanged, check_limits};
-use super::policy::{AgentConfig, Config};
+use super::policy::{AgentConfig, Config, Geo};
 use super::report::{self, Placed, Problems, Report, Span};
-use super::schema::read_one;
+use super::schema::{self, read_one};
 use super::table::{Table, entries};
 use super::{
     ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify, tcp,
@@ -105,11 +105,8 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown = || {
-        crowdsec::without_secrets(&notify::without_secrets(&cluster::without_credentials(
-            text,
-        )))
-    };
+    let shown =
+        || crowdsec::without_secrets(&notify::without_secrets(&schema::without_secrets(text)));
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
@@ -142,7 +139,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
 fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<Config> {
     let mut root = Table::new(document, span, "limits.toml", problems);
     let agent: AgentConfig = read_one(&mut root).map_or_else(Default::default, |read| read.table);
-    let geo = geo::read(&mut root);
+    let geo = read_one::<Geo>(&mut root);
     let classes = entries(&mut root, "class", "[[class]]", class::read);
     let (limits, request_limits) = decide::limits(&mut root);
     let of_packets = limits.iter().map(|read| {
@@ -184,7 +181,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &names, &agent, root.problems);
-    geo::check(&geo, &classes, &ban_lists, &limits, root.problems);
+    geo::check(geo.as_ref(), &classes, &ban_lists, &limits, root.problems);
     let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
     let bans = ban_lists.iter().any(|read| read.list.class().is_none())
         || crowdsec.is_some()
@@ -201,7 +198,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     root.finish();
     Some(Config {
         agent,
-        geo: geo.geo,
+        geo: geo.map_or_else(Default::default, |read| read.table),
         classes: classes.into_iter().map(|read| read.class).collect(),
         ban_lists: ban_lists.into_iter().map(|read| read.list).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),

@@ -200,14 +200,6 @@ impl Agent {
     /// Settings that only take effect at a start must not change.
     fn check_fixed(&self, before: &Config, config: &Config) -> Result<(), ReloadError> {
         let mut fixed = config::needing_restart(before, config);
-        for (is_same, name) in [
-            (before.decide.http == config.decide.http, "[decide] http"),
-            (before.decide.grpc == config.decide.grpc, "[decide] grpc"),
-        ] {
-            if !is_same {
-                fixed.push(name.to_owned());
-            }
-        }
         let has_endpoint = config.decide.http.is_some() || config.decide.grpc.is_some();
         if has_endpoint && !config.decide.limits.is_empty() && !self.requests().is_listening() {
             fixed.push("whether [decide] has a server".to_owned());

@@ -1,7 +1,7 @@
 //! Every table, in the order of the book.
 
-use super::{ban_list, class, cluster, crowdsec, decide, geo, group, limit, notify, request};
-use crate::policy::AgentConfig;
+use super::{ban_list, class, crowdsec, group, limit, notify, request};
+use crate::policy::{AgentConfig, Cluster, Decide, Geo};
 use crate::schema::{Table as _, TableReference};
 
 /// All tables of limits.toml.
@@ -9,13 +9,13 @@ pub static TABLES: &[TableReference] = &[
     AgentConfig::REFERENCE,
     class::CLASS,
     ban_list::BAN_LIST,
-    geo::GEO,
+    Geo::REFERENCE,
     limit::LIMIT,
     request::REQUEST_LIMIT,
     group::GROUP,
-    decide::DECIDE,
+    Decide::REFERENCE,
     request::REQUEST,
-    cluster::CLUSTER,
+    Cluster::REFERENCE,
     notify::NOTIFY,
     crowdsec::CROWDSEC,
 ];

@@ -3,10 +3,7 @@
 mod all;
 mod ban_list;
 mod class;
-mod cluster;
 mod crowdsec;
-mod decide;
-mod geo;
 mod group;
 mod key;
 mod limit;

@@ -1,12 +1,12 @@
 //! The differences between two configs, by the summaries of their tables.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::{Config, CrowdSec, Secret};
-use super::schema::{Table, TableReference};
+use super::policy::Config;
+use super::schema::{self, Table, TableReference};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,11 +63,37 @@ impl Changes {
             before: Some(gone.text),
             after: None,
         }));
+        changes.tables("notify", &before.notify, &after.notify, |it| &it.name);
         changes.settings(Some(&before.agent), Some(&after.agent));
         changes.settings(Some(&before.geo), Some(&after.geo));
         changes.settings(Some(&before.decide), Some(&after.decide));
         changes.settings(before.cluster.as_ref(), after.cluster.as_ref());
+        changes.settings(before.crowdsec.as_ref(), after.crowdsec.as_ref());
         changes
+    }
+
+    /// Adds the differences of an array of tables, by their names.
+    fn tables<T: Table>(&mut self, what: &str, before: &[T], after: &[T], name: fn(&T) -> &str) {
+        let change = |name: &str, before: Option<&T>, after: Option<&T>| Change {
+            what: format!("{what} {name}"),
+            before: before.map(schema::summary),
+            after: after.map(schema::summary),
+        };
+        let old: HashMap<&str, &T> = before.iter().map(|table| (name(table), table)).collect();
+        for table in after {
+            match old.get(name(table)) {
+                None => self.added.push(change(name(table), None, Some(table))),
+                Some(before) if !table.differing(before).is_empty() => {
+                    let change = change(name(table), Some(before), Some(table));
+                    self.changed.push(change);
+                }
+                Some(_) => {}
+            }
+        }
+        let new: HashSet<&str> = after.iter().map(name).collect();
+        let gone = before.iter().filter(|table| !new.contains(name(table)));
+        self.removed
+            .extend(gone.map(|table| change(name(table), Some(table), None)));
     }
 
     /// Adds the differences of a table, key by key.
@@ -168,11 +194,6 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
     all.extend(groups.map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
     let classes = not_in(&other.classes, &config.classes, |it| &it.name);
     all.extend(classes.map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
-    all.extend(config.notify.iter().map(|it| Statement {
-        what: format!("notify {}", it.name),
-        text: it.summary(),
-        value: it.whole(),
-    }));
     let lists = not_in(&other.ban_lists, &config.ban_lists, |it| &it.name);
     all.extend(lists.map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
     all.extend(
@@ -181,7 +202,6 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
             .iter()
             .map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
     );
-    all.extend(config.crowdsec.iter().flat_map(of_crowdsec));
     all
 }
 
@@ -195,43 +215,6 @@ fn not_in<'c, T: PartialEq>(
     tables
         .iter()
         .filter(move |table| others.get(name(table)) != Some(table))
-}
-
-/// A secret is compared, and never shown.
-fn of_crowdsec(crowdsec: &CrowdSec) -> Vec<Statement> {
-    let text = |what: &str, text: String| Statement {
-        what: what.to_owned(),
-        value: text.clone(),
-        text,
-    };
-    let secret = |what: &str, secret: &Secret| {
-        let value = match secret {
-            Secret::Text(text) => text.clone(),
-            Secret::File(path) => path.display().to_string(),
-        };
-        Statement {
-            what: what.to_owned(),
-            text: format!("{secret:?}"),
-            value,
-        }
-    };
-    let time = |time: std::time::Duration| humantime::format_duration(time).to_string();
-    let mut all = vec![
-        text("[crowdsec] url", crowdsec.shown_url()),
-        secret("[crowdsec] api_key", &crowdsec.api_key),
-        text("[crowdsec] update", time(crowdsec.update)),
-        text("[crowdsec] reconcile", time(crowdsec.reconcile)),
-        text("[crowdsec] timeout", time(crowdsec.timeout)),
-        text(
-            "[crowdsec] max_decisions",
-            crowdsec.max_decisions.to_string(),
-        ),
-    ];
-    if let Some(machine) = &crowdsec.machine {
-        all.push(text("[crowdsec] machine_id", machine.id.clone()));
-        all.push(secret("[crowdsec] password", &machine.password));
-    }
-    all
 }
 
 #[cfg(test)]

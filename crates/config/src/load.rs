@@ -105,8 +105,7 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown =
-        || crowdsec::without_secrets(&notify::without_secrets(&schema::without_secrets(text)));
+    let shown = || schema::without_secrets(text);
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
@@ -161,7 +160,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let ban_lists = entries(&mut root, "ban_list", "[[ban_list]]", ban_list::read);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
-    let notify = notify::read_all(&mut root);
+    let notify = notify::read(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
     let names: Vec<&str> = classes
         .iter()

@@ -78,7 +78,10 @@ impl Key {
                 format!("{noun} from {least} to {most}")
             }
             Kind::Text(_) | Kind::Percent(_) => noun("a string", "strings"),
-            Kind::Words(_) => noun("a word", "words"),
+            Kind::Words(words) => {
+                let noun = noun("one of", "words of");
+                format!("{noun} {}", words().join(", "))
+            }
             Kind::Rate(_) => noun("a rate", "rates"),
             Kind::Size(_) => noun("a size", "sizes"),
             Kind::Time(_) => noun("a time", "times"),
@@ -86,6 +89,10 @@ impl Key {
             Kind::Prefix(_) => noun("an address or prefix", "addresses or prefixes"),
             Kind::List(element) => format!("a list of {}", self.words(element, true)),
             Kind::Table(_) | Kind::OneKey(_) => noun("a table", "tables"),
+            // Of `OneOrMore`.
+            Kind::Either([one, Kind::List(_)]) if !matches!(one, Kind::Boolean) => {
+                format!("{}, or a list", self.words(one, is_plural))
+            }
             Kind::Either(kinds) => {
                 let word = |kind| match kind {
                     &Kind::Boolean => "true, false,".to_owned(),

@@ -17,4 +17,4 @@ pub use mask::{masked_value, without_secrets};
 pub use read::{Located, Reader, Table, read_all, read_one};
 pub use schema_derive::Table;
 pub use value::{At, Text, Value};
-pub use values::OneOrMore;
+pub use values::{HttpUrl, OneOrMore, SecretText};

@@ -1,12 +1,13 @@
 //! The values of types that many keys have.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::{At, Key, Kind, Mask, Text, Value};
+use super::{At, Key, Kind, Mask, Text, Value, masked_value};
 use crate::human;
 use crate::policy::{Country, Rate, Unit};
 use crate::prefix::{self, Prefix};
@@ -90,6 +91,76 @@ impl Text for Country {
 
     fn text(&self) -> String {
         self.to_string()
+    }
+}
+
+/// An `http` or `https` URL. `Debug` and `text` omit credentials and queries.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HttpUrl(String);
+
+impl HttpUrl {
+    /// The whole address.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for HttpUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text())
+    }
+}
+
+impl Text for HttpUrl {
+    const KIND: Kind = Kind::Text(&[]);
+
+    fn parse(text: &str, key: &Key) -> Result<Self, Wrong> {
+        match http_client::check(text) {
+            Ok(()) => Ok(Self(text.to_owned())),
+            Err(reason) => {
+                let message = format!("invalid {}: {reason}", key.name);
+                Err(Wrong::new(message, format!("write {}", key.example())))
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        http_client::shown(&self.0)
+    }
+}
+
+/// A secret that is sent in a header. It is compared, and never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretText(String);
+
+impl SecretText {
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text())
+    }
+}
+
+impl Text for SecretText {
+    const KIND: Kind = Kind::Text(&[]);
+    const MASK: Option<Mask> = Some(masked_value);
+
+    fn parse(text: &str, key: &Key) -> Result<Self, Wrong> {
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Ok(Self(text.to_owned()));
+        }
+        let help = "write printable ASCII characters without spaces";
+        Err(Wrong::new(format!("invalid {}", key.name), help))
+    }
+
+    fn text(&self) -> String {
+        "(hidden)".to_owned()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every table, in the order of the book.
 
-use super::{ban_list, class, crowdsec, group, limit, notify, request};
-use crate::policy::{AgentConfig, Cluster, Decide, Geo};
+use super::{ban_list, class, group, limit, request};
+use crate::policy::{AgentConfig, Cluster, CrowdSec, Decide, Geo, Notify};
 use crate::schema::{Table as _, TableReference};
 
 /// All tables of limits.toml.
@@ -16,6 +16,6 @@ pub static TABLES: &[TableReference] = &[
     Decide::REFERENCE,
     request::REQUEST,
     Cluster::REFERENCE,
-    notify::NOTIFY,
-    crowdsec::CROWDSEC,
+    Notify::REFERENCE,
+    CrowdSec::REFERENCE,
 ];

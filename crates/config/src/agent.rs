@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use toml::de::DeValue;
 
 use super::policy::{Attach, Mode, OnExit, Prefix, Shield};
-use super::report::{Problems, Span};
+use super::report::{Problems, Span, Wrong};
 use super::schema::{At, Key, Kind, Located, Table, Text, Value};
-use super::units::Wrong;
 
 /// The default control socket.
 pub const DEFAULT_SOCKET: &str = "/run/weir/control.sock";

@@ -63,7 +63,13 @@ impl Changes {
             before: Some(gone.text),
             after: None,
         }));
+        changes.tables("class", &before.classes, &after.classes, |it| &it.name);
         changes.tables("notify", &before.notify, &after.notify, |it| &it.name);
+        changes.tables("ban list", &before.ban_lists, &after.ban_lists, |it| {
+            &it.name
+        });
+        let (old, new) = (&before.decide.requests, &after.decide.requests);
+        changes.tables("request", old, new, |it| &it.name);
         changes.settings(Some(&before.agent), Some(&after.agent));
         changes.settings(Some(&before.geo), Some(&after.geo));
         changes.settings(Some(&before.decide), Some(&after.decide));
@@ -192,16 +198,6 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
     all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
     let groups = not_in(&other.groups, &config.groups, |it| &it.name);
     all.extend(groups.map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
-    let classes = not_in(&other.classes, &config.classes, |it| &it.name);
-    all.extend(classes.map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
-    let lists = not_in(&other.ban_lists, &config.ban_lists, |it| &it.name);
-    all.extend(lists.map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
-    all.extend(
-        decide
-            .requests
-            .iter()
-            .map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
-    );
     all
 }
 
@@ -250,7 +246,7 @@ mod tests {
                 "- [agent] mode  enforce",
                 "+ [agent] mode  observe",
                 "+ limit c  ingress any  5 packets/s per address (IPv6 /64), burst 5, drop",
-                "+ class friends  192.0.2.0/24: 2.5 times every limit",
+                "+ class friends  sources = [192.0.2.0/24], multiplier = 2.5",
             ]
         );
         let back = Changes::between(&after, &before);

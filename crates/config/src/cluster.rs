@@ -7,10 +7,9 @@ use std::time::Duration;
 use redis::IntoConnectionInfo;
 
 use super::policy::WhenStoreIsDown;
-use super::report::{Problems, Span};
+use super::report::{Problems, Span, Wrong};
 use super::schema::{self, Key, Kind, Located, Mask, OneOrMore, Text};
 use super::table::Table;
-use super::units::Wrong;
 
 /// The longest name of a host or a cluster.
 const LONGEST_NAME: usize = 128;

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::report::Problems;
+use super::report::{Problems, Wrong};
 use super::schema::{HttpUrl, Key, Located, SecretText, Table, Text as _, read_one};
 use super::table;
-use super::units::Wrong;
 
 /// With as many bans by limits, the table of bans is full.
 const MOST_DECISIONS: f64 = 500_000.0;

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::ban_list::ReadBanList;
-use super::class::ReadClass;
-use super::policy::{GeoKey, GeoKind, Key, Networks};
+use super::geo_keys;
+use super::policy::{BanList, Class, GeoKey, GeoKind, Key, Networks};
 use super::read_limit::ReadLimit;
 use super::report::{Problems, Span};
 use super::schema::{self, Located, Table};
@@ -58,15 +57,23 @@ impl Geo {
 /// Checks that each key has a database and is in one class, and that each database is used.
 pub fn check(
     read: Option<&Located<'_, Geo>>,
-    classes: &[ReadClass],
-    lists: &[ReadBanList],
+    classes: &[Located<'_, Class>],
+    lists: &[Located<'_, BanList>],
     limits: &[ReadLimit],
     problems: &mut Problems,
 ) {
     let mut owners: HashMap<GeoKey, &str> = HashMap::new();
-    for class in classes {
-        for (key, span) in &class.geo_spans {
-            if let Some(other) = owners.insert(*key, &class.class.name) {
+    let of_classes: Vec<Vec<(GeoKey, Span)>> = classes
+        .iter()
+        .map(|class| geo_keys::located(class, &Class::ASN, &Class::COUNTRY))
+        .collect();
+    let of_lists: Vec<Vec<(GeoKey, Span)>> = lists
+        .iter()
+        .map(|list| geo_keys::located(list, &BanList::ASN, &BanList::COUNTRY))
+        .collect();
+    for (class, spans) in classes.iter().zip(&of_classes) {
+        for (key, span) in spans {
+            if let Some(other) = owners.insert(*key, &class.table.name) {
                 let message = format!("duplicate source {key}: it is in class {other:?} already");
                 problems.error(
                     span.clone(),
@@ -77,7 +84,7 @@ pub fn check(
         }
     }
     let of_limits = || limits.iter().map(|read| &read.scope_spans.geo);
-    for spans in lists.iter().map(|list| &list.geo_spans).chain(of_limits()) {
+    for spans in of_lists.iter().chain(of_limits()) {
         for (nth, (key, span)) in spans.iter().enumerate() {
             if spans[..nth].iter().any(|(other, _)| other == key) {
                 problems.error(
@@ -88,11 +95,11 @@ pub fn check(
             }
         }
     }
-    let used: Vec<&(GeoKey, Span)> = classes
+    let used: Vec<&(GeoKey, Span)> = of_classes
         .iter()
-        .flat_map(|class| &class.geo_spans)
-        .chain(lists.iter().flat_map(|list| &list.geo_spans))
-        .chain(of_limits().flatten())
+        .chain(&of_lists)
+        .chain(of_limits())
+        .flatten()
         .collect();
     let by_network = limits.iter().find(|read| read.limit.uses_networks());
     for kind in GeoKind::ALL {

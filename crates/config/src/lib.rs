@@ -42,9 +42,11 @@ mod request;
 pub mod request_key;
 mod request_limit;
 mod request_notes;
+mod requests;
 pub mod schema;
 mod services;
 pub mod ssh;
+mod suggestion;
 mod table;
 mod tcp;
 pub mod units;
@@ -57,7 +59,7 @@ pub use load::{ConfigError, Loaded, load, parse, paths, read_text};
 pub use policy::DEFAULT_SOCKET;
 pub use prefix_key::PrefixKey;
 pub use ssh::ssh_warning;
-pub use table::suggestion;
+pub use suggestion::suggestion;
 
 #[cfg(test)]
 mod tests;

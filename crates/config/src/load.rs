@@ -8,12 +8,13 @@ use thiserror::Error;
 use toml::de::DeTable;
 
 use super::checks::{check_classes, check_exchanged, check_limits};
-use super::policy::{AgentConfig, Config, Geo};
+use super::policy::{AgentConfig, BanList, Class, Config, Geo};
+use super::reference;
 use super::report::{self, Placed, Problems, Report, Span};
-use super::schema::{self, read_one};
+use super::schema::{read_all, read_one};
 use super::table::{Table, entries};
 use super::{
-    ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify, tcp,
+    ban_list, class, cluster, crowdsec, escalate, geo, group, limit_scope, notify, requests, tcp,
 };
 
 /// A valid config, and its warnings.
@@ -105,7 +106,7 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown = || schema::without_secrets(text);
+    let shown = || reference::without_secrets(text);
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
@@ -139,8 +140,8 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let mut root = Table::new(document, span, "limits.toml", problems);
     let agent: AgentConfig = read_one(&mut root).map_or_else(Default::default, |read| read.table);
     let geo = read_one::<Geo>(&mut root);
-    let classes = entries(&mut root, "class", "[[class]]", class::read);
-    let (limits, request_limits) = decide::limits(&mut root);
+    let classes = read_all::<Class>(&mut root);
+    let (limits, request_limits) = requests::limits(&mut root);
     let of_packets = limits.iter().map(|read| {
         (
             read.limit.name.clone(),
@@ -156,19 +157,19 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         )
     });
     let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
-    let decide = decide::read_all(&mut root, request_limits, &limits, &classes, &agent);
-    let ban_lists = entries(&mut root, "ban_list", "[[ban_list]]", ban_list::read);
+    let decide = requests::read(&mut root, request_limits, &limits, &classes, &agent);
+    let ban_lists = read_all::<BanList>(&mut root);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
     let notify = notify::read(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
     let names: Vec<&str> = classes
         .iter()
-        .map(|read| read.class.name.as_str())
+        .map(|read| read.table.name.as_str())
         .collect();
     let listed: Vec<&str> = ban_lists
         .iter()
-        .filter_map(|read| read.list.class())
+        .filter_map(|read| read.table.class())
         .collect();
     let prefixes = class::in_order(&classes, &agent);
     check_classes(&classes, &prefixes, &agent, root.problems);
@@ -182,7 +183,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     ban_list::check(&ban_lists, &names, &agent, root.problems);
     geo::check(geo.as_ref(), &classes, &ban_lists, &limits, root.problems);
     let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
-    let bans = ban_lists.iter().any(|read| read.list.class().is_none())
+    let bans = ban_lists.iter().any(|read| read.table.class().is_none())
         || crowdsec.is_some()
         || shares_bans;
     let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
@@ -198,8 +199,8 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     Some(Config {
         agent,
         geo: geo.map_or_else(Default::default, |read| read.table),
-        classes: classes.into_iter().map(|read| read.class).collect(),
-        ban_lists: ban_lists.into_iter().map(|read| read.list).collect(),
+        classes: classes.into_iter().map(|read| read.table).collect(),
+        ban_lists: ban_lists.into_iter().map(|read| read.table).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),
         decide,
         groups: groups.into_iter().map(|read| read.group).collect(),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::policy::{NotifyOn, Rate, Unit};
-use super::report::Problems;
+use super::report::{Problems, Wrong};
 use super::schema::{self, At, Key, Kind, Located, Mask, OneOrMore, Text, Value, read_all};
 use super::table::Table;
-use super::units::{self, Wrong};
+use super::units;
 
 /// The most tables `[[notify]]`: each has a thread, and runs at most one command at a time.
 pub const MOST_NOTIFY: usize = 16;

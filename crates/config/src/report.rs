@@ -24,6 +24,23 @@ pub struct Problem {
     pub help: String,
 }
 
+/// Why a text is invalid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    pub message: String,
+    /// The correction.
+    pub help: String,
+}
+
+impl Wrong {
+    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            help: help.into(),
+        }
+    }
+}
+
 /// The problems found so far.
 #[derive(Debug, Default)]
 pub struct Problems {

@@ -4,6 +4,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::report::{Problems, Span};
+use super::suggestion::suggestion;
 use super::units;
 
 /// A table being read.
@@ -225,23 +226,6 @@ pub fn float(value: Value<'_>) -> Option<f64> {
         None => value
             .as_integer()
             .and_then(|integer| integer.as_str().parse().ok()),
-    }
-}
-
-/// The closest known word, or all of them.
-pub fn suggestion(written: &str, known: &[&str]) -> String {
-    let nearest = known
-        .iter()
-        .map(|word| (strsim::damerau_levenshtein(written, word), *word))
-        .min();
-    match nearest {
-        // At least half of the letters differ: not a typo of this word.
-        Some((distance, word))
-            if distance <= 1 + word.len() / 3 && 2 * distance < word.len().max(written.len()) =>
-        {
-            format!("did you mean {word:?}?")
-        }
-        _ => format!("write one of {}", known.join(", ")),
     }
 }
 

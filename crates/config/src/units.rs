@@ -8,26 +8,10 @@
 use common::limiter::Rate;
 
 use super::policy::Unit;
+use super::report::Wrong;
 
 /// The largest count of a rate, so that no product in the limiters overflows.
 pub const LARGEST_COUNT: u64 = 1 << 40;
-
-/// Why a text is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    pub message: String,
-    /// The correction.
-    pub help: String,
-}
-
-impl Wrong {
-    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            help: help.into(),
-        }
-    }
-}
 
 fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
     Wrong::new(message, help)

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use super::report::Wrong;
 use super::schema;
-use super::table::suggestion;
-use super::units::Wrong;
+use super::suggestion::suggestion;
 
 /// Defines an enum with its words, for parsing, listing and printing.
 macro_rules! words {

@@ -224,8 +224,14 @@ impl Key {
         Ok(Self {
             constant: format_ident!("{}", name.to_uppercase()),
             declaration: quote!(crate::schema::Key {
+                mask: <#type_ as crate::schema::Value>::MASK,
                 #(#fields,)*
-                ..crate::schema::Key::new::<#type_>(#name, #text, #since)
+                ..crate::schema::Key::of_kind(
+                    #name,
+                    <#type_ as crate::schema::Value>::KIND,
+                    #text,
+                    #since,
+                )
             }),
             default: written.or(of_absent),
         })

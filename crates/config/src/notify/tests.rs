@@ -228,11 +228,11 @@ fn no_report_shows_a_webhooks_path() {
         assert!(!inline.contains("secret'"), "{inline}");
     }
     assert_eq!(
-        schema::without_secrets("webhook = \"https://a/ü\"\n"),
+        crate::reference::without_secrets("webhook = \"https://a/ü\"\n"),
         "webhook = \"https://a/**\"\n"
     );
     assert_eq!(
-        schema::without_secrets("# a webhook is https://a/b\n"),
+        crate::reference::without_secrets("# a webhook is https://a/b\n"),
         "# a webhook is https://a/b\n"
     );
 }

@@ -41,6 +41,13 @@ impl GeoKind {
 }
 
 impl GeoKey {
+    /// Those of the keys `asn` and `country`.
+    pub(crate) fn all(asn: &[u32], country: &[Country]) -> Vec<Self> {
+        let asn = asn.iter().map(|number| Self::Asn(*number));
+        asn.chain(country.iter().map(|code| Self::Country(*code)))
+            .collect()
+    }
+
     /// The database that has its prefixes.
     #[must_use]
     pub const fn kind(self) -> GeoKind {

@@ -1,8 +1,6 @@
 //! A validated config: its types exclude invalid states.
 
 mod at_levels;
-mod ban_list;
-mod class;
 mod config;
 mod escalate;
 mod geo;
@@ -17,8 +15,6 @@ mod sources;
 pub use common::limiter::Rate;
 pub use common::packet::Direction;
 
-pub use self::ban_list::{BanList, Column, ListAction, ListFormat, ListSource};
-pub use self::class::{Class, Service, class_name, class_of};
 pub use self::config::Config;
 pub use self::escalate::Escalate;
 pub use self::geo::{Country, GeoKey, GeoKind, Networks};
@@ -33,6 +29,8 @@ pub use crate::agent::{
     AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern,
     LivePage, MOST_SOURCES, Protect,
 };
+pub use crate::ban_list::{BanList, Column, ListAction, ListFormat, ListSource};
+pub use crate::class::{Class, Service, class_name, class_of};
 pub use crate::cluster::{Cluster, StoreUrl};
 pub use crate::crowdsec::{CrowdSec, Machine, Secret};
 pub use crate::decide::{Decide, Endpoint};

@@ -1,7 +1,6 @@
 //! What is known of a table and of each of its keys.
 
-use crate::schema::Value;
-use crate::units::Wrong;
+use crate::report::Wrong;
 
 /// A table of limits.toml.
 #[derive(Debug)]
@@ -37,10 +36,13 @@ pub struct Key {
     /// Whether a reload cannot change it.
     pub needs_restart: bool,
     /// Returns why a text is invalid, beyond the grammar of its type.
-    pub check: Option<fn(&str, &Key) -> Result<(), Wrong>>,
+    pub check: Option<Check>,
     /// Masks the key's secrets in a config, without changing its length.
     pub mask: Option<Mask>,
 }
+
+/// A check of a text.
+pub type Check = fn(&str, &Key) -> Result<(), Wrong>;
 
 /// Masks the secrets of a key with this name in a config.
 pub type Mask = fn(&str, &str) -> String;
@@ -96,20 +98,7 @@ pub enum Kind {
 }
 
 impl Key {
-    /// A required key; its options are set by the derive.
-    #[must_use]
-    pub const fn new<T: Value>(
-        name: &'static str,
-        text: &'static str,
-        since: &'static str,
-    ) -> Self {
-        Self {
-            mask: T::MASK,
-            ..Self::of_kind(name, T::KIND, text, since)
-        }
-    }
-
-    /// A required key of a kind.
+    /// A required key.
     #[must_use]
     pub const fn of_kind(
         name: &'static str,

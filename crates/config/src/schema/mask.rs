@@ -1,24 +1,4 @@
-//! Masking secrets in the text of a config, which errors quote.
-
-use super::{Key, inner_keys};
-use crate::reference::TABLES;
-
-/// A config's text without secrets, with the same length.
-#[must_use]
-pub fn without_secrets(text: &str) -> String {
-    fn masked(keys: &mut dyn Iterator<Item = &Key>, text: String) -> String {
-        keys.fold(text, |text, key| {
-            let text = key
-                .mask
-                .map_or_else(|| text.clone(), |mask| mask(&text, key.name));
-            masked(&mut inner_keys(&key.kind).into_iter(), text)
-        })
-    }
-    masked(
-        &mut TABLES.iter().flat_map(|table| table.keys),
-        text.to_owned(),
-    )
-}
+//! Masking the values of a key in the text of a config, which errors quote.
 
 /// Masks the whole values of a key. It finds them by the key's name, since the text may be invalid.
 #[must_use]

@@ -23,9 +23,14 @@ impl Key {
 
     /// Reports a value of the wrong type.
     pub fn wrong_type(&self, at: At<'_>, problems: &mut Problems) {
+        self.not_a(at, self.help(), problems);
+    }
+
+    /// Reports a value of the wrong type, with another correction than that of the kind.
+    pub fn not_a(&self, at: At<'_>, help: String, problems: &mut Problems) {
         let found = at.get_ref().type_str();
         let message = format!("{} is {} {found}", self.name, article(found));
-        problems.error(at.span(), message, self.help());
+        problems.error(at.span(), message, help);
     }
 
     /// The least and the most number, or time in seconds, of the key or else of a kind.
@@ -42,7 +47,10 @@ impl Key {
     fn example_of(&self, kind: &Kind) -> String {
         match kind {
             Kind::Boolean => "true".to_owned(),
-            Kind::Integer(..) | Kind::Number(..) => self.bounds(kind).0.to_string(),
+            Kind::Integer(..) | Kind::Number(..) => match self.examples.first() {
+                Some(number) => (*number).to_owned(),
+                None => self.bounds(kind).0.to_string(),
+            },
             Kind::Text(examples)
             | Kind::Rate(examples)
             | Kind::Size(examples)

@@ -3,18 +3,18 @@
 //! Reading, errors, the reference page, the JSON Schema, the differences of two configs, what requires a restart and
 //! what is masked come from this declaration. `schema_derive` describes its options.
 
-mod differences;
 mod key;
 mod mask;
 mod message;
 mod read;
+mod summary;
 mod value;
 mod values;
 
-pub use differences::{Shown, summary};
 pub use key::{Absent, Key, Kind, Mask, TableReference, inner_keys};
-pub use mask::{masked_value, without_secrets};
+pub use mask::masked_value;
 pub use read::{Located, Reader, Table, read_all, read_one};
 pub use schema_derive::Table;
-pub use value::{At, Text, Value};
+pub use summary::summary;
+pub use value::{At, Shown, Text, Value};
 pub use values::{HttpUrl, OneOrMore, SecretText};

@@ -4,7 +4,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::{At, Key, Shown, TableReference, Value};
 use crate::report::{Problems, Span};
-use crate::table::{self, suggestion};
+use crate::suggestion::suggestion;
+use crate::table;
 
 /// A struct whose fields are keys; derived.
 pub trait Table: Sized {

@@ -4,8 +4,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::{Key, Kind, Mask};
-use crate::report::Problems;
-use crate::units::Wrong;
+use crate::report::{Problems, Wrong};
 
 /// A value at its place in the text.
 pub type At<'t> = &'t Spanned<DeValue<'t>>;
@@ -69,5 +68,24 @@ impl<T: Text> Value for T {
 
     fn shown(&self) -> String {
         self.text()
+    }
+}
+
+/// A key and its value.
+pub struct Shown {
+    pub key: &'static Key,
+    /// Empty if nothing is written.
+    pub text: String,
+    /// Whether a missing key has this value.
+    pub is_default: bool,
+}
+
+impl Shown {
+    pub fn new(key: &'static Key, value: &impl Value, is_default: bool) -> Self {
+        Self {
+            key,
+            text: value.shown(),
+            is_default,
+        }
     }
 }

@@ -11,8 +11,8 @@ use super::{At, Key, Kind, Mask, Text, Value, masked_value};
 use crate::human;
 use crate::policy::{Country, Rate, Unit};
 use crate::prefix::{self, Prefix};
-use crate::report::Problems;
-use crate::units::{self, Wrong};
+use crate::report::{Problems, Wrong};
+use crate::units;
 
 impl Text for String {
     const KIND: Kind = Kind::Text(&[]);

@@ -1,20 +1,22 @@
 //! Every table, in the order of the book.
 
-use super::{ban_list, class, group, limit, request};
-use crate::policy::{AgentConfig, Cluster, CrowdSec, Decide, Geo, Notify};
+use super::{group, limit, request};
+use crate::policy::{
+    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Notify, RequestCost,
+};
 use crate::schema::{Table as _, TableReference};
 
 /// All tables of limits.toml.
 pub static TABLES: &[TableReference] = &[
     AgentConfig::REFERENCE,
-    class::CLASS,
-    ban_list::BAN_LIST,
+    Class::REFERENCE,
+    BanList::REFERENCE,
     Geo::REFERENCE,
     limit::LIMIT,
     request::REQUEST_LIMIT,
     group::GROUP,
     Decide::REFERENCE,
-    request::REQUEST,
+    RequestCost::REFERENCE,
     Cluster::REFERENCE,
     Notify::REFERENCE,
     CrowdSec::REFERENCE,

@@ -1,25 +1,6 @@
-//! The values of a table for people, and what differs between two.
+//! A table in one line.
 
-use super::{Key, Kind, Table, Value};
-
-/// A key and its value.
-pub struct Shown {
-    pub key: &'static Key,
-    /// Empty if nothing is written.
-    pub text: String,
-    /// Whether a missing key has this value.
-    pub is_default: bool,
-}
-
-impl Shown {
-    pub fn new(key: &'static Key, value: &impl Value, is_default: bool) -> Self {
-        Self {
-            key,
-            text: value.shown(),
-            is_default,
-        }
-    }
-}
+use super::{Kind, Shown, Table};
 
 /// The keys that are not as if they were missing, without the name: `sources = [192.0.2.0/24], multiplier = 5`.
 #[must_use]

@@ -315,7 +315,7 @@ pub fn check(
         .find(|read| read.table.action == ListAction::Ban);
     if let Some(first) = banning.filter(|_| agent.interfaces.is_empty()) {
         let message = format!("ban list {:?} requires interfaces", first.table.name);
-        problems.error(
+        problems.conflict(
             first.span_of(&BanList::NAME),
             message,
             "set [agent] interfaces = [\"eth0\"]",

@@ -207,7 +207,7 @@ pub fn check_reach(
             let help = format!(
                 "add sources = [\"198.51.100.0/24\"], or asn or country, or a [[ban_list]] with action = \"class:{name}\""
             );
-            problems.error(read.span(), "missing key \"sources\" in [[class]]", help);
+            problems.conflict(read.span(), "missing key \"sources\" in [[class]]", help);
             continue;
         }
         let (message, help) = if read.table.sources.is_empty() {

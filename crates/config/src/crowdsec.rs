@@ -110,8 +110,10 @@ pub fn read(root: &mut table::Table<'_, '_>, has_interfaces: bool) -> Option<Cro
 fn check(read: &Located<'_, CrowdSec>, problems: &mut Problems) {
     const API_KEY: (Key, Key) = (CrowdSec::API_KEY, CrowdSec::API_KEY_FILE);
     const PASSWORD: (Key, Key) = (CrowdSec::PASSWORD, CrowdSec::PASSWORD_FILE);
-    for (text, file) in [API_KEY, PASSWORD] {
-        if read.has(&text) && read.has(&file) {
+    let table = &read.table;
+    let values = [table.api_key.as_ref(), table.password.as_ref()];
+    for ((text, file), value) in [API_KEY, PASSWORD].into_iter().zip(values) {
+        if value.is_some() && read.has(&file) {
             let message = format!("{} conflicts with {}", file.name, text.name);
             problems.conflict(read.span_of(&file), message, "leave out one of them");
         }
@@ -128,11 +130,12 @@ fn check(read: &Located<'_, CrowdSec>, problems: &mut Problems) {
             "machine_id requires password",
             "run cscli machines add, then add password or password_file",
         ),
-        (None, true) => problems.error(
-            read.span(),
-            "password requires machine_id",
-            "add machine_id = \"weir\"",
-        ),
+        (None, true) if table.password.is_some() != table.password_file.is_some() => problems
+            .error(
+                read.span(),
+                "password requires machine_id",
+                "add machine_id = \"weir\"",
+            ),
         _ => {}
     }
 }

@@ -333,7 +333,7 @@ pub fn read(root: &mut Table<'_, '_>) -> Vec<Notify> {
 
 fn check(read: &Located<'_, Notify>, problems: &mut Problems) {
     match (read.has(&Notify::COMMAND), read.has(&Notify::WEBHOOK)) {
-        (true, true) => problems.conflict(
+        (true, true) => problems.error(
             read.span_of(&Notify::WEBHOOK),
             "command conflicts with webhook",
             "leave out one of them, and write another [[notify]] for it",

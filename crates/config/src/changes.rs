@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use serde::{Deserialize, Serialize};
 
 use super::policy::Config;
-use super::schema::{self, Table, TableReference};
+use super::schema::{self, Key, Table, TableReference};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,75 +63,11 @@ impl Changes {
             before: Some(gone.text),
             after: None,
         }));
-        changes.tables("class", &before.classes, &after.classes, |it| &it.name);
-        changes.tables("notify", &before.notify, &after.notify, |it| &it.name);
-        changes.tables("ban list", &before.ban_lists, &after.ban_lists, |it| {
-            &it.name
-        });
-        let (old, new) = (&before.decide.requests, &after.decide.requests);
-        changes.tables("request", old, new, |it| &it.name);
-        changes.settings(Some(&before.agent), Some(&after.agent));
-        changes.settings(Some(&before.geo), Some(&after.geo));
-        changes.settings(Some(&before.decide), Some(&after.decide));
-        changes.settings(before.cluster.as_ref(), after.cluster.as_ref());
-        changes.settings(before.crowdsec.as_ref(), after.crowdsec.as_ref());
+        let declared = Comparison::between(before, after).changes;
+        changes.added.extend(declared.added);
+        changes.changed.extend(declared.changed);
+        changes.removed.extend(declared.removed);
         changes
-    }
-
-    /// Adds the differences of an array of tables, by their names.
-    fn tables<T: Table>(&mut self, what: &str, before: &[T], after: &[T], name: fn(&T) -> &str) {
-        let change = |name: &str, before: Option<&T>, after: Option<&T>| Change {
-            what: format!("{what} {name}"),
-            before: before.map(schema::summary),
-            after: after.map(schema::summary),
-        };
-        let old: HashMap<&str, &T> = before.iter().map(|table| (name(table), table)).collect();
-        for table in after {
-            match old.get(name(table)) {
-                None => self.added.push(change(name(table), None, Some(table))),
-                Some(before) if !table.differing(before).is_empty() => {
-                    let change = change(name(table), Some(before), Some(table));
-                    self.changed.push(change);
-                }
-                Some(_) => {}
-            }
-        }
-        let new: HashSet<&str> = after.iter().map(name).collect();
-        let gone = before.iter().filter(|table| !new.contains(name(table)));
-        self.removed
-            .extend(gone.map(|table| change(name(table), Some(table), None)));
-    }
-
-    /// Adds the differences of a table, key by key.
-    fn settings<T: Table>(&mut self, before: Option<&T>, after: Option<&T>) {
-        let texts = |table: Option<&T>| -> Vec<Option<String>> {
-            let texts = table.map(T::shown).unwrap_or_default().into_iter();
-            texts
-                .map(|shown| Some(shown.text).filter(|text| !text.is_empty()))
-                .collect()
-        };
-        let (mut old, mut new) = (texts(before).into_iter(), texts(after).into_iter());
-        let differing = match (before, after) {
-            (Some(before), Some(after)) => after.differing(before),
-            _ => Vec::new(),
-        };
-        let TableReference { heading, keys, .. } = T::REFERENCE;
-        for key in keys {
-            let what = format!("{heading} {}", key.name);
-            let (before, after) = (old.next().flatten(), new.next().flatten());
-            let changes = match (&before, &after) {
-                (None, None) => continue,
-                (None, Some(_)) => &mut self.added,
-                (Some(_), None) => &mut self.removed,
-                _ if differing.iter().any(|other| other.name == key.name) => &mut self.changed,
-                _ => continue,
-            };
-            changes.push(Change {
-                what,
-                before,
-                after,
-            });
-        }
     }
 
     /// Whether the configs are equal.
@@ -160,14 +96,103 @@ impl Changes {
 /// The keys with other values that a reload cannot change: `[agent] control`.
 #[must_use]
 pub fn needing_restart(before: &Config, after: &Config) -> Vec<String> {
-    fn of<T: Table>(before: &T, after: &T) -> impl Iterator<Item = String> {
-        let keys = after.differing(before).into_iter();
-        keys.filter(|key| key.needs_restart)
-            .map(|key| format!("{} {}", T::REFERENCE.heading, key.name))
+    Comparison::between(before, after).fixed
+}
+
+/// The differences of the declared tables.
+#[derive(Default)]
+struct Comparison {
+    changes: Changes,
+    /// The keys that a reload cannot change.
+    fixed: Vec<String>,
+}
+
+impl Comparison {
+    fn between(before: &Config, after: &Config) -> Self {
+        let mut all = Self::default();
+        all.tables("class", &before.classes, &after.classes, |it| &it.name);
+        all.tables("notify", &before.notify, &after.notify, |it| &it.name);
+        all.tables("ban list", &before.ban_lists, &after.ban_lists, |it| {
+            &it.name
+        });
+        let (old, new) = (&before.decide.requests, &after.decide.requests);
+        all.tables("request", old, new, |it| &it.name);
+        all.settings(Some(&before.agent), Some(&after.agent));
+        all.settings(Some(&before.geo), Some(&after.geo));
+        all.settings(Some(&before.decide), Some(&after.decide));
+        all.settings(before.cluster.as_ref(), after.cluster.as_ref());
+        all.settings(before.crowdsec.as_ref(), after.crowdsec.as_ref());
+        all
     }
-    of(&before.agent, &after.agent)
-        .chain(of(&before.decide, &after.decide))
-        .collect()
+
+    /// Adds the differences of an array of tables, by their names.
+    fn tables<T: Table>(&mut self, what: &str, before: &[T], after: &[T], name: fn(&T) -> &str) {
+        let change = |name: &str, before: Option<&T>, after: Option<&T>| Change {
+            what: format!("{what} {name}"),
+            before: before.map(schema::summary),
+            after: after.map(schema::summary),
+        };
+        let old: HashMap<&str, &T> = before.iter().map(|table| (name(table), table)).collect();
+        for table in after {
+            match old.get(name(table)) {
+                None => self
+                    .changes
+                    .added
+                    .push(change(name(table), None, Some(table))),
+                Some(before) if !table.differing(before).is_empty() => {
+                    let keys = table.differing(before).into_iter();
+                    let fixed = keys.filter(|key| key.needs_restart);
+                    let of = |key: &Key| format!("{what} {} {}", name(table), key.name);
+                    self.fixed.extend(fixed.map(of));
+                    let change = change(name(table), Some(before), Some(table));
+                    self.changes.changed.push(change);
+                }
+                Some(_) => {}
+            }
+        }
+        let new: HashSet<&str> = after.iter().map(name).collect();
+        let gone = before.iter().filter(|table| !new.contains(name(table)));
+        self.changes
+            .removed
+            .extend(gone.map(|table| change(name(table), Some(table), None)));
+    }
+
+    /// Adds the differences of a table, key by key.
+    fn settings<T: Table>(&mut self, before: Option<&T>, after: Option<&T>) {
+        let texts = |table: Option<&T>| -> Vec<Option<String>> {
+            let texts = table.map(T::shown).unwrap_or_default().into_iter();
+            texts
+                .map(|shown| Some(shown.text).filter(|text| !text.is_empty()))
+                .collect()
+        };
+        let (mut old, mut new) = (texts(before).into_iter(), texts(after).into_iter());
+        let differing = match (before, after) {
+            (Some(before), Some(after)) => after.differing(before),
+            _ => Vec::new(),
+        };
+        let TableReference { heading, keys, .. } = T::REFERENCE;
+        for key in keys {
+            let what = format!("{heading} {}", key.name);
+            let (before, after) = (old.next().flatten(), new.next().flatten());
+            let is_other = differing.iter().any(|other| other.name == key.name)
+                || before.is_some() != after.is_some();
+            if key.needs_restart && is_other {
+                self.fixed.push(what.clone());
+            }
+            let changes = match (&before, &after) {
+                (None, None) => continue,
+                (None, Some(_)) => &mut self.changes.added,
+                (Some(_), None) => &mut self.changes.removed,
+                _ if is_other => &mut self.changes.changed,
+                _ => continue,
+            };
+            changes.push(Change {
+                what,
+                before,
+                after,
+            });
+        }
+    }
 }
 
 /// A table or key of a config, and its value.

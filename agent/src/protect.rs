@@ -14,7 +14,7 @@ use datapath::compile::PrefixKey;
 #[must_use]
 pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
-    for shield in &config.agent.protect {
+    for shield in &config.agent.protect.0 {
         match shield {
             Shield::Ssh => all.extend(ssh::client().iter().chain(operators).map(|address| {
                 (

@@ -163,13 +163,12 @@ fn crowdsec_warnings(config: &Config, file: &Path) -> Vec<String> {
     let Some(crowdsec) = &config.crowdsec else {
         return Vec::new();
     };
+    let key = crowdsec.key().map(|key| ("api_key", key));
     let password = crowdsec
-        .machine
-        .as_ref()
-        .map(|machine| ("password", &machine.password));
-    let secrets = std::iter::once(("api_key", &crowdsec.api_key)).chain(password);
-    let warning = |(key, secret): (&str, &Secret)| {
-        let (path, help) = match secret {
+        .machine()
+        .map(|machine| ("password", machine.password));
+    let warning = |(key, secret): (&str, Secret)| {
+        let (path, help) = match &secret {
             Secret::Text(_) => (
                 file,
                 format!("chmod 600 {}, or write {key}_file instead", file.display()),
@@ -191,7 +190,10 @@ fn crowdsec_warnings(config: &Config, file: &Path) -> Vec<String> {
             format!("[crowdsec] {key} in {shown} can be read by others than its owner: {help}")
         })
     };
-    secrets.filter_map(warning).collect()
+    key.into_iter()
+        .chain(password)
+        .filter_map(warning)
+        .collect()
 }
 
 /// The memory of limits on requests; all limits of a valid config have one.

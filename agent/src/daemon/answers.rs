@@ -153,7 +153,7 @@ impl Agent {
                 .classes
                 .iter()
                 .find(|class| class.name == status.class)?;
-            let is_unlimited = class.service == policy::Service::Unlimited;
+            let is_unlimited = class.unlimited;
             return is_unlimited.then(|| format!("class {} is unlimited", class.name));
         }
         let named = config

@@ -54,9 +54,9 @@ fn lacking_for_connections(config: &Config, sys: &Path) -> Option<String> {
 
 /// A program or file of a `[[notify]]` that this host does not have.
 fn lacking_for_notify(notify: &Notify) -> Option<String> {
-    let (file, what) = match &notify.target {
-        NotifyTarget::Command(command) => (Path::new(command.first()?), "command"),
-        NotifyTarget::Webhook { secret_file, .. } => (secret_file.as_deref()?, "secret_file"),
+    let (file, what) = match notify.target() {
+        NotifyTarget::Command(command) => (command.first()?.into(), "command"),
+        NotifyTarget::Webhook { secret_file, .. } => (secret_file?, "secret_file"),
     };
     let is_there = file.metadata().is_ok_and(|found| {
         found.is_file() && (what == "secret_file" || found.permissions().mode() & 0o111 != 0)

@@ -53,20 +53,19 @@ impl Databases {
         let of_lists = config
             .ban_lists
             .iter()
-            .filter_map(|list| match &list.source {
+            .filter_map(|list| match list.source() {
                 ListSource::Geo(keys) => Some(keys),
                 ListSource::File(_) | ListSource::Url(_) => None,
             });
         let of_limits = config
             .limits
             .iter()
-            .filter_map(|limit| Some(&limit.sources.as_ref()?.geo));
-        let of_classes = config.classes.iter().map(|class| &class.geo);
+            .filter_map(|limit| Some(limit.sources.as_ref()?.geo.clone()));
+        let of_classes = config.classes.iter().map(Class::geo);
         let all: BTreeSet<GeoKey> = of_classes
             .chain(of_lists)
             .chain(of_limits)
             .flatten()
-            .copied()
             .collect();
         let read = |kind: GeoKind| {
             let wanted: BTreeSet<GeoKey> = all

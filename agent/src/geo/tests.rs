@@ -57,7 +57,7 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
     assert!(
         missing.lacking(&none).is_some()
             && missing.lacking(&missing).is_none()
-            && missing.of(&config.classes[0].geo).is_err()
+            && missing.of(&config.classes[0].geo()).is_err()
     );
     let whole = file(folder.path(), "192.0.2.0/24");
     assert!(!missing.are_current());

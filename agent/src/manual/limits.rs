@@ -3,7 +3,8 @@
 use std::io;
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
-use config::reference::{KeyReference, TABLES, inner_keys};
+use config::reference::TABLES;
+use config::schema::{Key, inner_keys};
 
 const DESCRIPTION: [&str; 2] = [
     "`agent` enforces the limits in /etc/weir/limits.toml, or in the file that --config names. It is TOML. Every size, rate \
@@ -55,14 +56,19 @@ pub fn page() -> io::Result<Vec<u8>> {
 }
 
 /// A key, followed by the keys of its table, indented.
-fn entry(roff: &mut Roff, key: &KeyReference) {
+fn entry(roff: &mut Roff, key: &Key) {
     roff.control("TP", []);
     roff.text([bold(key.name)]);
     roff.text(inline(key.text));
     roff.control("br", []);
+    let change = if key.needs_restart {
+        " A change requires a restart."
+    } else {
+        ""
+    };
     roff.text(inline(&format!(
-        "Type: {}. Default: {}.",
-        key.kind.description(),
+        "Type: {}. Default: {}.{change}",
+        key.type_in_words(),
         key.default.description()
     )));
     let inner = inner_keys(&key.kind);

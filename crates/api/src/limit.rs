@@ -91,7 +91,7 @@ impl ClassShare {
         };
         let share = |class: &Class| Self {
             name: class.name.clone(),
-            multiplier: multiplier(class.service),
+            multiplier: multiplier(class.service()),
         };
         config.classes.iter().map(share).collect()
     }

@@ -1,211 +1,312 @@
 //! `[agent]`.
 
-use super::policy::{
-    AgentConfig, Attach, InterfacePattern, LivePage, MOST_SOURCES, Mode, OnExit, Shield,
-};
-use super::prefix;
-use super::report::{Problems, Span};
-use super::table::{Table, suggestion};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
-/// The interface names and patterns with their spans.
+use toml::de::DeValue;
+
+use super::policy::{Attach, Mode, OnExit, Prefix, Shield};
+use super::report::{Problems, Span, Wrong};
+use super::schema::{At, Key, Kind, Located, Table, Text, Value};
+
+/// The default control socket.
+pub const DEFAULT_SOCKET: &str = "/run/weir/control.sock";
+
+/// The default directory of pins.
+pub const DEFAULT_PINS: &str = "/sys/fs/bpf/weir";
+
+/// The default state directory.
+pub const DEFAULT_STATE: &str = "/var/lib/weir";
+
+/// The default capacity of the table of sources, unless logs would take too much memory.
+pub const DEFAULT_SOURCES: u32 = 1_000_000;
+
+/// The largest capacity of the table of sources: 512 MiB with one limit.
+pub const MOST_SOURCES: u32 = 1 << 24;
+
+/// Where limits are enforced, and how the agent runs.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(heading = "[agent]", since = "0.1.0", check = check)]
+#[table(
+    example = "[agent]\ninterfaces = [\"eth0\"]\nmode = \"observe\"\nnever_limit = [\"192.0.2.10\"]\n\n\
+                   [[limit]]\nname = \"packets-per-source\"\nrate = \"20000/s\"\n"
+)]
+pub struct AgentConfig {
+    /// Interfaces on which limits on packets are enforced: names, or patterns with `*` and `?`. The agent attaches to an
+    /// interface within a second of its appearing; a missing one is a note in `agent status`, not an error.
+    #[key(absent = "none; required by limits on packets", examples = ["eth0", "ens*"])]
+    pub interfaces: Vec<InterfacePattern>,
+    /// The hook for ingress. `auto` takes native XDP where the driver has it, else traffic control. `native` requires
+    /// native XDP. `generic` is XDP after the kernel has allocated a buffer. `tc` is traffic control. Egress always uses
+    /// traffic control.
+    #[key(default = Attach::Auto)]
+    pub attach: Attach,
+    /// `enforce` refuses packets and requests above a limit. `observe` counts what would be refused, and refuses nothing
+    /// except an operator's bans.
+    #[key(default = Mode::Enforce)]
+    pub mode: Mode,
+    /// What happens when the agent stops. `keep` leaves limits in effect, and the next agent takes them over with their
+    /// state. `detach` removes them from the kernel.
+    #[key(default = OnExit::Keep)]
+    pub on_exit: OnExit,
+    /// Capacity of the table of sources, for all limits together. `agent check` prints the memory that it takes.
+    #[key(absent = "1_000_000, or fewer where sliding logs would take too much memory")]
+    #[key(range = (1.0, MOST_SOURCES as f64))]
+    pub max_sources: Option<u32>,
+    /// Exempt addresses and prefixes: no limit and no ban applies to them.
+    #[key(default = Vec::new(), examples = ["192.0.2.10", "2001:db8:ffff::/48"])]
+    pub never_limit: Vec<Prefix>,
+    /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it, the
+    /// default gateways, and the store of `[cluster]`. `true` is all of them, `false` none.
+    #[key(default = Protect::default())]
+    pub protect: Protect,
+    /// Whether the agent reloads the file when it changes.
+    #[key(default = false)]
+    pub watch: bool,
+    /// Whether a file without a limit and without a group is valid. Without it, an empty file is an error, so that a
+    /// failed template cannot remove every limit.
+    #[key(default = false)]
+    pub allow_empty: bool,
+    /// Address and port on which the agent serves Prometheus metrics at `/metrics`, and the live page at `/`.
+    #[key(absent = "off", examples = ["127.0.0.1:9464", "[::1]:9464"], restart)]
+    pub metrics: Option<SocketAddr>,
+    /// Whether the address of `metrics` serves the live page: addresses of sources, and all that `agent status` prints,
+    /// to all clients that reach it. `true` serves it on any address, `false` on none. A list serves it on any address,
+    /// also to requests for these host names: without them, a request has to name an IP address or `localhost`.
+    #[key(absent = "on where `metrics` is a loopback address", examples = ["weir.example.org"], restart)]
+    pub live: LivePage,
+    /// The control socket, which `agent status` and the other commands use.
+    #[key(default = DEFAULT_SOCKET.into(), examples = [DEFAULT_SOCKET], restart)]
+    pub control: PathBuf,
+    /// Directory in a BPF file system for the programs, links and maps that outlive the agent.
+    #[key(default = DEFAULT_PINS.into(), examples = [DEFAULT_PINS], restart)]
+    pub pins: PathBuf,
+    /// Directory for the state that survives a reboot: bans, counters, the state of slow limits, trials.
+    #[key(default = DEFAULT_STATE.into(), examples = [DEFAULT_STATE], restart)]
+    pub state_dir: PathBuf,
+    /// Sockets of Docker and Podman, where groups look up containers by name and label.
+    #[key(default = vec!["/run/docker.sock".into(), "/run/podman/podman.sock".into()])]
+    #[key(examples = ["/run/docker.sock"])]
+    pub container_sockets: Vec<PathBuf>,
+    /// Name of the cgroup that contains the groups' own, relative to the root of each hierarchy: letters, digits, dashes
+    /// and underscores.
+    #[key(default = "weir".to_owned(), examples = ["weir"], check = check_cgroup, restart)]
+    pub cgroup: String,
+}
+
+fn check(read: &Located<'_, AgentConfig>, problems: &mut Problems) {
+    for (prefix, span) in read.elements::<Prefix>(&AgentConfig::NEVER_LIMIT) {
+        if prefix.mapped_length() == 0 || prefix.mapped_length() == 96 {
+            problems.warning(
+                span,
+                format!("{prefix} exempts every address: nothing will be limited"),
+                "to count without refusing, set mode = \"observe\"",
+            );
+        }
+    }
+    if matches!(read.table.live, LivePage::Everywhere(_)) && !read.has(&AgentConfig::METRICS) {
+        problems.error(
+            read.span_of(&AgentConfig::LIVE),
+            "live requires metrics",
+            "add metrics = \"127.0.0.1:9464\", on which the page is served",
+        );
+    }
+}
+
+fn check_cgroup(text: &str, key: &Key) -> Result<(), Wrong> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return Ok(());
+    }
+    let help = format!(
+        "write letters, digits, dashes and underscores: {}",
+        key.example()
+    );
+    Err(Wrong::new(format!("invalid cgroup name {text:?}"), help))
+}
+
+/// The kinds of exempt addresses that the agent detects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protect(pub Vec<Shield>);
+
+impl Default for Protect {
+    /// All of them.
+    fn default() -> Self {
+        Self(Shield::WORDS.iter().map(|(_, shield)| *shield).collect())
+    }
+}
+
+impl Value for Protect {
+    const KIND: Kind = Kind::Either(&[Kind::Boolean, <Vec<Shield> as Value>::KIND]);
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        match at.get_ref() {
+            DeValue::Boolean(true) => Some(Self::default()),
+            DeValue::Boolean(false) => Some(Self(Vec::new())),
+            _ => Vec::read(at, key, problems).map(Self),
+        }
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        self.0.write()
+    }
+
+    fn shown(&self) -> String {
+        self.0.shown()
+    }
+}
+
+/// Where the live page is served on the address of `metrics`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LivePage {
+    /// On loopback only.
+    #[default]
+    Loopback,
+    /// On every address, also to requests for these host names, in lower case.
+    Everywhere(Vec<String>),
+    Nowhere,
+}
+
+impl LivePage {
+    /// Whether it is served on an address.
+    #[must_use]
+    pub fn is_served_on(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Loopback => address.to_canonical().is_loopback(),
+            Self::Everywhere(_) => true,
+            Self::Nowhere => false,
+        }
+    }
+
+    /// The host names by which it may be requested, beside addresses and `localhost`.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::Everywhere(names) => names,
+            Self::Loopback | Self::Nowhere => &[],
+        }
+    }
+}
+
+impl Value for LivePage {
+    const KIND: Kind = Kind::Either(&[Kind::Boolean, <Vec<HostName> as Value>::KIND]);
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        match at.get_ref() {
+            DeValue::Boolean(false) => Some(Self::Nowhere),
+            DeValue::Boolean(true) => Some(Self::Everywhere(Vec::new())),
+            DeValue::Array(names) if !names.is_empty() => {
+                let names: Vec<HostName> = Vec::read(at, key, problems)?;
+                Some(Self::Everywhere(
+                    names.into_iter().map(|name| name.0).collect(),
+                ))
+            }
+            _ => {
+                key.wrong_type(at, problems);
+                None
+            }
+        }
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        match self {
+            Self::Loopback => None,
+            Self::Everywhere(names) if names.is_empty() => Some(true.into()),
+            Self::Everywhere(names) => names.write(),
+            Self::Nowhere => Some(false.into()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Loopback => String::new(),
+            Self::Everywhere(names) if names.is_empty() => "true".to_owned(),
+            Self::Everywhere(names) => names.shown(),
+            Self::Nowhere => "false".to_owned(),
+        }
+    }
+}
+
+/// A host name in lower case: labels of letters, digits, dashes and underscores.
+struct HostName(String);
+
+impl Text for HostName {
+    const KIND: Kind = Kind::Text(&[]);
+
+    fn parse(text: &str, key: &Key) -> Result<Self, Wrong> {
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.len() <= 63
+                && label
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+        };
+        if text.len() <= 253 && text.split('.').all(is_label) {
+            return Ok(Self(text.to_ascii_lowercase()));
+        }
+        let message = format!("invalid host name {text:?} in {}", key.name);
+        let help = format!("write a host name without a port: {}", key.example());
+        Err(Wrong::new(message, help))
+    }
+
+    fn text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// A name of an interface, or a pattern of names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InterfacePattern(pub(crate) String);
+
+impl InterfacePattern {
+    /// Whether it contains wildcards.
+    #[must_use]
+    pub fn is_pattern(&self) -> bool {
+        self.0.contains(['*', '?', '[', '{', '!'])
+    }
+
+    /// Whether `name` matches. `*` matches any characters, `?` one.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        glob_match::glob_match(&self.0, name)
+    }
+}
+
+impl fmt::Display for InterfacePattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl Text for InterfacePattern {
+    const KIND: Kind = Kind::Text(&[]);
+
+    fn parse(text: &str, _: &Key) -> Result<Self, Wrong> {
+        if !text.is_empty() && text.len() <= 15 && !text.contains(['/', ' ']) {
+            return Ok(Self(text.to_owned()));
+        }
+        let help =
+            "write a name as `ip link` shows it, at most 15 characters, or a pattern as \"ens*\"";
+        Err(Wrong::new(format!("invalid interface name {text:?}"), help))
+    }
+
+    fn text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The interface names and patterns of a limit with their spans.
 pub fn interfaces(
     texts: Vec<(&str, Span)>,
     problems: &mut Problems,
 ) -> Vec<(InterfacePattern, Span)> {
     let mut interfaces = Vec::new();
     for (text, span) in texts {
-        if text.is_empty() || text.len() > 15 || text.contains(['/', ' ']) {
-            let help = "write a name as `ip link` shows it, at most 15 characters, or a pattern as \"ens*\"";
-            problems.error(span, format!("invalid interface name {text:?}"), help);
-        } else {
-            interfaces.push((InterfacePattern(text.to_owned()), span));
+        match InterfacePattern::parse(text, &AgentConfig::INTERFACES) {
+            Ok(pattern) => interfaces.push((pattern, span)),
+            Err(wrong) => problems.error(span, wrong.message, wrong.help),
         }
     }
     interfaces
-}
-
-pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
-    let mut agent = AgentConfig::default();
-    let texts = table.strings("interfaces", "[\"eth0\"]");
-    agent.interfaces = interfaces(texts, table.problems)
-        .into_iter()
-        .map(|(pattern, _)| pattern)
-        .collect();
-    agent.attach = table.word("attach", Attach::WORDS).unwrap_or(agent.attach);
-    agent.mode = table.word("mode", Mode::WORDS).unwrap_or(agent.mode);
-    agent.on_exit = table
-        .word("on_exit", OnExit::WORDS)
-        .unwrap_or(agent.on_exit);
-    if let Some((text, span)) = table.string("control", "\"/run/weir/control.sock\"") {
-        agent.control = path(text, span, table.problems).unwrap_or(agent.control);
-    }
-    if let Some((text, span)) = table.string("metrics", "\"127.0.0.1:9464\"") {
-        match text.parse() {
-            Ok(address) => agent.metrics = Some(address),
-            Err(_) => {
-                let help =
-                    "write an address and a port: metrics = \"127.0.0.1:9464\", or \"[::1]:9464\"";
-                table
-                    .problems
-                    .error(span, format!("invalid metrics address {text:?}"), help);
-            }
-        }
-    }
-    agent.live = live(&mut table).unwrap_or(agent.live);
-    if let Some((text, span)) = table.string("pins", "\"/sys/fs/bpf/weir\"") {
-        agent.pins = path(text, span, table.problems).unwrap_or(agent.pins);
-    }
-    if let Some((text, span)) = table.string("state_dir", "\"/var/lib/weir\"") {
-        agent.state_dir = path(text, span, table.problems).unwrap_or(agent.state_dir);
-    }
-    if let Some((text, span)) = table.string("cgroup", "\"weir\"") {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        if !text.is_empty() && text.chars().all(is_plain) {
-            agent.cgroup = text.to_owned();
-        } else {
-            let help = "write letters, digits, dashes and underscores: cgroup = \"weir\"";
-            table
-                .problems
-                .error(span, format!("invalid cgroup name {text:?}"), help);
-        }
-    }
-    const SOCKETS: &str = "[\"/run/docker.sock\"]";
-    if table.value("container_sockets").is_some() {
-        let texts = table.strings("container_sockets", SOCKETS);
-        agent.container_sockets = texts
-            .into_iter()
-            .filter_map(|(text, span)| path(text, span, table.problems))
-            .collect();
-    }
-    let max_sources = table.number("max_sources", 1, u64::from(MOST_SOURCES));
-    agent.max_sources = max_sources.and_then(|number| u32::try_from(number).ok());
-    for (text, span) in table.strings("never_limit", "[\"192.0.2.10\"]") {
-        match prefix::parse(text) {
-            Ok(prefix) => {
-                if prefix.mapped_length() == 0 || prefix.mapped_length() == 96 {
-                    let help = "to count without refusing, set mode = \"observe\"";
-                    table.problems.warning(
-                        span,
-                        format!("{text} exempts every address: nothing will be limited"),
-                        help,
-                    );
-                }
-                agent.never_limit.push(prefix);
-            }
-            Err(wrong) => table.problems.error(span, wrong.message, wrong.help),
-        }
-    }
-    agent.protect = protect(&mut table).unwrap_or(agent.protect);
-    agent.watch = flag(&mut table, "watch").unwrap_or(agent.watch);
-    agent.allow_empty = flag(&mut table, "allow_empty").unwrap_or(agent.allow_empty);
-    table.finish();
-    agent
-}
-
-/// `true`, `false`, or a list of host names.
-fn live(table: &mut Table<'_, '_>) -> Option<LivePage> {
-    const EXAMPLE: &str = "[\"weir.example.org\"]";
-    let value = table.value("live")?;
-    let page = match (value.get_ref().as_bool(), value.get_ref().as_array()) {
-        (Some(false), _) => return Some(LivePage::Nowhere),
-        (Some(true), _) => LivePage::Everywhere(Vec::new()),
-        (None, Some(list)) if !list.is_empty() => {
-            let mut names = Vec::new();
-            for (text, span) in table.strings("live", EXAMPLE) {
-                if is_host_name(text) {
-                    names.push(text.to_ascii_lowercase());
-                } else {
-                    let help = "write a host name without a port: live = [\"weir.example.org\"]";
-                    table
-                        .problems
-                        .error(span, format!("invalid host name {text:?} in live"), help);
-                }
-            }
-            LivePage::Everywhere(names)
-        }
-        (None, _) => {
-            table.wrong_type(
-                "live",
-                value,
-                "true, false, or a list of host names: live = [\"weir.example.org\"]",
-            );
-            return None;
-        }
-    };
-    if table.value("metrics").is_none() {
-        let help = "add metrics = \"127.0.0.1:9464\", on which the page is served";
-        table
-            .problems
-            .error(value.span(), "live requires metrics".to_owned(), help);
-    }
-    Some(page)
-}
-
-/// Whether a text is a host name: labels of letters, digits, dashes and underscores.
-fn is_host_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        !label.is_empty()
-            && label.len() <= 63
-            && label
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
-    };
-    text.len() <= 253 && text.split('.').all(is_label)
-}
-
-/// `true` for all, `false` for none, or a list of words.
-fn protect(table: &mut Table<'_, '_>) -> Option<Vec<Shield>> {
-    let all = || Shield::WORDS.iter().map(|(_, shield)| *shield);
-    let value = table.value("protect")?;
-    match (value.get_ref().as_bool(), value.get_ref().as_array()) {
-        (Some(true), _) => Some(all().collect()),
-        (Some(false), _) => Some(Vec::new()),
-        (None, Some(_)) => {
-            let names: Vec<&str> = Shield::WORDS.iter().map(|(name, _)| *name).collect();
-            let mut shields = Vec::new();
-            for (text, span) in table.strings("protect", "[\"ssh\", \"gateways\"]") {
-                match Shield::WORDS.iter().find(|(name, _)| *name == text) {
-                    Some((_, shield)) => shields.push(*shield),
-                    None => {
-                        let help = suggestion(text, &names);
-                        table.problems.error(
-                            span,
-                            format!("unknown value {text:?} in protect"),
-                            help,
-                        );
-                    }
-                }
-            }
-            Some(shields)
-        }
-        (None, None) => {
-            table.wrong_type(
-                "protect",
-                value,
-                "true, false, or a list: protect = [\"ssh\", \"gateways\", \"store\"]",
-            );
-            None
-        }
-    }
-}
-
-fn flag(table: &mut Table<'_, '_>, key: &'static str) -> Option<bool> {
-    let value = table.value(key)?;
-    let flag = value.get_ref().as_bool();
-    if flag.is_none() {
-        table.wrong_type(key, value, &format!("{key} = true or {key} = false"));
-    }
-    flag
-}
-
-fn path(text: &str, span: Span, problems: &mut Problems) -> Option<std::path::PathBuf> {
-    if text.starts_with('/') {
-        return Some(text.into());
-    }
-    problems.error(
-        span,
-        format!("{text:?} is not an absolute path"),
-        "begin it with /",
-    );
-    None
 }

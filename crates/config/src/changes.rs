@@ -1,12 +1,12 @@
 //! The differences between two configs, by the summaries of their tables.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::{AgentConfig, Cluster, Config, CrowdSec, Decide, Geo, Secret};
+use super::policy::Config;
+use super::schema::{self, Key, Table, TableReference};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,10 @@ impl Changes {
             before: Some(gone.text),
             after: None,
         }));
+        let declared = Comparison::between(before, after).changes;
+        changes.added.extend(declared.added);
+        changes.changed.extend(declared.changed);
+        changes.removed.extend(declared.removed);
         changes
     }
 
@@ -86,6 +90,108 @@ impl Changes {
                 .chain(line('+', &change.after))
         })
         .collect()
+    }
+}
+
+/// The keys with other values that a reload cannot change: `[agent] control`.
+#[must_use]
+pub fn needing_restart(before: &Config, after: &Config) -> Vec<String> {
+    Comparison::between(before, after).fixed
+}
+
+/// The differences of the declared tables.
+#[derive(Default)]
+struct Comparison {
+    changes: Changes,
+    /// The keys that a reload cannot change.
+    fixed: Vec<String>,
+}
+
+impl Comparison {
+    fn between(before: &Config, after: &Config) -> Self {
+        let mut all = Self::default();
+        all.tables("class", &before.classes, &after.classes, |it| &it.name);
+        all.tables("notify", &before.notify, &after.notify, |it| &it.name);
+        all.tables("ban list", &before.ban_lists, &after.ban_lists, |it| {
+            &it.name
+        });
+        let (old, new) = (&before.decide.requests, &after.decide.requests);
+        all.tables("request", old, new, |it| &it.name);
+        all.settings(Some(&before.agent), Some(&after.agent));
+        all.settings(Some(&before.geo), Some(&after.geo));
+        all.settings(Some(&before.decide), Some(&after.decide));
+        all.settings(before.cluster.as_ref(), after.cluster.as_ref());
+        all.settings(before.crowdsec.as_ref(), after.crowdsec.as_ref());
+        all
+    }
+
+    /// Adds the differences of an array of tables, by their names.
+    fn tables<T: Table>(&mut self, what: &str, before: &[T], after: &[T], name: fn(&T) -> &str) {
+        let change = |name: &str, before: Option<&T>, after: Option<&T>| Change {
+            what: format!("{what} {name}"),
+            before: before.map(schema::summary),
+            after: after.map(schema::summary),
+        };
+        let old: HashMap<&str, &T> = before.iter().map(|table| (name(table), table)).collect();
+        for table in after {
+            match old.get(name(table)) {
+                None => self
+                    .changes
+                    .added
+                    .push(change(name(table), None, Some(table))),
+                Some(before) if !table.differing(before).is_empty() => {
+                    let keys = table.differing(before).into_iter();
+                    let fixed = keys.filter(|key| key.needs_restart);
+                    let of = |key: &Key| format!("{what} {} {}", name(table), key.name);
+                    self.fixed.extend(fixed.map(of));
+                    let change = change(name(table), Some(before), Some(table));
+                    self.changes.changed.push(change);
+                }
+                Some(_) => {}
+            }
+        }
+        let new: HashSet<&str> = after.iter().map(name).collect();
+        let gone = before.iter().filter(|table| !new.contains(name(table)));
+        self.changes
+            .removed
+            .extend(gone.map(|table| change(name(table), Some(table), None)));
+    }
+
+    /// Adds the differences of a table, key by key.
+    fn settings<T: Table>(&mut self, before: Option<&T>, after: Option<&T>) {
+        let texts = |table: Option<&T>| -> Vec<Option<String>> {
+            let texts = table.map(T::shown).unwrap_or_default().into_iter();
+            texts
+                .map(|shown| Some(shown.text).filter(|text| !text.is_empty()))
+                .collect()
+        };
+        let (mut old, mut new) = (texts(before).into_iter(), texts(after).into_iter());
+        let differing = match (before, after) {
+            (Some(before), Some(after)) => after.differing(before),
+            _ => Vec::new(),
+        };
+        let TableReference { heading, keys, .. } = T::REFERENCE;
+        for key in keys {
+            let what = format!("{heading} {}", key.name);
+            let (before, after) = (old.next().flatten(), new.next().flatten());
+            let is_other = differing.iter().any(|other| other.name == key.name)
+                || before.is_some() != after.is_some();
+            if key.needs_restart && is_other {
+                self.fixed.push(what.clone());
+            }
+            let changes = match (&before, &after) {
+                (None, None) => continue,
+                (None, Some(_)) => &mut self.changes.added,
+                (Some(_), None) => &mut self.changes.removed,
+                _ if is_other => &mut self.changes.changed,
+                _ => continue,
+            };
+            changes.push(Change {
+                what,
+                before,
+                after,
+            });
+        }
     }
 }
 
@@ -117,33 +223,6 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
     all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
     let groups = not_in(&other.groups, &config.groups, |it| &it.name);
     all.extend(groups.map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
-    let classes = not_in(&other.classes, &config.classes, |it| &it.name);
-    all.extend(classes.map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
-    all.extend(config.notify.iter().map(|it| Statement {
-        what: format!("notify {}", it.name),
-        text: it.summary(),
-        value: it.whole(),
-    }));
-    let lists = not_in(&other.ban_lists, &config.ban_lists, |it| &it.name);
-    all.extend(lists.map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
-    all.extend(
-        decide
-            .requests
-            .iter()
-            .map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
-    );
-    let settings = of_agent(&config.agent)
-        .into_iter()
-        .chain(of_geo(&config.geo))
-        .chain(of_decide(&config.decide))
-        .chain(config.cluster.iter().flat_map(of_cluster))
-        .filter(|(_, text)| !text.is_empty());
-    all.extend(settings.map(|(what, text)| Statement {
-        what: what.to_owned(),
-        value: text.clone(),
-        text,
-    }));
-    all.extend(config.crowdsec.iter().flat_map(of_crowdsec));
     all
 }
 
@@ -157,99 +236,6 @@ fn not_in<'c, T: PartialEq>(
     tables
         .iter()
         .filter(move |table| others.get(name(table)) != Some(table))
-}
-
-fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
-    items
-        .into_iter()
-        .map(|item| item.to_string())
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-fn of_agent(agent: &AgentConfig) -> Vec<(&'static str, String)> {
-    vec![
-        ("[agent] interfaces", list(&agent.interfaces)),
-        ("[agent] attach", agent.attach.to_string()),
-        ("[agent] mode", agent.mode.to_string()),
-        ("[agent] on_exit", agent.on_exit.to_string()),
-        ("[agent] max_sources", list(agent.max_sources)),
-        ("[agent] never_limit", list(&agent.never_limit)),
-        ("[agent] protect", list(&agent.protect)),
-        ("[agent] watch", agent.watch.to_string()),
-        ("[agent] allow_empty", agent.allow_empty.to_string()),
-    ]
-}
-
-fn of_geo(geo: &Geo) -> Vec<(&'static str, String)> {
-    let file = |path: &Option<PathBuf>| list(path.iter().map(|path| path.display()));
-    vec![
-        ("[geo] asn", file(&geo.asn)),
-        ("[geo] country", file(&geo.country)),
-    ]
-}
-
-fn of_decide(decide: &Decide) -> Vec<(&'static str, String)> {
-    vec![("[decide] max_keys", list(decide.max_keys))]
-}
-
-fn of_cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
-    vec![
-        ("[cluster] store", list(&cluster.store)),
-        (
-            "[cluster] sentinel",
-            cluster.sentinel.clone().unwrap_or_default(),
-        ),
-        (
-            "[cluster] authorities",
-            list(cluster.authorities.iter().map(|path| path.display())),
-        ),
-        ("[cluster] name", cluster.name.clone()),
-        ("[cluster] node", cluster.node.clone()),
-        ("[cluster] sync", format!("{} ms", cluster.sync.as_millis())),
-        (
-            "[cluster] when_store_is_down",
-            cluster.when_store_is_down.to_string(),
-        ),
-        ("[cluster] share_bans", cluster.share_bans.to_string()),
-    ]
-}
-
-/// A secret is compared, and never shown.
-fn of_crowdsec(crowdsec: &CrowdSec) -> Vec<Statement> {
-    let text = |what: &str, text: String| Statement {
-        what: what.to_owned(),
-        value: text.clone(),
-        text,
-    };
-    let secret = |what: &str, secret: &Secret| {
-        let value = match secret {
-            Secret::Text(text) => text.clone(),
-            Secret::File(path) => path.display().to_string(),
-        };
-        Statement {
-            what: what.to_owned(),
-            text: format!("{secret:?}"),
-            value,
-        }
-    };
-    let time = |time: std::time::Duration| humantime::format_duration(time).to_string();
-    let mut all = vec![
-        text("[crowdsec] url", crowdsec.shown_url()),
-        secret("[crowdsec] api_key", &crowdsec.api_key),
-        text("[crowdsec] update", time(crowdsec.update)),
-        text("[crowdsec] reconcile", time(crowdsec.reconcile)),
-        text("[crowdsec] timeout", time(crowdsec.timeout)),
-        text(
-            "[crowdsec] max_decisions",
-            crowdsec.max_decisions.to_string(),
-        ),
-    ];
-    if let Some(machine) = &crowdsec.machine {
-        all.push(text("[crowdsec] machine_id", machine.id.clone()));
-        all.push(secret("[crowdsec] password", &machine.password));
-    }
-    all
 }
 
 #[cfg(test)]
@@ -285,7 +271,7 @@ mod tests {
                 "- [agent] mode  enforce",
                 "+ [agent] mode  observe",
                 "+ limit c  ingress any  5 packets/s per address (IPv6 /64), burst 5, drop",
-                "+ class friends  192.0.2.0/24: 2.5 times every limit",
+                "+ class friends  sources = [192.0.2.0/24], multiplier = 2.5",
             ]
         );
         let back = Changes::between(&after, &before);
@@ -293,5 +279,67 @@ mod tests {
             (back.added.len(), back.changed.len(), back.removed.len()),
             (1, 2, 2)
         );
+    }
+    #[test]
+    fn every_setting_of_a_table_is_compared() {
+        let limit = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/s\"\n\
+                     cluster = \"keys\"\n";
+        let with = |agent: &str, decide: &str, cluster: &str| {
+            config(&format!(
+                "{agent}{limit}[decide]\nmax_keys = 9\n{decide}\n[cluster]\nstore = \"redis://one\"\n\
+                 node = \"a\"\n{cluster}\n"
+            ))
+        };
+        let before = with("", "", "");
+        for (agent, decide, cluster, line) in [
+            (
+                "container_sockets = [\"/a\", \"/b\"]\n",
+                "",
+                "",
+                "+ [agent] container_sockets  /a, /b",
+            ),
+            ("", "max_waiting = 7", "", "+ [decide] max_waiting  7"),
+            (
+                "",
+                "max_waiting_per_key = 7",
+                "",
+                "+ [decide] max_waiting_per_key  7",
+            ),
+            ("", "", "max_hot_keys = 7", "+ [cluster] max_hot_keys  7"),
+        ] {
+            let lines = Changes::between(&before, &with(agent, decide, cluster)).lines();
+            assert!(lines.iter().any(|it| it == line), "{line}: {lines:?}");
+        }
+    }
+
+    #[test]
+    fn settings_that_are_fixed_at_the_start_require_a_restart() {
+        let with = |agent: &str, decide: &str| {
+            config(&format!(
+                "{agent}\n[decide]\n{decide}\n[[limit]]\nname = \"a\"\nrate = \"5/s\"\n"
+            ))
+        };
+        let before = with("", "");
+        for (agent, decide, keys) in [
+            (
+                "mode = \"observe\"\ncontainer_sockets = []",
+                "max_keys = 7",
+                "",
+            ),
+            ("state_dir = \"/a\"", "", "[agent] state_dir"),
+            (
+                "control = \"/a\"\npins = \"/b\"\nmetrics = \"127.0.0.1:1\"\nlive = true\ncgroup = \"a\"",
+                "",
+                "[agent] metrics, [agent] live, [agent] control, [agent] pins, [agent] cgroup",
+            ),
+            (
+                "",
+                "http = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"",
+                "[decide] http, [decide] grpc",
+            ),
+        ] {
+            let found = needing_restart(&before, &with(agent, decide)).join(", ");
+            assert_eq!(found, keys);
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! Checks that combine limits, classes and `[agent]`: conflicts, and settings without effect.
 
-use super::class::{ClassPrefix, ReadClass};
+use super::class::ClassPrefix;
 use super::policy::{
-    Action, AgentConfig, Attach, ClusterMode, Direction, Limit, Mode, Prefix, Service,
+    Action, AgentConfig, Attach, Class, ClusterMode, Direction, Limit, Mode, Prefix,
 };
 use super::read_limit::ReadLimit;
 use super::report::{Problems, Span};
+use super::schema::Located;
 
 /// `in_order` are the classes' prefixes and those of `never_limit`.
 pub fn check_classes(
-    classes: &[ReadClass],
+    classes: &[Located<'_, Class>],
     in_order: &[ClassPrefix],
     agent: &AgentConfig,
     problems: &mut Problems,
@@ -20,38 +21,35 @@ pub fn check_classes(
         |pair: &[ClassPrefix]| pair[0].0 == pair[1].0 && pair[0].1.and(pair[1].1).is_some();
     let has_duplicates = in_order.windows(2).any(is_twice);
     for class in classes {
-        if names.insert(&class.class.name, ()).is_some() {
-            let message = format!("duplicate class name {:?}", class.class.name);
-            problems.error(
-                class.name_span.clone(),
+        if names.insert(&class.table.name, ()).is_some() {
+            let message = format!("duplicate class name {:?}", class.table.name);
+            problems.conflict(
+                class.span_of(&Class::NAME),
                 message,
                 "give one of them another name",
             );
         }
         // They are hashed only to name them, since there may be many.
-        for (prefix, span) in class.prefix_spans.iter().filter(|_| has_duplicates) {
-            if let Some(other) = prefixes.insert(*prefix, &class.class.name) {
+        let spans = has_duplicates.then(|| class.elements::<Prefix>(&Class::SOURCES));
+        for (prefix, span) in spans.into_iter().flatten() {
+            if let Some(other) = prefixes.insert(prefix, &class.table.name) {
                 let message = format!(
                     "duplicate source {}: it is in class {other:?} already",
                     prefix.short()
                 );
-                problems.error(
-                    span.clone(),
-                    message,
-                    "write it once: a source has one class",
-                );
+                problems.error(span, message, "write it once: a source has one class");
             }
         }
         let covered = |prefix: &Prefix| agent.never_limit.iter().any(|never| never.covers(prefix));
-        let is_limited = matches!(class.class.service, Service::Multiplier(_));
-        let has_sources = !class.class.sources.is_empty() && class.class.geo.is_empty();
-        if is_limited && has_sources && class.class.sources.iter().all(covered) {
+        let is_limited = !class.table.unlimited;
+        let has_sources = !class.table.sources.is_empty() && class.table.geo().is_empty();
+        if is_limited && has_sources && class.table.sources.iter().all(covered) {
             let message = format!(
                 "class {:?} has no effect: never_limit exempts all of its sources",
-                class.class.name
+                class.table.name
             );
             problems.warning(
-                class.name_span.clone(),
+                class.span_of(&Class::NAME),
                 message,
                 "take them out of never_limit, or leave out the class",
             );
@@ -60,7 +58,11 @@ pub fn check_classes(
 }
 
 /// The kernel counts a source's packets over all limits, so only one limit may be exchanged between hosts.
-pub fn check_exchanged(limits: &[ReadLimit], classes: &[ReadClass], problems: &mut Problems) {
+pub fn check_exchanged(
+    limits: &[ReadLimit],
+    classes: &[Located<'_, Class>],
+    problems: &mut Problems,
+) {
     for read in limits
         .iter()
         .filter(|read| read.limit.cluster == Some(ClusterMode::Keys))
@@ -91,10 +93,8 @@ pub fn check_exchanged(limits: &[ReadLimit], classes: &[ReadClass], problems: &m
                 "set cluster = \"shares\", or another ipv4_prefix or ipv6_prefix in one of them";
             problems.error(read.name_span.clone(), message, help);
         }
-        let has_multiplier =
-            |read: &&ReadClass| matches!(read.class.service, Service::Multiplier(_));
-        if let Some(class) = classes.iter().find(has_multiplier) {
-            let name = &class.class.name;
+        if let Some(class) = classes.iter().find(|read| !read.table.unlimited) {
+            let name = &class.table.name;
             let message = format!(
                 "cluster = \"keys\" on packets is not supported with a multiplier, as class {name:?} has one"
             );

@@ -1,109 +1,158 @@
 //! `[[class]]`.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
-use super::policy::{AgentConfig, Class, GeoKey, Multiplier, Prefix, Service};
-use super::report::{Problems, Span};
-use super::table::{self, Table};
-use super::{geo_keys, prefix};
+use super::policy::{AgentConfig, Country, GeoKey, Multiplier, Prefix};
+use super::report::{Problems, Wrong};
+use super::schema::{At, Key, Kind, Located, Table, Value};
+use super::table;
 
-/// A class and its spans.
-pub struct ReadClass {
-    pub class: Class,
-    pub name_span: Span,
-    pub prefix_spans: Vec<(Prefix, Span)>,
-    pub geo_spans: Vec<(GeoKey, Span)>,
-    /// The table's span, if it has neither `sources` nor `asn` nor `country`.
-    without_sources: Option<Span>,
+/// Sources that get more or less than the limits say. The longest matching prefix of `sources` decides. A source in no
+/// class's `sources` belongs to the first class with its `asn` or `country`. A source in no class is in the class
+/// `default`, with the multiplier 1.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(heading = "[[class]]", since = "0.1.0", check = check)]
+#[table(
+    example = "[[class]]\nname = \"payer\"\nsources = [\"198.51.100.0/24\", \"2001:db8:1::/48\"]\nmultiplier = 5\n\n\
+                   [agent]\ninterfaces = [\"eth0\"]\n\n\
+                   [[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n"
+)]
+pub struct Class {
+    /// Unique name, shown by `agent show`. `default` is reserved.
+    #[key(examples = ["payer"], check = check_name)]
+    pub name: String,
+    /// Addresses and prefixes of the class. A prefix belongs to one class.
+    // In a policy in effect, those of `geo` come after them.
+    #[key(absent = "none; a class requires `sources`, `asn` or `country`")]
+    #[key(examples = ["198.51.100.0/24", "2001:db8:1::/48"])]
+    pub sources: Vec<Prefix>,
+    /// Numbers of autonomous systems whose networks belong to the class. Requires `[geo] asn`.
+    #[key(absent = "none", range = (1.0, u32::MAX as f64), examples = ["64500"])]
+    pub asn: Vec<u32>,
+    /// Countries whose networks belong to the class, as codes of ISO 3166-1. Requires `[geo] country`.
+    #[key(absent = "none", examples = ["XX"])]
+    pub country: Vec<Country>,
+    /// Factor on every limit's rate and burst. Windows keep their length and multiply their count.
+    #[key(default = Multiplier::ONE)]
+    pub multiplier: Multiplier,
+    /// Whether no limit applies to the class. Conflicts with `multiplier`. Bans still apply.
+    #[key(default = false)]
+    pub unlimited: bool,
 }
 
-pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
-    table.required("name", "\"payer\"");
-    let name = table.string("name", "\"payer\"");
-    if let Some((text, span)) = &name {
-        if text.is_empty() {
-            table.problems.error(
-                span.clone(),
-                "empty name of a class",
-                "write name = \"payer\"",
-            );
-        } else if *text == "default" {
-            let help = "give it another name: sources in no class are in \"default\"";
-            table
-                .problems
-                .error(span.clone(), "the name \"default\" is reserved", help);
+/// The multiplier of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// A factor on every limit.
+    Multiplier(Multiplier),
+    /// No limit at all.
+    Unlimited,
+}
+
+impl Class {
+    /// `asn` and `country`.
+    #[must_use]
+    pub fn geo(&self) -> Vec<GeoKey> {
+        GeoKey::all(&self.asn, &self.country)
+    }
+
+    #[must_use]
+    pub fn service(&self) -> Service {
+        if self.unlimited {
+            Service::Unlimited
+        } else {
+            Service::Multiplier(self.multiplier)
         }
     }
-    let has_sources = table.value("sources").is_some() || geo_keys::is_in(&mut table);
-    let without_sources = (!has_sources).then(|| table.span());
-    let mut prefix_spans = Vec::new();
-    for (text, span) in table.strings("sources", "[\"198.51.100.0/24\"]") {
-        match prefix::parse(text) {
-            Ok(prefix) => prefix_spans.push((prefix, span)),
-            Err(wrong) => table.problems.error(span, wrong.message, wrong.help),
-        }
-    }
-    let geo_spans = geo_keys::keys(&mut table);
-    let multiplier = table.value("multiplier").and_then(|value| {
-        let multiplier = table::float(value).and_then(Multiplier::new);
+}
+
+/// The class of an address, by the longest matching prefix.
+#[must_use]
+pub fn class_of<'c>(
+    classes: impl IntoIterator<Item = &'c Class>,
+    address: IpAddr,
+) -> Option<&'c Class> {
+    let prefixes = classes
+        .into_iter()
+        .flat_map(|class| class.sources.iter().map(move |prefix| (prefix, class)));
+    let around = prefixes.filter(|(prefix, _)| prefix.contains(address));
+    around
+        .max_by_key(|(prefix, _)| prefix.mapped_length())
+        .map(|(_, class)| class)
+}
+
+/// The name of a class by its number; 0 is the default class.
+#[must_use]
+pub fn class_name(classes: &[Class], number: u32) -> &str {
+    let class = number
+        .checked_sub(1)
+        .and_then(|nth| classes.get(nth as usize));
+    class.map_or("default", |class| &class.name)
+}
+
+impl Value for Multiplier {
+    const KIND: Kind = Kind::Number(0.000_001, 1_000_000.0);
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let Some(number) = table::float(at) else {
+            key.wrong_type(at, problems);
+            return None;
+        };
+        let multiplier = Self::new(number);
         if multiplier.is_none() {
-            let help = "write a number from 0.000001 to 1000000: multiplier = 5";
-            table
-                .problems
-                .error(value.span(), "invalid multiplier", help);
+            let message = format!("{} is out of range: {number}", key.name);
+            problems.error(at.span(), message, key.help());
         }
         multiplier
-    });
-    let unlimited = table
-        .value("unlimited")
-        .is_some_and(|value| match value.get_ref().as_bool() {
-            Some(unlimited) => unlimited,
-            None => {
-                table.wrong_type("unlimited", value, "true or false");
-                false
-            }
-        });
-    if unlimited && multiplier.is_some() {
-        let span = table.span_of("multiplier");
-        table.problems.error(
-            span,
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        let factor = self.factor();
+        Some(match factor.fract() {
+            0.0 => (factor as i64).into(),
+            _ => factor.into(),
+        })
+    }
+
+    fn shown(&self) -> String {
+        self.factor().to_string()
+    }
+}
+
+fn check(read: &Located<'_, Class>, problems: &mut Problems) {
+    if read.table.unlimited && read.has(&Class::MULTIPLIER) {
+        problems.conflict(
+            read.span_of(&Class::MULTIPLIER),
             "multiplier conflicts with unlimited = true",
             "leave out multiplier or unlimited",
         );
     }
-    let service = if unlimited {
-        Service::Unlimited
-    } else {
-        Service::Multiplier(multiplier.unwrap_or(Multiplier::ONE))
-    };
-    table.finish();
-    let (name, name_span) = name?;
-    let sources = prefix_spans.iter().map(|(prefix, _)| *prefix).collect();
-    let geo = geo_spans.iter().map(|(key, _)| *key).collect();
-    let class = Class {
-        name: name.to_owned(),
-        sources,
-        geo,
-        service,
-    };
-    Some(ReadClass {
-        class,
-        name_span,
-        prefix_spans,
-        geo_spans,
-        without_sources,
-    })
+}
+
+fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
+    match text {
+        "" => Err(Wrong::new(
+            "empty name of a class",
+            format!("write {}", key.example()),
+        )),
+        "default" => Err(Wrong::new(
+            "the name \"default\" is reserved",
+            "give it another name: sources in no class are in \"default\"",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A prefix and the index of its class; `None` for one of `never_limit`.
 pub type ClassPrefix = (IpNet, Option<usize>);
 
 /// The prefixes of classes and of `never_limit`, in order: each precedes all that it contains.
-pub fn in_order(classes: &[ReadClass], agent: &AgentConfig) -> Vec<ClassPrefix> {
+pub fn in_order(classes: &[Located<'_, Class>], agent: &AgentConfig) -> Vec<ClassPrefix> {
     let of_classes = classes.iter().enumerate().flat_map(|(nth, read)| {
-        read.prefix_spans
-            .iter()
-            .map(move |(prefix, _)| (prefix.0.trunc(), Some(nth)))
+        let sources = read.table.sources.iter();
+        sources.map(move |prefix| (prefix.0.trunc(), Some(nth)))
     });
     let never = agent
         .never_limit
@@ -126,7 +175,7 @@ fn bits(prefix: &IpNet) -> (bool, u128) {
 /// Checks that classes have sources, and warns where longer prefixes of other classes and of `never_limit` cover all their
 /// prefixes, which are [`in_order`]. `listed` are the classes of lists.
 pub fn check_reach(
-    classes: &[ReadClass],
+    classes: &[Located<'_, Class>],
     prefixes: &[ClassPrefix],
     listed: &[&str],
     problems: &mut Problems,
@@ -146,21 +195,22 @@ pub fn check_reach(
         is_reached[class] = !IpNet::aggregate(&taken).contains(prefix);
     }
     // The prefixes of databases and lists are not known yet.
-    let has_list = |read: &ReadClass| listed.contains(&read.class.name.as_str());
+    let has_list = |read: &Located<'_, Class>| listed.contains(&read.table.name.as_str());
     let unreached = classes
         .iter()
         .zip(is_reached)
-        .filter(|(read, is_reached)| !is_reached && read.geo_spans.is_empty() && !has_list(read));
+        .filter(|(read, is_reached)| !is_reached && read.table.geo().is_empty() && !has_list(read));
     for (read, _) in unreached {
-        let name = &read.class.name;
-        if let Some(span) = &read.without_sources {
+        let name = &read.table.name;
+        let keys = [Class::SOURCES, Class::ASN, Class::COUNTRY];
+        if !keys.iter().any(|key| read.has(key)) {
             let help = format!(
                 "add sources = [\"198.51.100.0/24\"], or asn or country, or a [[ban_list]] with action = \"class:{name}\""
             );
-            problems.error(span.clone(), "missing key \"sources\" in [[class]]", help);
+            problems.conflict(read.span(), "missing key \"sources\" in [[class]]", help);
             continue;
         }
-        let (message, help) = if read.prefix_spans.is_empty() {
+        let (message, help) = if read.table.sources.is_empty() {
             (
                 format!("class {name:?} has no effect: sources is empty"),
                 "name its sources, or leave out the class",
@@ -171,6 +221,6 @@ pub fn check_reach(
             );
             (message, "leave out the class, or a prefix of the others")
         };
-        problems.warning(read.name_span.clone(), message, help);
+        problems.warning(read.span_of(&Class::NAME), message, help);
     }
 }

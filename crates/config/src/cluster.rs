@@ -5,22 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::IntoConnectionInfo;
-use toml::Spanned;
-use toml::de::DeValue;
 
 use super::policy::WhenStoreIsDown;
-use super::report::{Problems, Span};
+use super::report::{Problems, Span, Wrong};
+use super::schema::{self, Key, Kind, Located, Mask, OneOrMore, Text};
 use super::table::Table;
-use super::units;
 
-/// The default interval between renewals of shares.
-const DEFAULT_SYNC: Duration = Duration::from_millis(100);
-/// The range of the interval between two exchanges.
-const SYNC: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(10)..=Duration::from_secs(60);
-/// The default number of busy keys that a host exchanges.
-const DEFAULT_HOT_KEYS: u64 = 10_000;
-pub(super) const MOST_HOT_KEYS: u64 = 1_000_000;
 /// The longest name of a host or a cluster.
 const LONGEST_NAME: usize = 128;
 const SCHEMES: [&str; 6] = [
@@ -31,27 +21,46 @@ const SCHEMES: [&str; 6] = [
     "redis+unix://",
     "unix://",
 ];
-const EXAMPLE: &str = "\"redis://127.0.0.1:6379\"";
+const EXAMPLE: &str = "redis://127.0.0.1:6379";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The store through which many hosts enforce limits with `cluster` together, and share bans.
+#[derive(Clone, Debug, PartialEq, Eq, schema::Table)]
+#[table(heading = "[cluster]", since = "0.1.0", check = check_node)]
+#[table(
+    example = "[cluster]\nstore = \"redis://127.0.0.1:6379\"\nnode = \"host-1\"\n\n\
+                   [[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"600/min\"\n\
+                   cluster = true\n"
+)]
 pub struct Cluster {
-    /// The store's addresses: one server, several nodes of a Cluster, or Sentinels.
-    pub store: Vec<StoreUrl>,
-    /// The master's name, if the addresses are Sentinels.
+    /// Address of Redis or Valkey; several for a Redis Cluster's nodes or for Sentinels. `rediss://` uses TLS.
+    #[key(examples = [EXAMPLE, "rediss://user:password@host:6379"])]
+    pub store: OneOrMore<StoreUrl>,
+    /// Name of the master, if `store` lists Sentinels.
+    #[key(absent = "`store` is not a Sentinel", examples = ["mymaster"], check = check_name)]
     pub sentinel: Option<String>,
-    /// A PEM file of authorities that replaces the system's when the store uses TLS.
+    /// Certificate authorities of the store, in PEM.
+    #[key(absent = "the system's", examples = ["/etc/ssl/store.pem"])]
     pub authorities: Option<PathBuf>,
-    /// The cluster's name, which separates clusters on one store.
+    /// Name of the cluster. Clusters on one store require different names.
+    #[key(default = "weir".to_owned(), examples = ["shop"], check = check_name)]
     pub name: String,
-    /// This host's name.
+    /// Name of this host, unique in the cluster.
+    #[key(absent = "the host name", default = host_name(), examples = ["host-1"], check = check_name)]
     pub node: String,
-    /// The time between two exchanges with the store.
+    /// Time between two exchanges with the store. Above 100 hosts, `1s` saves the store work.
+    #[key(default = Duration::from_millis(100), range = (0.01, 60.0), examples = ["100ms"])]
     pub sync: Duration,
-    /// The most busy keys that this host exchanges at a time, over all limits with `cluster = "keys"`.
+    /// Keys of limits with `cluster = "keys"` that a host publishes at a time. For other keys, each host enforces the
+    /// whole limit separately.
+    #[key(default = 10_000, range = (1.0, 1_000_000.0))]
     pub max_hot_keys: u64,
-    /// The limit of this host while the store is unavailable.
+    /// What a host enforces when its leases have expired and the store is unavailable. `share`: the limit divided by the
+    /// hosts last seen. `local`: the whole limit. `open`: nothing is refused. `closed`: everything is refused.
+    #[key(default = WhenStoreIsDown::Share)]
     pub when_store_is_down: WhenStoreIsDown,
-    /// Whether all hosts enforce the bans that operators and limits of each make.
+    /// Whether every host enforces the bans that operators (`agent ban`) and limits (`escalate`) of all hosts make,
+    /// within a second.
+    #[key(default = false)]
     pub share_bans: bool,
 }
 
@@ -76,6 +85,33 @@ impl fmt::Display for StoreUrl {
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl Text for StoreUrl {
+    const KIND: Kind = Kind::Text(&[]);
+    const MASK: Option<Mask> = Some(|text, _| without_credentials(text));
+
+    fn parse(text: &str, _: &Key) -> Result<Self, Wrong> {
+        let help = format!("write {EXAMPLE:?}, or \"rediss://user:password@host:6379\" for TLS");
+        if !SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
+            // The value may be a password: messages do not repeat it.
+            let message =
+                "invalid address of a store: it does not begin with redis:// or rediss://";
+            return Err(Wrong::new(message, help));
+        }
+        // The redis crate supports only the older scheme names.
+        let text = text
+            .replacen("valkeys://", "rediss://", 1)
+            .replacen("valkey://", "redis://", 1);
+        match text.as_str().into_connection_info() {
+            Ok(_) => Ok(Self(text)),
+            Err(_) => Err(Wrong::new("invalid address of a store", help)),
+        }
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -109,27 +145,12 @@ pub fn read(
     limits: &[(String, Span, bool)],
     has_interfaces: bool,
 ) -> Option<Cluster> {
-    let value = root.value("cluster");
-    let cluster = match value {
-        Some(value) => match value.get_ref().as_table() {
-            Some(content) => table(Table::new(
-                content,
-                value.span(),
-                "[cluster]",
-                root.problems,
-            )),
-            None => {
-                root.wrong_type("cluster", value, "a table: [cluster]");
-                None
-            }
-        },
-        None => None,
-    };
-    match value {
+    let cluster = schema::read_one::<Cluster>(root).map(|read| read.table);
+    match root.value("cluster") {
         None => {
             if let Some((name, span, _)) = limits.iter().find(|(_, _, is_clusters)| *is_clusters) {
                 let message = format!("limit {name:?} has cluster, and table [cluster] is missing");
-                let help = format!("add [cluster] store = {EXAMPLE}, or leave out cluster");
+                let help = format!("add [cluster] store = {EXAMPLE:?}, or leave out cluster");
                 root.problems.error(span.clone(), message, help);
             }
         }
@@ -162,120 +183,19 @@ fn is_unused(cluster: Option<&Cluster>, limits: &[(String, Span, bool)]) -> bool
         && cluster.is_some_and(|cluster| !cluster.share_bans)
 }
 
-fn table(mut table: Table<'_, '_>) -> Option<Cluster> {
-    let store = stores(&mut table);
-    let sentinel = named(&mut table, "sentinel", "\"mymaster\"");
-    let authorities = table
-        .string("authorities", "\"/etc/ssl/store.pem\"")
-        .and_then(|(text, span)| {
-            if !text.starts_with('/') {
-                table.problems.error(
-                    span,
-                    format!("{text:?} is not an absolute path"),
-                    "begin it with /",
-                );
-                return None;
-            }
-            Some(PathBuf::from(text))
-        });
-    let name = named(&mut table, "name", "\"weir\"").unwrap_or_else(|| "weir".to_owned());
-    let node = match named(&mut table, "node", "\"host-1\"") {
-        Some(node) => Some(node),
-        None => match nix::unistd::gethostname()
-            .ok()
-            .and_then(|name| name.into_string().ok())
-        {
-            Some(name) if is_name(&name) => Some(name),
-            _ => {
-                let span = table.span();
-                table.problems.error(
-                    span,
-                    "missing key \"node\" in [cluster]: this host's name is not usable instead",
-                    "add node = \"host-1\"",
-                );
-                None
-            }
-        },
-    };
-    let sync = sync(&mut table);
-    let max_hot_keys = table
-        .number("max_hot_keys", 1, MOST_HOT_KEYS)
-        .unwrap_or(DEFAULT_HOT_KEYS);
-    let when = table
-        .word("when_store_is_down", WhenStoreIsDown::WORDS)
-        .unwrap_or(WhenStoreIsDown::Share);
-    let share_bans = match table.value("share_bans") {
-        None => false,
-        Some(value) => value.get_ref().as_bool().unwrap_or_else(|| {
-            table.wrong_type("share_bans", value, "true or false: share_bans = true");
-            false
-        }),
-    };
-    table.finish();
-    Some(Cluster {
-        store: store?,
-        sentinel,
-        authorities,
-        name,
-        node: node?,
-        sync,
-        max_hot_keys,
-        when_store_is_down: when,
-        share_bans,
-    })
+/// This host's name; empty if it is unusable in a cluster.
+fn host_name() -> String {
+    let name = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok());
+    name.filter(|name| is_name(name)).unwrap_or_default()
 }
 
-/// One address, or a list of them.
-fn stores(table: &mut Table<'_, '_>) -> Option<Vec<StoreUrl>> {
-    let value = table.required("store", EXAMPLE)?;
-    let urls: Vec<&Spanned<DeValue<'_>>> = match value.get_ref() {
-        DeValue::String(_) => vec![value],
-        DeValue::Array(array) => array.iter().collect(),
-        _ => {
-            table.wrong_type("store", value, &format!("an address: store = {EXAMPLE}"));
-            return None;
-        }
-    };
-    if urls.is_empty() {
-        table.problems.error(
-            value.span(),
-            "empty store",
-            format!("write store = {EXAMPLE}"),
-        );
-        return None;
-    }
-    let read =
-        |value: &Spanned<DeValue<'_>>| url(value.get_ref().as_str(), value.span(), table.problems);
-    // Every address is read, so that all errors are reported.
-    let urls: Vec<Option<StoreUrl>> = urls.into_iter().map(read).collect();
-    urls.into_iter().collect()
-}
-
-fn url(text: Option<&str>, span: Span, problems: &mut Problems) -> Option<StoreUrl> {
-    let help = format!("write {EXAMPLE}, or \"rediss://user:password@host:6379\" for TLS");
-    let Some(text) = text else {
-        problems.error(span, "invalid store: each address is a string", help);
-        return None;
-    };
-    if !SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
-        // The value may be a password: messages do not repeat it.
-        problems.error(
-            span,
-            "invalid address of a store: it does not begin with redis:// or rediss://",
-            help,
-        );
-        return None;
-    }
-    // The redis crate supports only the older scheme names.
-    let text = text
-        .replacen("valkeys://", "rediss://", 1)
-        .replacen("valkey://", "redis://", 1);
-    match text.as_str().into_connection_info() {
-        Ok(_) => Some(StoreUrl(text)),
-        Err(_) => {
-            problems.error(span, "invalid address of a store", help);
-            None
-        }
+fn check_node(read: &Located<'_, Cluster>, problems: &mut Problems) {
+    if read.table.node.is_empty() {
+        let message = "missing key \"node\" in [cluster]: this host's name is not usable instead";
+        let help = format!("add {}", Cluster::NODE.example());
+        problems.conflict(read.span_of(&Cluster::NODE), message, help);
     }
 }
 
@@ -284,42 +204,15 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST_NAME && text.chars().all(is_plain)
 }
 
-fn named(table: &mut Table<'_, '_>, key: &'static str, example: &str) -> Option<String> {
-    let (text, span) = table.string(key, example)?;
+fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
     if is_name(text) {
-        return Some(text.to_owned());
+        return Ok(());
     }
     let help = format!(
-        "write letters, digits, dashes, dots and underscores, {LONGEST_NAME} at most: {key} = {example}"
+        "write letters, digits, dashes, dots and underscores, {LONGEST_NAME} at most: {}",
+        key.example()
     );
-    table
-        .problems
-        .error(span, format!("invalid {key} {text:?}"), help);
-    None
-}
-
-fn sync(table: &mut Table<'_, '_>) -> Duration {
-    let Some((text, span)) = table.string("sync", "\"100ms\"") else {
-        return DEFAULT_SYNC;
-    };
-    match units::time(text) {
-        Ok(time) if SYNC.contains(&Duration::from_nanos(time)) => Duration::from_nanos(time),
-        Ok(_) => {
-            let help = "write sync = \"100ms\", or \"1s\" for more than 100 hosts";
-            table.problems.error(
-                span,
-                format!("sync {text:?} is out of range: 10 ms to 60 s"),
-                help,
-            );
-            DEFAULT_SYNC
-        }
-        Err(wrong) => {
-            table
-                .problems
-                .error(span, wrong.message, "write sync = \"100ms\"");
-            DEFAULT_SYNC
-        }
-    }
+    Err(Wrong::new(format!("invalid {} {text:?}", key.name), help))
 }
 
 #[cfg(test)]
@@ -401,7 +294,7 @@ mod tests {
             .config
             .cluster
             .unwrap();
-        assert_eq!(defaults.sync, DEFAULT_SYNC);
+        assert_eq!(defaults.sync, Duration::from_millis(100));
         assert_eq!(
             Some(defaults.node),
             nix::unistd::gethostname().unwrap().into_string().ok()
@@ -484,7 +377,7 @@ mod tests {
                 2,
                 9,
                 "store is an integer",
-                "an address",
+                "store = \"redis:",
             ),
             (
                 format!("[cluster]\nstore = []\n{LIMIT}"),
@@ -497,7 +390,7 @@ mod tests {
                 format!("[cluster]\nstore = [\"redis://one\", 2]\n{LIMIT}"),
                 2,
                 25,
-                "is a string",
+                "store is an integer",
                 "redis://",
             ),
             (

@@ -1,39 +1,56 @@
 //! `[crowdsec]`: CrowdSec's local API, whose decisions become bans.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::report::Span;
-use super::table::Table;
+use super::report::{Problems, Wrong};
+use super::schema::{HttpUrl, Key, Located, SecretText, Table, Text as _, read_one};
+use super::table;
 
-/// The range of `update`.
-const UPDATE: std::ops::RangeInclusive<u64> = 100_000_000..=3_600_000_000_000;
-/// The range of `reconcile`.
-const RECONCILE: std::ops::RangeInclusive<u64> = 1_000_000_000..=86_400_000_000_000;
-/// The range of `timeout`.
-const TIMEOUT: std::ops::RangeInclusive<u64> = 100_000_000..=600_000_000_000;
-/// The largest `max_decisions`: with as many bans by limits, the table of bans is full.
-pub(super) const MOST_DECISIONS: u64 = 500_000;
+/// With as many bans by limits, the table of bans is full.
+const MOST_DECISIONS: f64 = 500_000.0;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// CrowdSec's local API, whose decisions become bans: Weir is a bouncer.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(heading = "[crowdsec]", since = "0.1.0", check = check)]
+#[table(
+    example = "[agent]\ninterfaces = [\"eth0\"]\n\n[crowdsec]\nurl = \"http://127.0.0.1:8080\"\n\
+                   api_key_file = \"/etc/weir/crowdsec.key\"\nupdate = \"1s\"\n"
+)]
 pub struct CrowdSec {
-    /// The API's address.
-    pub url: String,
-    /// The bouncer's key.
-    pub api_key: Secret,
-    /// The time between two requests for changes.
+    /// Address of the local API: http or https.
+    #[key(examples = ["http://127.0.0.1:8080"])]
+    pub url: HttpUrl,
+    /// The bouncer's key, from `cscli bouncers add weir`.
+    #[key(absent = "`api_key_file`", examples = ["0123456789abcdef"])]
+    pub api_key: Option<SecretText>,
+    /// File with the key, readable by root only. One of `api_key` and `api_key_file` is required.
+    #[key(absent = "`api_key`", examples = ["/etc/weir/crowdsec.key"])]
+    pub api_key_file: Option<PathBuf>,
+    /// Time between two requests for changes.
+    #[key(default = Duration::from_secs(10), range = (0.1, 3_600.0), examples = ["10s", "500ms"])]
     pub update: Duration,
-    /// The time between two requests for all decisions.
+    /// Time between two requests for all decisions. It corrects whatever the changes missed.
+    #[key(default = Duration::from_secs(600), range = (1.0, 86_400.0), examples = ["10m"])]
     pub reconcile: Duration,
-    /// The most time of a request.
+    /// The most time of one request.
+    #[key(default = Duration::from_secs(30), range = (0.1, 600.0), examples = ["30s"])]
     pub timeout: Duration,
-    /// The most decisions.
+    /// The most decisions. Further ones are ignored, counted and reported.
+    #[key(default = 200_000, range = (1.0, MOST_DECISIONS))]
     pub max_decisions: u64,
-    /// The machine in whose name bans by limits are reported.
-    pub machine: Option<Machine>,
+    /// Name of a machine of the local API. In its name, Weir reports bans by limits with `escalate` as alerts.
+    #[key(absent = "bans by limits are not reported", examples = ["weir"], check = check_machine)]
+    pub machine_id: Option<String>,
+    /// The machine's password.
+    #[key(absent = "`password_file`", examples = ["0123456789abcdef"])]
+    pub password: Option<SecretText>,
+    /// File with the password, readable by root only.
+    #[key(absent = "`password`", examples = ["/etc/weir/crowdsec.password"])]
+    pub password_file: Option<PathBuf>,
 }
 
+/// The machine in whose name bans by limits are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     pub id: String,
@@ -41,18 +58,17 @@ pub struct Machine {
 }
 
 /// A secret, or the file that contains it. `Debug` omits it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Secret {
-    Text(String),
+    Text(SecretText),
     File(PathBuf),
 }
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(_) => formatter.write_str("(hidden)"),
-            Self::File(path) => write!(formatter, "{}", path.display()),
-        }
+impl Secret {
+    /// The secret of two keys, of which one is written.
+    fn of(text: Option<&SecretText>, file: Option<&PathBuf>) -> Option<Self> {
+        let text = text.map(|text| Self::Text(text.clone()));
+        text.or_else(|| file.map(|file| Self::File(file.clone())))
     }
 }
 
@@ -60,226 +76,76 @@ impl CrowdSec {
     /// The address without credentials, for messages.
     #[must_use]
     pub fn shown_url(&self) -> String {
-        http_client::shown(&self.url)
+        self.url.text()
     }
-}
 
-/// The keys whose values are secrets.
-const SECRETS: [&str; 2] = ["api_key", "password"];
-
-/// Masks the values of secret keys in a config's text, without changing its length.
-#[must_use]
-pub fn without_secrets(text: &str) -> String {
-    let mut bytes = text.as_bytes().to_vec();
-    for key in SECRETS {
-        for (start, _) in text.match_indices(key) {
-            let rest = &text[start + key.len()..];
-            let value = rest.trim_start_matches([' ', '\t', '"', '\'']);
-            let Some(value) = value.strip_prefix('=') else {
-                continue;
-            };
-            let value = value.trim_start_matches([' ', '\t']);
-            let long = ["\"\"\"", "'''"]
-                .into_iter()
-                .find(|quotes| value.starts_with(quotes));
-            let end = match long {
-                Some(quotes) => value[3..].find(quotes).map_or(value.len(), |end| end + 6),
-                // To the end of the line, since an invalid value may end anywhere.
-                None => value.find(['\n', '\r']).unwrap_or(value.len()),
-            };
-            let from = text.len() - text[start + key.len()..].len() + rest.len() - value.len();
-            for byte in &mut bytes[from..from + end] {
-                if !matches!(*byte, b'\n' | b'\r') {
-                    *byte = b'*';
-                }
-            }
-        }
+    /// The bouncer's key; every valid config has one.
+    #[must_use]
+    pub fn key(&self) -> Option<Secret> {
+        Secret::of(self.api_key.as_ref(), self.api_key_file.as_ref())
     }
-    // Only whole values were replaced.
-    String::from_utf8(bytes).unwrap_or_default()
+
+    #[must_use]
+    pub fn machine(&self) -> Option<Machine> {
+        Some(Machine {
+            id: self.machine_id.clone()?,
+            password: Secret::of(self.password.as_ref(), self.password_file.as_ref())?,
+        })
+    }
 }
 
 /// Reads `[crowdsec]`; `has_interfaces` tells whether bans have an effect.
-pub fn read(root: &mut Table<'_, '_>, has_interfaces: bool) -> Option<CrowdSec> {
-    let value = root.value("crowdsec")?;
-    let Some(content) = value.get_ref().as_table() else {
-        root.wrong_type("crowdsec", value, "a table: [crowdsec]");
-        return None;
-    };
+pub fn read(root: &mut table::Table<'_, '_>, has_interfaces: bool) -> Option<CrowdSec> {
+    let read = read_one::<CrowdSec>(root)?;
     if !has_interfaces {
-        let help = "add [agent] interfaces = [\"eth0\"]";
         root.problems.error(
-            value.span(),
+            read.span(),
             "missing interfaces: [crowdsec] requires at least one",
-            help,
+            "add [agent] interfaces = [\"eth0\"]",
         );
     }
-    table(Table::new(
-        content,
-        value.span(),
-        "[crowdsec]",
-        root.problems,
-    ))
+    Some(read.table)
 }
 
-fn table(mut table: Table<'_, '_>) -> Option<CrowdSec> {
-    const URL: &str = "\"http://127.0.0.1:8080\"";
-    table.required("url", URL);
-    let url = table
-        .string("url", URL)
-        .and_then(|(text, span)| match http_client::check(text) {
-            Ok(()) => Some(text.to_owned()),
-            Err(reason) => {
-                table.problems.error(
-                    span,
-                    format!("invalid url: {reason}"),
-                    format!("write url = {URL}"),
-                );
-                None
-            }
-        });
-    let api_key = secret(
-        &mut table,
-        ("api_key", "api_key_file"),
-        "\"/etc/weir/crowdsec.key\"",
-    );
-    if api_key.is_none()
-        && table.value("api_key").is_none()
-        && table.value("api_key_file").is_none()
-    {
-        let help = "run cscli bouncers add weir, then add api_key, or api_key_file with the path of a file that has it";
-        let span = table.span();
-        table
-            .problems
-            .error(span, "missing key \"api_key\" in [crowdsec]", help);
+fn check(read: &Located<'_, CrowdSec>, problems: &mut Problems) {
+    const API_KEY: (Key, Key) = (CrowdSec::API_KEY, CrowdSec::API_KEY_FILE);
+    const PASSWORD: (Key, Key) = (CrowdSec::PASSWORD, CrowdSec::PASSWORD_FILE);
+    let table = &read.table;
+    let values = [table.api_key.as_ref(), table.password.as_ref()];
+    for ((text, file), value) in [API_KEY, PASSWORD].into_iter().zip(values) {
+        if value.is_some() && read.has(&file) {
+            let message = format!("{} conflicts with {}", file.name, text.name);
+            problems.conflict(read.span_of(&file), message, "leave out one of them");
+        }
     }
-    let update = time(&mut table, "update", "\"10s\"", &UPDATE).unwrap_or(Duration::from_secs(10));
-    let reconcile =
-        time(&mut table, "reconcile", "\"10m\"", &RECONCILE).unwrap_or(Duration::from_secs(600));
-    let timeout =
-        time(&mut table, "timeout", "\"30s\"", &TIMEOUT).unwrap_or(Duration::from_secs(30));
-    let max_decisions = table
-        .number("max_decisions", 1, MOST_DECISIONS)
-        .unwrap_or(200_000);
-    let id = table.string("machine_id", "\"weir\"");
-    let password = secret(
-        &mut table,
-        ("password", "password_file"),
-        "\"/etc/weir/crowdsec.password\"",
-    );
-    let machine = match (id, password) {
-        (Some(("", span)), _) => {
-            table.problems.error(
-                span,
-                "empty machine_id",
-                "write machine_id = \"weir\", or leave it out",
-            );
-            None
-        }
-        (Some((id, _)), Some(password)) => Some(Machine {
-            id: id.to_owned(),
-            password,
-        }),
-        (Some((_, span)), None) => {
-            if table.value("password").is_none() && table.value("password_file").is_none() {
-                let help = "run cscli machines add, then add password or password_file";
-                table
-                    .problems
-                    .error(span, "machine_id requires password", help);
-            }
-            None
-        }
-        (None, Some(_)) => {
-            let span = table.span();
-            table.problems.error(
-                span,
+    let has = |(text, file): (Key, Key)| read.has(&text) || read.has(&file);
+    if !has(API_KEY) {
+        let help = "run cscli bouncers add weir, then add api_key, or api_key_file with the path of a file that has it";
+        let message = "missing key \"api_key\" in [crowdsec]";
+        problems.error(read.span(), message, help);
+    }
+    match (read.find(&CrowdSec::MACHINE_ID), has(PASSWORD)) {
+        (Some(id), false) => problems.conflict(
+            id.span(),
+            "machine_id requires password",
+            "run cscli machines add, then add password or password_file",
+        ),
+        (None, true) if table.password.is_some() != table.password_file.is_some() => problems
+            .error(
+                read.span(),
                 "password requires machine_id",
                 "add machine_id = \"weir\"",
-            );
-            None
-        }
-        (None, None) => None,
-    };
-    table.finish();
-    Some(CrowdSec {
-        url: url?,
-        api_key: api_key?,
-        update,
-        reconcile,
-        timeout,
-        max_decisions,
-        machine,
-    })
-}
-
-/// A secret in the config, or the path of its file.
-fn secret(
-    table: &mut Table<'_, '_>,
-    keys: (&'static str, &'static str),
-    example: &str,
-) -> Option<Secret> {
-    let (key, file) = keys;
-    let text = table
-        .string(key, "\"…\"")
-        .and_then(|(text, span)| secret_text(table, key, text, span));
-    let path = table.string(file, example);
-    match (text, path) {
-        (Some(_), Some((_, span))) => {
-            table.problems.error(
-                span,
-                format!("{file} conflicts with {key}"),
-                "leave out one of them",
-            );
-            None
-        }
-        (None, Some((path, span))) if !path.starts_with('/') => {
-            table.problems.error(
-                span,
-                format!("{path:?} is not an absolute path"),
-                "begin it with /",
-            );
-            None
-        }
-        (None, Some((path, _))) => Some(Secret::File(path.into())),
-        (text, None) => text,
+            ),
+        _ => {}
     }
 }
 
-fn secret_text(table: &mut Table<'_, '_>, key: &str, text: &str, span: Span) -> Option<Secret> {
-    // It is sent in a header.
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        table.problems.error(
-            span,
-            format!("invalid {key}"),
-            "write printable ASCII characters without spaces",
-        );
-        return None;
+fn check_machine(text: &str, key: &Key) -> Result<(), Wrong> {
+    if text.is_empty() {
+        let help = format!("write {}, or leave it out", key.example());
+        return Err(Wrong::new("empty machine_id", help));
     }
-    Some(Secret::Text(text.to_owned()))
-}
-
-fn time(
-    table: &mut Table<'_, '_>,
-    key: &'static str,
-    example: &str,
-    range: &std::ops::RangeInclusive<u64>,
-) -> Option<Duration> {
-    let time = table.time(key, example)?;
-    if range.contains(&time) {
-        return Some(Duration::from_nanos(time));
-    }
-    let seconds = |nanoseconds: u64| humantime::format_duration(Duration::from_nanos(nanoseconds));
-    let message = format!(
-        "{key} is out of range: {} to {}",
-        seconds(*range.start()),
-        seconds(*range.end())
-    );
-    table.problems.error(
-        table.span_of(key),
-        message,
-        format!("write {key} = {example}"),
-    );
-    None
+    Ok(())
 }
 
 #[cfg(test)]
@@ -306,9 +172,9 @@ mod tests {
             (crowdsec.reconcile, crowdsec.max_decisions),
             (Duration::from_secs(600), 200_000)
         );
-        assert_eq!(crowdsec.api_key, Secret::Text("secret".to_owned()));
+        assert_eq!(crowdsec.api_key.as_ref().unwrap().reveal(), "secret");
         assert_eq!(
-            crowdsec.machine.as_ref().unwrap().password,
+            crowdsec.machine().unwrap().password,
             Secret::File("/etc/weir/password".into())
         );
         assert!(!format!("{crowdsec:?}").contains("secret"));
@@ -339,7 +205,7 @@ mod tests {
             ),
             (
                 format!("{url}api_key = \"secret\"\nupdate = \"1ms\"\n"),
-                "update is out of range: 100ms to 1h",
+                "is out of range: 100 ms to 1 h",
             ),
             (
                 format!("{url}api_key = \"secret\"\nmax_decisions = 0\n"),

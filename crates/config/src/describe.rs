@@ -4,9 +4,8 @@ use std::fmt;
 
 use crate::human;
 use crate::policy::{
-    Action, Algorithm, BanList, Class, Direction, Key, Level, LevelKey, Limit, LimitSources,
-    ListSource, OnFull, PortSet, ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Service,
-    Throttle, Tier,
+    Action, Algorithm, Direction, Key, Level, LevelKey, Limit, LimitSources, OnFull, PortSet,
+    ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Throttle, Tier,
 };
 use crate::policy_group::Group;
 
@@ -212,55 +211,6 @@ impl Group {
             matchers.join(" or "),
             self.limit_texts().join(", ")
         )
-    }
-}
-
-impl Class {
-    /// The summary without the name: `198.51.100.0/24: 5 times every limit`.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let sources = self
-            .sources
-            .iter()
-            .map(ToString::to_string)
-            .chain(self.geo.iter().map(ToString::to_string));
-        format!(
-            "{}: {}",
-            sources.collect::<Vec<_>>().join(", "),
-            self.service
-        )
-    }
-}
-
-impl BanList {
-    /// The summary without the name: `https://lists.example/drop.txt every 1h: ban`.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let shrink = if self.allow_shrink {
-            ", may shrink"
-        } else {
-            ""
-        };
-        let action = &self.action;
-        match &self.source {
-            ListSource::Geo(_) => format!("{}: {action}{shrink}", self.source.shown()),
-            _ => format!(
-                "{} every {}: {action}{shrink}",
-                self.source.shown(),
-                human::time(self.every)
-            ),
-        }
-    }
-}
-
-impl fmt::Display for Service {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Multiplier(multiplier) => {
-                write!(formatter, "{} times every limit", multiplier.factor())
-            }
-            Self::Unlimited => formatter.write_str("unlimited"),
-        }
     }
 }
 

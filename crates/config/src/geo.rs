@@ -1,75 +1,79 @@
 //! `[geo]`.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::ban_list::ReadBanList;
-use super::class::ReadClass;
-use super::policy::{Geo, GeoKey, GeoKind, Key, Networks};
+use super::geo_keys;
+use super::policy::{BanList, Class, GeoKey, GeoKind, Key, Networks};
 use super::read_limit::ReadLimit;
 use super::report::{Problems, Span};
-use super::table::Table;
+use super::schema::{self, Located, Table};
 
-/// `[geo]` and the spans of its keys.
-#[derive(Default)]
-pub struct ReadGeo {
-    pub geo: Geo,
-    /// Also those of invalid values.
-    spans: Vec<(GeoKind, Span)>,
+/// Databases of networks and countries, for `asn` and `country` in `[[class]]` and `[[ban_list]]`. Both are files in
+/// MaxMind's format (mmdb), of at most 256 MiB. The agent compiles their prefixes into the policy, so a packet costs the
+/// same as with prefixes in limits.toml. Changes of a file take effect within seconds. A file that is missing or damaged
+/// changes nothing: the prefixes in effect stay.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(heading = "[geo]", since = "0.1.0")]
+#[table(
+    example = "[geo]\nasn = \"/var/lib/GeoIP/asn.mmdb\"\ncountry = \"/var/lib/GeoIP/country.mmdb\"\n\n\
+                   [[class]]\nname = \"partner\"\nasn = [64500]\nmultiplier = 5\n\n\
+                   [[ban_list]]\nname = \"region\"\ncountry = [\"XX\"]\n\n\
+                   [agent]\ninterfaces = [\"eth0\"]\n\n\
+                   [[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n"
+)]
+pub struct Geo {
+    /// The file with autonomous systems. Records have `autonomous_system_number` or `asn`.
+    #[key(absent = "none; `asn` in a class or ban list requires it")]
+    #[key(examples = ["/var/lib/GeoIP/asn.mmdb"])]
+    pub asn: Option<PathBuf>,
+    /// The file with countries. Records have `country.iso_code`, `country_code` or `country`.
+    #[key(absent = "none; `country` in a class or ban list requires it")]
+    #[key(examples = ["/var/lib/GeoIP/country.mmdb"])]
+    pub country: Option<PathBuf>,
+    /// In a policy in effect, all prefixes of the database of networks, if a limit has `key = "asn"`.
+    #[key(skip)]
+    pub networks: Networks,
 }
 
-pub fn read(root: &mut Table<'_, '_>) -> ReadGeo {
-    let Some(value) = root.value("geo") else {
-        return ReadGeo::default();
-    };
-    let Some(content) = value.get_ref().as_table() else {
-        root.wrong_type("geo", value, "a table: [geo]");
-        return ReadGeo::default();
-    };
-    let mut table = Table::new(content, value.span(), "[geo]", root.problems);
-    let mut spans = Vec::new();
-    let mut file = |kind, key, example| -> Option<PathBuf> {
-        spans.push((kind, table.value(key)?.span()));
-        let (text, span) = table.string(key, example)?;
-        if text.starts_with('/') {
-            return Some(text.into());
+impl Geo {
+    /// The file of a database.
+    #[must_use]
+    pub fn file(&self, kind: GeoKind) -> Option<&Path> {
+        match kind {
+            GeoKind::Asn => self.asn.as_deref(),
+            GeoKind::Country => self.country.as_deref(),
         }
-        table.problems.error(
-            span,
-            format!("{text:?} is not an absolute path"),
-            "begin it with /",
-        );
-        None
-    };
-    let asn = file(GeoKind::Asn, "asn", "\"/var/lib/GeoIP/asn.mmdb\"");
-    let country = file(
-        GeoKind::Country,
-        "country",
-        "\"/var/lib/GeoIP/country.mmdb\"",
-    );
-    table.finish();
-    ReadGeo {
-        geo: Geo {
-            asn,
-            country,
-            networks: Networks::default(),
-        },
-        spans,
+    }
+
+    const fn key_of(kind: GeoKind) -> schema::Key {
+        match kind {
+            GeoKind::Asn => Self::ASN,
+            GeoKind::Country => Self::COUNTRY,
+        }
     }
 }
 
 /// Checks that each key has a database and is in one class, and that each database is used.
 pub fn check(
-    read: &ReadGeo,
-    classes: &[ReadClass],
-    lists: &[ReadBanList],
+    read: Option<&Located<'_, Geo>>,
+    classes: &[Located<'_, Class>],
+    lists: &[Located<'_, BanList>],
     limits: &[ReadLimit],
     problems: &mut Problems,
 ) {
     let mut owners: HashMap<GeoKey, &str> = HashMap::new();
-    for class in classes {
-        for (key, span) in &class.geo_spans {
-            if let Some(other) = owners.insert(*key, &class.class.name) {
+    let of_classes: Vec<Vec<(GeoKey, Span)>> = classes
+        .iter()
+        .map(|class| geo_keys::located(class, &Class::ASN, &Class::COUNTRY))
+        .collect();
+    let of_lists: Vec<Vec<(GeoKey, Span)>> = lists
+        .iter()
+        .map(|list| geo_keys::located(list, &BanList::ASN, &BanList::COUNTRY))
+        .collect();
+    for (class, spans) in classes.iter().zip(&of_classes) {
+        for (key, span) in spans {
+            if let Some(other) = owners.insert(*key, &class.table.name) {
                 let message = format!("duplicate source {key}: it is in class {other:?} already");
                 problems.error(
                     span.clone(),
@@ -80,7 +84,7 @@ pub fn check(
         }
     }
     let of_limits = || limits.iter().map(|read| &read.scope_spans.geo);
-    for spans in lists.iter().map(|list| &list.geo_spans).chain(of_limits()) {
+    for spans in of_lists.iter().chain(of_limits()) {
         for (nth, (key, span)) in spans.iter().enumerate() {
             if spans[..nth].iter().any(|(other, _)| other == key) {
                 problems.error(
@@ -91,18 +95,19 @@ pub fn check(
             }
         }
     }
-    let used: Vec<&(GeoKey, Span)> = classes
+    let used: Vec<&(GeoKey, Span)> = of_classes
         .iter()
-        .flat_map(|class| &class.geo_spans)
-        .chain(lists.iter().flat_map(|list| &list.geo_spans))
-        .chain(of_limits().flatten())
+        .chain(&of_lists)
+        .chain(of_limits())
+        .flatten()
         .collect();
     let by_network = limits.iter().find(|read| read.limit.uses_networks());
     for kind in GeoKind::ALL {
         let of_limit = by_network.filter(|_| kind == GeoKind::Asn);
         let name = kind.key();
         let first = used.iter().find(|(key, _)| key.kind() == kind);
-        let configured = read.spans.iter().find(|(of, _)| *of == kind);
+        // Also of an invalid value.
+        let configured = read.and_then(|read| read.find(&Geo::key_of(kind)));
         if let (Some(limit), None) = (of_limit, configured) {
             let help = "set [geo] asn = \"/var/lib/GeoIP/asn.mmdb\"";
             let message = "key = \"asn\" requires a database: [geo] asn is not set";
@@ -122,11 +127,11 @@ pub fn check(
                     help,
                 );
             }
-            (None, Some((_, span))) if of_limit.is_none() => {
+            (None, Some(written)) if of_limit.is_none() => {
                 let message =
                     format!("[geo] {name} has no effect: no class, ban list or limit has {name}");
                 problems.warning(
-                    span.clone(),
+                    written.span(),
                     message,
                     format!("leave it out, or add {name} to a class, a ban list or a limit"),
                 );

@@ -2,16 +2,11 @@
 
 use super::policy::{Country, GeoKey};
 use super::report::Span;
+use super::schema::{Key, Located};
 use super::table::{Table, integer};
 
 const ASN: &str = "[64500]";
 const COUNTRY: &str = "[\"XX\"]";
-
-/// Whether a table has `asn` or `country`.
-pub fn is_in(table: &mut Table<'_, '_>) -> bool {
-    let (asn, country) = (table.value("asn"), table.value("country"));
-    asn.or(country).is_some()
-}
 
 /// The entries of `asn` and `country` with their spans.
 pub fn keys(table: &mut Table<'_, '_>) -> Vec<(GeoKey, Span)> {
@@ -42,4 +37,13 @@ pub fn keys(table: &mut Table<'_, '_>) -> Vec<(GeoKey, Span)> {
         }
     }
     keys
+}
+
+/// The entries of a declared table's `asn` and `country` with their spans.
+pub fn located<T>(read: &Located<'_, T>, asn: &Key, country: &Key) -> Vec<(GeoKey, Span)> {
+    let asn = read.elements(asn).into_iter();
+    let country = read.elements(country).into_iter();
+    asn.map(|(number, span)| (GeoKey::Asn(number), span))
+        .chain(country.map(|(code, span)| (GeoKey::Country(code), span)))
+        .collect()
 }

@@ -42,21 +42,24 @@ mod request;
 pub mod request_key;
 mod request_limit;
 mod request_notes;
+mod requests;
+pub mod schema;
 mod services;
 pub mod ssh;
+mod suggestion;
 mod table;
 mod tcp;
 pub mod units;
 mod words;
 
-pub use changes::{Change, Changes};
+pub use changes::{Change, Changes, needing_restart};
 pub use excerpt::excerpt;
 pub use formula::{Formula, FormulaError};
 pub use load::{ConfigError, Loaded, load, parse, paths, read_text};
 pub use policy::DEFAULT_SOCKET;
 pub use prefix_key::PrefixKey;
 pub use ssh::ssh_warning;
-pub use table::suggestion;
+pub use suggestion::suggestion;
 
 #[cfg(test)]
 mod tests;

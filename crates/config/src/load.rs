@@ -8,12 +8,13 @@ use thiserror::Error;
 use toml::de::DeTable;
 
 use super::checks::{check_classes, check_exchanged, check_limits};
-use super::policy::{AgentConfig, Config};
+use super::policy::{AgentConfig, BanList, Class, Config, Geo};
+use super::reference;
 use super::report::{self, Placed, Problems, Report, Span};
+use super::schema::{read_all, read_one};
 use super::table::{Table, entries};
 use super::{
-    agent, ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify,
-    tcp,
+    ban_list, class, cluster, crowdsec, escalate, geo, group, limit_scope, notify, requests, tcp,
 };
 
 /// A valid config, and its warnings.
@@ -105,11 +106,7 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown = || {
-        crowdsec::without_secrets(&notify::without_secrets(&cluster::without_credentials(
-            text,
-        )))
-    };
+    let shown = || reference::without_secrets(text);
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
@@ -141,21 +138,10 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
 
 fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<Config> {
     let mut root = Table::new(document, span, "limits.toml", problems);
-    let agent = match root.value("agent") {
-        Some(value) => match value.get_ref().as_table() {
-            Some(content) => {
-                agent::read(Table::new(content, value.span(), "[agent]", root.problems))
-            }
-            None => {
-                root.wrong_type("agent", value, "a table: [agent]");
-                AgentConfig::default()
-            }
-        },
-        None => AgentConfig::default(),
-    };
-    let geo = geo::read(&mut root);
-    let classes = entries(&mut root, "class", "[[class]]", class::read);
-    let (limits, request_limits) = decide::limits(&mut root);
+    let agent: AgentConfig = read_one(&mut root).map_or_else(Default::default, |read| read.table);
+    let geo = read_one::<Geo>(&mut root);
+    let classes = read_all::<Class>(&mut root);
+    let (limits, request_limits) = requests::limits(&mut root);
     let of_packets = limits.iter().map(|read| {
         (
             read.limit.name.clone(),
@@ -171,19 +157,19 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         )
     });
     let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
-    let decide = decide::read_all(&mut root, request_limits, &limits, &classes, &agent);
-    let ban_lists = entries(&mut root, "ban_list", "[[ban_list]]", ban_list::read);
+    let decide = requests::read(&mut root, request_limits, &limits, &classes, &agent);
+    let ban_lists = read_all::<BanList>(&mut root);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
-    let notify = notify::read_all(&mut root);
+    let notify = notify::read(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
     let names: Vec<&str> = classes
         .iter()
-        .map(|read| read.class.name.as_str())
+        .map(|read| read.table.name.as_str())
         .collect();
     let listed: Vec<&str> = ban_lists
         .iter()
-        .filter_map(|read| read.list.class())
+        .filter_map(|read| read.table.class())
         .collect();
     let prefixes = class::in_order(&classes, &agent);
     check_classes(&classes, &prefixes, &agent, root.problems);
@@ -195,9 +181,9 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &names, &agent, root.problems);
-    geo::check(&geo, &classes, &ban_lists, &limits, root.problems);
+    geo::check(geo.as_ref(), &classes, &ban_lists, &limits, root.problems);
     let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
-    let bans = ban_lists.iter().any(|read| read.list.class().is_none())
+    let bans = ban_lists.iter().any(|read| read.table.class().is_none())
         || crowdsec.is_some()
         || shares_bans;
     let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
@@ -212,9 +198,9 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     root.finish();
     Some(Config {
         agent,
-        geo: geo.geo,
-        classes: classes.into_iter().map(|read| read.class).collect(),
-        ban_lists: ban_lists.into_iter().map(|read| read.list).collect(),
+        geo: geo.map_or_else(Default::default, |read| read.table),
+        classes: classes.into_iter().map(|read| read.table).collect(),
+        ban_lists: ban_lists.into_iter().map(|read| read.table).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),
         decide,
         groups: groups.into_iter().map(|read| read.group).collect(),

@@ -4,22 +4,18 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::human;
 use super::policy::{NotifyOn, Rate, Unit};
-use super::report::Span;
-use super::table::{Table, entries, suggestion};
+use super::report::{Problems, Wrong};
+use super::schema::{self, At, Key, Kind, Located, Mask, OneOrMore, Text, Value, read_all};
+use super::table::Table;
 use super::units;
 
 /// The most tables `[[notify]]`: each has a thread, and runs at most one command at a time.
 pub const MOST_NOTIFY: usize = 16;
-/// The range of `timeout`.
-pub const TIMEOUT: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(60);
-/// The longest `retry_for`.
-pub const LONGEST_RETRY: Duration = Duration::from_secs(24 * 3600);
-const DEFAULT_RATE: &str = "10/min";
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-const DEFAULT_RETRY: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_RATE: Rate = Rate {
+    count: 10,
+    per_nanoseconds: 60_000_000_000,
+};
 /// The most notifications per `rate`'s time.
 const MOST_PER_TIME: u64 = 1_000_000;
 const LONGEST_NAME: usize = 64;
@@ -27,23 +23,47 @@ const LONGEST_URL: usize = 2_048;
 /// The most elements and bytes of a command.
 const MOST_ARGUMENTS: usize = 64;
 const LONGEST_COMMAND: usize = 16_384;
-const COMMAND: &str = "[\"/usr/local/bin/page\"]";
-const WEBHOOK: &str = "\"https://hooks.example.net/weir\"";
 
-/// One `[[notify]]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A command or a webhook that receives events as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, schema::Table)]
+#[table(heading = "[[notify]]", since = "0.1.0", check = check)]
+#[table(example = "[[notify]]\n\
+                   on = [\"ban\", \"attack\", \"trial-failed\", \"interface\", \"store-down\"]\n\
+                   command = [\"/usr/local/bin/page\"]\n\n\
+                   [agent]\ninterfaces = [\"eth0\"]\n\n\
+                   [[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n")]
 pub struct Notify {
-    /// The name in status, metrics and logs.
-    pub name: String,
-    /// The reported events, each once.
-    pub on: Vec<NotifyOn>,
-    pub target: NotifyTarget,
-    /// The most notifications.
+    /// Events to report, each once. `ban`: bans by limits and operators. `attack`: start and end of an attack.
+    /// `trial-failed`: a trial was not confirmed in time, or its rollback failed. `interface`: limits are in effect on an
+    /// interface, or not any more. `store-down`: the cluster's store is unavailable, and available again.
+    /// `crowdsec-down`: the same of CrowdSec's API. `list-failed`: a ban list could not be read. `geo-failed`: the same of
+    /// a database of `[geo]`. `oom-kill`: a group ran out of memory. `throttled`: a limit refuses a source. `would-ban`:
+    /// bans that enforce mode would make.
+    pub on: OneOrMore<NotifyOn>,
+    /// Program and arguments. It runs without a shell, as the agent's user, and reads the document from standard input.
+    /// An exit status other than 0 is a failure.
+    #[key(absent = "`webhook` is required", examples = ["/usr/local/bin/page"])]
+    pub command: Option<Command>,
+    /// Address to which the document is posted as `application/json`. A status other than 2xx is a failure. Status, logs
+    /// and errors show its host only.
+    #[key(absent = "`command` is required", examples = ["https://hooks.example.net/weir"])]
+    pub webhook: Option<WebhookUrl>,
+    /// File with the token of an `Authorization: Bearer` header, read at each attempt. Only with `webhook`.
+    #[key(absent = "no `Authorization` header", examples = ["/etc/weir/webhook.token"])]
+    pub secret_file: Option<PathBuf>,
+    /// Most notifications in a time. Events in between wait for the next one; beyond 20 of a kind they are only counted
+    /// in it.
+    #[key(default = DEFAULT_RATE, examples = ["10/min", "1/h"], check = check_rate)]
     pub rate: Rate,
-    /// The time for one attempt.
+    /// Time for one attempt. A command that takes longer is killed, with its children.
+    #[key(default = Duration::from_secs(10), range = (0.1, 60.0), examples = ["10s"])]
     pub timeout: Duration,
-    /// The time after which a notification that could not be delivered is dropped.
+    /// Time for which a failed notification is tried again. The pause doubles from 1 s to 1 min.
+    #[key(default = Duration::from_secs(900), range = (0.001, 86_400.0), examples = ["15m", "1h"])]
     pub retry_for: Duration,
+    /// Name in `agent status`, metrics and logs; unique.
+    #[key(absent = "`notify-` and the table's number", examples = ["pager"], check = check_name)]
+    pub name: String,
 }
 
 /// The receiver of notifications.
@@ -70,7 +90,7 @@ impl WebhookUrl {
     }
 
     /// Parses an address; the error does not repeat it.
-    fn parse(text: &str) -> Result<Self, &'static str> {
+    fn of(text: &str) -> Result<Self, &'static str> {
         let rest = text
             .strip_prefix("https://")
             .or_else(|| text.strip_prefix("http://"));
@@ -156,36 +176,96 @@ impl fmt::Display for NotifyTarget {
 }
 
 impl Notify {
-    /// The summary without the name: `ban, attack: command /usr/local/bin/page, at most 10 in 60 s`.
+    #[must_use]
+    pub fn target(&self) -> NotifyTarget {
+        match &self.webhook {
+            Some(url) => NotifyTarget::Webhook {
+                url: url.clone(),
+                secret_file: self.secret_file.clone(),
+            },
+            None => {
+                let command = self.command.as_ref();
+                NotifyTarget::Command(command.map_or_else(Vec::new, |command| command.0.clone()))
+            }
+        }
+    }
+
+    /// Its keys in one line: `on = ban, command = /usr/local/bin/page`.
     #[must_use]
     pub fn summary(&self) -> String {
-        let on: Vec<String> = self.on.iter().map(ToString::to_string).collect();
-        format!(
-            "{}: {}, at most {} in {}",
-            on.join(", "),
-            self.target,
-            self.rate.count,
-            human::time(Duration::from_nanos(self.rate.per_nanoseconds))
-        )
+        schema::summary(self)
     }
 }
 
-impl Notify {
-    /// Everything that differs between two, secrets included: never to be printed.
-    pub(crate) fn whole(&self) -> String {
-        let url = match &self.target {
-            NotifyTarget::Webhook { url, .. } => url.reveal(),
-            NotifyTarget::Command(_) => "",
-        };
-        format!("{self:?} {url}")
+impl Text for WebhookUrl {
+    const KIND: Kind = Kind::Text(&[]);
+    const MASK: Option<Mask> = Some(without_paths);
+
+    fn parse(text: &str, key: &Key) -> Result<Self, Wrong> {
+        Self::of(text).map_err(|reason| {
+            let message = format!("invalid webhook: {reason}");
+            Wrong::new(message, format!("write {}", key.example()))
+        })
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A program and its arguments, which may be secrets: neither `Debug` nor differences have them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Command(pub Vec<String>);
+
+impl fmt::Debug for Command {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.shown())
+    }
+}
+
+impl Value for Command {
+    const KIND: Kind = <OneOrMore<String> as Value>::KIND;
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let OneOrMore(command) = OneOrMore::<String>::read(at, key, problems)?;
+        let program = &command[0];
+        if !program.starts_with('/') {
+            let span = at.get_ref().get(0).unwrap_or(at).span();
+            problems.error(
+                span,
+                format!("program {program:?} is not an absolute path"),
+                "write its path: there is no shell that searches for it",
+            );
+            return None;
+        }
+        let bytes: usize = command.iter().map(|text| text.len() + 1).sum();
+        if command.len() > MOST_ARGUMENTS
+            || bytes > LONGEST_COMMAND
+            || command.iter().any(|text| text.contains('\0'))
+        {
+            let help = format!(
+                "write at most {MOST_ARGUMENTS} arguments and {LONGEST_COMMAND} bytes; use a script for more"
+            );
+            let message = "command is too long, or has a zero byte";
+            problems.error(at.span(), message, help);
+            return None;
+        }
+        Some(Self(command))
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        self.0.write()
+    }
+
+    fn shown(&self) -> String {
+        self.0.first().cloned().unwrap_or_default()
     }
 }
 
 /// Masks the paths of webhooks' addresses in a text, without changing its length: for error snippets of a config.
-#[must_use]
-pub fn without_secrets(text: &str) -> String {
+fn without_paths(text: &str, key: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
-    for (start, key) in text.match_indices("webhook") {
+    for (start, key) in text.match_indices(key) {
         let after = &text[start + key.len()..];
         let line = &after[..after.find('\n').unwrap_or(after.len())];
         // The host stays; without one, or with credentials before it, all of the value is masked.
@@ -214,294 +294,97 @@ pub fn without_secrets(text: &str) -> String {
 }
 
 /// Reads all `[[notify]]`.
-pub fn read_all(root: &mut Table<'_, '_>) -> Vec<Notify> {
-    let read = entries(root, "notify", "[[notify]]", read);
+pub fn read(root: &mut Table<'_, '_>) -> Vec<Notify> {
+    let read = read_all::<Notify>(root);
+    let span = root.span_of("notify");
     if read.len() > MOST_NOTIFY {
-        let (span, count) = (root.span_of("notify"), read.len());
+        let count = read.len();
         let help = format!(
             "write at most {MOST_NOTIFY}; one command or webhook can receive several events"
         );
-        root.problems.error(
-            span,
-            format!("{count} tables [[notify]] are too many"),
-            help,
-        );
+        let message = format!("{count} tables [[notify]] are too many");
+        root.problems.error(span.clone(), message, help);
     }
     let mut all: Vec<Notify> = Vec::with_capacity(read.len());
-    for (nth, (name, mut notify)) in read.into_iter().enumerate() {
-        let (name, span) =
-            name.unwrap_or_else(|| (format!("notify-{}", nth + 1), root.span_of("notify")));
-        if all.iter().any(|other| other.name == name) {
-            root.problems.error(
-                span,
-                format!("duplicate name {name:?} of a [[notify]]"),
-                "give each another name",
-            );
+    for (nth, read) in read.into_iter().enumerate() {
+        let span = read
+            .find(&Notify::NAME)
+            .map_or_else(|| span.clone(), |name| name.span());
+        let mut notify = read.table;
+        if notify.name.is_empty() {
+            notify.name = format!("notify-{}", nth + 1);
         }
-        notify.name = name;
+        if all.iter().any(|other| other.name == notify.name) {
+            let message = format!("duplicate name {:?} of a [[notify]]", notify.name);
+            root.problems
+                .conflict(span, message, "give each another name");
+        }
+        let mut on = Vec::new();
+        for event in notify.on.0 {
+            if !on.contains(&event) {
+                on.push(event);
+            }
+        }
+        notify.on = OneOrMore(on);
         all.push(notify);
     }
     all
 }
 
-type Named = (Option<(String, Span)>, Notify);
-
-fn read(mut table: Table<'_, '_>) -> Option<Named> {
-    let name = name(&mut table);
-    let on = on(&mut table);
-    let target = target(&mut table);
-    let rate = rate(&mut table);
-    let timeout = time(&mut table, "timeout", "\"10s\"", TIMEOUT, DEFAULT_TIMEOUT);
-    let retry_for = time(
-        &mut table,
-        "retry_for",
-        "\"15m\"",
-        Duration::ZERO..=LONGEST_RETRY,
-        DEFAULT_RETRY,
-    );
-    table.finish();
-    Some((
-        name,
-        Notify {
-            name: String::new(),
-            on: on?,
-            target: target?,
-            rate,
-            timeout,
-            retry_for,
-        },
-    ))
-}
-
-fn name(table: &mut Table<'_, '_>) -> Option<(String, Span)> {
-    let (text, span) = table.string("name", "\"pager\"")?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if text.is_empty() || text.len() > LONGEST_NAME || !text.chars().all(is_plain) {
-        let help = format!(
-            "write letters, digits, dashes, dots and underscores, {LONGEST_NAME} at most: name = \"pager\""
-        );
-        table
-            .problems
-            .error(span, format!("invalid name {text:?} of a [[notify]]"), help);
-        return None;
-    }
-    Some((text.to_owned(), span))
-}
-
-fn on(table: &mut Table<'_, '_>) -> Option<Vec<NotifyOn>> {
-    table.required("on", "[\"ban\", \"attack\"]")?;
-    let all: Vec<&str> = NotifyOn::WORDS.iter().map(|(word, _)| *word).collect();
-    let mut on = Vec::new();
-    let given = table.strings_or_one("on", "[\"ban\", \"attack\"]");
-    if given.is_empty()
-        && table
-            .value("on")
-            .is_some_and(|value| value.get_ref().is_array())
-    {
-        let span = table.span_of("on");
-        table.problems.error(
-            span,
-            "empty on of a [[notify]]",
-            format!("write some of {}", all.join(", ")),
-        );
-    }
-    for (text, span) in given {
-        match NotifyOn::WORDS
-            .iter()
-            .find(|(word, _)| word.eq_ignore_ascii_case(text))
-        {
-            Some((_, known)) if !on.contains(known) => on.push(*known),
-            Some(_) => {}
-            None => {
-                let near = suggestion(text, &all);
-                let help = if near.starts_with("did") {
-                    format!("{near} All: {}", all.join(", "))
-                } else {
-                    near
-                };
-                table
-                    .problems
-                    .error(span, format!("unknown event {text:?} in on"), help);
-            }
-        }
-    }
-    Some(on)
-}
-
-fn target(table: &mut Table<'_, '_>) -> Option<NotifyTarget> {
-    let command = command(table);
-    let url = webhook(table);
-    let secret = table.string("secret_file", "\"/etc/weir/webhook.token\"");
-    let secret_file = secret.and_then(|(text, span)| {
-        if !text.starts_with('/') {
-            table.problems.error(
-                span,
-                format!("{text:?} is not an absolute path"),
-                "begin it with /",
-            );
-            return None;
-        }
-        Some((PathBuf::from(text), span))
-    });
-    let [has_command, has_webhook] = ["command", "webhook"].map(|key| table.value(key).is_some());
-    match (has_command, has_webhook) {
-        (true, true) => {
-            let span = table.span_of("webhook");
-            let help = "leave out one of them, and write another [[notify]] for it";
-            table
-                .problems
-                .error(span, "command conflicts with webhook", help);
-            return None;
-        }
+fn check(read: &Located<'_, Notify>, problems: &mut Problems) {
+    match (read.has(&Notify::COMMAND), read.has(&Notify::WEBHOOK)) {
+        (true, true) => problems.error(
+            read.span_of(&Notify::WEBHOOK),
+            "command conflicts with webhook",
+            "leave out one of them, and write another [[notify]] for it",
+        ),
         (false, false) => {
-            let span = table.span();
-            let help = format!("add command = {COMMAND} or webhook = {WEBHOOK}");
-            table.problems.error(
-                span,
+            let (command, webhook) = (Notify::COMMAND.example(), Notify::WEBHOOK.example());
+            problems.error(
+                read.span(),
                 "missing key \"command\" or \"webhook\" in [[notify]]",
-                help,
+                format!("add {command} or {webhook}"),
             );
-            return None;
         }
+        (true, false) if read.has(&Notify::SECRET_FILE) => problems.conflict(
+            read.span_of(&Notify::SECRET_FILE),
+            "secret_file conflicts with command",
+            "leave out secret_file",
+        ),
         _ => {}
     }
-    if has_command {
-        if let Some((_, span)) = secret_file {
-            table.problems.error(
-                span,
-                "secret_file conflicts with command",
-                "leave out secret_file",
-            );
-        }
-        return Some(NotifyTarget::Command(command?));
-    }
-    let url = url?;
-    if url.is_exposed() {
-        let (span, message) = (
-            table.span_of("webhook"),
+    let url = read.table.webhook.as_ref();
+    if url.is_some_and(WebhookUrl::is_exposed) {
+        problems.warning(
+            read.span_of(&Notify::WEBHOOK),
             "notifications are readable on the way: the webhook is not https",
-        );
-        table.problems.warning(
-            span,
-            message,
             "write https://, unless the network in between is your own",
         );
     }
-    Some(NotifyTarget::Webhook {
-        url,
-        secret_file: secret_file.map(|(path, _)| path),
-    })
 }
 
-fn command(table: &mut Table<'_, '_>) -> Option<Vec<String>> {
-    let command: Vec<(String, Span)> = table
-        .strings_or_one("command", COMMAND)
-        .into_iter()
-        .map(|(text, span)| (text.to_owned(), span))
-        .collect();
-    let span = table.span_of("command");
-    let Some((program, program_span)) = command.first() else {
-        if table
-            .value("command")
-            .is_some_and(|value| value.get_ref().is_array())
-        {
-            table
-                .problems
-                .error(span, "empty command", format!("write command = {COMMAND}"));
-        }
-        return None;
-    };
-    if !program.starts_with('/') {
-        let help = "write its path: there is no shell that searches for it";
-        table.problems.error(
-            program_span.clone(),
-            format!("program {program:?} is not an absolute path"),
-            help,
-        );
-        return None;
+fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if !text.is_empty() && text.len() <= LONGEST_NAME && text.chars().all(is_plain) {
+        return Ok(());
     }
-    let bytes: usize = command.iter().map(|(text, _)| text.len() + 1).sum();
-    if command.len() > MOST_ARGUMENTS
-        || bytes > LONGEST_COMMAND
-        || command.iter().any(|(text, _)| text.contains('\0'))
-    {
-        let help = format!(
-            "write at most {MOST_ARGUMENTS} arguments and {LONGEST_COMMAND} bytes; use a script for more"
-        );
-        table
-            .problems
-            .error(span, "command is too long, or has a zero byte", help);
-        return None;
-    }
-    Some(command.into_iter().map(|(text, _)| text).collect())
+    let help = format!(
+        "write letters, digits, dashes, dots and underscores, {LONGEST_NAME} at most: {}",
+        key.example()
+    );
+    let message = format!("invalid name {text:?} of a [[notify]]");
+    Err(Wrong::new(message, help))
 }
 
-fn webhook(table: &mut Table<'_, '_>) -> Option<WebhookUrl> {
-    let (text, span) = table.string("webhook", WEBHOOK)?;
-    match WebhookUrl::parse(text) {
-        Ok(url) => Some(url),
-        Err(reason) => {
-            table.problems.error(
-                span,
-                format!("invalid webhook: {reason}"),
-                format!("write webhook = {WEBHOOK}"),
-            );
-            None
-        }
-    }
-}
-
-fn rate(table: &mut Table<'_, '_>) -> Rate {
-    let given = table.string("rate", "\"10/min\"");
-    let text = given.as_ref().map_or(DEFAULT_RATE, |(text, _)| text);
+fn check_rate(text: &str, _: &Key) -> Result<(), Wrong> {
     match units::rate(text, Unit::Packets) {
-        Ok(rate) if (1..=MOST_PER_TIME).contains(&rate.count) => return rate,
-        Ok(_) => {
-            let span = table.span_of("rate");
-            let message = format!("rate {text:?} of a [[notify]] is out of range");
-            table.problems.error(
-                span,
-                message,
-                format!("write a rate from \"1/day\" to \"{MOST_PER_TIME}/s\""),
-            );
-        }
-        Err(wrong) => {
-            let span = table.span_of("rate");
-            table
-                .problems
-                .error(span, wrong.message, "write rate = \"10/min\"");
-        }
+        Ok(rate) if rate.count > MOST_PER_TIME => Err(Wrong::new(
+            format!("rate {text:?} of a [[notify]] is out of range"),
+            format!("write a rate from \"1/day\" to \"{MOST_PER_TIME}/s\""),
+        )),
+        // The type reports an invalid rate.
+        _ => Ok(()),
     }
-    Rate {
-        count: 10,
-        per_nanoseconds: 60_000_000_000,
-    }
-}
-
-fn time(
-    table: &mut Table<'_, '_>,
-    key: &'static str,
-    example: &str,
-    range: std::ops::RangeInclusive<Duration>,
-    default: Duration,
-) -> Duration {
-    let Some(nanoseconds) = table.time(key, example) else {
-        return default;
-    };
-    let time = Duration::from_nanos(nanoseconds);
-    if !range.contains(&time) {
-        let span = table.span_of(key);
-        let message = format!(
-            "{key} is out of range: {} to {}",
-            human::time(*range.start()),
-            human::time(*range.end())
-        );
-        table
-            .problems
-            .error(span, message, format!("write {key} = {example}"));
-        return default;
-    }
-    time
 }
 
 #[cfg(test)]

@@ -24,6 +24,23 @@ pub struct Problem {
     pub help: String,
 }
 
+/// Why a text is invalid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    pub message: String,
+    /// The correction.
+    pub help: String,
+}
+
+impl Wrong {
+    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            help: help.into(),
+        }
+    }
+}
+
 /// The problems found so far.
 #[derive(Debug, Default)]
 pub struct Problems {
@@ -41,6 +58,13 @@ impl Problems {
             message: message.into(),
             help: help.into(),
         });
+    }
+
+    /// Adds an error of a rule between keys, unless the value there is invalid by itself.
+    pub fn conflict(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
+        if self.errors.iter().all(|problem| problem.span != span) {
+            self.error(span, message, help);
+        }
     }
 
     /// Adds a warning.

@@ -1,87 +1,99 @@
 //! `[[request]]`: the cost of a request.
 
-use super::report::Span;
-use super::table::{self, Table};
+use toml::de::DeValue;
+
+use super::report::{Problems, Wrong};
+use super::schema::{At, Key, Kind, Located, Table, Value};
+use super::table;
 use crate::formula::{ALLOWANCE, Formula, FormulaError, LIMIT};
 
-/// A kind of request and its cost, in credits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A kind of request and what it costs, for limits with `unit = "credits"`.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(heading = "[[request]]", since = "0.1.0", check = check)]
+#[table(
+    example = "[[request]]\nname = \"publish\"\ncost = \"100 * messages\"\n\n\
+                   [[limit]]\nname = \"credits-per-user\"\nscope = \"request\"\nkey = [\"user\"]\n\
+                   unit = \"credits\"\nrate = \"600/min\"\nburst = 100\n"
+)]
 pub struct RequestCost {
+    /// Unique name, which the caller gives.
+    #[key(examples = ["publish"], check = check_name)]
     pub name: String,
-    /// The formula over the caller's parameters.
+    /// Credits, as a formula over the caller's parameters: numbers, `+ - * / % ^ ( )`, `ceil`, `floor`, `round`, `min`,
+    /// `max`. `allowance` is the most that the client's class can have. The result is rounded up.
+    #[key(examples = ["100 * messages", "min(limit / 10, allowance)"])]
     pub cost: Formula,
 }
 
-/// A request and its name's span.
-pub struct ReadRequest {
-    pub request: RequestCost,
-    pub name_span: Span,
-    pub cost_span: Span,
-}
+impl Value for Formula {
+    const KIND: Kind = Kind::Either(&[Kind::Integer(0, 1 << 53), Kind::Text(&[])]);
 
-pub fn read(mut table: Table<'_, '_>) -> Option<ReadRequest> {
-    let name = table.name("request", "\"publish\"");
-    let example = "\"100 * messages\"";
-    let cost = table.required("cost", example).and_then(|value| {
-        let text = match (table::integer(value), value.get_ref().as_str()) {
-            (Some(number), _) => number.to_string(),
-            (_, Some(text)) => text.to_owned(),
-            _ if value.get_ref().is_integer() => {
-                let help = "write a number from 0 to 2^53, or a formula over parameters";
-                table.problems.error(value.span(), "cost is out of range", help);
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        const RANGE: &str = "write a number from 0 to 2^53, or a formula over parameters";
+        let text = match (at.get_ref(), table::integer(at)) {
+            (_, Some(number)) => number.to_string(),
+            (DeValue::String(text), _) => text.to_string(),
+            (DeValue::Integer(number), _) => {
+                let message = format!("{} is out of range: {}", key.name, number.as_str());
+                problems.error(at.span(), message, RANGE);
                 return None;
             }
             _ => {
-                table.wrong_type("cost", value, &format!("a formula: cost = {example}"));
+                key.not_a(at, format!("write a formula: {}", key.example()), problems);
                 return None;
             }
         };
-        match Formula::parse(&text) {
-            Ok(cost) => {
-                check(&mut table, &cost, value.span());
-                Some(cost)
-            }
+        let formula = match Self::parse(&text) {
+            Ok(formula) => formula,
             Err(error) => {
                 let message = match error {
                     FormulaError::Syntax { reason, .. } => format!("invalid formula: {reason}"),
                     other => other.to_string(),
                 };
                 let help = format!(
-                    "write numbers, parameters, allowance, + - * / % ^, ceil, floor, round, min or max: cost = {example}"
+                    "write numbers, parameters, allowance, + - * / % ^, ceil, floor, round, min or max: {}",
+                    key.example()
                 );
-                table.problems.error(value.span(), message, help);
-                None
+                problems.error(at.span(), message, help);
+                return None;
             }
+        };
+        // It would be invalid for all parameters.
+        if let Err(error) = formula.constant() {
+            problems.error(at.span(), format!("invalid cost: {error}"), RANGE);
+            return None;
         }
-    });
-    let cost_span = table.span_of("cost");
-    table.finish();
-    let (name, name_span) = name?;
-    Some(ReadRequest {
-        request: RequestCost {
-            name: name.to_owned(),
-            cost: cost?,
-        },
-        name_span,
-        cost_span,
-    })
+        Some(formula)
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        Some(self.text().into())
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
 }
 
-/// Reports formulas that are invalid for all parameters, and names that changed their meaning.
-fn check(table: &mut Table<'_, '_>, cost: &Formula, span: Span) {
-    if let Err(error) = cost.constant() {
-        let help = "write a number from 0 to 2^53, or a formula over parameters";
-        table
-            .problems
-            .error(span, format!("invalid cost: {error}"), help);
-    } else if cost.parameters().any(|name| name == LIMIT) && !cost.has_allowance() {
-        // Formulas that use the current name use the other one in its current meaning.
+/// Warns of a name that changed its meaning.
+fn check(read: &Located<'_, RequestCost>, problems: &mut Problems) {
+    let cost = &read.table.cost;
+    // Formulas that use the current name use the other one in its current meaning.
+    if cost.parameters().any(|name| name == LIMIT) && !cost.has_allowance() {
         let message = "`limit` is a parameter that each request must give; in earlier versions it was the class's allowance";
         let help = format!(
             "write {ALLOWANCE} for the most that the class can have: cost = \"{}\"; or keep the parameter within it: \
              min(limit, {ALLOWANCE})",
             cost.text().replace(LIMIT, ALLOWANCE)
         );
-        table.problems.warning(span, message, help);
+        problems.warning(read.span_of(&RequestCost::COST), message, help);
     }
+}
+
+fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
+    if text.is_empty() {
+        let help = format!("write {}", key.example());
+        return Err(Wrong::new("empty name of a request", help));
+    }
+    Ok(())
 }

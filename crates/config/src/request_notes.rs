@@ -3,26 +3,25 @@
 use common::limiter::Rate;
 use common::rate_limiter::Policy;
 
-use super::class::ReadClass;
 use super::policy::{
-    AgentConfig, Algorithm, Decide, EntryValue, Mode, Multiplier, RequestEnforcement, RequestLimit,
-    Service, class_of,
+    AgentConfig, Algorithm, Class, Decide, EntryValue, Mode, Multiplier, RequestCost,
+    RequestEnforcement, RequestLimit, class_of,
 };
 use super::report::{Problems, Span};
-use super::request::ReadRequest;
 use super::request_limit::ReadRequestLimit;
-use super::table::suggestion;
+use super::schema::Located;
+use super::suggestion::suggestion;
 
 /// The tables that the checks combine.
 pub struct Whole<'c> {
     pub decide: &'c Decide,
     /// The span of the endpoint.
     pub endpoint: Option<Span>,
-    pub requests: &'c [ReadRequest],
+    pub requests: &'c [Located<'c, RequestCost>],
     pub limits: &'c [ReadRequestLimit],
     /// The names of limits on packets.
     pub packet_limits: &'c [&'c str],
-    pub classes: &'c [ReadClass],
+    pub classes: &'c [Located<'c, Class>],
     pub multipliers: &'c [Multiplier],
     pub agent: &'c AgentConfig,
 }
@@ -196,7 +195,7 @@ fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
         _ => None,
     });
     for address in addresses {
-        let class = class_of(whole.classes.iter().map(|read| &read.class), address);
+        let class = class_of(whole.classes.iter().map(|read| &read.table), address);
         let reason = if whole
             .agent
             .never_limit
@@ -206,7 +205,7 @@ fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
             Some("never_limit".to_owned())
         } else {
             class
-                .filter(|class| class.service == Service::Unlimited)
+                .filter(|class| class.unlimited)
                 .map(|class| format!("class {:?}", class.name))
         };
         if let Some(reason) = reason {
@@ -274,18 +273,22 @@ fn costs(whole: &Whole<'_>, problems: &mut Problems) {
         return;
     };
     for read in whole.requests {
-        let name = &read.request.name;
-        match read.request.cost.constant() {
+        let name = &read.table.name;
+        match read.table.cost.constant() {
             Ok(Some(0)) => {
                 let message = format!("request {name:?} costs nothing: no limit ever refuses it");
-                problems.warning(read.cost_span.clone(), message, "write a cost of 1 or more");
+                problems.warning(
+                    read.span_of(&RequestCost::COST),
+                    message,
+                    "write a cost of 1 or more",
+                );
             }
             Ok(Some(cost)) if cost > most => {
                 let message = format!(
                     "request {name:?} is always refused: it costs {cost}, and no key ever has more than {most}"
                 );
                 problems.warning(
-                    read.cost_span.clone(),
+                    read.span_of(&RequestCost::COST),
                     message,
                     "raise a limit's burst, or lower the cost",
                 );

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::policy::{Action, Config, Direction, Limit, Mode, ProtocolFilter, Service, class_of};
+use super::policy::{Action, Config, Direction, Limit, Mode, ProtocolFilter, class_of};
 
 /// The variables that sshd sets.
 const NAMES: [&str; 2] = ["SSH_CONNECTION", "SSH_CLIENT"];
@@ -69,7 +69,7 @@ pub fn ssh_warning(config: &Config, client: Option<IpAddr>) -> Option<String> {
         .never_limit
         .iter()
         .any(|prefix| prefix.contains(client))
-        || class.is_some_and(|class| class.service == Service::Unlimited);
+        || class.is_some_and(|class| class.unlimited);
     let reaches = |limit: &&Limit| {
         limit.direction == Direction::Ingress
             && limit.action != Action::Observe

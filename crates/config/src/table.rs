@@ -4,6 +4,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::report::{Problems, Span};
+use super::suggestion::suggestion;
 use super::units;
 
 /// A table being read.
@@ -228,24 +229,8 @@ pub fn float(value: Value<'_>) -> Option<f64> {
     }
 }
 
-/// The closest known word, or all of them.
-pub fn suggestion(written: &str, known: &[&str]) -> String {
-    let nearest = known
-        .iter()
-        .map(|word| (strsim::damerau_levenshtein(written, word), *word))
-        .min();
-    match nearest {
-        // At least half of the letters differ: not a typo of this word.
-        Some((distance, word))
-            if distance <= 1 + word.len() / 3 && 2 * distance < word.len().max(written.len()) =>
-        {
-            format!("did you mean {word:?}?")
-        }
-        _ => format!("write one of {}", known.join(", ")),
-    }
-}
-
-fn article(noun: &str) -> &'static str {
+/// `a` or `an`.
+pub fn article(noun: &str) -> &'static str {
     if noun.starts_with(['a', 'e', 'i', 'o', 'u']) {
         "an"
     } else {

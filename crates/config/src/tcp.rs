@@ -3,10 +3,10 @@
 //! A sender that loses all packets in flight waits for its retransmission timeout, at least 0.2 s. A bucket that fills
 //! sooner loses the rest of that time. docs/TCP.md has the measurements.
 
-use super::class::ReadClass;
-use super::policy::{Action, Limit, ProtocolFilter, Rate, Service, Unit};
+use super::policy::{Action, Class, Limit, ProtocolFilter, Rate, Service, Unit};
 use super::read_limit::ReadLimit;
 use super::report::Problems;
+use super::schema::Located;
 
 /// Linux's least retransmission timeout is 0.2 s; the rest covers its rounding and the round trip.
 const PAUSE_NANOSECONDS: u128 = 250_000_000;
@@ -24,7 +24,7 @@ pub fn least_burst(rate: Rate) -> u64 {
 }
 
 /// Warns of byte limits that keep TCP far below their rate.
-pub fn check(limits: &[ReadLimit], classes: &[ReadClass], problems: &mut Problems) {
+pub fn check(limits: &[ReadLimit], classes: &[Located<'_, Class>], problems: &mut Problems) {
     for read in limits.iter().filter(|read| refuses_tcp(&read.limit)) {
         let limit = &read.limit;
         if limit.rates.burst < least_burst(limit.rates.rate) {
@@ -36,7 +36,7 @@ pub fn check(limits: &[ReadLimit], classes: &[ReadClass], problems: &mut Problem
             problems.warning(read.burst_span.clone(), message, help(limit));
         }
         for class in classes {
-            let Service::Multiplier(multiplier) = class.class.service else {
+            let Service::Multiplier(multiplier) = class.table.service() else {
                 continue;
             };
             let (rate, burst) = (
@@ -46,7 +46,7 @@ pub fn check(limits: &[ReadLimit], classes: &[ReadClass], problems: &mut Problem
             if burst < least_burst(rate) && limit.rates.burst >= least_burst(limit.rates.rate) {
                 let message = format!(
                     "TCP of class {:?} stays below limit {:?}: the class's burst is {}",
-                    class.class.name,
+                    class.table.name,
                     limit.name,
                     bytes(burst)
                 );
@@ -54,7 +54,7 @@ pub fn check(limits: &[ReadLimit], classes: &[ReadClass], problems: &mut Problem
                     "raise the limit's burst such that this class has {}",
                     bytes(least_burst(rate))
                 );
-                problems.warning(class.name_span.clone(), message, help);
+                problems.warning(class.span_of(&Class::NAME), message, help);
             }
         }
     }

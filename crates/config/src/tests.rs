@@ -131,7 +131,7 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "[agent]\nmetrics = \"localhost:9464\"",
             2,
             11,
-            "invalid metrics address \"localhost:9464\"",
+            "invalid address \"localhost:9464\" of metrics",
             "[::1]:9464",
         ),
         (

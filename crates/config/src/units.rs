@@ -8,23 +8,13 @@
 use common::limiter::Rate;
 
 use super::policy::Unit;
+use super::report::Wrong;
 
 /// The largest count of a rate, so that no product in the limiters overflows.
 pub const LARGEST_COUNT: u64 = 1 << 40;
 
-/// Why a text is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    pub message: String,
-    /// The correction.
-    pub help: String,
-}
-
 fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
-    Wrong {
-        message: message.into(),
-        help: help.into(),
-    }
+    Wrong::new(message, help)
 }
 
 /// Parses the rate of a limit on `unit`.

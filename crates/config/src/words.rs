@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use super::report::Wrong;
+use super::schema;
+use super::suggestion::suggestion;
+
 /// Defines an enum with its words, for parsing, listing and printing.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -17,6 +21,22 @@ macro_rules! words {
         impl fmt::Display for $name {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl schema::Text for $name {
+            const KIND: schema::Kind = schema::Kind::Words(|| vec![$($word),+]);
+
+            fn parse(text: &str, key: &schema::Key) -> Result<Self, Wrong> {
+                let found = Self::WORDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
+                found.map(|(_, value)| *value).ok_or_else(|| {
+                    let message = format!("invalid {} {text:?}", key.name);
+                    Wrong::new(message, suggestion(text, &[$($word),+]))
+                })
+            }
+
+            fn text(&self) -> String {
+                self.to_string()
             }
         }
     };

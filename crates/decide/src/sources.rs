@@ -67,7 +67,7 @@ impl Sources {
             .into_iter()
             .flat_map(|config| &config.classes)
             .flat_map(|class| {
-                let source_class = match class.service {
+                let source_class = match class.service() {
                     Service::Unlimited => SourceClass::Unlimited,
                     Service::Multiplier(multiplier) => SourceClass::Multiplier(
                         multipliers

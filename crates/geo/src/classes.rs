@@ -93,7 +93,7 @@ pub fn with_prefixes<'p>(classes: Vec<Class>, find: impl Fn(GeoKey) -> &'p [Pref
         classes,
         overlaps: Vec::new(),
     };
-    if result.classes.iter().all(|class| class.geo.is_empty()) {
+    if result.classes.iter().all(|class| class.geo().is_empty()) {
         return result;
     }
     let mut literal = Addresses::default();
@@ -105,10 +105,10 @@ pub fn with_prefixes<'p>(classes: Vec<Class>, find: impl Fn(GeoKey) -> &'p [Pref
     for class in result
         .classes
         .iter_mut()
-        .filter(|class| !class.geo.is_empty())
+        .filter(|class| !class.geo().is_empty())
     {
         let mut own: Vec<Prefix> = Vec::new();
-        for key in &class.geo {
+        for key in &class.geo() {
             own.extend(find(*key));
         }
         own.sort_unstable();

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use config::policy::{Class, Country, GeoKey, GeoKind, Multiplier, Prefix, Service};
+use config::policy::{Class, Country, GeoKey, GeoKind, Multiplier, Prefix};
 use proptest::prelude::*;
 use testbed::mmdb::{Mmdb, Value, asn, country, map, text};
 
@@ -254,12 +254,28 @@ fn no_key_has_a_large_part_of_the_internet_and_no_ipv6_prefix_contains_ipv4() {
     assert_eq!(prefixes(&file, GeoKind::Asn, "64500"), ["2001:db8::/32"]);
 }
 
+fn number_of(key: &GeoKey) -> Option<u32> {
+    match key {
+        GeoKey::Asn(number) => Some(*number),
+        GeoKey::Country(_) => None,
+    }
+}
+
+fn country_of(key: &GeoKey) -> Option<Country> {
+    match key {
+        GeoKey::Asn(_) => None,
+        GeoKey::Country(country) => Some(*country),
+    }
+}
+
 fn class(name: &str, sources: &[&str], geo: &[GeoKey]) -> Class {
     Class {
         name: name.to_owned(),
         sources: parsed(sources),
-        geo: geo.to_vec(),
-        service: Service::Multiplier(Multiplier::ONE),
+        asn: geo.iter().filter_map(number_of).collect(),
+        country: geo.iter().filter_map(country_of).collect(),
+        multiplier: Multiplier::ONE,
+        unlimited: false,
     }
 }
 
@@ -441,7 +457,7 @@ fn class_by_definition(
     longest.or_else(|| {
         classes.iter().position(|class| {
             class
-                .geo
+                .geo()
                 .iter()
                 .any(|key| find(*key).iter().any(|it| it.contains(address)))
         })
@@ -468,8 +484,10 @@ proptest! {
         let classes: Vec<Class> = literal.into_iter().zip(1u32..).map(|(sources, number)| Class {
             name: number.to_string(),
             sources: sources.into_iter().filter(|prefix| seen.insert(*prefix)).collect(),
-            geo: vec![GeoKey::Asn(number)],
-            service: Service::Unlimited,
+            asn: vec![number],
+            country: Vec::new(),
+            multiplier: Multiplier::ONE,
+            unlimited: true,
         }).collect();
         let at = |key: GeoKey| match key {
             GeoKey::Asn(number) => found[number as usize - 1].as_slice(),

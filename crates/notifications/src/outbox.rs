@@ -258,7 +258,7 @@ impl Outbox {
         NotificationStatus {
             name: self.config.name.clone(),
             on: self.config.on.iter().map(ToString::to_string).collect(),
-            to: self.config.target.to_string(),
+            to: self.config.target().to_string(),
             delivered: totals.delivered,
             dropped: totals.dropped,
             failed_attempts: totals.failed_attempts,

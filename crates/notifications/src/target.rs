@@ -87,19 +87,14 @@ impl Target {
     }
 
     fn attempt(&self, body: &str) -> Result<(), Failure> {
-        let Notify {
-            name,
-            target,
-            timeout,
-            ..
-        } = &self.config;
-        match target {
+        let Notify { name, timeout, .. } = &self.config;
+        match self.config.target() {
             NotifyTarget::Command(command) => {
-                command::run(command, name, body, *timeout, &self.is_stopped)
+                command::run(&command, name, body, *timeout, &self.is_stopped)
                     .map_err(Failure::retried)
             }
             NotifyTarget::Webhook { url, secret_file } => {
-                webhook::post(url, secret_file.as_deref(), body, *timeout)
+                webhook::post(&url, secret_file.as_deref(), body, *timeout)
             }
         }
     }

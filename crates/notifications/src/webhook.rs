@@ -142,8 +142,8 @@ mod tests {
         let config = config::parse(Path::new("limits.toml"), &text)
             .unwrap_or_else(|report| panic!("{report}"))
             .config;
-        match &config.notify[0].target {
-            config::policy::NotifyTarget::Webhook { url, .. } => url.clone(),
+        match config.notify[0].target() {
+            config::policy::NotifyTarget::Webhook { url, .. } => url,
             other @ config::policy::NotifyTarget::Command(_) => panic!("{other}"),
         }
     }

@@ -77,11 +77,11 @@ fn send(
     now: SystemTime,
 ) -> Result<(), String> {
     if machine.as_ref().is_none_or(|(of, _)| of != settings) {
-        let Some(of) = &settings.machine else {
+        let Some(of) = settings.machine() else {
             return Ok(());
         };
-        let password = reveal(&of.password)?;
-        let next = Machine::new(&settings.url, of.id.clone(), password, settings.timeout);
+        let password = reveal(Some(&of.password))?;
+        let next = Machine::new(settings.url.reveal(), of.id, password, settings.timeout);
         *machine = Some((Arc::clone(settings), next));
     }
     let Some((_, sender)) = machine else {

@@ -69,7 +69,7 @@ impl Bouncer {
         if state
             .settings
             .as_ref()
-            .is_none_or(|settings| settings.machine.is_none())
+            .is_none_or(|settings| settings.machine_id.is_none())
         {
             state.alerts.clear();
             state.sent.failure = None;
@@ -89,7 +89,7 @@ impl Bouncer {
         if state
             .settings
             .as_ref()
-            .is_none_or(|settings| settings.machine.is_none())
+            .is_none_or(|settings| settings.machine_id.is_none())
         {
             return;
         }
@@ -151,7 +151,7 @@ impl Bouncer {
             last_pull_seconds_ago: ago(last),
             last_full_pull_seconds_ago: ago(last_full),
             error: failure.clone().or_else(|| trouble.clone()),
-            alerts: settings.machine.as_ref().map(|_| AlertsStatus {
+            alerts: settings.machine_id.as_ref().map(|_| AlertsStatus {
                 sent: state.sent.sent,
                 waiting: state.alerts.len() as u64,
                 dropped: state.sent.dropped,

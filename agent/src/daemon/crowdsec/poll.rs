@@ -38,10 +38,7 @@ pub(super) fn empty(settings: &CrowdSec) -> Decisions {
 }
 
 fn own_origin(settings: &CrowdSec) -> Option<String> {
-    settings
-        .machine
-        .as_ref()
-        .map(|machine| Machine::origin(&machine.id))
+    settings.machine_id.as_deref().map(Machine::origin)
 }
 
 /// Takes up the decisions and exceptions that an earlier agent saved.
@@ -240,7 +237,7 @@ impl Poller<'_> {
         let bouncer = match &self.client {
             Some((_, bouncer)) => bouncer,
             None => {
-                let key = reveal(&settings.api_key)?;
+                let key = reveal(settings.key().as_ref())?;
                 let CrowdSec {
                     url,
                     timeout,
@@ -251,7 +248,7 @@ impl Poller<'_> {
                     .client
                     .insert((
                         Arc::clone(settings),
-                        Bouncer::new(url, key, *timeout, *max_decisions),
+                        Bouncer::new(url.reveal(), key, *timeout, *max_decisions),
                     ))
                     .1
             }

@@ -124,10 +124,11 @@ impl Shared {
 const LONGEST_SECRET: u64 = 4_096;
 
 /// Reads a secret.
-pub(super) fn reveal(secret: &Secret) -> Result<String, String> {
+pub(super) fn reveal(secret: Option<&Secret>) -> Result<String, String> {
     let path = match secret {
-        Secret::Text(text) => return Ok(text.clone()),
-        Secret::File(path) => path,
+        Some(Secret::Text(text)) => return Ok(text.reveal().to_owned()),
+        Some(Secret::File(path)) => path,
+        None => return Err("the config has no api_key and no api_key_file".to_owned()),
     };
     let read = || -> io::Result<String> {
         if fs::metadata(path)?.len() > LONGEST_SECRET {

@@ -54,9 +54,9 @@ fn count(
     databases: &Databases,
     state: &StateDirectory,
 ) -> Result<(u64, String), String> {
-    match &list.source {
+    match list.source() {
         ListSource::File(path) => {
-            let (content, _) = source::read(path, None)?;
+            let (content, _) = source::read(&path, None)?;
             let Content::Text { bytes, .. } = content else {
                 return Err("its file changed".to_owned());
             };
@@ -71,7 +71,7 @@ fn count(
             ))
         }
         ListSource::Geo(keys) => Ok((
-            databases.of_list(keys).len() as u64,
+            databases.of_list(&keys).len() as u64,
             "the databases of [geo]".to_owned(),
         )),
         ListSource::Url(_) => {

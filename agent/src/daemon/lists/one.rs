@@ -72,7 +72,7 @@ impl One {
             file: None,
             databases: Vec::new(),
         };
-        if let (ListSource::Url(_), Some(origin)) = (&one.list.source, one.valid_origin()) {
+        if let (ListSource::Url(_), Some(origin)) = (one.list.source(), one.valid_origin()) {
             // The clock may have been set since.
             let age = now()
                 .saturating_sub(origin.checked)
@@ -84,8 +84,12 @@ impl One {
 
     /// The same list with another definition.
     pub fn redefine(&mut self, list: BanList) {
-        let before = (&self.list.source, &self.list.format, self.list.allow_shrink);
-        if (&list.source, &list.format, list.allow_shrink) != before {
+        let before = (
+            self.list.source(),
+            &self.list.format,
+            self.list.allow_shrink,
+        );
+        if (list.source(), &list.format, list.allow_shrink) != before {
             (self.file, self.failures, self.is_fetching) = (None, 0, false);
             self.databases.clear();
             self.due = Instant::now();
@@ -171,8 +175,8 @@ impl One {
     /// The content that a first reading would put in effect, and why it is not the source's. Writes nothing.
     pub fn at_start(list: &BanList, state: &StateDirectory) -> (Arc<Vec<Listed>>, Option<String>) {
         let mut one = Self::new(list.clone(), state);
-        let content = match &list.source {
-            ListSource::File(path) => super::source::read(path, None).map(|(content, _)| content),
+        let content = match list.source() {
+            ListSource::File(path) => super::source::read(&path, None).map(|(content, _)| content),
             ListSource::Url(_) if one.origin.is_some() => Ok(Content::Unchanged),
             ListSource::Url(_) => Err("it has not been fetched yet".to_owned()),
             ListSource::Geo(_) => Err("its prefixes are in the databases of [geo]".to_owned()),
@@ -198,7 +202,7 @@ impl One {
             Content::Unchanged => {
                 // A file that has not changed has the same problem.
                 if let (Some(problem), ListSource::File(_) | ListSource::Geo(_)) =
-                    (&self.problem, &self.list.source)
+                    (&self.problem, self.list.source())
                 {
                     return Err(problem.clone());
                 }
@@ -273,7 +277,7 @@ impl One {
         let ago = |then: u64| (seconds_since_1970() - then as f64).max(0.0);
         ListStatus {
             name: self.list.name.clone(),
-            source: self.list.source.shown(),
+            source: self.list.source().shown(),
             action: self.list.action.to_string(),
             prefixes: self.prefixes.len() as u64,
             throttled_packets,
@@ -291,7 +295,7 @@ impl One {
 
 /// Identifies the source of a copy.
 fn source_of(list: &BanList) -> String {
-    format!("{:?} {:?}", list.source, list.format)
+    format!("{:?} {:?}", list.source(), list.format)
 }
 
 /// Seconds since 1970.
@@ -302,13 +306,21 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use config::policy::{ListAction, ListFormat};
+    use config::schema::{HttpUrl, Text as _};
 
     use super::*;
+
+    fn url(text: &str) -> HttpUrl {
+        HttpUrl::parse(text, &BanList::URL).unwrap()
+    }
 
     fn list(allow_shrink: bool) -> BanList {
         BanList {
             name: "a".to_owned(),
-            source: ListSource::Url("http://192.0.2.1/".to_owned()),
+            file: None,
+            url: Some(url("http://192.0.2.1/")),
+            asn: Vec::new(),
+            country: Vec::new(),
             format: ListFormat::Plain,
             every: Duration::from_secs(3600),
             action: ListAction::Ban,
@@ -373,7 +385,7 @@ mod tests {
         // It was checked just now.
         assert!(next.due > Instant::now() + Duration::from_secs(3000));
         let elsewhere = BanList {
-            source: ListSource::Url("http://192.0.2.2/".to_owned()),
+            url: Some(url("http://192.0.2.2/")),
             ..list(false)
         };
         let next = One::new(elsewhere, &state);

@@ -118,7 +118,7 @@ impl BanLists {
             for one in set
                 .lists
                 .iter_mut()
-                .filter(|one| matches!(one.list.source, ListSource::Geo(_)))
+                .filter(|one| matches!(one.list.source(), ListSource::Geo(_)))
             {
                 one.due = Instant::now();
             }
@@ -170,7 +170,7 @@ impl BanLists {
     pub(super) fn files_changed(&self) {
         let _work = self.work();
         for one in &mut self.set().lists {
-            if matches!(one.list.source, ListSource::File(_)) {
+            if matches!(one.list.source(), ListSource::File(_)) {
                 one.due = Instant::now();
             }
         }
@@ -183,7 +183,7 @@ impl BanLists {
     pub(super) fn fetched(&self, list: &BanList, content: Result<Content, String>) {
         let _work = self.work();
         let is_it = |one: &&One| {
-            one.is_fetching && one.list.name == list.name && one.list.source == list.source
+            one.is_fetching && one.list.name == list.name && one.list.source() == list.source()
         };
         // It may have been removed or redefined meanwhile.
         let Some(mut one) = self.set().lists.iter().find(is_it).cloned() else {
@@ -217,7 +217,7 @@ impl BanLists {
         let is_due = |one: &&One| one.due <= now && !one.is_fetching;
         let due: Vec<One> = self.set().lists.iter().filter(is_due).cloned().collect();
         for mut one in due {
-            match one.list.source.clone() {
+            match one.list.source() {
                 ListSource::File(path) => {
                     let outcome = one.read(&path, &self.state);
                     self.record(&one, &outcome);
@@ -289,7 +289,7 @@ impl BanLists {
         let (kind, reason) = match (outcome, &one.problem) {
             (Outcome::Updated, _) => (
                 EventKind::ListUpdated,
-                format!("{kept} prefixes from {}", one.list.source.shown()),
+                format!("{kept} prefixes from {}", one.list.source().shown()),
             ),
             (Outcome::Failed, Some(problem)) => (
                 EventKind::ListFailed,
@@ -394,7 +394,7 @@ impl BanLists {
     /// Watches the folders of files.
     fn watch(&self) {
         let mut set = self.set();
-        let folders = watch::folders(set.lists.iter().map(|one| &one.list.source));
+        let folders = watch::folders(set.lists.iter().map(|one| one.list.source()));
         if set
             .watcher
             .as_ref()

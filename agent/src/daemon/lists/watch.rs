@@ -21,11 +21,12 @@ pub(super) enum Message {
 }
 
 /// The folders of lists in files, and of the targets of links.
-pub(super) fn folders<'s>(sources: impl Iterator<Item = &'s ListSource>) -> BTreeSet<PathBuf> {
-    files::folders(sources.filter_map(|source| match source {
-        ListSource::File(path) => Some(path.as_path()),
+pub(super) fn folders(sources: impl Iterator<Item = ListSource>) -> BTreeSet<PathBuf> {
+    let paths = sources.filter_map(|source| match source {
+        ListSource::File(path) => Some(path),
         ListSource::Url(_) | ListSource::Geo(_) => None,
-    }))
+    });
+    files::folders(paths.collect::<Vec<_>>().iter().map(PathBuf::as_path))
 }
 
 /// Watches folders.

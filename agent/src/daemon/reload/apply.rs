@@ -199,25 +199,10 @@ impl Agent {
 
     /// Settings that only take effect at a start must not change.
     fn check_fixed(&self, before: &Config, config: &Config) -> Result<(), ReloadError> {
-        let (old, new) = (&before.agent, &config.agent);
-        let mut fixed = Vec::new();
-        for (is_same, name) in [
-            (old.control == new.control, "[agent] control"),
-            (old.pins == new.pins, "[agent] pins"),
-            (old.state_dir == new.state_dir, "[agent] state_dir"),
-            (old.cgroup == new.cgroup, "[agent] cgroup"),
-            (old.metrics == new.metrics, "[agent] metrics"),
-            (old.live == new.live, "[agent] live"),
-            (before.decide.http == config.decide.http, "[decide] http"),
-            (before.decide.grpc == config.decide.grpc, "[decide] grpc"),
-        ] {
-            if !is_same {
-                fixed.push(name);
-            }
-        }
+        let mut fixed = config::needing_restart(before, config);
         let has_endpoint = config.decide.http.is_some() || config.decide.grpc.is_some();
         if has_endpoint && !config.decide.limits.is_empty() && !self.requests().is_listening() {
-            fixed.push("whether [decide] has a server");
+            fixed.push("whether [decide] has a server".to_owned());
         }
         if fixed.is_empty() {
             Ok(())

@@ -24,14 +24,14 @@ fn classes_and_lists_take_networks_and_countries() {
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let config = loaded.config;
     assert_eq!(
-        config.classes[0].summary(),
-        "192.0.2.0/24, AS64500, AS4294967295, country XX: 1 times every limit"
+        crate::schema::summary(&config.classes[0]),
+        "sources = [192.0.2.0/24], asn = [64500, 4294967295], country = [XX]"
     );
     assert_eq!(
-        config.ban_lists[0].summary(),
-        "AS64500, country YY: ban, may shrink"
+        crate::schema::summary(&config.ban_lists[0]),
+        "asn = [64500], country = [YY], allow_shrink = true"
     );
-    assert!(matches!(&config.ban_lists[0].source, ListSource::Geo(keys) if keys.len() == 2));
+    assert!(matches!(&config.ban_lists[0].source(), ListSource::Geo(keys) if keys.len() == 2));
     assert_eq!(config.geo.country.as_deref(), Some(Path::new("/c.mmdb")));
 }
 
@@ -246,8 +246,8 @@ fn a_class_of_a_list_requires_no_sources() {
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     assert_eq!(loaded.config.ban_lists[0].class(), Some("a"));
     assert_eq!(
-        loaded.config.ban_lists[0].summary(),
-        "/f every 1 h: class:a"
+        crate::schema::summary(&loaded.config.ban_lists[0]),
+        "file = /f, action = class:a"
     );
 }
 

@@ -35,7 +35,7 @@ impl Config {
     pub fn multipliers(&self) -> Vec<Multiplier> {
         let mut multipliers = vec![Multiplier::ONE];
         for class in &self.classes {
-            if let Service::Multiplier(multiplier) = class.service
+            if let Service::Multiplier(multiplier) = class.service()
                 && !multipliers.contains(&multiplier)
             {
                 multipliers.push(multiplier);

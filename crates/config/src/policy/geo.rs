@@ -1,21 +1,9 @@
-//! `[geo]`, and what classes and ban lists take from it.
+//! Networks and countries by the databases of `[geo]`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Prefix;
-
-/// The databases' files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Geo {
-    /// Networks by the number of their autonomous system.
-    pub asn: Option<PathBuf>,
-    /// Networks by their country.
-    pub country: Option<PathBuf>,
-    /// In a policy in effect, all prefixes of the database of networks, if a limit has `key = "asn"`.
-    pub networks: Networks,
-}
 
 /// All prefixes of a database of networks, each with the number of its network ([`common::network`]). Copies share them.
 pub type Networks = Arc<Vec<(Prefix, u32)>>;
@@ -39,17 +27,6 @@ pub enum GeoKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Country([u8; 2]);
 
-impl Geo {
-    /// The file of a database.
-    #[must_use]
-    pub fn file(&self, kind: GeoKind) -> Option<&Path> {
-        match kind {
-            GeoKind::Asn => self.asn.as_deref(),
-            GeoKind::Country => self.country.as_deref(),
-        }
-    }
-}
-
 impl GeoKind {
     pub const ALL: [Self; 2] = [Self::Asn, Self::Country];
 
@@ -64,6 +41,13 @@ impl GeoKind {
 }
 
 impl GeoKey {
+    /// Those of the keys `asn` and `country`.
+    pub(crate) fn all(asn: &[u32], country: &[Country]) -> Vec<Self> {
+        let asn = asn.iter().map(|number| Self::Asn(*number));
+        asn.chain(country.iter().map(|code| Self::Country(*code)))
+            .collect()
+    }
+
     /// The database that has its prefixes.
     #[must_use]
     pub const fn kind(self) -> GeoKind {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{KeyReference, TABLES, TableReference, inner_keys};
+use super::TABLES;
+use crate::schema::{Key, TableReference, inner_keys};
 
 /// Each page's file name and text.
 pub fn pages() -> Vec<(String, String)> {
@@ -31,14 +32,12 @@ fn page(table: &TableReference) -> String {
     for key in table.keys {
         section(&mut page, key, "");
     }
-    page.push_str(
-        "\n<!-- This page is made from crates/config/src/reference: change it there. -->\n",
-    );
+    page.push_str("\n<!-- This page is made from crates/config/src: change it there. -->\n");
     page
 }
 
 /// A key, followed by the keys of its table.
-fn section(page: &mut String, key: &KeyReference, parent: &str) {
+fn section(page: &mut String, key: &Key, parent: &str) {
     let name = if parent.is_empty() {
         key.name.to_owned()
     } else {
@@ -48,9 +47,12 @@ fn section(page: &mut String, key: &KeyReference, parent: &str) {
     let _ = write!(
         page,
         "- Type: {}\n- Default: {}\n",
-        key.kind.description(),
+        key.type_in_words(),
         key.default.description()
     );
+    if key.needs_restart {
+        page.push_str("- Change: requires a restart\n");
+    }
     let _ = writeln!(page, "- Since: {}", key.since);
     for inner in inner_keys(&key.kind) {
         section(page, inner, &name);

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Absent, KeyReference, Kind, TABLES, TableReference};
+use super::TABLES;
+use crate::schema::{Absent, Key, Kind, TableReference};
 
 /// Patterns of rates, sizes and so on. The parser is stricter: the schema serves completion and catches typos.
 const RATE: &str = r"^\s*[0-9][0-9_.]*\s*([kKMGT]i?B|B|[kKmMgGtT]?[bB]it)?\s*/\s*[0-9_]*\s*(ms|s|sec|second|m|min|minute|h|hour|d|day|week|month)\s*$";
@@ -53,12 +54,12 @@ fn table_schema(table: &TableReference) -> Value {
     schema
 }
 
-fn object(keys: &[KeyReference]) -> Value {
+fn object(keys: &[Key]) -> Value {
     let properties: Map<String, Value> = keys
         .iter()
         .map(|key| (key.name.to_owned(), key_schema(key)))
         .collect();
-    let is_required = |key: &&KeyReference| matches!(key.default, Absent::Invalid);
+    let is_required = |key: &&Key| matches!(key.default, Absent::Invalid);
     let required: Vec<&str> = keys
         .iter()
         .filter(is_required)
@@ -69,7 +70,7 @@ fn object(keys: &[KeyReference]) -> Value {
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
-    let instead = |key: &KeyReference| match key.default {
+    let instead = |key: &Key| match key.default {
         Absent::Unless(other) => Some(json!([{ "required": [key.name] }, { "required": [other] }])),
         _ => None,
     };
@@ -79,11 +80,11 @@ fn object(keys: &[KeyReference]) -> Value {
     schema
 }
 
-fn key_schema(key: &KeyReference) -> Value {
-    let mut schema = kind(&key.kind);
+fn key_schema(key: &Key) -> Value {
+    let mut schema = kind(&key.kind, key);
     schema["description"] = json!(key.text);
     // An editor offers a literal default; a described one cannot be offered.
-    if let Absent::Value(value) = key.default
+    if let Some(value) = key.default.toml()
         && let Ok(table) = format!("value = {value}").parse::<toml::Table>()
         && let Ok(value) = serde_json::to_value(&table["value"])
     {
@@ -92,13 +93,27 @@ fn key_schema(key: &KeyReference) -> Value {
     schema
 }
 
-fn kind(of: &Kind) -> Value {
+fn kind(of: &Kind, key: &Key) -> Value {
+    let text = |pattern: Option<&str>, examples: &[&str]| {
+        text(
+            pattern,
+            if examples.is_empty() {
+                key.examples
+            } else {
+                examples
+            },
+        )
+    };
     match of {
         Kind::Boolean => json!({ "type": "boolean" }),
-        Kind::Integer(least, most) => {
-            json!({ "type": "integer", "minimum": least, "maximum": most })
+        Kind::Integer(..) => {
+            let (least, most) = key.bounds(of);
+            json!({ "type": "integer", "minimum": least as u64, "maximum": most as u64 })
         }
-        Kind::Number(least, most) => json!({ "type": "number", "minimum": least, "maximum": most }),
+        Kind::Number(..) => {
+            let (least, most) = key.bounds(of);
+            json!({ "type": "number", "minimum": least, "maximum": most })
+        }
         Kind::Text(examples) => text(None, examples),
         // The parser ignores case; an editor completes these.
         Kind::Words(words) => json!({ "type": "string", "enum": words() }),
@@ -108,7 +123,7 @@ fn kind(of: &Kind) -> Value {
         Kind::Percent(examples) => text(Some(PERCENT), examples),
         Kind::Path(examples) => text(Some("^/"), examples),
         Kind::Prefix(examples) => text(None, examples),
-        Kind::List(element) => json!({ "type": "array", "items": kind(element) }),
+        Kind::List(element) => json!({ "type": "array", "items": kind(element, key) }),
         Kind::Table(keys) => object(keys),
         Kind::OneKey(keys) => {
             let mut schema = object(keys);
@@ -116,7 +131,9 @@ fn kind(of: &Kind) -> Value {
             schema["maxProperties"] = json!(1);
             schema
         }
-        Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(kind).collect::<Vec<_>>() }),
+        Kind::Either(kinds) => {
+            json!({ "anyOf": kinds.iter().map(|of| kind(of, key)).collect::<Vec<_>>() })
+        }
     }
 }
 

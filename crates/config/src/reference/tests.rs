@@ -5,6 +5,7 @@ use std::{env, fs};
 use super::markdown::pages;
 use super::*;
 use crate::policy::Config;
+use crate::schema::{Key, Kind, TableReference, inner_keys};
 use crate::{Loaded, parse};
 
 const UNKNOWN: &str = "a_key_that_no_table_of_this_file_has";
@@ -14,9 +15,7 @@ fn read(text: &str) -> Result<Loaded, crate::report::Report> {
 }
 
 /// The keys that the predicate selects, each with its table.
-fn keys(
-    choose: fn(&KeyReference) -> bool,
-) -> impl Iterator<Item = (&'static TableReference, &'static KeyReference)> {
+fn keys(choose: fn(&Key) -> bool) -> impl Iterator<Item = (&'static TableReference, &'static Key)> {
     TABLES.iter().flat_map(move |table| {
         table
             .keys
@@ -61,30 +60,7 @@ fn known_to_the_parser(text: &str) -> BTreeSet<String> {
     known.split(", ").map(str::to_owned).collect()
 }
 
-/// A value of this kind, in TOML.
-fn value(kind: &Kind) -> String {
-    let first = |examples: &[&str]| format!("{:?}", examples.first().copied().unwrap_or("a"));
-    match kind {
-        Kind::Boolean => "true".to_owned(),
-        Kind::Integer(_, most) => most.to_string(),
-        Kind::Number(_, most) => format!("{most:?}"),
-        Kind::Text(examples)
-        | Kind::Rate(examples)
-        | Kind::Size(examples)
-        | Kind::Time(examples)
-        | Kind::Percent(examples)
-        | Kind::Path(examples)
-        | Kind::Prefix(examples) => first(examples),
-        Kind::Words(words) => format!("{:?}", words()[0]),
-        Kind::List(element) => format!("[{}]", value(element)),
-        Kind::Table(keys) | Kind::OneKey(keys) => {
-            format!("{{ {} = {} }}", keys[0].name, value(&keys[0].kind))
-        }
-        Kind::Either(kinds) => value(&kinds[0]),
-    }
-}
-
-fn names(keys: &[&KeyReference]) -> BTreeSet<String> {
+fn names(keys: &[&Key]) -> BTreeSet<String> {
     keys.iter().map(|key| key.name.to_owned()).collect()
 }
 
@@ -132,11 +108,7 @@ fn keys_of_inner_tables_are_those_of_the_parser() {
     for (table, key) in keys(|key| !inner_keys(&key.kind).is_empty()) {
         let inner = inner_keys(&key.kind);
         for first in &inner {
-            let content = format!(
-                "{{ {} = {}, {UNKNOWN} = 1 }}",
-                first.name,
-                value(&first.kind)
-            );
+            let content = format!("{{ {}, {UNKNOWN} = 1 }}", first.example());
             let is_list = matches!(key.kind, Kind::List(_));
             let content = if is_list {
                 format!("[{content}]")
@@ -168,7 +140,7 @@ fn a_written_default_changes_nothing() {
     };
     let mut defaults = 0;
     for (table, key) in keys(|_| true) {
-        if let Absent::Value(default) = key.default {
+        if let Some(default) = key.default.toml() {
             let written = example_with(table, key.name, &format!("{} = {default}", key.name));
             assert_eq!(
                 config(&written),
@@ -180,7 +152,7 @@ fn a_written_default_changes_nothing() {
             defaults += 1;
         }
         for inner in inner_keys(&key.kind) {
-            if let Absent::Value(default) = inner.default {
+            if let Some(default) = inner.default.toml() {
                 let line = |content: String| format!("{} = {{ {content} }}", key.name);
                 let written = example_with(
                     table,
@@ -210,29 +182,24 @@ fn ranges_are_those_of_the_parser() {
             let text = example_with(table, key.name, &format!("{} = {number}", key.name));
             let report = read(&text).map_or_else(|report| report.errors, |_| Vec::new());
             // Other errors report a conflict with other keys.
-            let of_range = |message: &String| {
-                message.contains("out of range") || message.contains("invalid multiplier")
-            };
+            let of_range = |message: &String| message.contains("out of range");
             report
                 .into_iter()
                 .map(|error| error.message)
                 .filter(of_range)
                 .collect()
         };
+        let (least, most) = key.bounds(&key.kind);
         let (inside, outside) = match key.kind {
-            Kind::Integer(0, most) => (
-                vec![0.to_string(), most.to_string()],
-                vec![(most + 1).to_string()],
-            ),
-            Kind::Integer(least, most) => (
-                vec![least.to_string(), most.to_string()],
-                vec![(least - 1).to_string(), (most + 1).to_string()],
-            ),
-            Kind::Number(least, most) => (
+            Kind::Integer(..) => {
+                let below = (least > 0.0).then(|| (least - 1.0).to_string());
+                let outside = below.into_iter().chain([(most + 1.0).to_string()]);
+                (vec![least.to_string(), most.to_string()], outside.collect())
+            }
+            _ => (
                 vec![format!("{least:?}"), format!("{most:?}")],
                 vec![format!("{:?}", least / 10.0), format!("{:?}", most * 2.0)],
             ),
-            _ => unreachable!(),
         };
         for number in inside {
             assert_eq!(

@@ -1,35 +1,68 @@
 //! The type and default of a key, in words.
 
-use super::{Absent, Kind};
+use std::time::Duration;
 
-impl Kind {
+use crate::human;
+use crate::schema::{Absent, Key, Kind};
+
+impl Key {
     /// The type and its range, in Markdown.
     #[must_use]
-    pub fn description(&self) -> String {
-        match self {
-            Self::Boolean => "`true` or `false`".to_owned(),
-            Self::Integer(least, most) => {
-                format!("integer, {} to {}", grouped(*least), grouped(*most))
+    pub fn type_in_words(&self) -> String {
+        self.in_words(&self.kind)
+    }
+
+    fn in_words(&self, kind: &Kind) -> String {
+        let with_examples = |what: &str, examples: &[&str]| {
+            let examples = if examples.is_empty() {
+                self.examples
+            } else {
+                examples
+            };
+            let examples: Vec<String> = examples
+                .iter()
+                .map(|example| format!("`\"{example}\"`"))
+                .collect();
+            if examples.is_empty() {
+                what.to_owned()
+            } else {
+                format!("{what}, as {}", examples.join(", "))
             }
-            Self::Number(least, most) => format!("number, {} to {}", number(*least), number(*most)),
-            Self::Text(examples) => with_examples("string", examples),
-            Self::Words(words) => words()
+        };
+        match kind {
+            Kind::Boolean => "`true` or `false`".to_owned(),
+            Kind::Integer(..) | Kind::Number(..) => {
+                let (least, most) = self.bounds(kind);
+                let noun = match kind {
+                    Kind::Integer(..) => "integer",
+                    _ => "number",
+                };
+                format!("{noun}, {} to {}", number(least), number(most))
+            }
+            Kind::Text(examples) => with_examples("string", examples),
+            Kind::Words(words) => words()
                 .iter()
                 .map(|word| format!("`\"{word}\"`"))
                 .collect::<Vec<_>>()
                 .join(", "),
-            Self::Rate(examples) => with_examples("rate", examples),
-            Self::Size(examples) => with_examples("size", examples),
-            Self::Time(examples) => with_examples("time", examples),
-            Self::Percent(examples) => with_examples("percentage", examples),
-            Self::Path(examples) => with_examples("absolute path", examples),
-            Self::Prefix(examples) => with_examples("address or prefix", examples),
-            Self::List(kind) => format!("list of: {}", kind.description()),
-            Self::Table(_) => "table".to_owned(),
-            Self::OneKey(_) => "table of one key".to_owned(),
-            Self::Either(kinds) => kinds
+            Kind::Rate(examples) => with_examples("rate", examples),
+            Kind::Size(examples) => with_examples("size", examples),
+            Kind::Time(examples) => {
+                let of = |seconds| human::time(Duration::from_secs_f64(seconds));
+                let range = self
+                    .range
+                    .map(|(least, most)| format!("time, {} to {}", of(least), of(most)));
+                with_examples(range.as_deref().unwrap_or("time"), examples)
+            }
+            Kind::Percent(examples) => with_examples("percentage", examples),
+            Kind::Path(examples) => with_examples("absolute path", examples),
+            Kind::Prefix(examples) => with_examples("address or prefix", examples),
+            Kind::List(kind) => format!("list of: {}", self.in_words(kind)),
+            Kind::Table(_) => "table".to_owned(),
+            Kind::OneKey(_) => "table of one key".to_owned(),
+            Kind::Either(kinds) => kinds
                 .iter()
-                .map(Self::description)
+                .map(|kind| self.in_words(kind))
                 .collect::<Vec<_>>()
                 .join("; or "),
         }
@@ -43,21 +76,27 @@ impl Absent {
         match self {
             Self::Invalid => "required".to_owned(),
             Self::Unless(other) => format!("required without `{other}`"),
-            Self::Value(value) => format!("`{value}`"),
+            Self::Value(_) | Self::Default(_) => {
+                format!("`{}`", self.toml().unwrap_or_default())
+            }
             Self::Described(text) => text.to_owned(),
         }
     }
-}
 
-fn with_examples(what: &str, examples: &[&str]) -> String {
-    let examples: Vec<String> = examples
-        .iter()
-        .map(|example| format!("`\"{example}\"`"))
-        .collect();
-    if examples.is_empty() {
-        what.to_owned()
-    } else {
-        format!("{what}, as {}", examples.join(", "))
+    /// The default in TOML, if it is a value.
+    #[must_use]
+    pub fn toml(self) -> Option<String> {
+        match self {
+            Self::Value(text) => Some(text.to_owned()),
+            Self::Default(write) => Some(match write()? {
+                toml::Value::Integer(value) => match u64::try_from(value) {
+                    Ok(value) => grouped(value),
+                    Err(_) => value.to_string(),
+                },
+                other => other.to_string(),
+            }),
+            Self::Invalid | Self::Unless(_) | Self::Described(_) => None,
+        }
     }
 }
 

@@ -112,7 +112,7 @@ impl Layout {
         let has_class_keys = limits.iter().any(|(_, limit)| limit.key == Key::Class);
         let factors: BTreeSet<String> = classes
             .iter()
-            .filter_map(|class| factor(class.service))
+            .filter_map(|class| factor(class.service()))
             .collect();
         Self {
             scale: (scale.left, scale.right),

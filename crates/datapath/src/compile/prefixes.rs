@@ -95,7 +95,7 @@ impl Multipliers {
         let mut of_classes: Vec<(PrefixKey, PrefixEntry)> = Vec::new();
         for (nth, class) in config.classes.iter().enumerate() {
             let number = nth as u32 + 1;
-            let entry = match class.service {
+            let entry = match class.service() {
                 Service::Unlimited => PrefixEntry::new(number, 0).with(PrefixEntry::UNLIMITED),
                 Service::Multiplier(multiplier) => {
                     let index = self

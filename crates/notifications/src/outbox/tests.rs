@@ -1,5 +1,7 @@
 use api::EventKind;
-use config::policy::{NotifyOn, NotifyTarget, Rate};
+use config::notify::Command;
+use config::policy::{NotifyOn, Rate};
+use config::schema::OneOrMore;
 use serde_json::Value;
 
 use super::*;
@@ -9,8 +11,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn outbox(rate: u64, retry_for: Duration, now: Instant) -> Outbox {
     let config = Notify {
         name: "pager".to_owned(),
-        on: vec![NotifyOn::Ban],
-        target: NotifyTarget::Command(vec!["/bin/page".to_owned()]),
+        on: OneOrMore(vec![NotifyOn::Ban]),
+        command: Some(Command(vec!["/bin/page".to_owned()])),
+        webhook: None,
+        secret_file: None,
         rate: Rate {
             count: rate,
             per_nanoseconds: MINUTE.as_nanos() as u64,

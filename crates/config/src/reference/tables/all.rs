@@ -1,22 +1,23 @@
 //! Every table, in the order of the book.
 
-use super::{
-    agent, ban_list, class, cluster, crowdsec, decide, geo, group, limit, notify, request,
+use super::{group, limit, request};
+use crate::policy::{
+    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Notify, RequestCost,
 };
-use crate::reference::TableReference;
+use crate::schema::{Table as _, TableReference};
 
 /// All tables of limits.toml.
 pub static TABLES: &[TableReference] = &[
-    agent::AGENT,
-    class::CLASS,
-    ban_list::BAN_LIST,
-    geo::GEO,
+    AgentConfig::REFERENCE,
+    Class::REFERENCE,
+    BanList::REFERENCE,
+    Geo::REFERENCE,
     limit::LIMIT,
     request::REQUEST_LIMIT,
     group::GROUP,
-    decide::DECIDE,
-    request::REQUEST,
-    cluster::CLUSTER,
-    notify::NOTIFY,
-    crowdsec::CROWDSEC,
+    Decide::REFERENCE,
+    RequestCost::REFERENCE,
+    Cluster::REFERENCE,
+    Notify::REFERENCE,
+    CrowdSec::REFERENCE,
 ];

@@ -1,5 +1,5 @@
 use super::key::key;
-use crate::reference::{Absent, KeyReference, Kind, TableReference};
+use crate::schema::{Absent, Key, Kind, TableReference};
 
 pub const GROUP: TableReference = TableReference {
     heading: "[[group]]",
@@ -178,49 +178,49 @@ pub const GROUP: TableReference = TableReference {
               cpu = { max = \"150%\", weight = 50 }\npids = 200\n",
 };
 
-const EXE: KeyReference = key(
+const EXE: Key = key(
     "exe",
     Kind::Path(&["/usr/bin/ffmpeg"]),
     NOT_USED,
     "Path of the executable.",
 );
-const USER: KeyReference = key(
+const USER: Key = key(
     "user",
     Kind::Text(&["batch", "1000"]),
     NOT_USED,
     "Name or number of the user.",
 );
-const COMMAND: KeyReference = key(
+const COMMAND: Key = key(
     "command",
     Kind::Text(&["*encode*"]),
     NOT_USED,
     "Pattern for the command line.",
 );
-const UNIT: KeyReference = key(
+const UNIT: Key = key(
     "unit",
     Kind::Text(&["nightly.service"]),
     NOT_USED,
     "Unit of systemd, limited in place.",
 );
-const SLICE: KeyReference = key(
+const SLICE: Key = key(
     "slice",
     Kind::Text(&["machine.slice"]),
     NOT_USED,
     "Slice of systemd, limited in place as a whole.",
 );
-const CONTAINER: KeyReference = key(
+const CONTAINER: Key = key(
     "container",
     Kind::Text(&["web*", "com.example.app=shop"]),
     NOT_USED,
     "Container by name, id, label or pod, limited in place.",
 );
-const CGROUP: KeyReference = key(
+const CGROUP: Key = key(
     "cgroup",
     Kind::Text(&["/user.slice/*"]),
     NOT_USED,
     "Pattern for the path of a cgroup, limited in place.",
 );
-const PID: KeyReference = key(
+const PID: Key = key(
     "pid",
     Kind::Integer(2, 4_194_304),
     NOT_USED,

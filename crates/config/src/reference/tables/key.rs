@@ -1,6 +1,6 @@
 //! Constructors of the entries.
 
-use crate::reference::{Absent, KeyReference, Kind};
+use crate::schema::{Absent, Key, Kind};
 
 /// The version that introduced all keys below.
 const FIRST: &str = "0.1.0";
@@ -10,13 +10,10 @@ pub(super) const fn key(
     kind: Kind,
     default: Absent,
     text: &'static str,
-) -> KeyReference {
-    KeyReference {
-        name,
-        kind,
+) -> Key {
+    Key {
         default,
-        since: FIRST,
-        text,
+        ..Key::of_kind(name, kind, text, FIRST)
     }
 }
 

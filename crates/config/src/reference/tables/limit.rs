@@ -2,7 +2,7 @@ use common::connections::MOST_CONCURRENT;
 
 use super::key::{key, words};
 use crate::escalate::{Counts, GROW};
-use crate::reference::{Absent, KeyReference, Kind, TableReference};
+use crate::schema::{Absent, Key, Kind, TableReference};
 
 pub const LIMIT: TableReference = TableReference {
     heading: "[[limit]]",
@@ -11,7 +11,7 @@ pub const LIMIT: TableReference = TableReference {
     summary: "A limit on packets, enforced in the kernel.",
     keys: &[
         NAME,
-        KeyReference {
+        Key {
             default: Absent::Unless("concurrent"),
             ..RATE
         },
@@ -112,11 +112,11 @@ pub const LIMIT: TableReference = TableReference {
              asn`; addresses in none share that of their prefix), or all to which the limit applies (`all`). On egress \
              the address is the packet's destination, written `\"destination\"`.",
         ),
-        KeyReference {
+        Key {
             default: Absent::Described("32; 24 with `key = \"asn\"`"),
             ..IPV4_PREFIX
         },
-        KeyReference {
+        Key {
             default: Absent::Described("64; 48 with `key = \"asn\"`"),
             ..IPV6_PREFIX
         },
@@ -252,69 +252,69 @@ pub const LIMIT: TableReference = TableReference {
               ports = [80, 443]\nunit = \"connections\"\nrate = \"50/s\"\nburst = 200\ntiers = [\"6000/h\"]\n",
 };
 
-pub const NAME: KeyReference = key(
+pub const NAME: Key = key(
     "name",
     Kind::Text(&["connections-per-source"]),
     Absent::Invalid,
     "Unique name: the label in `agent limits`, events and metrics.",
 );
-pub const RATE: KeyReference = key(
+pub const RATE: Key = key(
     "rate",
     Kind::Rate(&["1000/s", "60/min", "10/5s", "10MB/s", "100Mbit/s"]),
     Absent::Invalid,
     "Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. A limit on \
      bytes takes a size (`10MB/s`) or bits (`100Mbit/s`). From one a year to 1,099,511,627,776.",
 );
-pub const IPV4_PREFIX: KeyReference = key(
+pub const IPV4_PREFIX: Key = key(
     "ipv4_prefix",
     Kind::Integer(0, 32),
     Absent::Described("32"),
     "IPv4 addresses that agree in this many bits share an allowance. Only with an address in the key.",
 );
-pub const IPV6_PREFIX: KeyReference = key(
+pub const IPV6_PREFIX: Key = key(
     "ipv6_prefix",
     Kind::Integer(0, 128),
     Absent::Described("64"),
     "The same for IPv6. A customer's network is a /64 or wider.",
 );
-pub const ALGORITHM: KeyReference = key(
+pub const ALGORITHM: Key = key(
     "algorithm",
     words!(Algorithm),
     Absent::Value("\"token-bucket\""),
     "How the rate is measured. `sliding-log` is exact and keeps one instant per packet, at most 1,024.",
 );
-pub const TIERS: KeyReference = key(
+pub const TIERS: Key = key(
     "tiers",
     Kind::List(&Kind::Rate(&["60/h", "10/5s"])),
     Absent::Value("[]"),
     "Further rates on the same key, at most six. A packet or request must conform to all, and is charged to none if one \
      refuses it.",
 );
-pub const ESCALATE_BAN: KeyReference = key(
+pub const ESCALATE_BAN: Key = key(
     "ban",
     Kind::Time(&["10m"]),
     Absent::Invalid,
     "How long the kernel refuses the source the first time.",
 );
-pub const ESCALATE_GROW: KeyReference = key(
+pub const ESCALATE_GROW: Key = key(
     "grow",
     Kind::Number(GROW.0, GROW.1),
     Absent::Described("1.0: every ban is as long as the first"),
     "Factor by which each further ban of the source is longer than the previous one.",
 );
-pub const ESCALATE_MAX: KeyReference = key(
+pub const ESCALATE_MAX: Key = key(
     "max",
     Kind::Time(&["1d"]),
     Absent::Described("with `grow` a day, or `ban` if that is longer"),
     "The longest ban. A source that is not banned for this time after its last ban starts over with `ban`.",
 );
-pub const SCOPE: KeyReference = key(
+pub const SCOPE: Key = key(
     "scope",
     Kind::Words(|| vec!["packet", "request"]),
     Absent::Described("`\"packet\"`"),
     "`packet`: enforced in the kernel. `request`: for requests of applications, see the keys of request limits.",
 );
-const PROVE: KeyReference = key(
+const PROVE: Key = key(
     "prove",
     Kind::Either(&[words!(Prove), Kind::Boolean]),
     Absent::Value("false"),
@@ -324,7 +324,7 @@ const PROVE: KeyReference = key(
      `in-use`. `reset`: by a challenge that the source resets, which needs no listener; a source's first connection \
      takes 10 ms longer from Linux, a second and more from other systems. See [Sources that prove their address](../../guides/prove.md).",
 );
-pub const CLUSTER: KeyReference = key(
+pub const CLUSTER: Key = key(
     "cluster",
     Kind::Either(&[words!(ClusterMode), Kind::Boolean]),
     Absent::Value("false"),

@@ -1,17 +1,9 @@
 //! The tables, one module each.
 
-mod agent;
 mod all;
-mod ban_list;
-mod class;
-mod cluster;
-mod crowdsec;
-mod decide;
-mod geo;
 mod group;
 mod key;
 mod limit;
-mod notify;
 mod request;
 
 pub use all::TABLES;

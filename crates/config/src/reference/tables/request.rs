@@ -4,7 +4,7 @@ use super::limit::{
     RATE, SCOPE, TIERS,
 };
 use crate::escalate::Counts;
-use crate::reference::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference};
 use crate::units::LARGEST_COUNT;
 
 pub const REQUEST_LIMIT: TableReference = TableReference {
@@ -102,31 +102,4 @@ pub const REQUEST_LIMIT: TableReference = TableReference {
     ],
     example: "[[limit]]\nname = \"credits-per-user\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\n\
               rate = \"600/min\"\nburst = 100\n",
-};
-
-pub const REQUEST: TableReference = TableReference {
-    heading: "[[request]]",
-    variant: None,
-    page: "request",
-    summary: "A kind of request and what it costs, for limits with `unit = \"credits\"`.",
-    keys: &[
-        key(
-            "name",
-            Kind::Text(&["publish"]),
-            Absent::Invalid,
-            "Unique name, which the caller gives.",
-        ),
-        key(
-            "cost",
-            Kind::Either(&[
-                Kind::Integer(0, 1 << 53),
-                Kind::Text(&["100 * messages", "min(limit / 10, allowance)"]),
-            ]),
-            Absent::Invalid,
-            "Credits, as a formula over the caller's parameters: numbers, `+ - * / % ^ ( )`, `ceil`, `floor`, `round`, \
-             `min`, `max`. `allowance` is the most that the client's class can have. The result is rounded up.",
-        ),
-    ],
-    example: "[[request]]\nname = \"publish\"\ncost = \"100 * messages\"\n\n[[limit]]\nname = \"credits-per-user\"\n\
-              scope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\nrate = \"600/min\"\nburst = 100\n",
 };

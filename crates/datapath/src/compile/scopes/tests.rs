@@ -124,7 +124,7 @@ fn factor(config: &Config, address: IpAddr) -> Multiplier {
         class
             .sources
             .iter()
-            .map(move |prefix| (prefix, class.service))
+            .map(move |prefix| (prefix, class.service()))
     });
     let longest = all
         .filter(|(prefix, _)| prefix.contains(address))

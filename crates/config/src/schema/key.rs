@@ -1,4 +1,6 @@
-//! Entries of the reference.
+//! What is known of a table and of each of its keys.
+
+use crate::report::Wrong;
 
 /// A table of limits.toml.
 #[derive(Debug)]
@@ -12,14 +14,14 @@ pub struct TableReference {
     /// The table's purpose.
     pub summary: &'static str,
     /// The keys, the most used first.
-    pub keys: &'static [KeyReference],
+    pub keys: &'static [Key],
     /// A table that `agent check` accepts, alone or after the tables that it requires.
     pub example: &'static str,
 }
 
-/// A key of a table.
-#[derive(Debug)]
-pub struct KeyReference {
+/// A key of a table: the source of its errors, its reference, its schema and its differences.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
     pub name: &'static str,
     pub kind: Kind,
     pub default: Absent,
@@ -27,7 +29,23 @@ pub struct KeyReference {
     pub since: &'static str,
     /// A description in Markdown.
     pub text: &'static str,
+    /// The least and the most number, or time in seconds; `None`: those of the kind.
+    pub range: Option<(f64, f64)>,
+    /// Valid texts, if the kind has none of its own.
+    pub examples: &'static [&'static str],
+    /// Whether a reload cannot change it.
+    pub needs_restart: bool,
+    /// Returns why a text is invalid, beyond the grammar of its type.
+    pub check: Option<Check>,
+    /// Masks the key's secrets in a config, without changing its length.
+    pub mask: Option<Mask>,
 }
+
+/// A check of a text.
+pub type Check = fn(&str, &Key) -> Result<(), Wrong>;
+
+/// Masks the secrets of a key with this name in a config.
+pub type Mask = fn(&str, &str) -> String;
 
 /// The default of a key.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +56,14 @@ pub enum Absent {
     Unless(&'static str),
     /// This value, in TOML.
     Value(&'static str),
+    /// This value.
+    Default(fn() -> Option<toml::Value>),
     /// The default in words: a sentence fragment.
     Described(&'static str),
 }
 
 /// The type of a key's value.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// `true` or `false`.
     Boolean,
@@ -70,16 +90,40 @@ pub enum Kind {
     /// A list of such values.
     List(&'static Kind),
     /// A table with these keys.
-    Table(&'static [KeyReference]),
+    Table(&'static [Key]),
     /// A table with exactly one of these keys.
-    OneKey(&'static [KeyReference]),
+    OneKey(&'static [Key]),
     /// One of several types.
     Either(&'static [Kind]),
 }
 
+impl Key {
+    /// A required key.
+    #[must_use]
+    pub const fn of_kind(
+        name: &'static str,
+        kind: Kind,
+        text: &'static str,
+        since: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            default: Absent::Invalid,
+            since,
+            text,
+            range: None,
+            examples: &[],
+            needs_restart: false,
+            check: None,
+            mask: None,
+        }
+    }
+}
+
 /// The keys of the tables among a key's values.
 #[must_use]
-pub fn inner_keys(kind: &Kind) -> Vec<&'static KeyReference> {
+pub fn inner_keys(kind: &Kind) -> Vec<&'static Key> {
     match kind {
         Kind::Table(keys) | Kind::OneKey(keys) => keys.iter().collect(),
         Kind::List(element) => inner_keys(element),

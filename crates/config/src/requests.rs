@@ -1,0 +1,139 @@
+//! Limits on requests with `[decide]` and `[[request]]`: reads them, and checks them together.
+
+use common::rate_limiter::Policy;
+
+use super::policy::{AgentConfig, Class, Decide, Multiplier, RequestCost, Service};
+use super::read_limit::ReadLimit;
+use super::request_limit::{self, AnyLimit, ReadRequestLimit};
+use super::request_notes::{self, Whole};
+use super::schema::{Located, read_all, read_one};
+use super::table::{Table, entries};
+
+/// The most memory that a limit's keys may need, in GiB.
+const LARGEST_STORE_GIB: u64 = 16;
+
+/// All limits, by scope.
+pub fn limits(root: &mut Table<'_, '_>) -> (Vec<ReadLimit>, Vec<ReadRequestLimit>) {
+    let (mut packets, mut requests) = (Vec::new(), Vec::new());
+    for limit in entries(root, "limit", "[[limit]]", request_limit::read_any) {
+        match limit {
+            AnyLimit::Packet(limit) => packets.push(limit),
+            AnyLimit::Request(limit) => requests.push(limit),
+        }
+    }
+    (packets, requests)
+}
+
+/// Reads `[decide]`, `[[request]]` and the limits on requests, and checks them together.
+pub fn read(
+    root: &mut Table<'_, '_>,
+    limits: Vec<ReadRequestLimit>,
+    packet_limits: &[ReadLimit],
+    classes: &[Located<'_, Class>],
+    agent: &AgentConfig,
+) -> Decide {
+    let read = read_one::<Decide>(root);
+    let endpoint = read.as_ref().and_then(|read| {
+        let written = read.find(&Decide::HTTP).or(read.find(&Decide::GRPC));
+        written.map(|at| at.span())
+    });
+    let mut decide = read.map_or_else(Default::default, |read| read.table);
+    let requests = read_all::<RequestCost>(root);
+    for (nth, read) in requests.iter().enumerate() {
+        if requests[..nth]
+            .iter()
+            .any(|other| other.table.name == read.table.name)
+        {
+            let message = format!("duplicate request name {:?}", read.table.name);
+            root.problems.conflict(
+                read.span_of(&RequestCost::NAME),
+                message,
+                "give one of them another name",
+            );
+        }
+    }
+    if let (Some(request), true) = (requests.first(), limits.is_empty()) {
+        let help = "add a [[limit]] with scope = \"request\"";
+        root.problems.warning(
+            request.span_of(&RequestCost::NAME),
+            "[[request]] has no effect: no limit has scope = \"request\"",
+            help,
+        );
+    }
+    let mut multipliers = vec![Multiplier::ONE];
+    multipliers.extend(
+        classes
+            .iter()
+            .filter_map(|read| match read.table.service() {
+                Service::Multiplier(multiplier) => Some(multiplier),
+                Service::Unlimited => None,
+            }),
+    );
+    for (nth, read) in limits.iter().enumerate() {
+        let name = &read.limit.name;
+        let is_twice = limits[..nth].iter().any(|other| other.limit.name == *name)
+            || packet_limits.iter().any(|other| other.limit.name == *name);
+        if is_twice {
+            let help = "give one of them another name: it is the label in counters";
+            root.problems.error(
+                read.name_span.clone(),
+                format!("duplicate limit name {name:?}"),
+                help,
+            );
+        }
+        let policies = multipliers
+            .iter()
+            .map(|multiplier| read.limit.policies(*multiplier));
+        match policies.collect::<Result<Vec<_>, _>>() {
+            Ok(policies) => {
+                let words: usize = policies.iter().flatten().map(Policy::words).sum();
+                let keys = decide.max_keys.unwrap_or(1);
+                let bytes = words as u64 * 8 * u64::from(keys);
+                if bytes >> 30 >= LARGEST_STORE_GIB {
+                    let message = format!(
+                        "{keys} keys of limit {name:?} could take {} GiB of memory",
+                        bytes >> 30
+                    );
+                    let help = "lower [decide] max_keys, or set algorithm = \"sliding-window\"";
+                    root.problems.error(read.name_span.clone(), message, help);
+                }
+            }
+            Err(error) => root.problems.error(
+                read.name_span.clone(),
+                format!("limit {name:?} cannot be enforced for every class: {error}"),
+                "lower the rate, or the class's multiplier",
+            ),
+        }
+        if read.limit.escalate.is_some() && agent.interfaces.is_empty() {
+            let message = "escalate requires an interface on which the kernel bans addresses";
+            root.problems.error(
+                read.name_span.clone(),
+                message,
+                "add [agent] interfaces = [\"eth0\"]",
+            );
+        }
+        if nth == 0 && decide.http.is_none() && decide.grpc.is_none() {
+            let help = "add [decide] http = \"unix:/run/weir/decide.sock\"";
+            let message = "applications cannot query this limit, only `agent decide` can: [decide] has no http and no grpc";
+            root.problems.warning(read.name_span.clone(), message, help);
+        }
+    }
+    let packet_limits: Vec<&str> = packet_limits
+        .iter()
+        .map(|read| read.limit.name.as_str())
+        .collect();
+    let whole = Whole {
+        decide: &decide,
+        endpoint,
+        requests: &requests,
+        limits: &limits,
+        packet_limits: &packet_limits,
+        classes,
+        multipliers: &multipliers,
+        agent,
+    };
+    request_notes::check(&whole, root.problems);
+    decide.requests = requests.into_iter().map(|read| read.table).collect();
+    decide.limits = limits.into_iter().map(|read| read.limit).collect();
+    decide
+}

@@ -1,6 +1,7 @@
 //! Real packets over veth, the agent's own binary: what an operator would see.
 
 mod actions;
+mod attacks;
 mod bans;
 mod bouncer;
 mod capture;
@@ -66,7 +67,8 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 28] = [
+const ON_KERNELS: [&[Test]; 29] = [
+    attacks::ON_KERNELS,
     connections::ON_KERNELS,
     levels::TESTS,
     lists::TESTS,
@@ -97,7 +99,8 @@ const ON_KERNELS: [&[Test]; 28] = [
     resets::ON_KERNELS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 27] = [
+const ON_ANY_KERNEL: [&[Test]; 28] = [
+    attacks::ON_ANY_KERNEL,
     connections::ON_ANY_KERNEL,
     connection_limits::ON_ANY_KERNEL,
     safety::TESTS,
@@ -304,6 +307,11 @@ fn main() {
         )
         .chain(
             resets::WITH_NFT
+                .iter()
+                .map(|test| (test, !is_too_old && has_nft)),
+        )
+        .chain(
+            attacks::WITH_NFT
                 .iter()
                 .map(|test| (test, !is_too_old && has_nft)),
         )

@@ -135,7 +135,8 @@ pub fn behind_extensions(
                 is_first_fragment |= fragment & 1 != 0;
             }
             _ => {
-                return Transport::new(u16::from(next), offset).of_first_fragment(is_first_fragment);
+                return Transport::new(u16::from(next), offset)
+                    .of_first_fragment(is_first_fragment);
             }
         }
         if offset > LAST_HEADER {

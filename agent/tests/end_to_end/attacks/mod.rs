@@ -3,6 +3,7 @@
 mod counts;
 pub mod peer;
 mod proofs;
+mod veth;
 
 use testbed::trials::Test;
 
@@ -24,6 +25,7 @@ pub const ON_KERNELS: &[Test] = attacks![
 /// Tests of the agent, with the same results on every kernel.
 pub const ON_ANY_KERNEL: &[Test] = attacks![
     proofs::a_client_whose_connection_is_refused_learns_it_at_once,
+    veth::clients_connect_in_a_flood_to_a_veth_whose_peer_has_no_program,
 ];
 /// Tests that require nft.
 pub const WITH_NFT: &[Test] = attacks![counts::redirected_connections_count_by_their_original_port];

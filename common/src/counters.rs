@@ -181,6 +181,8 @@ pub struct KeyStatistics {
     pub seen_at: u64,
     /// The last [`crate::event::Event`] about it; 0 if none.
     pub reported_at: u64,
+    /// Refused packets that do not count towards a ban ([`crate::escalation`]), each of them. Only under limits that ban.
+    pub unconnected: u64,
     /// Under a level: the sources of sampled refusals since the last minute without one.
     pub sources: SourceSketch,
 }
@@ -198,6 +200,7 @@ impl KeyStatistics {
         would_refuse_at: 0,
         seen_at: 0,
         reported_at: 0,
+        unconnected: 0,
         sources: SourceSketch::EMPTY,
     };
 

@@ -75,7 +75,7 @@ no_padding!(GroupCounters: Traffic, Traffic);
 no_padding!(GroupSettings: [GroupBucket; DIRECTIONS], u32, u32, [GroupBucket; OUTBOUND], u64);
 no_padding!(Refused: u64, [u32; 4], u32, u16, u16, [u8; 16]);
 no_padding!(Started: u32, u32);
-no_padding!(KeyStatistics: u64, u64, u64, u64, u64, u64, u64, SourceSketch);
+no_padding!(KeyStatistics: [u64; 8], SourceSketch);
 no_padding!(SourceSketch: [u8; REGISTERS]);
 no_padding!(SampleQuota: u64, u64);
 no_padding!(Event: Key, u64, u64, u32, u32);

@@ -29,6 +29,7 @@ mod tap;
 mod throttle;
 #[cfg_attr(not(feature = "trace"), path = "no_trace.rs")]
 mod trace;
+mod unconnected;
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_md};
@@ -108,9 +109,12 @@ fn express(context: *mut xdp_md) -> u32 {
             };
         }
     };
+    let is_proven = prove::is_refused();
+    if !is_proven {
+        unconnected::driver_frame(context, rule);
+    }
     // Before a reply takes the packet's place.
     tap::driver_frame(context, Captured::REFUSED);
-    let is_proven = prove::is_refused();
     if (is_proven || replies(rule)) && answer_driver_frame(context, is_proven.into()) != 0 {
         XDP_TX
     } else {
@@ -148,9 +152,12 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
             };
         }
     };
+    let is_proven = prove::is_refused();
+    if !is_proven {
+        unconnected::stack_frame(context, link, rule);
+    }
     // Before a reply takes the packet's place.
     tap::stack_frame(context, link, Captured::REFUSED);
-    let is_proven = prove::is_refused();
     if (is_proven || replies(rule)) && reply(context, link, is_proven.into()) {
         send_back(context)
     } else {

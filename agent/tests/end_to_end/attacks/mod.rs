@@ -4,6 +4,7 @@ mod counts;
 pub mod peer;
 mod proofs;
 mod veth;
+mod weapons;
 
 use testbed::trials::Test;
 
@@ -26,6 +27,9 @@ pub const ON_KERNELS: &[Test] = attacks![
 pub const ON_ANY_KERNEL: &[Test] = attacks![
     proofs::a_client_whose_connection_is_refused_learns_it_at_once,
     veth::clients_connect_in_a_flood_to_a_veth_whose_peer_has_no_program,
+    weapons::syns_that_the_kernel_drops_are_charged_to_nobody,
+    weapons::syns_without_a_proof_ban_nobody,
+    weapons::single_segments_ban_nobody_and_those_of_a_connection_do,
 ];
 /// Tests that require nft.
 pub const WITH_NFT: &[Test] = attacks![counts::redirected_connections_count_by_their_original_port];

@@ -304,7 +304,8 @@ impl<'a> Rows<'a> {
                 };
                 let frame = frame
                     .when_full(rules::on_full(limit), place.moves, place.is_slow)
-                    .of_level(at.level > 0);
+                    .of_level(at.level > 0)
+                    .escalating(limit.escalate.is_some(), limit.bans_by_syns());
                 self.rows.push(RuleSource {
                     algorithm: limit.rates.algorithm,
                     unit: limit.unit,

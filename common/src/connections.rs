@@ -4,9 +4,13 @@
 //! an open one, until its socket closes. Both counts together never exceed the limit, whatever CPUs do simultaneously:
 //! an opened connection is counted as open before its reservation ends.
 
+mod addressed;
+
 use crate::key::Key;
 use crate::rule::{Enforcement, Rule, Subject};
 use crate::throttle::{Cell, Host, Outcome, Sample};
+
+pub use addressed::{Addressed, Client};
 
 /// The most limits with `concurrent` for one connection.
 pub const MOST_KEYS: usize = 4;

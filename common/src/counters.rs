@@ -96,12 +96,14 @@ pub enum Bypass {
     Challenged = 10,
     /// A SYN that has neither ([`crate::proof::Step::Refuse`]): refused.
     Unanswered = 11,
-    /// An ACK that proves an address: counted as `over`, since a rule counts the packet.
+    /// An ACK that proves an address, and whose connection passes: counted as `over`, since a rule counts the packet.
     Proven = 12,
     /// A SYN that was to be answered, but the kernel has no cookies in use: counted as `over`, likewise.
     WithoutCookie = 13,
     /// A reset that proves an address: counted as `over`, likewise.
     ProvenByReset = 14,
+    /// An ACK that proves an address, and whose connection a rule refuses: counted as `over`, likewise.
+    ProvenRefused = 15,
 }
 
 impl Bypass {
@@ -114,7 +116,7 @@ impl Bypass {
 }
 
 /// The number of rows of counters before those of the rules.
-pub const BYPASS_ROWS: u32 = 15;
+pub const BYPASS_ROWS: u32 = 16;
 
 /// Events in the table of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -179,6 +181,8 @@ pub struct KeyStatistics {
     pub seen_at: u64,
     /// The last [`crate::event::Event`] about it; 0 if none.
     pub reported_at: u64,
+    /// Refused packets that do not count towards a ban ([`crate::escalation`]), each of them. Only under limits that ban.
+    pub unconnected: u64,
     /// Under a level: the sources of sampled refusals since the last minute without one.
     pub sources: SourceSketch,
 }
@@ -196,6 +200,7 @@ impl KeyStatistics {
         would_refuse_at: 0,
         seen_at: 0,
         reported_at: 0,
+        unconnected: 0,
         sources: SourceSketch::EMPTY,
     };
 

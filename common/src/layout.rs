@@ -3,7 +3,9 @@
 use crate::ban::Ban;
 use crate::buffer::BufferLayout;
 use crate::capture::{CaptureSettings, Captured};
-use crate::connections::{Connection, ConnectionSettings, MOST_KEYS, Reservation, Stale, Tuple};
+use crate::connections::{
+    Addressed, Client, Connection, ConnectionSettings, MOST_KEYS, Reservation, Stale, Tuple,
+};
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
@@ -33,6 +35,8 @@ macro_rules! no_padding {
 
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Tuple: [u64; 4], u32, u32);
+no_padding!(Client: [u64; 2], u32, u32);
+no_padding!(Addressed: [u64; 2], u32, u32);
 no_padding!(Reservation: [Key; MOST_KEYS], u32, u32);
 no_padding!(Connection: Reservation, Tuple, u64, u32, u32);
 no_padding!(Stale: u64, u64, u32, u32);
@@ -71,7 +75,7 @@ no_padding!(GroupCounters: Traffic, Traffic);
 no_padding!(GroupSettings: [GroupBucket; DIRECTIONS], u32, u32, [GroupBucket; OUTBOUND], u64);
 no_padding!(Refused: u64, [u32; 4], u32, u16, u16, [u8; 16]);
 no_padding!(Started: u32, u32);
-no_padding!(KeyStatistics: u64, u64, u64, u64, u64, u64, u64, SourceSketch);
+no_padding!(KeyStatistics: [u64; 8], SourceSketch);
 no_padding!(SourceSketch: [u8; REGISTERS]);
 no_padding!(SampleQuota: u64, u64);
 no_padding!(Event: Key, u64, u64, u32, u32);

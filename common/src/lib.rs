@@ -9,6 +9,7 @@ pub mod buffer;
 pub mod capture;
 pub mod connections;
 pub mod counters;
+pub mod escalation;
 pub mod essential;
 pub mod event;
 pub mod group;

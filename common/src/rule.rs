@@ -134,6 +134,9 @@ pub struct Rule {
 impl Rule {
     /// The bit of `on_full` for rules of levels.
     const LEVEL: u8 = 1 << 5;
+    /// The bits of `on_full` for rules of limits that ban, and for those whose refused SYNs count towards a ban.
+    const BANS: u8 = 1 << 6;
+    const BANS_BY_SYNS: u8 = 1 << 7;
 
     /// A rule without effect, the base of other rows.
     pub const EMPTY: Self = Self {
@@ -197,6 +200,35 @@ impl Rule {
             on_full: self.on_full & !Self::LEVEL | if is_level { Self::LEVEL } else { 0 },
             ..self
         }
+    }
+
+    /// The rule of a limit whose refusals may ban a source, and whether SYNs count.
+    #[must_use]
+    pub const fn escalating(self, bans: bool, by_syns: bool) -> Self {
+        let bits = if bans { Self::BANS } else { 0 }
+            | if bans && by_syns {
+                Self::BANS_BY_SYNS
+            } else {
+                0
+            };
+        Self {
+            on_full: self.on_full & !(Self::BANS | Self::BANS_BY_SYNS) | bits,
+            ..self
+        }
+    }
+
+    /// Whether refusals by the rule may ban a source.
+    #[inline(always)]
+    #[must_use]
+    pub const fn escalates(&self) -> bool {
+        self.on_full & Self::BANS != 0
+    }
+
+    /// Whether refused SYNs count towards a ban; see [`crate::escalation`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn bans_by_syns(&self) -> bool {
+        self.on_full & Self::BANS_BY_SYNS != 0
     }
 
     /// Whether it is the rule of a level.

@@ -82,8 +82,8 @@ pub struct Settings {
     pub prove_in_use: u32,
     /// 1: some limit counts open connections.
     pub connections_in_use: u32,
-    /// 0.
-    pub unused: u32,
+    /// 1: refusals by some limit may ban a source.
+    pub escalate_in_use: u32,
     /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// The limit on replies.
@@ -142,7 +142,7 @@ impl Settings {
         lists_in_use: 0,
         prove_in_use: 0,
         connections_in_use: 0,
-        unused: 0,
+        escalate_in_use: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         cookies: PacketBucket::CLOSED,

@@ -6,13 +6,15 @@ use common::packet::{Address, Depth, Direction, Link, Packet, parse};
 use common::throttle::Host;
 
 use crate::cell::MapCell;
+use crate::clock;
 use crate::context::Writable;
-use crate::maps::{ANSWERS, OWN, REPLY, setting};
+use crate::maps::{ANSWERS, COOKIES, OWN, REPLY, setting};
 use crate::throttle::Kernel;
 
-/// Turns the frame into its reply; `false` if there is none, or the limit on replies is reached.
+/// Turns the frame into its reply; `false` if there is none, or the limit on replies is reached. If `is_proven`, its source
+/// has the address, so that the limit is that on answers to SYNs.
 #[inline(always)]
-pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
+pub fn answer(frame: &mut impl Writable, link: Link, is_proven: bool) -> bool {
     let Ok(packet) = parse(frame, link, Depth::Ports) else {
         return false;
     };
@@ -40,7 +42,7 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
     let reply = unsafe { &mut *reply };
     *reply = Reply::EMPTY;
     let words = reply.answer(frame, &packet);
-    if words == 0 || !may_answer() {
+    if words == 0 || weir_may_answer(u32::from(is_proven)) == 0 {
         return false;
     }
     send(frame, link, &packet, reply, words)
@@ -133,9 +135,25 @@ fn look_up(key: OwnKey) -> u32 {
     unsafe { OWN.get(key) }.map_or(0, |own| *own)
 }
 
+/// Whether one more refused packet may be answered. A global function of a number, so that the calculation takes no stack
+/// space beside a reply.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_may_answer(is_proven: u32) -> u32 {
+    if is_proven != 0 {
+        return u32::from(may_answer_syn(clock::coarse_nanoseconds()));
+    }
+    ANSWERS.get_ptr_mut(0).map_or(0, |state| {
+        u32::from(setting!(answers).take(MapCell(state), Kernel.now()))
+    })
+}
+
+/// Whether one more SYN may be answered.
 #[inline(always)]
-fn may_answer() -> bool {
-    ANSWERS
-        .get_ptr_mut(0)
-        .is_some_and(|state| setting!(answers).take(MapCell(state), Kernel.now()))
+pub fn may_answer_syn(now: u64) -> bool {
+    // Not a closure, which the compiler would not inline.
+    let Some(state) = COOKIES.get_ptr_mut(0) else {
+        return false;
+    };
+    setting!(cookies).take(MapCell(state), clock::ticks(now))
 }

@@ -2,13 +2,15 @@
 //! `common`.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use common::connections::{self, Admission, Attempt, Ledger, Reservation, Tuple};
+use common::connections::{
+    self, Addressed, Admission, Attempt, Client, Ledger, Reservation, Tuple,
+};
 use common::key::Key;
 use common::rule::{RuleSpan, Subject};
 
 use crate::cell::MapCell;
 use crate::clock;
-use crate::maps::{ATTEMPT, OPEN, PENDING, RESERVED};
+use crate::maps::{ADDRESSED, ATTEMPT, OPEN, PENDING, RESERVED};
 use crate::throttle::Kernel;
 
 impl Ledger for Kernel {
@@ -40,6 +42,8 @@ impl Ledger for Kernel {
     #[inline(always)]
     fn remember(&self, tuple: &Tuple, reservation: &Reservation) {
         let _ = RESERVED.insert(tuple, reservation, 0);
+        let addressed = Addressed::of(tuple, reservation.window);
+        let _ = ADDRESSED.insert(Client::of(tuple), addressed, 0);
     }
 
     #[inline(always)]

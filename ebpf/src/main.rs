@@ -29,6 +29,7 @@ mod tap;
 mod throttle;
 #[cfg_attr(not(feature = "trace"), path = "no_trace.rs")]
 mod trace;
+mod unconnected;
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_md};
@@ -108,9 +109,13 @@ fn express(context: *mut xdp_md) -> u32 {
             };
         }
     };
+    let is_proven = prove::is_refused();
+    if !is_proven {
+        unconnected::driver_frame(context, rule);
+    }
     // Before a reply takes the packet's place.
     tap::driver_frame(context, Captured::REFUSED);
-    if replies(rule) && answer_driver_frame(context) != 0 {
+    if (is_proven || replies(rule)) && answer_driver_frame(context, is_proven.into()) != 0 {
         XDP_TX
     } else {
         XDP_DROP
@@ -147,9 +152,13 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
             };
         }
     };
+    let is_proven = prove::is_refused();
+    if !is_proven {
+        unconnected::stack_frame(context, link, rule);
+    }
     // Before a reply takes the packet's place.
     tap::stack_frame(context, link, Captured::REFUSED);
-    if replies(rule) && reply(context, link) {
+    if (is_proven || replies(rule)) && reply(context, link, is_proven.into()) {
         send_back(context)
     } else {
         TC_ACT_SHOT
@@ -179,10 +188,10 @@ fn answer_syn(context: *mut __sk_buff, link: Link, reply: u64) -> bool {
 
 /// Turns the refused frame into its reply; `false` if there is none.
 #[inline(always)]
-fn reply(context: *mut __sk_buff, link: Link) -> bool {
+fn reply(context: *mut __sk_buff, link: Link, is_proven: u32) -> bool {
     match link {
-        Link::Ethernet => answer_stack_frame(context) != 0,
-        Link::RawIp => answer_stack_packet(context) != 0,
+        Link::Ethernet => answer_stack_frame(context, is_proven) != 0,
+        Link::RawIp => answer_stack_packet(context, is_proven) != 0,
     }
 }
 
@@ -190,18 +199,21 @@ fn reply(context: *mut __sk_buff, link: Link) -> bool {
 // bytes.
 
 #[inline(never)]
-fn answer_driver_frame(context: *mut xdp_md) -> u32 {
-    u32::from(answer(&mut XdpFrame::new(context), Link::Ethernet))
+fn answer_driver_frame(context: *mut xdp_md, is_proven: u32) -> u32 {
+    let mut frame = XdpFrame::new(context);
+    u32::from(answer(&mut frame, Link::Ethernet, is_proven != 0))
 }
 
 #[inline(never)]
-fn answer_stack_frame(context: *mut __sk_buff) -> u32 {
-    u32::from(answer(&mut TcFrame::new(context), Link::Ethernet))
+fn answer_stack_frame(context: *mut __sk_buff, is_proven: u32) -> u32 {
+    let mut frame = TcFrame::new(context);
+    u32::from(answer(&mut frame, Link::Ethernet, is_proven != 0))
 }
 
 #[inline(never)]
-fn answer_stack_packet(context: *mut __sk_buff) -> u32 {
-    u32::from(answer(&mut TcFrame::new(context), Link::RawIp))
+fn answer_stack_packet(context: *mut __sk_buff, is_proven: u32) -> u32 {
+    let mut frame = TcFrame::new(context);
+    u32::from(answer(&mut frame, Link::RawIp, is_proven != 0))
 }
 
 #[inline(never)]

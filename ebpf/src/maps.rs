@@ -7,7 +7,7 @@ use aya_ebpf::btf_maps::{
 };
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
-use common::connections::{Attempt, Reservation, Tuple};
+use common::connections::{Addressed, Attempt, Client, Reservation, Tuple};
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
@@ -160,6 +160,10 @@ pub static PENDING: LruHashMap<Key, u64, 1> = LruHashMap::new();
 #[btf_map]
 pub static RESERVED: LruHashMap<Tuple, Reservation, 1> = LruHashMap::new();
 
+/// The reserved connection of each client, likewise: see [`common::connections::Addressed`].
+#[btf_map]
+pub static ADDRESSED: LruHashMap<Client, Addressed, 1> = LruHashMap::new();
+
 /// A reply under construction, outside of the stack.
 #[btf_map]
 pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
@@ -172,7 +176,7 @@ pub static ANSWERS: Array<u64, 1> = Array::new();
 #[btf_map]
 pub static COOKIES: Array<u64, 1> = Array::new();
 
-/// The connection of the packet that is evaluated, if it was just proven: its index in [`PROVEN`], and the entry.
+/// The connection of the packet that is evaluated, if it was just proven: its index in [`PROVEN`], and the entry; else 0.
 #[btf_map]
 pub static PROVEN_NOW: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
 
@@ -187,9 +191,9 @@ pub static PROOF_HEADERS: PerCpuArray<[u32; HEADERS], 1> = PerCpuArray::new();
 #[btf_map]
 pub static COOKIE_PORTS: Array<u32, 1> = Array::new();
 
-/// The connections that were proven a moment ago.
+/// The connections that were proven a moment ago, on any CPU: fragments may come to another one.
 #[btf_map]
-pub static PROVEN: PerCpuArray<Recent, { Recent::COUNT as usize }> = PerCpuArray::new();
+pub static PROVEN: Array<Recent, { Recent::COUNT as usize }> = Array::new();
 
 /// The sources that proved their address by resets. It outlives policies, until one has no such limit.
 #[btf_map]

@@ -12,22 +12,18 @@ use common::key::Key;
 use common::packet::reply::Syn;
 use common::packet::{Address, Depth, Link, Packet, parse};
 use common::program::Context;
-use common::proof::{Proof, Recent, Step, SynReply, may_have_cookies, second};
+use common::proof::{Header, Proof, Recent, Step, SynReply, may_have_cookies, second};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
-use crate::answer::{is_to_own, send};
-use crate::cell::MapCell;
+use crate::answer::{is_to_own, may_answer_syn, send};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
-use crate::maps::{
-    COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting,
-};
+use crate::maps::{COOKIE_PORTS, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting};
 use crate::throttle::Kernel;
 
 /// The fourth word of a TCP header: its length, flags, and window.
 const SYN: u32 = 1 << 17;
-const RST: u32 = 1 << 18;
 const ACK: u32 = 1 << 20;
 
 /// The kernel's `TCP_LISTEN`.
@@ -37,14 +33,14 @@ const THIS_NAMESPACE: u64 = u64::MAX;
 /// The proof in a TCP packet.
 #[inline(always)]
 pub fn prove(context: Context, packet: &Packet) -> Proof {
+    // Of a later fragment, there is no TCP header. The first one has all of it, and is judged by it.
+    if !packet.has_ports() {
+        return Proof::NONE;
+    }
     let (network, transport) = (
         u32::from(packet.network_offset),
         u32::from(packet.transport_offset),
     );
-    // The extension headers of IPv6 may be those of a fragment.
-    if !packet.is_ipv4 && transport != network + 40 {
-        return Proof::NONE;
-    }
     Proof::from_bits(match (context, packet.is_ipv4) {
         (Context::None, _) => return Proof::NONE,
         (Context::Driver(context), true) => {
@@ -90,8 +86,7 @@ extern "C" fn weir_prove_stack_ipv6(context: *mut __sk_buff, network: u32, trans
 
 #[inline(always)]
 fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transport: u32) -> Proof {
-    const LATER_FRAGMENT: u32 = 0x1fff;
-    const FIRST_FRAGMENT: u32 = 0x2000;
+    const MORE_FRAGMENTS: u32 = 0x2000;
 
     let (network, transport) = (
         frame.within(network as usize),
@@ -101,30 +96,31 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
         return Proof::NONE;
     };
     let Some(tcp) = frame.u32s::<5>(transport) else {
-        return Proof::NONE;
+        return Proof::of(Step::Unproven);
     };
     let to = Address::from_ipv4_memory(ip[4]);
-    let fragment = u32::from_be(ip[1]);
-    if fragment & LATER_FRAGMENT != 0 || !concerns(tcp) {
+    let length = (u32::from_be(ip[0]) & 0xffff).wrapping_sub((transport - network) as u32);
+    let header = Header::new(u32::from_be(tcp[3]), length);
+    if !concerns(header, tcp) {
         return Proof::NONE;
     }
-    if fragment & FIRST_FRAGMENT != 0 {
-        // No host sends a SYN in parts: it would be charged to whoever it names.
-        return if is_syn(tcp) {
-            Proof::of(Step::Refuse)
-        } else {
-            Proof::NONE
-        };
+    // No host sends a SYN in parts: it would be charged to whoever it names.
+    if header.is_syn() && u32::from_be(ip[1]) & MORE_FRAGMENTS != 0 {
+        return Proof::of(Step::Refuse);
     }
-    let Some(syn) = Syn::read(frame, transport, true) else {
-        return Proof::NONE;
-    };
+    let mut option = 0;
+    if header.is_syn() {
+        option = syn_option(frame, transport, header, true);
+        if option == 0 {
+            return Proof::of(Step::Refuse);
+        }
+    }
     let Some(words) = words() else {
         return Proof::NONE;
     };
     words[..5].copy_from_slice(&ip);
     words[5] = tcp[0];
-    query::<6>(context, words, 3, tcp, syn, || {
+    query::<6>(context, words, 3, tcp, header, option, || {
         is_to_own(frame, to, network)
     })
 }
@@ -139,37 +135,43 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
         return Proof::NONE;
     };
     let Some(tcp) = frame.u32s::<5>(transport) else {
-        return Proof::NONE;
+        return Proof::of(Step::Unproven);
     };
     let half = |first: usize| u64::from(ip[first]) | u64::from(ip[first + 1]) << 32;
     let to = Address {
         hi: half(6),
         lo: half(8),
     };
-    if !concerns(tcp) {
+    let extensions = (transport as u32).wrapping_sub(network as u32 + 40);
+    let length = (u32::from_be(ip[1]) >> 16).wrapping_sub(extensions);
+    let header = Header::new(u32::from_be(tcp[3]), length);
+    if !concerns(header, tcp) {
         return Proof::NONE;
     }
-    let Some(syn) = Syn::read(frame, transport, false) else {
-        return Proof::NONE;
-    };
+    let mut option = 0;
+    if header.is_syn() {
+        option = syn_option(frame, transport, header, false);
+        if option == 0 {
+            return Proof::of(Step::Refuse);
+        }
+    }
     let Some(words) = words() else {
         return Proof::NONE;
     };
     words[..10].copy_from_slice(&ip);
     words[10] = tcp[0];
-    query::<11>(context, words, 2, tcp, syn, || {
+    query::<11>(context, words, 2, tcp, header, option, || {
         is_to_own(frame, to, network)
     })
 }
 
-/// Whether it is a SYN, or an ACK to a port whose cookies are in use. An ACK with FIN opens a connection, too.
+/// Whether it is a SYN, or an ACK or reset to a port whose cookies are in use.
 #[inline(always)]
-fn concerns(tcp: [u32; 5]) -> bool {
-    if is_syn(tcp) {
+fn concerns(header: Header, tcp: [u32; 5]) -> bool {
+    if header.is_syn() {
         return true;
     }
-    let word = u32::from_be(tcp[3]);
-    if word & (SYN | ACK | RST) != ACK {
+    if !header.is_ack() && !header.is_reset() {
         return false;
     }
     let now = second(clock::coarse_nanoseconds());
@@ -178,10 +180,17 @@ fn concerns(tcp: [u32; 5]) -> bool {
         .is_some_and(|last| may_have_cookies(*last, now))
 }
 
-/// Whether it opens a connection, as limits on connections see it: whatever its other flags.
+/// The option for a SYN's cookie, which is not 0; 0 of a SYN that the kernel drops. Not an `Option`, since the compiler saves
+/// the content of `None` on the stack, which the verifier rejects.
 #[inline(always)]
-const fn is_syn(tcp: [u32; 5]) -> bool {
-    u32::from_be(tcp[3]) & (SYN | ACK) == SYN
+fn syn_option(frame: &impl Writable, transport: usize, header: Header, is_ipv4: bool) -> u32 {
+    if !header.is_whole() {
+        return 0;
+    }
+    let Some(syn) = Syn::read(frame, transport, is_ipv4) else {
+        return 0;
+    };
+    syn.option()
 }
 
 #[inline(always)]
@@ -198,6 +207,24 @@ fn words() -> Option<&'static mut [u32; HEADERS]> {
         .map(|words| unsafe { &mut *words })
 }
 
+/// The source and the ports of a packet in the form of a key.
+#[inline(always)]
+fn connection<const W: usize>(words: &[u32; HEADERS], tuple: usize) -> Key {
+    let half =
+        |first: usize| u64::from(words[tuple + first]) | u64::from(words[tuple + first + 1]) << 32;
+    let (hi, lo) = if W == 6 {
+        (0, words[tuple].into())
+    } else {
+        (half(0), half(2))
+    };
+    Key {
+        hi,
+        lo,
+        extra: words[W - 1],
+        group: 0,
+    }
+}
+
 /// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection. `words` are the IP header
 /// and the ports, `W` in all; from the word `tuple` on, they are what the kernel looks up.
 #[inline(always)]
@@ -206,9 +233,14 @@ fn query<const W: usize>(
     words: &[u32; HEADERS],
     tuple: usize,
     tcp: [u32; 5],
-    syn: Syn,
+    segment: Header,
+    option: u32,
     is_to_own: impl FnOnce() -> bool,
 ) -> Proof {
+    if segment.is_reset() && !segment.is_syn() {
+        end(connection::<W>(words, tuple));
+        return Proof::NONE;
+    }
     let (header_length, tuple_length) = (4 * (W as u32 - 1), 4 * (W - tuple) as u32);
     // SAFETY: the tuple is within the words, and has one of the two lengths that the helper accepts.
     let socket: *mut bpf_sock = unsafe {
@@ -226,10 +258,10 @@ fn query<const W: usize>(
         unsafe { bpf_sk_release(socket.cast()) };
         return Proof::NONE;
     }
-    let is_syn = is_syn(tcp);
+    let is_syn = segment.is_syn();
     // The only option, so that the length of the header is a constant.
     let header = if is_syn {
-        [tcp[0], tcp[1], 0, (6 << 28 | SYN).to_be(), 0, syn.option()]
+        [tcp[0], tcp[1], 0, (6 << 28 | SYN).to_be(), 0, option]
     } else {
         [tcp[0], tcp[1], tcp[2], (5 << 28 | ACK).to_be(), 0, 0]
     };
@@ -248,36 +280,26 @@ fn query<const W: usize>(
     let checked = unsafe { bpf_tcp_check_syncookie(socket.cast(), ip, header_length, header, 20) };
     // SAFETY: as above.
     unsafe { bpf_sk_release(socket.cast()) };
-    let half =
-        |first: usize| u64::from(words[tuple + first]) | u64::from(words[tuple + first + 1]) << 32;
-    let (hi, lo) = if W == 6 {
-        (0, words[tuple].into())
-    } else {
-        (half(0), half(2))
-    };
-    concluded(
-        Key {
-            hi,
-            lo,
-            extra: tcp[0],
-            group: 0,
-        },
-        checked == 0,
-    )
+    concluded(connection::<W>(words, tuple), segment, checked == 0)
 }
 
 /// The step of an ACK to a listener. A connection is charged once, although packets behind its ACK may find the listener, too.
 #[inline(always)]
-fn concluded(connection: Key, is_valid: bool) -> Proof {
+fn concluded(connection: Key, segment: Header, is_valid: bool) -> Proof {
     let (hash, now) = (
         Kernel.seed().hash(&connection).0,
         clock::coarse_nanoseconds(),
     );
-    let Some(recent) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
+    let Some(place) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
         return Proof::NONE;
     };
-    // SAFETY: this CPU's own value.
-    if unsafe { *recent }.is(hash, now) {
+    // SAFETY: an aligned word of a map's value, which other CPUs write.
+    let recent = unsafe { place.read_volatile() };
+    if let Some(after) = recent.covers(hash, now, segment, is_valid) {
+        if after != recent {
+            // SAFETY: as above.
+            unsafe { place.write_volatile(after) };
+        }
         return Proof::NONE;
     }
     if !is_valid {
@@ -286,27 +308,67 @@ fn concluded(connection: Key, is_valid: bool) -> Proof {
     let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else {
         return Proof::NONE;
     };
-    // SAFETY: as above.
-    unsafe { *proven = [u64::from(Recent::index(hash)), Recent::new(hash, now).0] };
-    Kernel.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
+    let entry = Recent::new(hash, now, segment);
+    // SAFETY: this CPU's own value.
+    unsafe { *proven = [u64::from(Recent::index(hash)), entry.0] };
     Proof::of(Step::Proven)
 }
 
-/// Remembers the connection of the packet that was just proven: its rules passed it. A refused one is evaluated again with
-/// its next packet. A global function, so that it is not verified without proofs.
+/// After a reset, the connection's cookie may open another one.
+#[inline(always)]
+fn end(connection: Key) {
+    let hash = Kernel.seed().hash(&connection).0;
+    let Some(place) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
+        return;
+    };
+    // SAFETY: an aligned word of a map's value, which other CPUs write.
+    let recent = unsafe { place.read_volatile() };
+    if recent.is(hash, clock::coarse_nanoseconds()) {
+        // SAFETY: as above.
+        unsafe { place.write_volatile(recent.ended()) };
+    }
+}
+
+/// Counts and remembers the connection of the packet that was just proven: its rules passed it. A refused one is evaluated
+/// again with its next packet. A global function, so that it is not verified without proofs.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn weir_note_proven() -> u32 {
+    Kernel.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
     let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else {
         return 0;
     };
     // SAFETY: this CPU's own value.
-    let [index, recent] = unsafe { *proven };
+    let [index, recent] = unsafe { core::mem::take(&mut *proven) };
     if let Some(place) = PROVEN.get_ptr_mut(index as u32) {
-        // SAFETY: as above.
-        unsafe { *place = Recent(recent) };
+        // SAFETY: an aligned word of a map's value, which other CPUs write.
+        unsafe { place.write_volatile(Recent(recent)) };
     }
     0
+}
+
+/// Whether the present packet, which is refused, has just proven its source's address. It is then reset, whatever its rule's
+/// action: the source believes that it is connected, and would wait for a server that speaks first.
+#[inline(always)]
+pub fn is_refused() -> bool {
+    setting!(prove_in_use) != 0 && weir_refused_proven() != 0
+}
+
+/// A global function, so that it is not verified without proofs. Not another verdict, since the verifier would follow each
+/// path of the evaluation twice.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_refused_proven() -> u32 {
+    let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: this CPU's own value.
+    let [_, recent] = unsafe { core::mem::take(&mut *proven) };
+    if recent == 0 {
+        return 0;
+    }
+    Kernel.count(Bypass::ProvenRefused as u32, Outcome::Over, Size::of_one(0));
+    1
 }
 
 /// The step after a cookie was requested: the helper returns it in the lowest 32 bits, or an error.
@@ -318,7 +380,7 @@ fn made_cookie(made: i64, port: u32) -> Proof {
     }
     // The burst of the limit on answers is that of several of the kernel's ticks.
     let now = clock::coarse_nanoseconds();
-    if !may_answer(now) {
+    if !may_answer_syn(now) {
         return Proof::of(Step::Refuse);
     }
     if let Some(last) = COOKIE_PORTS.get_ptr_mut(port) {
@@ -331,14 +393,6 @@ fn made_cookie(made: i64, port: u32) -> Proof {
         }
     }
     Proof::answer(SynReply::cookie(made as u32))
-}
-
-/// Whether one more SYN may be answered.
-#[inline(always)]
-pub fn may_answer(now: u64) -> bool {
-    COOKIES
-        .get_ptr_mut(0)
-        .is_some_and(|state| setting!(cookies).take(MapCell(state), clock::ticks(now)))
 }
 
 /// Turns the frame, a SYN, into its SYN-ACK; `false` if that fails.

@@ -12,11 +12,10 @@ use common::proof::{Proof, Step};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
-use crate::answer::{UNTAGGED, own_device};
+use crate::answer::{UNTAGGED, may_answer_syn, own_device};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
 use crate::maps::{PROVEN_SOURCES, setting};
-use crate::prove::may_answer;
 use crate::throttle::Kernel;
 
 /// The proof in a TCP packet.
@@ -184,7 +183,7 @@ impl Memory for Maps {
 
     #[inline(always)]
     fn may_answer(&self) -> bool {
-        may_answer(self.now())
+        may_answer_syn(self.now())
     }
 
     #[inline(always)]

@@ -165,6 +165,25 @@ extern "C" fn weir_source(hi: u64, lo: u64, extra: u64) -> u32 {
     0
 }
 
+/// Adds packets to the refusals of a key that do not count towards a ban. A global function of numbers, so that it is verified
+/// once, and not at all without bans (Linux 6.8).
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn weir_unconnected(hi: u64, lo: u64, extra: u64, packets: u32) -> u32 {
+    // As in `weir_sample`.
+    let key = &Key {
+        hi,
+        lo,
+        extra: (extra >> 32) as u32,
+        group: extra as u32,
+    };
+    if let Some(statistics) = statistics_of(key) {
+        // SAFETY: a value of the map, as in `weir_sample`.
+        added(unsafe { &mut (*statistics).unconnected }, packets.into());
+    }
+    0
+}
+
 /// Writes a record if this key's last one is old enough. If there is no room for it, the loss is counted.
 #[inline(never)]
 fn report(key: &Key, statistics: &mut KeyStatistics, count: u64, rule: u32, outcome: u32) {

@@ -183,23 +183,26 @@ fn hook(facts: &DeviceFacts, attach: Attach) -> Check {
 
 /// Whether replies to refused packets arrive, if the config has such replies.
 fn replies(name: &str, facts: &DeviceFacts, config: &Config) -> Option<Check> {
-    let answers = config
-        .limits
-        .iter()
-        .any(|limit| limit.action == Action::Reject && limit.direction == Direction::Ingress);
-    let is_native = matches!(config.agent.attach, Attach::Auto | Attach::Native)
-        && facts.driver.as_deref() == Some("veth");
-    match facts.peer_receives_xdp {
-        _ if !(answers && is_native) => None,
-        Some(true) => Some(Check::good(
+    let answers = config.limits.iter().any(|limit| {
+        (limit.action == Action::Reject || limit.proves()) && limit.direction == Direction::Ingress
+    });
+    let is_veth = facts.driver.as_deref() == Some("veth");
+    match (config.agent.attach, facts.peer_receives_xdp) {
+        _ if !(answers && is_veth) => None,
+        (Attach::Auto, _) => Some(Check::good(
             "replies",
-            "the veth's peer has an XDP program, or GRO, with which replies arrive late",
+            "they leave by traffic control, since this is a veth",
         )),
-        Some(false) => {
+        (Attach::Tc | Attach::Generic, _) => None,
+        (Attach::Native, Some(true)) => Some(Check::good(
+            "replies",
+            "the veth's peer has an XDP program, or only GRO, with which replies are lost: agent status reports it then",
+        )),
+        (Attach::Native, Some(false)) => {
             let lost = LostReplies(name);
             Some(Check::limited("replies", lost.found(), LostReplies::FIX))
         }
-        None => Some(Check::limited(
+        (Attach::Native, None) => Some(Check::limited(
             "replies",
             "this kernel does not report whether the veth's peer receives what XDP sends (Linux 6.5 does)",
             LostReplies::FIX,

@@ -391,6 +391,7 @@ fn proof_status(row: impl Fn(Bypass) -> Counters) -> ProofStatus {
         syns_refused: row(Bypass::Unanswered).throttled.packets,
         syns_passed: row(Bypass::WithoutCookie).over.packets,
         acks_accepted: row(Bypass::Proven).over.packets,
+        acks_limited: row(Bypass::ProvenRefused).over.packets,
         acks_refused: row(Bypass::Unproven).throttled.packets,
         resets_accepted: row(Bypass::ProvenByReset).over.packets,
     }

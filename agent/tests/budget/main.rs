@@ -32,6 +32,7 @@ macro_rules! everything {
     () => {
         "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
          [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\
+         escalate = { after = 100, within = \"1h\", ban = \"5m\" }\n\
          [[limit]]\nname = \"b\"\nrate = \"5/s\"\nalgorithm = \"sliding-window\"\nunit = \"requests\"\naction = \"reject\"\n\
          [[limit]]\nname = \"c\"\nrate = \"5/s\"\nalgorithm = \"sliding-log\"\ntiers = [\"9/min\"]\nkey = \"source-port\"\n\
          [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n"

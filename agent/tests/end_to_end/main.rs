@@ -1,6 +1,7 @@
 //! Real packets over veth, the agent's own binary: what an operator would see.
 
 mod actions;
+mod attacks;
 mod bans;
 mod bouncer;
 mod capture;
@@ -67,7 +68,8 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: hooks, devices, offloads, pins, sockets and replies. Each kernel that is
 /// tested runs them.
-const ON_KERNELS: [&[Test]; 13] = [
+const ON_KERNELS: [&[Test]; 14] = [
+    attacks::ON_KERNELS,
     connections::ON_KERNELS,
     hooks::TESTS,
     weights::TESTS,
@@ -83,7 +85,7 @@ const ON_KERNELS: [&[Test]; 13] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 42] = [
+const ON_ANY_KERNEL: [&[Test]; 43] = [
     levels::TESTS,
     lists::TESTS,
     limits::TESTS,
@@ -99,6 +101,7 @@ const ON_ANY_KERNEL: [&[Test]; 42] = [
     scopes::TESTS,
     record::TESTS,
     capture::TESTS,
+    attacks::ON_ANY_KERNEL,
     connections::ON_ANY_KERNEL,
     connection_limits::ON_ANY_KERNEL,
     safety::TESTS,
@@ -305,6 +308,11 @@ fn main() {
         )
         .chain(
             resets::WITH_NFT
+                .iter()
+                .map(|test| (test, !is_too_old && has_nft)),
+        )
+        .chain(
+            attacks::WITH_NFT
                 .iter()
                 .map(|test| (test, !is_too_old && has_nft)),
         )

@@ -125,6 +125,15 @@ impl Frame {
         self
     }
 
+    /// The identification of an IPv4 packet, which its fragments share.
+    #[must_use]
+    pub fn identification(mut self, number: u16) -> Self {
+        if let Some(Network::Ipv4 { at }) = self.network {
+            self.bytes[at + 4..at + 6].copy_from_slice(&number.to_be_bytes());
+        }
+        self
+    }
+
     /// Turns it into a fragment: `offset` in units of eight bytes. For IPv6 that is an extension header.
     #[must_use]
     pub fn fragment(mut self, offset: u16, more: MoreFragments) -> Self {

@@ -135,6 +135,28 @@ impl Packet {
         }
     }
 
+    /// Writes addresses and ports in network byte order, as the kernel looks up a socket by them; returns the number of words.
+    #[inline(always)]
+    pub fn write_tuple<const N: usize>(&self, words: &mut [u32; N]) -> u32 {
+        const { assert!(N >= 9) };
+        let ports =
+            (u32::from(self.ports.source) << 16 | u32::from(self.ports.destination)).to_be();
+        if self.is_ipv4 {
+            words[0] = self.source.ipv4_memory();
+            words[1] = self.destination.ipv4_memory();
+            words[2] = ports;
+            return 3;
+        }
+        for (first, address) in [(0, self.source), (4, self.destination)] {
+            words[first] = address.hi as u32;
+            words[first + 1] = (address.hi >> 32) as u32;
+            words[first + 2] = address.lo as u32;
+            words[first + 3] = (address.lo >> 32) as u32;
+        }
+        words[8] = ports;
+        9
+    }
+
     /// Whether the ports are known.
     #[inline(always)]
     #[must_use]

@@ -203,13 +203,16 @@ pub struct ProofStatus {
     /// SYNs that were answered by a challenge (`prove = "reset"`).
     #[serde(default)]
     pub syns_challenged: u64,
-    /// SYNs that were refused without an answer: above the limit on answers, in IPv4 fragments, or with a source or destination
-    /// that is no host's.
+    /// SYNs that were refused without an answer: above the limit on answers, in IPv4 fragments, with a header that is not whole,
+    /// or with a source or destination that is no host's.
     pub syns_refused: u64,
     /// SYNs that passed, since the kernel had no SYN cookies in use.
     pub syns_passed: u64,
-    /// ACKs with a valid cookie: connections.
+    /// ACKs with a valid cookie whose connection passed: connections.
     pub acks_accepted: u64,
+    /// ACKs with a valid cookie whose connection a limit refused.
+    #[serde(default)]
+    pub acks_limited: u64,
     /// ACKs without one, which were refused.
     pub acks_refused: u64,
     /// Resets that proved a source's address (`prove = "reset"`).

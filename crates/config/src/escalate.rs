@@ -179,7 +179,9 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
                 message,
                 "set action = \"drop\", or leave out escalate",
             );
-        } else if limit.protocol != ProtocolFilter::Tcp && !limit.proves_by_cookies() {
+        } else if (limit.protocol != ProtocolFilter::Tcp || limit.unit == Unit::Connections)
+            && !limit.proves_by_cookies()
+        {
             let message =
                 "escalate bans source addresses, which senders can forge to have others banned";
             let help = if limit.unit == Unit::Connections {

@@ -43,10 +43,11 @@ const FOLDER: &str = "connections-";
 const LINK: &str = "link-";
 const TRACEPOINT: &str = "inet_sock_set_state";
 /// The maps that the packet path shares.
-const SHARED: [(&str, u32); 3] = [
+const SHARED: [(&str, u32); 4] = [
     ("OPEN", MOST_OPEN),
     ("PENDING", MOST_RESERVED),
     ("RESERVED", MOST_RESERVED),
+    ("ADDRESSED", MOST_RESERVED),
 ];
 const SOCKETS: &str = "SOCKETS";
 const UNCOUNTED: &str = "UNCOUNTED";

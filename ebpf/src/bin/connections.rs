@@ -31,8 +31,8 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use aya_ebpf::macros::{btf_map, btf_tracepoint};
 use aya_ebpf::programs::BtfTracePointContext;
 use common::connections::{
-    Connection, ConnectionSettings, MOST_STALE, Reservation, Stale, Tuple, is_in_effect,
-    release_one, seen_at, window,
+    Addressed, Client, Connection, ConnectionSettings, MOST_STALE, Reservation, Stale, Tuple,
+    is_in_effect, release_one, seen_at, window,
 };
 use common::key::Key;
 use common::packet::Address;
@@ -66,6 +66,10 @@ pub static PENDING: LruHashMap<Key, u64, 1> = LruHashMap::new();
 /// The keys of each reserved connection.
 #[btf_map]
 pub static RESERVED: LruHashMap<Tuple, Reservation, 1> = LruHashMap::new();
+
+/// The reserved connection of each client.
+#[btf_map]
+pub static ADDRESSED: LruHashMap<Client, Addressed, 1> = LruHashMap::new();
 
 /// The open connections, by the address of their socket.
 #[btf_map]
@@ -108,7 +112,7 @@ pub fn weir_socket_too(context: BtfTracePointContext) -> i32 {
 fn change(context: &BtfTracePointContext) -> i32 {
     let (socket, state): (*const c_void, u32) = (context.arg(0), context.arg(2));
     match state {
-        ESTABLISHED => open(socket),
+        ESTABLISHED => open(socket, true),
         CLOSE => close(socket as u64),
         _ => {}
     }
@@ -141,7 +145,7 @@ pub unsafe extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
     };
     match u32::from(state) {
         CLOSE | TIME_WAIT | LISTEN | NEW_SYN_RECEIVED => {}
-        _ => open(socket),
+        _ => open(socket, false),
     }
     0
 }
@@ -182,9 +186,26 @@ extern "C" fn weir_remove(socket: u64, since: u64, seen: u32) -> u32 {
     0
 }
 
+/// The reservation of a connection by its socket, and whether the socket has another address than the client's packets.
+/// One that is `new` is also found by its client, which may have a translation in between.
+#[inline(always)]
+fn reservation(tuple: &Tuple, is_new: bool, now: u64) -> Option<(*mut Reservation, bool)> {
+    if let Some(reserved) = RESERVED.get_ptr_mut(tuple) {
+        return Some((reserved, false));
+    }
+    if !is_new {
+        return None;
+    }
+    let client = &Client::of(tuple);
+    // SAFETY: a copy of a map's value, which is replaced as a whole.
+    let addressed = unsafe { *ADDRESSED.get_ptr_mut(client)? };
+    let original = &addressed.original(client, window(now))?;
+    Some((RESERVED.get_ptr_mut(original)?, true))
+}
+
 /// Counts a connection that has a reservation.
 #[inline(always)]
-fn open(socket: *const c_void) {
+fn open(socket: *const c_void, is_new: bool) {
     let address = &(socket as u64);
     let tuple = tuple(socket);
     // SAFETY: a helper without arguments.
@@ -200,11 +221,11 @@ fn open(socket: *const c_void) {
         close(*address);
     }
     let Some(tuple) = &tuple else { return };
-    let Some(reserved) = RESERVED.get_ptr_mut(tuple) else {
+    let Some((reserved, is_translated)) = reservation(tuple, is_new, now) else {
         return;
     };
     let connection = &Connection {
-        // SAFETY: the value is written once, before it is in the map.
+        // SAFETY: a copy of a map's value; after it was inserted, only its window changes.
         reservation: unsafe { *reserved },
         tuple: *tuple,
         since: now,
@@ -221,7 +242,15 @@ fn open(socket: *const c_void) {
     let Some(opened) = SOCKETS.get_ptr_mut(address) else {
         return;
     };
-    let _ = RESERVED.remove(tuple);
+    if is_translated {
+        // SAFETY: an aligned word of a map's value.
+        unsafe {
+            (&raw mut (*reserved).window)
+                .write_volatile(Reservation::window_when_taken(window(now)))
+        };
+    } else {
+        let _ = RESERVED.remove(tuple);
+    }
     let Reservation {
         keys,
         count: of,

@@ -32,10 +32,19 @@ pub struct Offender {
 pub struct Refusals {
     /// The value of each counter at the last reading.
     counters: HashMap<Key, u64>,
+    /// The same of the refusals that do not count.
+    unconnected: HashMap<Key, Unconnected>,
     keys: HashMap<Offender, Counted>,
     /// The instant of the previous reading; `None`: the counters are not those of the previous reading.
     looked_at: Option<u64>,
     looks: u32,
+}
+
+#[derive(Debug, Default)]
+struct Unconnected {
+    counter: u64,
+    /// Those that were read before the refusal itself, since a counter of refusals is not read at one instant.
+    ahead: u64,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +66,7 @@ impl Refusals {
     /// Treats the counters as new at the next reading: their present values are from before.
     pub fn begin_anew(&mut self) {
         self.counters.clear();
+        self.unconnected.clear();
         self.looked_at = None;
     }
 
@@ -89,6 +99,7 @@ impl Refusals {
         if self.counters.len() > 2 * present.clone().count().max(MOST_KEYS / 2) {
             let present: HashSet<&Key> = present.collect();
             self.counters.retain(|key, _| present.contains(key));
+            self.unconnected.retain(|key, _| present.contains(key));
         }
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(SWEEP) {
@@ -118,6 +129,23 @@ impl Look<'_> {
             return counter;
         };
         gained(before, counter)
+    }
+
+    /// Of so many refusals since the previous reading, those that count towards a ban; `counter` counts the others.
+    pub fn counting(&mut self, key: &Key, refused: u64, counter: u64) -> u64 {
+        if counter == 0 {
+            return refused;
+        }
+        let entry = self.refusals.unconnected.entry(*key).or_default();
+        let before = std::mem::replace(&mut entry.counter, counter);
+        // A counter that was removed and returned starts at 0.
+        let more = counter.checked_sub(before).unwrap_or(counter);
+        if self.after.is_none() {
+            return refused;
+        }
+        let others = entry.ahead + more;
+        entry.ahead = others.saturating_sub(refused);
+        refused.saturating_sub(others)
     }
 
     /// Counts refusals of a key; returns the number in the window if it leads to a ban, and then restarts the count.
@@ -205,6 +233,29 @@ mod tests {
         // The sample was dropped, and returned with the part beyond it.
         assert_eq!(counted(&[640, 900, 64 + 63]), [0, 260, 64]);
         assert_eq!(counted(&[640, 900, 30]), [0, 260, 0]);
+    }
+
+    #[test]
+    fn refusals_of_no_connection_do_not_count_whichever_is_read_first() {
+        let mut refusals = Refusals::default();
+        let mut look = |nth: u64, refused: u64, others: u64| {
+            refusals
+                .look([key(1)].iter(), nth * SECOND)
+                .counting(&key(1), refused, others)
+        };
+        // Those of the first reading are from before.
+        assert_eq!(look(0, 0, 500), 0);
+        assert_eq!(
+            [look(1, 100, 600), look(2, 100, 650), look(3, 7, 650)],
+            [0, 50, 7]
+        );
+        // The others are read before the refusals of a step.
+        assert_eq!(
+            [look(4, 0, 700), look(5, 64, 714), look(6, 10, 714)],
+            [0, 0, 10]
+        );
+        // A new sample.
+        assert_eq!(look(7, 30, 20), 10);
     }
 
     #[test]

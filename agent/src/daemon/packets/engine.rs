@@ -368,7 +368,7 @@ impl PacketEngine {
         let proofs = proofs?;
         Some(Proving {
             answered: proofs.syns_answered,
-            accepted: proofs.acks_accepted,
+            accepted: proofs.acks_accepted + proofs.acks_limited,
             ..proving
         })
     }

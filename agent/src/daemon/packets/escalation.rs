@@ -158,6 +158,7 @@ impl InEffect {
                     0
                 };
             let more = look.since(key, counter);
+            let more = look.counting(key, more, sample.unconnected);
             if more > 0 {
                 offences.extend(state.count(&mut look, &source, more, |prefix| {
                     self.bans.around(prefix, now).is_some()

@@ -313,6 +313,7 @@ impl Page<'_> {
                     (["syn", "refused"], proofs.syns_refused),
                     (["syn", "passed"], proofs.syns_passed),
                     (["ack", "accepted"], proofs.acks_accepted),
+                    (["ack", "limited"], proofs.acks_limited),
                     (["ack", "refused"], proofs.acks_refused),
                     (["reset", "accepted"], proofs.resets_accepted),
                 ],

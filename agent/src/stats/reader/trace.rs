@@ -128,6 +128,10 @@ fn bypass(counter: u32) -> &'static str {
         ),
         (Bypass::Proven, "an ACK with a valid SYN cookie"),
         (
+            Bypass::ProvenRefused,
+            "an ACK with a valid SYN cookie, whose connection a limit refuses",
+        ),
+        (
             Bypass::WithoutCookie,
             "a SYN, while the kernel has no SYN cookies in use",
         ),

@@ -149,7 +149,11 @@ fn is_partial(bytes: &(impl Bytes + ?Sized), packet: &Packet, addresses: u64) ->
             .u16(network + 2)
             .map_or(0, |total| u32::from(total).wrapping_sub(header))
     } else {
-        bytes.u16(network + 4).map_or(0, u32::from)
+        let extensions =
+            u32::from(packet.transport_offset).wrapping_sub(u32::from(packet.network_offset) + 40);
+        bytes
+            .u16(network + 4)
+            .map_or(0, |length| u32::from(length).wrapping_sub(extensions))
     };
     let pseudo = fold(addresses + u64::from(TCP.to_be()) + u64::from(length.to_be()));
     bytes

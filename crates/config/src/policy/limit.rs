@@ -67,6 +67,13 @@ impl Limit {
         self.prove.is_some() && self.action != Action::Observe
     }
 
+    /// Whether refused SYNs count towards a ban: those of a limit on connections, since nothing else is known of its sources.
+    /// With cookies, only connections count whose source has proven its address.
+    #[must_use]
+    pub fn bans_by_syns(&self) -> bool {
+        self.unit == Unit::Connections && !self.proves_by_cookies()
+    }
+
     /// Whether they do by the kernel's SYN cookies.
     #[must_use]
     pub fn proves_by_cookies(&self) -> bool {

@@ -32,7 +32,7 @@ pub struct PairSpans {
     pub elsewhere: [RuleSpan; SPANS],
     /// For each set of ports that the same limits name.
     pub of_ports: Vec<PortSpans>,
-    /// Whether no span has room for all limits that may apply to a packet with a hidden protocol.
+    /// Whether packets with a hidden protocol are refused: no span can have all limits that may apply to one.
     pub refuses_hidden: bool,
 }
 
@@ -50,13 +50,13 @@ impl Limits<'_> {
     }
 
     /// The limits for a packet with hidden protocol and ports: all of them. `None` if they have too many rules for one
-    /// packet, or a key with the port.
+    /// packet, a key with the port, or count open connections: the kernel opens one by such a packet, and a reservation
+    /// requires its ports.
     fn hidden(&self, mode: Mode) -> Option<Vec<usize>> {
-        // No connection can be opened by such a packet.
-        let own: Vec<usize> = self
-            .own()
-            .filter(|nth| self.all[*nth].1.concurrent.is_none())
-            .collect();
+        let own: Vec<usize> = self.own().collect();
+        if own.iter().any(|nth| self.all[*nth].1.concurrent.is_some()) {
+            return None;
+        }
         let rules: usize = own
             .iter()
             .map(|nth| rules::parts(self.all[*nth].1, mode).len())
@@ -304,7 +304,8 @@ impl<'a> Rows<'a> {
                 };
                 let frame = frame
                     .when_full(rules::on_full(limit), place.moves, place.is_slow)
-                    .of_level(at.level > 0);
+                    .of_level(at.level > 0)
+                    .escalating(limit.escalate.is_some(), limit.bans_by_syns());
                 self.rows.push(RuleSource {
                     algorithm: limit.rates.algorithm,
                     unit: limit.unit,

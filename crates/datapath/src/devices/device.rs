@@ -29,6 +29,17 @@ pub struct Interface {
     pub device: Device,
 }
 
+impl Interface {
+    /// Whether it is an end of a virtual Ethernet pair.
+    #[must_use]
+    pub fn is_veth(&self) -> bool {
+        self.device.kind == VETH
+    }
+}
+
+/// The kind of virtual Ethernet pairs.
+pub const VETH: &str = "veth";
+
 /// The interfaces of the agent's network namespace.
 ///
 /// # Errors

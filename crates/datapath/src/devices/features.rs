@@ -13,11 +13,10 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage,
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 use serde::Serialize;
 
+use super::device::{self, VETH};
 use super::netlink::dump;
-use super::{device, topology};
+use super::topology;
 
-/// The kind of virtual Ethernet pairs.
-const VETH: &str = "veth";
 /// Bits of the `netdev` family's `xdp-features` (uapi/linux/netdev.h).
 const XDP_BASIC: u64 = 1;
 const XDP_TRANSMIT: u64 = 1 << 2;
@@ -43,7 +42,7 @@ pub struct DeviceFacts {
     /// Whether it has native XDP for frames in several buffers.
     pub native_xdp_fragments: Option<bool>,
     /// Whether the other end of a veth pair has an XDP program or GRO, without which it receives no packet that XDP
-    /// sends. Reported from Linux 6.5 on.
+    /// sends. With only GRO, it receives them late or not at all. Reported from Linux 6.5 on.
     pub peer_receives_xdp: Option<bool>,
     /// The XDP program that is attached, and how.
     pub xdp: Option<AttachedProgram>,
@@ -171,8 +170,8 @@ pub fn facts(interface: &str) -> io::Result<DeviceFacts> {
 }
 
 /// Native XDP on a veth whose peer does not receive packets that XDP sends: the driver drops them unless the peer has
-/// an XDP program (`veth_xdp_xmit`). With only GRO they are queued, and received with the peer's next packet
-/// (`veth_xdp_flush`).
+/// an XDP program (`veth_xdp_xmit`). With only GRO they fill the peer's queue and stay there, until the peer receives
+/// another packet (`veth_xdp_flush`). Without `attach = "native"`, such replies leave by traffic control.
 #[derive(Clone, Copy, Debug)]
 pub struct LostReplies<'n>(pub &'n str);
 
@@ -184,7 +183,7 @@ impl LostReplies<'_> {
     pub fn found(self) -> String {
         let Self(interface) = self;
         format!(
-            "action = \"reject\" sends no replies: {interface} is a veth whose peer does not receive what XDP sends"
+            "native XDP sends no replies: {interface} is a veth whose peer does not receive what XDP sends"
         )
     }
 }

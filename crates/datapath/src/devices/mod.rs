@@ -6,4 +6,5 @@ pub(crate) mod gateways;
 pub mod host_links;
 pub(crate) mod names;
 pub(crate) mod netlink;
+pub(crate) mod sent;
 pub mod topology;

@@ -14,6 +14,7 @@ use config::policy::Attach;
 use crate::datapath::Datapath;
 use crate::devices::device::{self, Interface};
 use crate::devices::names::names;
+use crate::devices::sent;
 use crate::error::{AttachError, LoadError};
 use crate::hooks::attached::Attached;
 use crate::hooks::hook::{Hook, HookOf};
@@ -116,6 +117,12 @@ impl Datapath {
                 );
                 self.attach_tc(device, link, to, Some(note))
             }
+            (Attach::Auto, Link::Ethernet) if self.replies_by_traffic_control(device) => {
+                let note = format!(
+                    "{name} uses traffic control: a veth's peer receives what XDP sends only if it has a program, too"
+                );
+                self.attach_tc(device, link, to, Some(note))
+            }
             (Attach::Auto, Link::Ethernet) => match self.attach_xdp(device, Hook::Xdp, to, None) {
                 Err(reason) if reason.is_of_the_hook() => {
                     let note = format!("{name} uses traffic control, which is slower: {reason}");
@@ -124,6 +131,18 @@ impl Datapath {
                 attached => attached,
             },
         }
+    }
+
+    /// Whether the policy's replies on a device leave by traffic control unless the config has another hook. The driver drops
+    /// what XDP sends on a veth whose peer has no program, or queues it without delivery; and the peer may change at any
+    /// time.
+    fn replies_by_traffic_control(&self, device: &Interface) -> bool {
+        self.replies() && device.is_veth()
+    }
+
+    /// Whether XDP is not tried on a device.
+    fn avoids_xdp(&self, device: &Interface) -> bool {
+        self.settings.mark_in_use != 0 || device.is_bond || self.replies_by_traffic_control(device)
     }
 
     fn attach_xdp(
@@ -236,6 +255,7 @@ impl Datapath {
         self.attached
             .retain(|attached| attached.index != device.index);
         let interface = device.name.clone();
+        let unsent = sent::lost(&interface);
         self.attached.push(Attached {
             interface,
             index: device.index,
@@ -246,6 +266,7 @@ impl Datapath {
             note,
             link,
             lost: None,
+            unsent,
         });
         Ok(())
     }
@@ -336,7 +357,7 @@ impl Datapath {
         let is_tc = self.direction() == Direction::Egress
             || attach == Attach::Tc
             || self.settings.mark_in_use != 0
-            || attach == Attach::Auto && device.is_bond;
+            || attach == Attach::Auto && self.avoids_xdp(device);
         let entry = match frames(device)? {
             Link::RawIp => Entry::TcIp,
             Link::Ethernet if is_tc => Entry::Tc,
@@ -352,11 +373,7 @@ impl Datapath {
             (Direction::Egress, ..) => Hook::TcEgress,
             (_, Attach::Generic, _) => Hook::XdpGeneric,
             (_, Attach::Native, _) => Hook::Xdp,
-            (_, Attach::Auto, Ok(Link::Ethernet))
-                if self.settings.mark_in_use == 0 && !device.is_bond =>
-            {
-                Hook::Xdp
-            }
+            (_, Attach::Auto, Ok(Link::Ethernet)) if !self.avoids_xdp(device) => Hook::Xdp,
             _ => Hook::TcIngress,
         };
         let hooks = self.pins.hooks().all();

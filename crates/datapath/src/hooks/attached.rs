@@ -6,6 +6,7 @@ use api::interface::AttachMode;
 use bpf::link::Link as BpfLink;
 use common::packet::Link;
 
+use crate::devices::sent;
 use crate::hooks::hook::HookOf;
 use crate::hooks::pins::PinDirectory;
 use crate::hooks::traffic_control;
@@ -28,6 +29,8 @@ pub struct Attached {
     pub(crate) link: Option<BpfLink>,
     /// When its program was first found detached.
     pub(crate) lost: Option<Instant>,
+    /// [`sent::lost`] when it was attached.
+    pub(crate) unsent: u64,
 }
 
 impl Attached {
@@ -41,6 +44,18 @@ impl Attached {
             None => traffic_control::filter(pins, self.of)
                 .is_ok_and(|program| program == Some(self.program)),
         }
+    }
+
+    /// A note on replies that the driver has lost since the program was attached.
+    #[must_use]
+    pub(crate) fn unsent_note(&self) -> Option<String> {
+        let unsent = sent::lost(&self.interface).saturating_sub(self.unsent);
+        (unsent > 0).then(|| {
+            format!(
+                "replies are lost: the driver of {} did not send {unsent} frames for XDP; set attach = \"tc\"",
+                self.interface
+            )
+        })
     }
 
     /// A note for the operator.

@@ -249,16 +249,19 @@ impl Datapath {
             .collect()
     }
 
-    /// Notes about interfaces whose replies to refused packets are lost.
+    /// Notes about interfaces whose replies are lost: as the kernel reports in advance, or as the driver counts.
     fn reply_notes(&self) -> Vec<String> {
         let replies = |attached: &&Attached| self.replies() && attached.mode == AttachMode::Native;
-        let loses = self
-            .attached
+        self.attached
             .iter()
             .filter(replies)
-            .filter(|attached| features::loses_replies(attached.index));
-        loses
-            .map(|attached| features::LostReplies(&attached.interface).to_string())
+            .filter_map(|attached| {
+                if features::loses_replies(attached.index) {
+                    Some(features::LostReplies(&attached.interface).to_string())
+                } else {
+                    attached.unsent_note()
+                }
+            })
             .collect()
     }
 }

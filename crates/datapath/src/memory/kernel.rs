@@ -1,7 +1,7 @@
 //! The kernel memory of a policy's maps, computed like the kernel's `map_mem_usage` (Linux 6.4).
 
 use common::bank::Bank;
-use common::connections::{Attempt, Reservation, Tuple};
+use common::connections::{Addressed, Attempt, Client, Reservation, Tuple};
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::key::Key;
@@ -86,6 +86,11 @@ fn connections(image: &Image, cpus: u64) -> u64 {
             of(MOST_RESERVED),
             size_of::<Tuple>(),
             size_of::<Reservation>(),
+        )
+        + hash(
+            of(MOST_RESERVED),
+            size_of::<Client>(),
+            size_of::<Addressed>(),
         );
     if !is_in_use {
         return maps;

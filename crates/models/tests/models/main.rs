@@ -1,0 +1,3 @@
+//! Each test explores every interleaving of a few CPUs; see the crate.
+
+mod connections;

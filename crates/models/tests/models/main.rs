@@ -1,3 +1,4 @@
 //! Each test explores every interleaving of a few CPUs; see the crate.
 
+mod charges;
 mod connections;

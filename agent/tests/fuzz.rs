@@ -370,7 +370,7 @@ fn state(source: &mut Source) {
         }
         let _ = (
             bucket.decide(odd, now, cost),
-            bucket.refund(odd, state, now, cost % (burst + 1)),
+            bucket.uncharged(odd, cost % (burst + 1)),
         );
     }
     let fixed = FixedWindow::new(rate, scale);

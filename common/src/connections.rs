@@ -328,29 +328,44 @@ enum Reserved {
 }
 
 /// Adds a reservation if it is within the limit, or if `is_forced`.
+///
+/// It is added first and compared with the limit then. A connection is counted as open before its reservation ends, and
+/// the exchange orders the two readings: a reservation that `pending` no longer has is in `open`. Among admitted
+/// connections, the last one to be added has met all others, so that all together are within the limit. A reservation
+/// that becomes open between both readings is counted twice, which refuses at most this connection.
 #[inline(always)]
-fn reserve_one<C: Cell>(pending: C, open: u64, most: u64, now: u32, is_forced: bool) -> Reserved {
+fn reserve_one<C: Cell>(
+    pending: C,
+    open: impl Fn() -> u64,
+    most: u64,
+    now: u32,
+    is_forced: bool,
+) -> Reserved {
     for _ in 0..TRIES {
+        // A first look, so that a key at its limit costs no exchange.
+        let looked = open();
         let before = pending.load();
         let current = Pending(before).at(now);
-        let is_within = open + current.count() < most;
-        if !is_within && !is_forced {
+        if looked + current.count() >= most && !is_forced {
             return Reserved::Over;
         }
-        if pending.compare_exchange(before, current.plus_one().0) == before {
-            return if is_within {
-                Reserved::Within
-            } else {
-                Reserved::Over
-            };
+        if pending.compare_exchange(before, current.plus_one().0) != before {
+            continue;
         }
+        if open() + current.count() < most {
+            return Reserved::Within;
+        }
+        if !is_forced {
+            release_one(pending, now);
+        }
+        return Reserved::Over;
     }
     Reserved::Lost
 }
 
 /// Ends a reservation of window `made`.
 #[inline(always)]
-pub fn release_one<C: Cell>(pending: C, made: u32) {
+fn release_one<C: Cell>(pending: C, made: u32) {
     for _ in 0..TRIES {
         let before = pending.load();
         let after = Pending(before).minus_one(made).0;
@@ -359,6 +374,25 @@ pub fn release_one<C: Cell>(pending: C, made: u32) {
         }
     }
     // It expires.
+}
+
+/// Counts an established connection as open and ends its reservation of window `made`, if that is still in effect.
+/// Returns whether the connection is counted.
+#[inline(always)]
+pub fn establish<C: Cell>(
+    count_up: impl FnOnce() -> bool,
+    pending: impl FnOnce() -> Option<C>,
+    made: u32,
+    now: u32,
+) -> bool {
+    // In this order: see `reserve_one`.
+    let is_counted = count_up();
+    if is_in_effect(made, now)
+        && let Some(pending) = pending()
+    {
+        release_one(pending, made);
+    }
+    is_counted
 }
 
 /// Reserves a connection under each of the rules with `concurrent` at the start of a span, or under none.
@@ -389,11 +423,11 @@ pub fn reserve<H: Ledger>(host: &H, attempt: &mut Attempt, count: u32) -> Admiss
         let key = rule.key_of(&attempt.subject);
         attempt.reservation.keys[nth] = key;
         let is_enforced = rule.enforcement == Enforcement::Enforce as u8;
-        let open = host.open_connections(&key);
+        let open = || host.open_connections(&key);
         let reserved = match host.pending_connections(&key) {
             Some(pending) => reserve_one(pending, open, rule.most, now, !is_enforced),
             // Without room for its reservations, what it has open counts.
-            None if open < rule.most => Reserved::Within,
+            None if open() < rule.most => Reserved::Within,
             None => Reserved::Over,
         };
         match reserved {

@@ -48,11 +48,12 @@ impl Code {
 
     /// Bytes of stack of the deepest chain of calls.
     pub fn deepest(&self) -> usize {
-        self.deepest_from(0)
+        self.depths().get(&0).copied().unwrap_or(0)
     }
 
     /// The stack of each function in that chain.
     pub fn chain(&self) -> Vec<usize> {
+        let depths = self.depths();
         let (mut chain, mut next) = (Vec::new(), Some(0));
         while let Some(function) = next.and_then(|first| self.functions.get(&first)) {
             chain.push(function.stack);
@@ -60,23 +61,50 @@ impl Code {
                 .calls
                 .iter()
                 .copied()
-                .max_by_key(|callee| self.deepest_from(*callee));
+                .max_by_key(|callee| depths.get(callee));
         }
         chain
     }
 
-    /// The verifier allows no recursion, so this ends.
-    fn deepest_from(&self, first: usize) -> usize {
-        let Some(function) = self.functions.get(&first) else {
-            return 0;
-        };
-        let below = function
-            .calls
-            .iter()
-            .map(|callee| self.deepest_from(*callee))
-            .max()
-            .unwrap_or(0);
-        function.stack.max(1).next_multiple_of(ROUNDED_TO) + below
+    /// The bytes of stack of the deepest chain of calls from each function that the program reaches.
+    ///
+    /// Without recursion: each function is visited once, and functions that call each other are an error. The verifier
+    /// accepts none, but a listing may be misread.
+    fn depths(&self) -> BTreeMap<usize, usize> {
+        let mut depths = BTreeMap::new();
+        let mut begun = BTreeSet::new();
+        let mut to_visit = vec![0];
+        while let Some(first) = to_visit.last().copied() {
+            let function = match self.functions.get(&first) {
+                Some(function) if !depths.contains_key(&first) => function,
+                _ => {
+                    to_visit.pop();
+                    continue;
+                }
+            };
+            let unknown = |callee: &&usize| {
+                self.functions.contains_key(*callee) && !depths.contains_key(*callee)
+            };
+            let unknown: Vec<usize> = function.calls.iter().filter(unknown).copied().collect();
+            if unknown.is_empty() {
+                let below = function
+                    .calls
+                    .iter()
+                    .filter_map(|callee| depths.get(callee));
+                let below = below.max().copied().unwrap_or(0);
+                depths.insert(
+                    first,
+                    function.stack.max(1).next_multiple_of(ROUNDED_TO) + below,
+                );
+                continue;
+            }
+            assert!(
+                begun.insert(first),
+                "the function at instruction {first} calls itself"
+            );
+            to_visit.extend(unknown);
+        }
+        depths
     }
 }
 
@@ -129,4 +157,28 @@ pub fn the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls() {
             \x20 10: (95) exit\n";
     // 72 up to 96, 8 up to 32, and a frame is never without any.
     assert_eq!(Code::parse(listing).deepest(), 96 + 32 + 32);
+}
+
+/// As long as no kernel's program is.
+pub fn a_long_chain_of_calls_is_measured_without_recursion() {
+    const FUNCTIONS: usize = 100_000;
+    let listing: String = (0..FUNCTIONS)
+        .map(|nth| {
+            format!(
+                "{}: (85) call pc+1#next\n{}: (95) exit\n",
+                2 * nth,
+                2 * nth + 1
+            )
+        })
+        .collect();
+    let code = Code::parse(&listing);
+    // The last one calls a function without instructions.
+    assert_eq!(code.deepest(), (FUNCTIONS + 1) * ROUNDED_TO);
+    assert_eq!(code.chain().len(), FUNCTIONS + 1);
+}
+
+pub fn functions_that_call_each_other_are_an_error() {
+    let listing = "0: (85) call pc+1#second\n1: (95) exit\n2: (85) call pc-3#first\n3: (95) exit\n";
+    let code = Code::parse(listing);
+    assert!(std::panic::catch_unwind(|| code.deepest()).is_err());
 }

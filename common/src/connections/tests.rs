@@ -60,7 +60,7 @@ proptest! {
             match step {
                 Step::Reserve => {
                     list.retain(|made| is_in_effect(*made, now));
-                    let result = reserve_one(Word(&word), 0, most, now, false);
+                    let result = reserve_one(Word(&word), || 0, most, now, false);
                     prop_assert_eq!(result == Reserved::Within, (list.len() as u64) < most);
                     if result == Reserved::Within {
                         list.push(now);
@@ -80,9 +80,9 @@ proptest! {
     #[test]
     fn a_late_cpu_counts_in_the_newest_window(now in any::<u32>(), behind in 0u32..2) {
         let word = AtomicU64::new(0);
-        reserve_one(Word(&word), 0, 9, now, false);
+        reserve_one(Word(&word), || 0, 9, now, false);
         let late = now.wrapping_sub(behind);
-        reserve_one(Word(&word), 0, 9, late, false);
+        reserve_one(Word(&word), || 0, 9, late, false);
         prop_assert_eq!(Pending(word.load(Ordering::SeqCst)).at(now).count(), 2);
         release_one(Word(&word), late);
         prop_assert!(Pending(word.load(Ordering::SeqCst)).at(now).count() >= 1);
@@ -93,11 +93,11 @@ proptest! {
 fn open_connections_and_reservations_together_stay_within_the_limit() {
     let word = AtomicU64::new(0);
     let admitted = (0..100)
-        .filter(|_| reserve_one(Word(&word), 7, 10, 5, false) == Reserved::Within)
+        .filter(|_| reserve_one(Word(&word), || 7, 10, 5, false) == Reserved::Within)
         .count();
     assert_eq!(admitted, 3);
     // On `observe` they are counted all the same.
-    assert_eq!(reserve_one(Word(&word), 7, 10, 5, true), Reserved::Over);
+    assert_eq!(reserve_one(Word(&word), || 7, 10, 5, true), Reserved::Over);
     assert_eq!(Pending(word.load(Ordering::SeqCst)).count(), 4);
 }
 
@@ -109,11 +109,13 @@ fn several_cpus_reserve_no_more_than_the_limit() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let counted = open.load(Ordering::SeqCst);
+                        let counted = || open.load(Ordering::SeqCst);
                         if reserve_one(Word(&word), counted, 100, 5, false) == Reserved::Within {
-                            // As the kernel does: counted as open first.
-                            assert!(open.fetch_add(1, Ordering::SeqCst) < 100);
-                            release_one(Word(&word), 5);
+                            let count_up = || {
+                                assert!(open.fetch_add(1, Ordering::SeqCst) < 100);
+                                true
+                            };
+                            establish(count_up, || Some(Word(&word)), 5, 5);
                         }
                     }
                 });

@@ -112,7 +112,7 @@ pub trait SharedCharge {
     /// Charges `cost` if it passes.
     fn charge_shared<S: SharedState>(&self, state: &S, now: Ticks, cost: u64) -> Charge;
 
-    /// Takes back one charge, as far as it is still there. `now` was read after the charge.
+    /// Takes back one charge of `cost` at `now`, if it is still what it was: otherwise it stays until it has decayed.
     fn refund_shared<S: SharedState>(&self, state: &S, charged: Charge, now: Ticks, cost: u64);
 }
 

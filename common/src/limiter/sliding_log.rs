@@ -331,8 +331,9 @@ impl SharedCharge for SlidingLog {
         let Some(place) = state.place(charged.place()) else {
             return;
         };
-        let instant = state.load_place(place);
-        if is_alive(instant, now) && state.compare_exchange_place(place, instant, now) == instant {
+        // As in `take`: once this unit has left the window, the place may be another one's.
+        let taken = now.wrapping_add(self.window) | 1;
+        if state.compare_exchange_place(place, taken, now) == taken {
             // If nobody has gone on since, it is the next one to be taken. If not, the head comes by once more.
             let head = state.load(0);
             if let Some(back) = self.step_back(head, charged.place()) {

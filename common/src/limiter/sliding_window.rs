@@ -6,7 +6,8 @@
 //! State: two words, for even and odd windows. Each has a label of its window (the instant at which its count becomes
 //! irrelevant), the count, and a seal. The first packet of a window seals the previous one, which never counts again: a
 //! CPU whose clock reading is still in the old window finds the seal and uses the new one. So a count cannot change
-//! after it was weighed, and passed units are exact on any number of CPUs.
+//! after it was weighed, and passed units are exact on any number of CPUs. A CPU that reads one word before and the other
+//! one after another CPU has begun a window decides again; one that is late by more than a window is refused.
 //!
 //! Error bound against the definition: exact while N·T in ticks fits into 62 bits (N = 1,000 with T up to 39 hours);
 //! beyond that the share is rounded up by at most 2⁻²², so that never more passes. Compared with a sliding log, the
@@ -107,6 +108,14 @@ impl SlidingWindow {
     #[inline(always)]
     fn belongs(&self, word: u64, label: u64) -> bool {
         word & !self.low_mask() == label
+    }
+
+    /// Whether a word may not be replaced by another: it is of a later window, or sealed. The two words were not read at
+    /// the same instant.
+    #[inline(always)]
+    fn is_later(&self, from: u64, to: u64) -> bool {
+        let window = !self.low_mask() | SEAL;
+        is_alive(from & window, to & window)
     }
 
     #[inline(always)]
@@ -465,18 +474,13 @@ impl SharedCharge for SlidingWindow {
     #[inline(always)]
     fn swap_shared<S: SharedState>(&self, state: &S, first: u64, now: Ticks, cost: u64) -> Swap {
         match self.step(first, state.load(1), now, cost) {
-            Step::Pass {
-                word: Word::Even,
+            Step::Pass { word, from, to } if !self.is_later(from, to) => Swap::Conforms {
+                word: word.offset(),
                 from,
                 to,
-            } => Swap::Conforms { word: 0, from, to },
-            Step::Pass {
-                word: Word::Odd,
-                from,
-                to,
-            } => Swap::Conforms { word: 1, from, to },
+            },
             Step::Refuse => Swap::Refused,
-            Step::Seal { .. } => Swap::Several,
+            _ => Swap::Several,
         }
     }
 
@@ -485,14 +489,16 @@ impl SharedCharge for SlidingWindow {
         for _ in 0..CHARGE_TRIES {
             match self.step(state.load(0), state.load(1), now, cost) {
                 Step::Refuse => return Charge::REFUSED,
-                Step::Seal { word, from, to } => {
+                Step::Seal { word, from, to } if !self.is_later(from, to) => {
                     state.compare_exchange(word.offset(), from, to);
                 }
-                Step::Pass { word, from, to } => {
-                    if state.compare_exchange(word.offset(), from, to) == from {
-                        return Charge::done(to);
-                    }
+                Step::Pass { word, from, to }
+                    if !self.is_later(from, to)
+                        && state.compare_exchange(word.offset(), from, to) == from =>
+                {
+                    return Charge::done(to);
                 }
+                _ => {}
             }
             if state.has_gone() {
                 return Charge::LOST;

@@ -15,7 +15,7 @@ use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
-use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word, refund_word};
+use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word};
 use crate::share::Share;
 use crate::time::{HORIZON, TickScale, Ticks, is_alive};
 
@@ -92,14 +92,14 @@ impl TokenBucket {
         }
     }
 
-    /// The state without an earlier charge of `cost`; `None` if the charge has been refilled.
+    /// The state before the charge of `cost` that left `charged`.
     ///
-    /// `now` must be read after the charge. While the state after the charge is alive, no other CPU can have started
-    /// from a later instant, so every charge since was added to it and subtraction is exact.
+    /// It may only replace `charged` itself. A later charge may have started from its own instant if this one had not been
+    /// there, and the word does not tell: subtracting from another state could pass more than the rate.
     #[inline(always)]
     #[must_use]
-    pub fn refund(&self, state: u64, charged: u64, now: Ticks, cost: u64) -> Option<u64> {
-        is_alive(charged, now).then(|| state.wrapping_sub(self.charge(cost)))
+    pub fn uncharged(&self, charged: u64, cost: u64) -> u64 {
+        charged.wrapping_sub(self.charge(cost))
     }
 
     /// The state after charging `cost` at `now` even if it does not conform: beyond the tolerance it is a debt.
@@ -293,10 +293,9 @@ impl SharedCharge for TokenBucket {
     }
 
     #[inline(always)]
-    fn refund_shared<S: SharedState>(&self, state: &S, charged: Charge, now: Ticks, cost: u64) {
-        refund_word(state, 0, |word| {
-            self.refund(word, charged.left(), now, cost)
-        });
+    fn refund_shared<S: SharedState>(&self, state: &S, charged: Charge, _: Ticks, cost: u64) {
+        let charged = charged.left();
+        state.compare_exchange(0, charged, self.uncharged(charged, cost));
     }
 }
 

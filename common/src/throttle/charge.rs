@@ -161,13 +161,19 @@ pub(super) fn charge_bucket<H: Host>(
     bucket.charge_shared(&SlotState::new(host, set, slot, rule), now, cost)
 }
 
-/// Refunds one charge, as far as it is still in the state.
+/// Refunds one charge, if it is still in the state.
 #[inline(always)]
-pub(super) fn refund<H: Host>(host: &H, rule: &Rule, slot: Slot, charged: Charge, cost: u64) {
+pub(super) fn refund<H: Host>(
+    host: &H,
+    rule: &Rule,
+    slot: Slot,
+    charged: Charge,
+    now: Ticks,
+    cost: u64,
+) {
     let Some(set) = host.set(slot.set) else {
         return;
     };
-    let now = host.now();
     let state = SlotState::new(host, set, slot, rule);
     algorithms!(with_limiter! host, rule, limiter => limiter.refund_shared(&state, charged, now, cost));
 }

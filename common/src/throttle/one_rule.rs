@@ -173,6 +173,7 @@ pub fn take_back<H: Host>(host: &H, packet_state: &mut PacketState, count: u32) 
                 rule,
                 charged.slot,
                 charged.charge,
+                packet_state.now,
                 rule.cost_of(packet_state.subject.size),
             );
         }

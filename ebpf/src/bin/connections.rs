@@ -32,7 +32,7 @@ use aya_ebpf::macros::{btf_map, btf_tracepoint};
 use aya_ebpf::programs::BtfTracePointContext;
 use common::connections::{
     Addressed, Client, Connection, ConnectionSettings, MOST_STALE, Reservation, Stale, Tuple,
-    is_in_effect, release_one, seen_at, window,
+    establish, seen_at, window,
 };
 use common::key::Key;
 use common::packet::Address;
@@ -260,17 +260,12 @@ fn open(socket: *const c_void, is_new: bool) {
         if nth as u32 >= *of {
             break;
         }
-        if count_up(key) {
+        let pending = || PENDING.get_ptr_mut(key).map(MapCell);
+        if establish(|| count_up(key), pending, *made, window(connection.since)) {
             // SAFETY: a map's value; only the socket's own changes write it, and they hold its lock.
             unsafe { (*opened).counted |= 1 << nth };
         } else {
             lost();
-        }
-        // Counted as open first, so that both together are never too few.
-        if is_in_effect(*made, window(connection.since))
-            && let Some(pending) = PENDING.get_ptr_mut(key)
-        {
-            release_one(MapCell(pending), *made);
         }
     }
 }

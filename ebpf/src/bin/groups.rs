@@ -205,15 +205,21 @@ fn begin(context: &SockAddrContext, family: Family, attempt: Attempt) -> i32 {
     let address = destination(context, family);
     // SAFETY: the helper has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
+    let is_new = !is_known_destination(&address, now);
     let connect = if attempt == Attempt::Connect {
-        charge(CONNECT_LIMIT, 1, now)
+        charge_before(
+            CONNECT_LIMIT,
+            1,
+            !is_new || conforms(DESTINATION_LIMIT, 1, now),
+            now,
+        )
     } else {
         Charge::Unlimited
     };
     if matches!(connect, Charge::Refused) {
         return refuse(context, CONNECTS, address, now);
     }
-    if !is_known_destination(&address, now) {
+    if is_new {
         match charge(DESTINATION_LIMIT, 1, now) {
             Charge::Refused => {
                 refund(CONNECT_LIMIT, connect, 1);
@@ -317,7 +323,12 @@ fn refuse(context: &SockAddrContext, limit: u32, address: [u32; 4], time: u64) -
 fn send(length: u32, segments: u32) -> PacketVerdict {
     // SAFETY: the helper has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
-    let packets = charge(PACKET_LIMIT, u64::from(segments), now);
+    let packets = charge_before(
+        PACKET_LIMIT,
+        u64::from(segments),
+        conforms(EGRESS_LIMIT, u64::from(length), now),
+        now,
+    );
     let mut verdict = packets.into();
     if verdict == PacketVerdict::Passed {
         verdict = charge(EGRESS_LIMIT, u64::from(length), now).into();
@@ -376,27 +387,42 @@ fn charge(limited: Limited, cost: u64, now: u64) -> Charge {
     Charge::Refused
 }
 
-/// Refunds a charge.
+/// Whether the cost would pass in the present state.
+#[inline(always)]
+fn conforms(limited: Limited, cost: u64, now: u64) -> bool {
+    let limit = (limited.bucket)();
+    if limit.burst == 0 {
+        return true;
+    }
+    (limited.state)().is_some_and(|word| {
+        // SAFETY: a word of a map's value; volatile since other CPUs write it.
+        let state = unsafe { word.read_volatile() };
+        limit.bucket().decide(state, limit.scale().ticks(now), cost) != Decision::Refuse
+    })
+}
+
+/// Charges the first of two limits. If the second one refuses already, it is not charged but only checked: a refund is
+/// lost where another CPU has charged meanwhile.
+#[inline(always)]
+fn charge_before(limited: Limited, cost: u64, second_conforms: bool, now: u64) -> Charge {
+    if second_conforms {
+        charge(limited, cost, now)
+    } else if conforms(limited, cost, now) {
+        Charge::Unlimited
+    } else {
+        Charge::Refused
+    }
+}
+
+/// Refunds a charge, unless another CPU has charged meanwhile.
 #[inline(always)]
 fn refund(limited: Limited, charge: Charge, cost: u64) {
     let (Charge::Charged(charged), Some(word)) = (charge, (limited.state)()) else {
         return;
     };
-    let limit = (limited.bucket)();
-    let bucket = limit.bucket();
-    for _ in 0..TRIES {
-        // SAFETY: the helper has no preconditions.
-        let now = limit.scale().ticks(unsafe { bpf_ktime_get_ns() });
-        // SAFETY: a word of a map's value; volatile since other CPUs write it.
-        let state = unsafe { word.read_volatile() };
-        let Some(before) = bucket.refund(state, charged, now, cost) else {
-            return;
-        };
-        // SAFETY: a word of a map's value.
-        if unsafe { atomics::compare_exchange(word, state, before) } == state {
-            return;
-        }
-    }
+    let before = (limited.bucket)().bucket().uncharged(charged, cost);
+    // SAFETY: a word of a map's value.
+    unsafe { atomics::compare_exchange(word, charged, before) };
 }
 
 /// The limit of a direction, as a constant for the verifier.

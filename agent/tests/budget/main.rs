@@ -124,11 +124,10 @@ fn main() {
     let listings = trial(&test!(
         code::the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls
     ));
-    libtest_mimic::run(
+    testbed::trials::run(
         &arguments,
         vec![budgets.with_ignored_flag(obstacle.is_some()), listings],
     )
-    .exit();
 }
 
 fn programs_are_within_their_budgets_of_instructions_and_stack() {

@@ -27,8 +27,6 @@ pub struct Job {
     /// Its name in the output; unique.
     pub name: String,
     pub command: Command,
-    /// Whether it has the machine to itself, after all others.
-    pub is_alone: bool,
 }
 
 enum Event {
@@ -75,16 +73,11 @@ impl Ended {
     }
 }
 
-/// Runs up to `lanes` jobs at a time in their order, then each that is to be alone. Prints to `to`; keeps what the
-/// programs print in `folder`. Fails if one of them did, after all have ended.
+/// Runs up to `lanes` jobs at a time in their order. Prints to `to`; keeps what the programs print in `folder`. Fails if
+/// one of them did, after all have ended.
 pub fn run(jobs: Vec<Job>, lanes: usize, folder: &Path, to: &mut impl Write) -> Result<Tally> {
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    let (alone, together): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_alone);
-    let mut ended = Vec::new();
-    for (jobs, lanes) in [(together, lanes), (alone, 1)] {
-        run_in_lanes(jobs, lanes, folder, to, &mut ended)
-            .context("showing what the tests print")?;
-    }
+    let ended = run_in_lanes(jobs, lanes, folder, to).context("showing what the tests print")?;
     let mut total = Tally::default();
     ended.iter().for_each(|ended| total += &ended.tally());
     let failed: Vec<&Ended> = ended.iter().filter(|ended| ended.has_failed()).collect();
@@ -115,8 +108,7 @@ fn run_in_lanes(
     lanes: usize,
     folder: &Path,
     to: &mut impl Write,
-    ended: &mut Vec<Ended>,
-) -> io::Result<()> {
+) -> io::Result<Vec<Ended>> {
     let queue = Mutex::new(VecDeque::from(jobs));
     let next = || {
         queue
@@ -135,7 +127,7 @@ fn run_in_lanes(
             });
         }
         drop(sender);
-        let mut running = BTreeMap::new();
+        let (mut running, mut ended) = (BTreeMap::new(), Vec::new());
         loop {
             match events.recv_timeout(EVERY) {
                 Ok(Event::Started(name)) => {
@@ -162,7 +154,7 @@ fn run_in_lanes(
                     let list: Vec<String> = running.iter().map(for_how_long).collect();
                     writeln!(to, "running    {}", list.join(", "))?;
                 }
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return Ok(ended),
             }
             to.flush()?;
         }
@@ -214,7 +206,6 @@ mod tests {
         Job {
             name: name.to_owned(),
             command,
-            is_alone: false,
         }
     }
 
@@ -303,33 +294,6 @@ mod tests {
         assert!(
             shown.contains("failed     silent: no line \"test result\"\nrunning 3 tests"),
             "{shown}"
-        );
-    }
-
-    #[test]
-    fn one_that_is_alone_runs_after_all_others_and_beside_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let mark = |name: &str| {
-            let at = folder.path().display();
-            format!(
-                "echo {name} begins >> {at}/order; sleep 0.1; echo {name} ends >> {at}/order; echo 'test result: ok. 1 passed'"
-            )
-        };
-        let alone = |name: &str| Job {
-            is_alone: true,
-            ..job(name, &mark(name))
-        };
-        let jobs = vec![
-            alone("x"),
-            alone("y"),
-            job("one", &mark("one")),
-            job("two", &mark("two")),
-        ];
-        shown(jobs).0.unwrap();
-        let order = fs::read_to_string(folder.path().join("order")).unwrap();
-        assert!(
-            order.ends_with("x begins\nx ends\ny begins\ny ends\n"),
-            "{order}"
         );
     }
 

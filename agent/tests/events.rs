@@ -277,7 +277,7 @@ impl Follower {
         serde_json::from_str(
             &self
                 .lines
-                .recv_timeout(Duration::from_secs(60))
+                .recv_timeout(Duration::from_secs(300))
                 .expect("another line"),
         )
         .unwrap()

@@ -53,7 +53,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Each has its share of the time to itself.
     arguments.test_threads = arguments.test_threads.or(Some(1));
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    testbed::trials::run(&arguments, trials.collect())
 }
 
 /// Where values come from: every round has a seed of its own, told when it fails.

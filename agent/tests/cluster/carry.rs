@@ -6,10 +6,11 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::PATIENCE;
 
 use crate::fleet::{BURST, Host};
 use crate::redis::Redis;
-use crate::trouble::{LIMIT, PATIENCE, pair, store};
+use crate::trouble::{LIMIT, pair, store};
 
 pub const TESTS: &[Test] = tests![
     a_reload_without_a_store_keeps_every_host_to_its_share,
@@ -127,7 +128,7 @@ fn a_lease_stays_valid_over_reloads() {
         limits.len() == 2 && limits.iter().all(|limit| limit["share_from"] == "lease")
     });
     one.reload("one", &cluster, LIMIT);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while redis
         .cli(&["--raw", "hkeys", "weir:{weir/more}:ledger"])
         .contains("n:one/")
@@ -141,8 +142,8 @@ fn a_lease_stays_valid_over_reloads() {
 
 fn an_agent_that_was_killed_takes_its_own_lease_over() {
     let redis = Redis::start(&[]);
-    // A lease of a minute: nobody waits for that.
-    let cluster = format!("{}\nsync = \"6s\"", store(&redis));
+    // A lease of ten minutes, which is longer than anything here is waited for.
+    let cluster = format!("{}\nsync = \"60s\"", store(&redis));
     let both =
         |cluster: &Value| cluster["hosts"] == 2 && cluster["limits"][0]["share_from"] == "lease";
     let mut one = Host::start("one", &store(&redis), LIMIT);
@@ -166,17 +167,11 @@ fn an_agent_that_was_killed_takes_its_own_lease_over() {
             .map(str::to_owned)
     };
     assert!(granted(&one).is_some() && granted(&two).is_some());
-    let start = Instant::now();
     let before = granted(&one);
     one.restart(Signal::SIGKILL);
     one.until(PATIENCE, "back", |cluster| {
         both(cluster) && (cluster["limits"][0]["share"].as_f64().unwrap() - 0.5).abs() < 0.05
     });
-    assert!(
-        start.elapsed() < Duration::from_secs(50),
-        "{:?}",
-        start.elapsed()
-    );
     let ledger = redis.cli(&["--raw", "hkeys", "weir:{weir/together}:ledger"]);
     assert_eq!(
         ledger.lines().filter(|line| line.starts_with("n:")).count(),

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::PATIENCE;
 
 use crate::failover::{fleet, measured};
 use crate::redis::Redis;
-use crate::trouble::PATIENCE;
 
 pub const TESTS: &[Test] =
     tests![a_store_whose_clock_steps_by_nearly_a_lease_grants_nothing_twice,];
@@ -62,11 +62,11 @@ fn a_store_whose_clock_steps_by_nearly_a_lease_grants_nothing_twice() {
         let outcome = measured(
             &format!("a clock that steps by {step} ms"),
             &fleet,
-            Duration::from_secs(10),
+            Duration::from_secs(5),
             || {
                 let start = Instant::now();
                 let mut ahead = 0;
-                while start.elapsed() < Duration::from_secs(9) {
+                while start.elapsed() < Duration::from_millis(4_500) {
                     thread::sleep(Duration::from_millis(1_300));
                     ahead += step;
                     set(ahead);

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::PATIENCE;
 
 use crate::fleet::{Asker, BURST, Host, KEYS, Kept, Spread, measure, windows};
 use crate::redis::Redis;
@@ -22,9 +23,6 @@ pub const TESTS: &[Test] = tests![
     a_thousand_hot_keys_of_ten_thousand_have_one_limit_each,
     the_busiest_keys_are_exchanged_and_the_others_counted,
 ];
-
-/// Long enough for anything that is done in a second or two, on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn fleet(count: usize, cluster: &str, limit: &str) -> Vec<Host> {
     let limit = format!("{KEYS}\n{limit}");
@@ -43,22 +41,13 @@ fn is_from(from: &'static str) -> impl Fn(&Value) -> bool {
     move |cluster| cluster["limits"][0]["share_from"] == from
 }
 
-/// Five times the limit, for eight seconds each; `cargo xtask accuracy` takes half a minute.
+/// Five times the limit. `cargo xtask accuracy` measures for half a minute, and how much less passes.
 fn a_key_has_one_limit_on_four_hosts() {
     let redis = Redis::start(&[]);
     for spread in Spread::ALL.into_iter().chain([Spread::One]) {
-        let outcome = measure(&redis.url(), 4, Kept::Keys, spread, Duration::from_secs(8));
-        let (error, late) = (outcome.error(), outcome.late);
-        eprintln!(
-            "4 hosts, {spread}, late for {:.0} %: {:+.1} %",
-            100.0 * late,
-            100.0 * error
-        );
-        assert!(outcome.wanted as f64 > 3.0 * outcome.limit, "{outcome:?}");
-        let bound = if spread == Spread::One { 0.05 } else { 0.1 };
-        assert!(error <= bound, "{outcome:?}");
-        // A bucket of a tenth of a second is full while those who ask are kept from it.
-        assert!(error >= -bound - 1.5 * late, "{outcome:?}");
+        let outcome = measure(&redis.url(), 4, Kept::Keys, spread, Duration::from_secs(3));
+        assert!(outcome.error() <= 0.1, "{spread}: {outcome:?}");
+        assert!(outcome.wanted > outcome.passed, "{outcome:?}");
     }
 }
 
@@ -80,7 +69,7 @@ fn windows_are_shared_by_four_hosts() {
                 move || {
                     let start = Instant::now();
                     let mut passed = asker.ask(N);
-                    while start.elapsed() < Duration::from_secs(5) {
+                    while start.elapsed() < Duration::from_secs(2) {
                         thread::sleep(Duration::from_millis(50));
                         passed += asker.ask(N / 20);
                     }
@@ -114,7 +103,7 @@ fn windows_are_shared_by_four_hosts() {
     }
 }
 
-/// Four windows of two seconds of each kind, five times their count; `cargo xtask accuracy` takes half a minute, with
+/// Two windows of two seconds of each kind, five times their count; `cargo xtask accuracy` takes half a minute, with
 /// windows of ten seconds.
 fn windows_end_and_begin_on_four_hosts() {
     let redis = Redis::start(&[]);
@@ -124,7 +113,7 @@ fn windows_end_and_begin_on_four_hosts() {
             4,
             spread,
             Duration::from_secs(2),
-            Duration::from_secs(8),
+            Duration::from_secs(5),
         ) {
             let windows::Outcome {
                 algorithm,
@@ -220,17 +209,16 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
         "total_net_output_bytes",
     ];
     let before = counted.map(load);
-    let (start, time) = (Instant::now(), Duration::from_secs(15));
-    let (passed, refused_cold, late): (Vec<u64>, u64, Duration) = thread::scope(|scope| {
+    let (start, time) = (Instant::now(), Duration::from_secs(6));
+    let (passed, refused_cold): (Vec<u64>, u64) = thread::scope(|scope| {
         let drive = |(nth, host): (usize, &Host)| {
             let mut asker = host.connect();
             scope.spawn(move || {
-                let (mut passed, mut refused_cold, mut late) = (vec![0u64; HOT], 0, Duration::ZERO);
+                let (mut passed, mut refused_cold) = (vec![0u64; HOT], 0);
                 let (mut asked, mut cold, mut last) = (0u64, nth, Duration::ZERO);
                 while last < time {
                     thread::sleep(Duration::from_millis(10));
                     let now = start.elapsed();
-                    late += (now - last).saturating_sub(Duration::from_millis(200));
                     last = now;
                     // Five times a second and key, spread over the hosts.
                     let due = (5.0 * now.as_secs_f64() * HOT as f64 / HOSTS as f64) as u64;
@@ -250,21 +238,18 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
                     refused_cold += 1 - asker.ask_for(&format!("cold-{}", cold % COLD), 1);
                     cold += HOSTS;
                 }
-                (passed, refused_cold, late)
+                (passed, refused_cold)
             })
         };
         let drivers: Vec<_> = fleet.iter().enumerate().map(drive).collect();
         let all = drivers.into_iter().map(|driver| driver.join().unwrap());
-        all.fold(
-            (vec![0; HOT], 0, Duration::ZERO),
-            |mut all, (passed, refused, late)| {
-                all.0
-                    .iter_mut()
-                    .zip(passed)
-                    .for_each(|(sum, passed)| *sum += passed);
-                (all.0, all.1 + refused, all.2 + late)
-            },
-        )
+        all.fold((vec![0; HOT], 0), |mut all, (passed, refused)| {
+            all.0
+                .iter_mut()
+                .zip(passed)
+                .for_each(|(sum, passed)| *sum += passed);
+            (all.0, all.1 + refused)
+        })
     });
     let seconds = start.elapsed().as_secs_f64();
     let used: Vec<f64> = counted
@@ -280,23 +265,15 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
         used[3] / 1e3
     );
     let limit = BURST + seconds;
-    let (least, most) = (passed.iter().min().unwrap(), passed.iter().max().unwrap());
+    let most = passed.iter().max().unwrap();
     let mean = passed.iter().sum::<u64>() as f64 / HOT as f64;
-    eprintln!(
-        "{limit:.1} a key: {least} to {most} passed, {mean:.1} on average; askers late for {late:?}"
-    );
+    eprintln!("{limit:.1} a key: at most {most} passed, {mean:.1} on average");
     assert_eq!(refused_cold, 0);
     // A key is asked for by each host once in 0.8 s: each may pass the last unit before it has heard of the others.
     let unheard = (HOSTS - 1) as f64;
     assert!(
         mean <= 1.1 * limit && *most as f64 <= 1.1 * limit + unheard,
         "{mean} of {limit}, at most {most}"
-    );
-    // It may also leave the last unit to others, which do not use it.
-    let lost = late.as_secs_f64() / HOSTS as f64;
-    assert!(
-        mean >= 0.9 * limit - lost && *least as f64 >= 0.9 * limit - lost - unheard,
-        "{mean} of {limit}, at least {least}"
     );
     for host in &fleet {
         let limit = &host.cluster()["limits"][0];

@@ -18,22 +18,19 @@ use testbed::fleet::{Kept, Spread, measure};
 use testbed::trials::Test;
 use testbed::{fleet, redis, tests};
 
-/// 2, 4 and 8 hosts by even, skewed and moving demand: within a tenth of the limit by the time that really passed. Here
-/// for eight seconds each; `cargo xtask accuracy` takes half a minute.
-fn fleets_stay_within_a_tenth_of_their_limit() {
+/// 2, 4 and 8 hosts by even, skewed and moving demand: at most a tenth above the limit by the time that really passed,
+/// however busy the machine is. `cargo xtask accuracy` measures for half a minute, and how much less passes.
+fn fleets_exceed_their_limit_by_a_tenth_at_most() {
     let redis = redis::Redis::start(&[]);
     let url = redis.url();
     for spread in Spread::ALL {
         for hosts in [2, 4, 8] {
-            let outcome = measure(&url, hosts, Kept::Shares, spread, Duration::from_secs(8));
-            let error = outcome.error();
-            let (seconds, percent, late) = (outcome.seconds, 100.0 * error, 100.0 * outcome.late);
-            eprintln!(
-                "{hosts} hosts, {spread}, {seconds:.1} s, late for {late:.0} %: {percent:+.1} %"
+            let outcome = measure(&url, hosts, Kept::Shares, spread, Duration::from_secs(3));
+            assert!(
+                outcome.error() <= 0.1,
+                "{hosts} hosts, {spread}: {outcome:?}"
             );
-            assert!(outcome.wanted as f64 > 2.0 * outcome.limit, "{outcome:?}");
-            // Never too much, however busy the machine is. While nobody asks, nothing passes.
-            assert!(error <= 0.1 && error >= -0.1 - outcome.late, "{outcome:?}");
+            assert!(outcome.wanted > outcome.passed, "{outcome:?}");
         }
     }
 }
@@ -44,7 +41,7 @@ fn main() {
     if let Some(reason) = obstacle {
         eprintln!("skipped: {reason}");
     }
-    let own: &[Test] = tests![fleets_stay_within_a_tenth_of_their_limit];
+    let own: &[Test] = tests![fleets_exceed_their_limit_by_a_tenth_at_most];
     let rooms = [
         own,
         keys::TESTS,
@@ -98,5 +95,5 @@ fn main() {
     } else {
         eprintln!("skipped, the tests with Valkey: `cargo xtask integration` provides it");
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    testbed::trials::run(&arguments, trials)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::PATIENCE;
 
 use crate::fleet::Host;
 use crate::redis::{Redis, free_port, program};
@@ -18,7 +19,6 @@ pub const TESTS: &[Test] = tests![
 ];
 
 const LIMIT: &str = "rate = \"1000/s\"";
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn joins(host: &Host) {
     host.until(PATIENCE, "joined", |cluster| {
@@ -159,7 +159,7 @@ pub fn two_nodes() -> [Redis; 2] {
         "OK"
     );
     for node in &nodes {
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let deadline = std::time::Instant::now() + Duration::from_secs(300);
         while !node.cli(&["cluster", "info"]).contains("cluster_state:ok") {
             assert!(
                 std::time::Instant::now() < deadline,

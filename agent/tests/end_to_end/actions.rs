@@ -184,7 +184,7 @@ fn a_refused_datagram_is_answered_by_icmp() {
         assert_eq!(receiver.counts()[2], 3);
         socket.send(b"one too many").unwrap();
         socket
-            .set_read_timeout(Some(Duration::from_secs(30)))
+            .set_read_timeout(Some(Duration::from_secs(300)))
             .unwrap();
         let error = socket.recv(&mut [0; 16]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
@@ -202,7 +202,7 @@ fn answers_are_limited_themselves() {
         let most = 1.0 + 100.0 + 1_000.0 * start.elapsed().as_secs_f64();
         assert_eq!(agent.counts("d"), (1, 19_999));
         // The last of them may be on their way still.
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(300);
         let answered = loop {
             let answered = network.in_client(icmp_unreachables) - before;
             if answered >= 100 {
@@ -346,7 +346,7 @@ fn packets_that_are_shaped_leave_in_order_and_none_too_early() {
     );
     let receiver = network.in_client(|| UdpSocket::bind("10.77.0.2:9000").unwrap());
     receiver
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(300)))
         .unwrap();
     // A packet on another CPU may be overtaken by the next.
     let start = network.in_server(|| {
@@ -420,7 +420,7 @@ fn a_level_delays_packets_that_their_own_keys_would_not() {
     std::thread::scope(|scope| {
         for (place, receiver) in (0..).zip(&receivers) {
             receiver
-                .set_read_timeout(Some(Duration::from_secs(30)))
+                .set_read_timeout(Some(Duration::from_secs(300)))
                 .unwrap();
             scope.spawn(move || {
                 for _ in 0..EACH {

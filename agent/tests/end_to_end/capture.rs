@@ -91,7 +91,7 @@ impl Capture {
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + WAIT;
     while !is_so() {
-        assert!(Instant::now() < deadline, "no {what} within a minute");
+        assert!(Instant::now() < deadline, "no {what} in time");
         thread::sleep(Duration::from_millis(20));
     }
 }

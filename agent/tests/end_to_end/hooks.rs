@@ -185,7 +185,7 @@ fn a_request_that_leaves_is_seen_though_it_lies_apart_from_its_headers() {
     let mut stream = network.in_server(|| TcpStream::connect("10.77.0.2:9000").unwrap());
     let (mut peer, _) = listener.accept().unwrap();
     stream.set_nodelay(true).unwrap();
-    peer.set_read_timeout(Some(Duration::from_secs(30)))
+    peer.set_read_timeout(Some(Duration::from_secs(300)))
         .unwrap();
     // The stack keeps a segment's payload apart from its headers. One at a time, so that each begins a segment.
     for text in [

@@ -32,9 +32,9 @@ fn a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time() {
     let agent = network.start("", WIDE_LIMIT);
     let receiver = network.receiver(PORT);
     let stalls = Stalls::watch();
-    let (sent, time) = flood(&network, &[udp_from(7)], 20, 5);
+    let (sent, time) = flood(&network, &[udp_from(7)], 10, 2);
     // The burst covers two seconds in which the machine sends nothing.
-    let lost = 1_000.0
+    let lost = 100.0
         * (4 * stalls.so_far())
             .saturating_sub(Duration::from_secs(2))
             .as_secs_f64();
@@ -61,7 +61,7 @@ fn a_source_within_its_limit_loses_nothing_beside_a_greedy_one() {
     // Nineteen of the greedy one for each of the polite one, who stays at half its limit.
     let mut frames = vec![udp_from(7); 19];
     frames.push(udp_from(8));
-    let (sent, _) = network.in_client(|| Sender::new().pace(&frames, 10, Duration::from_secs(4)));
+    let (sent, _) = network.in_client(|| Sender::new().pace(&frames, 1, Duration::from_secs(2)));
     let counts = receiver.counts();
     // The polite one's frame is the last of each twenty.
     assert_eq!(counts[8], sent / 20, "of {} that were sent", sent / 20);

@@ -52,11 +52,11 @@ impl<'n> Logged<'n> {
             child,
             file,
         };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while !network.command(&["status"]).status.success() {
             assert!(
                 Instant::now() < deadline,
-                "the agent did not answer within a minute: {}",
+                "the agent did not answer in time: {}",
                 logged.text()
             );
             thread::sleep(Duration::from_millis(20));

@@ -61,14 +61,14 @@ mod trials;
 mod weights;
 
 use libtest_mimic::Arguments;
-use testbed::trials::{Test, is_left_out, trial};
+use testbed::trials::{Test, trial};
 use testbed::{flows, foreign, network as support, redis, tcp, wire};
 
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: hooks, devices, offloads, pins, sockets and replies. Each kernel that is
 /// tested runs them.
-const ON_KERNELS: [&[Test]; 14] = [
+const ON_KERNELS: [&[Test]; 15] = [
     attacks::ON_KERNELS,
     connections::ON_KERNELS,
     hooks::TESTS,
@@ -82,6 +82,7 @@ const ON_KERNELS: [&[Test]; 14] = [
     memory::TESTS,
     heavy_prefixes::ON_KERNELS,
     prove::ON_KERNELS,
+    rates::TESTS,
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
@@ -130,15 +131,6 @@ const ON_ANY_KERNEL: [&[Test]; 43] = [
     resets::ON_ANY_KERNEL,
     prove_kinds::ON_ANY_KERNEL,
 ];
-
-/// Spreads tests that run one at a time among the others, so that none has a thread while it waits for its turn.
-fn spread(mut tests: Vec<&'static Test>, one_at_a_time: &'static [Test]) -> Vec<&'static Test> {
-    let count = tests.len();
-    for (nth, test) in one_at_a_time.iter().enumerate().rev() {
-        tests.insert(nth * count / one_at_a_time.len(), test);
-    }
-    tests
-}
 
 fn main() {
     if std::env::var_os(top::PANIC).is_some() {
@@ -248,13 +240,7 @@ fn main() {
             "skipped: what takes nft and connection tracking, which this machine does not have"
         );
     }
-    let is_emulated = support::is_virtual();
-    if is_emulated {
-        eprintln!("skipped: what measures CPU time, since this CPU is emulated");
-    }
-    let served = spread(rooms.into_iter().flatten().collect(), rates::TESTS)
-        .into_iter()
-        .map(|test| (test, !is_too_old));
+    let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
         .chain(
             shared_bans::TESTS
@@ -349,24 +335,7 @@ fn main() {
                 .map(|test| (test, !is_too_old && recipes::has_ansible())),
         )
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
-        .chain(
-            metrics::MEASURING
-                .iter()
-                .map(|test| (test, !is_too_old && !is_emulated)),
-        )
-        .chain(
-            record::MEASURING
-                .iter()
-                .map(|test| (test, !is_too_old && !is_emulated)),
-        )
-        .filter(|((name, _), _)| {
-            let mut measuring = rates::TESTS
-                .iter()
-                .chain(metrics::MEASURING)
-                .chain(record::MEASURING);
-            !is_left_out(measuring.any(|(measuring, _)| measuring == name))
-        })
         .map(|(test, fits)| trial(test).with_ignored_flag(obstacle.is_some() || !fits))
         .collect();
-    libtest_mimic::run(&arguments, trials).exit();
+    testbed::trials::run(&arguments, trials)
 }

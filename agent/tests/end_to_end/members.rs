@@ -85,9 +85,9 @@ fn members_use_up_their_followers_and_root_still_follows() {
     );
     open_to_members(&network);
     burst(&network, &[udp_from(7)], 20);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while agent.lines(&["events", "--json"]).is_empty() {
-        assert!(Instant::now() < deadline, "no event within a minute");
+        assert!(Instant::now() < deadline, "no event in time");
         thread::sleep(Duration::from_millis(50));
     }
     // Each is known to follow by the event that it prints.
@@ -125,14 +125,14 @@ fn members_use_up_their_followers_and_root_still_follows() {
     }
     // One that ends makes room for another one.
     drop(followers.remove(0));
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     loop {
         if follow(&network, MEMBER).first_line().is_some() {
             break;
         }
         assert!(
             Instant::now() < deadline,
-            "a place that was left is not free within a minute"
+            "a place that was left is not free in time"
         );
     }
 }
@@ -183,7 +183,7 @@ fn members_that_hammer_the_control_socket_delay_no_command_of_root() {
                 }
             });
         }
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while served.load(Ordering::Relaxed) < 2 * CLIENTS {
             assert!(Instant::now() < deadline, "members are not served");
             thread::sleep(Duration::from_millis(5));

@@ -276,7 +276,7 @@ fn memory_at_rest_is_what_the_kernel_says() {
             "max_sources = 20000",
             format!("{ONE}action = \"reject\"\n{TWO_MORE}"),
         ),
-        ("max_sources = 1000", many(10_000, 100_000)),
+        ("max_sources = 1000", many(5_000, 50_000)),
         ("max_sources = 1000", scoped(200)),
         ("max_sources = 1000", format!("{ONE}{PROVEN}{OPEN}")),
         ("max_sources = 1000", format!("{ONE}{RESETS}")),
@@ -361,7 +361,7 @@ fn a_reload_takes_no_more_memory_than_was_predicted() {
         );
         // At rest it is no more than was predicted either, once the kernel has freed the old maps, which it puts off.
         let at_rest = memory["at_rest_bytes"].as_u64().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while group.used_without_files() > at_rest && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
 use cgroup::account::IoStatus;
 use cluster::ClusterStatus;
 use cluster::status::ClusterLimitStatus;
-use common::packet::build::Frame;
 use promql_parser::parser::{self, Expr};
 use serde_json::Value;
 use testbed::tests;
@@ -18,8 +17,8 @@ use testbed::trials::Test;
 use weir::server::metrics::{Documents, Exposition};
 use weir::stats::Status;
 
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
-use crate::traffic::{LIMIT, PORT, burst, udp_from};
+use crate::support::Network;
+use crate::traffic::{LIMIT, burst, udp_from};
 
 pub const TESTS: &[Test] = tests![
     a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts,
@@ -27,8 +26,6 @@ pub const TESTS: &[Test] = tests![
     a_scraper_that_hangs_stalls_neither_packets_nor_commands,
     the_live_document_has_the_figures_of_the_commands,
 ];
-/// Tests that measure the machine.
-pub const MEASURING: &[Test] = tests![a_watched_live_page_takes_less_than_a_hundredth_of_a_cpu];
 
 const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
 
@@ -59,7 +56,7 @@ fn exchange(network: &Network, request: &str) -> (String, String) {
     network.in_server(|| {
         let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
         stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
+            .set_read_timeout(Some(Duration::from_secs(300)))
             .unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut reply = String::new();
@@ -114,67 +111,6 @@ fn the_live_document_has_the_figures_of_the_commands() {
             assert_eq!(row[key], same[key], "{key} of {row}");
         }
     }
-}
-
-fn a_watched_live_page_takes_less_than_a_hundredth_of_a_cpu() {
-    let network = Network::new();
-    let agent = network.start(
-        &format!("{METRICS}\nmax_sources = 200_000"),
-        &LIMIT.replace("1000/s", "1/day").replace("100", "1"),
-    );
-    let frame = |nth: u32| {
-        let [_, high, middle, low] = (0x0a4e_0000 + nth).to_be_bytes();
-        Frame::between(CLIENT_MAC, SERVER_MAC)
-            .ipv4([10, high, middle, low], SERVER)
-            .udp(5000, PORT, &[0; 22])
-            .build()
-    };
-    for first in (0..100_000).step_by(10_000) {
-        let frames: Vec<_> = (first..first + 10_000).map(frame).collect();
-        // Twice, so that each is refused once: then it is sampled.
-        burst(&network, &frames, 2 * frames.len());
-    }
-    let tracked = live(&network)["status"]["sources"]["tracked"]
-        .as_u64()
-        .unwrap();
-    assert!(tracked > 90_000, "{tracked} sources are in the table");
-    let metrics_time = || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.process())).unwrap();
-        let paths = tasks.map(|task| task.unwrap().path());
-        let of = paths.into_iter().find(|task| {
-            std::fs::read_to_string(task.join("comm"))
-                .is_ok_and(|name| name.trim() == "weir-metrics")
-        });
-        let spent = std::fs::read_to_string(of.unwrap().join("schedstat")).unwrap();
-        Duration::from_nanos(spent.split(' ').next().unwrap().parse().unwrap())
-    };
-    // Afterwards, sources are not read for 500 times the CPU time that two readings took.
-    let has_rates = |document: &Value| document["sources"][0]["passed_per_second"].is_number();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !has_rates(&live(&network)) {
-        assert!(Instant::now() < deadline, "no rates after two readings");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    let (began, before) = (Instant::now(), metrics_time());
-    let mut documents = 0;
-    while began.elapsed() < Duration::from_secs(20) {
-        live(&network);
-        documents += 1;
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    let (used, time) = (metrics_time() - before, began.elapsed());
-    let share = used.as_secs_f64() / time.as_secs_f64();
-    println!(
-        "{documents} documents with {tracked} sources in {time:?}: {used:?}, {:.2} % of a CPU",
-        100.0 * share
-    );
-    assert!(share < 0.01, "{share}");
-    let before = metrics_time();
-    std::thread::sleep(Duration::from_secs(5));
-    assert!(
-        metrics_time() - before < Duration::from_millis(5),
-        "the thread sleeps while nobody watches"
-    );
 }
 
 fn samples(page: &str) -> Vec<prometheus_parse::Sample> {

@@ -372,7 +372,7 @@ fn a_command_and_a_webhook_receive_every_kind_of_event() {
 }
 
 fn a_storm_of_bans_is_a_few_notifications_that_count_all_of_them() {
-    const BANS: usize = 100_000;
+    const BANS: usize = 20_000;
     let network = Network::new();
     let (record, out) = (recorder(&network), network.folder.path().join("out"));
     let notify = format!(

@@ -1,122 +1,87 @@
-//! TCP under a byte limit: it reaches the rate with every burst that `check` accepts without a warning.
+//! TCP under a byte limit: all data arrive, no sooner than the limit allows. `cargo xtask tcp` measures how near to the
+//! rate TCP comes.
 
-use std::sync::Mutex;
-use std::time::Duration;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::flows::{Flows, From};
-use crate::support::{Network, is_virtual};
+use crate::flows::From;
+use crate::support::Network;
 
 pub const TESTS: &[Test] = tests![
-    tcp_reaches_the_rate_of_a_byte_limit_by_native_xdp,
-    tcp_reaches_the_rate_of_a_byte_limit_by_generic_xdp,
-    tcp_reaches_the_rate_of_a_byte_limit_by_traffic_control,
-    tcp_reaches_the_rate_of_a_byte_limit_on_egress,
-    a_burst_that_tcp_cannot_use_is_warned_of_and_falls_short,
+    tcp_exceeds_no_byte_limit_by_native_xdp,
+    tcp_exceeds_no_byte_limit_by_generic_xdp,
+    tcp_exceeds_no_byte_limit_by_traffic_control,
+    tcp_exceeds_no_byte_limit_on_egress,
 ];
 
-fn tcp_reaches_the_rate_of_a_byte_limit_by_native_xdp() {
-    ingress("native");
+fn tcp_exceeds_no_byte_limit_by_native_xdp() {
+    transfer("attach = \"native\"", "", From::Client);
 }
 
-fn tcp_reaches_the_rate_of_a_byte_limit_by_generic_xdp() {
-    ingress("generic");
+fn tcp_exceeds_no_byte_limit_by_generic_xdp() {
+    transfer("attach = \"generic\"", "", From::Client);
 }
 
-fn tcp_reaches_the_rate_of_a_byte_limit_by_traffic_control() {
-    ingress("tc");
+fn tcp_exceeds_no_byte_limit_by_traffic_control() {
+    transfer("attach = \"tc\"", "", From::Client);
 }
 
-fn tcp_reaches_the_rate_of_a_byte_limit_on_egress() {
-    reaches("", "direction = \"egress\"", From::Server);
+fn tcp_exceeds_no_byte_limit_on_egress() {
+    transfer("", "direction = \"egress\"", From::Server);
 }
 
-const RATE: f64 = 20e6;
-/// The least that `check` accepts for this rate.
-const BURST: f64 = 5e6;
-/// For how long a sender may wait that lost all it had in flight.
-const PAUSE: Duration = Duration::from_millis(250);
-const LIMIT: &str = "[[limit]]\nname = \"tcp\"\nunit = \"bytes\"\nrate = \"20MB/s\"\n";
+const RATE: f64 = 2e6;
+const BURST: f64 = 500e3;
+/// So many bytes take a second at least.
+const BYTES: usize = 2_500_000;
+const LIMIT: &str =
+    "[[limit]]\nname = \"tcp\"\nunit = \"bytes\"\nrate = \"2MB/s\"\nburst = \"500KB\"\n";
 
-/// Each measures a rate, and has the processors to itself.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn ingress(attach: &str) {
-    reaches(&format!("attach = {attach:?}"), "", From::Client);
-}
-
-fn reaches(agent: &str, limit: &str, from: From) {
-    for (count, delay) in [(1, 0), (10, 0), (1, 20), (10, 20)] {
-        let network = Network::new();
-        let limit = format!("{LIMIT}burst = \"5MB\"\n{limit}\n");
-        assert!(!warns(&network, agent, &limit), "check accepts the burst");
-        let agent = network.start(agent, &limit);
-        let flows = Flows {
-            from,
-            count,
-            delay: Duration::from_millis(delay),
-            warm_up: Duration::from_secs(1),
-            time: Duration::from_secs(5),
-        };
-        let _alone = ONE_AT_A_TIME
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Until then, the sender is slower than the limit.
-        let measured = flows.measure_once(&network, || is_virtual() || agent.counts("tcp").1 > 0);
-        let what = format!("{flows:?}: {measured:?}");
-        assert!(
-            measured.bytes as f64 <= BURST + RATE * measured.elapsed.as_secs_f64(),
-            "{what}"
-        );
-        // An emulated CPU may be slower than the limit.
-        if !is_virtual() {
-            // A pause that has not ended with the measurement has not been made up for.
-            let whole = (flows.time - PAUSE).as_secs_f64() / flows.time.as_secs_f64();
-            let given = whole - measured.late_share();
-            assert!(measured.rate_on_wire() >= 0.85 * RATE * given, "{what}");
-            // The bucket's burst, and bytes that the receiver had not read by then.
-            let most = 1.1 * RATE + RATE * measured.late_share();
-            assert!(measured.rate_on_wire() <= most, "{what}");
-        }
-        assert!(
-            agent.counts("tcp").1 > 0 || is_virtual(),
-            "{what}: nothing was refused"
-        );
-    }
-}
-
-/// Less than a sender's pause is worth: the pause is what the warning is about.
-fn a_burst_that_tcp_cannot_use_is_warned_of_and_falls_short() {
-    for (direction, from) in [("ingress", From::Client), ("egress", From::Server)] {
-        let network = Network::new();
-        let limit = format!("{LIMIT}burst = \"256KiB\"\ndirection = {direction:?}\n");
-        assert!(warns(&network, "", &limit), "{direction}");
-        let _agent = network.start("", &limit);
-        let time = Duration::from_secs(2);
-        let flows = Flows {
-            from,
-            count: 1,
-            delay: Duration::ZERO,
-            warm_up: Duration::from_millis(500),
-            time,
-        };
-        let measured = flows.measure(&network);
-        // An emulated CPU sends slowly, so that a smaller burst is enough for it.
-        assert!(
-            measured.rate < 0.85 * RATE || is_virtual(),
-            "{direction}: it reaches the rate after all: {measured:?}"
-        );
-    }
-}
-
-/// Whether `check` says that TCP stays below the limit.
-fn warns(network: &Network, agent: &str, limit: &str) -> bool {
-    let config = network.config(agent, limit);
-    let output = network.command(&["check", config.to_str().unwrap()]);
-    assert!(output.status.success(), "{output:?}");
-    [output.stdout, output.stderr]
-        .iter()
-        .any(|text| String::from_utf8_lossy(text).contains("TCP stays below"))
+/// Transfers data over one connection.
+fn transfer(agent: &str, limit: &str, from: From) {
+    let network = Network::new();
+    let agent = network.start(agent, &format!("{LIMIT}{limit}\n"));
+    let address = match from {
+        From::Client => "10.77.0.1:9100",
+        From::Server => "10.77.0.2:9100",
+    };
+    let at_sender = |work: &mut (dyn FnMut() + Send)| match from {
+        From::Client => network.in_client(work),
+        From::Server => network.in_server(work),
+    };
+    let listen = || TcpListener::bind(address).unwrap();
+    let listener = match from {
+        From::Client => network.in_server(listen),
+        From::Server => network.in_client(listen),
+    };
+    let start = Instant::now();
+    let arrived = thread::scope(|scope| {
+        let receiving = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(120)))
+                .unwrap();
+            let mut data = Vec::new();
+            stream.read_to_end(&mut data).unwrap();
+            data.len()
+        });
+        at_sender(&mut || {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            stream.write_all(&vec![7; BYTES]).unwrap();
+        });
+        receiving.join().unwrap()
+    });
+    let least = Duration::from_secs_f64((BYTES as f64 - BURST) / RATE);
+    assert_eq!(arrived, BYTES);
+    assert!(
+        start.elapsed() >= least,
+        "{BYTES} bytes in {:?}, which takes at least {least:?}",
+        start.elapsed()
+    );
+    assert!(agent.counts("tcp").1 > 0, "nothing was refused");
 }

@@ -236,8 +236,8 @@ fn what_was_saved_half_a_minute_ago_survives_a_power_cut() {
         .map_or(true, |at| at < done)
     {
         assert!(
-            began.elapsed() < Duration::from_secs(60),
-            "nothing was saved within a minute"
+            began.elapsed() < Duration::from_secs(300),
+            "nothing was saved in time"
         );
         thread::sleep(Duration::from_millis(100));
     }

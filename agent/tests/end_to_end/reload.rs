@@ -366,7 +366,7 @@ fn ten_thousand_limits_and_a_hundred_thousand_prefixes_are_reloaded() {
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 4);
     let mut fastest = (Duration::MAX, Duration::MAX);
-    for nth in 1..=3 {
+    for nth in 1..=if is_long() { 3 } else { 1 } {
         network.config("", &text(10 + nth));
         let (began, used) = (Instant::now(), agent.cpu_time());
         let answer = agent.json(&["reload"]);

@@ -89,7 +89,7 @@ fn is_prohibited(network: &Network, from: &str, to: &str) {
     socket.connect(to).unwrap();
     socket.send(b"refused").unwrap();
     socket
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(300)))
         .unwrap();
     let error = socket.recv(&mut [0; 16]).unwrap_err();
     let expected = if to.starts_with('[') {
@@ -229,12 +229,9 @@ fn an_address_that_is_added_later_is_answered_for() {
     let kept = network.in_client(|| TcpStream::connect("10.77.0.1:9000").unwrap());
     assert_eq!(resets(&network, SERVER_MAC, [10, 77, 0, 5]), 0);
     network.configure_server(INTERFACE, "10.77.0.5/16");
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while resets(&network, SERVER_MAC, [10, 77, 0, 5]) == 0 {
-        assert!(
-            Instant::now() < deadline,
-            "not answered for within a minute"
-        );
+        assert!(Instant::now() < deadline, "not answered for in time");
         std::thread::sleep(Duration::from_millis(50));
     }
     nsenter(

@@ -87,7 +87,7 @@ impl Trace {
                 .try_for_each(|line| sender.send(line))
         });
         let mut trace = Self { child, lines };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         loop {
             burst(network, &[udp_from(last)], 1);
             match trace.lines.recv_timeout(Duration::from_millis(300)) {
@@ -107,7 +107,7 @@ impl Trace {
 
     fn next(&self) -> String {
         self.lines
-            .recv_timeout(Duration::from_secs(60))
+            .recv_timeout(Duration::from_secs(300))
             .expect("another line")
     }
 
@@ -212,7 +212,7 @@ fn a_trace_prints_each_verdict_on_its_source_and_its_reason_also_after_a_reload(
 
 /// Sends packets until one has this verdict: after a reload the new programs log nothing for a moment.
 fn until_line(network: &Network, trace: &Trace, last: u8, verdict: &str) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     loop {
         burst(network, &[udp_from(last)], 1);
         if let Ok(line) = trace.lines.recv_timeout(Duration::from_millis(300)) {
@@ -221,7 +221,7 @@ fn until_line(network: &Network, trace: &Trace, last: u8, verdict: &str) -> Valu
                 return line;
             }
         }
-        assert!(Instant::now() < deadline, "no {verdict} within a minute");
+        assert!(Instant::now() < deadline, "no {verdict} in time");
     }
 }
 
@@ -262,7 +262,7 @@ fn traces_are_bounded_hang_nobody_and_end_with_their_clients() {
             stream
         })
         .collect();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     let said = loop {
         assert!(Instant::now() < deadline, "one more was let in");
         let mut stream = UnixStream::connect(network.control()).unwrap();
@@ -283,7 +283,7 @@ fn traces_are_bounded_hang_nobody_and_end_with_their_clients() {
     assert_eq!(agent.counts("packets").1, sent as u64 - 10);
     // Their places are free once they are gone.
     hung.clear();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     let trace = loop {
         let mut stream = UnixStream::connect(network.control()).unwrap();
         request(&mut stream);
@@ -298,7 +298,7 @@ fn traces_are_bounded_hang_nobody_and_end_with_their_clients() {
         }
         assert!(
             Instant::now() < deadline,
-            "no place was free within a minute: {line}"
+            "no place was free in time: {line}"
         );
     };
     assert!(trace.contains("10.77.0.7"), "{trace}");

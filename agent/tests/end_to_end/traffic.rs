@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use common::packet::build::Frame;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
-use crate::wire::Sender;
+use crate::wire::{Sender, is_queueing};
 
 pub const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 100\n";
 pub const PORT: u16 = 9000;
@@ -61,17 +61,19 @@ pub fn burst(network: &Network, frames: &[Vec<u8>], count: usize) {
 /// Sends a packet of a source every few milliseconds to a socket on [`PORT`], until one does not arrive; returns when that
 /// one was sent.
 pub fn until_refused(network: &Network, receiver: &UdpSocket, last: u8) -> Instant {
-    // Longer than a busy machine takes to deliver a packet.
     receiver
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();
     let (frame, sender) = (udp_from(last), network.in_client(Sender::new));
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     loop {
         let sent = Instant::now();
         sender.send(&frame);
-        if receiver.recv(&mut [0; 2_048]).is_err() {
-            return sent;
+        while receiver.recv(&mut [0; 2_048]).is_err() {
+            // On a busy machine, a CPU may not have delivered yet what it queued.
+            if !is_queueing() {
+                return sent;
+            }
         }
         assert!(sent < deadline, "10.77.0.{last} is not refused");
         std::thread::sleep(Duration::from_millis(5));
@@ -92,14 +94,14 @@ pub fn flood(
     seconds: u64,
 ) -> (u64, Duration) {
     network.in_client(|| {
-        Sender::new().flood(frames, per_millisecond, Duration::from_secs(seconds), 2_200)
+        Sender::new().flood(frames, per_millisecond, Duration::from_secs(seconds), 220)
     })
 }
 
 /// A burst large enough that a sender which the host holds up for a while loses no allowance by it.
-pub const WIDE_LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 2000\n";
+pub const WIDE_LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"100/s\"\nburst = 200\n";
 
 /// The packets that this limit passes in a time, by its definition.
 pub fn allowed(time: Duration) -> f64 {
-    2_000.0 + 1_000.0 * time.as_secs_f64()
+    200.0 + 100.0 * time.as_secs_f64()
 }

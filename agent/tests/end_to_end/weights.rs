@@ -224,7 +224,7 @@ fn transfer(listener: TcpListener, to: &str, mss: u32) -> Info {
         .unwrap();
     stream.write_all(&vec![7; TRANSFER]).unwrap();
     let peer = reader.join().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(300);
     let info = loop {
         let info = Info::of(&stream);
         if info.unacknowledged == 0 {

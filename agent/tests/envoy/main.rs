@@ -77,7 +77,7 @@ fn main() {
         test_threads: Some(1),
         ..Arguments::from_args()
     };
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    testbed::trials::run(&arguments, trials.collect())
 }
 
 fn routes() -> Vec<Value> {

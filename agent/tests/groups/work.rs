@@ -31,47 +31,57 @@ pub fn run(arguments: &[String]) {
         .unwrap();
     match arguments.as_slice() {
         ["busy", milliseconds] => busy(Duration::from_millis(milliseconds.parse().unwrap())),
+        ["use", milliseconds] => use_cpu(Duration::from_millis(milliseconds.parse().unwrap())),
         ["grow", mebibytes] => grow(mebibytes.parse().unwrap()),
         ["fork", most] => fork(most.parse().unwrap()),
-        ["pinned", milliseconds] => {
+        ["pinned"] => {
             let mut first = CpuSet::new();
             first.set(0).unwrap();
             sched_setaffinity(Pid::from_raw(0), &first).unwrap();
-            busy(Duration::from_millis(milliseconds.parse().unwrap()));
+            busy(Duration::from_secs(600));
         }
-        [way @ ("read" | "write"), device, block, milliseconds] => {
-            let block = block.parse().unwrap();
-            disk(
-                device,
-                way,
-                block,
-                Duration::from_millis(milliseconds.parse().unwrap()),
-            );
+        [way @ ("read" | "write"), device, block, bytes] => {
+            disk(device, way, block.parse().unwrap(), bytes.parse().unwrap());
         }
         ["cache", device, mebibytes] => cache(device, mebibytes.parse().unwrap()),
         ["send", address] => send(address),
-        ["receive", milliseconds] => receive(Duration::from_millis(milliseconds.parse().unwrap())),
-        ["sleepers", count] => sleepers(count.parse().unwrap()),
+        ["receive", bytes] => receive(bytes.parse().unwrap()),
         ["scan", act, milliseconds] => crate::outbound::scan(act, milliseconds.parse().unwrap()),
-        ["deliver", batches] => crate::outbound::deliver(batches.parse().unwrap()),
-        ["connect", batches] => crate::outbound::connect(batches.parse().unwrap()),
-        ["sleep"] => std::thread::sleep(Duration::from_secs(60)),
+        ["sleep"] => std::thread::sleep(Duration::from_secs(600)),
         other => panic!("no such work: {other:?}"),
     }
 }
 
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .unwrap()
+        .into()
+}
+
+fn spin() {
+    std::hint::black_box((0..1_000u64).fold(0, |sum, n| sum ^ std::hint::black_box(n)));
+}
+
 /// Nanoseconds of CPU time used, and of time passed.
 fn busy(time: Duration) {
-    let cpu = || Duration::from(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap());
-    let (start, before) = (Instant::now(), cpu());
+    let (start, before) = (Instant::now(), cpu_time());
     while start.elapsed() < time {
-        std::hint::black_box((0..1_000u64).fold(0, |sum, n| sum ^ std::hint::black_box(n)));
+        spin();
     }
     println!(
         "{} {}",
-        (cpu() - before).as_nanos(),
+        (cpu_time() - before).as_nanos(),
         start.elapsed().as_nanos()
     );
+}
+
+/// Uses so much CPU time, however long the machine takes to give it.
+fn use_cpu(time: Duration) {
+    let before = cpu_time();
+    while cpu_time() - before < time {
+        spin();
+    }
+    println!("used");
 }
 
 /// Mebibytes that could be touched, a line each.
@@ -81,29 +91,6 @@ fn grow(mebibytes: usize) {
         held.push(std::hint::black_box(vec![count as u8 | 1; MIB]));
         println!("{count}");
     }
-}
-
-/// Forks so many children that sleep until this process ends, and prints how many there are.
-fn sleepers(count: usize) {
-    let mut forked = 0;
-    for _ in 0..count {
-        // SAFETY: this process has one thread, and the child calls only prctl and pause.
-        match unsafe { libc::fork() } {
-            0 => {
-                // SAFETY: they take no pointers.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                loop {
-                    // SAFETY: it takes nothing.
-                    unsafe { libc::pause() };
-                }
-            }
-            -1 => break,
-            _ => forked += 1,
-        }
-    }
-    println!("{forked}");
-    // Until the test ends this process.
-    std::thread::sleep(Duration::from_secs(600));
 }
 
 /// How many children there were at one time.
@@ -126,9 +113,9 @@ fn fork(most: usize) {
     }
 }
 
-/// Bytes read from a device or written to it in blocks, past the page cache, and nanoseconds. Four at a time, so that
-/// what one waits for its turn is not lost to the rate.
-fn disk(device: &str, way: &str, length: usize, time: Duration) {
+/// Reads so many bytes from a device or writes them to it in blocks, past the page cache, four at a time, and prints
+/// them and nanoseconds.
+fn disk(device: &str, way: &str, length: usize, all: f64) {
     let begin = Instant::now();
     let one = |nth: u64| {
         let mut options = fs::OpenOptions::new();
@@ -142,7 +129,7 @@ fn disk(device: &str, way: &str, length: usize, time: Duration) {
         let start = buffer.as_ptr().align_offset(4096);
         let block = &mut buffer[start..start + length];
         let mut bytes = 0;
-        while begin.elapsed() < time {
+        while (bytes as f64) < all / 4.0 {
             // The same four mebibytes, over and over.
             let offset = ((nth * 4) << 20) + bytes % (4 << 20);
             match way {
@@ -179,68 +166,51 @@ fn send(address: &str) {
     while stream.write_all(&block).is_ok() {}
 }
 
-/// Says where it listens; then bytes and nanoseconds, the first second left out.
-fn receive(time: Duration) {
+/// Says where it listens, and when so many bytes have arrived; reads on until the other side ends.
+fn receive(bytes: u64) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     println!("{}", listener.local_addr().unwrap());
-    let (bytes, nanoseconds) = count(&mut listener.accept().unwrap().0, time);
-    println!("{bytes} {nanoseconds}");
+    let mut stream = listener.accept().unwrap().0;
+    take(&mut stream, bytes);
+    println!("received");
+    take(&mut stream, u64::MAX);
 }
 
-/// Received bytes in `time`, without the first second, and nanoseconds.
-pub fn count(stream: &mut TcpStream, time: Duration) -> (u64, u128) {
-    let mut buffer = vec![0; 64 * 1024];
-    stream
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .unwrap();
-    let settled = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < settled {
-        let _ = stream.read(&mut buffer);
+/// Reads so many bytes, or up to the end.
+pub fn take(stream: &mut TcpStream, bytes: u64) {
+    let (mut buffer, mut taken) = (vec![0; 64 * 1024], 0);
+    while taken < bytes {
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(length) => taken += length as u64,
+        }
     }
-    let (start, mut bytes) = (Instant::now(), 0);
-    while start.elapsed() < time {
-        bytes += stream.read(&mut buffer).unwrap_or(0) as u64;
-    }
-    (bytes, start.elapsed().as_nanos())
 }
 
-/// The instant at which it was in the cgroup, or nothing if it was not within 200 ms.
+/// Says when it is in the cgroup, or that it was not within two minutes.
 fn probe(cgroup: &str) {
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(200) {
+    while start.elapsed() < Duration::from_secs(120) {
         let all = fs::read_to_string("/proc/self/cgroup").unwrap();
         if all
             .lines()
             .any(|line| line.starts_with("0::") && line.ends_with(cgroup))
         {
-            println!(
-                "{}",
-                Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos()
-            );
-            return;
+            return println!("moved");
         }
-        std::thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(Duration::from_millis(1));
     }
     println!("missed");
 }
 
-/// Starts a program a thousand times a second until its input is closed, and prints how many and in how many nanoseconds.
+/// Starts a program over and over until its input is closed, and prints how often.
 fn churn(program: &str) {
     let is_over = std::thread::spawn(|| std::io::stdin().lock().read_line(&mut String::new()));
-    let (start, mut started) = (Instant::now(), 0u64);
-    let mut running = std::collections::VecDeque::new();
+    let mut started = 0u64;
     while !is_over.is_finished() {
-        let due = start.elapsed().as_millis() as u64;
-        while started < due {
-            running.push_back(Command::new(program).stdin(Stdio::null()).spawn().unwrap());
-            started += 1;
-            // Those that have ended are taken note of without waiting for those that have not.
-            while running.len() > 50 {
-                running.pop_front().unwrap().wait().unwrap();
-            }
-        }
-        std::thread::sleep(Duration::from_micros(500));
+        let mut child = Command::new(program).stdin(Stdio::null()).spawn().unwrap();
+        started += 1;
+        child.wait().unwrap();
     }
-    println!("{started} {}", start.elapsed().as_nanos());
-    running.into_iter().for_each(|mut child| drop(child.wait()));
+    println!("{started}");
 }

@@ -56,7 +56,7 @@ fn main() {
                 .map(|test| trial(test).with_ignored_flag(!is_usable)),
         );
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    testbed::trials::run(&arguments, trials)
 }
 
 /// The set that the sample of iptables names.

@@ -12,6 +12,7 @@ use config::policy::Prefix;
 use datapath::compile::plan;
 use datapath::{Datapath, Entry, PinDirectory, host_interfaces};
 use ipnet::IpNet;
+use testbed::trials::is_long;
 use weir::replay::capture::{Capture, InterfaceNames};
 use weir::replay::{Clock, Evaluation, TableMemory, Verdict};
 
@@ -20,7 +21,8 @@ use super::{Pins, Sequence, XDP_PASS};
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 
 /// Packets, unless `WEIR_REPLAY_PACKETS` says otherwise; a machine in software takes twenty times as long for each.
-const PACKETS: u64 = 1_000_000;
+const PACKETS: u64 = 200_000;
+const PACKETS_LONG: u64 = 1_000_000;
 const PACKETS_EMULATED: u64 = 50_000;
 /// Packets of one capture; a run of many is a row of captures on one clock.
 const CAPTURE: u64 = 10_000;
@@ -208,6 +210,8 @@ fn compare(policy: &str, networks: &[(Prefix, u32)], part: u64) {
     let is_emulated = std::env::var_os("WEIR_VM").is_some();
     let default = if is_emulated {
         PACKETS_EMULATED
+    } else if is_long() {
+        PACKETS_LONG
     } else {
         PACKETS
     };

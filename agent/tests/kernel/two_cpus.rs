@@ -1,10 +1,11 @@
 //! Two CPUs at once on one key.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::event::Event;
 use common::settings::Runtime;
+use testbed::trials::is_long;
 
 use super::{Pins, frame, image, load, run};
 
@@ -23,7 +24,7 @@ fn on_two_cpus(work: impl Fn(usize) + Sync) {
     });
 }
 
-/// For five seconds, two CPUs at once: round by round at instants that the test gives, where what is allowed is known
+/// Two CPUs at once, for some time: round by round at instants that the test gives, where what is allowed is known
 /// exactly and nothing depends on when a thread happens to run.
 pub fn hammer(algorithm: &str) {
     let count = 500u64;
@@ -36,11 +37,12 @@ pub fn hammer(algorithm: &str) {
     let frame = frame(1, 20);
     let barrier = std::sync::Barrier::new(2);
     let is_over = std::sync::atomic::AtomicBool::new(false);
+    let time = Duration::from_secs(if is_long() { 5 } else { 1 });
     let start = Instant::now();
     on_two_cpus(|cpu| {
         for round in 1.. {
             if cpu == 0 {
-                is_over.store(start.elapsed().as_secs() >= 5, Ordering::SeqCst);
+                is_over.store(start.elapsed() >= time, Ordering::SeqCst);
                 // Far enough on that all that was passed has left every window.
                 let runtime = Runtime {
                     nanoseconds: round * 1_000_000_000,

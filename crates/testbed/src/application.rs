@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::program;
+use crate::wait::PATIENCE;
 use serde_json::{Value, json};
 
 /// Two limits on requests, with costs.
@@ -156,7 +157,7 @@ impl Agent {
         let mut found = 0;
         while found < wanted {
             let line = heard
-                .recv_timeout(Duration::from_secs(30))
+                .recv_timeout(PATIENCE)
                 .expect("the agent says where it listens");
             for (what, place) in [
                 ("HTTP on ", &mut agent.http),

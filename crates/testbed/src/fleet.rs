@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::program;
+use crate::wait::PATIENCE;
 use serde_json::Value;
 
 /// The limit that the fleet shares.
@@ -56,7 +57,7 @@ impl Host {
     }
 
     fn wait(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         while !self.command(&["status"]).status.success() {
             assert!(
                 self.child.try_wait().unwrap().is_none(),
@@ -65,7 +66,7 @@ impl Host {
             );
             assert!(
                 Instant::now() < deadline,
-                "the agent does not answer within a minute: {}",
+                "the agent does not answer within {PATIENCE:?}: {}",
                 self.said()
             );
             thread::sleep(Duration::from_millis(20));
@@ -225,9 +226,7 @@ pub struct Asker {
 impl Asker {
     fn connect(path: &Path) -> BufReader<UnixStream> {
         let stream = UnixStream::connect(path).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         BufReader::new(stream)
     }
 
@@ -410,7 +409,7 @@ pub fn measure(url: &str, hosts: usize, kept: Kept, spread: Spread, time: Durati
         .collect();
     for host in &fleet {
         // All agents have exchanged before the first request.
-        host.until(Duration::from_secs(60), "joined", |cluster| {
+        host.until(PATIENCE, "joined", |cluster| {
             cluster["limits"][0]["hosts"] == hosts && cluster["limits"][0]["share_from"] == from
         });
     }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use nix::libc;
 
 use crate::network::{Network, StopWhenDropped};
-use crate::stalls::Stalls;
 use crate::tcp;
 
 /// The sender.
@@ -42,20 +41,12 @@ pub struct Measured {
     pub bytes: u64,
     /// From before the first packet to after the last one.
     pub elapsed: Duration,
-    /// After the warm-up: the time measured, and how long the machine did other things in it.
-    pub time: Duration,
-    pub late: Duration,
 }
 
 impl Measured {
     /// The rate with the headers of full packets, which limits count.
     pub fn rate_on_wire(&self) -> f64 {
         self.rate * 1_514.0 / 1_448.0
-    }
-
-    /// The part of the time in which a busy machine may have kept sender or receiver from their work.
-    pub fn late_share(&self) -> f64 {
-        (2.0 * self.late.as_secs_f64() / self.time.as_secs_f64()).min(1.0)
     }
 }
 
@@ -64,13 +55,8 @@ const PORT: u16 = 9_100;
 const MSS: u32 = 1_460;
 
 impl Flows {
+    /// Measures after the warm-up.
     pub fn measure(self, network: &Network) -> Measured {
-        self.measure_once(network, || true)
-    }
-
-    /// Measures after the warm-up, and not before this returns true or some time is over. A flow whose slow start ended
-    /// early takes seconds until it is as fast as the limit.
-    pub fn measure_once(self, network: &Network, is_ready: impl Fn() -> bool) -> Measured {
         let (own, other) = match self.from {
             From::Client => ("10.77.0.2", "10.77.0.1"),
             From::Server => ("10.77.0.1", "10.77.0.2"),
@@ -93,21 +79,14 @@ impl Flows {
                 scope.spawn(|| receive(receiver, &arrived, &stop));
             }
             thread::sleep(self.warm_up);
-            while start.elapsed() < LONGEST_WARM_UP && !is_ready() {
-                thread::sleep(Duration::from_millis(50));
-            }
-            let stalls = Stalls::watch();
             let (before, begun) = (arrived.load(Ordering::Relaxed), Instant::now());
             thread::sleep(self.time);
             let (bytes, ended) = (arrived.load(Ordering::Relaxed), Instant::now());
-            let (time, late) = (ended - begun, stalls.so_far());
-            let rate = (bytes - before) as f64 / time.as_secs_f64();
+            let rate = (bytes - before) as f64 / (ended - begun).as_secs_f64();
             Measured {
                 rate,
                 bytes,
                 elapsed: ended - start,
-                time,
-                late,
             }
         })
     }
@@ -203,7 +182,6 @@ fn wait_for_packet(tunnel: &File, longest: Duration) {
 }
 
 const PATIENCE: Duration = Duration::from_millis(200);
-const LONGEST_WARM_UP: Duration = Duration::from_secs(30);
 
 fn send(mut stream: TcpStream, stop: &AtomicBool) {
     stream.set_write_timeout(Some(PATIENCE)).unwrap();

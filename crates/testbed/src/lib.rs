@@ -9,6 +9,8 @@ pub mod application;
 pub mod fleet;
 pub mod flows;
 pub mod foreign;
+pub mod groups;
+pub mod host_load;
 pub mod lapi;
 pub mod measure;
 pub mod memory;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 
 use crate::foreign::{Foreign, Place};
+use crate::wait::PATIENCE;
 use crate::wire::{Receiver, is_queueing};
 
 pub use agent::{Agent, StopWhenDropped};
@@ -344,7 +345,7 @@ impl Network {
         let mut command = Command::new(agent().unwrap());
         command.arg("--config").arg(&config).stderr(Stdio::null());
         let mut child = inside(&self.client, || command.spawn()).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         // A program that is listed may not be pinned yet, and would disappear with the agent.
         let mut status = Command::new(agent().unwrap());
         status.arg("status").arg("--control").arg(&control);
@@ -355,7 +356,7 @@ impl Network {
             );
             assert!(
                 Instant::now() < deadline,
-                "no program was attached within a minute"
+                "no program was attached within {PATIENCE:?}"
             );
             thread::sleep(Duration::from_millis(20));
         }
@@ -488,7 +489,7 @@ impl Network {
 
     fn wait_for_arrival_on(&self, interface: &str, before: Option<u64>, sent: u64) {
         let Some(before) = before else { return };
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let has_arrived = || {
             self.arrived_on(interface)
                 .is_none_or(|now| now >= before + sent)

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::wait::PATIENCE;
+
 /// Why there is no store here; `None` if there is one.
 pub fn obstacle() -> Option<&'static str> {
     let found = Command::new("redis-server")
@@ -84,7 +86,7 @@ impl Redis {
     }
 
     fn wait(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(
                 self.child.try_wait().unwrap().is_none(),
@@ -93,7 +95,7 @@ impl Redis {
             );
             assert!(
                 Instant::now() < deadline,
-                "redis-server does not listen within 30 s: {}",
+                "redis-server does not listen within {PATIENCE:?}: {}",
                 self.said()
             );
             thread::sleep(Duration::from_millis(10));

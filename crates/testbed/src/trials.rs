@@ -1,9 +1,10 @@
 //! Tests under the names of their functions, for test programs with a harness of their own.
 
 use std::fmt::Display;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
+use libtest_mimic::{Arguments, Trial};
 
 /// Whether `cargo xtask test --long` runs the tests: those with random numbers or instants then run more rounds.
 #[must_use]
@@ -40,14 +41,25 @@ pub fn trial_unless(test: &Test, obstacle: Option<impl Display>) -> Trial {
     trial(test).with_ignored_flag(obstacle.is_some())
 }
 
-/// Whether `WEIR_MEASURING` leaves a test out: `only` takes those that measure the machine, `none` the others.
-#[must_use]
-pub fn is_left_out(is_measuring: bool) -> bool {
-    match std::env::var("WEIR_MEASURING").as_deref() {
-        Ok("only") => !is_measuring,
-        Ok("none") => is_measuring,
-        _ => false,
+/// The seed of a random order, by the name that Rust's own harness has for it: `cargo xtask test --shuffle` sets it.
+const SEED: &str = "RUST_TEST_SHUFFLE_SEED";
+
+/// Runs tests as the arguments say, in random order if there is a seed, and ends the program.
+pub fn run(arguments: &Arguments, mut trials: Vec<Trial>) -> ! {
+    if let Ok(seed) = std::env::var(SEED) {
+        let seed = seed
+            .parse()
+            .unwrap_or_else(|error| panic!("invalid {SEED} `{seed}`: {error}"));
+        trials.sort_by_cached_key(|trial| place(seed, trial.name()));
     }
+    libtest_mimic::run(arguments, trials).exit()
+}
+
+/// Where a test has its place in the order of a seed.
+fn place(seed: u64, name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (seed, name).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A [`Test`](trials::Test).
@@ -67,4 +79,20 @@ macro_rules! tests {
     ($($($test:ident)::+),* $(,)?) => {
         &[$($crate::test!($($test)::+)),*]
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_one_order_and_another_seed_another() {
+        let order = |seed| {
+            let mut names: Vec<String> = (0..100).map(|nth| format!("test_{nth}")).collect();
+            names.sort_by_cached_key(|name| place(seed, name));
+            names
+        };
+        assert_eq!(order(7), order(7));
+        assert_ne!(order(7), order(8));
+    }
 }

@@ -3,9 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How long tests wait for a state that has to come, on a machine that may do a lot of other things: a test that fails for
+/// this reason waits in vain.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until there is something; panics after a minute.
+/// Waits until there is something; panics after [`PATIENCE`].
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -14,8 +17,8 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "{what} did not come within a minute"
+            start.elapsed() < PATIENCE,
+            "{what} did not come within {PATIENCE:?}"
         );
         thread::sleep(INTERVAL);
     }

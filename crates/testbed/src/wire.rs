@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::wait::PATIENCE;
+
 /// Counts received datagrams.
 pub struct Receiver {
     socket: UdpSocket,
@@ -76,7 +78,7 @@ impl Receiver {
                 }
                 Ok(_) => {}
                 // On a busy machine, a CPU may not have delivered yet what it queued.
-                Err(_) if is_queueing() && start.elapsed() < Duration::from_secs(10) => {}
+                Err(_) if is_queueing() && start.elapsed() < Duration::from_secs(60) => {}
                 Err(_) => return counts,
             }
         }
@@ -93,10 +95,7 @@ pub struct Sender {
 fn wait_for_room(since: Instant) {
     let error = std::io::Error::last_os_error();
     let is_full = error.raw_os_error() == Some(libc::ENOBUFS);
-    assert!(
-        is_full && since.elapsed() < Duration::from_secs(30),
-        "{error}"
-    );
+    assert!(is_full && since.elapsed() < PATIENCE, "{error}");
     thread::sleep(Duration::from_millis(1));
 }
 

@@ -63,6 +63,8 @@ enum Part {
     Decisions,
     /// What an agent costs while nothing happens.
     Rest,
+    /// CPU time and delays of the agent's threads and of process groups, each with a bound.
+    Costs,
     /// The model of growth, to more CPUs and sources than this machine has. Only if it is named.
     Growth,
 }
@@ -81,6 +83,7 @@ impl Part {
             Self::Agent => "agent",
             Self::Decisions => "decisions",
             Self::Rest => "rest",
+            Self::Costs => "costs",
             Self::Growth => "growth",
         }
     }
@@ -111,7 +114,7 @@ impl Part {
             Self::Memory => (1, 3),
             Self::Agent => (2, 9),
             Self::Decisions => (2, 11),
-            Self::Rest => (1, 1),
+            Self::Rest | Self::Costs => (1, 1),
             Self::Growth => (2, 15),
         }
     }
@@ -179,11 +182,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         agent: built.agent,
     };
     let mut figures = Figures::default();
-    let (mut decisions, mut rest) = (None, None);
+    let (mut decisions, mut rest, mut costs) = (None, None, Ok(()));
     let measured: Result<()> = parts.iter().try_for_each(|part| {
         match part {
             Part::Decisions => decisions = Some(bench.decisions()?),
             Part::Rest => return bench.rest().map(|said| rest = Some(said)),
+            // A missed bound keeps no figure of the others out of the document.
+            Part::Costs => {
+                costs = bench.costs();
+                return Ok(());
+            }
             _ => {}
         }
         let out = bench.measure(*part, arguments)?;
@@ -240,7 +248,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let docs = bench.workspace.root.join("docs");
         document(if is_quick { &bench.folder } else { &docs }, &run, &docs)?;
     }
-    Ok(())
+    costs
 }
 
 impl Bench {
@@ -308,6 +316,12 @@ impl Bench {
         let said = format!("with a table for {} sources: {figures}", rest::SOURCES);
         println!("\n{said}\n");
         Ok(said)
+    }
+
+    /// What the agent costs under load, which fails where a bound is missed.
+    fn costs(&self) -> Result<()> {
+        println!();
+        process::run(&mut self.cargo_bench("costs", false)).context("measuring: costs")
     }
 
     /// `is_unoptimised` builds faster, for changes of kernel programs, which are the same in any case.

@@ -2,7 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
 use std::io::{self, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -10,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use super::build;
 use super::setup;
 use crate::cleanup;
-use crate::suite::{self, Job, TestProgram};
+use crate::suite::{self, Busy, Job, TestProgram};
 use crate::tally::{Tally, forward};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
@@ -43,13 +45,13 @@ const LONGEST: [&str; 8] = [
     "waiting",
     "redis",
 ];
-/// Most of its tests wait for packets and clocks, so that more of them run at a time than there are CPUs.
-const WAITING: &str = "end_to_end";
-const WAITING_THREADS: &str = "4";
-/// Some of their tests measure the machine, and run alone.
-const MEASURING: [&str; 2] = [WAITING, "groups"];
-/// Which of these tests a program runs: `only` those that measure, or `none` of them.
-const MEASURING_VARIABLE: &str = "WEIR_MEASURING";
+/// Most of their tests wait for packets and clocks, so that more of them run at a time than there are CPUs.
+const WAITING: [&str; 3] = ["end_to_end", "cluster", "groups"];
+const WAITING_THREADS: &str = "8";
+/// The seed of a random order, which Rust's own harness and `testbed::trials` read. Rust's takes it as unstable.
+const SEED_VARIABLE: &str = "RUST_TEST_SHUFFLE_SEED";
+/// Lets a stable harness accept unstable options.
+const UNSTABLE_VARIABLE: &str = "RUSTC_BOOTSTRAP";
 /// Set for `--long`.
 const LONG_VARIABLE: &str = "WEIR_LONG";
 
@@ -59,12 +61,19 @@ pub struct Arguments {
     /// Test the agent of a trace build: see `cargo xtask build --trace`.
     #[arg(long, requires = "cargo")]
     trace: bool,
-    /// How many test programs run at a time. On a machine that others use, 1 disturbs no test that measures time.
+    /// How many test programs run at a time.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     programs: u8,
-    /// Also run the tests that measure the machine, each alone, and more rounds of tests with random numbers.
-    #[arg(long, conflicts_with = "cargo")]
+    /// Run more rounds of tests with random numbers and instants.
+    #[arg(long)]
     long: bool,
+    /// How many busy loops run beside the tests. A test that fails beside them measures the machine.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    busy: u8,
+    /// Run tests and programs in random order: that of a seed, or of one that is printed. With arguments for cargo, only
+    /// programs that list their tests by `testbed::trials` have that order.
+    #[arg(long, value_name = "SEED")]
+    shuffle: Option<Option<u64>>,
     /// Passed on to `cargo test`, which then runs one program after the other. Without, programs run at the same time.
     #[arg(last = true)]
     cargo: Vec<OsString>,
@@ -83,16 +92,28 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     mount_bpffs();
     clean();
 
+    let seed = arguments
+        .shuffle
+        .map(|seed| seed.unwrap_or_else(random_seed));
+    if let Some(seed) = seed {
+        println!("random order: --shuffle {seed}");
+    }
     // Cargo builds a package's programs with its tests.
     let agent = workspace.agent("debug");
-    let with_paths = |command: &mut Command| {
+    let with_environment = |command: &mut Command| {
         command
             .env("WEIR_AGENT", &agent)
             .env("WEIR_EBPF_OBJECT", &object)
             .env("WEIR_TRACE_OBJECT", &trace_object);
+        if let Some(seed) = seed {
+            command.env(SEED_VARIABLE, seed.to_string());
+        }
+        if arguments.long {
+            command.env(LONG_VARIABLE, "1");
+        }
     };
     let outcome = if arguments.cargo.is_empty() {
-        run_all(&workspace, arguments, &with_paths)
+        run_all(&workspace, arguments, seed, &with_environment)
     } else {
         let mut tests = workspace.cargo();
         tests.args(["test", "--locked", "--no-fail-fast"]);
@@ -103,56 +124,67 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             tests.args(EVERY_PACKAGE);
         }
         tests.args(&arguments.cargo);
-        with_paths(&mut tests);
+        with_environment(&mut tests);
+        let _busy = Busy::start(arguments.busy);
         run_tests(&mut tests).map(drop)
     };
     clean();
     outcome
 }
 
-/// Builds every test, then runs the programs at the same time.
+/// Any number, for an order that differs from the last one.
+fn random_seed() -> u64 {
+    // Short enough to type. The standard library has no other random number than its hashers' keys.
+    RandomState::new().hash_one(0) % 1_000_000
+}
+
+/// Builds the tests and runs the programs at the same time. Those that wait most run while the others are built.
 fn run_all(
     workspace: &Workspace,
     arguments: &Arguments,
-    with_paths: &dyn Fn(&mut Command),
+    seed: Option<u64>,
+    with_environment: &(dyn Fn(&mut Command) + Sync),
 ) -> Result<()> {
-    let mut build = workspace.cargo();
-    build.args(["test", "--locked"]).args(EVERY_PACKAGE);
-    with_paths(&mut build);
-    let mut programs = suite::build(&mut build)?;
-    let mut own = workspace.cargo();
-    own.args(["test", "--locked"]).args(OWN_PACKAGE);
-    programs.extend(suite::build(&mut own)?);
-    programs.sort_by_key(|program| {
-        LONGEST
-            .iter()
-            .position(|name| program.target == *name)
-            .unwrap_or(LONGEST.len())
-    });
-    let mut jobs: Vec<Job> = programs
-        .iter()
-        .flat_map(|program| jobs(workspace, program))
-        .collect();
-    let mut examples = workspace.cargo();
-    examples
-        .args(["test", "--doc", "--locked", "--no-fail-fast"])
-        .args(EVERY_PACKAGE);
-    jobs.push(Job {
-        name: "examples in comments".to_owned(),
-        command: examples,
-        is_alone: false,
-    });
-    jobs.iter_mut().for_each(|job| with_paths(&mut job.command));
-    if arguments.long {
-        jobs.iter_mut()
-            .for_each(|job| _ = job.command.env(LONG_VARIABLE, "1"));
+    let built = |packages: &[&str], targets: &[&str]| {
+        let mut build = workspace.cargo();
+        build.args(["test", "--locked"]).args(packages);
+        build.args(targets.iter().flat_map(|target| ["--test", target]));
+        with_environment(&mut build);
+        suite::build(&mut build)
+    };
+    let first = if seed.is_none() {
+        built(&EVERY_PACKAGE, &WAITING)?
     } else {
-        for job in jobs.extract_if(.., |job| job.is_alone) {
-            println!("skipped: {}: run `cargo xtask test --long`", job.name);
-        }
-    }
+        Vec::new()
+    };
+    let job = |program: &TestProgram| {
+        let mut job = job(workspace, program, seed.is_some());
+        with_environment(&mut job.command);
+        job
+    };
+    let _busy = Busy::start(arguments.busy);
     suite::run(
-        jobs,
+        |jobs| {
+            in_order(first.clone(), seed)
+                .iter()
+                .for_each(|program| _ = jobs.send(job(program)));
+            let mut rest = built(&EVERY_PACKAGE, &[])?;
+            rest.extend(built(&OWN_PACKAGE, &[])?);
+            rest.retain(|program| !first.contains(program));
+            in_order(rest, seed)
+                .iter()
+                .for_each(|program| _ = jobs.send(job(program)));
+            let mut examples = workspace.cargo();
+            examples
+                .args(["test", "--doc", "--locked", "--no-fail-fast"])
+                .args(EVERY_PACKAGE);
+            with_environment(&mut examples);
+            _ = jobs.send(Job {
+                name: "examples in comments".to_owned(),
+                command: examples,
+            });
+            Ok(())
+        },
         arguments.programs.into(),
         &workspace.target.join("test-output"),
         &mut io::stdout().lock(),
@@ -160,40 +192,49 @@ fn run_all(
     .map(drop)
 }
 
+/// Those that take longest first, or the random order of a seed.
+fn in_order(mut programs: Vec<TestProgram>, seed: Option<u64>) -> Vec<TestProgram> {
+    if let Some(seed) = seed {
+        programs.sort_by_cached_key(|program| place(seed, &program.source));
+    } else {
+        programs.sort_by_key(|program| {
+            LONGEST
+                .iter()
+                .position(|name| program.target == *name)
+                .unwrap_or(LONGEST.len())
+        });
+    }
+    programs
+}
+
+/// Where a program has its place in the order of a seed.
+fn place(seed: u64, source: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (seed, source).hash(&mut hasher);
+    hasher.finish()
+}
+
 /// Runs a program as cargo does.
-fn jobs(workspace: &Workspace, program: &TestProgram) -> Vec<Job> {
+fn job(workspace: &Workspace, program: &TestProgram, is_shuffled: bool) -> Job {
     let name = program
         .source
         .strip_prefix(&workspace.root)
         .unwrap_or(&program.source)
         .display()
         .to_string();
-    let job = |name: String, is_alone: bool| {
-        let mut command = Command::new(&program.path);
+    let mut command = Command::new(&program.path);
+    command
+        .current_dir(&program.folder)
+        .env("CARGO_MANIFEST_DIR", &program.folder);
+    if program.is_integration && WAITING.contains(&program.target.as_str()) {
+        command.args(["--test-threads", WAITING_THREADS]);
+    }
+    if is_shuffled {
         command
-            .current_dir(&program.folder)
-            .env("CARGO_MANIFEST_DIR", &program.folder);
-        Job {
-            name,
-            command,
-            is_alone,
-        }
-    };
-    let is = |target: &str| program.is_integration && program.target == target;
-    let mut jobs = vec![job(name.clone(), false)];
-    if is(WAITING) {
-        jobs[0].command.args(["--test-threads", WAITING_THREADS]);
+            .args(["-Z", "unstable-options"])
+            .env(UNSTABLE_VARIABLE, "1");
     }
-    if MEASURING.into_iter().any(is) {
-        jobs[0].command.env(MEASURING_VARIABLE, "none");
-        let mut alone = job(format!("{name}, measuring"), true);
-        alone
-            .command
-            .args(["--test-threads", "1"])
-            .env(MEASURING_VARIABLE, "only");
-        jobs.push(alone);
-    }
-    jobs
+    Job { name, command }
 }
 
 /// Whether the arguments for `cargo test` select packages.

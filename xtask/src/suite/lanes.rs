@@ -3,12 +3,12 @@
 //! Each program's output goes to a file, so that outputs do not mix, and is shown whole when the program ends, and
 //! what failed once more at the end.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,8 +27,6 @@ pub struct Job {
     /// Its name in the output; unique.
     pub name: String,
     pub command: Command,
-    /// Whether it has the machine to itself, after all others.
-    pub is_alone: bool,
 }
 
 enum Event {
@@ -75,16 +73,22 @@ impl Ended {
     }
 }
 
-/// Runs up to `lanes` jobs at a time in their order, then each that is to be alone. Prints to `to`; keeps what the
-/// programs print in `folder`. Fails if one of them did, after all have ended.
-pub fn run(jobs: Vec<Job>, lanes: usize, folder: &Path, to: &mut impl Write) -> Result<Tally> {
+/// Runs up to `lanes` jobs at a time in the order in which `provide` sends them, which may build programs meanwhile. Prints
+/// to `to`; keeps what the programs print in `folder`. Fails if one of them did, after all have ended.
+pub fn run(
+    provide: impl FnOnce(&Sender<Job>) -> Result<()> + Send,
+    lanes: usize,
+    folder: &Path,
+    to: &mut impl Write,
+) -> Result<Tally> {
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    let (alone, together): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_alone);
-    let mut ended = Vec::new();
-    for (jobs, lanes) in [(together, lanes), (alone, 1)] {
-        run_in_lanes(jobs, lanes, folder, to, &mut ended)
-            .context("showing what the tests print")?;
-    }
+    let (sender, jobs) = mpsc::channel();
+    let (provided, ended) = thread::scope(|scope| {
+        let providing = scope.spawn(move || provide(&sender));
+        let ended = run_in_lanes(jobs, lanes, folder, to);
+        (providing.join(), ended)
+    });
+    let ended = ended.context("showing what the tests print")?;
     let mut total = Tally::default();
     ended.iter().for_each(|ended| total += &ended.tally());
     let failed: Vec<&Ended> = ended.iter().filter(|ended| ended.has_failed()).collect();
@@ -107,22 +111,23 @@ pub fn run(jobs: Vec<Job>, lanes: usize, folder: &Path, to: &mut impl Write) -> 
             names.join(", ")
         );
     }
+    provided.unwrap_or_else(|_| bail!("building the tests panicked"))?;
     Ok(total)
 }
 
 fn run_in_lanes(
-    jobs: Vec<Job>,
+    jobs: Receiver<Job>,
     lanes: usize,
     folder: &Path,
     to: &mut impl Write,
-    ended: &mut Vec<Ended>,
-) -> io::Result<()> {
-    let queue = Mutex::new(VecDeque::from(jobs));
+) -> io::Result<Vec<Ended>> {
+    let queue = Mutex::new(jobs);
     let next = || {
         queue
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+            .recv()
+            .ok()
     };
     let (sender, events) = mpsc::channel();
     thread::scope(|scope| {
@@ -135,7 +140,7 @@ fn run_in_lanes(
             });
         }
         drop(sender);
-        let mut running = BTreeMap::new();
+        let (mut running, mut ended) = (BTreeMap::new(), Vec::new());
         loop {
             match events.recv_timeout(EVERY) {
                 Ok(Event::Started(name)) => {
@@ -162,7 +167,7 @@ fn run_in_lanes(
                     let list: Vec<String> = running.iter().map(for_how_long).collect();
                     writeln!(to, "running    {}", list.join(", "))?;
                 }
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return Ok(ended),
             }
             to.flush()?;
         }
@@ -214,13 +219,16 @@ mod tests {
         Job {
             name: name.to_owned(),
             command,
-            is_alone: false,
         }
     }
 
     fn shown(jobs: Vec<Job>) -> (Result<Tally>, String) {
         let (folder, mut to) = (tempfile::tempdir().unwrap(), Vec::new());
-        let outcome = run(jobs, 2, folder.path(), &mut to);
+        let provide = |queue: &Sender<Job>| {
+            jobs.into_iter().for_each(|job| queue.send(job).unwrap());
+            Ok(())
+        };
+        let outcome = run(provide, 2, folder.path(), &mut to);
         (outcome, String::from_utf8(to).unwrap())
     }
 
@@ -284,6 +292,32 @@ mod tests {
     }
 
     #[test]
+    fn jobs_run_before_the_last_one_is_built_and_a_failed_build_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("ran");
+        let script = format!("touch {}; echo 'test result: ok. 1 passed'", mark.display());
+        let (mut to, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(120));
+        let provide = |queue: &Sender<Job>| {
+            queue.send(job("first", &script)).unwrap();
+            while !mark.exists() {
+                assert!(Instant::now() < deadline, "the first job does not run");
+                thread::sleep(Duration::from_millis(5));
+            }
+            bail!("the second one is not built")
+        };
+        let outcome = run(provide, 2, folder.path(), &mut to);
+        assert_eq!(
+            outcome.unwrap_err().to_string(),
+            "the second one is not built"
+        );
+        assert!(
+            String::from_utf8(to)
+                .unwrap()
+                .contains("1 passed, 0 failed")
+        );
+    }
+
+    #[test]
     fn a_program_that_cannot_be_started_is_a_failure() {
         let missing = Job {
             command: Command::new("/nonexistent/program"),
@@ -303,33 +337,6 @@ mod tests {
         assert!(
             shown.contains("failed     silent: no line \"test result\"\nrunning 3 tests"),
             "{shown}"
-        );
-    }
-
-    #[test]
-    fn one_that_is_alone_runs_after_all_others_and_beside_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let mark = |name: &str| {
-            let at = folder.path().display();
-            format!(
-                "echo {name} begins >> {at}/order; sleep 0.1; echo {name} ends >> {at}/order; echo 'test result: ok. 1 passed'"
-            )
-        };
-        let alone = |name: &str| Job {
-            is_alone: true,
-            ..job(name, &mark(name))
-        };
-        let jobs = vec![
-            alone("x"),
-            alone("y"),
-            job("one", &mark("one")),
-            job("two", &mark("two")),
-        ];
-        shown(jobs).0.unwrap();
-        let order = fs::read_to_string(folder.path().join("order")).unwrap();
-        assert!(
-            order.ends_with("x begins\nx ends\ny begins\ny ends\n"),
-            "{order}"
         );
     }
 

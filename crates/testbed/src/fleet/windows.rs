@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use common::time::TickScale;
 
 use super::{Asker, Host, KEYS, LIMIT, Spread};
+use crate::wait::PATIENCE;
 
 /// Each is a separate limit; the same hosts share all of them.
 pub const ALGORITHMS: [&str; 3] = ["fixed-window", "sliding-window", "sliding-log"];
@@ -67,7 +68,7 @@ pub fn measure(
         .map(|nth| Host::start(&format!("host-{nth}"), &cluster, &limit))
         .collect();
     for host in &fleet {
-        host.until(Duration::from_secs(60), "joined", |cluster| {
+        host.until(PATIENCE, "joined", |cluster| {
             cluster["hosts"] == hosts && cluster["limits"][0]["share_from"] == "keys"
         });
     }

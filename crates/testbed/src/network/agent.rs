@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{INTERFACE, Network, agent};
+use crate::wait::PATIENCE;
 
 impl Network {
     /// A config for another agent on the same interface, with its own socket and pins at `pins`.
@@ -137,7 +138,7 @@ impl Network {
     /// Waits until an agent enforces.
     pub fn wait_for_agent<'n>(&'n self, mut agent: Agent<'n>) -> Agent<'n> {
         let child = &mut agent.child;
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         while std::os::unix::net::UnixStream::connect(self.control()).is_err() || !self.answers() {
             if let Some(status) = child.try_wait().unwrap() {
                 let mut said = String::new();
@@ -151,7 +152,7 @@ impl Network {
             }
             assert!(
                 Instant::now() < deadline,
-                "the agent did not answer within a minute"
+                "the agent did not answer within {PATIENCE:?}"
             );
             thread::sleep(Duration::from_millis(20));
         }
@@ -213,7 +214,7 @@ impl Network {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = self.in_server(|| command.spawn()).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         while child.try_wait().unwrap().is_none() {
             if Instant::now() >= deadline {
                 child.kill().unwrap();
@@ -335,7 +336,7 @@ impl Agent<'_> {
 
     /// Waits until its status fulfils `wanted`, and returns it.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let status = self.json(&["status"]);
             if wanted(&status) {
@@ -343,7 +344,7 @@ impl Agent<'_> {
             }
             assert!(
                 Instant::now() < deadline,
-                "{what} did not come within a minute: {status}"
+                "{what} did not come within {PATIENCE:?}: {status}"
             );
             thread::sleep(Duration::from_millis(20));
         }

@@ -12,6 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::host_load::HostCpus;
+use crate::wait::PATIENCE;
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The binary under test: the one with the eBPF objects inside.
@@ -40,7 +43,7 @@ impl Host {
             name,
             agent: None,
         };
-        fs::copy(std::env::current_exe().unwrap(), host.worker()).unwrap();
+        copy(&std::env::current_exe().unwrap(), &host.worker());
         host
     }
 
@@ -93,6 +96,12 @@ impl Host {
         self.launch(&config);
     }
 
+    /// Starts an agent that sees other CPUs than this host's, and waits until it answers.
+    pub fn start_on(&mut self, cpus: &HostCpus, agent: &str, lines: &str) {
+        let config = self.config(agent, lines);
+        cpus.seen_by(|| self.launch(&config));
+    }
+
     /// Starts an agent, and waits until it answers.
     pub fn start(&mut self, agent: &str, lines: &str) {
         let config = self.config(agent, lines);
@@ -107,7 +116,7 @@ impl Host {
             .stderr(errors)
             .spawn();
         self.agent = Some(child.unwrap());
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + PATIENCE;
         while !self.command(&["status"]).status.success() {
             let ended = self.agent.as_mut().unwrap().try_wait().unwrap();
             assert!(
@@ -178,6 +187,20 @@ impl Host {
         self.json(&["groups"])[0].clone()
     }
 
+    /// The periods in which the kernel throttled the group, by its cgroup, which an agent need not be there for.
+    pub fn throttled_periods(&self) -> u64 {
+        let path = self.cgroup("g");
+        let texts = hierarchies().into_iter().filter_map(|root| {
+            fs::read_to_string(root.join(path.trim_matches('/')).join("cpu.stat")).ok()
+        });
+        texts
+            .filter_map(|text| {
+                text.lines()
+                    .find_map(|line| line.strip_prefix("nr_throttled ")?.parse::<u64>().ok())
+            })
+            .sum()
+    }
+
     /// Ends the agent by a signal.
     pub fn stop(&mut self, signal: Signal) {
         let mut agent = self.agent.take().unwrap();
@@ -194,7 +217,7 @@ impl Host {
 
     /// Waits until a process is in the group.
     pub fn wait_for(&self, pid: u32) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         while !is_in(pid, &self.cgroup("g")) {
             assert!(
                 Instant::now() < deadline,
@@ -224,6 +247,18 @@ impl Drop for Host {
     }
 }
 
+/// Copies a program. Another process does it: a child that this one forks for another test meanwhile would hold the copy
+/// open for writing, and such a file cannot be executed.
+pub fn copy(program: &Path, to: &Path) {
+    let status = Command::new("cp").arg(program).arg(to).status().unwrap();
+    assert!(
+        status.success(),
+        "cp {} {}",
+        program.display(),
+        to.display()
+    );
+}
+
 /// The lines of /proc/PID/cgroup.
 pub fn cgroups_of(pid: u32) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -247,6 +282,11 @@ fn is_in(pid: u32, cgroup: &str) -> bool {
         .filter(|line| held.iter().any(|name| line.contains(name)))
         .collect();
     !relevant.is_empty() && relevant.iter().all(|line| line.ends_with(cgroup))
+}
+
+/// The CPU time that the first thread of a process has used.
+pub fn cpu_time(pid: u32) -> Duration {
+    crate::measure::scheduled(&PathBuf::from(format!("/proc/{pid}"))).unwrap()
 }
 
 /// How long threads of a process have waited for a CPU, of all the time that they could have run.

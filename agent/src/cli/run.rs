@@ -47,7 +47,10 @@ const PAUSE: Duration = Duration::from_secs(4);
 const A_MOMENT: Duration = Duration::from_millis(50);
 
 pub fn run(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
-    log::start(options.log_level, options.log_format);
+    log::start(
+        options.log_level.unwrap_or_default(),
+        options.log_format.unwrap_or_default(),
+    );
     memory::keep_little();
     let mut stage = Stage::Starting;
     let result = run_until_stopped(file, &mut stage);

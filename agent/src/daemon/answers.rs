@@ -298,12 +298,15 @@ impl Handler for Agent {
             Request::Decide { question } => {
                 json(self.requests.engine().decide(&question, self.requests.now()).map_err(text)?)
             }
-            Request::Reload { operator } => json(self.reload(Cause::Command, operator)),
+            Request::Reload { operator, file } => json(match file.and_then(|named| self.other_file(&named)) {
+                Some(other) => other,
+                None => self.reload(Cause::Command, operator),
+            }),
             Request::Try { file, text, for_seconds, operator } => {
                 let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
                 json(self.try_config(&file, text, time, operator))
             }
-            Request::Compare => json(self.compare()),
+            Request::Compare { file, text } => json(self.compare(file.as_deref(), text)),
             Request::Confirm => json(self.confirm()?),
             Request::Revert => json(self.revert()),
             Request::Record { for_seconds } => json(self.record(for_seconds)?),

@@ -13,6 +13,8 @@ pub const MOST_LISTS: usize = common::list::MOST_LISTS;
 /// The range of `every`, in seconds.
 const EVERY: (u64, u64) = (1, 30 * 24 * 60 * 60);
 const DEFAULT_EVERY: u64 = 60 * 60;
+/// The field of `format = "json"`.
+const JSON_FIELD: &str = "cidr";
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// A list and the span of its name.
@@ -196,6 +198,7 @@ fn format(text: &str, span: Span, problems: &mut Problems) -> ListFormat {
     match (text, text.strip_prefix("csv:")) {
         ("plain", _) => return ListFormat::Plain,
         ("netset", _) => return ListFormat::Netset,
+        ("json", _) => return ListFormat::Json(JSON_FIELD.to_owned()),
         (_, Some(column)) if !column.is_empty() => match column.parse() {
             Ok(0) => {}
             Ok(number) => return ListFormat::Csv(Column::Number(number)),
@@ -203,7 +206,11 @@ fn format(text: &str, span: Span, problems: &mut Problems) -> ListFormat {
         },
         _ => {}
     }
-    let help = "write \"plain\", \"netset\", or \"csv:\" and a column: format = \"csv:1\" or \"csv:address\"";
+    if let Some(field) = text.strip_prefix("json:").filter(|field| !field.is_empty()) {
+        return ListFormat::Json(field.to_owned());
+    }
+    let help = "write \"plain\", \"netset\", \"json:\" and a field, or \"csv:\" and a column: format = \"json:cidr\", \
+                \"csv:1\" or \"csv:address\"";
     problems.error(span, format!("invalid format {text:?}"), help);
     ListFormat::Plain
 }

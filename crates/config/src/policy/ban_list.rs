@@ -63,12 +63,14 @@ pub enum ListSource {
 /// The format of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListFormat {
-    /// A prefix a line.
+    /// A prefix or a range a line.
     Plain,
-    /// The same, with ranges and the lines of `ipset save`.
+    /// The same, with the lines of `ipset save`.
     Netset,
     /// Comma-separated values.
     Csv(Column),
+    /// JSON, one object a line, with the prefix in this field.
+    Json(String),
 }
 
 /// A column of comma-separated values.
@@ -76,7 +78,7 @@ pub enum ListFormat {
 pub enum Column {
     /// By its number, from 1.
     Number(usize),
-    /// By its name in the first line.
+    /// By its name in the first line that is no comment.
     Name(String),
 }
 

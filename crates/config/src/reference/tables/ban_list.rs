@@ -44,11 +44,12 @@ pub const BAN_LIST: TableReference = TableReference {
         ),
         key(
             "format",
-            Kind::Text(&["plain", "netset", "csv:1", "csv:address"]),
+            Kind::Text(&["plain", "netset", "csv:1", "csv:address", "json:cidr"]),
             Absent::Value("\"plain\""),
-            "`plain`: an address or a prefix per line; `#` and `;` begin comments. `netset`: the same, with ranges \
-             (`192.0.2.1-192.0.2.9`) and lines of `ipset save`. `csv:COLUMN`: comma-separated values; the column is a \
-             number from 1, or a name in the first line.",
+            "`plain`: an address, a prefix, a range (`192.0.2.1-192.0.2.9`) or an address and a netmask per line; `#` and \
+             `;` begin comments. `netset`: the same, with lines of `ipset save`. `csv:COLUMN`: comma-separated values; the \
+             column is a number from 1, or a name in the first line that is no comment. `json:FIELD`: JSON, one object a \
+             line. A line that is not understood as a whole is invalid.",
         ),
         key(
             "every",

@@ -367,6 +367,9 @@ impl Agent {
     pub(crate) fn follow_host(&self, is_changed: bool) -> bool {
         // Not while another config is put in effect.
         let _one = self.changing.one();
+        if is_changed {
+            self.lists.check_own_network();
+        }
         let Some(packets) = self.packets.load_full() else {
             return true;
         };

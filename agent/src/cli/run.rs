@@ -330,14 +330,21 @@ fn enforce(
         }
         // No packet passes under a returned share any more.
         agent.stop_cluster();
-        match on_exit {
-            OnExit::Detach => tracing::info!("stopped; limits are no longer in effect (on_exit = \"detach\")"),
-            OnExit::Keep => {
-                tracing::info!("stopped; limits stay in effect (on_exit = \"keep\"): agent detach removes them");
-            }
-        }
+        let is_in_kernel = packets.load().is_some() || !agent.changing().live().config().groups.is_empty();
+        tracing::info!("{}", stopped_line(on_exit, is_in_kernel));
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The last line of the log. Limits on requests end with the process; those on packets and groups are in the kernel.
+const fn stopped_line(on_exit: OnExit, is_in_kernel: bool) -> &'static str {
+    match (on_exit, is_in_kernel) {
+        (_, false) => "stopped; limits on requests are no longer in effect",
+        (OnExit::Detach, true) => "stopped; limits are no longer in effect (on_exit = \"detach\")",
+        (OnExit::Keep, true) => {
+            "stopped; limits stay in effect (on_exit = \"keep\"): agent detach removes them"
+        }
+    }
 }
 
 /// Enforces the limits on packets, unless the config has none.

@@ -221,13 +221,11 @@ fn enforce(
         let state = Arc::new(state);
         state.notes().iter().for_each(|note| tracing::warn!("{note}"));
         let (requests, orders) = daemon::start(&config, &shares, restore.as_ref())?;
-        let of_reboot = restore.as_ref().filter(|restore| restore.is_reboot);
-        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, of_reboot, shares)?;
+        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref(), shares)?;
         if let (Some(packets), Some(restore)) = (&packets, &restore) {
             packets.take_up_reasons(restore);
             packets.take_up_escalations(restore);
         }
-        drop(restore);
         // Errors of groups are reported in `status`; limits on packets apply regardless.
         let groups = GroupManager::start(&config);
         let packets: Packets = Arc::new(ArcSwapOption::new(packets));
@@ -283,6 +281,8 @@ fn enforce(
             lists,
             Recorder::new(Arc::clone(&packets), StateDirectory::at(&config.agent.state_dir)),
         );
+        agent.park(restore.as_ref());
+        drop(restore);
         let agent = Arc::new(agent);
         // The thread may outlive the agent, and must not keep its sockets.
         let saved = Arc::downgrade(&agent);

@@ -287,8 +287,8 @@ impl Handler for Agent {
             Request::Top => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.top()).map_err(text)?),
             Request::HeavyPrefixes { share } => json(self.prefixes.summary(share)?),
             Request::View { query } => json(self.view(query)?),
-            Request::Show { source } => json(self.show(source, self.packets())?),
-            Request::Reset { source } => json(self.packet_engine()?.reset(source).map_err(text)?),
+            Request::Show { source } => json(self.show(source.to_canonical(), self.packets())?),
+            Request::Reset { source } => json(self.packet_engine()?.reset(source.to_canonical()).map_err(text)?),
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),
@@ -341,7 +341,7 @@ impl Handler for Agent {
     }
 
     fn trace(&self, source: IpAddr) -> Result<Verdicts, String> {
-        self.tracer.follow(source)
+        self.tracer.follow(source.to_canonical())
     }
 
     fn capture(&self, sample: Sample, length: Duration) -> Result<CaptureParts, String> {

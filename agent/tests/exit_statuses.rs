@@ -110,6 +110,10 @@ const WITH_AGENT: &[Row] = &[
     ("top --once", 0),
     ("events", 0),
     ("events --last x", 2),
+    ("events --limit a", 0),
+    ("events --limit nosuch", 2),
+    ("events --limit nosuch --follow", 2),
+    ("usage --group nosuch", 2),
     ("show 192.0.2", 2),
     ("trace 192.0.2", 2),
     ("record --stop --for 1h", 2),
@@ -163,6 +167,18 @@ const WITH_AGENT: &[Row] = &[
     ("bans", 0),
     ("reload", 0),
     ("reload --diff", 0),
+    ("reload --config {}/limits.toml", 0),
+    ("reload {}/limits.toml", 0),
+    // Another file than the agent's is compared, and not put in effect by a reload.
+    ("reload --config {}/faster.toml", 2),
+    ("reload {}/faster.toml", 2),
+    ("reload --config {}/missing.toml", 2),
+    ("reload --diff {}/faster.toml", 0),
+    ("reload --diff --config {}/faster.toml --json", 0),
+    ("reload --diff --config {}/invalid.toml", 2),
+    ("reload --diff --config {}/missing.toml", 2),
+    ("reload --diff {}/other-pins.toml", 2),
+    ("top --once --share 2%", 2),
     ("confirm", 1),
     ("revert", 1),
     ("try", 2),
@@ -223,6 +239,7 @@ fn files(folder: &Path) {
         ("limits.toml", limits("", "")),
         ("limits.toml.kept", limits("", "")),
         ("invalid.toml", limits("contorl = \"x\"", "")),
+        ("faster.toml", limits("", "").replace("\"1/h\"", "\"2/h\"")),
         (
             "other-pins.toml",
             limits("pins = \"/sys/fs/bpf/weir-other\"", ""),
@@ -353,24 +370,70 @@ fn options_stand_on_either_side_of_every_verb() {
             assert!(said.contains(&socket), "agent {line}: {said}");
         }
     }
-    // The others accept them, and end as without them. `help` takes a verb and no options.
-    let others = ALONE
-        .iter()
-        .filter(|(line, _)| line.starts_with(char::is_alphabetic) && !line.starts_with("help"));
-    for (line, status) in others {
-        for option in [
-            "--control {}/none.sock",
-            "--log-level debug",
-            "--log-format text",
-        ] {
-            for line in [format!("{option} {line}"), format!("{line} {option}")] {
-                assert_eq!(
-                    command(folder, &line).output().unwrap().status.code(),
-                    Some(*status),
-                    "agent {line}"
-                );
-            }
+}
+
+/// Command lines of verbs that query no agent.
+const WITHOUT_SOCKET: &[&str] = &[
+    "check {}/limits.toml",
+    "doctor {}/limits.toml",
+    "detach {}/limits.toml",
+    "replay --config {}/packets.toml {}/missing.pcap",
+    "suggest {}/missing.pcap",
+    "import {}/rules",
+    "completions bash",
+    "man",
+    "schema",
+];
+
+#[test]
+fn an_option_that_a_verb_does_not_use_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    files(folder);
+    let refuses = |line: &str, option: &str| {
+        for line in [format!("{option} {line}"), format!("{line} {option}")] {
+            let output = command(folder, &line).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "agent {line}: {said}");
+            let name = option.split(' ').next().unwrap();
+            assert!(
+                said.contains(&format!("{name} conflicts with")),
+                "agent {line}: {said}"
+            );
         }
+    };
+    for line in WITHOUT_SOCKET.iter().chain(WITHOUT_AGENT) {
+        refuses(line, "--log-level debug");
+        refuses(line, "--log-format text");
+    }
+    for line in WITHOUT_SOCKET.iter().chain(&["run {}/limits.toml"]) {
+        refuses(line, "--control {}/none.sock");
+    }
+    for line in [
+        "run {}/limits.toml",
+        "detach {}/limits.toml",
+        "usage --csv",
+        "completions bash",
+        "man",
+    ] {
+        refuses(line, "--json");
+    }
+    for line in [
+        "suggest {}/missing.pcap",
+        "import {}/rules",
+        "completions bash",
+        "man",
+        "schema",
+    ] {
+        refuses(line, "--config {}/limits.toml");
+    }
+    // A verb that takes the socket from a config requires that it can be read.
+    for line in WITHOUT_AGENT.iter().filter(|line| !line.starts_with("try")) {
+        let line = format!("{line} --config {{}}/nowhere.toml");
+        let output = command(folder, &line).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "agent {line}: {said}");
+        assert!(said.contains("nowhere.toml"), "agent {line}: {said}");
     }
 }
 
@@ -383,6 +446,14 @@ fn with_an_agent() {
     for (line, status) in WITH_AGENT {
         ends_with(folder, line, *status);
     }
+    let printed =
+        |line: &str| String::from_utf8(command(folder, line).output().unwrap().stdout).unwrap();
+    let compared = printed("reload --diff {}/faster.toml");
+    assert!(
+        compared.contains("1 requests/h") && compared.contains("2 requests/h"),
+        "{compared}"
+    );
+    assert_eq!(printed("reload --diff").trim(), "no differences");
     let config = folder.join("limits.toml");
     for (file, status) in RELOADS {
         let _ = std::fs::remove_file(&config);

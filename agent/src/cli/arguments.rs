@@ -62,22 +62,18 @@ pub struct Options {
         global = true,
         value_name = "LEVEL",
         value_enum,
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
+        hide_possible_values = true
     )]
-    pub log_level: LogLevel,
+    pub log_level: Option<LogLevel>,
     /// The format of the agent's log: text (default) or json, one object a line
     #[arg(
         long,
         global = true,
         value_name = "FORMAT",
         value_enum,
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
+        hide_possible_values = true
     )]
-    pub log_format: LogFormat,
+    pub log_format: Option<LogFormat>,
 }
 
 /// A config by position: `agent check FILE` is `agent check --config FILE`.
@@ -336,9 +332,9 @@ pub enum Command {
         /// Rows by source, or by prefix: those from which many packets come, found in a sample of the last seconds
         #[arg(long, value_enum, value_name = "WHAT", default_value = "source")]
         by: TopBy,
-        /// With --by prefix: the least share of all packets in a row, without those of rows within it
-        #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = share)]
-        share: f64,
+        /// With --by prefix: the least share of all packets in a row, without those of rows within it; default: 1%
+        #[arg(long, value_name = "PERCENT", value_parser = share)]
+        share: Option<f64>,
     },
     /// Show refusals by source and limit: the first, then a sample each second
     Events {
@@ -438,6 +434,9 @@ pub enum Command {
     Bans,
     /// Read the config again, all or nothing; unchanged limits keep their state
     Reload {
+        /// The agent's own config, as --config names it; with --diff, any config, which is compared with the one in effect
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
         /// Print what would change, and change nothing
         #[arg(long)]
         diff: bool,

@@ -556,8 +556,13 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 ),
                 ("last refused", last),
             ]);
+            let none = if status.by_port.is_empty() {
+                "No limits apply."
+            } else {
+                "No limits by source alone apply."
+            };
             let limits = table::render_or(
-                "No limits apply.",
+                none,
                 [
                     "LIMIT",
                     "REMAINING",
@@ -585,6 +590,12 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                     ]
                 }),
             );
+            let limits = if status.by_port.is_empty() {
+                limits
+            } else {
+                let names = status.by_port.join(", ");
+                format!("{limits}\n\nalso by source and port: {names}")
+            };
             let limits = match connections(&status.connections) {
                 Some(connections) => format!("{limits}\n\n{connections}"),
                 None => limits,
@@ -690,6 +701,17 @@ pub fn reset(
         }
     };
     ask(options, &request, |reset: &Reset| {
-        format!("{} states of {whose} forgotten", reset.forgotten)
+        let states = if reset.forgotten == 1 {
+            "state"
+        } else {
+            "states"
+        };
+        let done = format!("{} {states} of {whose} forgotten", number(reset.forgotten));
+        match source {
+            Some(_) => format!(
+                "{done}, of limits on packets; limits on requests and limits that sources share keep theirs: agent reset --limit NAME"
+            ),
+            None => done,
+        }
     })
 }

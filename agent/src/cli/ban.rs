@@ -159,9 +159,25 @@ fn named(cidrs: &[String], file: Option<&Path>, done: &str) -> anyhow::Result<Op
         },
     };
     listed.map(Some).or_else(|wrong| {
-        eprintln!("{}\nnothing was {done}", wrong.join("\n"));
+        eprintln!("{}\nnothing was {done}", summed_up(wrong).join("\n"));
         Ok(None)
     })
+}
+
+/// The most invalid lines that are printed.
+const MOST_ERRORS: usize = 10;
+
+/// The first errors and the number of the others.
+fn summed_up(mut errors: Vec<String>) -> Vec<String> {
+    let count = errors.len();
+    if count > MOST_ERRORS {
+        errors.truncate(MOST_ERRORS);
+        let (all, others) = (number(count as u64), number((count - MOST_ERRORS) as u64));
+        errors.push(format!(
+            "{all} lines are invalid: these and {others} others"
+        ));
+    }
+    errors
 }
 
 /// Parses one prefix per line; else returns all invalid lines.
@@ -440,6 +456,26 @@ mod tests {
             "{errors:?}"
         );
         assert!(parse("", "").is_err() && parse("list", "# none\n").is_err());
+    }
+
+    #[test]
+    fn many_invalid_lines_are_summed_up() {
+        let list: String = (0..1_300).map(|nth| format!("host{nth}\n")).collect();
+        let errors = summed_up(parse("list", &list).map(drop).unwrap_err());
+        assert_eq!(errors.len(), MOST_ERRORS + 1);
+        assert!(errors[0].starts_with("list:1: "), "{errors:?}");
+        assert_eq!(
+            errors[MOST_ERRORS],
+            "1,300 lines are invalid: these and 1,290 others"
+        );
+        assert_eq!(summed_up(vec!["one".to_owned()]), ["one"]);
+    }
+
+    #[test]
+    fn an_ipv4_mapped_address_is_the_ipv4_address() {
+        let prefixes = parse("", "::ffff:192.0.2.9").unwrap();
+        assert_eq!(prefixes[0].prefix.to_string(), "192.0.2.9/32");
+        assert!(prefixes[0].widened().is_none());
     }
 
     #[test]

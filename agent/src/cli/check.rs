@@ -69,7 +69,12 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     };
     let (class_lists, list_notes) = lists::of_classes(&loaded.config);
     let databases = Databases::read(&loaded.config, &Databases::default(), class_lists);
-    let problems = databases.problems();
+    let lists = lists::forecast(&loaded.config, &databases);
+    let problems: Vec<String> = databases
+        .problems()
+        .into_iter()
+        .chain(lists.errors)
+        .collect();
     if !problems.is_empty() {
         let messages: Vec<String> = problems
             .iter()
@@ -123,6 +128,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     warnings.extend(crowdsec_warnings(&loaded.config, file));
     warnings.extend(databases.notes());
     warnings.extend(list_notes);
+    warnings.extend(lists.warnings);
     warnings.extend(overlaps);
     let mut lacking = doctor::lacking(&loaded.config);
     match refused {
@@ -151,7 +157,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
             .note(&loaded.config)
             .into_iter()
             .chain(databases.summaries())
-            .chain(lists::forecast(&loaded.config, &databases))
+            .chain(lists.notes)
             .collect(),
     };
     print.document(&checked, |checked| show(file, &loaded.config, checked))?;

@@ -10,6 +10,7 @@ use datapath::{LoadError, PinDirectory};
 use host::{StateDirectory, syn_cookies};
 
 use super::exit::invalid;
+use crate::daemon;
 use crate::server::control::Client;
 
 pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
@@ -62,6 +63,15 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     };
+    // Bans outlive the kernel's copy of them.
+    match daemon::state::save_bans(&StateDirectory::at(&agent.state_dir), &pins) {
+        Ok(0) => {}
+        Ok(count) => println!(
+            "saved {count} {}, for the next agent",
+            if count == 1 { "ban" } else { "bans" }
+        ),
+        Err(error) => eprintln!("warning: bans are lost: {error}"),
+    }
     let removed = pins.clear().context("detaching")?;
     for path in &removed {
         println!("removed {}", path.display());

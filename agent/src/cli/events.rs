@@ -10,11 +10,15 @@ use api::request::Request;
 use api::source::with_sources;
 use config::human;
 
+use super::ask::unknown;
+use super::exit::usage;
 use super::print::{self, Print, append};
 use super::table::number;
 use crate::cli::arguments::Options;
 use crate::daemon::events::{Event, REMEMBERED, seconds_since_1970};
 use crate::follower::{self, Watched};
+use crate::server::control::Client;
+use crate::stats::LimitStatus;
 
 /// The number of remembered events that a follower is shown first.
 const FIRST: usize = 10;
@@ -66,6 +70,9 @@ pub fn events(
 ) -> anyhow::Result<ExitCode> {
     let now = seconds_since_1970();
     let client = options.client();
+    if let Some(unknown) = unknown_limit(&client, wanted)? {
+        return Ok(usage(&unknown));
+    }
     let print = Print::from(options.json);
     let mut out = io::stdout().lock();
     let written = match follow {
@@ -116,6 +123,24 @@ pub fn events(
         }
     };
     print::written(written)
+}
+
+/// The error for a limit that neither the agent nor a remembered event has.
+fn unknown_limit(client: &Client, wanted: &Wanted) -> anyhow::Result<Option<String>> {
+    let Some(name) = &wanted.limit else {
+        return Ok(None);
+    };
+    let limits: Vec<LimitStatus> = client.ask(&Request::Limits)?;
+    let known = limits.iter().map(|limit| limit.definition.name.as_str());
+    let Some(unknown) = unknown("limit", name, known) else {
+        return Ok(None);
+    };
+    // A reload may have removed it since.
+    let events: Vec<Event> = client.ask(&Request::Events)?;
+    let is_remembered = events
+        .iter()
+        .any(|event| event.limit.as_ref() == Some(name));
+    Ok((!is_remembered).then_some(unknown))
 }
 
 /// Ends the process when the reader closes the pipe: the next write, at the next event, may be hours away.

@@ -1,9 +1,12 @@
 //! Executes the verb of a command line.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use api::heavy_prefixes::SHARE;
 use api::request::Request;
 
+use super::accepted::unused;
 use super::exit::usage;
 use super::top::Rows;
 use super::{
@@ -26,6 +29,9 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     if !matches!(command, Command::Run(_)) {
         end_with_the_reader();
     }
+    if let Some(error) = unused(&command, options) {
+        return Ok(usage(&error));
+    }
     let config = match &command {
         Command::Run(file) | Command::Doctor(file) | Command::Detach(file) => {
             options.config_file(file)
@@ -34,7 +40,14 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             options.required_config(file).map(Some)
         }
         Command::Replay(_) => options.required_config(&ConfigFile::default()).map(Some),
-        _ => Ok(None),
+        Command::Reload { file, .. } => options.named_config(file.as_deref()).and_then(|named| {
+            let named_here = Options {
+                config: named.clone(),
+                ..Options::default()
+            };
+            named_here.readable_config().map(|()| named)
+        }),
+        _ => options.readable_config().map(|()| None),
     };
     let config = match config {
         Ok(config) => config.unwrap_or_default(),
@@ -60,7 +73,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         } => {
             let rows = match by {
                 TopBy::Source => Rows::Sources(sort),
-                TopBy::Prefix => Rows::Prefixes(sort, share),
+                TopBy::Prefix => Rows::Prefixes(sort, share.unwrap_or(SHARE)),
             };
             top::top(once.into(), count, rows, options)
         }
@@ -113,8 +126,18 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             to,
             csv,
         } => groups::usage(&Request::Usage { group, from, to }, csv.into(), options),
-        Command::Reload { diff: true } => reload::compare(options),
-        Command::Reload { diff: false } => reload::reload(options),
+        Command::Reload { diff, .. } => {
+            // The agent that the file names, also by position.
+            let options = &Options {
+                config: named.map(Path::to_owned),
+                ..options.clone()
+            };
+            if diff {
+                reload::compare(named, options)
+            } else {
+                reload::reload(named, options)
+            }
+        }
         Command::Try { duration, .. } => reload::try_config(&config, duration, options),
         Command::Confirm => reload::confirm(options),
         Command::Revert => reload::revert(options),

@@ -242,6 +242,13 @@ impl From<bool> for Rows {
 }
 
 pub fn usage(request: &Request, rows: Rows, options: &Options) -> anyhow::Result<ExitCode> {
+    if let Request::Usage {
+        group: Some(name), ..
+    } = request
+        && let Some(unknown) = unknown_group(name, options)?
+    {
+        return Ok(exit::usage(&unknown));
+    }
     ask(options, request, |usage: &Vec<UsageRow>| match rows {
         Rows::Csv => csv(usage),
         Rows::Table => {
@@ -283,6 +290,22 @@ fn day_row(row: &UsageRow) -> [String; 8] {
 }
 
 /// Group names contain neither commas nor quotes.
+/// The error for a group that the agent neither has nor has recorded.
+fn unknown_group(name: &str, options: &Options) -> anyhow::Result<Option<String>> {
+    let client = options.client();
+    let groups: Vec<GroupStatus> = client.ask(&Request::Groups)?;
+    let recorded: Vec<UsageRow> = client.ask(&Request::Usage {
+        group: None,
+        from: None,
+        to: None,
+    })?;
+    let mut known: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
+    known.extend(recorded.iter().map(|row| row.group.as_str()));
+    known.sort_unstable();
+    known.dedup();
+    Ok(ask::unknown("group", name, known.into_iter()))
+}
+
 fn csv(rows: &[UsageRow]) -> String {
     let mut text = "day,group,cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_write_bytes,network_egress_bytes,\
                     network_ingress_bytes"

@@ -1,5 +1,6 @@
 //! The command line: its arguments, and one file per verb.
 
+mod accepted;
 pub mod arguments;
 mod ask;
 mod ban;

@@ -23,12 +23,21 @@ pub enum OptionsError {
         "missing config: name one with --config FILE or in WEIR_CONFIG, or create {DEFAULT_CONFIG}"
     )]
     NoConfig,
+    /// A config that `--config` names cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
 }
 
 impl Options {
     /// The first existing one of the positional argument, `--config`, WEIR_CONFIG and the default path.
     pub fn config_file(&self, positional: &ConfigFile) -> Result<Option<PathBuf>, OptionsError> {
-        let named = match (&positional.file, &self.config) {
+        let named = self.named_config(positional.file.as_deref())?;
+        Ok(named.or_else(default_config))
+    }
+
+    /// The first existing one of the positional argument, `--config` and WEIR_CONFIG.
+    pub fn named_config(&self, positional: Option<&Path>) -> Result<Option<PathBuf>, OptionsError> {
+        let named = match (positional, self.config.as_deref()) {
             (Some(positional), Some(option)) if positional != option => {
                 let (positional, option) = (
                     positional.display().to_string(),
@@ -36,11 +45,19 @@ impl Options {
                 );
                 return Err(OptionsError::TwoConfigs { positional, option });
             }
-            (positional, option) => positional.clone().or_else(|| option.clone()),
+            (positional, option) => positional.or(option).map(Path::to_owned),
         };
-        Ok(named
-            .or_else(|| variable("WEIR_CONFIG"))
-            .or_else(default_config))
+        Ok(named.or_else(|| variable("WEIR_CONFIG")))
+    }
+
+    /// Checks that the file that `--config` names can be read, for verbs that only take the control socket from it.
+    pub fn readable_config(&self) -> Result<(), OptionsError> {
+        match &self.config {
+            Some(file) => config::read_text(file)
+                .map(drop)
+                .map_err(|error| OptionsError::Unreadable(error.to_string())),
+            None => Ok(()),
+        }
     }
 
     /// The same for verbs that require a config.

@@ -13,9 +13,13 @@ use super::print::Print;
 use crate::cli::arguments::Options;
 use crate::daemon::reload::TRIALS;
 
-pub fn reload(options: &Options) -> anyhow::Result<ExitCode> {
+/// Reloads the agent's config, which `file` may name.
+pub fn reload(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
+    // The agent has another working directory.
+    let file = file.map(std::path::absolute).transpose()?;
     let answer: Reloaded = options.client().ask(&Request::Reload {
         operator: ssh::client(),
+        file,
     })?;
     tell(&answer, options, || {
         let mut lines = vec![format!("reloaded in {} ms", answer.milliseconds)];
@@ -24,8 +28,16 @@ pub fn reload(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub fn compare(options: &Options) -> anyhow::Result<ExitCode> {
-    let answer: Reloaded = options.client().ask(&Request::Compare)?;
+/// Compares `file`, or the agent's own, with the config in effect.
+pub fn compare(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
+    let (file, text) = match file {
+        None => (None, None),
+        Some(file) => match checked(file) {
+            Ok(text) => (Some(std::path::absolute(file)?), Some(text)),
+            Err(error) => return Ok(invalid(&error)),
+        },
+    };
+    let answer: Reloaded = options.client().ask(&Request::Compare { file, text })?;
     tell(&answer, options, || differences(&answer).join("\n"))
 }
 
@@ -50,22 +62,10 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
     if !TRIALS.contains(&duration) {
         return Ok(usage(&"a trial lasts from 1s to 24h: write --for 60s"));
     }
-    // Errors are shown with their positions, without a request to the agent.
-    let checked = config::read_text(file).and_then(|text| {
-        config::parse(file, &text)
-            .map(|_| text)
-            .map_err(ConfigError::Invalid)
-    });
-    let text = match checked {
+    let text = match checked(file) {
         Ok(text) => text,
         Err(error) => return Ok(invalid(&error)),
     };
-    if text.len() > LONGEST_CONFIG {
-        let (file, length) = (file.display(), text.len());
-        return Ok(usage(&format!(
-            "{file} has {length} bytes: a trial takes at most {LONGEST_CONFIG}"
-        )));
-    }
     let request = Request::Try {
         // The agent has another working directory, and may not be allowed to read the file.
         file: std::path::absolute(file)?,
@@ -81,6 +81,19 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
             file.display()
         )
     })
+}
+
+/// The text of a valid config. Errors are shown with their positions, without a request to the agent.
+fn checked(file: &Path) -> Result<String, String> {
+    let text = config::read_text(file).map_err(|error| error.to_string())?;
+    config::parse(file, &text).map_err(|error| ConfigError::Invalid(error).to_string())?;
+    if text.len() > LONGEST_CONFIG {
+        let (file, length) = (file.display(), text.len());
+        return Err(format!(
+            "error: {file} has {length} bytes: the agent takes at most {LONGEST_CONFIG} from a command"
+        ));
+    }
+    Ok(text)
 }
 
 pub fn confirm(options: &Options) -> anyhow::Result<ExitCode> {

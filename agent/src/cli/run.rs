@@ -47,7 +47,10 @@ const PAUSE: Duration = Duration::from_secs(4);
 const A_MOMENT: Duration = Duration::from_millis(50);
 
 pub fn run(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
-    log::start(options.log_level, options.log_format);
+    log::start(
+        options.log_level.unwrap_or_default(),
+        options.log_format.unwrap_or_default(),
+    );
     memory::keep_little();
     let mut stage = Stage::Starting;
     let result = run_until_stopped(file, &mut stage);
@@ -218,13 +221,11 @@ fn enforce(
         let state = Arc::new(state);
         state.notes().iter().for_each(|note| tracing::warn!("{note}"));
         let (requests, orders) = daemon::start(&config, &shares, restore.as_ref())?;
-        let of_reboot = restore.as_ref().filter(|restore| restore.is_reboot);
-        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, of_reboot, shares)?;
+        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref(), shares)?;
         if let (Some(packets), Some(restore)) = (&packets, &restore) {
             packets.take_up_reasons(restore);
             packets.take_up_escalations(restore);
         }
-        drop(restore);
         // Errors of groups are reported in `status`; limits on packets apply regardless.
         let groups = GroupManager::start(&config);
         let packets: Packets = Arc::new(ArcSwapOption::new(packets));
@@ -280,6 +281,8 @@ fn enforce(
             lists,
             Recorder::new(Arc::clone(&packets), StateDirectory::at(&config.agent.state_dir)),
         );
+        agent.park(restore.as_ref());
+        drop(restore);
         let agent = Arc::new(agent);
         // The thread may outlive the agent, and must not keep its sockets.
         let saved = Arc::downgrade(&agent);
@@ -327,14 +330,21 @@ fn enforce(
         }
         // No packet passes under a returned share any more.
         agent.stop_cluster();
-        match on_exit {
-            OnExit::Detach => tracing::info!("stopped; limits are no longer in effect (on_exit = \"detach\")"),
-            OnExit::Keep => {
-                tracing::info!("stopped; limits stay in effect (on_exit = \"keep\"): agent detach removes them");
-            }
-        }
+        let is_in_kernel = packets.load().is_some() || !agent.changing().live().config().groups.is_empty();
+        tracing::info!("{}", stopped_line(on_exit, is_in_kernel));
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The last line of the log. Limits on requests end with the process; those on packets and groups are in the kernel.
+const fn stopped_line(on_exit: OnExit, is_in_kernel: bool) -> &'static str {
+    match (on_exit, is_in_kernel) {
+        (_, false) => "stopped; limits on requests are no longer in effect",
+        (OnExit::Detach, true) => "stopped; limits are no longer in effect (on_exit = \"detach\")",
+        (OnExit::Keep, true) => {
+            "stopped; limits stay in effect (on_exit = \"keep\"): agent detach removes them"
+        }
+    }
 }
 
 /// Enforces the limits on packets, unless the config has none.

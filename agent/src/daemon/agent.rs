@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
@@ -24,7 +24,7 @@ use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets};
 use super::record::Recorder;
 use super::reload::{Changing, Live};
-use super::state::{Keeping, Moment, Saved, StateDirectory};
+use super::state::{Keeping, Moment, Restore, Saved, StateDirectory};
 use super::trace::Tracer;
 use crate::daemon::events::{CurrentAttacks, Event, EventKind, EventLog};
 use crate::stats::monotonic_nanoseconds;
@@ -65,6 +65,8 @@ pub struct Agent {
     pub(super) prefixes: PrefixWatcher,
     pub(super) recorder: Recorder,
     pub(super) lists: Arc<BanLists>,
+    /// The bans and counters of limits on packets, while none is in effect.
+    parked: Mutex<Option<Saved>>,
 }
 
 impl Agent {
@@ -122,7 +124,19 @@ impl Agent {
             prefixes,
             recorder,
             lists,
+            parked: Mutex::default(),
         }
+    }
+
+    /// Keeps saved bans and counters until limits on packets are in effect, if none are.
+    pub fn park(&self, restore: Option<&Restore>) {
+        if self.packets.load().is_none() {
+            *self.parked() = restore.map(Restore::parked);
+        }
+    }
+
+    fn parked(&self) -> MutexGuard<'_, Option<Saved>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) const fn changing(&self) -> &Changing {
@@ -154,7 +168,7 @@ impl Agent {
                 tracing::error!("reading the state to save failed: {error}");
                 return None;
             }
-            None => None,
+            None => self.parked().clone(),
         };
         let requests = Some(self.requests.engine().save(self.requests.now()))
             .filter(|requests| !requests.is_empty());
@@ -337,22 +351,32 @@ impl Agent {
                 let pins =
                     PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
                 let file = self.file.as_ref().map(|file| file.display().to_string());
+                let restore = self.parked().clone().map(Restore::of_this_boot);
                 let packets = PacketEngine::start(
                     Arc::clone(config),
                     file,
                     plan,
                     pins,
                     interfaces,
-                    None,
+                    restore.as_ref(),
                     shares,
                 )
                 .map_err(|error| error.to_string())?;
+                if let Some(restore) = &restore {
+                    packets.take_up_reasons(restore);
+                    packets.take_up_escalations(restore);
+                }
                 let notes = packets.notes();
                 self.packets.store(Some(Arc::new(packets)));
+                *self.parked() = None;
                 Ok(notes)
             }
             (Some(packets), false) => {
+                let saved = packets
+                    .snapshot_without_table()
+                    .map_err(|error| error.to_string())?;
                 packets.detach().map_err(|error| error.to_string())?;
+                *self.parked() = Some(saved);
                 self.packets.store(None);
                 Ok(vec![
                     "the config has no limits on packets: their programs are detached".to_owned(),
@@ -367,6 +391,9 @@ impl Agent {
     pub(crate) fn follow_host(&self, is_changed: bool) -> bool {
         // Not while another config is put in effect.
         let _one = self.changing.one();
+        if is_changed {
+            self.lists.check_own_network();
+        }
         let Some(packets) = self.packets.load_full() else {
             return true;
         };

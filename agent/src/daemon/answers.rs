@@ -287,8 +287,8 @@ impl Handler for Agent {
             Request::Top => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.top()).map_err(text)?),
             Request::HeavyPrefixes { share } => json(self.prefixes.summary(share)?),
             Request::View { query } => json(self.view(query)?),
-            Request::Show { source } => json(self.show(source, self.packets())?),
-            Request::Reset { source } => json(self.packet_engine()?.reset(source).map_err(text)?),
+            Request::Show { source } => json(self.show(source.to_canonical(), self.packets())?),
+            Request::Reset { source } => json(self.packet_engine()?.reset(source.to_canonical()).map_err(text)?),
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),
@@ -298,12 +298,15 @@ impl Handler for Agent {
             Request::Decide { question } => {
                 json(self.requests.engine().decide(&question, self.requests.now()).map_err(text)?)
             }
-            Request::Reload { operator } => json(self.reload(Cause::Command, operator)),
+            Request::Reload { operator, file } => json(match file.and_then(|named| self.other_file(&named)) {
+                Some(other) => other,
+                None => self.reload(Cause::Command, operator),
+            }),
             Request::Try { file, text, for_seconds, operator } => {
                 let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
                 json(self.try_config(&file, text, time, operator))
             }
-            Request::Compare => json(self.compare()),
+            Request::Compare { file, text } => json(self.compare(file.as_deref(), text)),
             Request::Confirm => json(self.confirm()?),
             Request::Revert => json(self.revert()),
             Request::Record { for_seconds } => json(self.record(for_seconds)?),
@@ -338,7 +341,7 @@ impl Handler for Agent {
     }
 
     fn trace(&self, source: IpAddr) -> Result<Verdicts, String> {
-        self.tracer.follow(source)
+        self.tracer.follow(source.to_canonical())
     }
 
     fn capture(&self, sample: Sample, length: Duration) -> Result<CaptureParts, String> {

@@ -31,8 +31,20 @@ pub fn examine(config: &Config) -> Vec<Interface> {
         let before = names.len();
         names.extend(present.iter().filter(|name| pattern.matches(name)).cloned());
         if names.len() == before {
-            let found = format!("there is none; this host has {}", present.join(", "));
-            let check = Check::missing("interface", found, "correct [agent] interfaces");
+            let available = present.join(", ");
+            let check = if pattern.is_pattern() {
+                Check::limited(
+                    "interface",
+                    format!("no interface matches yet; this host has {available}"),
+                    "none is needed if one appears later, which is then attached; else correct [agent] interfaces",
+                )
+            } else {
+                Check::missing(
+                    "interface",
+                    format!("there is none; this host has {available}"),
+                    "correct [agent] interfaces; if it appears later, it is then attached",
+                )
+            };
             interfaces.push(Interface {
                 name: pattern.to_string(),
                 facts: DeviceFacts::default(),

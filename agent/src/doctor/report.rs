@@ -5,6 +5,7 @@ use std::path::Path;
 
 use config::policy::{Config, Notify, NotifyTarget};
 use datapath::connections::unsupported;
+use datapath::host_links::HostLinks;
 use datapath::{interface_names, lacking_for_shape};
 use serde::Serialize;
 
@@ -75,14 +76,8 @@ fn lacking_for_notify(notify: &Notify) -> Option<String> {
 pub fn lacking(config: &Config) -> Vec<String> {
     let mut lacking = Vec::new();
     let names = interface_names();
-    for pattern in &config.agent.interfaces {
-        if !names.iter().any(|name| pattern.matches(name)) {
-            lacking.push(format!(
-                "interface `{pattern}` not found (available: {}); it will be attached when it appears",
-                names.join(", ")
-            ));
-        }
-    }
+    // If the devices cannot be listed, there are none here.
+    lacking.extend(HostLinks::read(config).unwrap_or_default().lacking());
     if !config.limits.is_empty() && !std::path::Path::new("/sys/fs/bpf").exists() {
         lacking
             .push("/sys/fs/bpf not found: limits on packets require a kernel with BPF".to_owned());

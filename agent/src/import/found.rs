@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use config::PrefixKey;
+use config::policy::Prefix;
 use ipnet::IpNet;
 
 use super::prefixes::{is_narrow, short};
@@ -17,6 +19,10 @@ const MOST_ORIGINS: usize = 5;
 /// The most limits, those that are comments included.
 pub const MOST_LIMITS: usize = 200;
 const FURTHER_REASONS: &str = "other reasons";
+/// Parts of the names of sets that are usually accepted, not refused.
+const TRUSTED: [&str; 9] = [
+    "white", "allow", "trust", "permit", "accept", "safe", "ignore", "exempt", "good",
+];
 
 /// The findings of an import.
 #[derive(Clone, Debug, Default)]
@@ -146,13 +152,16 @@ impl Found {
             }
             return;
         }
-        if set.exceptions.len() + self.exempt.len() > MOST_INLINE {
-            return self.leave_out("it has too many exceptions (nomatch)", origin);
-        }
-        self.ban_prefixes(&set.name, &set.prefixes, origin, more);
-        if !set.exceptions.is_empty() {
-            self.exempt_origin(format!("exceptions (nomatch) of {}", set.origin));
-            self.exempt.extend(&set.exceptions);
+        let name = (set.name.clone(), more.clone());
+        self.ban_prefixes(
+            &set.name,
+            &matched(&set.prefixes, &set.exceptions),
+            origin,
+            more,
+        );
+        if let (false, Some(bans)) = (set.exceptions.is_empty(), self.bans.get_mut(&name)) {
+            bans.notes
+                .insert("Without the exceptions (nomatch) of the set.".to_owned());
         }
     }
 
@@ -200,7 +209,9 @@ impl Found {
             Sources::Prefixes(prefixes) => prefixes.to_vec(),
             Sources::Set(key) => match self.usable(ruleset, key) {
                 Ok(set) if set.invalid == 0 => {
-                    set.prefixes.iter().chain(&set.temporary).copied().collect()
+                    let all: Vec<IpNet> =
+                        set.prefixes.iter().chain(&set.temporary).copied().collect();
+                    matched(&all, &set.exceptions)
                 }
                 _ => return false,
             },
@@ -270,7 +281,20 @@ impl Found {
             match &set.unusable {
                 _ if self.used.contains(key) => {}
                 Some(why) => self.leave_out(why, &set.origin),
-                None if !has_rules => self.ban_set(set, &set.origin, None),
+                None if !has_rules => {
+                    let is_trusted = TRUSTED.iter().any(|word| key.to_lowercase().contains(word));
+                    let more = is_trusted.then(|| {
+                        "no rule names the set, and its name is that of trusted addresses"
+                            .to_owned()
+                    });
+                    self.ban_set(set, &set.origin, more.clone());
+                    if let Some(bans) = self.bans.get_mut(&(set.name.clone(), more)) {
+                        bans.notes.insert(
+                            "No rule names the set: leave the list out if its addresses are trusted."
+                                .to_owned(),
+                        );
+                    }
+                }
                 None if set.prefixes.is_empty() => {}
                 None => self.leave_out("no rule that is carried over names the set", &set.origin),
             }
@@ -313,6 +337,20 @@ impl Found {
     pub fn size(&self) -> usize {
         self.exempt.len() + self.offers.len() + self.left_out.len()
     }
+}
+
+/// The prefixes that a set matches: those of its entries without its exceptions.
+fn matched(prefixes: &[IpNet], exceptions: &[IpNet]) -> Vec<IpNet> {
+    if exceptions.is_empty() {
+        return prefixes.to_vec();
+    }
+    let keys = |nets: &[IpNet]| -> Vec<PrefixKey> {
+        nets.iter().map(|net| PrefixKey::from(*net)).collect()
+    };
+    let mut left = Vec::new();
+    lists::without(&keys(prefixes), keys(exceptions), &mut left);
+    let net = |key: &PrefixKey| Prefix::from(key).to_string().parse().ok();
+    left.iter().filter_map(net).collect()
 }
 
 fn elements(count: u64) -> String {

@@ -27,7 +27,7 @@ pub fn write(mut found: Found, options: &Options) -> Import {
     let mut names = BTreeSet::new();
     let mut interfaces: BTreeSet<String> = options.interfaces.iter().cloned().collect();
     let mut blocks = String::new();
-    let (mut limits, mut ban_lists) = (0, 0);
+    let (mut limits, mut ban_lists, mut commented_rules) = (0, 0, 0);
     let mut lists = Vec::new();
     for ((name, more), bans) in std::mem::take(&mut found.bans) {
         if lists.len() >= MOST_LISTS {
@@ -38,6 +38,9 @@ pub fn write(mut found: Found, options: &Options) -> Import {
             continue;
         }
         let name = unique(&name, &mut names);
+        if more.is_some() {
+            commented_rules += bans.origins.len() as u64 + bans.further;
+        }
         ban_list(&mut blocks, &name, &bans, more.as_deref(), options);
         ban_lists += usize::from(more.is_none());
         lists.push(list(name, bans, options));
@@ -82,6 +85,7 @@ pub fn write(mut found: Found, options: &Options) -> Import {
                     ),
                 );
                 commented(&mut blocks, &text);
+                commented_rules += 1;
             }
         }
     }
@@ -92,7 +96,12 @@ pub fn write(mut found: Found, options: &Options) -> Import {
     }
     left_out(&mut blocks, &found);
     let mut config = String::new();
-    head(&mut config, &found, (limits, ban_lists), &interfaces);
+    head(
+        &mut config,
+        &found,
+        (limits, ban_lists, commented_rules),
+        &interfaces,
+    );
     if sources > u64::from(DEFAULT_SOURCES) {
         comment(&mut config, "--hashlimit-htable-max of all limits together");
         config += &format!("max_sources = {}\n", sources.min(MOST_SOURCES.into()));
@@ -112,7 +121,7 @@ pub fn write(mut found: Found, options: &Options) -> Import {
 fn head(
     out: &mut String,
     found: &Found,
-    (limits, lists): (usize, usize),
+    (limits, lists, commented_rules): (usize, usize, u64),
     interfaces: &BTreeSet<String>,
 ) {
     let count = |of: usize, what: &str| {
@@ -122,7 +131,7 @@ fn head(
             if of == 1 { "" } else { "s" }
         )
     };
-    let left: u64 = found.left_out.values().map(|left| left.count).sum();
+    let left: u64 = commented_rules + found.left_out.values().map(|left| left.count).sum::<u64>();
     comment(
         out,
         &format!(

@@ -15,6 +15,7 @@ pub fn page() -> String {
         "# Commands\n\n`agent --config FILE` is short for `agent run --config FILE`.\n".to_owned();
     page.push_str("\n## Options of all commands\n\n");
     options(&mut page, command.get_arguments());
+    page.push_str("\nA command refuses those that it does not use.\n");
     for verb in verbs(&command) {
         section(&mut page, "agent", verb);
     }

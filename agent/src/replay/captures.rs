@@ -11,6 +11,7 @@ use common::packet::Direction;
 use super::capture::{Capture, CaptureError, CapturedPacket, InterfaceNames, Origin, Skipped};
 use super::clock::Clock;
 use super::comparison::Comparison;
+use super::copies::Copies;
 use super::direction::Local;
 use super::evaluation::Evaluation;
 use super::frame::CapturedFrame;
@@ -59,6 +60,8 @@ pub struct Outcome {
     pub unnamed: u64,
     /// Frames longer than on any link.
     pub merged: u64,
+    /// Packets that captures of all interfaces have several times; each is evaluated once.
+    pub copies: Copies,
     pub interfaces: InterfaceNames,
     /// The differences of the evaluations, if there are two.
     pub comparison: Option<Comparison>,
@@ -129,7 +132,9 @@ pub fn read(
         }
         let Reverse((time, nth)) = &mut *earliest;
         let (place, capture) = &mut open[*nth];
-        if let Some(packet) = capture.packet() {
+        if let Some(packet) = capture.packet()
+            && !(packet.is_of_all_interfaces && outcome.copies.is_copy(&packet))
+        {
             each(&mut outcome, &packet);
         }
         packets += 1;

@@ -112,6 +112,7 @@ mod tests {
                 frame: &bytes,
                 length: bytes.len() as u32,
                 interface: 1,
+                is_of_all_interfaces: false,
                 direction: said,
             };
             let is_cut = Cell::new(false);

@@ -42,6 +42,8 @@ pub struct Tally {
     pub egress: u64,
     /// Egress packets where the config has no egress limits: passed.
     pub egress_unlimited: Traffic,
+    /// Passed, and above a rule on `observe`; each packet once.
+    pub would_refuse: Traffic,
     /// Not evaluated because too little was captured.
     pub unknown: u64,
     /// Evaluated, although the program read beyond the captured part.
@@ -159,6 +161,10 @@ impl<'m> Evaluation<'m> {
                 self.refused.passed(&source, sampled.packets.into());
             }
         });
+        if verdict == Verdict::Pass && program.would_refuse() {
+            self.tally.would_refuse.packets += 1;
+            self.tally.would_refuse.bytes += u64::from(packet.length);
+        }
         let is_cut = program.is_cut();
         if is_cut {
             match verdict {

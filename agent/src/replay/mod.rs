@@ -8,6 +8,7 @@ pub mod capture;
 mod captures;
 mod clock;
 mod comparison;
+mod copies;
 mod direction;
 mod evaluation;
 mod frame;

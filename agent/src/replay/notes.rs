@@ -29,6 +29,21 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
         "packet",
         "evaluated without the limits that have interfaces: the capture does not name theirs; name it with --interface NAME",
     );
+    let copied_on: Vec<&str> = outcome
+        .copies
+        .interfaces
+        .iter()
+        .filter_map(|number| outcome.interfaces.name(*number))
+        .take(LISTED_TYPES)
+        .collect();
+    note(
+        outcome.copies.count,
+        "packet",
+        &format!(
+            "captured again on another interface ({}), as tcpdump -i any does: evaluated once a direction, as the agent does",
+            copied_on.join(", ")
+        ),
+    );
     let most = |of: fn(&super::Tally) -> u64| {
         evaluations
             .iter()

@@ -72,6 +72,8 @@ pub struct MemoryProgram<'m> {
     is_cut: Cell<bool>,
     /// Set when the verdict depended on such a read.
     is_unknown: Cell<bool>,
+    /// Set when a rule on `observe` would have refused the packet.
+    would_refuse: Cell<bool>,
     sampled: RefCell<Vec<Sampled>>,
 }
 
@@ -97,6 +99,7 @@ impl<'m> MemoryProgram<'m> {
             interfaces: RefCell::default(),
             is_cut: Cell::new(false),
             is_unknown: Cell::new(false),
+            would_refuse: Cell::new(false),
             sampled: RefCell::default(),
         }
     }
@@ -123,6 +126,7 @@ impl<'m> MemoryProgram<'m> {
         self.nanoseconds.set(nanoseconds);
         self.is_cut.set(false);
         self.is_unknown.set(false);
+        self.would_refuse.set(false);
         self.class.set(0);
         let frame = CapturedFrame::new(packet, &self.is_cut);
         let interface = if self.settings.interfaces_in_use != 0 {
@@ -149,6 +153,13 @@ impl<'m> MemoryProgram<'m> {
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut.get()
+    }
+
+    /// Whether a rule on `observe` would have refused the last packet.
+    #[inline(always)]
+    #[must_use]
+    pub fn would_refuse(&self) -> bool {
+        self.would_refuse.get()
     }
 
     /// The class of the last packet.
@@ -293,6 +304,9 @@ impl<'m> Host for &MemoryProgram<'m> {
         if counter == Bypass::Malformed as u32 && self.is_cut.get() {
             self.is_unknown.set(true);
             return;
+        }
+        if matches!(outcome, Outcome::WouldThrottle) {
+            self.would_refuse.set(true);
         }
         let row = (self.class.get() * self.image.counters() + counter) as usize * ROW
             + 2 * outcome as usize;

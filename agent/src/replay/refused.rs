@@ -54,12 +54,43 @@ impl RefusedSource {
         if self.last == 0 {
             (self.first, self.second, self.class) = (captured, captured, class);
         }
+        let since = std::mem::replace(&mut self.last, captured);
         self.packets += packets;
         self.bytes += bytes;
-        self.last = captured;
+        if packets > 1 && since > 0 && since < captured {
+            self.spread(packets, since, captured);
+            return;
+        }
         if captured.wrapping_sub(self.second) >= SECOND {
             (self.second, self.in_second) = (captured, 0);
         }
+        self.add_in_second(packets);
+    }
+
+    /// Adds packets that are counted together at the last of them: they are spread over the time since the last count.
+    fn spread(&mut self, packets: u64, since: u64, captured: u64) {
+        let span = captured - since;
+        let part = |time: u64| (u128::from(packets) * u128::from(time) / u128::from(span)) as u64;
+        let (mut left, mut from) = (packets, since.max(self.second));
+        while let Some(end) = self
+            .second
+            .checked_add(SECOND)
+            .filter(|end| *end <= captured)
+        {
+            let within = part(end.saturating_sub(from)).min(left);
+            self.add_in_second(within);
+            left -= within;
+            // Further whole seconds have as many as the first of them.
+            let whole = (captured - end) / SECOND;
+            let skipped = whole.saturating_sub(1);
+            left -= part(skipped * SECOND).min(left);
+            from = end + skipped * SECOND;
+            (self.second, self.in_second) = (from, 0);
+        }
+        self.add_in_second(left);
+    }
+
+    const fn add_in_second(&mut self, packets: u64) {
         self.in_second += packets;
         if self.in_second > self.peak {
             (self.peak, self.peak_at) = (self.in_second, self.second);
@@ -209,6 +240,32 @@ mod tests {
                 "{found:?} of {real}"
             );
         }
+    }
+
+    #[test]
+    fn packets_that_are_counted_in_steps_are_spread_over_the_time_since_the_last_step() {
+        let mut refused = Refused::new(1 << 20);
+        // 70 packets a second for 20 s, of which every 64th is reported.
+        refused.add(source(1), (0, 0), 0, SECOND, None);
+        for step in 1..=21u64 {
+            let at = SECOND + step * 64 * SECOND / 70;
+            refused.add(source(1), (64, 64 * 60), 0, at, None);
+        }
+        let (_, found) = refused.top(1)[0];
+        assert_eq!(found.packets, 21 * 64);
+        assert!((65..=71).contains(&found.peak), "{found:?}");
+        // After a pause of a minute, the step is spread over it.
+        refused.add(source(1), (64, 64 * 60), 0, found.last + 60 * SECOND, None);
+        assert_eq!(refused.top(1)[0].1.peak, found.peak);
+        // 64 in a millisecond are in one second.
+        refused.add(
+            source(1),
+            (64, 64 * 60),
+            0,
+            found.last + 60 * SECOND + 1_000_000,
+            None,
+        );
+        assert!((64..=71).contains(&refused.top(1)[0].1.peak));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use common::packet::Address;
 use common::rule::{KeyKind, Rule};
 use config::policy::{self, Config};
 use datapath::compile::LimitAt;
-use serde::Serialize;
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
 
 use super::capture::InterfaceNames;
 use super::evaluation::Evaluation;
@@ -79,7 +80,8 @@ pub struct ConfigReport {
     /// All packets that were evaluated.
     pub passed: Count,
     pub throttled: Count,
-    /// Packets that would be refused by limits on `observe`, or if the config were not on `observe`.
+    /// Packets above a limit on `observe`, or above any limit of a config on `observe`; each once, however many limits it
+    /// exceeds.
     pub would_throttle: Count,
     /// Packets evaluated as ingress.
     pub ingress_packets: u64,
@@ -100,9 +102,21 @@ pub struct ConfigReport {
     pub sources_error: u64,
 }
 
+/// A definition without its `classes`, a name that a limit of this document has for counts.
+fn without_classes<S: Serializer>(
+    definition: &LimitDefinition,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut value = serde_json::to_value(definition).map_err(S::Error::custom)?;
+    if let Some(object) = value.as_object_mut() {
+        object.remove("classes");
+    }
+    value.serialize(serializer)
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitReport {
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "without_classes")]
     pub definition: LimitDefinition,
     /// Packets that conformed to this and all other limits on them.
     pub passed: Count,
@@ -293,7 +307,7 @@ impl ConfigReport {
             mode: config.agent.mode.to_string(),
             passed: totals.passed.into(),
             throttled: totals.throttled.into(),
-            would_throttle: totals.would_throttle.into(),
+            would_throttle: tally.would_refuse.into(),
             ingress_packets: tally.ingress,
             egress_packets: tally.egress + tally.egress_unlimited.packets,
             unknown_packets: tally.unknown,

@@ -115,16 +115,20 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
     let [head, minute, limits, groups, sources, foot] =
         Layout::vertical([&heights[..], &[Constraint::Min(2), Constraint::Length(1)]].concat())
             .areas(area);
-    frame.render_widget(Paragraph::new(heading(app, view, theme)), head);
-    frame.render_widget(last_minute(app, minute.width, theme), minute);
+    let heading = heading(app, view, theme).into_iter();
+    let heading: Vec<Line<'_>> = heading.map(|line| fitted(line, head.width)).collect();
+    frame.render_widget(Paragraph::new(heading), head);
+    let all = fitted(last_minute(app, minute.width, theme), minute.width);
+    frame.render_widget(Paragraph::new(all), minute);
     frame.render_widget(limit_table(app, view, limits, theme, glyphs), limits);
-    frame.render_widget(group_table(app, view, usize::from(groups.height)), groups);
+    frame.render_widget(group_table(app, view, groups), groups);
     if app.is_by_prefix() {
-        frame.render_widget(prefix_table(app, view, theme), sources);
+        frame.render_widget(prefix_table(app, view, sources.width, theme), sources);
     } else {
         frame.render_widget(source_table(app, view, sources.width, theme), sources);
     }
-    frame.render_widget(footing(app, theme), foot);
+    let (line, style) = footing(app, theme);
+    frame.render_widget(Paragraph::new(fitted(line, foot.width)).style(style), foot);
     if *app.typing() == Typing::Help {
         help(frame, area);
     }
@@ -181,7 +185,7 @@ fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
 }
 
 /// Sparklines of all packets, each with the highest rate of the minute.
-fn last_minute<'v>(app: &App, width: u16, theme: Theme) -> Paragraph<'v> {
+fn last_minute<'v>(app: &App, width: u16, theme: Theme) -> Line<'v> {
     // The rest of the line, for both.
     const TEXTS: usize = "last 60 s  passed  <100000/s  throttled  <100000/s".len();
     let cells = (usize::from(width).saturating_sub(TEXTS) / 2).min(60);
@@ -195,22 +199,80 @@ fn last_minute<'v>(app: &App, width: u16, theme: Theme) -> Paragraph<'v> {
         )
     };
     let throttled: fn(&Flow) -> f64 = |flow| flow.throttled;
-    Paragraph::new(Line::from(vec![
+    Line::from(vec![
         Span::raw(format!(
             "last 60 s  passed {}  throttled ",
             part(|flow| flow.passed)
         )),
         Span::styled(part(throttled), alarm(Some(all.highest(throttled)), theme)),
-    ]))
+    ])
 }
 
-/// A table whose columns from `numbers` on are numbers.
-fn table<'r>(
-    heading: &[&'static str],
-    widths: &[u16],
+/// The columns that fit into `all`, without some in the order of `dropped`: a column is whole, or left out.
+fn fitting(all: u16, widths: &[u16], dropped: &[usize]) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..widths.len()).collect();
+    let needed =
+        |columns: &[usize]| -> u16 { columns.iter().map(|nth| widths[*nth] + 1).sum::<u16>() - 1 };
+    for drop in dropped {
+        if needed(&columns) <= all {
+            break;
+        }
+        columns.retain(|nth| nth != drop);
+    }
+    columns
+}
+
+/// A line without the words that do not fit as a whole.
+fn fitted(line: Line<'_>, width: u16) -> Line<'_> {
+    let mut left = usize::from(width);
+    if line.width() <= left {
+        return line;
+    }
+    let mut spans = Vec::new();
+    for span in line.spans {
+        let columns = span.width();
+        if columns < left {
+            left -= columns;
+            spans.push(span);
+            continue;
+        }
+        let whole: String = span
+            .content
+            .split_inclusive(' ')
+            .scan(left, |left, word| {
+                *left = left.checked_sub(Span::raw(word.trim_end()).width())?;
+                *left = left.saturating_sub(word.len() - word.trim_end().len());
+                Some(word)
+            })
+            .collect();
+        spans.push(Span::styled(whole, span.style));
+        break;
+    }
+    Line::from(spans).style(line.style)
+}
+
+/// The shape of a table.
+struct Shape<'s> {
+    heading: &'s [&'static str],
+    widths: &'s [u16],
+    /// The first column of numbers.
     numbers: usize,
+    /// The columns that are left out where there is no room, the first one first.
+    dropped: &'s [usize],
+}
+
+/// A table as wide as `all`.
+fn table<'r>(
+    all: u16,
+    Shape {
+        heading,
+        widths,
+        numbers,
+        dropped,
+    }: Shape<'_>,
     rows: Vec<Vec<Cell<'r>>>,
 ) -> Table<'r> {
+    let columns = fitting(all, widths, dropped);
     let aligned = |nth: usize, text: &'static str| {
         let line = Line::from(text);
         Cell::from(if nth >= numbers {
@@ -219,21 +281,32 @@ fn table<'r>(
             line
         })
     };
-    let heading = heading
-        .iter()
-        .enumerate()
-        .map(|(nth, text)| aligned(nth, text));
+    let heading = columns.iter().map(|nth| aligned(*nth, heading[*nth]));
     // The first column gets the remaining width.
-    let first = std::iter::once(Constraint::Min(widths[0]));
-    let widths = first.chain(widths[1..].iter().map(|width| Constraint::Length(*width)));
-    Table::new(rows.into_iter().map(Row::new), widths)
+    let constraints = columns.iter().map(|nth| match nth {
+        0 => Constraint::Min(widths[0]),
+        nth => Constraint::Length(widths[*nth]),
+    });
+    let constraints: Vec<Constraint> = constraints.collect();
+    let rows = rows.into_iter().map(|cells| {
+        let kept = cells
+            .into_iter()
+            .enumerate()
+            .filter(|(nth, _)| columns.contains(nth))
+            .map(|(_, cell)| cell);
+        Row::new(kept)
+    });
+    Table::new(rows, constraints)
         .header(Row::new(heading).style(REVERSED))
         .column_spacing(1)
 }
 
 /// The width of a table's first column.
-fn first_width(all: u16, widths: &[u16]) -> usize {
-    let others: u16 = widths[1..].iter().map(|width| width + 1).sum();
+fn first_width(all: u16, widths: &[u16], dropped: &[usize]) -> usize {
+    let others: u16 = fitting(all, widths, dropped)[1..]
+        .iter()
+        .map(|nth| widths[*nth] + 1)
+        .sum();
     usize::from(all.saturating_sub(others).max(widths[0]))
 }
 
@@ -242,6 +315,10 @@ fn number<'r>(text: String) -> Cell<'r> {
 }
 
 const LIMIT_WIDTHS: [u16; 6] = [14, 18, 7, 9, 11, 13];
+/// Load, rate, keys, passed, throttled.
+const LIMIT_DROPPED: [usize; 5] = [5, 1, 2, 3, 4];
+/// The limit, passed in all, passed a second, throttled in all, throttled a second.
+const SOURCE_DROPPED: [usize; 5] = [1, 4, 2, 5, 3];
 
 fn limit_table<'v>(
     app: &App,
@@ -263,7 +340,7 @@ fn limit_table<'v>(
         widths.extend([cells; 2]);
         heading.extend(["PASSED, 60 s", "THROTTLED, 60 s"]);
     }
-    let name = first_width(area.width, &widths);
+    let name = first_width(area.width, &widths, &LIMIT_DROPPED);
     let hidden = view.limits.len().saturating_sub(shown);
     let mut rows: Vec<Vec<Cell<'v>>> = view
         .limits
@@ -286,7 +363,13 @@ fn limit_table<'v>(
             .collect();
         rows.push(vec![Cell::from(format!("and {} more", hidden + 1))]);
     }
-    table(&heading, &widths, 2, rows)
+    let shape = Shape {
+        heading: &heading,
+        widths: &widths,
+        numbers: 2,
+        dropped: &LIMIT_DROPPED,
+    };
+    table(area.width, shape, rows)
 }
 
 /// A row with `name` columns for the name, and `cells` for each sparkline.
@@ -330,15 +413,17 @@ fn limit_row<'v>(
     row
 }
 
-fn group_table<'v>(app: &App, view: &'v View, height: usize) -> Table<'v> {
+fn group_table<'v>(app: &App, view: &'v View, area: Rect) -> Table<'v> {
     let rows = view
         .groups
         .iter()
-        .take(height.saturating_sub(1))
+        .take(usize::from(area.height).saturating_sub(1))
         .map(|group| group_row(app, group))
         .collect();
-    table(
-        &[
+    let memory = view.groups.iter().map(|group| memory_text(group).len());
+    let memory = memory.max().unwrap_or(0).max(18) as u16;
+    let shape = Shape {
+        heading: &[
             "GROUP",
             "PROCESSES",
             "CPU",
@@ -346,18 +431,31 @@ fn group_table<'v>(app: &App, view: &'v View, height: usize) -> Table<'v> {
             "HELD BACK",
             "PRESSURE",
         ],
-        &[14, 9, 13, 18, 10, 9],
-        1,
-        rows,
+        widths: &[14, 9, 13, memory, 10, 9],
+        numbers: 1,
+        dropped: &[5, 4, 1, 2, 3],
+    };
+    table(area.width, shape, rows)
+}
+
+/// What is used, and the most where there is one.
+fn of(used: String, most: Option<String>) -> String {
+    match most {
+        Some(most) => format!("{used} of {most}"),
+        None => used,
+    }
+}
+
+fn memory_text(group: &GroupStatus) -> String {
+    of(
+        human::size(group.memory.current_bytes),
+        group.memory.max_bytes.map(human::size),
     )
 }
 
 fn group_row<'v>(app: &App, group: &'v GroupStatus) -> Vec<Cell<'v>> {
     let percent = |value: f64| format!("{value:.0}%");
     let cpu = app.cpu(&group.name).map_or_else(|| "-".to_owned(), percent);
-    let of = |used: String, most: Option<String>| {
-        most.map_or_else(|| used.clone(), |most| format!("{used} of {most}"))
-    };
     vec![
         Cell::from(if group.frozen {
             format!("{} (frozen)", group.name)
@@ -366,10 +464,7 @@ fn group_row<'v>(app: &App, group: &'v GroupStatus) -> Vec<Cell<'v>> {
         }),
         number(group.pids.len().to_string()),
         number(of(cpu, group.cpu.max_percent.map(percent))),
-        number(of(
-            human::size(group.memory.current_bytes),
-            group.memory.max_bytes.map(human::size),
-        )),
+        number(memory_text(group)),
         number(format!("{:.1} s", group.cpu.throttled_seconds)),
         number(group.pressure.cpu.map_or_else(|| "-".to_owned(), percent)),
     ]
@@ -378,7 +473,10 @@ fn group_row<'v>(app: &App, group: &'v GroupStatus) -> Vec<Cell<'v>> {
 fn source_table<'v>(app: &App, view: &'v View, width: u16, theme: Theme) -> Table<'v> {
     // A wide screen has room for long names of sources and limits.
     let widths = [16, if width < 120 { 14 } else { 40 }, 9, 11, 9, 9];
-    let names = [first_width(width, &widths), usize::from(widths[1])];
+    let names = [
+        first_width(width, &widths, &SOURCE_DROPPED),
+        usize::from(widths[1]),
+    ];
     let is_observing = view.status.mode == "observe";
     let rows = view
         .sources
@@ -405,7 +503,13 @@ fn source_table<'v>(app: &App, view: &'v View, width: u16, theme: Theme) -> Tabl
             "THROTTLED",
         ]
     };
-    table(&heading, &widths, 2, rows)
+    let shape = Shape {
+        heading: &heading,
+        widths: &widths,
+        numbers: 2,
+        dropped: &SOURCE_DROPPED,
+    };
+    table(width, shape, rows)
 }
 
 fn source_row<'v>(source: &'v SourceLoad, names: [usize; 2], theme: Theme) -> Vec<Cell<'v>> {
@@ -425,7 +529,7 @@ fn source_row<'v>(source: &'v SourceLoad, names: [usize; 2], theme: Theme) -> Ve
     ]
 }
 
-fn prefix_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
+fn prefix_table<'v>(app: &App, view: &'v View, width: u16, theme: Theme) -> Table<'v> {
     let rows = view
         .prefixes
         .iter()
@@ -442,8 +546,8 @@ fn prefix_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
             number(format!(">={}", compact(found.sources as f64))),
         ]
     });
-    table(
-        &[
+    let shape = Shape {
+        heading: &[
             "PREFIX",
             "OWN",
             "SHARE",
@@ -451,10 +555,11 @@ fn prefix_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
             "THROTTLED/s",
             "SOURCES",
         ],
-        &[20, 7, 7, 9, 11, 9],
-        1,
-        rows.collect(),
-    )
+        widths: &[20, 7, 7, 9, 11, 9],
+        numbers: 1,
+        dropped: &[5, 1, 3, 2, 4],
+    };
+    table(width, shape, rows.collect())
 }
 
 /// What rows of prefixes are based on.
@@ -476,16 +581,22 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
+/// The last line, and its style.
+fn footing<'v>(app: &'v App, theme: Theme) -> (Line<'v>, Style) {
     match app.typing() {
-        Typing::Filter { text, wrong: None } => Paragraph::new(format!(
-            "only sources in: {text}_   (Enter takes it, nothing means all, Esc leaves)"
-        )),
+        Typing::Filter { text, wrong: None } => {
+            let line = format!(
+                "only sources in: {text}_   (Enter takes it, nothing means all, Esc leaves)"
+            );
+            (line.into(), Style::new())
+        }
         Typing::Filter {
             text,
             wrong: Some(wrong),
-        } => Paragraph::new(format!("only sources in: {text}_   {wrong}"))
-            .style(theme.style(Color::Red)),
+        } => (
+            format!("only sources in: {text}_   {wrong}").into(),
+            theme.style(Color::Red),
+        ),
         Typing::Commands | Typing::Help => {
             let order = match app.sort() {
                 Sort::ThrottledRate => "throttled/s",
@@ -504,16 +615,11 @@ fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
                 .and_then(|view| view.prefixes.as_ref())
                 .filter(|_| app.is_by_prefix())
             {
-                return Paragraph::new(format!(
-                    "q quit  x sources  ? help   {}",
-                    sampled_text(sampled)
-                ))
-                .style(REVERSED);
+                let text = format!("q quit  x sources  ? help   {}", sampled_text(sampled));
+                return (text.into(), REVERSED);
             }
-            Paragraph::new(format!(
-                "q quit  s sort  / filter  p pause  ? help   by {order}: {what}"
-            ))
-            .style(REVERSED)
+            let text = format!("q quit  s sort  / filter  p pause  ? help   by {order}: {what}");
+            (text.into(), REVERSED)
         }
     }
 }

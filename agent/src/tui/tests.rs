@@ -206,6 +206,34 @@ fn a_larger_screen_has_more_and_a_tiny_one_does_not_panic() {
 }
 
 #[test]
+fn a_narrow_screen_leaves_out_columns_and_no_digit() {
+    let app = app(30);
+    // Every number that a wide screen shows, and the words around them.
+    let words = |width: u16| -> Vec<String> {
+        lines(&app, width, 24)
+            .iter()
+            .flat_map(|line| line.split_whitespace().map(str::to_owned))
+            .collect()
+    };
+    let known: std::collections::BTreeSet<String> = words(200).into_iter().collect();
+    for width in 20..160 {
+        for word in words(width) {
+            let is_number = word.ends_with(|c: char| c.is_ascii_digit() || "kMG%".contains(c));
+            assert!(
+                !is_number || known.contains(&word) || word.contains('.'),
+                "{width} columns: {word:?} in\n{}",
+                lines(&app, width, 24).join("\n")
+            );
+        }
+    }
+    // 44 columns have the sources with what is refused of them now.
+    let screen = lines(&app, 44, 24).join("\n");
+    for part in ["10.77.0.0", "THROTTLED/s", "12346"] {
+        assert!(screen.contains(part), "{part} in\n{screen}");
+    }
+}
+
+#[test]
 fn many_limits_leave_half_the_screen_to_sources_and_show_those_that_refuse() {
     let mut app = App::default();
     for seconds in [1, 2] {

@@ -19,6 +19,7 @@ pub const TESTS: &[Test] = tests![
     twenty_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent,
     invalid_bans_are_errors_and_ban_no_source,
     the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots,
+    bans_outlive_a_detach_and_a_config_without_limits_on_packets,
     an_unprintable_reason_bans_no_source,
     a_hundred_thousand_prefixes_of_classes_load,
 ];
@@ -444,6 +445,72 @@ fn the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots() {
     network.told(&["unban", "10.77.0.9"]);
     network.told(&["ban", "10.77.0.9"]);
     assert_eq!(reasons(&agent), expected(None));
+}
+
+fn bans_outlive_a_detach_and_a_config_without_limits_on_packets() {
+    let network = Network::new();
+    let refuses = |agent: &Agent<'_>, source: u8, reason: &str| {
+        let receiver = network.receiver(PORT);
+        burst(&network, &[udp_from(source), udp_from(99)], 20);
+        let counts = receiver.counts();
+        assert_eq!(
+            (counts[usize::from(source)], counts[99]),
+            (0, 10),
+            "{source}"
+        );
+        let ban = agent.ban_of(&format!("10.77.0.{source}"));
+        assert_eq!(ban["reason"], reason, "{ban}");
+    };
+    let config = network.config("", LIMIT);
+    let detach = || network.told(&["detach", "--config", config.to_str().unwrap()]);
+    let agent = network.start_file(&config, &[]);
+    network.told(&["ban", "10.77.0.7", "--reason", "scan"]);
+    agent.stop(Signal::SIGTERM);
+    detach();
+    assert!(!network.has_pins());
+    let agent = network.start_file(&config, &[]);
+    refuses(&agent, 7, "scan");
+    // Killed before it saved the second one: it is in the kernel.
+    network.told(&["ban", "10.77.0.8"]);
+    agent.stop(Signal::SIGKILL);
+    detach();
+    let agent = network.start_file(&config, &[]);
+    refuses(&agent, 7, "scan");
+    assert!(agent.is_banned("10.77.0.8"));
+    // What was lifted stays lifted.
+    network.told(&["unban", "10.77.0.8"]);
+    agent.stop(Signal::SIGTERM);
+    let _ = network.config("on_exit = \"detach\"", LIMIT);
+    for _ in 0..2 {
+        let agent = network.start_file(&config, &[]);
+        refuses(&agent, 7, "scan");
+        assert!(!agent.is_banned("10.77.0.8"));
+        agent.stop(Signal::SIGTERM);
+        assert!(!network.has_pins());
+    }
+    // Limits on packets that are gone for a while, with and without an agent.
+    let requests = "[[limit]]\nname = \"r\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"1/s\"\n";
+    let with_packets = std::fs::read_to_string(&config).unwrap();
+    let without: String = with_packets
+        .replace(LIMIT, "")
+        .lines()
+        .filter(|line| !line.starts_with("interfaces"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let agent = network.start_file(&config, &[]);
+    std::fs::write(&config, format!("{without}{requests}")).unwrap();
+    network.told(&["reload"]);
+    assert!(!network.has_pins());
+    std::fs::write(&config, &with_packets).unwrap();
+    network.told(&["reload"]);
+    refuses(&agent, 7, "scan");
+    std::fs::write(&config, format!("{without}{requests}")).unwrap();
+    network.told(&["reload"]);
+    agent.stop(Signal::SIGTERM);
+    let agent = network.start_file(&config, &[]);
+    std::fs::write(&config, &with_packets).unwrap();
+    network.told(&["reload"]);
+    refuses(&agent, 7, "scan");
 }
 
 fn an_unprintable_reason_bans_no_source() {

@@ -17,6 +17,8 @@ use crate::traffic::{LIMIT, PORT, burst, udp_from, udp6_from, v6};
 
 pub const TESTS: &[Test] = tests![
     a_list_in_a_file_refuses_and_follows_the_file,
+    a_list_with_the_hosts_own_network_is_reported,
+    a_server_that_requests_a_later_attempt_gets_one_request,
     exempt_addresses_and_observe_mode_win_over_lists,
     an_unban_inside_a_list_is_an_exception_that_survives_refreshes_and_restarts,
     a_list_from_a_url_outlives_its_server_and_the_agent,
@@ -64,6 +66,74 @@ fn arriving<const N: usize>(network: &Network, sources: [u8; N]) -> [usize; N] {
     burst(network, &frames, 20 * N);
     let counts = receiver.counts();
     sources.map(|last| counts[usize::from(last)] as usize)
+}
+
+fn a_list_with_the_hosts_own_network_is_reported() {
+    let network = Network::new();
+    let path = file(&network, "bogons.netset");
+    std::fs::write(&path, "0.0.0.0/8\n10.0.0.0/8\n192.0.2.0/24\n").unwrap();
+    let of = |agent: &str| {
+        let config = network.config(agent, &list("bogons", &of_file(&path), ""));
+        let output = network.command(&["check", config.to_str().unwrap()]);
+        (config, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (config, warned) = of("");
+    for part in [
+        "ban list \"bogons\"",
+        "the network of",
+        "by 10.0.0.0/8",
+        "0.0.0.0 (the source of DHCP requests) by 0.0.0.0/8",
+    ] {
+        assert!(warned.contains(part), "{part} in {warned}");
+    }
+    let notes = |agent: &Agent<'_>| agent.json(&["status"])["notes"].to_string();
+    let agent = network.start_file(&config, &[]);
+    assert!(
+        notes(&agent).contains("the network of"),
+        "{}",
+        notes(&agent)
+    );
+    // Exempt, it is not refused.
+    let (_, warned) = of("never_limit = [\"10.0.0.0/8\", \"0.0.0.0\"]");
+    assert!(!warned.contains("ban list"), "{warned}");
+    network.told(&["reload"]);
+    assert!(
+        !notes(&agent).contains("the network of"),
+        "{}",
+        notes(&agent)
+    );
+    // A file that is no list is an error of `check`.
+    std::fs::write(&path, "001.002.003.004 - 001.002.003.255 , 000 , name\n").unwrap();
+    let output = network.command(&["check", config.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("1 of 1 lines are invalid"), "{said}");
+}
+
+fn a_server_that_requests_a_later_attempt_gets_one_request() {
+    let network = Network::new();
+    let slow =
+        b"HTTP/1.1 429 Slow\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let server = Server::new(
+        &network,
+        Box::new(move |_, stream| drop(stream.write_all(slow))),
+    );
+    let source = format!("url = {:?}\nevery = \"1s\"", server.url);
+    let agent = network.start("", &list("drop", &source, ""));
+    let failed = wait_for_list(&agent, "a failed request", |list| {
+        !list["problem"].is_null()
+    });
+    let problem = failed["problem"].as_str().unwrap();
+    assert!(
+        problem.contains("status 429 and Retry-After, 1 h"),
+        "{failed}"
+    );
+    // Also after a reload, and more than two intervals.
+    network.told(&["reload"]);
+    let wait = status(&agent, 0)["next_in_seconds"].as_f64().unwrap();
+    assert!(wait > 60.0, "{wait}");
+    thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(server.heads.lock().unwrap().len(), 1);
 }
 
 fn a_list_in_a_file_refuses_and_follows_the_file() {

@@ -32,6 +32,7 @@ const TESTS: &[Test] = tests![
     rules_for_ipv6_have_each_address_for_itself,
     sets_that_rules_refuse_are_ban_lists,
     an_ipset_alone_is_a_ban_list,
+    a_set_without_rules_that_is_named_as_trusted_is_a_comment,
     nftables_rules_keep_rate_burst_key_and_action,
     sets_of_nftables_are_ban_lists_and_exempt_addresses,
     what_weir_cannot_see_is_a_comment,
@@ -345,18 +346,14 @@ fn sets_that_rules_refuse_are_ban_lists() {
                 add bad 192.0.2.50 timeout 599\nadd bad 192.0.2.7 comment \"nomatch timeout 5\"\n";
     let import = imported(&[IPTABLES, sets]);
     let config = config_of(&import);
-    assert_eq!(list(&import, "bad"), ["192.0.2.7/32", "198.51.100.0/24"]);
-    assert!(config.ban_lists.iter().any(|list| list.name == "bad"));
-    // The exception is exempt, and an element that expires is not in a list that does not.
+    // Without the exception, which is exempt from nothing.
     assert_eq!(
-        config
-            .agent
-            .never_limit
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>(),
-        ["198.51.100.64/26"]
+        list(&import, "bad"),
+        ["192.0.2.7/32", "198.51.100.0/26", "198.51.100.128/25"]
     );
+    assert!(config.agent.never_limit.is_empty());
+    assert!(config.ban_lists.iter().any(|list| list.name == "bad"));
+    // An element that expires is not in a list that does not.
     assert!(reason(&import, "1 element of ipset bad").contains("agent ban 192.0.2.50 --for"));
     // Addresses of rules are a list of their chain; the jail's chain refuses port 22 alone.
     assert_eq!(list(&import, "INPUT"), ["192.0.2.45/32", "192.0.2.46/31"]);
@@ -390,6 +387,23 @@ fn an_ipset_alone_is_a_ban_list() {
         );
     }
     assert!(reason(&import, "1 element of ipset temporary").contains("expire"));
+}
+
+fn a_set_without_rules_that_is_named_as_trusted_is_a_comment() {
+    let set = |name: &str| format!("create {name} hash:net\nadd {name} 192.0.2.10\n");
+    for name in ["whitelist_v4", "Allowed", "trusted-hosts"] {
+        let import = imported(&[&set(name)]);
+        assert_eq!((import.ban_lists, import.exempt), (0, 0), "{name}");
+        assert!(import.config.contains("#[[ban_list]]"), "{}", import.config);
+        assert!(import.config.contains("1 rule or set is not carried over"));
+    }
+    let import = imported(&[&set("blocked")]);
+    assert_eq!(import.ban_lists, 1);
+    assert!(
+        import
+            .config
+            .contains("leave the list out if its addresses are trusted")
+    );
 }
 
 fn nftables_rules_keep_rate_burst_key_and_action() {

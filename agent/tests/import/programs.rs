@@ -149,7 +149,7 @@ fn ipset_itself_prints_what_is_read() {
     let import = imported(&[&saved]);
     assert_eq!(
         super::list(&import, "blocked"),
-        ["198.51.100.0/24", "203.0.113.9/32"]
+        ["198.51.100.0/26", "198.51.100.128/25", "203.0.113.9/32"]
     );
-    assert_eq!(parsed(&import.config).agent.never_limit.len(), 1);
+    assert!(parsed(&import.config).agent.never_limit.is_empty());
 }

@@ -156,6 +156,7 @@ fn held_to_levels(of_all: u64) -> (u64, u64) {
             frame: &frame,
             length: frame.len() as u32,
             interface: 0,
+            is_of_all_interfaces: false,
             direction: None,
         };
         let replayed = evaluation

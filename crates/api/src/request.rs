@@ -53,6 +53,9 @@ pub enum Request {
     Reload {
         /// The remote address of the operator's SSH session.
         operator: Option<IpAddr>,
+        /// The agent's own config; another one is an error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<std::path::PathBuf>,
     },
     /// [`crate::reload::Reloaded`].
     Try {
@@ -66,8 +69,15 @@ pub enum Request {
         /// The remote address of the operator's SSH session.
         operator: Option<IpAddr>,
     },
-    /// [`crate::reload::Reloaded`]: the changes that a reload would make.
-    Compare,
+    /// [`crate::reload::Reloaded`]: the changes that a reload would make, or a trial of another config.
+    Compare {
+        /// The config's path, as errors print it; `None` for the agent's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<std::path::PathBuf>,
+        /// Its text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+    },
     /// [`crate::reload::Confirmed`].
     Confirm,
     /// [`crate::reload::Reloaded`]: ends a trial.
@@ -139,7 +149,7 @@ impl Request {
             Self::Reset { .. } | Self::ResetLimit { .. } | Self::ResetCounters => false,
             Self::Reload { .. }
             | Self::Try { .. }
-            | Self::Compare
+            | Self::Compare { .. }
             | Self::Confirm
             | Self::Revert => false,
             // Packets are other users' data.

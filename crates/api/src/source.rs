@@ -110,6 +110,9 @@ pub struct SourceStatus {
     /// Its open connections, as far as a limit counts them, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<OpenConnection>,
+    /// The limits with a state for each of its ports, which are not in `limits`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_port: Vec<String>,
 }
 
 /// An open connection of a source.

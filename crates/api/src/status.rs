@@ -111,6 +111,8 @@ pub enum InterfaceState {
     Attached,
     /// This host has no such interface.
     Missing,
+    /// A pattern matches no interface yet.
+    Unmatched,
     /// It is down, and its driver attaches programs only while it is up.
     Down,
     /// A program was detached.
@@ -126,6 +128,7 @@ impl InterfaceState {
         match self {
             Self::Attached => "attached",
             Self::Missing => "missing",
+            Self::Unmatched => "unmatched",
             Self::Down => "down",
             Self::Detached => "detached",
             Self::Failed => "failed",

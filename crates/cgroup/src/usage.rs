@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use api::group::UsageRow;
-use host::{Moment, StateDirectory};
+use host::{Moment, StateDirectory, set_aside};
 
 use super::account;
 use super::groups::Groups;
@@ -46,12 +46,12 @@ impl Book {
             Ok(ledger) => (ledger, None),
             Err(reason) => {
                 // If it cannot be renamed, the next save replaces it.
-                let _ = fs::rename(&path, directory.file("usage.damaged"));
+                let aside = set_aside(&path);
                 let path = path.display();
                 (
                     None,
                     Some(format!(
-                        "the usage of groups starts over: {path} is invalid ({reason}), and was renamed to usage.damaged"
+                        "the usage of groups starts over: {path} is invalid ({reason}); {aside}"
                     )),
                 )
             }

@@ -12,6 +12,8 @@ use super::suggestion::suggestion;
 
 /// The most lists, as the kernel program numbers them.
 pub const MOST_LISTS: usize = common::list::MOST_LISTS;
+/// The field of `format = "json"`.
+const JSON_FIELD: &str = "cidr";
 
 /// A list of addresses and prefixes whose incoming packets are refused, from a file, a URL or the databases of `[geo]`.
 /// Lists of any length cost a packet the same. `never_limit` and protected addresses take precedence. With `mode =
@@ -44,10 +46,12 @@ pub struct BanList {
     /// country`. Conflicts with `format` and `every`.
     #[key(absent = "none", examples = ["XX"])]
     pub country: Vec<Country>,
-    /// `plain`: an address or a prefix per line; `#` and `;` begin comments. `netset`: the same, with ranges
-    /// (`192.0.2.1-192.0.2.9`) and lines of `ipset save`. `csv:COLUMN`: comma-separated values; the column is a number
-    /// from 1, or a name in the first line.
-    #[key(default = ListFormat::Plain, examples = ["plain", "netset", "csv:1", "csv:address"])]
+    /// `plain`: an address, a prefix, a range (`192.0.2.1-192.0.2.9`) or an address and a netmask per line; `#` and `;`
+    /// begin comments. `netset`: the same, with lines of `ipset save`. `csv:COLUMN`: comma-separated values; the column
+    /// is a number from 1, or a name in the first line that is no comment. `json:FIELD`: JSON, one object a line. A line
+    /// that is not understood as a whole is invalid.
+    #[key(default = ListFormat::Plain)]
+    #[key(examples = ["plain", "netset", "csv:1", "csv:address", "json:cidr"])]
     pub format: ListFormat,
     /// Interval at which the source is read.
     #[key(default = Duration::from_secs(3_600), range = (1.0, 2_592_000.0), examples = ["1h"])]
@@ -134,12 +138,14 @@ pub enum ListSource {
 /// The format of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListFormat {
-    /// A prefix a line.
+    /// A prefix or a range a line.
     Plain,
-    /// The same, with ranges and the lines of `ipset save`.
+    /// The same, with the lines of `ipset save`.
     Netset,
     /// Comma-separated values.
     Csv(Column),
+    /// JSON, one object a line, with the prefix in this field.
+    Json(String),
 }
 
 /// A column of comma-separated values.
@@ -147,7 +153,7 @@ pub enum ListFormat {
 pub enum Column {
     /// By its number, from 1.
     Number(usize),
-    /// By its name in the first line.
+    /// By its name in the first line that is no comment.
     Name(String),
 }
 
@@ -174,6 +180,7 @@ impl Text for ListFormat {
         match (text, text.strip_prefix("csv:")) {
             ("plain", _) => return Ok(Self::Plain),
             ("netset", _) => return Ok(Self::Netset),
+            ("json", _) => return Ok(Self::Json(JSON_FIELD.to_owned())),
             (_, Some(column)) if !column.is_empty() => match column.parse() {
                 Ok(0) => {}
                 Ok(number) => return Ok(Self::Csv(Column::Number(number))),
@@ -181,7 +188,11 @@ impl Text for ListFormat {
             },
             _ => {}
         }
-        let help = "write \"plain\", \"netset\", or \"csv:\" and a column: format = \"csv:1\" or \"csv:address\"";
+        if let Some(field) = text.strip_prefix("json:").filter(|field| !field.is_empty()) {
+            return Ok(Self::Json(field.to_owned()));
+        }
+        let help = "write \"plain\", \"netset\", \"json:\" and a field, or \"csv:\" and a column: \
+                    format = \"json:cidr\", \"csv:1\" or \"csv:address\"";
         Err(Wrong::new(format!("invalid format {text:?}"), help))
     }
 
@@ -191,6 +202,7 @@ impl Text for ListFormat {
             Self::Netset => "netset".to_owned(),
             Self::Csv(Column::Number(number)) => format!("csv:{number}"),
             Self::Csv(Column::Name(name)) => format!("csv:{name}"),
+            Self::Json(field) => format!("json:{field}"),
         }
     }
 }

@@ -385,9 +385,8 @@ mod tests {
     #[test]
     fn a_session_over_ssh_is_warned_only_of_limits_for_its_source() {
         let of = |list: &str| {
-            parse("interfaces = [\"eth0\"]", &format!("sources = {list}"))
-                .unwrap()
-                .config
+            let agent = "interfaces = [\"eth0\"]\nprotect = false";
+            parse(agent, &format!("sources = {list}")).unwrap().config
         };
         let client = "192.0.2.7".parse().ok();
         assert!(config::ssh_warning(&of("[\"192.0.2.0/24\"]"), client).is_some());

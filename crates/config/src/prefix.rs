@@ -94,7 +94,7 @@ pub fn mapped(address: IpAddr) -> [u8; 16] {
 pub fn parse(text: &str) -> Result<Prefix, Wrong> {
     let wrong = |message: String, help: String| Wrong { message, help };
     if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok(Prefix(address.into()));
+        return Ok(Prefix(address.to_canonical().into()));
     }
     let net: IpNet = text.parse().map_err(|_| {
         wrong(
@@ -108,5 +108,39 @@ pub fn parse(text: &str) -> Result<Prefix, Wrong> {
             format!("write \"{}\" or \"{}\"", net.trunc(), net.addr()),
         ));
     }
-    Ok(Prefix(net))
+    Ok(Prefix(canonical(net)))
+}
+
+/// The IPv4 form of a prefix of IPv4-mapped addresses (RFC 4291, 2.5.5.2), except for that of all of them.
+fn canonical(net: IpNet) -> IpNet {
+    const MAPPED: u8 = 96;
+    let length = net
+        .prefix_len()
+        .checked_sub(MAPPED)
+        .filter(|length| *length > 0);
+    match (net.addr().to_canonical(), length) {
+        (IpAddr::V4(address), Some(length)) if net.addr().is_ipv6() => {
+            IpNet::new(address.into(), length).unwrap_or(net)
+        }
+        _ => net,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_mapped_address_is_the_ipv4_address() {
+        for (text, expected) in [
+            ("::ffff:192.0.2.9", "192.0.2.9/32"),
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+            ("::ffff:0:0/96", "::ffff:0.0.0.0/96"),
+            ("2001:db8::1", "2001:db8::1/128"),
+            ("192.0.2.0/24", "192.0.2.0/24"),
+        ] {
+            let parsed = parse(text).unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!(parsed.to_string(), expected, "{text}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::policy::{Action, Config, Direction, Limit, Mode, ProtocolFilter, class_of};
+use super::policy::{Action, Config, Direction, Limit, Mode, ProtocolFilter, Shield, class_of};
 
 /// The variables that sshd sets.
 const NAMES: [&str; 2] = ["SSH_CONNECTION", "SSH_CLIENT"];
@@ -64,11 +64,13 @@ fn parse(variable: &str) -> Option<IpAddr> {
 pub fn ssh_warning(config: &Config, client: Option<IpAddr>) -> Option<String> {
     let client = client?;
     let class = class_of(&config.classes, client);
-    let is_free = config
-        .agent
-        .never_limit
-        .iter()
-        .any(|prefix| prefix.contains(client))
+    // `protect` exempts the session.
+    let is_free = config.agent.protect.0.contains(&Shield::Ssh)
+        || config
+            .agent
+            .never_limit
+            .iter()
+            .any(|prefix| prefix.contains(client))
         || class.is_some_and(|class| class.unlimited);
     let reaches = |limit: &&Limit| {
         limit.direction == Direction::Ingress

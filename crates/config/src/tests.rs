@@ -861,8 +861,17 @@ fn every_config_that_is_shipped_is_valid() {
 fn an_ssh_session_that_could_be_throttled_is_warned_of() {
     let client: Option<IpAddr> = Some([192, 0, 2, 7].into());
     let warns = |text: &str| ssh_warning(&check(text).unwrap().config, client).is_some();
+    // By default, the session is exempt.
+    assert!(!warns(&limit("rate = \"1/s\"")));
+    let limit = |lines: &str| limit(lines).replace("[[limit]]", "protect = false\n[[limit]]");
     let base = limit("rate = \"1/s\"");
     assert!(warns(&base));
+    assert!(!warns(
+        &base.replace("protect = false", "protect = [\"ssh\"]")
+    ));
+    assert!(warns(
+        &base.replace("protect = false", "protect = [\"gateways\"]")
+    ));
     assert!(warns(&limit("rate = \"1/s\"\nports = [22]")));
     assert!(!warns(&limit("rate = \"1/s\"\nports = [80]")));
     assert!(!warns(&limit("rate = \"1/s\"\nprotocol = \"udp\"")));

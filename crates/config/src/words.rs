@@ -221,10 +221,4 @@ impl Key {
     pub const fn has_port(self) -> bool {
         matches!(self, Self::SourcePort)
     }
-
-    /// Whether an address alone determines the key.
-    #[must_use]
-    pub const fn is_of_one_address(self) -> bool {
-        matches!(self, Self::Source | Self::Class | Self::Asn)
-    }
 }

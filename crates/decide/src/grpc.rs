@@ -20,6 +20,7 @@ use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use rls::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use rls::grpc::health::v1::health_server::HealthServer;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -31,6 +32,7 @@ use super::connection::{Connection, PATIENCE, accept};
 use super::engine::Engine;
 use super::engine_handle::EngineHandle;
 use super::headers;
+use super::health::HealthChecks;
 
 /// The longest message, in bytes.
 const LONGEST_MESSAGE: usize = 256 * 1024;
@@ -55,6 +57,7 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .http2_keepalive_timeout(Some(PATIENCE))
         .max_connection_age(LONGEST)
         .max_connection_age_grace(PATIENCE)
+        .add_service(HealthServer::new(HealthChecks))
         .add_service(service);
     let (sender, connections) = mpsc::unbounded_channel();
     let take = move |connection: Connection<_>| {
@@ -238,6 +241,9 @@ fn current_limit(engine: &Engine, charge: &Charge) -> Option<RateLimit> {
         60_000 => Unit::Minute,
         3_600_000 => Unit::Hour,
         86_400_000 => Unit::Day,
+        // A month has 30 days in limits.toml.
+        2_592_000_000 => Unit::Month,
+        31_536_000_000 => Unit::Year,
         _ => Unit::Unknown,
     };
     Some(RateLimit {

@@ -23,6 +23,7 @@ mod fingerprint;
 mod forecast;
 mod grpc;
 mod headers;
+mod health;
 mod http;
 mod keyed;
 mod limit;

@@ -10,4 +10,4 @@ pub mod unix_socket;
 
 pub use clock::{Moment, monotonic_nanoseconds};
 pub use mounts::{Mount, mounts};
-pub use state_directory::{StateDirectory, StateError, StateLock};
+pub use state_directory::{StateDirectory, StateError, StateLock, set_aside};

@@ -44,6 +44,20 @@ fn help(source: &io::Error) -> &'static str {
     }
 }
 
+/// Renames a file that cannot be used to `NAME.damaged`, so that it is reported once. Returns the outcome as a clause of a
+/// message.
+#[must_use]
+pub fn set_aside(path: &Path) -> String {
+    let mut damaged = path.as_os_str().to_owned();
+    damaged.push(".damaged");
+    let damaged = PathBuf::from(damaged);
+    let name = damaged.file_name().unwrap_or_default().display();
+    match fs::rename(path, &damaged) {
+        Ok(()) => format!("it was renamed to {name}"),
+        Err(error) => format!("renaming it to {name} failed: {error}"),
+    }
+}
+
 /// The file that is locked while an agent uses the directory; it contains the agent's process ID.
 const LOCK: &str = "lock";
 
@@ -196,6 +210,20 @@ mod tests {
         state.remove("file").unwrap();
         state.remove("file").unwrap();
         assert!(!state.file("file").exists());
+    }
+
+    #[test]
+    fn a_file_is_said_to_be_renamed_only_if_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        fs::write(&path, "x").unwrap();
+        assert_eq!(set_aside(&path), "it was renamed to state.damaged");
+        assert!(folder.path().join("state.damaged").exists() && !path.exists());
+        let clause = set_aside(&path);
+        assert!(
+            clause.starts_with("renaming it to state.damaged failed: "),
+            "{clause}"
+        );
     }
 
     #[test]

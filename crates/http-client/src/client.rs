@@ -3,13 +3,16 @@
 use std::fmt;
 use std::io::Read as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ureq::Agent;
 use ureq::http::{HeaderMap, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::error::HttpError;
+
+/// The longest time that a server can request before the next attempt.
+pub const LONGEST_RETRY: Duration = Duration::from_secs(24 * 3600);
 
 /// The bounds of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,25 @@ impl Response {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The time that the server requests before the next attempt: `Retry-After` of RFC 9110, 10.2.3, in seconds or as a date,
+    /// of a reply with status 429 or 503. At most [`LONGEST_RETRY`].
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        if !matches!(self.status, 429 | 503) {
+            return None;
+        }
+        let text = self.header("retry-after")?.trim();
+        let until = |date: SystemTime| date.duration_since(SystemTime::now()).unwrap_or_default();
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let after = if is_number {
+            // A number that is too large is longer than the longest.
+            text.parse().map_or(LONGEST_RETRY, Duration::from_secs)
+        } else {
+            until(httpdate::parse_http_date(text).ok()?)
+        };
+        Some(after.min(LONGEST_RETRY))
     }
 
     /// Whether the status is 200 to 299.

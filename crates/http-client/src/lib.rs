@@ -8,7 +8,7 @@ mod client;
 mod error;
 mod url;
 
-pub use client::{Bounds, Client, Response};
+pub use client::{Bounds, Client, LONGEST_RETRY, Response};
 pub use error::HttpError;
 pub use url::{check, shown};
 

@@ -41,6 +41,29 @@ const BOUNDS: Bounds = Bounds {
 };
 
 #[test]
+fn a_server_may_request_a_later_attempt_in_seconds_or_by_a_date() {
+    let after = |response: &'static str| {
+        client(BOUNDS)
+            .get(&sends(response.as_bytes()), &[])
+            .unwrap()
+            .retry_after()
+    };
+    let seconds = "HTTP/1.1 429 Slow\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(after(seconds), Some(Duration::from_secs(3600)));
+    let long =
+        "HTTP/1.1 503 Away\r\nRetry-After: 99999999999999999999\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(after(long), Some(LONGEST_RETRY));
+    let past = "HTTP/1.1 503 Away\r\nRetry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(after(past), Some(Duration::ZERO));
+    let future = "HTTP/1.1 503 Away\r\nRetry-After: Fri, 31 Dec 2100 23:59:59 GMT\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(after(future), Some(LONGEST_RETRY));
+    let other = "HTTP/1.1 404 None\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(after(other), None);
+    let wrong = "HTTP/1.1 429 Slow\r\nRetry-After: soon\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(after(wrong), None);
+}
+
+#[test]
 fn a_response_has_its_status_headers_and_body() {
     let url = sends(b"HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 5\r\n\r\nhello");
     let response = client(BOUNDS).get(&url, &[]).unwrap();

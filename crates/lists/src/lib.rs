@@ -3,11 +3,16 @@
 //! Nothing here fetches a list or writes to the kernel.
 
 mod copy;
+mod entry;
+mod json;
 mod list;
 mod merge;
+mod nomatch;
 mod parse;
+mod table;
 
 pub use copy::{Copy, CopyError, Origin, read_exceptions, write_exceptions};
 pub use list::{Listed, dated, find, shrinks_too_much};
 pub use merge::merge;
+pub use nomatch::without;
 pub use parse::{ListError, MOST_PREFIXES, Parsed, parse};

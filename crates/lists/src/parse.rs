@@ -1,11 +1,13 @@
 //! Formats of lists.
 
-use std::net::IpAddr;
-
 use config::PrefixKey;
-use config::policy::{Column, ListFormat};
-use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+use config::policy::ListFormat;
 use thiserror::Error;
+
+use crate::entry::{self, Saved};
+use crate::json;
+use crate::nomatch::without;
+use crate::table::Table;
 
 /// The most prefixes of all lists together.
 pub const MOST_PREFIXES: usize = 4_000_000;
@@ -13,6 +15,8 @@ pub const MOST_PREFIXES: usize = 4_000_000;
 const LONGEST_LINE: usize = 4096;
 /// Characters of an invalid line that a message quotes.
 const QUOTED: usize = 40;
+/// U+FEFF in UTF-8, with which some editors begin a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The content of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,8 +42,8 @@ pub enum ListError {
         line: u64,
         text: String,
     },
-    /// The first line has no such column.
-    #[error("the first line has no column {0:?}; check the format")]
+    /// The first line that is no comment has no such column.
+    #[error("the first line that is no comment has no column {0:?}; check the format")]
     NoColumn(String),
     /// More than [`MOST_PREFIXES`].
     #[error("more than {MOST_PREFIXES} prefixes")]
@@ -62,48 +66,136 @@ impl Parsed {
     }
 }
 
-/// Parses a list.
+/// The entries of a set; those of a list without sets have no name.
+#[derive(Default)]
+struct Set {
+    name: String,
+    prefixes: Vec<PrefixKey>,
+    exceptions: Vec<PrefixKey>,
+}
+
+/// The content of lines so far.
+#[derive(Default)]
+struct Found {
+    sets: Vec<Set>,
+    /// The set of the last entry.
+    current: usize,
+}
+
+impl Found {
+    fn set(&mut self, name: &str) -> &mut Set {
+        if self
+            .sets
+            .get(self.current)
+            .is_none_or(|set| set.name != name)
+        {
+            let known = self.sets.iter().position(|set| set.name == name);
+            self.current = known.unwrap_or(self.sets.len());
+        }
+        if self.current == self.sets.len() {
+            self.sets.push(Set {
+                name: name.to_owned(),
+                ..Set::default()
+            });
+        }
+        &mut self.sets[self.current]
+    }
+
+    fn len(&self) -> usize {
+        let count = |set: &Set| set.prefixes.len() + set.exceptions.len();
+        self.sets.iter().map(count).sum()
+    }
+
+    fn line(&mut self, line: &str, number: u64, reader: &Reader<'_>) -> Result<(), ()> {
+        let cell = match reader {
+            Reader::Lines { with_sets } => {
+                let saved = entry::saved(line).filter(|_| *with_sets);
+                return match saved.transpose()? {
+                    None => entry::line(line, &mut self.set("").prefixes),
+                    Some(Saved::Nothing) => Ok(()),
+                    Some(Saved::Added {
+                        set,
+                        entry,
+                        is_exception: false,
+                    }) => entry::single(entry, &mut self.set(set).prefixes),
+                    Some(Saved::Added { set, entry, .. }) => {
+                        entry::exception(entry, &mut self.set(set).exceptions)
+                    }
+                };
+            }
+            Reader::Table(table) => table.cell(line, number)?,
+            Reader::Json(field) => json::cell(line, field)?,
+        };
+        let Some(cell) = cell else { return Ok(()) };
+        let prefixes = &mut self.set("").prefixes;
+        let before = prefixes.len();
+        entry::line(&cell, prefixes)?;
+        if prefixes.len() > before {
+            Ok(())
+        } else {
+            Err(())
+        }
+    }
+
+    /// The prefixes of all sets, each without its exceptions.
+    fn prefixes(self) -> Vec<PrefixKey> {
+        let mut all = Vec::new();
+        for set in self.sets {
+            if set.exceptions.is_empty() && all.is_empty() {
+                all = set.prefixes;
+            } else if set.exceptions.is_empty() {
+                all.extend(set.prefixes);
+            } else {
+                without(&set.prefixes, set.exceptions, &mut all);
+            }
+        }
+        all
+    }
+}
+
+/// Reads the lines of one format.
+enum Reader<'f> {
+    Lines {
+        /// Whether lines of `ipset save` are entries.
+        with_sets: bool,
+    },
+    Table(Table),
+    /// The field of the address.
+    Json(&'f str),
+}
+
+/// Parses a list. A byte order mark at its start is skipped.
 ///
-/// Prefixes are cut to their length. Those that are wider than /8, or /16 for IPv6, are invalid, as with `agent ban`.
+/// A line is read as a whole, or invalid. Prefixes are cut to their length. Those that are wider than /8, or /16 for IPv6,
+/// are invalid, as with `agent ban`.
 ///
 /// # Errors
 ///
 /// When more lines are invalid than valid, there are too many prefixes, or the column is missing.
 pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let reader = match format {
+        ListFormat::Plain => Reader::Lines { with_sets: false },
+        ListFormat::Netset => Reader::Lines { with_sets: true },
+        ListFormat::Csv(column) => Reader::Table(Table::of(column, text)?),
+        ListFormat::Json(field) => Reader::Json(field),
+    };
     let mut parsed = Parsed::default();
-    let mut valid = 0u64;
-    let mut lines = text.split(|byte| *byte == b'\n').zip(1u64..);
-    let mut csv = None;
-    if let ListFormat::Csv(column) = format {
-        let (head, _) = lines.clone().next().unwrap_or((b"", 1));
-        let delimiter = delimiter(head);
-        let nth = match column {
-            Column::Number(number) => number - 1,
-            Column::Name(name) => {
-                lines.next();
-                let is_named = |field: &str| field.eq_ignore_ascii_case(name);
-                let named = fields(&String::from_utf8_lossy(head), delimiter)
-                    .iter()
-                    .position(|field| is_named(field));
-                named.ok_or_else(|| ListError::NoColumn(name.clone()))?
-            }
-        };
-        csv = Some((nth, delimiter));
-    }
-    for (line, number) in lines {
-        let before = parsed.prefixes.len();
+    let mut found = Found::default();
+    let (mut valid, mut entries) = (0u64, 0);
+    for (line, number) in text.split(|byte| *byte == b'\n').zip(1u64..) {
         let result = match std::str::from_utf8(line) {
             _ if line.len() > LONGEST_LINE => Err(()),
             Err(_) => Err(()),
-            Ok(line) => match csv {
-                Some((nth, delimiter)) => row(line, nth, delimiter, &mut parsed.prefixes),
-                None => entry(line, *format == ListFormat::Netset, &mut parsed.prefixes),
-            },
+            Ok(line) => found.line(line, number, &reader),
         };
         match result {
-            Ok(()) => valid += u64::from(parsed.prefixes.len() > before),
+            Ok(()) => {
+                let before = std::mem::replace(&mut entries, found.len());
+                valid += u64::from(entries > before);
+            }
             // A header whose column is a number.
-            Err(()) if number == 1 && csv.is_some() => {}
+            Err(()) if matches!(&reader, Reader::Table(table) if table.may_be_header(number)) => {}
             Err(()) => {
                 parsed.invalid += 1;
                 parsed
@@ -111,7 +203,7 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
                     .get_or_insert_with(|| (number, quoted(line)));
             }
         }
-        if parsed.prefixes.len() > MOST_PREFIXES {
+        if entries > MOST_PREFIXES {
             return Err(ListError::TooMany);
         }
     }
@@ -123,6 +215,10 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
             line,
             text,
         });
+    }
+    parsed.prefixes = found.prefixes();
+    if parsed.prefixes.len() > MOST_PREFIXES {
+        return Err(ListError::TooMany);
     }
     parsed.prefixes.sort_unstable();
     parsed.prefixes.dedup();
@@ -141,106 +237,9 @@ fn quoted(line: &[u8]) -> String {
         .collect()
 }
 
-/// A line of a plain list or a netset: nothing, or one entry.
-fn entry(line: &str, is_netset: bool, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> {
-    let content = line.split(['#', ';']).next().unwrap_or("");
-    let mut words = content.split_ascii_whitespace();
-    let Some(mut word) = words.next() else {
-        return Ok(());
-    };
-    if is_netset && matches!(word, "create" | "add") {
-        // `add SET ENTRY` of `ipset save`; its options follow.
-        if word == "create" {
-            return Ok(());
-        }
-        word = words.nth(1).ok_or(())?;
-    }
-    if let Some((first, last)) = word.split_once('-').filter(|_| is_netset) {
-        return range(first, last, prefixes);
-    }
-    prefixes.push(prefix(word)?);
-    Ok(())
-}
-
-fn row(line: &str, nth: usize, delimiter: char, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> {
-    let line = line.trim();
-    if line.is_empty() || line.starts_with('#') {
-        return Ok(());
-    }
-    let fields = fields(line, delimiter);
-    prefixes.push(prefix(fields.get(nth).ok_or(())?)?);
-    Ok(())
-}
-
-/// The separator of a table: the first of comma, semicolon and tab in its first line.
-fn delimiter(head: &[u8]) -> char {
-    head.iter()
-        .map(|byte| char::from(*byte))
-        .find(|c| matches!(c, ',' | ';' | '\t'))
-        .unwrap_or(',')
-}
-
-/// The fields of a line, without quotation marks.
-fn fields(line: &str, delimiter: char) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    let mut is_quoted = false;
-    for c in line.trim_end().chars() {
-        match c {
-            '"' => is_quoted = !is_quoted,
-            c if c == delimiter && !is_quoted => fields.push(String::new()),
-            c => fields
-                .last_mut()
-                .into_iter()
-                .for_each(|field| field.push(c)),
-        }
-    }
-    fields
-        .iter_mut()
-        .for_each(|field| *field = field.trim().to_owned());
-    fields
-}
-
-/// An address or a prefix, cut to its length.
-fn prefix(text: &str) -> Result<PrefixKey, ()> {
-    let net = match text.split_once('/') {
-        None => IpNet::from(text.parse::<IpAddr>().map_err(drop)?),
-        Some((address, length)) => {
-            let address: IpAddr = address.parse().map_err(drop)?;
-            IpNet::new(address, length.parse().map_err(drop)?)
-                .map_err(drop)?
-                .trunc()
-        }
-    };
-    let key = PrefixKey::from(net);
-    if key.is_wide() { Err(()) } else { Ok(key) }
-}
-
-/// The prefixes of the addresses from the first to the last.
-fn range(first: &str, last: &str, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> {
-    let (first, last): (IpAddr, IpAddr) =
-        (first.parse().map_err(drop)?, last.parse().map_err(drop)?);
-    if first > last {
-        return Err(());
-    }
-    let nets: Vec<IpNet> = match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => {
-            Ipv4Subnets::new(first, last, 0).map(IpNet::from).collect()
-        }
-        (IpAddr::V6(first), IpAddr::V6(last)) => {
-            Ipv6Subnets::new(first, last, 0).map(IpNet::from).collect()
-        }
-        _ => return Err(()),
-    };
-    let keys: Vec<PrefixKey> = nets.into_iter().map(PrefixKey::from).collect();
-    if keys.iter().any(PrefixKey::is_wide) {
-        return Err(());
-    }
-    prefixes.extend(keys);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use config::policy::Column;
     use proptest::prelude::*;
 
     use super::*;
@@ -306,6 +305,75 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_entry() {
+        let named = ListFormat::Csv(Column::Name("ip".to_owned()));
+        for (text, format) in [
+            ("\u{feff}192.0.2.1\n", ListFormat::Plain),
+            ("\u{feff}192.0.2.1", ListFormat::Netset),
+            ("\u{feff}ip,score\r\n192.0.2.1,5\r\n", named),
+            (
+                "\u{feff}{\"cidr\":\"192.0.2.1\"}",
+                ListFormat::Json("cidr".to_owned()),
+            ),
+        ] {
+            let parsed = parse(text.as_bytes(), &format).unwrap();
+            assert_eq!(
+                (shown(&parsed), parsed.invalid),
+                (vec!["192.0.2.1".to_owned()], 0)
+            );
+        }
+    }
+
+    #[test]
+    fn nomatch_is_an_exception_within_its_set() {
+        let text = b"create a hash:net\nadd a 198.51.100.0/24\nadd a 198.51.100.128/25 nomatch\n\
+            add a 198.51.100.129\ncreate b hash:net\nadd b 198.51.100.192/26\nadd b 203.0.113.0/24 nomatch\n";
+        let parsed = parse(text, &ListFormat::Netset).unwrap();
+        assert_eq!(
+            shown(&parsed),
+            ["198.51.100.0/25", "198.51.100.129", "198.51.100.192/26"]
+        );
+        assert_eq!(parsed.invalid, 0);
+    }
+
+    #[test]
+    fn the_header_of_a_table_is_the_first_line_that_is_no_comment() {
+        let named = |name: &str| ListFormat::Csv(Column::Name(name.to_owned()));
+        let by_number = ListFormat::Csv(Column::Number(2));
+        let rows = "2025-01-01,192.0.2.1,443\n2025-01-02,192.0.2.2,443\n# END\n";
+        for (head, format) in [
+            ("# Terms; see x\n#\n\nseen,dst_ip,port\n", named("dst_ip")),
+            ("# Terms; see x\nseen,dst_ip,port\n", by_number.clone()),
+            ("# Terms; see x\n", by_number),
+            ("# Terms; see x\n# seen,dst_ip,port\n", named("dst_ip")),
+        ] {
+            let parsed = parse(format!("{head}{rows}").as_bytes(), &format).unwrap();
+            assert_eq!(shown(&parsed), ["192.0.2.1", "192.0.2.2"], "{head}");
+            assert_eq!(parsed.invalid, 0, "{head}");
+        }
+        let quoted = b"\"a;b\",\"ip\"\n\"x\",\"192.0.2.1\"\n";
+        assert_eq!(shown(&parse(quoted, &named("ip")).unwrap()), ["192.0.2.1"]);
+        // A cell is an entry as a whole.
+        let parts = b"ip,n\n192.0.2.1 x,1\n192.0.2.2,2\n,3\n192.0.2.4-192.0.2.5,4\n";
+        let parsed = parse(parts, &named("ip")).unwrap();
+        assert_eq!(shown(&parsed), ["192.0.2.2", "192.0.2.4/31"]);
+        assert_eq!(parsed.invalid, 2);
+    }
+
+    #[test]
+    fn json_lines_are_read_without_metadata() {
+        let text =
+            b"{\"cidr\":\"192.0.2.0/24\",\"rir\":\"x\"}\n{\"cidr\":7}\n{\"ip\":\"192.0.2.9\"}\n\
+            {\"cidr\":\"2001:db8::/48\"}\n{\"type\":\"metadata\",\"records\":2}\n";
+        let parsed = parse(text, &ListFormat::Json("cidr".to_owned())).unwrap();
+        assert_eq!(shown(&parsed), ["192.0.2.0/24", "2001:db8::/48"]);
+        assert_eq!(parsed.invalid, 2);
+        let array = b"[\n{\"net\": \"192.0.2.0/24\"},\n{\"net\": \"198.51.100.7\"}\n]\n";
+        let parsed = parse(array, &ListFormat::Json("net".to_owned())).unwrap();
+        assert_eq!(shown(&parsed), ["192.0.2.0/24", "198.51.100.7"]);
+    }
+
+    #[test]
     fn no_list_bans_a_large_part_of_the_internet() {
         for everything in [
             "0.0.0.0/0",
@@ -345,6 +413,7 @@ mod tests {
         prop_oneof![
             Just(ListFormat::Plain),
             Just(ListFormat::Netset),
+            Just(ListFormat::Json("cidr".to_owned())),
             (1usize..4).prop_map(|nth| ListFormat::Csv(Column::Number(nth))),
             Just(ListFormat::Csv(Column::Name("a".to_owned()))),
         ]

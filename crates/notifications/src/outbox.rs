@@ -26,6 +26,8 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     Later,
+    /// Not before this time, which the receiver requests.
+    After(Duration),
     Never,
 }
 
@@ -225,7 +227,11 @@ impl Outbox {
             }
         }
         delivery.failures = delivery.failures.saturating_add(1);
-        delivery.due = now + pause(delivery.failures, jitter);
+        let requested = match failure.retry {
+            Retry::After(after) => after,
+            Retry::Later | Retry::Never => Duration::ZERO,
+        };
+        delivery.due = now + pause(delivery.failures, jitter).max(requested);
         let is_over =
             delivery.due.saturating_duration_since(delivery.began) > self.config.retry_for;
         if is_over || failure.retry == Retry::Never {

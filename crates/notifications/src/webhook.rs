@@ -55,10 +55,10 @@ pub fn post(
     } else {
         format!(": {reply}")
     };
-    let retry = if is_final(response.status) {
-        Retry::Never
-    } else {
-        Retry::Later
+    let retry = match response.retry_after() {
+        Some(after) => Retry::After(after),
+        None if is_final(response.status) => Retry::Never,
+        None => Retry::Later,
     };
     Err(Failure {
         reason: format!("{url} replied with status {}{quoted}", response.status),
@@ -192,6 +192,11 @@ mod tests {
                 "HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n",
                 Retry::Never,
                 "replied with status 400",
+            ),
+            (
+                "HTTP/1.1 429 No\r\nRetry-After: 120\r\nContent-Length: 0\r\n\r\n",
+                Retry::After(Duration::from_secs(120)),
+                "replied with status 429",
             ),
             ("rubbish\r\n\r\n", Retry::Later, "invalid response"),
             ("", Retry::Later, ""),

@@ -1,5 +1,16 @@
-//! Envoy's rate limit service v3, generated from the definitions in `proto/`. A separate crate, so that the workspace's
+//! Envoy's rate limit service v3 and gRPC's health checks, generated from the definitions in `proto/`. A separate crate, so that the workspace's
 //! lints do not apply to generated code.
+
+/// `grpc.*`, as the packages nest.
+pub mod grpc {
+    /// `grpc.health.*`.
+    pub mod health {
+        /// `grpc.health.v1`.
+        pub mod v1 {
+            tonic::include_proto!("grpc.health.v1");
+        }
+    }
+}
 
 /// `envoy.*`, as the packages nest.
 pub mod envoy {

@@ -1,11 +1,11 @@
 //! The file of decisions and exceptions in the state directory.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read as _;
 
 use config::{PrefixKey, prefix};
 use crowdsec::SavedDecision;
-use host::{Moment, StateDirectory, StateError};
+use host::{Moment, StateDirectory, StateError, set_aside};
 use serde::{Deserialize, Serialize};
 
 const NAME: &str = "crowdsec";
@@ -38,11 +38,10 @@ impl SavedBouncer {
             Ok(saved) => (Some(saved), None),
             Err(error) => {
                 // If it cannot be renamed, the next save replaces it.
-                let _ = fs::rename(&path, directory.file("crowdsec.damaged"));
+                let aside = set_aside(&path);
                 let path = path.display();
                 let note = format!(
-                    "{path} cannot be used: {error}; it was renamed to crowdsec.damaged, and exceptions from CrowdSec's bans \
-                     start over"
+                    "{path} cannot be used: {error}; {aside}, and exceptions from CrowdSec's bans start over"
                 );
                 (None, Some(note))
             }

@@ -1,10 +1,11 @@
 //! The predicted size of a config's lists, for `agent check`.
 
-use config::human;
 use config::policy::{BanList, Config, ListSource};
+use config::{PrefixKey, human};
 use host::StateDirectory;
-use lists::{Copy, parse};
+use lists::{Copy, Listed, parse};
 
+use super::own;
 use super::source::{self, Content};
 use crate::geo::Databases;
 
@@ -12,17 +13,41 @@ use crate::geo::Databases;
 const PER_PREFIX: u64 = 48;
 const BASE: u64 = 512 << 10;
 
-/// A note for each list: its prefixes and their memory, or why they are not known. Fetches nothing.
+/// The result of reading a config's lists before anything runs.
+#[derive(Debug, Default)]
+pub struct Forecast {
+    /// Files that are no list: the agent would not apply them.
+    pub errors: Vec<String>,
+    /// Lists that refuse addresses that this host needs.
+    pub warnings: Vec<String>,
+    /// For each list its prefixes, or why they are not known; and the memory of all.
+    pub notes: Vec<String>,
+}
+
+/// Why the prefixes of a list are not known.
+enum Unknown {
+    /// The source cannot be read now.
+    Unread(String),
+    /// It is no list.
+    Invalid(String),
+}
+
+/// Reads the lists of a config. Fetches nothing.
 #[must_use]
-pub fn notes(config: &Config, databases: &Databases) -> Vec<String> {
+pub fn forecast(config: &Config, databases: &Databases) -> Forecast {
     let state = StateDirectory::at(&config.agent.state_dir);
-    let mut notes = Vec::new();
+    let (mut notes, mut errors) = (Vec::new(), Vec::new());
     let (mut all, mut is_banning) = (0, false);
+    let mut banned: Vec<(&str, Vec<PrefixKey>)> = Vec::new();
     for list in &config.ban_lists {
-        match count(list, databases, &state) {
+        match read(list, databases, &state) {
             Ok((prefixes, from)) => {
+                let count = prefixes.len() as u64;
                 is_banning |= list.class().is_none();
-                all += if list.class().is_none() { prefixes } else { 0 };
+                if list.class().is_none() {
+                    all += count;
+                    banned.push((&list.name, prefixes));
+                }
                 let class = list
                     .class()
                     .map(|class| format!(", for class {class:?}"))
@@ -30,12 +55,15 @@ pub fn notes(config: &Config, databases: &Databases) -> Vec<String> {
                 notes.push(format!(
                     "ban list {:?}: {} prefixes in {from}{class}",
                     list.name,
-                    human::number(prefixes)
+                    human::number(count)
                 ));
+            }
+            Err(Unknown::Invalid(why)) => {
+                errors.push(format!("ban list {:?}: {why}", list.name));
             }
             // With the classes.
             Err(_) if list.class().is_some() => {}
-            Err(why) => notes.push(format!("ban list {:?}: {why}", list.name)),
+            Err(Unknown::Unread(why)) => notes.push(format!("ban list {:?}: {why}", list.name)),
         }
     }
     if is_banning {
@@ -45,40 +73,49 @@ pub fn notes(config: &Config, databases: &Databases) -> Vec<String> {
             human::size(bytes)
         ));
     }
-    notes
+    let banned = banned
+        .iter()
+        .map(|(name, prefixes)| (*name, prefixes.as_slice()));
+    Forecast {
+        errors,
+        warnings: own::warnings(config, banned),
+        notes,
+    }
 }
 
-/// The prefixes of a list, and where they were counted.
-fn count(
+/// The prefixes of a list, and where they are from.
+fn read(
     list: &BanList,
     databases: &Databases,
     state: &StateDirectory,
-) -> Result<(u64, String), String> {
+) -> Result<(Vec<PrefixKey>, String), Unknown> {
     match list.source() {
         ListSource::File(path) => {
-            let (content, _) = source::read(&path, None)?;
+            let (content, _) = source::read(&path, None).map_err(Unknown::Unread)?;
             let Content::Text { bytes, .. } = content else {
-                return Err("its file changed".to_owned());
+                return Err(Unknown::Unread("its file changed".to_owned()));
             };
-            let parsed = parse(&bytes, &list.format).map_err(|error| error.to_string())?;
+            let invalid = |error| Unknown::Invalid(format!("{}: {error}", path.display()));
+            let parsed = parse(&bytes, &list.format).map_err(invalid)?;
             let invalid = parsed
                 .note()
                 .map(|note| format!(" ({note})"))
                 .unwrap_or_default();
-            Ok((
-                parsed.prefixes.len() as u64,
-                format!("{}{invalid}", path.display()),
-            ))
+            Ok((parsed.prefixes, format!("{}{invalid}", path.display())))
         }
         ListSource::Geo(keys) => Ok((
-            databases.of_list(&keys).len() as u64,
+            databases.of_list(&keys),
             "the databases of [geo]".to_owned(),
         )),
         ListSource::Url(_) => {
-            match Copy::read(state, &list.name).map_err(|error| error.to_string())? {
-                Some(copy) => Ok((copy.prefixes.len() as u64, "the last copy".to_owned())),
-                None => Err("it has not been fetched yet; its memory is not known".to_owned()),
-            }
+            let copy = Copy::read(state, &list.name)
+                .map_err(|error| Unknown::Unread(error.to_string()))?
+                .ok_or_else(|| {
+                    let why = "it has not been fetched yet; its memory is not known";
+                    Unknown::Unread(why.to_owned())
+                })?;
+            let prefixes = copy.prefixes.iter().map(Listed::prefix).collect();
+            Ok((prefixes, "the last copy".to_owned()))
         }
     }
 }

@@ -5,17 +5,19 @@
 
 mod forecast;
 mod one;
+mod own;
 mod set;
 mod source;
 mod watch;
 mod worker;
 
-pub use forecast::notes as forecast;
+pub use forecast::{Forecast, forecast};
 use one::One;
 pub use set::BanLists;
 
 use std::sync::Arc;
 
+use config::PrefixKey;
 use config::policy::Config;
 use host::StateDirectory;
 
@@ -54,4 +56,11 @@ pub fn start(
     let (lists, messages) = BanLists::new(config, databases, packets, events);
     worker::start(Arc::downgrade(&lists), messages);
     lists
+}
+
+/// Whether a prefix contains another one of the same version.
+fn contains(prefix: &PrefixKey, inner: &PrefixKey) -> bool {
+    prefix.length <= inner.length
+        && prefix.is_ipv4() == inner.is_ipv4()
+        && inner.cut(prefix.length) == *prefix
 }

@@ -11,7 +11,7 @@ use geo::Database;
 use host::StateDirectory;
 use lists::{Copy, Listed, Origin, Parsed, dated, parse, shrinks_too_much};
 
-use super::source::Content;
+use super::source::{Content, Failure};
 use crate::files::Fingerprint;
 use crate::geo::Databases;
 
@@ -31,6 +31,8 @@ pub(super) struct One {
     pub due: Instant,
     pub is_fetching: bool,
     failures: u32,
+    /// The earliest attempt that the server allows.
+    not_before: Option<Instant>,
     file: Option<Fingerprint>,
     /// The databases of the content.
     databases: Vec<Arc<Database>>,
@@ -69,6 +71,7 @@ impl One {
             due: Instant::now(),
             is_fetching: false,
             failures: 0,
+            not_before: None,
             file: None,
             databases: Vec::new(),
         };
@@ -91,10 +94,14 @@ impl One {
         );
         if (list.source(), &list.format, list.allow_shrink) != before {
             (self.file, self.failures, self.is_fetching) = (None, 0, false);
+            self.not_before = self
+                .not_before
+                .filter(|_| list.source() == self.list.source());
             self.databases.clear();
             self.due = Instant::now();
         }
-        self.due = self.due.min(Instant::now() + list.every);
+        let due = self.due.min(Instant::now() + list.every);
+        self.due = self.not_before.map_or(due, |earliest| due.max(earliest));
         self.list = list;
     }
 
@@ -113,7 +120,7 @@ impl One {
             self.file = Some(file);
             content
         });
-        self.take_up(content, state)
+        self.take_up(content.map_err(Failure::from), state)
     }
 
     /// Takes the prefixes of its networks and countries from the databases.
@@ -138,12 +145,18 @@ impl One {
                 Content::Prefixes(databases.of_list(keys))
             }
         });
-        self.take_up(content, state)
+        self.take_up(content.map_err(Failure::from), state)
     }
 
     /// Takes up the result of a reading, unless it is invalid.
-    pub fn take_up(&mut self, content: Result<Content, String>, state: &StateDirectory) -> Outcome {
-        match content.and_then(|content| self.checked(content, state)) {
+    pub fn take_up(
+        &mut self,
+        content: Result<Content, Failure>,
+        state: &StateDirectory,
+    ) -> Outcome {
+        self.not_before = None;
+        let checked = content.and_then(|content| Ok(self.checked(content, state)?));
+        match checked {
             Ok(is_updated) => {
                 self.failures = 0;
                 self.problem = None;
@@ -154,11 +167,16 @@ impl One {
                     Outcome::Unchanged
                 }
             }
-            Err(problem) => {
+            Err(Failure {
+                why: problem,
+                retry_after,
+            }) => {
                 let pause = FIRST_PAUSE
                     .saturating_mul(1 << self.failures.min(16))
                     .min(self.list.every);
-                self.due = Instant::now() + pause;
+                let now = Instant::now();
+                self.not_before = retry_after.map(|after| now + after);
+                self.due = (now + pause).max(self.not_before.unwrap_or(now));
                 self.failures = self.failures.saturating_add(1);
                 // A file that is as it was fails as before.
                 let is_known = self.problem.as_ref() == Some(&problem);
@@ -293,9 +311,12 @@ impl One {
     }
 }
 
+/// Changes with the reading of formats: a copy of an earlier version is then read again from its source.
+const READING: u32 = 2;
+
 /// Identifies the source of a copy.
 fn source_of(list: &BanList) -> String {
-    format!("{:?} {:?}", list.source(), list.format)
+    format!("{:?} {:?} {READING}", list.source(), list.format)
 }
 
 /// Seconds since 1970.
@@ -328,7 +349,7 @@ mod tests {
         }
     }
 
-    fn text(text: &str) -> Result<Content, String> {
+    fn text(text: &str) -> Result<Content, Failure> {
         Ok(Content::Text {
             bytes: text.as_bytes().to_vec(),
             etag: Some("\"e\"".to_owned()),
@@ -363,6 +384,34 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_requests_a_later_attempt_gets_none_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(folder.path());
+        let mut one = One::new(list(false), &state);
+        let hour = Duration::from_secs(3600);
+        let slow = || Failure {
+            why: "status 429".to_owned(),
+            retry_after: Some(2 * hour),
+        };
+        let before = Instant::now();
+        assert_eq!(one.take_up(Err(slow()), &state), Outcome::Failed);
+        assert!(one.due >= before + 2 * hour && one.due <= Instant::now() + 2 * hour);
+        // A reload changes nothing about it, unless the source is another one.
+        one.redefine(list(false));
+        assert!(one.due >= before + 2 * hour);
+        one.redefine(list(true));
+        assert!(one.due >= before + 2 * hour);
+        one.redefine(BanList {
+            source: ListSource::Url("http://192.0.2.2/".to_owned()),
+            ..list(true)
+        });
+        assert!(one.due <= Instant::now());
+        assert_eq!(one.take_up(Err(slow()), &state), Outcome::Unchanged);
+        assert_eq!(one.take_up(text("192.0.2.1\n"), &state), Outcome::Updated);
+        assert!(one.due <= Instant::now() + hour);
+    }
+
+    #[test]
     fn failures_keep_the_content_and_the_copy_outlives_the_agent() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDirectory::at(folder.path());
@@ -372,7 +421,7 @@ mod tests {
             Outcome::Updated
         );
         for wrong in [
-            Err("the server is away".to_owned()),
+            Err(Failure::from("the server is away".to_owned())),
             text("<html>\n<body>\n"),
         ] {
             assert_eq!(one.take_up(wrong, &state), Outcome::Failed);

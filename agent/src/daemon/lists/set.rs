@@ -13,7 +13,7 @@ use api::request::Excepted;
 use api::source::BanStatus;
 use common::list::build::build_lists;
 use config::human;
-use config::policy::{BanList, Config, ListSource, Mode};
+use config::policy::{BanList, Config, ListSource, Mode, Prefix};
 use config::{PrefixKey, prefix};
 use datapath::ListMap;
 use datapath::memory::{self, Room};
@@ -22,8 +22,10 @@ use http_client::Client;
 use lists::{Listed, MOST_PREFIXES, find, merge, read_exceptions, write_exceptions};
 use notify::RecommendedWatcher;
 
+use super::contains;
 use super::one::{One, Outcome};
-use super::source::{self, Content};
+use super::own::{self, OwnNetwork};
+use super::source::{self, Content, Failure};
 use super::watch::{self, Message};
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::daemon::packets::Packets;
@@ -57,6 +59,10 @@ struct Set {
     problem: Option<String>,
     /// Whether the mode is `observe`.
     is_suspended: bool,
+    /// Addresses that no list refuses.
+    exempt: Vec<Prefix>,
+    /// Warnings about lists that refuse addresses that this host needs.
+    of_own_network: Vec<String>,
     watcher: Option<(BTreeSet<PathBuf>, RecommendedWatcher)>,
 }
 
@@ -124,6 +130,7 @@ impl BanLists {
             }
             set.databases = databases.clone();
             set.is_suspended = config.agent.mode == Mode::Observe;
+            set.exempt = own::exempt(config);
             let names: BTreeSet<&str> = config
                 .ban_lists
                 .iter()
@@ -180,7 +187,7 @@ impl BanLists {
     }
 
     /// Takes up the result of a request.
-    pub(super) fn fetched(&self, list: &BanList, content: Result<Content, String>) {
+    pub(super) fn fetched(&self, list: &BanList, content: Result<Content, Failure>) {
         let _work = self.work();
         let is_it = |one: &&One| {
             one.is_fetching && one.list.name == list.name && one.list.source() == list.source()
@@ -248,7 +255,7 @@ impl BanLists {
                         }
                         Err(error) => {
                             let outcome = one.take_up(
-                                Err(format!("starting a thread failed: {error}")),
+                                Err(format!("starting a thread failed: {error}").into()),
                                 &self.state,
                             );
                             self.record(&one, &outcome);
@@ -327,6 +334,27 @@ impl BanLists {
             });
         }
         set.problem = problem;
+        drop(set);
+        self.check_own_network();
+    }
+
+    /// Looks again for lists that refuse addresses that this host needs.
+    pub fn check_own_network(&self) {
+        if self.set().banning().next().is_none() {
+            self.set().of_own_network.clear();
+            return;
+        }
+        let own = OwnNetwork::of_host();
+        let mut set = self.set();
+        let warning =
+            |one: &One| own.warning(&one.list.name, &one.prefixes, &set.exempt, &set.exceptions);
+        let warnings: Vec<String> = set.banning().filter_map(warning).collect();
+        for warning in &warnings {
+            if !set.of_own_network.contains(warning) {
+                tracing::warn!("{warning}");
+            }
+        }
+        set.of_own_network = warnings;
     }
 
     fn try_to_apply(&self) -> Result<(), String> {
@@ -561,6 +589,7 @@ impl BanLists {
             .cloned()
             .chain(suspended)
             .chain(of_lists)
+            .chain(set.of_own_network.iter().cloned())
             .collect()
     }
 
@@ -572,11 +601,4 @@ impl BanLists {
     fn set(&self) -> MutexGuard<'_, Set> {
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a prefix contains another one of the same version.
-fn contains(prefix: &PrefixKey, inner: &PrefixKey) -> bool {
-    prefix.length <= inner.length
-        && prefix.is_ipv4() == inner.is_ipv4()
-        && inner.cut(prefix.length) == *prefix
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use config::PrefixKey;
+use config::{PrefixKey, human};
 use http_client::{Bounds, Client};
 use lists::Origin;
 
@@ -33,6 +33,23 @@ pub(super) enum Content {
     Prefixes(Vec<PrefixKey>),
 }
 
+/// A source could not be read.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub why: String,
+    /// The time that the server requests before the next attempt.
+    pub retry_after: Option<Duration>,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            retry_after: None,
+        }
+    }
+}
+
 /// A client for all lists.
 pub(super) fn client() -> Client {
     Client::new(BOUNDS)
@@ -53,7 +70,11 @@ pub(super) fn read(
 }
 
 /// Fetches a URL, unless it still has the content with this origin.
-pub(super) fn fetch(client: &Client, url: &str, known: Option<&Origin>) -> Result<Content, String> {
+pub(super) fn fetch(
+    client: &Client,
+    url: &str,
+    known: Option<&Origin>,
+) -> Result<Content, Failure> {
     let fail = |why: String| format!("fetching {} failed: {why}", http_client::shown(url));
     let etag = known.and_then(|known| Some(("if-none-match", known.etag.as_deref()?)));
     let date = known.and_then(|known| Some(("if-modified-since", known.last_modified.as_deref()?)));
@@ -72,6 +93,15 @@ pub(super) fn fetch(client: &Client, url: &str, known: Option<&Origin>) -> Resul
                 last_modified,
             })
         }
-        status => Err(fail(format!("the server replied with status {status}"))),
+        status => {
+            let retry_after = response.retry_after();
+            let after = retry_after
+                .map(|after| format!(" and Retry-After, {}", human::time(after)))
+                .unwrap_or_default();
+            Err(Failure {
+                why: fail(format!("the server replied with status {status}{after}")),
+                retry_after,
+            })
+        }
     }
 }

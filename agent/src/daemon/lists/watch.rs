@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use config::policy::{BanList, ListSource};
 use notify::RecommendedWatcher;
 
-use super::source::Content;
+use super::source::{Content, Failure};
 use crate::files;
 
 /// A message to the thread.
@@ -15,7 +15,7 @@ pub(super) enum Message {
     /// Something changed in a folder with a list.
     FilesChanged,
     /// The result of a request.
-    Fetched(BanList, Result<Content, String>),
+    Fetched(BanList, Result<Content, Failure>),
     /// The lists have been replaced.
     Replaced,
 }

@@ -36,8 +36,11 @@ struct Base {
     folded: Vec<u64>,
     /// The highest number so far.
     last: u64,
-    /// The state file with which it started after a reboot.
+    /// The state file with which it started after a reboot or a detach.
     restored: Option<u64>,
+    /// The state file whose restoration has begun on the same boot.
+    #[serde(default)]
+    restoring: Option<u64>,
     /// The counters of each limit at the operator's last reset.
     #[serde(default)]
     cleared: CountedDocument,
@@ -188,7 +191,27 @@ pub fn restore(
     Base {
         counted: CountedDocument::from(&counted),
         restored: Some(file),
+        restoring: None,
         ..base
+    }
+    .write(generations)
+}
+
+/// Whether the restoration of a state file has begun and not ended: the agent was killed during its start.
+#[must_use]
+pub fn is_restoring(generations: &Generations, file: u64) -> bool {
+    Base::read(generations).restoring == Some(file)
+}
+
+/// Records that the restoration of a state file begins.
+///
+/// # Errors
+///
+/// When the base cannot be replaced.
+pub fn begin_restoring(generations: &Generations, file: u64) -> Result<(), LoadError> {
+    Base {
+        restoring: Some(file),
+        ..Base::read(generations)
     }
     .write(generations)
 }

@@ -199,6 +199,18 @@ impl PacketEngine {
         })
     }
 
+    /// The state that outlives the kernel's copy, without the table of sources.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn snapshot_without_table(&self) -> Result<Saved, LoadError> {
+        Ok(Saved {
+            table: None,
+            ..self.snapshot()?
+        })
+    }
+
     /// Restores the reasons of the bans in effect.
     pub fn take_up_reasons(&self, restore: &Restore) {
         let mut in_effect = self.lock();

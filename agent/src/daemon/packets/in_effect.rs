@@ -59,6 +59,27 @@ pub(super) struct InEffect {
     pub(super) outbox: Option<Arc<BanOutbox>>,
 }
 
+/// The saved state, if the kernel no longer has it: after a reboot, or after its pins were removed by a detach.
+fn due<'r>(
+    restore: Option<&'r Restore>,
+    pins: &PinDirectory,
+) -> Result<Option<&'r Restore>, LoadError> {
+    let Some(restore) = restore else {
+        return Ok(None);
+    };
+    if restore.is_reboot {
+        return Ok(Some(restore));
+    }
+    let (generations, id) = (pins.generations(), restore.saved.id);
+    if !pins.has_state() {
+        // Before anything is pinned: an agent that is killed meanwhile leaves a part of the state.
+        counts::begin_restoring(&generations, id)?;
+        return Ok(Some(restore));
+    }
+    let is_begun = counts::is_restoring(&generations, id) || counts::is_restored(&generations, id);
+    Ok(Some(restore).filter(|_| is_begun))
+}
+
 impl InEffect {
     pub(super) fn put(
         config: Arc<Config>,
@@ -68,6 +89,7 @@ impl InEffect {
         restore: Option<&Restore>,
         shares: HashMap<String, cluster::EffectiveShare>,
     ) -> Result<Self, AttachError> {
+        let restore = due(restore, pins)?;
         let mut change = Change::load(
             &config,
             plan,
@@ -88,7 +110,7 @@ impl InEffect {
             if let Some(restore) = restore {
                 let lost = restore_bans(&mut change.ingress.bans()?, &mut bans, restore);
                 restored.extend(lost.map(|error| {
-                    format!("restoring bans from before the reboot failed: {error}; some are not in effect")
+                    format!("restoring saved bans failed: {error}; some are not in effect")
                 }));
                 let result = counts::restore(
                     &pins.generations(),
@@ -96,9 +118,7 @@ impl InEffect {
                     &restore.saved.counted,
                 );
                 restored.extend(result.err().map(|error| {
-                    format!(
-                        "restoring counters from before the reboot failed: {error}; they start at 0"
-                    )
+                    format!("restoring saved counters failed: {error}; they start at 0")
                 }));
             }
             let runtime = Runtime {

@@ -23,6 +23,7 @@ impl InEffect {
             placements,
             enforcing,
             missing,
+            unmatched,
             ..
         } = HostLinks::read(&self.config).map_err(LoadError::Interfaces)?;
         let plain = |name, attach, state| InterfaceStatus {
@@ -65,6 +66,11 @@ impl InEffect {
             missing
                 .into_iter()
                 .map(|name| plain(name, None, InterfaceState::Missing)),
+        );
+        interfaces.extend(
+            unmatched
+                .into_iter()
+                .map(|name| plain(name, None, InterfaceState::Unmatched)),
         );
         Ok(interfaces)
     }

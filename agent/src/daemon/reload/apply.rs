@@ -1,6 +1,8 @@
 //! Replaces the config in effect, all or nothing.
 
+use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,6 +41,26 @@ struct Prepared {
     moves: Moves,
 }
 
+/// The result of a change that was not made.
+fn not_made(error: &ReloadError) -> Reloaded {
+    Reloaded {
+        ok: false,
+        wrong_config: error.is_of_the_config(),
+        errors: error.lines(),
+        ..Reloaded::default()
+    }
+}
+
+/// Whether two paths, of which the first may be relative, name one file.
+fn is_same_file(own: &Path, named: &Path) -> bool {
+    let is_same_path = std::path::absolute(own).is_ok_and(|own| own == named);
+    let identity = |path: &Path| {
+        let metadata = fs::metadata(path).ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    is_same_path || identity(own).is_some_and(|own| identity(named) == Some(own))
+}
+
 impl Agent {
     /// Reads the config again and puts it in effect, all or nothing.
     pub fn reload(&self, cause: Cause, operator: Option<IpAddr>) -> Reloaded {
@@ -49,32 +71,42 @@ impl Agent {
         self.told(cause, self.file(), began, result)
     }
 
-    /// Reports the changes of a reload without making them.
-    pub fn compare(&self) -> Reloaded {
+    /// Reports the changes of a reload without making them, or those of a trial of another config: `text`, as read from
+    /// `file`.
+    pub fn compare(&self, file: Option<&Path>, text: Option<String>) -> Reloaded {
         let _one = self.changing().one();
         let began = Instant::now();
-        let compared = self.file().ok_or(ReloadError::NoFile).and_then(|file| {
-            let (source, _) = Source::read(file)?;
+        let read = || {
+            let file = file.or(self.file()).ok_or(ReloadError::NoFile)?;
+            let text = match text {
+                Some(text) => text,
+                None => config::read_text(file)?,
+            };
+            Ok(Source::parse(file, text)?.0)
+        };
+        let compared = read().and_then(|source| {
             let databases = self.databases_of(&source.config)?;
             let prepared = self.prepare(&source.config, &databases, None)?;
             Ok(Changes::between(&prepared.before, &source.config))
         });
-        let milliseconds = began.elapsed().as_millis() as u64;
-        let plain = Reloaded {
+        let compared = compared.map(|changes| Reloaded {
             ok: true,
-            wrong_config: false,
-            milliseconds,
+            changes,
             ..Reloaded::default()
-        };
-        match compared {
-            Ok(changes) => Reloaded { changes, ..plain },
-            Err(error) => Reloaded {
-                ok: false,
-                wrong_config: error.is_of_the_config(),
-                errors: error.lines(),
-                ..plain
-            },
+        });
+        Reloaded {
+            milliseconds: began.elapsed().as_millis() as u64,
+            ..compared.unwrap_or_else(|error| not_made(&error))
         }
+    }
+
+    /// The reply to a reload that names another file than the agent's.
+    pub fn other_file(&self, named: &Path) -> Option<Reloaded> {
+        let own = self.file()?;
+        (!is_same_file(own, named)).then(|| {
+            let (own, named) = (own.display().to_string(), named.display().to_string());
+            not_made(&ReloadError::OtherFile { own, named })
+        })
     }
 
     fn reload_file(&self, cause: Cause, operator: Option<IpAddr>) -> Result<Applied, ReloadError> {

@@ -15,6 +15,12 @@ pub enum ReloadError {
         "this agent runs without a config file, on built-in limits: start it with --config FILE"
     )]
     NoFile,
+    /// A reload that names another file.
+    #[error(
+        "this agent runs with {own}, not with {named}: agent reload --diff {named} compares it, agent try {named} puts it in \
+         effect"
+    )]
+    OtherFile { own: String, named: String },
     /// The config is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -67,6 +73,7 @@ impl ReloadError {
                 | Self::NeedsRestart(_)
                 | Self::Geo(_)
                 | Self::Time
+                | Self::OtherFile { .. }
                 | Self::Engine(EngineError::Policy { .. })
         )
     }

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use config::policy::AgentConfig;
+use host::set_aside;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -19,10 +20,12 @@ const NAME: &str = "trial.json";
 
 /// A record cannot be read.
 #[derive(Debug, Error)]
-#[error("the record of a trial, {}, cannot be read: {reason}; it was renamed to *.damaged, and the config file is in effect without changes", path.display())]
+#[error("the record of a trial, {}, cannot be read: {reason}; {aside}, and the config file is in effect without changes", path.display())]
 pub struct RecordDamaged {
     path: PathBuf,
     reason: String,
+    /// Whether the file was renamed, as a clause.
+    aside: String,
 }
 
 /// A trial, as it is written to the state directory.
@@ -73,13 +76,11 @@ impl Record {
             Ok(Err(reason)) => reason,
             Err(error) => error.to_string(),
         };
-        let mut damaged = path.as_os_str().to_owned();
-        damaged.push(".damaged");
-        // If it cannot be renamed, the next agent reports it again.
-        let _ = fs::rename(path, damaged);
         Err(RecordDamaged {
             path: path.to_owned(),
             reason,
+            // If it cannot be renamed, the next agent reports it again.
+            aside: set_aside(path),
         })
     }
 

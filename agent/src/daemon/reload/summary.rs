@@ -20,12 +20,13 @@ pub fn in_effect(config: &Config, packets: Option<&PacketEngine>) -> String {
                 .into_iter()
                 .map(|(name, mode)| format!("{name} ({mode})"))
                 .collect();
-            let count = config.limits.len();
-            parts.push(format!(
-                "{does} {count} limit{} on {}",
-                plural(count),
+            let on = if on.is_empty() {
+                "no interface, until one of the config appears".to_owned()
+            } else {
                 on.join(", ")
-            ));
+            };
+            let count = config.limits.len();
+            parts.push(format!("{does} {count} limit{} on {on}", plural(count)));
         }
         None => parts.push("no limit on packets".to_owned()),
     }

@@ -10,7 +10,7 @@ use std::{fs, mem};
 
 use datapath::{BanEntry, SavedTable};
 use decide::SavedRequests;
-use host::Moment;
+use host::{Moment, set_aside};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
@@ -31,10 +31,12 @@ pub const MOST_TABLE_WORDS: usize = 4 << 20;
 
 /// A state file cannot be used.
 #[derive(Debug, Error)]
-#[error("the state file {} cannot be used: {reason}; it was renamed to state.damaged, and bans, counters and slow limits start over", path.display())]
+#[error("the state file {} cannot be used: {reason}; {aside}, and bans, counters and slow limits start over", path.display())]
 pub struct StateDamaged {
     path: PathBuf,
     reason: String,
+    /// Whether the file was renamed, as a clause.
+    aside: String,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -111,8 +113,12 @@ impl Saved {
             Err(error) => error.to_string(),
         };
         // If it cannot be renamed, the next save replaces it.
-        let _ = fs::rename(&path, directory.file("state.damaged"));
-        Err(StateDamaged { path, reason })
+        let aside = set_aside(&path);
+        Err(StateDamaged {
+            path,
+            reason,
+            aside,
+        })
     }
 
     /// Replaces the file atomically.

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use common::ban::Ban;
+
 use super::file::Saved;
 use super::{StateDirectory, StateError};
 use host::Moment;
@@ -21,6 +23,48 @@ pub struct Restore {
     pub then: u64,
     /// The present on this boot's monotonic clock.
     pub now: u64,
+}
+
+impl Restore {
+    /// State that was saved on this boot's clock.
+    #[must_use]
+    pub fn of_this_boot(saved: Saved) -> Self {
+        let now = Moment::now().monotonic;
+        Self {
+            is_reboot: false,
+            saved,
+            then: now,
+            now,
+        }
+    }
+
+    /// The bans and counters on this boot's clock, for an agent that has no limits on packets yet.
+    #[must_use]
+    pub fn parked(&self) -> Saved {
+        let shifted = |until: u64| match until {
+            Ban::FOREVER => Ban::FOREVER,
+            // An end in the past stays one.
+            until => self.now.saturating_add(until).saturating_sub(self.then),
+        };
+        let mut bans = self.saved.bans.clone();
+        for entry in &mut bans {
+            entry.ban.own_until = shifted(entry.ban.own_until);
+            entry.ban.until = shifted(entry.ban.until);
+        }
+        Saved {
+            at: Some(Moment::now()),
+            bans,
+            table: None,
+            requests: None,
+            // Their times are on the clock of the save.
+            escalations: if self.is_reboot {
+                Vec::new()
+            } else {
+                self.saved.escalations.clone()
+            },
+            ..self.saved.clone()
+        }
+    }
 }
 
 /// The state file of a running agent.

@@ -1,8 +1,10 @@
 //! Files that survive a reboot, in the directory `[agent] state_dir`.
 
+mod bans;
 mod file;
 mod keep;
 
+pub use bans::save_bans;
 pub use file::{MOST_TABLE_WORDS, Saved, SavedReason, StateDamaged};
 pub use host::{Moment, StateDirectory, StateError, StateLock};
 pub use keep::{Keeping, Restore};

@@ -294,7 +294,7 @@ fn unknown(option: &str) -> String {
     ];
     match option {
         _ if option.starts_with("--connlimit") => {
-            "a number of connections at the same time; unit = \"connections\" comes closest"
+            "a number of connections at the same time; concurrent in a limit on connections is the equivalent"
                 .to_owned()
         }
         _ if of_recent.contains(&option) => {

@@ -9,11 +9,19 @@ use super::interface::{Clock, Interface, InterfaceNames};
 use super::link::LinkType;
 use crate::pcapng::{SYSTEM_DROPS, Sample};
 
-/// The offset of the packet in pcapng's two kinds of packet blocks.
+/// The offset of the packet in pcapng's kinds of packet blocks.
 const ENHANCED_PACKET: usize = 28;
 const SIMPLE_PACKET: usize = 12;
-/// pcapng's packet option with the direction.
+/// The obsolete Packet Block of old versions of Wireshark.
+const PACKET_BLOCK: u32 = 2;
+/// The same from the end of its type and length on.
+const PACKET_BLOCK_HEADER: usize = 20;
+/// pcapng's packet option with the direction and the length of the frame check sequence.
 const FLAGS: OptionCode = OptionCode(2);
+/// pcapng's option of an interface with the length of its frame check sequences.
+const CHECK_LENGTH: OptionCode = OptionCode(13);
+/// The most bytes of a frame check sequence; larger values are bits, as an early draft has it.
+const MOST_CHECK_BYTES: u8 = 8;
 
 /// The most interfaces of one section.
 const MOST_INTERFACES: usize = 65_536;
@@ -22,6 +30,51 @@ const MOST_INTERFACES: usize = 65_536;
 pub(super) enum ByteOrder {
     Little,
     Big,
+}
+
+impl ByteOrder {
+    /// Two bytes at this offset; 0 beyond the end.
+    fn half(self, bytes: &[u8], at: usize) -> u16 {
+        let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
+        bytes.map_or(0, |bytes| match self {
+            Self::Little => u16::from_le_bytes(*bytes),
+            Self::Big => u16::from_be_bytes(*bytes),
+        })
+    }
+
+    /// Four bytes at this offset; 0 beyond the end.
+    fn word(self, bytes: &[u8], at: usize) -> u32 {
+        let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
+        bytes.map_or(0, |bytes| match self {
+            Self::Little => u32::from_le_bytes(*bytes),
+            Self::Big => u32::from_be_bytes(*bytes),
+        })
+    }
+}
+
+/// The flags of a packet.
+#[derive(Clone, Copy, Default)]
+struct Flags(u32);
+
+impl Flags {
+    const fn direction(self) -> Option<Direction> {
+        match self.0 & 3 {
+            1 => Some(Direction::Ingress),
+            2 => Some(Direction::Egress),
+            _ => None,
+        }
+    }
+
+    /// The interface, with the packet's own length of the frame check sequence if it has one.
+    const fn on(self, interface: Interface) -> Interface {
+        match self.0 >> 5 & 0xf {
+            0 => interface,
+            check_bytes => Interface {
+                check_bytes,
+                ..interface
+            },
+        }
+    }
 }
 
 /// What a capture of `agent record --capture` records about itself.
@@ -88,30 +141,22 @@ pub(super) fn understood(
                 return Err("its packet is longer than the block");
             }
             let stamp = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+            let flags = packet.options.iter().find(|option| option.code == FLAGS);
+            let flags = flags.map_or(Flags::default(), |option| {
+                Flags(order.word(&option.value, 0))
+            });
             return Ok(BlockRead::Packet(Record {
                 length,
                 packet: ENHANCED_PACKET..ENHANCED_PACKET + captured,
                 wire_length: packet.origlen,
                 nanoseconds: Some(interface.clock.nanoseconds(stamp)),
-                direction: packet
-                    .options
-                    .iter()
-                    .find(|option| option.code == FLAGS)
-                    .and_then(|option| {
-                        let bytes = *option.value.first_chunk()?;
-                        let flags = if *order == ByteOrder::Big {
-                            u32::from_be_bytes(bytes)
-                        } else {
-                            u32::from_le_bytes(bytes)
-                        };
-                        match flags & 3 {
-                            1 => Some(Direction::Ingress),
-                            2 => Some(Direction::Egress),
-                            _ => None,
-                        }
-                    }),
-                interface,
+                direction: flags.direction(),
+                interface: flags.on(interface),
             }));
+        }
+        // The parser reads types as little endian.
+        Block::Unknown(block) if order.word(&block.block_type.to_le_bytes(), 0) == PACKET_BLOCK => {
+            return obsolete(length, block.data, *order, interfaces);
         }
         Block::SimplePacket(packet) => {
             let interface = *interfaces
@@ -155,6 +200,62 @@ pub(super) fn understood(
     Ok(BlockRead::Other(length))
 }
 
+/// A packet of the obsolete Packet Block, which has the fields of an Enhanced Packet Block with a shorter number of its
+/// interface.
+fn obsolete(
+    length: usize,
+    data: &[u8],
+    order: ByteOrder,
+    interfaces: &[Interface],
+) -> Result<BlockRead, &'static str> {
+    let interface = *interfaces
+        .get(usize::from(order.half(data, 0)))
+        .ok_or("its interface was not described")?;
+    let captured = order.word(data, 12) as usize;
+    let rest = data
+        .get(PACKET_BLOCK_HEADER..)
+        .and_then(|packet| packet.get(captured..))
+        .ok_or("its packet is longer than the block")?;
+    let options = rest.get(captured.wrapping_neg() % 4..).unwrap_or_default();
+    let flags = flags_of(options, order);
+    let stamp = u64::from(order.word(data, 4)) << 32 | u64::from(order.word(data, 8));
+    Ok(BlockRead::Packet(Record {
+        length,
+        packet: ENHANCED_PACKET..ENHANCED_PACKET + captured,
+        wire_length: order.word(data, 16),
+        nanoseconds: Some(interface.clock.nanoseconds(stamp)),
+        direction: flags.direction(),
+        interface: flags.on(interface),
+    }))
+}
+
+/// The flags among the options of a packet.
+fn flags_of(mut options: &[u8], order: ByteOrder) -> Flags {
+    while options.len() >= 4 {
+        let (code, length) = (order.half(options, 0), usize::from(order.half(options, 2)));
+        if code == FLAGS.0 {
+            return Flags(order.word(options, 4));
+        }
+        let next = 4 + length.next_multiple_of(4);
+        options = options.get(next..).unwrap_or_default();
+    }
+    Flags::default()
+}
+
+/// The length of an interface's frame check sequences.
+fn check_bytes(description: &InterfaceDescriptionBlock<'_>) -> u32 {
+    let mut options = description.options.iter();
+    let value = options
+        .find(|option| option.code == CHECK_LENGTH)
+        .and_then(|option| option.value.first().copied())
+        .unwrap_or(0);
+    u32::from(if value > MOST_CHECK_BYTES {
+        value / 8
+    } else {
+        value
+    })
+}
+
 fn described(
     description: &InterfaceDescriptionBlock<'_>,
     order: ByteOrder,
@@ -181,6 +282,6 @@ fn described(
             None => names.unnamed(),
         },
         snap_length: description.snaplen,
-        check_bytes: 0,
+        check_bytes: check_bytes(description),
     })
 }

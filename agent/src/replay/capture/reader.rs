@@ -34,6 +34,8 @@ pub struct CapturedPacket<'a> {
     pub length: u32,
     /// The interface's number, from 1.
     pub interface: u32,
+    /// Whether it is from a capture of all interfaces, which may have it several times.
+    pub is_of_all_interfaces: bool,
     /// The direction, if the capture has it.
     pub direction: Option<Direction>,
 }
@@ -320,6 +322,7 @@ impl Capture {
             frame: &frame[..frame.len().min(length as usize)],
             length,
             interface: record.interface.number,
+            is_of_all_interfaces: framed.interface.is_some(),
             direction: record.direction.or(framed.direction),
         })
     }

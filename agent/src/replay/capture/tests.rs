@@ -270,6 +270,56 @@ fn pcapng_with_sections_in_both_byte_orders_and_clocks_of_all_kinds() {
 }
 
 #[test]
+fn obsolete_packet_blocks_are_read_in_both_byte_orders() {
+    let frame = frame();
+    let length = frame.len() as u32;
+    for order in [Order::Little, Order::Big] {
+        let mut body = order.halves(&[0, 7]);
+        body.extend(order.words(&[0, 5_000_000, length, length]));
+        body.extend(&frame);
+        body.resize(body.len().next_multiple_of(4), 0);
+        body.extend(option(order, 1, b"comment"));
+        body.extend(option(order, 2, &order.words(&[2])));
+        body.extend(order.halves(&[0, 0]));
+        let short = [order.halves(&[0, 0]), order.words(&[0, 0, 900, 900])].concat();
+        let start = [section(order), interface(order, 1, &[])].concat();
+        let (packets, end) = of([start.clone(), block(order, 2, &body)].concat());
+        let expected = Packet {
+            direction: Some(Direction::Egress),
+            ..plain(5_000_000_000)
+        };
+        assert_eq!(packets, [expected]);
+        assert!(end.is_ok());
+        let (packets, end) = of([start, block(order, 2, &short)].concat());
+        assert!(packets.is_empty() && end.is_err());
+    }
+}
+
+#[test]
+fn the_frame_check_sequence_of_pcapng_is_no_part_of_the_frame() {
+    let mut checked = frame();
+    checked.extend([0xaa; 4]);
+    let length = checked.len() as u32;
+    for order in [Order::Little, Order::Big] {
+        // By the interface in bytes, in bits as an early draft has it, and by the packet.
+        let of_packet = vec![option(order, 2, &order.words(&[4 << 5]))];
+        for (of_interface, of_packet) in [
+            (vec![option(order, 13, &[4])], Vec::new()),
+            (vec![option(order, 13, &[32])], Vec::new()),
+            (Vec::new(), of_packet.clone()),
+            (vec![option(order, 13, &[2])], of_packet),
+        ] {
+            let bytes = [
+                section(order),
+                interface(order, 1, &of_interface),
+                enhanced(order, 0, 5_000_000, &checked, length, &of_packet),
+            ];
+            assert_eq!(of(bytes.concat()).0, [plain(5_000_000_000)]);
+        }
+    }
+}
+
+#[test]
 fn every_link_type_becomes_the_frame_of_the_hook() {
     let ethernet = Frame::ethernet()
         .vlan(7)
@@ -393,6 +443,7 @@ fn a_packet_that_was_cut_counts_with_its_length_on_the_wire() {
             frame: &frame[..captured],
             length: frame.len() as u32,
             interface: 1,
+            is_of_all_interfaces: false,
             direction: None,
         };
         is_cut.set(false);

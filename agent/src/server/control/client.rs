@@ -209,7 +209,7 @@ impl Client {
     fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
         let stream = self.send(request)?;
         let patience = match request {
-            Request::Reload { .. } | Request::Try { .. } | Request::Compare => {
+            Request::Reload { .. } | Request::Try { .. } | Request::Compare { .. } => {
                 PATIENCE_WITH_CHANGES
             }
             Request::Confirm | Request::Revert => PATIENCE_WITH_CHANGES,

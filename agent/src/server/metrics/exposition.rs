@@ -211,12 +211,17 @@ impl Page<'_> {
             "weir_interface_attached",
             "1 while limits are in effect on an interface of the config, 0 while they are not.",
             ["interface"],
-            status.interfaces.iter().map(|on| {
-                (
-                    [on.name.as_str()],
-                    u64::from(on.state == InterfaceState::Attached),
-                )
-            }),
+            // A pattern is no interface.
+            status
+                .interfaces
+                .iter()
+                .filter(|on| on.state != InterfaceState::Unmatched)
+                .map(|on| {
+                    (
+                        [on.name.as_str()],
+                        u64::from(on.state == InterfaceState::Attached),
+                    )
+                }),
         )?;
         if let Some(has_room) = status.has_room {
             self.gauge(

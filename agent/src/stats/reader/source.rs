@@ -38,34 +38,52 @@ impl Reader<'_> {
         let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
         let spans = self.spans();
         let mut last: Option<(u64, LimitAt)> = None;
-        let mut limits = Vec::new();
+        let (mut limits, mut by_port) = (Vec::new(), Vec::new());
         for (nth, limit) in self.config.limits.iter().enumerate() {
-            if is_free || !limit.key.is_of_one_address() {
+            if is_free {
                 continue;
             }
             for level in 0..=limit.levels.len() {
                 let at = LimitAt { limit: nth, level };
                 let rules = self.rules_of(at, limit, Address { hi, lo });
-                // A level of a key with a port has that port, too.
-                let Some(first) = rules
-                    .first()
-                    .filter(|rule| rule.key != KeyKind::AddressPort as u8)
-                else {
+                let Some(first) = rules.first() else {
                     continue;
                 };
-                let network = self.datapath_of(limit).image().network(Address { hi, lo });
-                let key = first.key_of(&Subject { network, ..subject });
-                let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
-                let counts = self
-                    .counts(&key, &samples, &spans)?
-                    .into_iter()
-                    .find(|counts| counts.limit == nth);
-                let counts = counts.unwrap_or_default();
-                if counts.refused_at > 0 {
-                    last = last.max(Some((counts.refused_at, at)));
+                // Its state is of each port.
+                if first.key == KeyKind::AddressPort as u8 {
+                    if level == 0 {
+                        by_port.push(limit.name.clone());
+                    }
+                    continue;
                 }
-                let row = self.source_limit(limit, at, (&key, &rules), counts)?;
-                limits.push(row);
+                let datapath = self.datapath_of(limit);
+                let network = datapath.image().network(Address { hi, lo });
+                let interfaces: Vec<u32> = if first.key == KeyKind::Interface as u8 {
+                    datapath.attached().iter().map(|on| on.index).collect()
+                } else {
+                    vec![0]
+                };
+                for interface in interfaces {
+                    let key = first.key_of(&Subject {
+                        network,
+                        interface,
+                        ..subject
+                    });
+                    let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
+                    let counts = self
+                        .counts(&key, &samples, &spans)?
+                        .into_iter()
+                        .find(|counts| counts.limit == nth);
+                    let counts = counts.unwrap_or_default();
+                    let is_shared = [KeyKind::All, KeyKind::Interface]
+                        .map(|kind| kind as u8)
+                        .contains(&first.key);
+                    if counts.refused_at > 0 && !is_shared {
+                        last = last.max(Some((counts.refused_at, at)));
+                    }
+                    let row = self.source_limit(limit, at, (&key, &rules), counts)?;
+                    limits.push(row);
+                }
             }
         }
         Ok(SourceStatus {
@@ -86,6 +104,7 @@ impl Reader<'_> {
                 })
             }),
             requests: Vec::new(),
+            by_port,
             connections: self.connections_of(Address { hi, lo }, nanoseconds)?,
         })
     }
@@ -134,9 +153,13 @@ impl Reader<'_> {
         Ok(SourceLimit {
             open,
             name: limit.name.clone(),
-            key: level
-                .as_ref()
-                .and(rules.first())
+            // Of other limits, the source's own.
+            key: rules
+                .first()
+                .filter(|rule| {
+                    let is_shared = |kind: KeyKind| rule.key == kind as u8;
+                    level.is_some() || is_shared(KeyKind::All) || is_shared(KeyKind::Interface)
+                })
                 .map(|rule| self.describe(key, rule)),
             level,
             sources: counts.sources,

@@ -16,8 +16,10 @@ pub struct HostLinks {
     /// The interfaces that charge packets, in the config's order. Start, reload and changes of the host all use this
     /// list.
     pub enforcing: Vec<Interface>,
-    /// Configured names and patterns without an interface.
+    /// Configured names without an interface.
     pub missing: Vec<String>,
+    /// Configured patterns that match no interface yet.
+    pub unmatched: Vec<String>,
     /// The names of all interfaces.
     available: Vec<String>,
 }
@@ -52,11 +54,14 @@ impl HostLinks {
             .collect();
         let is_there =
             |pattern: &InterfacePattern| available.iter().any(|name| pattern.matches(name));
-        let missing = patterns
+        let (unmatched, missing): (Vec<_>, Vec<_>) = patterns
             .iter()
             .filter(|pattern| !is_there(pattern))
-            .map(ToString::to_string)
-            .collect();
+            .partition(|pattern| pattern.is_pattern());
+        let names = |patterns: Vec<&InterfacePattern>| {
+            patterns.into_iter().map(ToString::to_string).collect()
+        };
+        let (unmatched, missing) = (names(unmatched), names(missing));
         let devices: Vec<_> = found
             .iter()
             .map(|interface| interface.device.clone())
@@ -73,19 +78,47 @@ impl HostLinks {
             enforcing: found,
             placements,
             missing,
+            unmatched,
             available,
         })
     }
 
     /// Notes for the operator: missing interfaces, and packets of its interfaces to which no limit, or not a limit for
-    /// certain interfaces, applies.
+    /// certain interfaces, applies. A pattern may match interfaces that come and go: only that nothing at all is limited is
+    /// worth a note.
     #[must_use]
     pub fn notes(&self, limits: &[Limit]) -> Vec<String> {
-        let available = self.available.join(", ");
-        let missing = self.missing.iter().map(|name| {
-            format!("interface `{name}` not found (available: {available}); it will be attached when it appears")
+        let unmatched = self.placements.is_empty().then(|| self.lacking_patterns());
+        self.lacking_names()
+            .chain(unmatched.into_iter().flatten())
+            .chain(self.gaps(limits))
+            .collect()
+    }
+
+    /// Configured interfaces that this host does not have.
+    #[must_use]
+    pub fn lacking(&self) -> Vec<String> {
+        let none = (self.enforcing.is_empty() && !self.available.is_empty()).then(|| {
+            "no interface of the config exists: no limit on packets would be in effect".to_owned()
         });
-        missing.chain(self.gaps(limits)).collect()
+        self.lacking_names()
+            .chain(self.lacking_patterns())
+            .chain(none)
+            .collect()
+    }
+
+    fn lacking_names(&self) -> impl Iterator<Item = String> {
+        let available = self.available.join(", ");
+        self.missing.iter().map(move |name| {
+            format!("interface `{name}` not found (available: {available}); it will be attached when it appears")
+        })
+    }
+
+    fn lacking_patterns(&self) -> impl Iterator<Item = String> {
+        let available = self.available.join(", ");
+        self.unmatched.iter().map(move |pattern| {
+            format!("no interface matches `{pattern}` yet (available: {available}); one that does is attached when it appears")
+        })
     }
 
     /// Packets of its interfaces to which no limit, or not a limit for certain interfaces, applies.

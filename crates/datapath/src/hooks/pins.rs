@@ -167,6 +167,12 @@ impl PinDirectory {
         !self.hooks().all().is_empty() || !self.hooks().old().is_empty()
     }
 
+    /// Whether state of sources or bans is pinned, also without any hook.
+    #[must_use]
+    pub fn has_state(&self) -> bool {
+        self.is_in_use() || self.map(BANS).exists()
+    }
+
     /// The directory itself.
     pub(crate) fn path(&self) -> &Path {
         &self.0

@@ -11,6 +11,23 @@ use super::access::unless_missing;
 use super::batch;
 use crate::bans::{BanEntry, Change, Entry};
 use crate::error::LoadError;
+use crate::hooks::pins::{BANS, PinDirectory};
+
+impl PinDirectory {
+    /// The bans of a stopped agent, in no order.
+    ///
+    /// # Errors
+    ///
+    /// When the pinned map cannot be read.
+    pub fn bans(&self) -> Result<Vec<BanEntry>, LoadError> {
+        let path = self.map(BANS);
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let mut map = Map::LpmTrie(MapData::from_pin(path)?);
+        Bans::of(&mut map)?.all()
+    }
+}
 
 /// The trie, open for writing. Only the agent writes it.
 pub struct Bans<'e> {

@@ -90,6 +90,21 @@ fn a_storm_is_a_bounded_number_of_notifications_that_count_every_event() {
 }
 
 #[test]
+fn a_receiver_that_requests_a_later_attempt_gets_none_before() {
+    let start = Instant::now();
+    let mut outbox = outbox(10, 10 * MINUTE, start);
+    outbox.absorb(&ban(), start);
+    let now = start + GATHER;
+    attempt(&mut outbox, now);
+    let failure = Failure {
+        retry: Retry::After(2 * MINUTE),
+        ..failure()
+    };
+    outbox.failed(failure, now, 0.0);
+    assert_eq!(outbox.next(now, 0.0), Step::Wait(now + 2 * MINUTE));
+}
+
+#[test]
 fn an_attempt_that_fails_is_repeated_with_the_same_document_and_later_events_wait() {
     let start = Instant::now();
     let mut outbox = outbox(10, 10 * MINUTE, start);

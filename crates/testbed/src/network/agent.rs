@@ -183,10 +183,13 @@ impl Network {
         let mut command = Command::new(agent().unwrap());
         command.env(variable, value);
         command.args(arguments);
-        if !matches!(
-            arguments.first(),
-            Some(&"check" | &"detach" | &"doctor" | &"--config")
-        ) {
+        let is_of_files = arguments.contains(&"--from");
+        if !is_of_files
+            && !matches!(
+                arguments.first(),
+                Some(&"run" | &"check" | &"detach" | &"doctor" | &"--config")
+            )
+        {
             command.arg("--control").arg(self.control());
         }
         self.in_server(|| command.output()).unwrap()

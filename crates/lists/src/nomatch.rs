@@ -1,0 +1,85 @@
+//! Exceptions within a set: `nomatch` of ipset(8).
+
+use config::PrefixKey;
+
+/// The prefixes of a set without its exceptions. Of all entries around an address, the longest decides.
+pub fn without(prefixes: &[PrefixKey], mut exceptions: Vec<PrefixKey>, left: &mut Vec<PrefixKey>) {
+    exceptions.sort_unstable();
+    exceptions.dedup();
+    for prefix in prefixes {
+        let last =
+            u128::from_be_bytes(prefix.address) | u128::MAX.checked_shr(prefix.length).unwrap_or(0);
+        let from = exceptions.partition_point(|exception| exception.address < prefix.address);
+        let to =
+            exceptions.partition_point(|exception| u128::from_be_bytes(exception.address) <= last);
+        // A wider exception does not apply to a longer entry.
+        let inside: Vec<PrefixKey> = exceptions[from..to]
+            .iter()
+            .filter(|exception| {
+                exception.length >= prefix.length && exception.is_ipv4() == prefix.is_ipv4()
+            })
+            .copied()
+            .collect();
+        carve(*prefix, &inside, left);
+    }
+}
+
+/// Adds what is left of a prefix without exceptions inside it, which are in order.
+fn carve(prefix: PrefixKey, exceptions: &[PrefixKey], left: &mut Vec<PrefixKey>) {
+    let Some(first) = exceptions.first() else {
+        left.push(prefix);
+        return;
+    };
+    if *first == prefix {
+        return;
+    }
+    let length = prefix.length + 1;
+    let middle = u128::from_be_bytes(prefix.address) | 1 << (128 - length);
+    let upper = PrefixKey {
+        address: middle.to_be_bytes(),
+        length,
+    };
+    let split = exceptions.partition_point(|exception| exception.address < upper.address);
+    carve(PrefixKey { length, ..prefix }, &exceptions[..split], left);
+    carve(upper, &exceptions[split..], left);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A prefix of the IPv4 addresses 0.0.0.0 to 0.0.0.255.
+    fn prefix() -> impl Strategy<Value = PrefixKey> {
+        (0u8..=255, 120u32..=128).prop_map(|(low, length)| {
+            let mut address = PrefixKey::IPV4.address;
+            address[15] = low;
+            PrefixKey {
+                address,
+                length: 128,
+            }
+            .cut(length)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_longest_entry_around_an_address_decides(
+            prefixes in prop::collection::vec(prefix(), 0..12), exceptions in prop::collection::vec(prefix(), 0..12),
+        ) {
+            let mut left = Vec::new();
+            without(&prefixes, exceptions.clone(), &mut left);
+            for low in 0..=255 {
+                let mut address = PrefixKey::IPV4.address;
+                address[15] = low;
+                let whole = PrefixKey { address, length: 128 };
+                let longest = |all: &[PrefixKey]| {
+                    all.iter().filter(|one| whole.cut(one.length) == **one).map(|one| one.length).max()
+                };
+                let is_matched = longest(&prefixes) > longest(&exceptions);
+                prop_assert_eq!(longest(&left).is_some(), is_matched, "{}", low);
+            }
+        }
+    }
+}

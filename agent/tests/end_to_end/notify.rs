@@ -563,7 +563,7 @@ fn a_reload_changes_receivers() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.code() == Some(2) && said.contains("unknown event \"attacks\""),
+        output.status.code() == Some(2) && said.contains("invalid on \"attacks\""),
         "{said}"
     );
     assert!(

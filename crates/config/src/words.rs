@@ -6,6 +6,17 @@ use super::report::Wrong;
 use super::schema;
 use super::suggestion::suggestion;
 
+/// The word that is meant. Where several may be written, all of them too.
+fn correction(text: &str, words: &[&str], key: &schema::Key) -> String {
+    let nearest = suggestion(text, words);
+    let is_list = matches!(key.kind, schema::Kind::List(_) | schema::Kind::Either(_));
+    if is_list && nearest.starts_with("did you mean") {
+        format!("{nearest} All: {}", words.join(", "))
+    } else {
+        nearest
+    }
+}
+
 /// Defines an enum with its words, for parsing, listing and printing.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -31,7 +42,7 @@ macro_rules! words {
                 let found = Self::WORDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
                 found.map(|(_, value)| *value).ok_or_else(|| {
                     let message = format!("invalid {} {text:?}", key.name);
-                    Wrong::new(message, suggestion(text, &[$($word),+]))
+                    Wrong::new(message, correction(text, &[$($word),+], key))
                 })
             }
 

@@ -64,7 +64,7 @@ fn each_mistake_is_reported_with_its_correction() {
         (
             format!("on = [\"bann\"]\n{command}"),
             "invalid on \"bann\"",
-            "did you mean \"ban\"?",
+            "did you mean \"ban\"? All: ban, ",
         ),
         (
             format!("on = [\"everything\"]\n{command}"),

@@ -79,13 +79,13 @@ fn main() -> ExitCode {
 
     let mut parts: [(&str, &mut dyn FnMut()); 4] = [
         ("the remembered, in batches", &mut || {
-            drop(datapath.samples())
+            drop(datapath.samples());
         }),
         ("the table: how many are tracked", &mut || {
-            drop(reader.totals(Extent::Whole))
+            drop(reader.totals(Extent::Whole));
         }),
         ("the table: keys of each limit", &mut || {
-            drop(reader.limits(Extent::Whole))
+            drop(reader.limits(Extent::Whole));
         }),
         ("counters without the table", &mut || {
             drop((

@@ -250,10 +250,10 @@ fn headers(source: &mut Source) {
     match parse(&Watched(&bytes[..cut]), Link::Ethernet, Depth::Requests) {
         Ok(short) => assert!(cut >= whole && short.source == packet.source),
         Err(Unparsed::TruncatedLink | Unparsed::TruncatedAddress) => {
-            assert!(cut < whole, "cut at {cut} of {whole}")
+            assert!(cut < whole, "cut at {cut} of {whole}");
         }
         Err(other) if hides_its_transport(other) => {
-            assert!(cut >= whole, "cut at {cut} of {whole}: {other:?}")
+            assert!(cut >= whole, "cut at {cut} of {whole}: {other:?}");
         }
         Err(other) => panic!("cut at {cut}: {other:?}"),
     }

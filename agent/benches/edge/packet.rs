@@ -99,7 +99,7 @@ impl Case {
         if self.sources != Sources::One {
             match &self.subject {
                 Subject::Weir(weir, entry) => {
-                    self.harness.aim(weir.datapath.entry_point(*entry)?)?
+                    self.harness.aim(weir.datapath.entry_point(*entry)?)?;
                 }
                 Subject::Minimal(ebpf) => self.harness.aim(xdp(ebpf, "minimal")?.fd()?)?,
                 Subject::Drop => {

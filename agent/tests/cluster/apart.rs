@@ -245,7 +245,7 @@ fn a_cluster_that_loses_one_of_three_masters_loses_no_other_limits() {
                     host,
                     Duration::from_secs(6),
                     kept.iter().map(String::as_str),
-                )
+                );
             });
         }
     });

@@ -99,7 +99,7 @@ fn connections_of_both_ip_versions_count_on_each_hook() {
                     "client0",
                     "nodad",
                 ],
-            )
+            );
         };
         // Two addresses of a /64, and one of another.
         ["fd77::2/64", "fd77::3/64", "fd77:0:0:1::2/64"]

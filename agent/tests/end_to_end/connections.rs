@@ -228,7 +228,7 @@ fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() 
     let network = Network::new();
     network.in_client(|| std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1").unwrap());
     network.in_client(|| {
-        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65000").unwrap()
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65000").unwrap();
     });
     let listener = listen(&network);
     listener.set_nonblocking(false).unwrap();

@@ -381,7 +381,7 @@ fn megabytes_arrive_whole_on_a_vlan() {
                         &command.split(' ').collect::<Vec<_>>(),
                     ]
                     .concat(),
-                )
+                );
             };
             ip(&vlan(device));
             ip(&format!("addr add 10.79.0.{last}/24 dev vlan0"));

@@ -106,7 +106,7 @@ fn replies_are_valid_whatever_the_offloads() {
     for attach in ["native", "generic", "tc"] {
         let network = Network::new();
         network.in_client(|| {
-            std::fs::write("/proc/sys/net/ipv6/conf/client0/disable_ipv6", "0").unwrap()
+            std::fs::write("/proc/sys/net/ipv6/conf/client0/disable_ipv6", "0").unwrap();
         });
         nsenter(
             network.client(),

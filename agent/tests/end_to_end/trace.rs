@@ -93,7 +93,7 @@ impl Trace {
             match trace.lines.recv_timeout(Duration::from_millis(300)) {
                 Ok(_) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    assert!(Instant::now() < deadline, "nothing was logged in a minute")
+                    assert!(Instant::now() < deadline, "nothing was logged in a minute");
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     panic!("the trace ended: {:?}", trace.child.wait())
@@ -252,7 +252,7 @@ fn traces_are_bounded_hang_nobody_and_end_with_their_clients() {
     let request = |stream: &mut UnixStream| {
         stream
             .write_all(b"{\"verb\":\"trace\",\"source\":\"10.77.0.7\"}\n")
-            .unwrap()
+            .unwrap();
     };
     // None of them ever reads.
     let mut hung: Vec<UnixStream> = (0..MOST_TRACED)

@@ -185,16 +185,16 @@ fn set_offloads(network: &Network, sender: &str, receiver: &str, offloads: Offlo
     };
     let in_sender = |work: &(dyn Fn() + Sync)| {
         if sender == INTERFACE {
-            network.in_server(work)
+            network.in_server(work);
         } else {
-            network.in_client(work)
+            network.in_client(work);
         }
     };
     let in_receiver = |work: &(dyn Fn() + Sync)| {
         if sender == INTERFACE {
-            network.in_client(work)
+            network.in_client(work);
         } else {
-            network.in_server(work)
+            network.in_server(work);
         }
     };
     in_sender(&|| {

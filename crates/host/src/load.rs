@@ -186,7 +186,7 @@ mod tests {
                 folder.path().join("stat"),
                 format!("cpu  {line}\ncpu0 1 2 3\n"),
             )
-            .unwrap()
+            .unwrap();
         };
         stat("100 0 100 700 100 0 0 0 50 0");
         let mut load = HostLoad::at(folder.path()).unwrap();

@@ -30,11 +30,11 @@ pub(crate) fn line(line: &str, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> 
         return Ok(());
     }
     let before = prefixes.len();
-    let words: Vec<&str>;
-    match content.contains([' ', '\t']) {
+
+    let words: Vec<&str> = match content.contains([' ', '\t']) {
         false => return single(content, prefixes),
-        true => words = content.split_ascii_whitespace().collect(),
-    }
+        true => content.split_ascii_whitespace().collect(),
+    };
     match words.as_slice() {
         [first, "-", last] => range(first, last, prefixes),
         [first, last] if first.ends_with('-') => range(first.trim_end_matches('-'), last, prefixes),

@@ -402,7 +402,7 @@ mod tests {
         one.redefine(list(true));
         assert!(one.due >= before + 2 * hour);
         one.redefine(BanList {
-            source: ListSource::Url("http://192.0.2.2/".to_owned()),
+            url: Some(url("http://192.0.2.2/")),
             ..list(true)
         });
         assert!(one.due <= Instant::now());

@@ -81,7 +81,7 @@ impl Harness {
             .enter(&self.engine, question, charge, self.now, true, sender)
         {
             Entered::Decided(decided) => {
-                drop(self.told.insert(number, (decided.answer.allowed, self.now)))
+                self.told.insert(number, (decided.answer.allowed, self.now));
             }
             Entered::Waits(id) => self.open.push((number, id, receiver)),
         }

@@ -264,7 +264,7 @@ fn a_store_that_is_away_is_an_error_in_time() {
         assert!(matches!(
             counter.fetch("alice"),
             Err(StoreError::Away { .. })
-        ))
+        ));
     };
     for (_, counter) in &mut all {
         is_away(&mut **counter);

@@ -57,10 +57,8 @@ fn at_terminal(agent: &Agent, arguments: &[&str], session: Session) -> AtTermina
         ws_ypixel: 0,
     };
     // SAFETY: the descriptor is a terminal's, and the kernel reads one `winsize`.
-    assert_eq!(
-        unsafe { libc::ioctl(people.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) },
-        0
-    );
+    let outcome = unsafe { libc::ioctl(people.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    assert_eq!(outcome, 0);
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
     command
         .args(arguments)

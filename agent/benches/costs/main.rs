@@ -21,7 +21,7 @@ fn main() {
         eprintln!("skipped: {reason}");
         return;
     }
-    let measurements: [(&str, fn() -> Cost); 7] = [
+    let measurements: [Measurement; 7] = [
         ("a recording under a flood", agent::recording),
         ("a live page that is watched", agent::live_page),
         ("a connection beside a limited group", groups::bystander),
@@ -43,6 +43,9 @@ fn main() {
         std::process::exit(1);
     }
 }
+
+/// What is measured, and how.
+type Measurement = (&'static str, fn() -> Cost);
 
 /// A measurement and its bound, in words.
 struct Cost {

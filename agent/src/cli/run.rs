@@ -568,3 +568,15 @@ pub(super) fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_stay_in_effect_only_where_the_kernel_has_them() {
+        assert!(!stopped_line(OnExit::Keep, false).contains("stay"));
+        assert!(stopped_line(OnExit::Keep, true).contains("limits stay in effect"));
+        assert!(stopped_line(OnExit::Detach, true).contains("no longer in effect"));
+    }
+}

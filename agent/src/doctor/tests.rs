@@ -148,3 +148,34 @@ fn a_config_for_an_interface_that_does_not_exist_cannot_be_put_in_effect() {
         "it tells which there are"
     );
 }
+
+#[test]
+fn a_pattern_may_match_an_interface_later_and_a_name_is_missing() {
+    let of = |pattern: &str| {
+        let text = format!(
+            "[agent]\ninterfaces = [\"lo\", {pattern:?}]\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\n"
+        );
+        let config = config::parse(std::path::Path::new("limits.toml"), &text)
+            .unwrap_or_else(|report| panic!("{report}"))
+            .config;
+        let report = examine(&config);
+        let interface = report
+            .interfaces
+            .iter()
+            .find(|interface| interface.name == pattern)
+            .unwrap();
+        (interface.checks[0].verdict, super::lacking(&config))
+    };
+    let (verdict, lacking) = of("weir-none*");
+    assert_eq!(verdict, Verdict::Limited);
+    assert!(
+        lacking[0].starts_with("no interface matches `weir-none*` yet"),
+        "{lacking:?}"
+    );
+    let (verdict, lacking) = of("weir-none0");
+    assert_eq!(verdict, Verdict::Missing);
+    assert!(
+        lacking[0].starts_with("interface `weir-none0` not found"),
+        "{lacking:?}"
+    );
+}

@@ -137,10 +137,8 @@ fn open_tunnel(name: &str) -> File {
     let tunnel = crate::wire::tunnel(name);
     crate::network::run("ip", &["link", "set", name, "up", "txqueuelen", "100000"]);
     // SAFETY: a flag of a descriptor that is open.
-    assert_eq!(
-        unsafe { libc::fcntl(tunnel.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) },
-        0
-    );
+    let outcome = unsafe { libc::fcntl(tunnel.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    assert_eq!(outcome, 0);
     tunnel
 }
 

@@ -243,7 +243,7 @@ impl BanLists {
                     let fetch = move || {
                         let content = source::fetch(&client, &url, known.as_ref());
                         // The agent may have ended.
-                        let _ = wake.send(Message::Fetched(list, content));
+                        let _ = wake.send(Message::Fetched(Box::new(list), content));
                     };
                     match thread::Builder::new()
                         .name("weir-list".to_owned())

@@ -15,7 +15,7 @@ pub(super) enum Message {
     /// Something changed in a folder with a list.
     FilesChanged,
     /// The result of a request.
-    Fetched(BanList, Result<Content, Failure>),
+    Fetched(Box<BanList>, Result<Content, Failure>),
     /// The lists have been replaced.
     Replaced,
 }

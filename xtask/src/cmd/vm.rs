@@ -23,15 +23,15 @@ use crate::workspace::Workspace;
 
 /// The default tests, each with the name parts of those that are skipped.
 const DEFAULTS: [(&str, &[&str]); 3] = [
-    // Large tests, which only take long under emulation; rates of TCP that emulated CPUs do not reach; and the pages of
-    // docs/, which the guest does not have.
+    // Large tests, which only take long under emulation; and the pages of docs/, which the guest does not have.
     (
         "end_to_end",
         &[
             "half_a_million",
             "hundred_thousand",
             "million_prefixes",
-            "tcp_reaches_the_rate",
+            "twenty_thousand_prefixes",
+            "keeps_a_recording_within_its_memory",
             "recipe_",
             "the_tour_",
         ],

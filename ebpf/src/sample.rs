@@ -165,8 +165,8 @@ extern "C" fn weir_source(hi: u64, lo: u64, extra: u64) -> u32 {
     0
 }
 
-/// Adds packets to the refusals of a key that do not count towards a ban. A global function of numbers, so that it is verified
-/// once, and not at all without bans (Linux 6.8).
+/// Adds packets to the refusals of a key that do not count towards a ban, if the key is sampled: a flood of forged sources
+/// displaces no other key. A global function of numbers, so that it is verified once, and not at all without bans (Linux 6.8).
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn weir_unconnected(hi: u64, lo: u64, extra: u64, packets: u32) -> u32 {
@@ -177,7 +177,7 @@ pub extern "C" fn weir_unconnected(hi: u64, lo: u64, extra: u64, packets: u32) -
         extra: (extra >> 32) as u32,
         group: extra as u32,
     };
-    if let Some(statistics) = statistics_of(key) {
+    if let Some(statistics) = SAMPLES.get_ptr_mut(key) {
         // SAFETY: a value of the map, as in `weir_sample`.
         added(unsafe { &mut (*statistics).unconnected }, packets.into());
     }

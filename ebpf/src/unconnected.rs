@@ -16,8 +16,11 @@ use crate::maps::{PROOF_HEADERS, setting};
 use crate::sample::weir_unconnected;
 use crate::throttle::Kernel;
 
-/// The kernel's `TCP_LISTEN`.
+/// The kernel's states of sockets without a connection: `TCP_TIME_WAIT`, `TCP_LISTEN`, and `TCP_NEW_SYN_RECV`, which one SYN
+/// makes, also a forged one.
+const TIME_WAIT: u32 = 6;
 const LISTEN: u32 = 10;
+const NEW_SYN_RECEIVED: u32 = 12;
 const THIS_NAMESPACE: u64 = u64::MAX;
 /// Words of a tuple: addresses and ports.
 const IPV4: u32 = 3;
@@ -120,7 +123,8 @@ fn is_connected(context: *mut c_void, tuple: *mut c_void, words: u32) -> bool {
         return false;
     }
     // SAFETY: the socket is not null, and held until it is released.
-    let is_connection = unsafe { (*socket).state } != LISTEN;
+    let state = unsafe { (*socket).state };
+    let is_connection = !matches!(state, TIME_WAIT | LISTEN | NEW_SYN_RECEIVED);
     // SAFETY: as above.
     unsafe { bpf_sk_release(socket.cast()) };
     is_connection

@@ -46,11 +46,12 @@ impl Shared {
         match (self, command) {
             (Self::Json, Command::Run(_)) => "; --log-format json writes the log as JSON",
             (Self::LogLevel | Self::LogFormat, _) => "; agent run has a log",
-            (Self::Control, Command::Run(_) | Command::Check(_) | Command::Detach(_)) => {
-                "; [agent] control in the config names the socket"
-            }
+            (
+                Self::Control,
+                Command::Run(_) | Command::Check(_) | Command::Detach(_) | Command::Doctor(_),
+            ) => "; [agent] control in the config names the socket",
             (Self::Control | Self::Config, Command::Suggest(_)) => "; the traffic is from files",
-            _ => "",
+            _ => "; leave it out",
         }
     }
 }

@@ -174,7 +174,7 @@ fn summed_up(mut errors: Vec<String>) -> Vec<String> {
         errors.truncate(MOST_ERRORS);
         let (all, others) = (number(count as u64), number((count - MOST_ERRORS) as u64));
         errors.push(format!(
-            "{all} lines are invalid: these and {others} others"
+            "{all} entries are invalid: these and {others} others"
         ));
     }
     errors
@@ -466,7 +466,7 @@ mod tests {
         assert!(errors[0].starts_with("list:1: "), "{errors:?}");
         assert_eq!(
             errors[MOST_ERRORS],
-            "1,300 lines are invalid: these and 1,290 others"
+            "1,300 entries are invalid: these and 1,290 others"
         );
         assert_eq!(summed_up(vec!["one".to_owned()]), ["one"]);
     }

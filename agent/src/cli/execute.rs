@@ -185,7 +185,10 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
 /// Runs the agent if a config is named: a bare `agent` must not start one.
 fn without_a_verb(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.config {
-        Some(config) => run::run(Some(config), options),
+        Some(config) => match unused(&Command::Run(ConfigFile::default()), options) {
+            Some(error) => Ok(usage(&error)),
+            None => run::run(Some(config), options),
+        },
         None => Ok(usage(
             &"missing command: agent --help lists them; agent --config FILE runs the agent",
         )),

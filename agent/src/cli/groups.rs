@@ -289,7 +289,6 @@ fn day_row(row: &UsageRow) -> [String; 8] {
     ]
 }
 
-/// Group names contain neither commas nor quotes.
 /// The error for a group that the agent neither has nor has recorded.
 fn unknown_group(name: &str, options: &Options) -> anyhow::Result<Option<String>> {
     let client = options.client();
@@ -306,6 +305,7 @@ fn unknown_group(name: &str, options: &Options) -> anyhow::Result<Option<String>
     Ok(ask::unknown("group", name, known.into_iter()))
 }
 
+/// Group names contain neither commas nor quotes.
 fn csv(rows: &[UsageRow]) -> String {
     let mut text = "day,group,cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_write_bytes,network_egress_bytes,\
                     network_ingress_bytes"

@@ -67,7 +67,8 @@ impl Options {
 
     /// The control socket by `--control`, WEIR_CONTROL, the config's `[agent] control` or the default path.
     ///
-    /// A config that this user cannot read, or that is invalid, does not prevent a command from reaching the agent.
+    /// A config in WEIR_CONFIG or at the default path that this user cannot read, or any that is invalid, does not
+    /// prevent a command from reaching the agent.
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
         let named = self.control.clone().or_else(|| variable("WEIR_CONTROL"));

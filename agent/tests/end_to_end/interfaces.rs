@@ -233,7 +233,10 @@ fn a_missing_interface_is_reported_and_attached_when_it_appears() {
         ("native".into(), "attached".to_owned())
     );
     assert_eq!(state(&status, "srv9"), (Value::Null, "missing".to_owned()));
-    assert_eq!(state(&status, "tap*"), (Value::Null, "missing".to_owned()));
+    assert_eq!(
+        state(&status, "tap*"),
+        (Value::Null, "unmatched".to_owned())
+    );
     let note =
         "interface `srv9` not found (available: lo, weir0); it will be attached when it appears";
     assert!(

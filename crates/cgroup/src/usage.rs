@@ -161,8 +161,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(NAME), "{").unwrap();
         let book = Book::open(StateDirectory::at(folder.path()));
-        assert!(book.note().unwrap().contains("usage.damaged"));
-        assert!(folder.path().join("usage.damaged").exists());
+        assert!(book.note().unwrap().contains(".damaged"));
+        assert!(folder.path().join(format!("{NAME}.damaged")).exists());
         assert!(
             Book::open(StateDirectory::at(folder.path()))
                 .note()

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::list::Listed;
-use crate::parse::MOST_PREFIXES;
+use crate::nomatch::MOST_PREFIXES;
 
 const EXCEPTIONS: &str = "list-exceptions";
 /// Changes with the format of copies.

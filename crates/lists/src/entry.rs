@@ -29,6 +29,11 @@ pub(crate) fn line(line: &str, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> 
     if content.is_empty() {
         return Ok(());
     }
+    whole(content, prefixes)
+}
+
+/// Adds the prefixes of one entry, which has no comment.
+pub(crate) fn whole(content: &str, prefixes: &mut Vec<PrefixKey>) -> Result<(), ()> {
     if !content.contains([' ', '\t']) {
         return single(content, prefixes);
     }

@@ -14,5 +14,5 @@ mod table;
 pub use copy::{Copy, CopyError, Origin, read_exceptions, write_exceptions};
 pub use list::{Listed, dated, find, shrinks_too_much};
 pub use merge::merge;
-pub use nomatch::without;
-pub use parse::{ListError, MOST_PREFIXES, Parsed, parse};
+pub use nomatch::{MOST_PREFIXES, without};
+pub use parse::{ListError, Parsed, parse};

@@ -2,6 +2,9 @@
 
 use config::PrefixKey;
 
+/// The most prefixes of all lists together.
+pub const MOST_PREFIXES: usize = 4_000_000;
+
 /// The prefixes of a set without its exceptions. Of all entries around an address, the longest decides.
 pub fn without(prefixes: &[PrefixKey], mut exceptions: Vec<PrefixKey>, left: &mut Vec<PrefixKey>) {
     exceptions.sort_unstable();
@@ -26,6 +29,10 @@ pub fn without(prefixes: &[PrefixKey], mut exceptions: Vec<PrefixKey>, left: &mu
 
 /// Adds what is left of a prefix without exceptions inside it, which are in order.
 fn carve(prefix: PrefixKey, exceptions: &[PrefixKey], left: &mut Vec<PrefixKey>) {
+    if left.len() > MOST_PREFIXES {
+        // The caller reports that there are too many.
+        return;
+    }
     let Some(first) = exceptions.first() else {
         left.push(prefix);
         return;

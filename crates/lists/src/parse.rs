@@ -6,11 +6,9 @@ use thiserror::Error;
 
 use crate::entry::{self, Saved};
 use crate::json;
-use crate::nomatch::without;
+use crate::nomatch::{MOST_PREFIXES, without};
 use crate::table::Table;
 
-/// The most prefixes of all lists together.
-pub const MOST_PREFIXES: usize = 4_000_000;
 /// Longer lines are invalid.
 const LONGEST_LINE: usize = 4096;
 /// Characters of an invalid line that a message quotes.
@@ -129,7 +127,7 @@ impl Found {
         let Some(cell) = cell else { return Ok(()) };
         let prefixes = &mut self.set("").prefixes;
         let before = prefixes.len();
-        entry::line(&cell, prefixes)?;
+        entry::whole(cell.trim(), prefixes)?;
         if prefixes.len() > before {
             Ok(())
         } else {
@@ -195,7 +193,8 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
                 valid += u64::from(entries > before);
             }
             // A header whose column is a number.
-            Err(()) if matches!(&reader, Reader::Table(table) if table.may_be_header(number)) => {}
+            Err(()) if matches!(&reader, Reader::Table(table) if table.may_be_header(&String::from_utf8_lossy(line), number)) =>
+                {}
             Err(()) => {
                 parsed.invalid += 1;
                 parsed
@@ -358,6 +357,17 @@ mod tests {
         let parsed = parse(parts, &named("ip")).unwrap();
         assert_eq!(shown(&parsed), ["192.0.2.2", "192.0.2.4/31"]);
         assert_eq!(parsed.invalid, 2);
+        // It has no comment, and an invalid first row is no header.
+        let comments = b"192.0.2.1 x,1\n192.0.2.2,2\n\"192.0.2.3;192.0.2.9\",3\n192.0.2.4,4\n";
+        let parsed = parse(comments, &ListFormat::Csv(Column::Number(1))).unwrap();
+        assert_eq!(shown(&parsed), ["192.0.2.2", "192.0.2.4"]);
+        assert_eq!(parsed.invalid, 2);
+        let beside = b"# seen,ip\n1,192.0.2.1 x\n2,192.0.2.2\n";
+        let parsed = parse(beside, &named("ip")).unwrap();
+        assert_eq!(
+            (shown(&parsed), parsed.invalid),
+            (vec!["192.0.2.2".to_owned()], 1)
+        );
     }
 
     #[test]

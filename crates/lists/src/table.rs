@@ -12,7 +12,7 @@ pub(crate) struct Table {
     delimiter: char,
     /// The line with the names of columns; from 1.
     header: Option<u64>,
-    /// The first line that is no comment, which may have the names of columns.
+    /// The first line that is no comment, which may have the names of columns if the column is a number; else 0.
     first: u64,
 }
 
@@ -33,6 +33,7 @@ impl Table {
         }
         let (head, first) = first;
         let delimiter = delimiter(&head);
+        let is_numbered = matches!(column, Column::Number(_));
         let (column, header) = match column {
             Column::Number(number) => (number - 1, None),
             Column::Name(name) => {
@@ -56,7 +57,7 @@ impl Table {
             column,
             delimiter,
             header,
-            first,
+            first: if is_numbered { first } else { 0 },
         })
     }
 
@@ -71,9 +72,13 @@ impl Table {
         cell.map(Some).ok_or(())
     }
 
-    /// Whether a line may have the names of columns.
-    pub fn may_be_header(&self, number: u64) -> bool {
-        self.first == number
+    /// Whether an invalid line has the names of columns.
+    pub fn may_be_header(&self, line: &str, number: u64) -> bool {
+        let cell = fields(line.trim(), self.delimiter)
+            .into_iter()
+            .nth(self.column);
+        let is_name = |cell: String| !cell.starts_with(|c: char| c.is_ascii_digit());
+        self.first == number && cell.is_some_and(is_name)
     }
 }
 

@@ -87,6 +87,7 @@ pub static STALE: Array<Stale, { MOST_STALE as usize }> = Array::new();
 const TRIES: u32 = 16;
 
 const ESTABLISHED: u32 = 1;
+const SYN_RECEIVED: u32 = 3;
 const TIME_WAIT: u32 = 6;
 const CLOSE: u32 = 7;
 const LISTEN: u32 = 10;
@@ -110,9 +111,11 @@ pub fn weir_socket_too(context: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn change(context: &BtfTracePointContext) -> i32 {
-    let (socket, state): (*const c_void, u32) = (context.arg(0), context.arg(2));
+    let (socket, before, state): (*const c_void, u32, u32) =
+        (context.arg(0), context.arg(1), context.arg(2));
     match state {
-        ESTABLISHED => open(socket, true),
+        // From another state, this host has opened the connection: its client's reservation is another's.
+        ESTABLISHED => open(socket, before == SYN_RECEIVED),
         CLOSE => close(socket as u64),
         _ => {}
     }

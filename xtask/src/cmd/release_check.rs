@@ -1,4 +1,4 @@
-//! `release-check`: runs everything that a release must pass, of which `.ci/run` runs a part.
+//! `release-check`: runs everything that a release must pass, except `.ci/run msrv`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -76,7 +76,7 @@ pub struct Arguments {
         requires = "systemd"
     )]
     guest: Vec<String>,
-    /// Leave out end-to-end tests that no kernel makes a difference to.
+    /// Leave out end-to-end tests whose result does not depend on the kernel.
     #[arg(long, conflicts_with = "systemd")]
     quick: bool,
     /// Test an optimized agent instead of that of `cargo xtask test`, which is built already.

@@ -102,6 +102,13 @@ pub fn run(
         )?;
     }
     writeln!(to, "total: {total}")?;
+    let provided = provided.unwrap_or_else(|_| bail!("building the tests panicked"));
+    if let Err(error) = &provided {
+        writeln!(
+            to,
+            "\nfailed     building the tests: {error:#}; the rest did not run"
+        )?;
+    }
     if !failed.is_empty() {
         let names: Vec<&str> = failed.iter().map(|ended| ended.name.as_str()).collect();
         bail!(
@@ -111,7 +118,7 @@ pub fn run(
             names.join(", ")
         );
     }
-    provided.unwrap_or_else(|_| bail!("building the tests panicked"))?;
+    provided?;
     Ok(total)
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use common::counters::gained;
 use common::key::Key;
+use common::table::Tally;
 use config::policy::Escalate;
 use datapath::compile::PrefixKey;
 
@@ -13,6 +14,8 @@ use super::window::SlidingCount;
 
 /// The most keys; beyond it, those with the fewest refusals are dropped. Some 50 MB at most.
 const MOST_KEYS: usize = 32_768;
+/// The most refusals of a key that are counted at once.
+const STEP: u64 = Tally::STEP as u64;
 /// The number of readings between two removals of keys without refusals in the window.
 const SWEEP: u32 = 8;
 
@@ -136,6 +139,7 @@ impl Look<'_> {
         if counter == 0 {
             return refused;
         }
+        let is_new = !self.refusals.unconnected.contains_key(key);
         let entry = self.refusals.unconnected.entry(*key).or_default();
         let before = std::mem::replace(&mut entry.counter, counter);
         // A counter that was removed and returned starts at 0.
@@ -143,8 +147,10 @@ impl Look<'_> {
         if self.after.is_none() {
             return refused;
         }
-        let others = entry.ahead + more;
-        entry.ahead = others.saturating_sub(refused);
+        // Before a key is sampled, refusals are counted in steps, and the others not at all.
+        let missed = if is_new { STEP } else { 0 };
+        let others = entry.ahead + more + missed;
+        entry.ahead = others.saturating_sub(refused).min(2 * STEP);
         refused.saturating_sub(others)
     }
 

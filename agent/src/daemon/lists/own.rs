@@ -114,7 +114,7 @@ impl OwnNetwork {
         };
         (!named.is_empty()).then(|| {
             format!(
-                "ban list {list:?} refuses what this host needs: {texts}{others}; exempt it with [agent] never_limit, or leave it \
+                "ban list {list:?} refuses addresses that this host requires: {texts}{others}; exempt it with [agent] never_limit, or leave it \
                  out of the list"
             )
         })

@@ -29,6 +29,11 @@ pub fn save_bans(directory: &StateDirectory, pins: &PinDirectory) -> anyhow::Res
     });
     // Of another boot, its clock is not that of the kernel's bans.
     if saved.at.as_ref().is_some_and(|at| at.boot != now.boot) {
+        anyhow::ensure!(
+            bans.is_empty(),
+            "the state file is from before the reboot; start the agent once, so that it saves {} bans",
+            bans.len()
+        );
         return Ok(0);
     }
     let count = bans.len();

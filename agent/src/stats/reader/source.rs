@@ -75,9 +75,11 @@ impl Reader<'_> {
                         .into_iter()
                         .find(|counts| counts.limit == nth);
                     let counts = counts.unwrap_or_default();
-                    let is_shared = [KeyKind::All, KeyKind::Interface]
-                        .map(|kind| kind as u8)
-                        .contains(&first.key);
+                    // Another source's packet may have been the last one.
+                    let is_shared = level == 0
+                        && [KeyKind::All, KeyKind::Interface]
+                            .map(|kind| kind as u8)
+                            .contains(&first.key);
                     if counts.refused_at > 0 && !is_shared {
                         last = last.max(Some((counts.refused_at, at)));
                     }

@@ -18,13 +18,13 @@ macro_rules! attacks {
 /// Tests whose results depend on the kernel.
 pub const ON_KERNELS: &[Test] = attacks![
     proofs::an_ack_in_fragments_is_judged_by_its_header,
-    proofs::an_ack_behind_extension_headers_is_judged_by_its_cookie,
-    proofs::a_cookie_opens_no_second_connection_free_of_charge,
-    counts::fragmented_acks_reserve_open_connections,
     counts::hidden_handshakes_open_no_connection,
 ];
 /// Tests of the agent, with the same results on every kernel.
 pub const ON_ANY_KERNEL: &[Test] = attacks![
+    proofs::an_ack_behind_extension_headers_is_judged_by_its_cookie,
+    proofs::a_cookie_opens_no_second_connection_free_of_charge,
+    counts::fragmented_acks_reserve_open_connections,
     proofs::a_client_whose_connection_is_refused_learns_it_at_once,
     veth::clients_connect_in_a_flood_to_a_veth_whose_peer_has_no_program,
     weapons::syns_that_the_kernel_drops_are_charged_to_nobody,

@@ -31,7 +31,7 @@ const HASH: u64 = 1024;
 const HASH_ELEMENT: u64 = 48;
 const BUCKET: u64 = 16;
 /// A program before and after compilation, its BTF and its links.
-const PROGRAM: u64 = 512 << 10;
+const PROGRAM: u64 = 576 << 10;
 
 /// A mappable array.
 const fn mapped(entries: u64, value: usize) -> u64 {

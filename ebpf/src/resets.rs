@@ -176,8 +176,8 @@ impl Memory for Maps {
         unsafe {
             places
                 .add(nth_oldest & (Known::PLACES - 1))
-                .write_volatile(Known::new(hash, now))
-        };
+                .write_volatile(Known::new(hash, now));
+        }
         Kernel.count(Bypass::ProvenByReset as u32, Outcome::Over, Size::of_one(0));
     }
 

@@ -4,6 +4,7 @@
 
 mod copy;
 mod entry;
+mod error;
 mod json;
 mod list;
 mod merge;
@@ -12,7 +13,8 @@ mod parse;
 mod table;
 
 pub use copy::{Copy, CopyError, Origin, read_exceptions, write_exceptions};
+pub use error::ListError;
 pub use list::{Listed, dated, find, shrinks_too_much};
 pub use merge::merge;
 pub use nomatch::{MOST_PREFIXES, without};
-pub use parse::{ListError, Parsed, parse};
+pub use parse::{Parsed, parse};

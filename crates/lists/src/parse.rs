@@ -2,9 +2,9 @@
 
 use config::PrefixKey;
 use config::policy::ListFormat;
-use thiserror::Error;
 
 use crate::entry::{self, Saved};
+use crate::error::ListError;
 use crate::json;
 use crate::nomatch::{MOST_PREFIXES, without};
 use crate::table::Table;
@@ -25,27 +25,6 @@ pub struct Parsed {
     pub invalid: u64,
     /// The number and the content of the first of them.
     pub first_invalid: Option<(u64, String)>,
-}
-
-/// A text is no list.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ListError {
-    /// Most lines are invalid.
-    #[error(
-        "{invalid} of {lines} lines are invalid, the first is line {line}: {text:?}; check the format"
-    )]
-    Rubbish {
-        invalid: u64,
-        lines: u64,
-        line: u64,
-        text: String,
-    },
-    /// The first line that is no comment has no such column.
-    #[error("the first line that is no comment has no column {0:?}; check the format")]
-    NoColumn(String),
-    /// More than [`MOST_PREFIXES`].
-    #[error("more than {MOST_PREFIXES} prefixes")]
-    TooMany,
 }
 
 impl Parsed {

@@ -2,7 +2,7 @@
 
 use config::policy::Column;
 
-use crate::parse::ListError;
+use crate::error::ListError;
 
 /// The shape of a table.
 #[derive(Debug, PartialEq, Eq)]

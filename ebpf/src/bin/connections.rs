@@ -179,11 +179,11 @@ fn remove_stale() {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_remove(socket: u64, since: u64, seen: u32) -> u32 {
-    // SAFETY: as in `open`.
-    if SOCKETS
-        .get_ptr_mut(socket)
-        .is_some_and(|entry| unsafe { (*entry).since == since && (*entry).seen == seen })
-    {
+    let is_meant = SOCKETS.get_ptr_mut(socket).is_some_and(|entry| {
+        // SAFETY: as in `open`.
+        unsafe { (*entry).since == since && (*entry).seen == seen }
+    });
+    if is_meant {
         close(socket);
     }
     0
@@ -249,8 +249,8 @@ fn open(socket: *const c_void, is_new: bool) {
         // SAFETY: an aligned word of a map's value.
         unsafe {
             (&raw mut (*reserved).window)
-                .write_volatile(Reservation::window_when_taken(window(now)))
-        };
+                .write_volatile(Reservation::window_when_taken(window(now)));
+        }
     } else {
         let _ = RESERVED.remove(tuple);
     }

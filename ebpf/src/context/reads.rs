@@ -76,8 +76,8 @@ pub(super) fn behind<T>(at: usize) -> usize {
     let mut behind = at;
     // SAFETY: one addition.
     unsafe {
-        asm!("{0} += {1}", inout(reg) behind, const size_of::<T>(), options(pure, nomem, nostack))
-    };
+        asm!("{0} += {1}", inout(reg) behind, const size_of::<T>(), options(pure, nomem, nostack));
+    }
     behind
 }
 

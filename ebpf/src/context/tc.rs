@@ -251,10 +251,8 @@ impl Frame for TcFrame {
             return Segments::NONE;
         }
         // SAFETY: as above.
-        Segments {
-            payload,
-            count: unsafe { (*self.context).gso_segs },
-        }
+        let count = unsafe { (*self.context).gso_segs };
+        Segments { payload, count }
     }
 
     #[inline(always)]

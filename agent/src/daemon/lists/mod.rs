@@ -17,7 +17,6 @@ pub use set::BanLists;
 
 use std::sync::Arc;
 
-use config::PrefixKey;
 use config::policy::Config;
 use host::StateDirectory;
 
@@ -56,11 +55,4 @@ pub fn start(
     let (lists, messages) = BanLists::new(config, databases, packets, events);
     worker::start(Arc::downgrade(&lists), messages);
     lists
-}
-
-/// Whether a prefix contains another one of the same version.
-fn contains(prefix: &PrefixKey, inner: &PrefixKey) -> bool {
-    prefix.length <= inner.length
-        && prefix.is_ipv4() == inner.is_ipv4()
-        && inner.cut(prefix.length) == *prefix
 }

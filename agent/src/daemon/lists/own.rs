@@ -80,7 +80,7 @@ impl OwnNetwork {
                 .iter()
                 .map(PrefixKey::from)
                 .chain(exceptions.iter().copied())
-                .any(|prefix| super::contains(&prefix, &needed.prefix))
+                .any(|prefix| contains(&prefix, &needed.prefix))
         };
         let refused: Vec<(&Needed, PrefixKey)> = self
             .needed
@@ -92,7 +92,7 @@ impl OwnNetwork {
         let is_within = |one: &Needed| {
             one.what.starts_with("an address of")
                 && refused.iter().any(|(other, _)| {
-                    other.prefix != one.prefix && super::contains(&other.prefix, &one.prefix)
+                    other.prefix != one.prefix && contains(&other.prefix, &one.prefix)
                 })
         };
         let named: Vec<_> = refused
@@ -184,6 +184,13 @@ pub(super) fn warnings<'l>(
             own.warning(name, &listed, &exempt, &exceptions)
         })
         .collect()
+}
+
+/// Whether a prefix contains another one of the same version.
+pub(super) fn contains(prefix: &PrefixKey, inner: &PrefixKey) -> bool {
+    prefix.length <= inner.length
+        && prefix.is_ipv4() == inner.is_ipv4()
+        && inner.cut(prefix.length) == *prefix
 }
 
 #[cfg(test)]

@@ -22,9 +22,8 @@ use http_client::Client;
 use lists::{Listed, MOST_PREFIXES, find, merge, read_exceptions, write_exceptions};
 use notify::RecommendedWatcher;
 
-use super::contains;
 use super::one::{One, Outcome};
-use super::own::{self, OwnNetwork};
+use super::own::{self, OwnNetwork, contains};
 use super::source::{self, Content, Failure};
 use super::watch::{self, Message};
 use crate::daemon::events::{Event, EventKind, EventLog};

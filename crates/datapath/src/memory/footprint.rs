@@ -16,7 +16,7 @@ const PER_PREFIX: u64 = 512;
 /// The same for each prefix of a network: the database, and a search tree in both directions' policies.
 const PER_NETWORK: u64 = 192;
 /// During loading: the object with its BTF.
-const LOADING: u64 = 24 * MIB;
+const LOADING: u64 = 28 * MIB;
 /// During loading: the kernel's verifier, for each rule that can apply to one packet.
 const VERIFYING: u64 = 4 * MIB;
 /// During reading and compiling, the config takes this multiple of its final memory in addition.

@@ -29,6 +29,13 @@ fn between(stat: &str, uptime: &str) -> Option<Elapsed> {
 /// A duration, as in "4 min 2 s".
 pub struct Elapsed(Duration);
 
+impl Elapsed {
+    /// Whether somebody waited for it.
+    pub fn is_long(&self) -> bool {
+        self.0 >= Duration::from_secs(5)
+    }
+}
+
 impl fmt::Display for Elapsed {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();

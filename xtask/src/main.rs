@@ -24,6 +24,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use elapsed::Elapsed;
+
 /// Weir's build, test and demo commands.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => cmd::bench::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),
     };
-    if let Some(elapsed) = elapsed::since_start() {
+    if let Some(elapsed) = elapsed::since_start().filter(Elapsed::is_long) {
         eprintln!("took       {elapsed}");
     }
     match done {

@@ -42,7 +42,10 @@ pub fn start(config: &str) {
     try_run("systemctl", &["stop", UNIT]);
     configure(config);
     run("agent", &["detach"]);
-    let _ = fs::remove_file("/var/lib/weir/last-valid.toml");
+    // Use by sources survives a detach.
+    for file in ["state", "last-valid.toml"] {
+        let _ = fs::remove_file(format!("/var/lib/weir/{file}"));
+    }
     systemctl(&["reset-failed"]);
     systemctl(&["start", UNIT]);
 }

@@ -1,5 +1,5 @@
-//! Refused packets that count towards a ban. Nobody is banned for a TCP segment in his name: a sender can forge it as easily as
-//! a datagram, unless it belongs to a connection, whose numbers only its ends know.
+//! Refused packets that count towards a ban. A TCP segment can be forged as easily as a datagram, so it counts only if this host
+//! has its connection, whose port a forger must guess.
 
 use crate::key::Key;
 use crate::packet::{Direction, Kind, Packet, Protocol};

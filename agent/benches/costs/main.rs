@@ -1,4 +1,4 @@
-//! What the agent costs beside its work, against the bounds that docs/BENCHMARKS.md and the explanations state. `cargo xtask
+//! The agent's CPU time and delays beside its work, against the bounds that docs/BENCHMARKS.md and the explanations state. `cargo xtask
 //! bench costs` runs it. Each bound compares figures of one run: of a share of a CPU, of the same work without Weir, or of
 //! a thread that only wakes up.
 
@@ -44,7 +44,7 @@ fn main() {
     }
 }
 
-/// What is measured, and how.
+/// The name and the function of a measurement.
 type Measurement = (&'static str, fn() -> Cost);
 
 /// A measurement and its bound, in words.

@@ -8,10 +8,10 @@ use crate::compile::Plan;
 
 const MIB: u64 = 1 << 20;
 
-/// The agent with the smallest config: its heap, stacks and page tables.
-pub(super) const AGENT: u64 = 10 * MIB;
-/// The agent's memory for each limit, and for each prefix.
-const PER_LIMIT: u64 = 4096;
+/// The agent with a small config: its heap with what the allocator keeps of a reload, stacks and page tables.
+pub(super) const AGENT: u64 = 12 * MIB;
+/// The agent's memory for each limit, and for each prefix: in the config it started with, and in the one in effect.
+const PER_LIMIT: u64 = 8192;
 const PER_PREFIX: u64 = 512;
 /// The same for each prefix of a network: the database, and a search tree in both directions' policies.
 const PER_NETWORK: u64 = 192;

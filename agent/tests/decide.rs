@@ -152,6 +152,56 @@ fn bad_input_is_a_reason_and_charges_nothing() {
     assert_eq!(agent.remaining("alice"), 1_000);
 }
 
+/// A browser sends a page's POST to any address, and to a name that the page's owner points there.
+#[test]
+fn web_pages_may_not_ask() {
+    let body = alice(json!({"cost": 10})).to_string();
+    let post = |agent: &Agent, headers: &str| {
+        let length = body.len();
+        let (status, _, answer) = agent.exchange(&format!(
+            "POST /v1/decide HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n\r\n{body}"
+        ));
+        (
+            status,
+            answer["error"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let agent = Agent::start("http = \"127.0.0.1:0\"");
+    for (headers, refused) in [
+        (
+            "host: evil.example\r\norigin: http://evil.example\r\ncontent-type: text/plain",
+            403,
+        ),
+        (
+            "host: 127.0.0.1\r\nOrigin: null\r\ncontent-type: application/json",
+            403,
+        ),
+        ("host: localhost\r\norigin: http://localhost", 403),
+        ("host: weir\r\ncontent-type: Text/Plain;charset=UTF-8", 415),
+        (
+            "host: weir\r\ncontent-type: multipart/form-data; boundary=x",
+            415,
+        ),
+    ] {
+        let (status, error) = post(&agent, headers);
+        assert_eq!(status, refused, "{headers}: {error}");
+        assert!(error.contains("web page"), "{headers}: {error}");
+    }
+    assert_eq!(agent.remaining("alice"), 1_000);
+    // Applications, by the name of a container or none, with the type that curl sends or none.
+    for headers in [
+        "host: weir",
+        "host: weir:80\r\ncontent-type: application/json",
+        "host: 127.0.0.1\r\ncontent-type: application/x-www-form-urlencoded",
+    ] {
+        assert_eq!(post(&agent, headers), (200, String::new()), "{headers}");
+    }
+    // No page reaches a file, and a proxy may pass on its client's headers.
+    let behind_proxy = Agent::start("http = \"unix:FOLDER/decide.sock\"");
+    let headers = "host: shop.example\r\norigin: https://shop.example\r\ncontent-type: text/plain";
+    assert_eq!(post(&behind_proxy, headers), (200, String::new()));
+}
+
 #[test]
 fn many_are_decided_at_once_each_for_itself_and_looking_is_free() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");

@@ -65,6 +65,7 @@ fn question(options: &Decide) -> Result<Question, String> {
         cost: options.cost,
         peek: options.peek,
         wait: options.wait,
+        bans_nobody: false,
     })
 }
 

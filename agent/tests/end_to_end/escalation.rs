@@ -1,8 +1,13 @@
 //! From a refusal in user space to the kernel edge.
 
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use testbed::tests;
 use testbed::trials::Test;
 
@@ -11,6 +16,7 @@ use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[Test] = tests![
     who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge,
+    who_may_only_ask_bans_nobody_by_asking,
     bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not,
 ];
 
@@ -132,6 +138,55 @@ fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
     assert_eq!(agent.limit("logins")["throttled"]["packets"], 100);
     agent.json(&["reset", "--limit", "logins"]);
     assert!(decide("10.77.0.8"));
+}
+
+/// A member of the socket's group, who may ask but not ban, asks in a victim's name.
+fn who_may_only_ask_bans_nobody_by_asking() {
+    const NOBODY: libc::uid_t = 65_534;
+    const UNCHANGED: libc::uid_t = libc::uid_t::MAX;
+
+    let network = Network::new();
+    let agent = network.start("", LIMITS);
+    let control = network.control();
+    fs::set_permissions(network.folder.path(), Permissions::from_mode(0o711)).unwrap();
+    let question = json!({"limit": "logins", "key": {"user": "alice"}, "source": "10.77.0.7"});
+    let waiting =
+        json!({"limit": "logins", "key": {"user": "alice"}, "source": "10.77.0.7", "wait": "1ms"});
+    let ask = |request: Value| {
+        let mut stream = UnixStream::connect(&control).unwrap();
+        writeln!(stream, "{request}").unwrap();
+        let mut reply = String::new();
+        BufReader::new(stream).read_line(&mut reply).unwrap();
+        reply
+    };
+    let by_member = thread::scope(|scope| {
+        let member = || {
+            // SAFETY: the call takes numbers, and changes this thread's user alone.
+            let changed =
+                unsafe { libc::syscall(libc::SYS_setresuid, UNCHANGED, NOBODY, UNCHANGED) };
+            assert_eq!(changed, 0);
+            let replies: Vec<String> = (0..60)
+                .map(|nth| if nth % 2 == 0 { &question } else { &waiting })
+                .map(|question| ask(json!({"verb": "decide", "question": question})))
+                .collect();
+            let bans = json!([{"cidr": "10.77.0.7", "for_seconds": null, "reason": null}]);
+            (replies, ask(json!({"verb": "ban", "orders": bans})))
+        };
+        scope.spawn(member).join().unwrap()
+    });
+    let (replies, ban) = by_member;
+    let passed = replies
+        .iter()
+        .filter(|reply| reply.contains("\"allowed\":true"));
+    assert_eq!(passed.count(), 5, "{replies:?}");
+    assert!(ban.contains("requires root"), "{ban}");
+    // 20 refusals by root ban another one, after these would have.
+    for _ in 0..20 {
+        ask(json!({"verb": "decide", "question":
+            {"limit": "logins", "key": {"user": "alice"}, "source": "10.77.0.8"}}));
+    }
+    agent.wait_for("the ban", |_| agent.is_banned("10.77.0.8"));
+    assert!(!agent.is_banned("10.77.0.7"));
 }
 
 /// Across reloads, a trial and a killed agent: what `escalate` banned is enforced in enforce mode only, what an operator

@@ -14,4 +14,6 @@ pub(super) struct Charge {
     pub(super) key: Fingerprint,
     pub(super) cost: u64,
     pub(super) peek: bool,
+    /// A refusal does not count towards a ban.
+    pub(super) bans_nobody: bool,
 }

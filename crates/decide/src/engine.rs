@@ -277,7 +277,8 @@ impl Engine {
                     .record(limit.refused_source(charge.source), observes, now);
             }
         }
-        if !outcome.allowed && !charge.peek && limit.refuses_when_enforced() {
+        let counts_towards_ban = !charge.peek && !charge.bans_nobody;
+        if !outcome.allowed && counts_towards_ban && limit.refuses_when_enforced() {
             self.escalate(limit, charge, now);
         }
         if !outcome.allowed && observes {

@@ -12,7 +12,7 @@ use api::decide::Question;
 use host::descriptors::places;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -64,26 +64,40 @@ pub async fn serve(listener: Listener, handle: EngineHandle) {
     match listener {
         Listener::Tcp(listener) => {
             accept(listener, places, |stream| {
-                spawn(Box::pin(connection(stream, handle.clone())));
+                spawn(Box::pin(connection(
+                    stream,
+                    handle.clone(),
+                    Reach::Browsers,
+                )));
             })
             .await;
         }
         Listener::Unix(listener) => {
             accept(listener, places, |stream| {
-                spawn(Box::pin(connection(stream, handle.clone())));
+                spawn(Box::pin(connection(stream, handle.clone(), Reach::Files)));
             })
             .await;
         }
     }
 }
 
+/// Who reaches a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Whoever reaches the port, and so each web page in a browser that does.
+    Browsers,
+    /// Programs that may open the socket's file. No page can; a proxy may pass on what a browser sent.
+    Files,
+}
+
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     handle: EngineHandle,
+    reach: Reach,
 ) {
     let service = service_fn(move |request| {
         let handle = handle.clone();
-        async move { Ok::<_, Infallible>(respond(request, &handle).await) }
+        async move { Ok::<_, Infallible>(respond(request, &handle, reach).await) }
     });
     // Errors of one client concern no other.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -96,7 +110,11 @@ async fn connection(
 }
 
 /// Replies to one request.
-async fn respond<B>(request: Request<B>, handle: &EngineHandle) -> Response<Full<Bytes>>
+async fn respond<B>(
+    request: Request<B>,
+    handle: &EngineHandle,
+    reach: Reach,
+) -> Response<Full<Bytes>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -120,6 +138,11 @@ where
             .headers_mut()
             .insert(ALLOW, HeaderValue::from_static("POST"));
         return response;
+    }
+    if reach == Reach::Browsers
+        && let Err(refusal) = check_is_no_page(request.headers())
+    {
+        return refusal;
     }
     let mut body = pin!(whole(request.into_body()));
     // Most bodies arrive with their heads, and need no timer.
@@ -148,6 +171,35 @@ where
             &format!("reading the body failed: {error}"),
         ),
     }
+}
+
+/// Refuses what a web page makes a browser send. A page of any origin may send a POST to this host without asking; also one
+/// whose name resolves to this host's address (DNS rebinding), for which the browser would ask nobody.
+///
+/// Browsers name the page's origin in every POST ([Fetch, 3.2](https://fetch.spec.whatwg.org/#origin-header)). Those that do not
+/// for forms send one of three types, of which `application/x-www-form-urlencoded` escapes the quotes of JSON.
+fn check_is_no_page(headers: &HeaderMap) -> Result<(), Response<Full<Bytes>>> {
+    if let Some(origin) = headers.get(ORIGIN) {
+        let reason = format!(
+            "a web page ({}) may not ask: only applications may, which send no header Origin; a proxy in between removes it",
+            origin.to_str().unwrap_or("unreadable")
+        );
+        return Err(refuse(StatusCode::FORBIDDEN, &reason));
+    }
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    let is = |other: &[u8]| {
+        kind.get(..other.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(other))
+    };
+    if is(b"text/plain") || is(b"multipart/form-data") {
+        return Err(refuse(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "forms of web pages send this Content-Type: send application/json",
+        ));
+    }
+    Ok(())
 }
 
 /// A body of bounded length. One that arrives in one piece is not copied.

@@ -59,7 +59,11 @@ impl Engine {
             return Err(DecideError::PeekWaits);
         }
         let cost = self.cost(limit, source, question)?;
-        self.charge_of(nth, entries, source, cost, question.peek)
+        let charge = self.charge_of(nth, entries, source, cost, question.peek)?;
+        Ok(Charge {
+            bans_nobody: question.bans_nobody,
+            ..charge
+        })
     }
 
     /// The limit that replaces the named one for this key, if there is one.
@@ -150,6 +154,7 @@ impl Engine {
             key,
             cost,
             peek,
+            bans_nobody: false,
         })
     }
 

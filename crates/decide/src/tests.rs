@@ -498,16 +498,20 @@ fn who_keeps_being_refused_is_banned_once_and_never_limit_is_stronger() {
     for _ in 0..19 {
         assert!(!refuse("192.0.2.1", SECOND).allowed);
     }
-    // Peeks do not count, nor do other sources' refusals, nor refusals without an address.
-    engine
-        .decide(
-            &Question {
-                peek: true,
-                ..from("192.0.2.1", ask("alice", 2))
-            },
-            SECOND,
-        )
-        .unwrap();
+    // Peeks do not count, nor do questions of who may not ban, other sources' refusals, nor refusals without an address.
+    let of_victim = || from("192.0.2.1", ask("alice", 2));
+    for question in [
+        Question {
+            peek: true,
+            ..of_victim()
+        },
+        Question {
+            bans_nobody: true,
+            ..of_victim()
+        },
+    ] {
+        assert!(!engine.decide(&question, SECOND).unwrap().allowed);
+    }
     refuse("192.0.2.2", SECOND);
     engine.decide(&ask("alice", 2), SECOND).unwrap();
     assert_eq!(edge.bans(), [""; 0]);

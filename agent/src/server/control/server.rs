@@ -222,6 +222,11 @@ impl Peer {
         }
     }
 
+    /// Restricts a question to what this user may cause: who may not ban may not have a source banned by `escalate`, either.
+    fn restrict(self, question: &mut Question) {
+        question.bans_nobody = self == Self::Other;
+    }
+
     /// Checks whether this user may make the request.
     fn check(self, request: &Request) -> Result<(), String> {
         if self == Self::Other && !request.only_asks() {
@@ -300,8 +305,9 @@ async fn answer(
                 Err(_) => Response::Error(FAILED.to_owned()),
             }
         }
-        Ok(Request::Decide { question }) if question.wait.is_some() => {
+        Ok(Request::Decide { mut question }) if question.wait.is_some() => {
             drop(place);
+            peer.restrict(&mut question);
             match for_waiting.try_acquire() {
                 Err(_) => Response::Error(
                     "too many requests wait on the control socket: use [decide] http".to_owned(),
@@ -313,7 +319,10 @@ async fn answer(
                 },
             }
         }
-        Ok(request) => {
+        Ok(mut request) => {
+            if let Request::Decide { question } = &mut request {
+                peer.restrict(question);
+            }
             // In the order of arrival.
             let _turn = match at_work {
                 Some(at_work) => at_work.acquire_owned().await.ok(),

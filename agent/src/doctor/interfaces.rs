@@ -3,7 +3,7 @@
 use config::policy::{Action, Attach, Config, Direction};
 use datapath::{
     AttachedProgram, DeviceFacts, LostReplies, Owner, default_route_interfaces, device_facts,
-    interface_names, lacking_for_shape,
+    interface_names, lacking_for_shape, topology,
 };
 use serde::Serialize;
 
@@ -25,11 +25,14 @@ const MTU_OF_ONE_BUFFER: u32 = 3_498;
 /// The config's interfaces, or those of the default route.
 pub fn examine(config: &Config) -> Vec<Interface> {
     let present = interface_names();
+    // If the devices cannot be listed, there are none here.
+    let devices = topology::devices().unwrap_or_default();
     let mut interfaces = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for pattern in &config.agent.interfaces {
         let before = names.len();
-        names.extend(present.iter().filter(|name| pattern.matches(name)).cloned());
+        let named = devices.iter().filter(|device| device.is_named_by(pattern));
+        names.extend(named.map(|device| device.name.clone()));
         if names.len() == before {
             let available = present.join(", ");
             let check = if pattern.is_pattern() {

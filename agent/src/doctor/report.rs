@@ -6,7 +6,7 @@ use std::path::Path;
 use config::policy::{Config, Notify, NotifyTarget};
 use datapath::connections::unsupported;
 use datapath::host_links::HostLinks;
-use datapath::{interface_names, lacking_for_shape};
+use datapath::{lacking_for_shape, topology};
 use serde::Serialize;
 
 use super::check::{Check, Verdict};
@@ -75,7 +75,6 @@ fn lacking_for_notify(notify: &Notify) -> Option<String> {
 #[must_use]
 pub fn lacking(config: &Config) -> Vec<String> {
     let mut lacking = Vec::new();
-    let names = interface_names();
     // If the devices cannot be listed, there are none here.
     lacking.extend(HostLinks::read(config).unwrap_or_default().lacking());
     if !config.limits.is_empty() && !std::path::Path::new("/sys/fs/bpf").exists() {
@@ -84,14 +83,12 @@ pub fn lacking(config: &Config) -> Vec<String> {
     }
     lacking.extend(lacking_for_connections(config, Path::new("/sys")));
     if shapes(config) {
-        let held = names.iter().filter(|name| {
-            config
-                .agent
-                .interfaces
-                .iter()
-                .any(|pattern| pattern.matches(name))
+        let devices = topology::devices().unwrap_or_default();
+        let held = devices.iter().filter(|device| {
+            let patterns = &config.agent.interfaces;
+            patterns.iter().any(|pattern| device.is_named_by(pattern))
         });
-        lacking.extend(held.filter_map(|name| lacking_for_shape(name, &config.limits)));
+        lacking.extend(held.filter_map(|device| lacking_for_shape(&device.name, &config.limits)));
     }
     lacking.extend(cgroup::lacking(config));
     lacking.extend(config.notify.iter().filter_map(lacking_for_notify));

@@ -19,6 +19,7 @@ use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[Test] = tests![
     any_legal_name_is_attached_and_stays_so_when_it_changes,
+    an_alternative_name_is_a_name,
     what_an_older_version_pinned_by_name_is_taken_over_or_released,
     an_interface_that_is_made_anew_is_attached_within_a_second,
     a_missing_interface_is_reported_and_attached_when_it_appears,
@@ -123,6 +124,52 @@ fn any_legal_name_is_attached_and_stays_so_when_it_changes() {
         network.config("", SLOW).to_str().unwrap(),
     ]);
     assert!(!network.has_pins() && !network.has_program());
+}
+
+/// systemd gives each card some, of which the operator may know only one.
+fn an_alternative_name_is_a_name() {
+    const ALTERNATIVE: &str = "enx020000007701-of-the-second-card";
+    let named = || {
+        let network = Network::new();
+        network.server_ip(&[
+            "link",
+            "property",
+            "add",
+            "dev",
+            "weir0",
+            "altname",
+            ALTERNATIVE,
+        ]);
+        network
+    };
+    let limits = format!(
+        "{SLOW}[[limit]]\nname = \"scoped\"\nrate = \"1/h\"\nburst = 50\ninterfaces = [\"{ALTERNATIVE}\"]\n"
+    );
+    for name in [ALTERNATIVE, "enx*-card"] {
+        let network = named();
+        let agent = network.start_on(&[name], "", &limits);
+        let status = agent.json(&["status"]);
+        assert_eq!(state(&status, "weir0").1, "attached", "{status}");
+        burst(&network, &[udp_from(7)], 200);
+        assert_eq!(agent.counts("scoped"), (50, 150), "{name}");
+        let config = network.folder.path().join("limits.toml");
+        let said = network.command(&["doctor", "--config", config.to_str().unwrap()]);
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert!(
+            said.contains("weir0") && !said.contains("there is none"),
+            "{said}"
+        );
+    }
+    // Whoever mixes the names is told which of them counts.
+    let network = named();
+    let mixed =
+        format!("{limits}[[limit]]\nname = \"other\"\nrate = \"1/h\"\ninterfaces = [\"weir0\"]\n");
+    let agent = network.start_on(&["weir0", ALTERNATIVE], "", &mixed);
+    let notes = agent.json(&["status"])["notes"].to_string();
+    assert!(
+        notes.contains("scoped") && notes.contains("which other limits call weir0"),
+        "{notes}"
+    );
 }
 
 fn what_an_older_version_pinned_by_name_is_taken_over_or_released() {

@@ -230,6 +230,10 @@ fn main() {
     if !has_vlan {
         eprintln!("skipped: what takes VLAN devices, which this kernel does not have");
     }
+    let has_vrf = can_make(&["name", "vrf7", "type", "vrf", "table", "77"]);
+    if !has_vrf {
+        eprintln!("skipped: what takes VRF devices, which this kernel does not have");
+    }
     let has_bond = can_make(&["name", "bond7", "type", "bond"]);
     if !has_bond {
         eprintln!("skipped: what takes bonds, which this kernel does not have");
@@ -276,6 +280,11 @@ fn main() {
             neighbours::WITH_TCX
                 .iter()
                 .map(|test| (test, !is_too_old && has_tcx)),
+        )
+        .chain(
+            stacked::WITH_VRF
+                .iter()
+                .map(|test| (test, !is_too_old && has_vrf)),
         )
         .chain(
             stacked::WITH_VLAN

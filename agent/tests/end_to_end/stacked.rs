@@ -27,6 +27,9 @@ pub const TESTS: &[Test] = tests![
 /// Tests that require VLAN devices.
 pub const WITH_VLAN: &[Test] = tests![a_vlan_and_its_device_charge_a_packet_once,];
 
+/// Tests that require VRF devices.
+pub const WITH_VRF: &[Test] = tests![a_vrfs_ports_charge_for_it,];
+
 /// Tests that require bonds.
 pub const WITH_BOND: &[Test] = tests![a_bond_and_its_member_charge_a_packet_once,];
 
@@ -323,6 +326,29 @@ fn a_vlan_and_its_device_charge_a_packet_once() {
     network.configure_server("upper0", "10.79.0.1/16");
     let agent = network.start_on(&["upper0"], "", LIMIT);
     expect_once(&network, &agent, &frame, 7);
+}
+
+/// A VRF's hooks see nothing of what its ports receive.
+fn a_vrfs_ports_charge_for_it() {
+    let network = Network::new();
+    network.server_ip(&["link", "add", "vrf7", "type", "vrf", "table", "77"]);
+    network.server_ip(&["link", "set", "vrf7", "up"]);
+    let agent = network.start_on(&["vrf7"], "", LIMIT);
+    let notes = agent.json(&["status"])["notes"].to_string();
+    assert!(notes.contains("vrf7 is a VRF without ports"), "{notes}");
+    network.server_ip(&["link", "set", INTERFACE, "master", "vrf7"]);
+    agent.wait_for("its port", |status| {
+        state(status, INTERFACE).1 == "attached"
+    });
+    assert_eq!(
+        placements(&agent),
+        (
+            vec![json!(INTERFACE)],
+            vec![(json!("vrf7"), json!([INTERFACE]))]
+        )
+    );
+    burst(&network, &[udp_from(7)], 1_000);
+    assert_eq!(agent.counts("packets"), (801, 199));
 }
 
 fn a_bond_and_its_member_charge_a_packet_once() {

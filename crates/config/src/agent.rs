@@ -255,6 +255,9 @@ impl Text for HostName {
     }
 }
 
+/// The kernel's longest alternative name of an interface (`ALTIFNAMSIZ`).
+const LONGEST_NAME: usize = 127;
+
 /// A name of an interface, or a pattern of names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InterfacePattern(pub(crate) String);
@@ -266,7 +269,7 @@ impl InterfacePattern {
         self.0.contains(['*', '?', '[', '{', '!'])
     }
 
-    /// Whether `name` matches. `*` matches any characters, `?` one.
+    /// Whether `name`, one of an interface, matches. `*` matches any characters, `?` one.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         glob_match::glob_match(&self.0, name)
@@ -283,11 +286,10 @@ impl Text for InterfacePattern {
     const KIND: Kind = Kind::Text(&[]);
 
     fn parse(text: &str, _: &Key) -> Result<Self, Wrong> {
-        if !text.is_empty() && text.len() <= 15 && !text.contains(['/', ' ']) {
+        if !text.is_empty() && text.len() <= LONGEST_NAME && !text.contains(['/', ' ']) {
             return Ok(Self(text.to_owned()));
         }
-        let help =
-            "write a name as `ip link` shows it, at most 15 characters, or a pattern as \"ens*\"";
+        let help = "write a name or alternative name as `ip link` shows it, at most 127 characters, or a pattern as \"ens*\"";
         Err(Wrong::new(format!("invalid interface name {text:?}"), help))
     }
 

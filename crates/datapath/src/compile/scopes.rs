@@ -53,10 +53,14 @@ pub struct InterfaceNumbers {
 }
 
 impl InterfaceNumbers {
-    /// The number of an interface.
+    /// The number of an interface with these names: by the first that a limit has.
     #[must_use]
-    pub fn of(&self, name: &str) -> u32 {
-        let lists = self.lists_of(name);
+    pub fn of<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> u32 {
+        let lists = names
+            .into_iter()
+            .map(|name| self.lists_of(name))
+            .find(|lists| !lists.is_empty())
+            .unwrap_or_default();
         self.numbers
             .iter()
             .position(|known| *known == lists)

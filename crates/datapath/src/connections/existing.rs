@@ -166,7 +166,8 @@ impl Scopes for Scoped<'_> {
     }
 
     fn interface_number(&self, _index: u32) -> u32 {
-        self.image.interfaces.of(&self.interface.interface)
+        let names = self.interface.names.iter();
+        self.image.interfaces.of(names.map(String::as_str))
     }
 
     fn port_row(&self, port: u16) -> u32 {

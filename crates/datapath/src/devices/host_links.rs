@@ -6,7 +6,7 @@ use api::interface::Placement;
 use config::policy::{Config, InterfacePattern, Limit};
 
 use super::device::{self, Interface};
-use super::topology::place;
+use super::topology::{Device, place, with_ports_of_vrfs};
 
 /// The interfaces of a config on this host, from one list of its devices.
 #[derive(Debug, Default)]
@@ -22,6 +22,7 @@ pub struct HostLinks {
     pub unmatched: Vec<String>,
     /// The names of all interfaces.
     available: Vec<String>,
+    devices: Vec<Device>,
 }
 
 impl HostLinks {
@@ -41,7 +42,7 @@ impl HostLinks {
         for pattern in patterns {
             for interface in found
                 .iter()
-                .filter(|interface| pattern.matches(&interface.name))
+                .filter(|interface| interface.device.is_named_by(pattern))
             {
                 if !named.contains(&interface.name) {
                     named.push(interface.name.clone());
@@ -52,8 +53,11 @@ impl HostLinks {
             .iter()
             .map(|interface| interface.name.clone())
             .collect();
-        let is_there =
-            |pattern: &InterfacePattern| available.iter().any(|name| pattern.matches(name));
+        let is_there = |pattern: &InterfacePattern| {
+            found
+                .iter()
+                .any(|interface| interface.device.is_named_by(pattern))
+        };
         let (unmatched, missing): (Vec<_>, Vec<_>) = patterns
             .iter()
             .filter(|pattern| !is_there(pattern))
@@ -66,7 +70,7 @@ impl HostLinks {
             .iter()
             .map(|interface| interface.device.clone())
             .collect();
-        let placements = place(&devices, &named);
+        let placements = place(&devices, &with_ports_of_vrfs(&devices, named));
         let enforcing: Vec<&str> = placements
             .iter()
             .filter(|placement| placement.enforces())
@@ -80,6 +84,7 @@ impl HostLinks {
             missing,
             unmatched,
             available,
+            devices,
         })
     }
 
@@ -131,23 +136,60 @@ impl HostLinks {
             self.placements
                 .iter()
                 .filter(|placement| !placement.enforces())
-                .filter_map(|it| charged_elsewhere(limit, it))
+                .filter_map(|it| self.charged_elsewhere(limit, it))
         });
-        gaps.chain(scoped).collect()
+        let mixed = self
+            .placements
+            .iter()
+            .filter_map(|it| self.named_twice(limits, it));
+        gaps.chain(scoped).chain(mixed).collect()
     }
-}
 
-/// A note if the limit is for an interface, but not for those that charge its packets.
-fn charged_elsewhere(limit: &Limit, placement: &Placement) -> Option<String> {
-    let patterns = limit.interfaces.as_ref()?;
-    let is_named = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
-    let lacking: Vec<&str> = placement
-        .enforced_by
-        .iter()
-        .map(String::as_str)
-        .filter(|name| !is_named(name))
-        .collect();
-    (is_named(&placement.interface) && !lacking.is_empty()).then(|| {
+    /// Whether one of the patterns matches a name of the interface.
+    fn is_named(&self, patterns: &[InterfacePattern], interface: &str) -> bool {
+        self.devices
+            .iter()
+            .filter(|device| device.name == interface)
+            .any(|device| patterns.iter().any(|pattern| device.is_named_by(pattern)))
+    }
+
+    /// A note if limits name an interface by several of its names: all but those that use the first are not in effect there.
+    fn named_twice(&self, limits: &[Limit], placement: &Placement) -> Option<String> {
+        let device = self
+            .devices
+            .iter()
+            .find(|device| device.name == placement.interface)?;
+        let lists = || {
+            limits
+                .iter()
+                .filter_map(|limit| Some((limit, limit.interfaces.as_ref()?)))
+        };
+        let is_by = |name: &str, patterns: &[InterfacePattern]| {
+            patterns.iter().any(|pattern| pattern.matches(name))
+        };
+        let first = device
+            .names()
+            .find(|name| lists().any(|(_, patterns)| is_by(name, patterns)))?;
+        let (other, _) = lists().find(|(_, patterns)| {
+            !is_by(first, patterns) && device.names().any(|name| is_by(name, patterns))
+        })?;
+        Some(format!(
+            "limit {:?} is not in effect on {}, which other limits call {first}: call it {first} in its interfaces, too",
+            other.name, device.name
+        ))
+    }
+
+    /// A note if the limit is for an interface, but not for those that charge its packets.
+    fn charged_elsewhere(&self, limit: &Limit, placement: &Placement) -> Option<String> {
+        let patterns = limit.interfaces.as_ref()?;
+        let is_named = |name: &str| self.is_named(patterns, name);
+        let lacking: Vec<&str> = placement
+            .enforced_by
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !is_named(name))
+            .collect();
+        (is_named(&placement.interface) && !lacking.is_empty()).then(|| {
         let (interface, lacking) = (&placement.interface, lacking.join(", "));
         format!(
             "limit {:?} is not in effect on {interface}, whose packets are charged on {lacking}: add {lacking} to its \
@@ -155,6 +197,7 @@ fn charged_elsewhere(limit: &Limit, placement: &Placement) -> Option<String> {
             limit.name
         )
     })
+    }
 }
 
 /// The names of the interfaces on this host that a config names and that charge packets, in the config's order.

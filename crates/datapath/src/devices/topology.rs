@@ -5,11 +5,12 @@
 //! | upper | lower | also passes the lower |
 //! |---|---|---|
 //! | bridge | its ports | what is forwarded between ports |
+//! | VRF | its ports | nothing; its own hooks see nothing of what they receive |
 //! | bond, team, the driver's own pairing (netvsc, net_failover) | its members | nothing |
 //! | VLAN, macvlan, ipvlan | the device that it was made on | everything else on that device |
 //!
 //! A tunnel (WireGuard, VXLAN, GRE, tun) is not a stack: its inner packets are separate packets. Neither is a veth
-//! pair, whose ends see one direction each, nor a VRF, whose hooks do not see packets that its ports receive.
+//! pair, whose ends see one direction each.
 //!
 //! [`place`] follows two rules.
 //!
@@ -17,14 +18,17 @@
 //! 2. Otherwise the lowest configured device charges, since it sees most packets. Packets that reach a device above it
 //!    by another path are not limited; [`Placement::gap`] names that path and the fix.
 //!
+//! The ports of a configured VRF are configured, too: see [`with_ports_of_vrfs`].
+//!
 //! No two devices that charge are then above each other, so a packet is charged once in each direction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use api::interface::Placement;
+use config::policy::InterfacePattern;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage, Prop};
 
 use crate::devices::netlink::dump;
 
@@ -33,6 +37,8 @@ use crate::devices::netlink::dump;
 pub struct Device {
     pub index: u32,
     pub name: String,
+    /// Its alternative names (`ip link property add altname`), such as those that systemd gives.
+    pub alternative_names: Vec<String>,
     /// Its kind (`IFLA_INFO_KIND`); empty for the device of a driver.
     pub kind: String,
     /// The index of the device that it is a port or member of.
@@ -49,7 +55,25 @@ impl Device {
 
     /// Whether the packets of its ports pass it.
     fn has_ports(&self) -> bool {
-        self.kind == "bridge" || self.is_aggregate()
+        self.kind == "bridge" || self.is_vrf() || self.is_aggregate()
+    }
+
+    /// Whether it only routes: what its ports receive passes none of its hooks.
+    fn is_vrf(&self) -> bool {
+        self.kind == "vrf"
+    }
+
+    /// Its name and its alternative names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name)
+            .chain(&self.alternative_names)
+            .map(String::as_str)
+    }
+
+    /// Whether a pattern matches one of its names.
+    #[must_use]
+    pub fn is_named_by(&self, pattern: &InterfacePattern) -> bool {
+        self.names().any(|name| pattern.matches(name))
     }
 
     /// Whether its packets pass the device that it was made on.
@@ -64,6 +88,7 @@ impl Device {
     fn noun(&self) -> String {
         match self.kind.as_str() {
             "vlan" => "a VLAN".to_owned(),
+            "vrf" => "a VRF".to_owned(),
             "" => "a device with members".to_owned(),
             "ipvlan" | "ipvtap" => format!("an {}", self.kind),
             kind => format!("a {kind}"),
@@ -98,6 +123,14 @@ pub fn device(link: &LinkMessage) -> Device {
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name.clone_from(name),
+            LinkAttribute::PropList(properties) => {
+                device
+                    .alternative_names
+                    .extend(properties.iter().filter_map(|property| match property {
+                        Prop::AltIfName(name) => Some(name.clone()),
+                        _ => None,
+                    }));
+            }
             LinkAttribute::Controller(master) => device.master = Some(*master),
             LinkAttribute::Link(lower) => device.lower = Some(*lower),
             LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
@@ -114,6 +147,23 @@ pub fn device(link: &LinkMessage) -> Device {
     // Then the index is that of another namespace's device.
     device.lower = device.lower.filter(|_| !is_elsewhere);
     device
+}
+
+/// The configured interfaces, and the ports of those that are VRFs.
+#[must_use]
+pub fn with_ports_of_vrfs(devices: &[Device], configured: Vec<String>) -> Vec<String> {
+    let mut all = configured;
+    let is_of = |port: &Device, names: &[String]| {
+        devices.iter().any(|device| {
+            device.is_vrf() && port.master == Some(device.index) && names.contains(&device.name)
+        })
+    };
+    for port in devices {
+        if is_of(port, &all) && !all.contains(&port.name) {
+            all.push(port.name.clone());
+        }
+    }
+    all
 }
 
 /// Decides for each configured interface which device charges its packets, in the order given. An interface that does not
@@ -261,7 +311,13 @@ impl<'a> Stacks<'a> {
         };
         let device = self.devices.values().find(|device| device.name == name);
         let Some(device) = device.filter(|device| !self.enforcing.contains(&device.index)) else {
-            return placement;
+            return Placement {
+                // Its ports are configured as well: it has none.
+                gap: device.filter(|device| device.is_vrf()).map(|_| {
+                    format!("{name} is a VRF without ports: limits are in effect on its ports once it has some")
+                }),
+                ..placement
+            };
         };
         if let Some(aggregate) = self.aggregate_of(device.index) {
             return self.on_aggregate(device, aggregate);

@@ -258,6 +258,7 @@ impl Datapath {
         let unsent = sent::lost(&interface);
         self.attached.push(Attached {
             interface,
+            names: device.device.names().map(str::to_owned).collect(),
             index: device.index,
             mode,
             frames,

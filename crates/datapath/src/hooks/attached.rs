@@ -16,6 +16,8 @@ use crate::hooks::traffic_control;
 pub struct Attached {
     /// The interface's name at the last reading.
     pub interface: String,
+    /// All of its names then, with the alternative ones.
+    pub(crate) names: Vec<String>,
     pub index: u32,
     /// The hook's kind.
     pub mode: AttachMode,

@@ -126,9 +126,9 @@ impl Datapath {
             .iter()
             .position(|attached| attached.index == device.index);
         // Members join and leave a bond without a change of the bond's own state.
-        if place
-            .is_some_and(|place| self.attached[place].interface != device.name || device.is_bond)
-            && let Err(error) = self.number_interface(device)
+        if place.is_some_and(|place| {
+            !device.device.names().eq(&self.attached[place].names) || device.is_bond
+        }) && let Err(error) = self.number_interface(device)
         {
             return Some(turn(
                 &device.name,
@@ -138,6 +138,7 @@ impl Datapath {
         }
         if let Some(attached) = place.and_then(|place| self.attached.get_mut(place)) {
             attached.interface.clone_from(&device.name);
+            attached.names = device.device.names().map(str::to_owned).collect();
             let is_as_before = device.link.as_ref() == Ok(&attached.frames);
             if is_as_before && attached.is_in_effect(&self.pins) {
                 let was_lost = attached.lost.take().is_some();

@@ -9,7 +9,7 @@ use crate::devices::topology;
 use crate::error::LoadError;
 
 impl Datapath {
-    /// Writes the number of an interface, by its present name.
+    /// Writes the number of an interface, by its present names.
     ///
     /// # Errors
     ///
@@ -18,7 +18,7 @@ impl Datapath {
         if !self.image().interfaces.are_in_use() {
             return Ok(());
         }
-        let number = self.image().interfaces.of(&device.name);
+        let number = self.image().interfaces.of(device.device.names());
         // XDP on a bond runs on its members, which cannot change while it is attached.
         let members = if device.is_bond {
             topology::devices().map_err(LoadError::Interfaces)?

@@ -27,7 +27,7 @@ impl Scopes for Loaded<'_> {
     }
 
     fn interface_number(&self, _index: u32) -> u32 {
-        self.0.interfaces.of(self.1)
+        self.0.interfaces.of([self.1])
     }
 
     fn port_row(&self, port: u16) -> u32 {

@@ -329,3 +329,23 @@ proptest! {
         prop_assert!(configured.is_empty() || placements.iter().any(Placement::enforces));
     }
 }
+
+#[test]
+fn the_ports_of_a_vrf_charge_for_it() {
+    let devices = [
+        device(1, "vrf0", "vrf"),
+        port(2, "eth0", "", 1),
+        port(3, "eth1", "", 1),
+        device(4, "eth2", ""),
+    ];
+    let all = with_ports_of_vrfs(&devices, vec!["vrf0".to_owned(), "eth1".to_owned()]);
+    assert_eq!(all, ["vrf0", "eth1", "eth0"]);
+    let names: Vec<&str> = all.iter().map(String::as_str).collect();
+    let (charging, covered, gaps) = decided(&devices, &names);
+    assert_eq!(charging, ["eth1", "eth0"]);
+    assert_eq!(covered, pairs(&[("vrf0", "eth0 eth1")]));
+    assert_eq!(gaps, [""; 0]);
+    // Without ports it sees nothing, and says so.
+    let (_, _, gaps) = decided(&devices[..1], &["vrf0"]);
+    assert!(gaps[0].contains("a VRF without ports"), "{gaps:?}");
+}

@@ -167,11 +167,14 @@ pub const fn second(nanoseconds: u64) -> u32 {
     (nanoseconds / 1_000_000_000) as u32 + 1
 }
 
+/// In place of a port's second: netfilter sends its connections elsewhere, and a cookie of the listener here would be of no use.
+pub const TRANSLATED: u32 = u32::MAX;
+
 /// Whether cookies of a port may be valid, whose last one was made in the second `last`.
 #[inline(always)]
 #[must_use]
 pub const fn may_have_cookies(last: u32, now: u32) -> bool {
-    last != 0 && now.wrapping_sub(last) <= COOKIE_LIFE
+    last != 0 && last != TRANSLATED && now.wrapping_sub(last) <= COOKIE_LIFE
 }
 
 /// A TCP header in a proof by cookies.

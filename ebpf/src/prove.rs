@@ -12,7 +12,7 @@ use common::key::Key;
 use common::packet::reply::Syn;
 use common::packet::{Address, Depth, Link, Packet, parse};
 use common::program::Context;
-use common::proof::{Header, Proof, Recent, Step, SynReply, may_have_cookies, second};
+use common::proof::{Header, Proof, Recent, Step, SynReply, TRANSLATED, may_have_cookies, second};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
@@ -165,19 +165,19 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     })
 }
 
-/// Whether it is a SYN, or an ACK or reset to a port whose cookies are in use.
+/// Whether it is a SYN to a port that is not translated, or an ACK or reset to a port whose cookies are in use.
 #[inline(always)]
 fn concerns(header: Header, tcp: [u32; 5]) -> bool {
-    if header.is_syn() {
-        return true;
-    }
-    if !header.is_ack() && !header.is_reset() {
+    if !header.is_syn() && !header.is_ack() && !header.is_reset() {
         return false;
     }
-    let now = second(clock::coarse_nanoseconds());
-    COOKIE_PORTS
-        .get(port(tcp))
-        .is_some_and(|last| may_have_cookies(*last, now))
+    let Some(last) = COOKIE_PORTS.get(port(tcp)) else {
+        return false;
+    };
+    if header.is_syn() {
+        return *last != TRANSLATED;
+    }
+    may_have_cookies(*last, second(clock::coarse_nanoseconds()))
 }
 
 /// The option for a SYN's cookie, which is not 0; 0 of a SYN that the kernel drops. Not an `Option`, since the compiler saves

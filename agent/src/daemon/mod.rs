@@ -18,6 +18,7 @@ mod requests;
 pub mod state;
 pub mod syn_cookies;
 pub mod trace;
+pub mod translations;
 
 pub use agent::{Agent, holds_packets, start_sharer};
 pub use cluster_packets::for_cluster;

@@ -29,10 +29,10 @@ const SYN: u8 = 2;
 const LIMIT: &str = "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nprove = \"reset\"\n";
 
 /// A host behind the server, which forwards to it: 10.78.0.2 and fd78::2.
-struct Backend(Network);
+pub struct Backend(Network);
 
 impl Backend {
-    fn behind(network: &Network) -> Self {
+    pub fn behind(network: &Network) -> Self {
         let backend = Network::new();
         let ends = "netns SERVER type veth peer back1 address 02:00:00:00:78:02 netns BACKEND";
         let ends = ends
@@ -80,7 +80,12 @@ impl Backend {
         Self(backend)
     }
 
-    fn listen(&self) -> TcpListener {
+    /// Connects to the listener from the host itself, which may wait for a client.
+    pub fn wake(&self) {
+        let _ = self.0.in_server(|| TcpStream::connect(("127.0.0.1", PORT)));
+    }
+
+    pub fn listen(&self) -> TcpListener {
         self.0.in_server(|| {
             std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();
             listen()

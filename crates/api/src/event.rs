@@ -49,6 +49,8 @@ pub enum EventKind {
     GeoUpdated,
     /// A database of `[geo]` cannot be used.
     GeoFailed,
+    /// The sources of a port do not prove their address, since netfilter sends its connections elsewhere.
+    Unproven,
     /// Events were lost because there were too many.
     Lost,
 }
@@ -77,6 +79,7 @@ impl EventKind {
             Self::ListFailed => "list-failed",
             Self::GeoUpdated => "geo-updated",
             Self::GeoFailed => "geo-failed",
+            Self::Unproven => "unproven",
             Self::Lost => "lost",
         }
     }
@@ -196,7 +199,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 20] = [
+    const ALL: [EventKind; 21] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -216,6 +219,7 @@ mod tests {
         EventKind::ListFailed,
         EventKind::GeoUpdated,
         EventKind::GeoFailed,
+        EventKind::Unproven,
         EventKind::Lost,
     ];
 

@@ -1,6 +1,6 @@
 //! A policy in the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::interface::AttachMode;
@@ -9,6 +9,7 @@ use aya::{Ebpf, EbpfLoader};
 use bpf::objects::WEIR;
 use common::bank::Bank;
 use common::packet::Direction;
+use common::proof::TRANSLATED;
 use common::rule::{Enforcement, Rule};
 use common::settings::{Runtime, Settings, TableIdentity};
 use common::share::Share;
@@ -55,6 +56,8 @@ pub struct Datapath {
     pub(crate) attached: Vec<Attached>,
     /// The addresses in the kernel's map.
     own: OwnAddresses,
+    /// The ports in the kernel's map whose connections go elsewhere.
+    translated: BTreeSet<u16>,
     pub(crate) troubles: Vec<Trouble>,
     pub(crate) pins: PinDirectory,
 }
@@ -218,6 +221,7 @@ impl Datapath {
             connections,
             attached: Vec::new(),
             own: OwnAddresses::default(),
+            translated: BTreeSet::new(),
             troubles: Vec::new(),
             pins: pins.clone(),
         };
@@ -458,6 +462,39 @@ impl Datapath {
             self.own = own;
         }
         Ok(())
+    }
+
+    /// Whether sources prove their address by cookies.
+    #[must_use]
+    pub const fn proves_by_cookies(&self) -> bool {
+        self.settings.prove_in_use & Settings::BY_COOKIES != 0
+    }
+
+    /// Sets the ports whose SYNs are not answered by cookies, since netfilter sends their connections elsewhere. All are
+    /// written again: a program that has just answered a SYN may have replaced a port's value.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn set_translated(&mut self, ports: &BTreeSet<u16>) -> Result<(), LoadError> {
+        if !self.proves_by_cookies() {
+            return Ok(());
+        }
+        let mut map = Array::<_, u32>::try_from(map_mut(&mut self.ebpf, "COOKIE_PORTS")?)?;
+        for port in self.translated.difference(ports) {
+            map.set(u32::from(*port), 0, 0)?;
+        }
+        for port in ports {
+            map.set(u32::from(*port), TRANSLATED, 0)?;
+        }
+        self.translated.clone_from(ports);
+        Ok(())
+    }
+
+    /// The ports of [`Datapath::set_translated`].
+    #[must_use]
+    pub const fn translated(&self) -> &BTreeSet<u16> {
+        &self.translated
     }
 
     /// The direction of the policy.

@@ -19,6 +19,7 @@ mod maps;
 pub mod memory;
 mod programs;
 mod table;
+pub mod translations;
 
 pub use api::interface::AttachMode;
 pub use bans::BanEntry;

@@ -12,6 +12,7 @@ use config::policy::Config;
 use datapath::compile::{CarryPlan, Layout, Plan, plan_after};
 use datapath::host_links;
 use datapath::memory::{self, Demand, Footprint, Lasting, Room};
+use datapath::translations;
 use datapath::{
     AttachError, Before, Carry, Datapath, Generation, Interface, LoadError, OwnAddresses,
     PinDirectory, SavedTable, TablePlace,
@@ -177,6 +178,9 @@ impl Change {
         {
             // Without them refused packets get no replies until they can be read, which is no reason to fail.
             datapath.set_own(OwnAddresses::read().unwrap_or_default())?;
+        }
+        if self.ingress.proves_by_cookies() {
+            self.ingress.set_translated(&translations::by_rules())?;
         }
         let old = self.before.as_ref().filter(|_| self.place.is_next());
         let carrying = match old {

@@ -1,6 +1,6 @@
 //! The engine of limits on packets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -383,6 +383,17 @@ impl PacketEngine {
             accepted: proofs.acks_accepted + proofs.acks_limited,
             ..proving
         })
+    }
+
+    /// Answers no SYN to these ports by a cookie; returns those of limits with `prove`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's map cannot be written.
+    pub fn set_translated(&self, ports: &BTreeSet<u16>) -> Result<Vec<u16>, LoadError> {
+        let mut in_effect = self.lock();
+        in_effect.ingress.set_translated(ports)?;
+        Ok(in_effect.unproven_ports())
     }
 
     /// Enforces this host's share of a limit from the next packet on.

@@ -3,6 +3,7 @@
 mod counts;
 pub mod peer;
 mod proofs;
+mod published;
 mod veth;
 mod weapons;
 
@@ -32,4 +33,8 @@ pub const ON_ANY_KERNEL: &[Test] = attacks![
     weapons::single_segments_ban_nobody_and_those_of_a_connection_do,
 ];
 /// Tests that require nft.
-pub const WITH_NFT: &[Test] = attacks![counts::redirected_connections_count_by_their_original_port];
+pub const WITH_NFT: &[Test] = attacks![
+    counts::redirected_connections_count_by_their_original_port,
+    published::clients_of_a_published_port_connect_in_a_flood_and_without,
+    published::a_published_port_is_learnt_from_its_connections,
+];

@@ -1,0 +1,102 @@
+//! Ports that netfilter translates, while sources prove their address by the kernel's cookies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datapath::translations;
+
+use super::events::{Event, EventKind, EventLog};
+use super::packets::Packets;
+
+/// The shortest time between two readings of connections, and of rules.
+const CONNECTIONS_EVERY: Duration = Duration::from_secs(1);
+const RULES_EVERY: Duration = Duration::from_secs(10);
+/// A reading is followed by a pause of so many times what it took: large rule sets and tables of connections take long.
+const REST: u32 = 20;
+/// How long a port stays translated after its last connection. Its rule may be one that cannot be read.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// A reading that is repeated.
+struct Repeated {
+    every: Duration,
+    next: Instant,
+}
+
+impl Repeated {
+    fn new(every: Duration) -> Self {
+        Self {
+            every,
+            next: Instant::now(),
+        }
+    }
+
+    /// Reads on a blocking thread if it is time; `None` if not, or if that failed.
+    async fn read(&mut self, read: fn() -> io::Result<BTreeSet<u16>>) -> Option<BTreeSet<u16>> {
+        let start = Instant::now();
+        if start < self.next {
+            return None;
+        }
+        let ports = tokio::task::spawn_blocking(read).await;
+        self.next = Instant::now() + self.every.max(start.elapsed() * REST);
+        ports.ok()?.ok()
+    }
+}
+
+/// Tells the packet engine of translated ports while the agent runs.
+pub async fn run(packets: &Packets, events: Arc<EventLog>) {
+    let mut ticks = tokio::time::interval(CONNECTIONS_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut of_rules = Repeated::new(RULES_EVERY);
+    let mut of_connections = Repeated::new(CONNECTIONS_EVERY);
+    let (mut by_rules, mut by_connections) = (BTreeSet::new(), BTreeMap::new());
+    let mut reported = Vec::new();
+    loop {
+        ticks.tick().await;
+        let Some(engine) = packets
+            .load_full()
+            .filter(|engine| engine.proving().is_some())
+        else {
+            continue;
+        };
+        if let Some(ports) = of_rules.read(|| Ok(translations::by_rules())).await {
+            by_rules = ports;
+        }
+        let now = Instant::now();
+        // Without connection tracking, nothing is translated.
+        if let Some(ports) = of_connections.read(translations::by_connections).await {
+            by_connections.extend(ports.into_iter().map(|port| (port, now)));
+        }
+        by_connections.retain(|_, seen| now.saturating_duration_since(*seen) < KEPT);
+        let ports = by_rules
+            .iter()
+            .chain(by_connections.keys())
+            .copied()
+            .collect();
+        match engine.set_translated(&ports) {
+            Ok(unproven) => {
+                let is_new = |port: &&u16| !reported.contains(*port);
+                unproven
+                    .iter()
+                    .filter(is_new)
+                    .for_each(|port| report(*port, &events));
+                reported = unproven;
+            }
+            Err(error) => {
+                tracing::error!("updating the ports that prove leaves alone failed: {error}")
+            }
+        }
+    }
+}
+
+fn report(port: u16, events: &EventLog) {
+    let reason = format!(
+        "prove leaves port {port} alone: netfilter sends its connections elsewhere; use prove = \"reset\" for it"
+    );
+    tracing::warn!("{reason}");
+    events.push(Event {
+        port: Some(port),
+        ..Event::now(EventKind::Unproven, 1, reason)
+    });
+}

@@ -1,0 +1,164 @@
+//! Published ports of containers: a process listens on the host's port, and netfilter sends the connections elsewhere.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::peer::{SYN, limit, listen};
+use crate::prove::network;
+use crate::resets::Backend;
+use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, run};
+use crate::wire::Sender;
+use common::packet::build::Frame;
+
+const PUBLISHED: u16 = 8080;
+const HOOKS: [&str; 2] = ["native", "tc"];
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The container with its server, and the process that listens in the host for nobody.
+struct Published<'n> {
+    network: &'n Network,
+    container: Backend,
+    server: TcpListener,
+    idle: TcpListener,
+}
+
+impl<'n> Published<'n> {
+    fn new(network: &'n Network, rule: &str) -> Self {
+        let container = Backend::behind(network);
+        let server = container.listen();
+        server.set_nonblocking(false).unwrap();
+        let rules = format!(
+            "table ip nat {{\n chain prerouting {{ type nat hook prerouting priority dstnat;\n {rule};\n }}\n}}\n"
+        );
+        let path = network.folder.path().join("published.nft");
+        fs::write(&path, rules).unwrap();
+        network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+        let idle = listen(network, PUBLISHED);
+        Self {
+            network,
+            container,
+            server,
+            idle,
+        }
+    }
+
+    fn start(&self, attach: &str, prove: &str) -> Agent<'n> {
+        let limits = limit(&format!("rate = \"1000/s\"\nprove = {prove}"));
+        let limits = limits.replace("[80]", &format!("[{PUBLISHED}]"));
+        self.network.start(&format!("attach = {attach:?}"), &limits)
+    }
+
+    /// Of so many clients, those that receive the byte with which the container's server greets each.
+    fn greeted(&self, clients: usize) -> usize {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for stream in self.server.incoming() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let _ = stream.unwrap().write_all(b"x");
+                }
+            });
+            let greeted = (0..clients).filter(|_| self.greets()).count();
+            is_over.store(true, Ordering::Relaxed);
+            self.container.wake();
+            greeted
+        })
+    }
+
+    fn greets(&self) -> bool {
+        let to = SocketAddr::from((SERVER, PUBLISHED));
+        self.network.in_client(|| {
+            let Ok(mut client) = TcpStream::connect_timeout(&to, PATIENCE) else {
+                return false;
+            };
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client.read_exact(&mut [0]).is_ok()
+        })
+    }
+}
+
+impl Drop for Published<'_> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            assert!(
+                self.idle.accept().is_err(),
+                "nobody reaches the host's listener"
+            );
+        }
+    }
+}
+
+fn use_cookies(network: &Network, value: &str) {
+    network.in_server(|| fs::write("/proc/sys/net/ipv4/tcp_syncookies", value).unwrap());
+}
+
+fn names_the_port(agent: &Agent<'_>) -> bool {
+    let notes = agent.json(&["status"])["notes"].to_string();
+    notes.contains(&format!("prove has no effect on port {PUBLISHED}:"))
+}
+
+/// As the rules say, before the first connection: with cookies for every connection, and in a flood of forged SYNs.
+pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
+    let forged: Vec<Vec<u8>> = (0..1_000u16)
+        .map(|nth| {
+            let [c, d] = nth.to_be_bytes();
+            Frame::between(CLIENT_MAC, SERVER_MAC)
+                .ipv4([10, 77, 100 + c, d], SERVER)
+                .tcp(4_000, PUBLISHED, SYN, b"")
+                .build()
+        })
+        .collect();
+    for attach in HOOKS {
+        for prove in ["true", "\"always\""] {
+            let network = network("2", attach);
+            let rule = format!("tcp dport {PUBLISHED} dnat to 10.78.0.2:80");
+            let published = Published::new(&network, &rule);
+            let agent = published.start(attach, prove);
+            let case = format!("{attach}, prove = {prove}");
+            assert_eq!(published.greeted(6), 6, "{case}");
+            let is_over = AtomicBool::new(false);
+            let in_flood = thread::scope(|scope| {
+                scope.spawn(|| {
+                    network.in_client(|| {
+                        let sender = Sender::new();
+                        while !is_over.load(Ordering::Relaxed) {
+                            sender.pace(&forged, 3, Duration::from_millis(100));
+                        }
+                    });
+                });
+                let greeted = published.greeted(6);
+                is_over.store(true, Ordering::Relaxed);
+                greeted
+            });
+            assert_eq!(in_flood, 6, "{case}");
+            assert_eq!(published.greeted(4), 4, "after the flood, {case}");
+            assert!(names_the_port(&agent), "{case}");
+            let events = agent.lines(&["events", "--json"]);
+            let of_port = |event: &&serde_json::Value| {
+                event["verdict"] == "unproven" && event["port"] == PUBLISHED
+            };
+            assert_eq!(events.iter().filter(of_port).count(), 1, "{events:?}");
+            // A reload forgets nothing.
+            assert_eq!(agent.json(&["reload"])["ok"], true);
+            assert_eq!(published.greeted(2), 2, "after a reload, {case}");
+        }
+    }
+}
+
+/// A rule that names no port is no reason to prove nothing anywhere: a port is left alone once a connection was translated.
+pub fn a_published_port_is_learnt_from_its_connections() {
+    let network = network("1", "tc");
+    let published = Published::new(&network, "ip protocol tcp dnat to 10.78.0.2:80");
+    let agent = published.start("tc", "true");
+    assert!(!names_the_port(&agent));
+    assert_eq!(published.greeted(1), 1);
+    agent.wait_for("the port", |_| names_the_port(&agent));
+    use_cookies(&network, "2");
+    assert_eq!(published.greeted(6), 6);
+}

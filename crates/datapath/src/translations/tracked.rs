@@ -1,0 +1,193 @@
+//! Connections that connection tracking has translated the destination of.
+
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use netlink_sys::{Socket, SocketAddr};
+
+// From Linux's uapi/linux/netfilter/nfnetlink.h and nfnetlink_conntrack.h.
+const HEADER: usize = 16;
+const FAMILY_HEADER: usize = 4;
+/// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
+const GET: u16 = 1 << 8 | 1;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// The type without the flags for nested and big-endian attributes.
+const TYPE: u16 = 0x3fff;
+const TUPLE_ORIGINAL: u16 = 1;
+const STATUS: u16 = 3;
+const STATUS_MASK: u16 = 26;
+/// `IPS_DST_NAT`.
+const TRANSLATED: u32 = 1 << 5;
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
+const IP_V4_DESTINATION: u16 = 2;
+const IP_V6_DESTINATION: u16 = 4;
+const PROTOCOL_NUMBER: u16 = 1;
+const PROTOCOL_DESTINATION_PORT: u16 = 3;
+const TCP: u8 = 6;
+
+/// Where a client sent a connection that was translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Original {
+    pub destination: IpAddr,
+    pub port: u16,
+}
+
+/// Reads the TCP connections whose destination was translated. Kernels before 5.18 send all others, too.
+pub fn translated() -> io::Result<Vec<Original>> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&request(), 0)?;
+    let mut found = Vec::new();
+    loop {
+        let (part, _) = socket.recv_from_full()?;
+        let mut rest = part.as_slice();
+        while let Some((kind, message, after)) = next(rest) {
+            match kind {
+                NLMSG_DONE => return Ok(found),
+                NLMSG_ERROR => {
+                    let code = message.get(..4).and_then(|code| code.try_into().ok());
+                    let code = code.map_or(0, i32::from_ne_bytes);
+                    return Err(io::Error::from_raw_os_error(-code));
+                }
+                _ => found.extend(message.get(FAMILY_HEADER..).and_then(original)),
+            }
+            rest = after;
+        }
+    }
+}
+
+/// A dump of all families, with a filter by status.
+fn request() -> Vec<u8> {
+    let attributes = [(STATUS, TRANSLATED), (STATUS_MASK, TRANSLATED)];
+    let length = HEADER + FAMILY_HEADER + attributes.len() * 8;
+    let mut bytes = Vec::with_capacity(length);
+    bytes.extend((length as u32).to_ne_bytes());
+    bytes.extend(GET.to_ne_bytes());
+    bytes.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([0; FAMILY_HEADER]);
+    for (kind, value) in attributes {
+        bytes.extend(8_u16.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value.to_be_bytes());
+    }
+    bytes
+}
+
+/// The type and the content of the first message, and what follows it.
+fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let content = bytes.get(HEADER..length)?;
+    Some((
+        kind,
+        content,
+        bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]),
+    ))
+}
+
+/// The original destination of an entry, if it is TCP and was translated.
+fn original(attributes: &[u8]) -> Option<Original> {
+    let status = find(attributes, STATUS)?;
+    let is_translated = u32::from_be_bytes(status.try_into().ok()?) & TRANSLATED != 0;
+    let tuple = find(attributes, TUPLE_ORIGINAL)?;
+    let (ip, protocol) = (find(tuple, TUPLE_IP)?, find(tuple, TUPLE_PROTOCOL)?);
+    if !is_translated || find(protocol, PROTOCOL_NUMBER)? != [TCP] {
+        return None;
+    }
+    let destination = match find(ip, IP_V4_DESTINATION) {
+        Some(address) => IpAddr::from(<[u8; 4]>::try_from(address).ok()?),
+        None => IpAddr::from(<[u8; 16]>::try_from(find(ip, IP_V6_DESTINATION)?).ok()?),
+    };
+    let port = find(protocol, PROTOCOL_DESTINATION_PORT)?;
+    Some(Original {
+        destination,
+        port: u16::from_be_bytes(port.try_into().ok()?),
+    })
+}
+
+/// The content of the attribute of this type.
+fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let [a, b, c, d] = attributes.get(..4)?.try_into().ok()?;
+        let length = usize::from(u16::from_ne_bytes([a, b]));
+        let content = attributes.get(4..length)?;
+        if u16::from_ne_bytes([c, d]) & TYPE == kind {
+            return Some(content);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, content: &[u8]) -> Vec<u8> {
+        let length = (4 + content.len()) as u16;
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(content);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn entry(status: u32, protocol: u8, address: &[u8]) -> Vec<u8> {
+        let kind = if address.len() == 4 {
+            IP_V4_DESTINATION
+        } else {
+            IP_V6_DESTINATION
+        };
+        let protocol = [
+            attribute(PROTOCOL_NUMBER, &[protocol]),
+            attribute(PROTOCOL_DESTINATION_PORT, &8080_u16.to_be_bytes()),
+        ];
+        let tuple = [
+            attribute(TUPLE_IP | 1 << 15, &attribute(kind, address)),
+            attribute(TUPLE_PROTOCOL | 1 << 15, &protocol.concat()),
+        ];
+        [
+            attribute(TUPLE_ORIGINAL | 1 << 15, &tuple.concat()),
+            attribute(STATUS, &status.to_be_bytes()),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn translated_tcp_connections_are_read_and_no_others() {
+        let to = |destination: &str| {
+            Some(Original {
+                destination: destination.parse().unwrap(),
+                port: 8080,
+            })
+        };
+        assert_eq!(
+            original(&entry(TRANSLATED | 8, TCP, &[192, 0, 2, 1])),
+            to("192.0.2.1")
+        );
+        let mut address = [0; 16];
+        address[15] = 1;
+        assert_eq!(original(&entry(TRANSLATED, TCP, &address)), to("::1"));
+        assert_eq!(original(&entry(8, TCP, &[192, 0, 2, 1])), None);
+        assert_eq!(original(&entry(TRANSLATED, 17, &[192, 0, 2, 1])), None);
+        // Cut anywhere, it is no entry.
+        let whole = entry(TRANSLATED, TCP, &[192, 0, 2, 1]);
+        for length in 0..whole.len() {
+            assert_eq!(original(&whole[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn messages_are_taken_one_after_another_and_broken_ones_end_the_list() {
+        let request = request();
+        assert_eq!(request.len(), 36);
+        let two = [&request[..], &request[..]].concat();
+        let (kind, content, rest) = next(&two).unwrap();
+        assert_eq!((kind, content.len(), rest.len()), (GET, 20, 36));
+        assert!(next(&rest[..35]).is_none() && next(&[]).is_none());
+    }
+}

@@ -1,11 +1,11 @@
-//! Ports that netfilter translates, while sources prove their address by the kernel's cookies.
+//! Ports that netfilter translates, while sources prove their address by the kernel's cookies, or connections are counted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath::translations;
+use datapath::translations::{self, Translations};
 
 use super::events::{Event, EventKind, EventLog};
 use super::packets::Packets;
@@ -33,7 +33,7 @@ impl Repeated {
     }
 
     /// Reads on a blocking thread if it is time; `None` if not, or if that failed.
-    async fn read(&mut self, read: fn() -> io::Result<BTreeSet<u16>>) -> Option<BTreeSet<u16>> {
+    async fn read(&mut self, read: fn() -> io::Result<Translations>) -> Option<Translations> {
         let start = Instant::now();
         if start < self.next {
             return None;
@@ -50,13 +50,13 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut of_rules = Repeated::new(RULES_EVERY);
     let mut of_connections = Repeated::new(CONNECTIONS_EVERY);
-    let (mut by_rules, mut by_connections) = (BTreeSet::new(), BTreeMap::new());
+    let (mut by_rules, mut by_connections) = (Translations::new(), BTreeMap::new());
     let mut reported = Vec::new();
     loop {
         ticks.tick().await;
         let Some(engine) = packets
             .load_full()
-            .filter(|engine| engine.proving().is_some())
+            .filter(|engine| engine.follows_translations())
         else {
             continue;
         };
@@ -66,14 +66,17 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
         let now = Instant::now();
         // Without connection tracking, nothing is translated.
         if let Some(ports) = of_connections.read(translations::by_connections).await {
-            by_connections.extend(ports.into_iter().map(|port| (port, now)));
+            by_connections.extend(
+                ports
+                    .into_iter()
+                    .map(|(port, target)| (port, (target, now))),
+            );
         }
-        by_connections.retain(|_, seen| now.saturating_duration_since(*seen) < KEPT);
-        let ports = by_rules
-            .iter()
-            .chain(by_connections.keys())
-            .copied()
-            .collect();
+        by_connections.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < KEPT);
+        let mut ports = by_rules.clone();
+        for (port, (target, _)) in &by_connections {
+            translations::add(&mut ports, *port, *target);
+        }
         match engine.set_translated(&ports) {
             Ok(unproven) => {
                 let is_new = |port: &&u16| !reported.contains(*port);

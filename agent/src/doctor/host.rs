@@ -9,7 +9,7 @@ use cgroup::{Controller, Enforcement, GroupStatus, Tree, Version};
 use config::policy::{Config, Limit};
 use config::policy_group::Group;
 use datapath::connections::unsupported;
-use datapath::{is_kernel_too_old, kernel_release};
+use datapath::{is_kernel_too_old, kernel_release, translations};
 use host::syn_cookies as cookies;
 
 use super::check::{Check, Needed};
@@ -35,6 +35,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
         ),
     ];
     checks.extend(syn_cookies(config));
+    checks.extend(translated_ports(config));
     checks.extend(cgroups(config, on_groups));
     checks.push(control_group());
     checks
@@ -126,6 +127,20 @@ fn connections(needed: Needed) -> Check {
             "use such a kernel, or leave out limits with concurrent",
         ),
     }
+}
+
+/// Ports whose connections netfilter sends elsewhere; `None` if it makes no difference to the config.
+fn translated_ports(config: &Config) -> Option<Check> {
+    const NAME: &str = "translated ports";
+    if !translations::matter(config) {
+        return None;
+    }
+    let notes = translations::notes(config, &translations::by_rules());
+    Some(if notes.is_empty() {
+        Check::good(NAME, "none of limits with prove or concurrent")
+    } else {
+        Check::limited(NAME, notes.join("; "), "docs/guides/prove.md: Limits")
+    })
 }
 
 fn jit() -> Check {

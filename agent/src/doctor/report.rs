@@ -6,7 +6,7 @@ use std::path::Path;
 use config::policy::{Config, Notify, NotifyTarget};
 use datapath::connections::unsupported;
 use datapath::host_links::HostLinks;
-use datapath::{lacking_for_shape, topology};
+use datapath::{lacking_for_shape, topology, translations};
 use serde::Serialize;
 
 use super::check::{Check, Verdict};
@@ -82,6 +82,10 @@ pub fn lacking(config: &Config) -> Vec<String> {
             .push("/sys/fs/bpf not found: limits on packets require a kernel with BPF".to_owned());
     }
     lacking.extend(lacking_for_connections(config, Path::new("/sys")));
+    if translations::matter(config) {
+        // Only root can read the rules.
+        lacking.extend(translations::notes(config, &translations::by_rules()));
+    }
     if shapes(config) {
         let devices = topology::devices().unwrap_or_default();
         let held = devices.iter().filter(|device| {

@@ -1,6 +1,6 @@
 //! A policy in the kernel.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::interface::AttachMode;
@@ -36,6 +36,7 @@ use crate::maps::trace::{self, TraceRing};
 use crate::maps::{policy, text};
 use crate::table::place::{TablePlace, text_of};
 use crate::table::sources::Sources;
+use crate::translations::Translations;
 
 /// A loaded policy and where it is attached.
 pub struct Datapath {
@@ -57,7 +58,7 @@ pub struct Datapath {
     /// The addresses in the kernel's map.
     own: OwnAddresses,
     /// The ports in the kernel's map whose connections go elsewhere.
-    translated: BTreeSet<u16>,
+    translated: Translations,
     pub(crate) troubles: Vec<Trouble>,
     pub(crate) pins: PinDirectory,
 }
@@ -221,7 +222,7 @@ impl Datapath {
             connections,
             attached: Vec::new(),
             own: OwnAddresses::default(),
-            translated: BTreeSet::new(),
+            translated: Translations::new(),
             troubles: Vec::new(),
             pins: pins.clone(),
         };
@@ -464,28 +465,25 @@ impl Datapath {
         Ok(())
     }
 
-    /// Whether sources prove their address by cookies.
-    #[must_use]
-    pub const fn proves_by_cookies(&self) -> bool {
-        self.settings.prove_in_use & Settings::BY_COOKIES != 0
-    }
-
     /// Sets the ports whose SYNs are not answered by cookies, since netfilter sends their connections elsewhere. All are
     /// written again: a program that has just answered a SYN may have replaced a port's value.
     ///
     /// # Errors
     ///
     /// When the map cannot be written.
-    pub fn set_translated(&mut self, ports: &BTreeSet<u16>) -> Result<(), LoadError> {
-        if !self.proves_by_cookies() {
-            return Ok(());
-        }
-        let mut map = Array::<_, u32>::try_from(map_mut(&mut self.ebpf, "COOKIE_PORTS")?)?;
-        for port in self.translated.difference(ports) {
-            map.set(u32::from(*port), 0, 0)?;
-        }
-        for port in ports {
-            map.set(u32::from(*port), TRANSLATED, 0)?;
+    pub fn set_translated(&mut self, ports: &Translations) -> Result<(), LoadError> {
+        if self.settings.prove_in_use & Settings::BY_COOKIES != 0 {
+            let mut map = Array::<_, u32>::try_from(map_mut(&mut self.ebpf, "COOKIE_PORTS")?)?;
+            for port in self
+                .translated
+                .keys()
+                .filter(|port| !ports.contains_key(port))
+            {
+                map.set(u32::from(*port), 0, 0)?;
+            }
+            for port in ports.keys() {
+                map.set(u32::from(*port), TRANSLATED, 0)?;
+            }
         }
         self.translated.clone_from(ports);
         Ok(())
@@ -493,7 +491,7 @@ impl Datapath {
 
     /// The ports of [`Datapath::set_translated`].
     #[must_use]
-    pub const fn translated(&self) -> &BTreeSet<u16> {
+    pub const fn translated(&self) -> &Translations {
         &self.translated
     }
 

@@ -179,7 +179,7 @@ impl Change {
             // Without them refused packets get no replies until they can be read, which is no reason to fail.
             datapath.set_own(OwnAddresses::read().unwrap_or_default())?;
         }
-        if self.ingress.proves_by_cookies() {
+        if translations::matter(config) {
             self.ingress.set_translated(&translations::by_rules())?;
         }
         let old = self.before.as_ref().filter(|_| self.place.is_next());

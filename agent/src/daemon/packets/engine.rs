@@ -1,6 +1,6 @@
 //! The engine of limits on packets.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
 use datapath::bans::{By, Why};
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
+use datapath::translations::{self, Translations};
 use datapath::{
     AttachError, AttachMode, BanEntry, CaptureRings, Datapath, EventRing, ListMap, LoadError,
     PinDirectory, PinLock, RecordMaps, SavedTable, StreamRings, Turn,
@@ -385,15 +386,21 @@ impl PacketEngine {
         })
     }
 
+    /// Whether the config has limits to which translations of netfilter make a difference.
+    #[must_use]
+    pub fn follows_translations(&self) -> bool {
+        translations::matter(&self.lock().config)
+    }
+
     /// Answers no SYN to these ports by a cookie; returns those of limits with `prove`.
     ///
     /// # Errors
     ///
     /// When the kernel's map cannot be written.
-    pub fn set_translated(&self, ports: &BTreeSet<u16>) -> Result<Vec<u16>, LoadError> {
+    pub fn set_translated(&self, ports: &Translations) -> Result<Vec<u16>, LoadError> {
         let mut in_effect = self.lock();
         in_effect.ingress.set_translated(ports)?;
-        Ok(in_effect.unproven_ports())
+        Ok(translations::unproven(&in_effect.config, ports))
     }
 
     /// Enforces this host's share of a limit from the next packet on.

@@ -14,6 +14,7 @@ use config::policy::Config;
 use datapath::bans::BanList;
 use datapath::compile::Plan;
 use datapath::memory::{Footprint, Lasting};
+use datapath::translations;
 use datapath::{
     AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings,
 };
@@ -331,38 +332,9 @@ impl InEffect {
         own.chain(self.suspension_note())
             .chain(self.uncounted_note())
             .chain(proving)
-            .chain(self.translation_note())
+            .chain(translations::notes(&self.config, self.ingress.translated()))
             .chain(self.ingress.reset_note())
             .collect()
-    }
-
-    /// A note about ports whose SYNs are not answered, since the connections go elsewhere.
-    fn translation_note(&self) -> Option<String> {
-        let ports = self.unproven_ports();
-        if ports.is_empty() {
-            return None;
-        }
-        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-        Some(format!(
-            "prove has no effect on port {}: netfilter sends its connections elsewhere, as those of a container; use prove = \
-             \"reset\" for it",
-            ports.join(", ")
-        ))
-    }
-
-    /// The ports of limits with `prove` that netfilter translates.
-    pub(super) fn unproven_ports(&self) -> Vec<u16> {
-        let proves = |port: u16| {
-            self.config.limits.iter().any(|limit| {
-                limit.proves_by_cookies()
-                    && limit
-                        .ports
-                        .as_ref()
-                        .is_none_or(|ports| ports.contains(port))
-            })
-        };
-        let translated = self.ingress.translated().iter().copied();
-        translated.filter(|port| proves(*port)).collect()
     }
 
     /// A note about connections that found no room in the kernel's map.

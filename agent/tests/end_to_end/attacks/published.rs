@@ -16,6 +16,7 @@ use common::packet::build::Frame;
 
 const PUBLISHED: u16 = 8080;
 const HOOKS: [&str; 2] = ["native", "tc"];
+const RATE: &str = "rate = \"1000/s\"\n";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The container with its server, and the process that listens in the host for nobody.
@@ -46,9 +47,8 @@ impl<'n> Published<'n> {
         }
     }
 
-    fn start(&self, attach: &str, prove: &str) -> Agent<'n> {
-        let limits = limit(&format!("rate = \"1000/s\"\nprove = {prove}"));
-        let limits = limits.replace("[80]", &format!("[{PUBLISHED}]"));
+    fn start(&self, attach: &str, more: &str) -> Agent<'n> {
+        let limits = limit(more).replace("[80]", &format!("[{PUBLISHED}]"));
         self.network.start(&format!("attach = {attach:?}"), &limits)
     }
 
@@ -119,7 +119,7 @@ pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
             let network = network("2", attach);
             let rule = format!("tcp dport {PUBLISHED} dnat to 10.78.0.2:80");
             let published = Published::new(&network, &rule);
-            let agent = published.start(attach, prove);
+            let agent = published.start(attach, &format!("{RATE}prove = {prove}"));
             let case = format!("{attach}, prove = {prove}");
             assert_eq!(published.greeted(6), 6, "{case}");
             let is_over = AtomicBool::new(false);
@@ -151,11 +151,30 @@ pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
     }
 }
 
+/// A container's connections are not among this host's sockets: whoever limits them here is told that none is counted.
+pub fn a_limit_on_open_connections_says_that_it_counts_none_of_a_published_port() {
+    let network = network("1", "tc");
+    let rule = format!("tcp dport {PUBLISHED} dnat to 10.78.0.2:80");
+    let published = Published::new(&network, &rule);
+    let agent = published.start("tc", "concurrent = 3");
+    assert_eq!(published.greeted(1), 1);
+    let note = format!("counts no connections to port {PUBLISHED}:");
+    assert!(agent.json(&["status"])["notes"].to_string().contains(&note));
+    let config = network.folder.path().join("limits.toml");
+    let config = config.to_str().unwrap();
+    for verb in [&["check", config][..], &["doctor", "--config", config]] {
+        let output = network.command(verb);
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.contains(&note), "{verb:?}: {said}");
+    }
+}
+
 /// A rule that names no port is no reason to prove nothing anywhere: a port is left alone once a connection was translated.
 pub fn a_published_port_is_learnt_from_its_connections() {
     let network = network("1", "tc");
     let published = Published::new(&network, "ip protocol tcp dnat to 10.78.0.2:80");
-    let agent = published.start("tc", "true");
+    let agent = published.start("tc", &format!("{RATE}prove = true"));
     assert!(!names_the_port(&agent));
     assert_eq!(published.greeted(1), 1);
     agent.wait_for("the port", |_| names_the_port(&agent));

@@ -1,17 +1,18 @@
 //! TCP ports of this host whose connections netfilter sends elsewhere: published ports of containers, `DNAT`, `REDIRECT`.
 //!
 //! A process may listen on such a port all the same, as Podman and Docker's proxy do. It is not the destination: a SYN cookie of
-//! that listener is unknown to whoever is. Rules tell of a port before its first connection, connection tracking also of
+//! that listener is unknown to whoever is, and open connections are not this host's. Rules tell of a port before its first connection, connection tracking also of
 //! rules that cannot be read.
 
 mod rules;
 mod tracked;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
+use config::policy::{Config, Limit};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 
@@ -34,22 +35,42 @@ enum Format {
     Text,
 }
 
+/// Where netfilter sends the connections to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// To another port or address of this host. `concurrent` counts them by the port that the client means.
+    ThisHost,
+    /// To another host or a container, whose sockets are not this host's.
+    Elsewhere,
+}
+
+/// The translated TCP ports; of one that is sent to several, the furthest.
+pub type Translations = BTreeMap<u16, Target>;
+
+/// Adds a port.
+pub fn add(to: &mut Translations, port: u16, target: Target) {
+    let known = to.entry(port).or_insert(target);
+    *known = target.max(*known);
+}
+
 /// The ports that rules of nftables and iptables translate before routing. A rule that names no port is not followed.
 #[must_use]
-pub fn by_rules() -> BTreeSet<u16> {
+pub fn by_rules() -> Translations {
     let own = own_addresses().unwrap_or_default();
-    let mut ports = BTreeSet::new();
+    let mut translations = Translations::new();
     for (command, format) in COMMANDS {
         let Some(text) = printed(command) else {
             continue;
         };
         let rules = match format {
-            Format::Json => Rules::of_json(&text),
-            Format::Text => Rules::of_text(&text),
+            Format::Json => Rules::of_json(&text, &own),
+            Format::Text => Rules::of_text(&text, &own),
         };
-        ports.extend(rules.translated(&own));
+        for (port, target) in rules.translated(&own) {
+            add(&mut translations, port, target);
+        }
     }
-    ports
+    translations
 }
 
 /// The ports that connections were translated from which connection tracking knows at present.
@@ -57,14 +78,86 @@ pub fn by_rules() -> BTreeSet<u16> {
 /// # Errors
 ///
 /// When the kernel does not tell, as without connection tracking.
-pub fn by_connections() -> io::Result<BTreeSet<u16>> {
+pub fn by_connections() -> io::Result<Translations> {
     let own = own_addresses()?;
-    let entries = tracked::translated()?;
-    Ok(entries
-        .into_iter()
-        .filter(|entry| own.contains(&entry.destination))
-        .map(|entry| entry.port)
-        .collect())
+    let mut translations = Translations::new();
+    for connection in tracked::translated()? {
+        if own.contains(&connection.meant) {
+            let target = target_of(connection.sent_to, &own);
+            add(&mut translations, connection.port, target);
+        }
+    }
+    Ok(translations)
+}
+
+fn target_of(address: IpAddr, own: &BTreeSet<IpAddr>) -> Target {
+    if own.contains(&address) {
+        Target::ThisHost
+    } else {
+        Target::Elsewhere
+    }
+}
+
+/// Whether the config has limits to which translations make a difference.
+#[must_use]
+pub fn matter(config: &Config) -> bool {
+    let matter = |limit: &Limit| limit.proves_by_cookies() || limit.concurrent.is_some();
+    config.limits.iter().any(matter)
+}
+
+/// The ports of limits with `prove` that are left alone.
+#[must_use]
+pub fn unproven(config: &Config, translations: &Translations) -> Vec<u16> {
+    let proves = |port: &&u16| {
+        let of = |limit: &&Limit| limit.proves_by_cookies() && is_for(limit, **port);
+        config.limits.iter().find(of).is_some()
+    };
+    translations.keys().filter(proves).copied().collect()
+}
+
+/// What limits have no effect on translated ports, for the operator.
+#[must_use]
+pub fn notes(config: &Config, translations: &Translations) -> Vec<String> {
+    let unproven = unproven(config, translations);
+    let unproven = (!unproven.is_empty()).then(|| {
+        format!(
+            "prove has no effect on port {}: netfilter sends its connections elsewhere, as to a container; use prove = \
+             \"reset\" for it",
+            list(&unproven)
+        )
+    });
+    let uncounted = config
+        .limits
+        .iter()
+        .filter(|limit| limit.concurrent.is_some());
+    let uncounted = uncounted.filter_map(|limit| {
+        let elsewhere: Vec<u16> = translations
+            .iter()
+            .filter(|(port, target)| **target == Target::Elsewhere && is_for(limit, **port))
+            .map(|(port, _)| *port)
+            .collect();
+        (!elsewhere.is_empty()).then(|| {
+            format!(
+                "limit {:?} counts no connections to port {}: netfilter sends them to another host or a container; put the \
+                 limit where they end, or write a rate",
+                limit.name,
+                list(&elsewhere)
+            )
+        })
+    });
+    unproven.into_iter().chain(uncounted).collect()
+}
+
+fn is_for(limit: &Limit, port: u16) -> bool {
+    limit
+        .ports
+        .as_ref()
+        .is_none_or(|ports| ports.contains(port))
+}
+
+fn list(ports: &[u16]) -> String {
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    ports.join(", ")
 }
 
 /// What a command prints; `None` if it is not installed or fails.

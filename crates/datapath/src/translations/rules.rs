@@ -1,9 +1,11 @@
 //! Rules of nftables and iptables that translate the destination of connections.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
+
+use super::{Target, Translations, add, target_of};
 
 /// The longest way through chains that is followed, as the kernel's.
 const MOST_JUMPS: usize = 16;
@@ -26,14 +28,14 @@ struct Rule {
     destinations: Option<BTreeSet<IpAddr>>,
     /// It is for another protocol.
     is_other: bool,
-    translates: bool,
+    translates: Option<Target>,
     /// The chains that it sends packets to.
     jumps: Vec<String>,
 }
 
 impl Rules {
     /// The rules that `nft -j list ruleset` prints.
-    pub fn of_json(text: &str) -> Self {
+    pub fn of_json(text: &str, own: &BTreeSet<IpAddr>) -> Self {
         let mut rules = Self::default();
         let document: Value = serde_json::from_str(text).unwrap_or_default();
         for entry in document["nftables"].as_array().into_iter().flatten() {
@@ -52,14 +54,14 @@ impl Rules {
                     .chains
                     .entry(chain)
                     .or_default()
-                    .push(Rule::of_json(rule, &of));
+                    .push(Rule::of_json(rule, &of, own));
             }
         }
         rules
     }
 
     /// The rules that `iptables-save -t nat` prints.
-    pub fn of_text(text: &str) -> Self {
+    pub fn of_text(text: &str, own: &BTreeSet<IpAddr>) -> Self {
         let mut rules = Self {
             first: vec!["PREROUTING".to_owned()],
             ..Self::default()
@@ -67,7 +69,7 @@ impl Rules {
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             if let ["-A", chain, rest @ ..] = words.as_slice() {
-                let rule = Rule::of_words(rest);
+                let rule = Rule::of_words(rest, own);
                 rules
                     .chains
                     .entry((*chain).to_owned())
@@ -79,12 +81,12 @@ impl Rules {
     }
 
     /// The ports that are translated on one of these addresses.
-    pub fn translated(&self, own: &BTreeSet<IpAddr>) -> BTreeSet<u16> {
-        let mut ports = BTreeSet::new();
+    pub fn translated(&self, own: &BTreeSet<IpAddr>) -> Translations {
+        let mut found = Translations::new();
         for chain in &self.first {
-            self.follow(chain, None, own, &mut HashSet::new(), &mut ports);
+            self.follow(chain, None, own, &mut HashSet::new(), &mut found);
         }
-        ports
+        found
     }
 
     /// Follows a chain that packets to these ports get to.
@@ -94,7 +96,7 @@ impl Rules {
         before: Option<&BTreeSet<u16>>,
         own: &BTreeSet<IpAddr>,
         way: &mut HashSet<&'r str>,
-        found: &mut BTreeSet<u16>,
+        found: &mut Translations,
     ) {
         if way.len() == MOST_JUMPS || !way.insert(chain) {
             return;
@@ -108,8 +110,9 @@ impl Rules {
                 continue;
             }
             let ports = rule.ports.as_ref().or(before);
-            if rule.translates {
-                found.extend(ports.into_iter().flatten());
+            if let Some(target) = rule.translates {
+                let ports = ports.into_iter().flatten();
+                ports.for_each(|port| add(found, *port, target));
             }
             for next in &rule.jumps {
                 self.follow(next, ports, own, way, found);
@@ -120,7 +123,7 @@ impl Rules {
 }
 
 impl Rule {
-    fn of_json(rule: &Value, table: &str) -> Self {
+    fn of_json(rule: &Value, table: &str, own: &BTreeSet<IpAddr>) -> Self {
         let mut found = Self::default();
         let jump = |verdict: &Value| {
             ["jump", "goto"]
@@ -140,18 +143,23 @@ impl Rule {
                     .jumps
                     .extend(elements.filter_map(|element| jump(&element[1])));
             }
-            for kind in ["dnat", "redirect"] {
-                if let Some(target) = statement.get(kind) {
-                    found.translates = true;
-                    // The target may depend on the port: dnat to tcp dport map { 80 : 10.0.0.1, … }.
-                    for part in ["addr", "port"] {
-                        found.add_key(&target[part]["map"]);
-                    }
-                }
+            if statement.get("redirect").is_some() {
+                found.translates = Some(Target::ThisHost);
+            }
+            if let Some(to) = statement.get("dnat") {
+                let address = to["addr"].as_str().and_then(|text| text.parse().ok());
+                found.translates = Some(to_address(address, own));
+            }
+            // The target may depend on the port: dnat to tcp dport map { 80 : 10.0.0.1, … }.
+            for (kind, part) in [("dnat", "addr"), ("dnat", "port"), ("redirect", "port")] {
+                found.add_key(&statement[kind][part]["map"]);
             }
             // What iptables-nft makes, if nft cannot print it.
-            found.translates |=
-                matches!(statement["xt"]["name"].as_str(), Some("DNAT" | "REDIRECT"));
+            match statement["xt"]["name"].as_str() {
+                Some("DNAT") => found.translates = Some(Target::Elsewhere),
+                Some("REDIRECT") => found.translates = Some(Target::ThisHost),
+                _ => {}
+            }
         }
         found
     }
@@ -185,7 +193,7 @@ impl Rule {
         }
     }
 
-    fn of_words(words: &[&str]) -> Self {
+    fn of_words(words: &[&str], own: &BTreeSet<IpAddr>) -> Self {
         let mut found = Self::default();
         for (nth, word) in words.iter().enumerate() {
             let value = words.get(nth + 1).copied().unwrap_or_default();
@@ -195,6 +203,8 @@ impl Rule {
             match *word {
                 "-p" => found.is_other = !matches!(value, "tcp" | "6" | "all"),
                 "--dport" | "--dports" | "--destination-port" => found.ports = ports_of_list(value),
+                // After the target's name.
+                "--to-destination" => found.translates = Some(to_address(destination(value), own)),
                 "-d" => {
                     let address = value.split('/').next().and_then(|text| text.parse().ok());
                     let is_one = value
@@ -206,7 +216,8 @@ impl Rule {
                         .map(|address| BTreeSet::from([address]));
                 }
                 "-j" | "-g" => match value {
-                    "DNAT" | "REDIRECT" => found.translates = true,
+                    "REDIRECT" => found.translates = Some(Target::ThisHost),
+                    "DNAT" => found.translates = Some(Target::Elsewhere),
                     chain => found.jumps.push(chain.to_owned()),
                 },
                 _ => {}
@@ -214,6 +225,16 @@ impl Rule {
         }
         found
     }
+}
+
+fn to_address(address: Option<IpAddr>, own: &BTreeSet<IpAddr>) -> Target {
+    address.map_or(Target::Elsewhere, |address| target_of(address, own))
+}
+
+/// The address of `10.0.0.2:80`, `[2001:db8::2]:80` or one without a port.
+fn destination(text: &str) -> Option<IpAddr> {
+    let with_port = text.parse().map(|socket: SocketAddr| socket.ip());
+    with_port.ok().or_else(|| text.parse().ok())
 }
 
 /// The elements of a set, or the value itself.
@@ -273,7 +294,7 @@ mod tests {
         BTreeSet::from(["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()])
     }
 
-    fn of_json(expressions: &[&str]) -> Vec<u16> {
+    fn of_json(expressions: &[&str]) -> Vec<(u16, Target)> {
         let mut entries = vec![
             r#"{"metainfo": {"version": "1.0.6"}}"#.to_owned(),
             r#"{"chain": {"family": "inet", "table": "nat", "name": "pre", "type": "nat", "hook": "prerouting"}}"#.to_owned(),
@@ -286,7 +307,7 @@ mod tests {
             )
         }));
         let text = format!(r#"{{"nftables": [{}]}}"#, entries.join(","));
-        Rules::of_json(&text)
+        Rules::of_json(&text, &own())
             .translated(&own())
             .into_iter()
             .collect()
@@ -311,6 +332,10 @@ mod tests {
             format!("pre: {}, {{\"redirect\": {{\"port\": 8443}}}}", dport("443")),
             format!("pre: {}, {}, {{\"redirect\": null}}", daddr("192.0.2.1"), dport("25")),
             format!("pre: {}, {}, {{\"redirect\": null}}", daddr("10.96.0.1"), dport("26")),
+            format!(
+                "pre: {}, {{\"dnat\": {{\"addr\": \"192.0.2.1\", \"port\": 2400}}}}",
+                dport("24")
+            ),
             // Not to what the port says, or not translated, or not before routing.
             format!("pre: {}, {{\"accept\": null}}", dport("22")),
             format!("post: {}, {{\"dnat\": {{\"addr\": \"10.88.0.3\"}}}}", dport("23")),
@@ -325,15 +350,17 @@ mod tests {
             "web: {\"jump\": {\"target\": \"web\"}}".to_owned(),
         ];
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
-        assert_eq!(
-            of_json(&rules),
-            [25, 80, 81, 82, 90, 91, 92, 443, 8000, 8001, 8002]
-        );
-        assert_eq!(of_json(&[]), [0; 0]);
-        assert_eq!(
-            Rules::of_json("no JSON").translated(&own()),
-            BTreeSet::new()
-        );
+        let found = of_json(&rules);
+        let of = |target| -> Vec<u16> {
+            let of_target = found.iter().filter(|(_, found)| *found == target);
+            of_target.map(|(port, _)| *port).collect()
+        };
+        assert_eq!(of(Target::ThisHost), [24, 25, 443]);
+        let elsewhere = [80, 81, 82, 90, 91, 92, 8000, 8001, 8002];
+        assert_eq!(of(Target::Elsewhere), elsewhere);
+        assert_eq!(of_json(&[]), []);
+        let broken = Rules::of_json("no JSON", &own());
+        assert_eq!(broken.translated(&own()), Translations::new());
     }
 
     #[test]
@@ -345,11 +372,19 @@ mod tests {
             -A DOCKER ! -i docker0 -p udp -m udp --dport 53 -j DNAT --to-destination 172.17.0.2:53\n\
             -A DOCKER -d 192.0.2.1/32 -p tcp -m multiport --dports 443,8000:8001 -j REDIRECT --to-ports 9000\n\
             -A DOCKER -d 10.96.0.1/32 -p tcp -m tcp --dport 6443 -j DNAT --to-destination 10.0.0.1\n\
+            -A DOCKER -p tcp -m tcp --dport 81 -j DNAT --to-destination [2001:db8::1]:8081\n\
             -A PREROUTING -p tcp ! --dport 22 -j DOCKER\nCOMMIT\n";
-        let ports: Vec<u16> = Rules::of_text(text)
-            .translated(&own())
-            .into_iter()
-            .collect();
-        assert_eq!(ports, [443, 8000, 8001, 8080]);
+        let found = Rules::of_text(text, &own()).translated(&own());
+        let found: Vec<_> = found.into_iter().collect();
+        assert_eq!(
+            found,
+            [
+                (81, Target::ThisHost),
+                (443, Target::ThisHost),
+                (8000, Target::ThisHost),
+                (8001, Target::ThisHost),
+                (8080, Target::Elsewhere)
+            ]
+        );
     }
 }

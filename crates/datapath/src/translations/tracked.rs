@@ -17,27 +17,33 @@ const NLMSG_DONE: u16 = 3;
 /// The type without the flags for nested and big-endian attributes.
 const TYPE: u16 = 0x3fff;
 const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
 const STATUS: u16 = 3;
 const STATUS_MASK: u16 = 26;
 /// `IPS_DST_NAT`.
 const TRANSLATED: u32 = 1 << 5;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
+const IP_V4_SOURCE: u16 = 1;
 const IP_V4_DESTINATION: u16 = 2;
+const IP_V6_SOURCE: u16 = 3;
 const IP_V6_DESTINATION: u16 = 4;
 const PROTOCOL_NUMBER: u16 = 1;
 const PROTOCOL_DESTINATION_PORT: u16 = 3;
 const TCP: u8 = 6;
 
-/// Where a client sent a connection that was translated.
+/// A connection that was translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Original {
-    pub destination: IpAddr,
+pub struct Translated {
+    /// The address and port that its client means.
+    pub meant: IpAddr,
     pub port: u16,
+    /// The address that it was sent to.
+    pub sent_to: IpAddr,
 }
 
 /// Reads the TCP connections whose destination was translated. Kernels before 5.18 send all others, too.
-pub fn translated() -> io::Result<Vec<Original>> {
+pub fn translated() -> io::Result<Vec<Translated>> {
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -54,7 +60,7 @@ pub fn translated() -> io::Result<Vec<Original>> {
                     let code = code.map_or(0, i32::from_ne_bytes);
                     return Err(io::Error::from_raw_os_error(-code));
                 }
-                _ => found.extend(message.get(FAMILY_HEADER..).and_then(original)),
+                _ => found.extend(message.get(FAMILY_HEADER..).and_then(entry)),
             }
             rest = after;
         }
@@ -91,23 +97,28 @@ fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     ))
 }
 
-/// The original destination of an entry, if it is TCP and was translated.
-fn original(attributes: &[u8]) -> Option<Original> {
+/// An entry, if it is TCP and its destination was translated.
+fn entry(attributes: &[u8]) -> Option<Translated> {
     let status = find(attributes, STATUS)?;
     let is_translated = u32::from_be_bytes(status.try_into().ok()?) & TRANSLATED != 0;
-    let tuple = find(attributes, TUPLE_ORIGINAL)?;
-    let (ip, protocol) = (find(tuple, TUPLE_IP)?, find(tuple, TUPLE_PROTOCOL)?);
+    let original = find(attributes, TUPLE_ORIGINAL)?;
+    let protocol = find(original, TUPLE_PROTOCOL)?;
     if !is_translated || find(protocol, PROTOCOL_NUMBER)? != [TCP] {
         return None;
     }
-    let destination = match find(ip, IP_V4_DESTINATION) {
-        Some(address) => IpAddr::from(<[u8; 4]>::try_from(address).ok()?),
-        None => IpAddr::from(<[u8; 16]>::try_from(find(ip, IP_V6_DESTINATION)?).ok()?),
-    };
     let port = find(protocol, PROTOCOL_DESTINATION_PORT)?;
-    Some(Original {
-        destination,
+    Some(Translated {
+        meant: address(original, [IP_V4_DESTINATION, IP_V6_DESTINATION])?,
         port: u16::from_be_bytes(port.try_into().ok()?),
+        sent_to: address(find(attributes, TUPLE_REPLY)?, [IP_V4_SOURCE, IP_V6_SOURCE])?,
+    })
+}
+
+fn address(tuple: &[u8], [ipv4, ipv6]: [u16; 2]) -> Option<IpAddr> {
+    let ip = find(tuple, TUPLE_IP)?;
+    Some(match find(ip, ipv4) {
+        Some(address) => IpAddr::from(<[u8; 4]>::try_from(address).ok()?),
+        None => IpAddr::from(<[u8; 16]>::try_from(find(ip, ipv6)?).ok()?),
     })
 }
 
@@ -136,22 +147,23 @@ mod tests {
         bytes
     }
 
-    fn entry(status: u32, protocol: u8, address: &[u8]) -> Vec<u8> {
-        let kind = if address.len() == 4 {
-            IP_V4_DESTINATION
-        } else {
-            IP_V6_DESTINATION
+    fn written(status: u32, protocol: u8, meant: &[u8], sent_to: &[u8]) -> Vec<u8> {
+        let nested = |kind: u16, parts: &[Vec<u8>]| attribute(kind | 1 << 15, &parts.concat());
+        let ip = |address: &[u8], [ipv4, ipv6]: [u16; 2]| {
+            let kind = if address.len() == 4 { ipv4 } else { ipv6 };
+            nested(TUPLE_IP, &[attribute(kind, address)])
         };
         let protocol = [
             attribute(PROTOCOL_NUMBER, &[protocol]),
             attribute(PROTOCOL_DESTINATION_PORT, &8080_u16.to_be_bytes()),
         ];
-        let tuple = [
-            attribute(TUPLE_IP | 1 << 15, &attribute(kind, address)),
-            attribute(TUPLE_PROTOCOL | 1 << 15, &protocol.concat()),
+        let original = [
+            ip(meant, [IP_V4_DESTINATION, IP_V6_DESTINATION]),
+            nested(TUPLE_PROTOCOL, &protocol),
         ];
         [
-            attribute(TUPLE_ORIGINAL | 1 << 15, &tuple.concat()),
+            nested(TUPLE_ORIGINAL, &original),
+            nested(TUPLE_REPLY, &[ip(sent_to, [IP_V4_SOURCE, IP_V6_SOURCE])]),
             attribute(STATUS, &status.to_be_bytes()),
         ]
         .concat()
@@ -159,25 +171,22 @@ mod tests {
 
     #[test]
     fn translated_tcp_connections_are_read_and_no_others() {
-        let to = |destination: &str| {
-            Some(Original {
-                destination: destination.parse().unwrap(),
-                port: 8080,
-            })
-        };
+        let (host, container) = ([192, 0, 2, 1], [10, 88, 0, 2]);
+        let found = entry(&written(TRANSLATED | 8, TCP, &host, &container)).unwrap();
+        assert_eq!((found.meant, found.port), (host.into(), 8080));
+        assert_eq!(found.sent_to, IpAddr::from(container));
+        let (host6, container6) = ([1; 16], [2; 16]);
+        let found = entry(&written(TRANSLATED, TCP, &host6, &container6)).unwrap();
         assert_eq!(
-            original(&entry(TRANSLATED | 8, TCP, &[192, 0, 2, 1])),
-            to("192.0.2.1")
+            (found.meant, found.sent_to),
+            (host6.into(), container6.into())
         );
-        let mut address = [0; 16];
-        address[15] = 1;
-        assert_eq!(original(&entry(TRANSLATED, TCP, &address)), to("::1"));
-        assert_eq!(original(&entry(8, TCP, &[192, 0, 2, 1])), None);
-        assert_eq!(original(&entry(TRANSLATED, 17, &[192, 0, 2, 1])), None);
+        assert_eq!(entry(&written(8, TCP, &host, &container)), None);
+        assert_eq!(entry(&written(TRANSLATED, 17, &host, &container)), None);
         // Cut anywhere, it is no entry.
-        let whole = entry(TRANSLATED, TCP, &[192, 0, 2, 1]);
+        let whole = written(TRANSLATED, TCP, &host, &container);
         for length in 0..whole.len() {
-            assert_eq!(original(&whole[..length]), None, "{length}");
+            assert_eq!(entry(&whole[..length]), None, "{length}");
         }
     }
 

@@ -258,6 +258,7 @@ fn any_devices() -> impl Strategy<Value = Vec<Device>> {
                 kind: kind.to_owned(),
                 master: master.filter(|master| *master != index),
                 lower: lower.filter(|lower| *lower != index),
+                ..Device::default()
             };
         (0..).zip(all).map(device).collect()
     })

@@ -46,6 +46,9 @@ impl Agent {
         status.groups = self.groups.names();
         status.counter_resets = self.counter_resets.load(Ordering::Relaxed);
         status.uptime_seconds = self.started.elapsed().as_secs();
+        status
+            .notes
+            .extend(self.requests().current().load().notes());
         status.notes.extend(self.groups.notes());
         status.notes.extend(self.state.notes());
         status.notes.extend(self.recorder.notes());

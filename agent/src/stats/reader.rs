@@ -219,6 +219,7 @@ impl Reader<'_> {
                 keys: keys(own),
                 levels,
                 waiting: None,
+                without_room: None,
             }
         });
         Ok(statuses.collect())

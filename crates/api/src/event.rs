@@ -49,6 +49,8 @@ pub enum EventKind {
     GeoUpdated,
     /// A database of `[geo]` cannot be used.
     GeoFailed,
+    /// The store of a limit on requests has no room for new keys.
+    KeysFull,
     /// The sources of a port do not prove their address, since netfilter sends its connections elsewhere.
     Unproven,
     /// Events were lost because there were too many.
@@ -79,6 +81,7 @@ impl EventKind {
             Self::ListFailed => "list-failed",
             Self::GeoUpdated => "geo-updated",
             Self::GeoFailed => "geo-failed",
+            Self::KeysFull => "keys-full",
             Self::Unproven => "unproven",
             Self::Lost => "lost",
         }
@@ -199,7 +202,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 21] = [
+    const ALL: [EventKind; 22] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -219,6 +222,7 @@ mod tests {
         EventKind::ListFailed,
         EventKind::GeoUpdated,
         EventKind::GeoFailed,
+        EventKind::KeysFull,
         EventKind::Unproven,
         EventKind::Lost,
     ];

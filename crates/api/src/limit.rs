@@ -207,6 +207,9 @@ pub struct LimitStatus {
     pub contended: Count,
     /// Keys whose allowance is not full, of the limit's own key.
     pub keys: u64,
+    /// Requests of new keys while `max_keys` keys were in use; absent for limits on packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_room: Option<u64>,
     /// The limit's levels, the narrowest first; absent without levels. The limit's other counts include theirs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<LevelStatus>,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use config::policy::{RequestEnforcement, RequestLimit};
+use config::policy::{OnFull, RequestEnforcement, RequestLimit};
 use hyper::header::HeaderValue;
 use ipnet::IpNet;
 
@@ -64,6 +64,33 @@ impl Limit {
     /// Whether it refuses requests now, or would if the agent were not on `observe`.
     pub(super) fn refuses_when_enforced(&self) -> bool {
         self.policy.enforcement == RequestEnforcement::Enforce && !self.is_open()
+    }
+
+    /// Decisions about new keys while `max_keys` keys were in use.
+    pub(super) fn without_room(&self) -> u64 {
+        let of = |store: &Arc<StateStore>| store.without_room.load(Ordering::Relaxed);
+        self.stores.iter().map(of).sum()
+    }
+
+    /// What happens to new keys then.
+    const fn consequence(&self) -> &'static str {
+        match self.policy.on_full {
+            OnFull::Pass => "pass without a limit (on_full = \"pass\")",
+            OnFull::Throttle => "are refused (on_full = \"throttle\")",
+            OnFull::Share => "share one allowance (on_full = \"share\")",
+        }
+    }
+
+    /// The same as a note for the operator; `None` if every key had room.
+    pub(super) fn full_note(&self) -> Option<String> {
+        let without_room = self.without_room();
+        (without_room > 0).then(|| {
+            format!(
+                "limit {:?} had no room for new keys, which {}: {without_room} requests so far; raise [decide] max_keys",
+                self.policy.name,
+                self.consequence()
+            )
+        })
     }
 
     /// The address under which refusals of this limit are recorded.

@@ -187,6 +187,7 @@ impl LockedShard<'_> {
     }
 
     pub(super) fn when_full(&self, now: u64, cost: u64) -> Outcome {
+        self.store.without_room.fetch_add(1, Ordering::Relaxed);
         let most = tiers::most(&self.tiers);
         match self.store.on_full {
             OnFull::Pass => Outcome {

@@ -50,6 +50,8 @@ pub struct StateStore {
     next_sweep: AtomicUsize,
     pub(super) on_full: OnFull,
     pub(super) overflow: Lock<Box<[u64]>>,
+    /// Decisions about new keys without room.
+    pub(super) without_room: AtomicU64,
     /// The store that replaces this one: it has the keys of closed shards.
     successor: OnceLock<Arc<StateStore>>,
 }
@@ -76,6 +78,7 @@ impl StateStore {
             next_sweep: AtomicUsize::new(0),
             on_full,
             overflow: Lock::new(vec![0; words].into()),
+            without_room: AtomicU64::new(0),
             successor: OnceLock::new(),
         }
     }
@@ -117,6 +120,8 @@ impl StateStore {
     /// Moves every key to the store that replaces this one, in proportion to its use. Callers that still use this store
     /// are redirected shard by shard, so that every charge is in exactly one of the two.
     pub fn move_to(&self, next: &Arc<Self>, now: u64) {
+        let without_room = self.without_room.load(Ordering::Relaxed);
+        next.without_room.fetch_add(without_room, Ordering::Relaxed);
         if let (Some(new), Some(old)) = (&next.keyed, &self.keyed) {
             new.follow(old);
         }

@@ -29,9 +29,15 @@ impl Engine {
             contended: Count::default(),
             waiting: Some(limit.line.status()),
             levels: Vec::new(),
+            without_room: Some(limit.without_room()),
             keys: limit.stores.iter().map(|store| store.keys()).sum::<usize>() as u64,
         };
         self.limits.iter().map(status).collect()
+    }
+
+    /// Limits whose stores were full.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        self.limits.iter().filter_map(Limit::full_note)
     }
 
     /// Sets the counters of all limits to 0 and removes the records of refusals; returns the number of limits.
@@ -40,6 +46,9 @@ impl Engine {
             let counters = &limit.counters;
             for counter in [&counters.passed, &counters.refused, &counters.would_refuse] {
                 counter.store(0, Ordering::Relaxed);
+            }
+            for store in &limit.stores {
+                store.without_room.store(0, Ordering::Relaxed);
             }
             limit.line.reset();
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use api::event::EventKind;
 use common::limiter::{Algorithm, Rate};
 use common::rate_limiter::Policy;
 use config::policy::OnFull;
@@ -661,6 +662,51 @@ fn an_address_is_the_same_however_it_is_written() {
     for text in wrong {
         assert!(serde_json::from_str::<Question>(text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn a_full_store_is_a_note_an_event_and_a_count_over_reloads() {
+    let text = |more: &str| {
+        format!(
+            "[decide]\nmax_keys = 1000\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/h\"\n{more}"
+        )
+    };
+    let before = engine_at(&text("on_full = \"pass\"\n"), Arc::new(Recorder::default()));
+    let ask = |engine: &Engine, user: usize| {
+        let question = Question {
+            limit: "logins".to_owned(),
+            ..ask(&user.to_string(), 1)
+        };
+        engine.decide(&question, SECOND).unwrap()
+    };
+    let mut full = FullStores::default();
+    (0..800).for_each(|user| drop(ask(&before, user)));
+    assert_eq!(
+        (before.notes().count(), full.events(&before, SECOND)),
+        (0, vec![])
+    );
+    (800..2_000).for_each(|user| drop(ask(&before, user)));
+    let without_room = before.statuses()[0].without_room.unwrap();
+    assert!((900..=1_200).contains(&without_room), "{without_room}");
+    let note = before.notes().next().unwrap();
+    assert!(
+        note.contains("pass without a limit") && note.contains("raise [decide] max_keys"),
+        "{note}"
+    );
+    let events = full.events(&before, SECOND);
+    assert_eq!((events.len(), events[0].count), (1, without_room));
+    assert_eq!(events[0].verdict, EventKind::KeysFull);
+    // One event, while it goes on; and a new one after a minute of quiet.
+    ask(&before, 5_000);
+    assert_eq!(full.events(&before, 30 * SECOND), []);
+    ask(&before, 5_001);
+    assert_eq!(full.events(&before, 89 * SECOND), []);
+    ask(&before, 5_002);
+    assert_eq!(full.events(&before, 150 * SECOND).len(), 1);
+    before.reset_counters();
+    assert_eq!(before.statuses()[0].without_room, Some(0));
+    ask(&before, 5_003);
+    assert_eq!(full.events(&before, 250 * SECOND)[0].count, 1);
 }
 
 /// Reloads configs while threads decide: no charge is lost.

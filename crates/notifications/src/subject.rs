@@ -21,6 +21,7 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         EventKind::WouldThrottle
         | EventKind::ListUpdated
         | EventKind::GeoUpdated
+        | EventKind::KeysFull
         | EventKind::Unproven
         | EventKind::Lost => None,
     }

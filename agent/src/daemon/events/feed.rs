@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cgroup::GroupManager;
 use datapath::EventRing;
-use decide::Current;
+use decide::{Current, FullStores};
 use tokio::io::unix::AsyncFd;
 
 use super::attack::{Attacks, CurrentAttacks, Turn};
@@ -34,6 +34,7 @@ pub struct Feed {
     killed: HashMap<String, u64>,
     refused: HashMap<String, u64>,
     attacks: Attacks,
+    full_stores: FullStores,
 }
 
 impl Feed {
@@ -62,6 +63,7 @@ impl Feed {
             killed,
             refused,
             attacks: Attacks::default(),
+            full_stores: FullStores::default(),
         }
     }
 
@@ -79,7 +81,10 @@ impl Feed {
                     self.look_at_groups();
                     self.look_at_attacks();
                     let requests = self.requests.load_full();
-                    requests.refusal_events(monotonic_nanoseconds()).into_iter().for_each(|event| self.log.push(event));
+                    let now = monotonic_nanoseconds();
+                    let refusals = requests.refusal_events(now);
+                    let full = self.full_stores.events(&requests, now);
+                    refusals.into_iter().chain(full).for_each(|event| self.log.push(event));
                 }
             }
             self.read();

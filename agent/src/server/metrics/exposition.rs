@@ -452,6 +452,14 @@ impl Page<'_> {
                 ]
             }),
         )?;
+        self.counter(
+            "weir_requests_without_room_total",
+            "Requests of new keys while max_keys keys of their limit were in use.",
+            ["limit"],
+            limits
+                .iter()
+                .filter_map(|limit| Some(([limit.definition.name.as_str()], limit.without_room?))),
+        )?;
         let waiting = || {
             limits
                 .iter()

@@ -44,6 +44,7 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
         contended: count,
         keys: 2,
         levels: Vec::new(),
+        without_room: waiting.map(|_| 6),
         waiting,
     }
 }

@@ -87,7 +87,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
                 reported = unproven;
             }
             Err(error) => {
-                tracing::error!("updating the ports that prove leaves alone failed: {error}")
+                tracing::error!("updating the ports that prove leaves alone failed: {error}");
             }
         }
     }

@@ -5,9 +5,10 @@
 //! rules that cannot be read.
 
 mod rules;
+mod target;
 mod tracked;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
@@ -18,6 +19,8 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 
 use crate::devices::netlink::dump;
 use rules::Rules;
+use target::target_of;
+pub use target::{Target, Translations, add};
 
 /// The commands that print a host's rules; those that are not installed made none.
 const COMMANDS: [(&[&str], Format); 5] = [
@@ -33,24 +36,6 @@ const COMMANDS: [(&[&str], Format); 5] = [
 enum Format {
     Json,
     Text,
-}
-
-/// Where netfilter sends the connections to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
-    /// To another port or address of this host. `concurrent` counts them by the port that the client means.
-    ThisHost,
-    /// To another host or a container, whose sockets are not this host's.
-    Elsewhere,
-}
-
-/// The translated TCP ports; of one that is sent to several, the furthest.
-pub type Translations = BTreeMap<u16, Target>;
-
-/// Adds a port.
-pub fn add(to: &mut Translations, port: u16, target: Target) {
-    let known = to.entry(port).or_insert(target);
-    *known = target.max(*known);
 }
 
 /// The ports that rules of nftables and iptables translate before routing. A rule that names no port is not followed.
@@ -88,14 +73,6 @@ pub fn by_connections() -> io::Result<Translations> {
         }
     }
     Ok(translations)
-}
-
-fn target_of(address: IpAddr, own: &BTreeSet<IpAddr>) -> Target {
-    if own.contains(&address) {
-        Target::ThisHost
-    } else {
-        Target::Elsewhere
-    }
 }
 
 /// Whether the config has limits to which translations make a difference.

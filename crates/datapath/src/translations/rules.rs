@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
-use super::{Target, Translations, add, target_of};
+use super::target::{Target, Translations, add, target_of};
 
 /// The longest way through chains that is followed, as the kernel's.
 const MOST_JUMPS: usize = 16;

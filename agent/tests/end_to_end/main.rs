@@ -61,28 +61,26 @@ mod trials;
 mod weights;
 
 use libtest_mimic::Arguments;
-use testbed::trials::{Test, trial};
+use testbed::trials::{Test, is_on_kernels_only, trial};
 use testbed::{flows, foreign, network as support, redis, tcp, wire};
 
-/// Set by `cargo xtask vm --quick`.
-const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: hooks, devices, offloads, sockets and replies. Each kernel that is tested runs
 /// them, and those for which the build machine may lack something.
-const ON_KERNELS: [&[Test]; 10] = [
+const ON_KERNELS: [&[Test]; 9] = [
     attacks::ON_KERNELS,
     connections::ON_KERNELS,
     hooks::TESTS,
     weights::TESTS,
     replies::TESTS,
     neighbours::TESTS,
-    stacked::TESTS,
     heavy_prefixes::ON_KERNELS,
     prove::ON_KERNELS,
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 48] = [
+const ON_ANY_KERNEL: [&[Test]; 49] = [
     interfaces::TESTS,
+    stacked::TESTS,
     actions::TESTS,
     life::TESTS,
     memory::TESTS,
@@ -148,7 +146,7 @@ fn main() {
     };
     eprintln!("skipped: {reason}");
     let mut rooms = ON_KERNELS.to_vec();
-    if std::env::var_os(ON_KERNELS_ONLY).is_none() {
+    if !is_on_kernels_only() {
         rooms.extend(ON_ANY_KERNEL);
     }
     let has_fq = obstacle.is_none() && support::has_fq();
@@ -175,7 +173,10 @@ fn main() {
         eprintln!(
             "skipped: what takes a cgroup with a limit on memory, which this machine does not have"
         );
+    } else if is_on_kernels_only() {
+        eprintln!("skipped: what takes a cgroup with a limit on memory, by --quick");
     }
+    let has_memory_groups = has_memory_groups && !is_on_kernels_only();
     let tells_usage = memory::kernel_tells_usage();
     if !tells_usage {
         eprintln!(

@@ -12,6 +12,11 @@ pub fn is_long() -> bool {
     std::env::var_os("WEIR_LONG").is_some()
 }
 
+/// Whether only what depends on the kernel is tested: set by `cargo xtask vm --quick`.
+pub fn is_on_kernels_only() -> bool {
+    std::env::var_os("WEIR_ON_KERNELS_ONLY").is_some()
+}
+
 /// A test and the name of its function.
 pub type Test = (&'static str, fn());
 

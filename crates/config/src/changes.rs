@@ -5,8 +5,9 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
+use super::group::Group;
 use super::policy::Config;
-use super::schema::{self, Key, Table, TableReference};
+use super::schema::{self, Table, TableReference};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,13 +111,14 @@ struct Comparison {
 impl Comparison {
     fn between(before: &Config, after: &Config) -> Self {
         let mut all = Self::default();
-        all.tables("class", &before.classes, &after.classes, |it| &it.name);
-        all.tables("notify", &before.notify, &after.notify, |it| &it.name);
-        all.tables("ban list", &before.ban_lists, &after.ban_lists, |it| {
-            &it.name
-        });
+        all.tables("group", Group::summary, &before.groups, &after.groups);
+        let (old, new) = (&before.classes, &after.classes);
+        all.tables("class", schema::summary, old, new);
+        all.tables("notify", schema::summary, &before.notify, &after.notify);
+        let (old, new) = (&before.ban_lists, &after.ban_lists);
+        all.tables("ban list", schema::summary, old, new);
         let (old, new) = (&before.decide.requests, &after.decide.requests);
-        all.tables("request", old, new, |it| &it.name);
+        all.tables("request", schema::summary, old, new);
         all.settings(Some(&before.agent), Some(&after.agent));
         all.settings(Some(&before.geo), Some(&after.geo));
         all.settings(Some(&before.decide), Some(&after.decide));
@@ -126,35 +128,50 @@ impl Comparison {
     }
 
     /// Adds the differences of an array of tables, by their names.
-    fn tables<T: Table>(&mut self, what: &str, before: &[T], after: &[T], name: fn(&T) -> &str) {
-        let change = |name: &str, before: Option<&T>, after: Option<&T>| Change {
-            what: format!("{what} {name}"),
-            before: before.map(schema::summary),
-            after: after.map(schema::summary),
-        };
-        let old: HashMap<&str, &T> = before.iter().map(|table| (name(table), table)).collect();
+    fn tables<T: Table>(
+        &mut self,
+        what: &str,
+        summary: fn(&T) -> String,
+        before: &[T],
+        after: &[T],
+    ) {
+        let what = |table: &T| format!("{what} {}", table.name());
+        let old: HashMap<&str, &T> = before.iter().map(|table| (table.name(), table)).collect();
         for table in after {
-            match old.get(name(table)) {
-                None => self
-                    .changes
-                    .added
-                    .push(change(name(table), None, Some(table))),
-                Some(before) if !table.differing(before).is_empty() => {
-                    let keys = table.differing(before).into_iter();
-                    let fixed = keys.filter(|key| key.needs_restart);
-                    let of = |key: &Key| format!("{what} {} {}", name(table), key.name);
-                    self.fixed.extend(fixed.map(of));
-                    let change = change(name(table), Some(before), Some(table));
-                    self.changes.changed.push(change);
-                }
-                Some(_) => {}
+            let Some(before) = old.get(table.name()) else {
+                self.changes.added.push(Change {
+                    what: what(table),
+                    before: None,
+                    after: Some(summary(table)),
+                });
+                continue;
+            };
+            let keys = table.differing(before);
+            if keys.is_empty() {
+                continue;
             }
+            let fixed = keys.iter().filter(|key| key.needs_restart);
+            let fixed = fixed.map(|key| format!("{} {}", what(table), key.name));
+            self.fixed.extend(fixed);
+            let (mut old, mut new) = (summary(before), summary(table));
+            if old == new {
+                // The summary omits these keys.
+                old = format!("{old}, {}", schema::summary_of(*before, &keys));
+                new = format!("{new}, {}", schema::summary_of(table, &keys));
+            }
+            self.changes.changed.push(Change {
+                what: what(table),
+                before: Some(old),
+                after: Some(new),
+            });
         }
-        let new: HashSet<&str> = after.iter().map(name).collect();
-        let gone = before.iter().filter(|table| !new.contains(name(table)));
-        self.changes
-            .removed
-            .extend(gone.map(|table| change(name(table), Some(table), None)));
+        let new: HashSet<&str> = after.iter().map(T::name).collect();
+        let gone = before.iter().filter(|table| !new.contains(table.name()));
+        self.changes.removed.extend(gone.map(|table| Change {
+            what: what(table),
+            before: Some(summary(table)),
+            after: None,
+        }));
     }
 
     /// Adds the differences of a table, key by key.
@@ -221,8 +238,6 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
     all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
     let limits = not_in(&of_other.limits, &decide.limits, |it| &it.name);
     all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
-    let groups = not_in(&other.groups, &config.groups, |it| &it.name);
-    all.extend(groups.map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
     all
 }
 
@@ -280,6 +295,22 @@ mod tests {
             (1, 2, 2)
         );
     }
+    #[test]
+    fn a_key_that_the_summary_omits_is_compared() {
+        let with = |line: &str| {
+            config(&format!(
+                "[[group]]\nname = \"a\"\npid = 7\npids = 5\n{line}\n"
+            ))
+        };
+        assert_eq!(
+            Changes::between(&with(""), &with("move = \"force\"")).lines(),
+            [
+                "- group a  pid 7: processes 5, move = false",
+                "+ group a  pid 7: processes 5, move = force",
+            ]
+        );
+    }
+
     #[test]
     fn every_setting_of_a_table_is_compared() {
         let limit = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/s\"\n\

@@ -7,7 +7,6 @@ use crate::policy::{
     Action, Algorithm, Direction, Key, Level, LevelKey, Limit, LimitSources, OnFull, PortSet,
     ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Throttle, Tier,
 };
-use crate::policy_group::Group;
 
 use super::policy::Unit;
 
@@ -198,19 +197,6 @@ impl RequestEnforcement {
             Self::Enforce => "refuse",
             Self::Observe => "observe",
         }
-    }
-}
-
-impl Group {
-    /// The summary without the name: `exe /usr/bin/ffmpeg: cpu 150%, memory 1.5 GiB`.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let matchers: Vec<String> = self.matchers.iter().map(ToString::to_string).collect();
-        format!(
-            "{}: {}",
-            matchers.join(" or "),
-            self.limit_texts().join(", ")
-        )
     }
 }
 

@@ -8,11 +8,12 @@ use thiserror::Error;
 use toml::de::DeTable;
 
 use super::checks::{check_classes, check_exchanged, check_limits};
+use super::group::Group;
 use super::policy::{AgentConfig, BanList, Class, Config, Geo};
 use super::reference;
 use super::report::{self, Placed, Problems, Report, Span};
 use super::schema::{read_all, read_one};
-use super::table::{Table, entries};
+use super::table::Table;
 use super::{
     ban_list, class, cluster, crowdsec, escalate, geo, group, limit_scope, notify, requests, tcp,
 };
@@ -159,7 +160,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
     let decide = requests::read(&mut root, request_limits, &limits, &classes, &agent);
     let ban_lists = read_all::<BanList>(&mut root);
-    let groups = entries(&mut root, "group", "[[group]]", group::read);
+    let groups = read_all::<Group>(&mut root);
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
     let notify = notify::read(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
@@ -203,7 +204,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         ban_lists: ban_lists.into_iter().map(|read| read.table).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),
         decide,
-        groups: groups.into_iter().map(|read| read.group).collect(),
+        groups: groups.into_iter().map(|read| read.table).collect(),
         cluster,
         notify,
         crowdsec,

@@ -3,7 +3,7 @@
 use super::{
     AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Multiplier, Notify, Service,
 };
-use crate::policy_group::Group;
+use crate::group::Group;
 
 /// A validated limits.toml.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Every table, in the order of the book.
 
-use super::{group, limit, request};
+use super::{limit, request};
+use crate::group::Group;
 use crate::policy::{
     AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Notify, RequestCost,
 };
@@ -14,7 +15,7 @@ pub static TABLES: &[TableReference] = &[
     Geo::REFERENCE,
     limit::LIMIT,
     request::REQUEST_LIMIT,
-    group::GROUP,
+    Group::REFERENCE,
     Decide::REFERENCE,
     RequestCost::REFERENCE,
     Cluster::REFERENCE,

@@ -13,7 +13,11 @@ pub(super) const fn key(
 ) -> Key {
     Key {
         default,
-        ..Key::of_kind(name, kind, text, FIRST)
+        name,
+        kind,
+        text,
+        since: FIRST,
+        ..Key::EMPTY
     }
 }
 

@@ -1,7 +1,6 @@
 //! The tables, one module each.
 
 mod all;
-mod group;
 mod key;
 mod limit;
 mod request;

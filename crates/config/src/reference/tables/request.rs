@@ -4,12 +4,16 @@ use super::limit::{
     RATE, SCOPE, TIERS,
 };
 use crate::escalate::Counts;
-use crate::schema::{Absent, Kind, TableReference};
+use crate::schema::{Absent, Kind, TableReference, Variant};
 use crate::units::LARGEST_COUNT;
 
 pub const REQUEST_LIMIT: TableReference = TableReference {
     heading: "[[limit]]",
-    variant: Some("scope = \"request\""),
+    variant: Some(Variant {
+        condition: "scope = \"request\"",
+        others: &[],
+        noun: "limits on packets",
+    }),
     page: "request-limit",
     summary: "A limit on requests of applications.",
     keys: &[

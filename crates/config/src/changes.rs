@@ -1,12 +1,11 @@
 //! The differences between two configs, by the summaries of their tables.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Debug;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::group::Group;
-use super::policy::Config;
+use super::policy::{Config, Limit, RequestLimit};
 use super::schema::{self, Table, TableReference};
 
 /// The differences between two configs.
@@ -37,37 +36,19 @@ impl Changes {
     /// Compares two configs.
     #[must_use]
     pub fn between(before: &Config, after: &Config) -> Self {
-        let mut old: BTreeMap<String, Statement> = statements(before, after)
-            .into_iter()
-            .map(|statement| (statement.what.clone(), statement))
-            .collect();
-        let mut changes = Self::default();
-        for Statement { what, text, value } in statements(after, before) {
-            match old.remove(&what) {
-                None => changes.added.push(Change {
-                    what,
-                    before: None,
-                    after: Some(text),
+        let mut changes = Comparison::between(before, after).changes;
+        // A limit with another scope is in another table.
+        let removed = std::mem::take(&mut changes.removed);
+        for gone in removed {
+            let same = changes.added.iter().position(|new| new.what == gone.what);
+            match same {
+                Some(nth) => changes.changed.push(Change {
+                    before: gone.before,
+                    ..changes.added.remove(nth)
                 }),
-                Some(before) if before.value != value => {
-                    changes.changed.push(Change {
-                        what,
-                        before: Some(before.text),
-                        after: Some(text),
-                    });
-                }
-                Some(_) => {}
+                None => changes.removed.push(gone),
             }
         }
-        changes.removed.extend(old.into_values().map(|gone| Change {
-            what: gone.what,
-            before: Some(gone.text),
-            after: None,
-        }));
-        let declared = Comparison::between(before, after).changes;
-        changes.added.extend(declared.added);
-        changes.changed.extend(declared.changed);
-        changes.removed.extend(declared.removed);
         changes
     }
 
@@ -111,6 +92,9 @@ struct Comparison {
 impl Comparison {
     fn between(before: &Config, after: &Config) -> Self {
         let mut all = Self::default();
+        all.tables("limit", Limit::summary, &before.limits, &after.limits);
+        let (old, new) = (&before.decide.limits, &after.decide.limits);
+        all.tables("limit", RequestLimit::summary, old, new);
         all.tables("group", Group::summary, &before.groups, &after.groups);
         let (old, new) = (&before.classes, &after.classes);
         all.tables("class", schema::summary, old, new);
@@ -212,47 +196,6 @@ impl Comparison {
     }
 }
 
-/// A table or key of a config, and its value.
-struct Statement {
-    what: String,
-    text: String,
-    /// The whole value: the summary omits some details.
-    value: String,
-}
-
-impl Statement {
-    fn new(what: String, text: String, value: &impl Debug) -> Self {
-        Self {
-            what,
-            text,
-            value: format!("{value:?}"),
-        }
-    }
-}
-
-/// The statements of a config that `other` may not have, each `what` once.
-fn statements(config: &Config, other: &Config) -> Vec<Statement> {
-    let mut all = Vec::new();
-    let (decide, of_other) = (&config.decide, &other.decide);
-    let limits = not_in(&other.limits, &config.limits, |it| &it.name);
-    all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
-    let limits = not_in(&of_other.limits, &decide.limits, |it| &it.name);
-    all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
-    all
-}
-
-/// The tables that `others` does not contain: most tables of a large config stay the same, and are not formatted.
-fn not_in<'c, T: PartialEq>(
-    others: &'c [T],
-    tables: &'c [T],
-    name: impl Fn(&T) -> &str + 'c,
-) -> impl Iterator<Item = &'c T> {
-    let others: HashMap<&str, &T> = others.iter().map(|table| (name(table), table)).collect();
-    tables
-        .iter()
-        .filter(move |table| others.get(name(table)) != Some(table))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -295,6 +238,24 @@ mod tests {
             (1, 2, 2)
         );
     }
+    #[test]
+    fn a_limit_that_changes_its_scope_is_changed() {
+        let before = config("[[limit]]\nname = \"a\"\nrate = \"5/s\"\n");
+        let after = config(
+            "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/s\"\n",
+        );
+        let changes = Changes::between(&before, &after);
+        assert_eq!((changes.added, changes.removed), (Vec::new(), Vec::new()));
+        assert_eq!(
+            changes.changed,
+            [Change {
+                what: "limit a".to_owned(),
+                before: Some(before.limits[0].summary()),
+                after: Some(after.decide.limits[0].summary()),
+            }]
+        );
+    }
+
     #[test]
     fn a_key_that_the_summary_omits_is_compared() {
         let with = |line: &str| {

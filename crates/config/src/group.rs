@@ -339,17 +339,19 @@ fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
 }
 
 fn check_pattern(text: &str, key: &Key) -> Result<(), Wrong> {
+    let example = key.example();
     let help = match key.name {
-        "slice" if !text.ends_with(".slice") => "a slice's name ends with .slice",
-        "cgroup" if !text.starts_with(['/', '*']) => "a cgroup's path begins with /",
-        _ if text.is_empty() => "a name, or a pattern with * and ?",
+        "slice" if !text.ends_with(".slice") => {
+            format!("a slice's name ends with .slice: write {example}")
+        }
+        "cgroup" if !text.starts_with(['/', '*']) => {
+            format!("a cgroup's path begins with /: write {example}")
+        }
+        _ if text.is_empty() => format!("write a name, or a pattern with * and ?: {example}"),
         _ => return Ok(()),
     };
     let message = format!("invalid {} {text:?}: it matches nothing", key.name);
-    Err(Wrong::new(
-        message,
-        format!("{help}: write {}", key.example()),
-    ))
+    Err(Wrong::new(message, help))
 }
 
 #[cfg(test)]

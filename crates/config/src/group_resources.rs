@@ -80,7 +80,7 @@ pub struct Network {
     #[key(absent = NO_LIMIT, examples = ["200Mbit/s"])]
     pub ingress: Option<ByteRate>,
     /// Connections begun with TCP and UDP. Above it connect() fails with EPERM.
-    #[key(absent = NO_LIMIT, examples = ["20/s"])]
+    #[key(absent = NO_LIMIT, examples = ["20/s"], check = check_connections)]
     pub connects: Option<Rate>,
     /// Distinct addresses that are connected or sent to: each counts once in the rate's period. At most 100000.
     #[key(absent = NO_LIMIT, examples = ["100/min"], check = check_destinations)]
@@ -410,15 +410,17 @@ fn check_disk(read: &Located<'_, Io>, problems: &mut Problems) {
     }
 }
 
+fn check_connections(text: &str, _: &Key) -> Result<(), Wrong> {
+    units::rate(text, Unit::Connections).map(|_| ())
+}
+
 fn check_destinations(text: &str, _: &Key) -> Result<(), Wrong> {
-    match units::rate(text, Unit::Connections) {
-        Ok(rate) if rate.count > MOST_DESTINATIONS => {
-            let message = format!("more than {MOST_DESTINATIONS} destinations are not supported");
-            let help = "write a shorter period, as in \"1000/s\"";
-            Err(Wrong::new(message, help))
-        }
-        _ => Ok(()),
+    if units::rate(text, Unit::Connections)?.count > MOST_DESTINATIONS {
+        let message = format!("more than {MOST_DESTINATIONS} destinations are not supported");
+        let help = "write a shorter period, as in \"1000/s\"";
+        return Err(Wrong::new(message, help));
     }
+    Ok(())
 }
 
 /// A rate of whole units as written in the config.

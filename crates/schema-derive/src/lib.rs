@@ -110,17 +110,37 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
         keys.add(constant);
     }
     let name = &input.ident;
-    // A table without required keys has a default.
-    let values: Option<Vec<TokenStream>> = defaults.into_iter().collect();
-    let default = values.map(|values| {
+    // A table without required keys has a default. Others have defaults of the other keys.
+    let (mut required, mut values) = (Vec::new(), Vec::new());
+    for (field, default) in data.fields.iter().zip(&defaults) {
+        let (name, type_) = (&field.ident, &field.ty);
+        match default {
+            Some(default) => values.push(quote!(#name: #default)),
+            None => {
+                required.push(quote!(#name: #type_));
+                values.push(quote!(#name));
+            }
+        }
+    }
+    let default = if required.is_empty() {
         quote! {
             impl ::core::default::Default for #name {
                 fn default() -> Self {
-                    Self { #(#names: #values),* }
+                    Self { #(#values),* }
                 }
             }
         }
-    });
+    } else {
+        quote! {
+            impl #name {
+                /// With the defaults of all other keys.
+                #[must_use]
+                pub fn with(#(#required),*) -> Self {
+                    Self { #(#values),* }
+                }
+            }
+        }
+    };
     let Table {
         heading,
         page,

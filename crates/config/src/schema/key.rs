@@ -65,8 +65,6 @@ pub enum Absent {
     Invalid,
     /// The key is required unless this one is there.
     Unless(&'static str),
-    /// This value, in TOML.
-    Value(&'static str),
     /// This value.
     Default(fn() -> Option<toml::Value>),
     /// The default in words: a sentence fragment.

@@ -15,7 +15,7 @@ pub use key::{
     Absent, Key, Kind, Mask, TableReference, Variant, count, inner_keys, joined, table_keys,
 };
 pub use mask::masked_value;
-pub use read::{Located, Reader, Table, read, read_all, read_inner, read_one, tables};
+pub use read::{Located, Place, Reader, Table, read, read_all, read_inner, read_one, tables};
 pub use schema_derive::Table;
 pub use summary::{braced, summary, summary_of};
 pub use value::{At, Shown, Text, Value};

@@ -1,5 +1,7 @@
 //! Reading a declared table.
 
+use std::ops::Deref;
+
 use toml::de::{DeTable, DeValue};
 
 use super::{At, Key, Shown, TableReference, Value, Variant, table_keys};
@@ -30,37 +32,49 @@ pub trait Table: Sized {
 /// A table and its place in the text.
 pub struct Located<'t, T> {
     pub table: T,
-    at: At<'t>,
+    pub place: Place<'t>,
 }
 
-impl<'t, T> Located<'t, T> {
+impl<'t, T> Deref for Located<'t, T> {
+    type Target = Place<'t>;
+
+    fn deref(&self) -> &Place<'t> {
+        &self.place
+    }
+}
+
+/// A table in the text.
+#[derive(Clone, Copy)]
+pub struct Place<'t>(At<'t>);
+
+impl<'t> Place<'t> {
     /// The table's span.
     #[must_use]
-    pub fn span(&self) -> Span {
-        self.at.span()
+    pub fn span(self) -> Span {
+        self.0.span()
     }
 
     /// The key's value in the text.
     #[must_use]
-    pub fn find(&self, key: &Key) -> Option<At<'t>> {
-        self.at.get_ref().as_table()?.get(key.name)
+    pub fn find(self, key: &Key) -> Option<At<'t>> {
+        self.0.get_ref().as_table()?.get(key.name)
     }
 
     /// Whether the key is written, valid or not.
     #[must_use]
-    pub fn has(&self, key: &Key) -> bool {
+    pub fn has(self, key: &Key) -> bool {
         self.find(key).is_some()
     }
 
     /// The span of the key's value, else of the table.
     #[must_use]
-    pub fn span_of(&self, key: &Key) -> Span {
-        self.find(key).unwrap_or(self.at).span()
+    pub fn span_of(self, key: &Key) -> Span {
+        self.find(key).unwrap_or(self.0).span()
     }
 
     /// The valid elements of the key's list, or its value if it is no list, with their spans. They are read once more.
     #[must_use]
-    pub fn elements<V: Value>(&self, key: &Key) -> Vec<(V, Span)> {
+    pub fn elements<V: Value>(self, key: &Key) -> Vec<(V, Span)> {
         let mut unreported = Problems::default();
         let elements = self.places(key).into_iter();
         elements
@@ -70,7 +84,7 @@ impl<'t, T> Located<'t, T> {
 
     /// The valid tables of the key's list. They are read once more.
     #[must_use]
-    pub fn tables<V: Table>(&self, key: &Key) -> Vec<Located<'t, V>> {
+    pub fn tables<V: Table>(self, key: &Key) -> Vec<Located<'t, V>> {
         let mut unreported = Problems::default();
         let elements = self.places(key).into_iter();
         elements
@@ -79,7 +93,7 @@ impl<'t, T> Located<'t, T> {
     }
 
     /// The elements of the key's list, or its value if it is no list.
-    fn places(&self, key: &Key) -> Vec<At<'t>> {
+    fn places(self, key: &Key) -> Vec<At<'t>> {
         let Some(at) = self.find(key) else {
             return Vec::new();
         };
@@ -109,7 +123,7 @@ impl Reader<'_, '_> {
         if !self.content.contains_key(key.name) {
             self.missing(key);
         }
-        self.value(key).or_else(|| example(key))
+        self.value(key).or_else(|| example(self.here(key)))
     }
 
     /// The key's value, which is required unless another key is there.
@@ -122,16 +136,22 @@ impl Reader<'_, '_> {
 
     fn value<T: Value>(&mut self, key: &'static Key) -> Option<T> {
         let at = self.content.get(key.name)?;
-        let here = self.keys.iter().find(|here| here.name == key.name);
-        T::read(at, here.unwrap_or(key), self.problems)
+        T::read(at, self.here(key), self.problems)
     }
 
-    fn missing(&mut self, key: &Key) {
+    fn missing(&mut self, key: &'static Key) {
+        let key = self.here(key);
         self.problems.error(
             self.at.span(),
             format!("missing key {:?} in {}", key.name, self.heading),
             format!("add {}", key.example()),
         );
+    }
+
+    /// The key as declared for this place.
+    fn here(&self, key: &'static Key) -> &'static Key {
+        let here = self.keys.iter().find(|here| here.name == key.name);
+        here.unwrap_or(key)
     }
 }
 
@@ -234,7 +254,8 @@ fn read_as<'t, T: Table>(
         problems,
     };
     let table = T::read_keys(&mut reader)?;
-    let mut read = Located { table, at };
+    let place = Place(at);
+    let mut read = Located { table, place };
     T::check(&mut read, problems);
     Some(read)
 }

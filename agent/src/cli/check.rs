@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 use api::interface::Placement;
 use api::request::Request;
+use config::group::Group;
 use config::human;
 use config::policy::{Config, Secret};
-use config::policy_group::Group;
 use datapath::compile::plan;
 use datapath::host_links::HostLinks;
 use datapath::memory::MemoryCheck;
@@ -307,7 +307,7 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
 
 impl From<&Group> for GroupDefinition {
     fn from(group: &Group) -> Self {
-        let matches = group.matchers.iter().map(ToString::to_string).collect();
+        let matches = group.matchers().iter().map(ToString::to_string).collect();
         Self {
             name: group.name.clone(),
             matches,

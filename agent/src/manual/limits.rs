@@ -32,7 +32,7 @@ pub fn page() -> io::Result<Vec<u8>> {
     for table in TABLES {
         let variant = table
             .variant
-            .map(|variant| format!(" with {variant}"))
+            .map(|variant| format!(" with {}", variant.condition))
             .unwrap_or_default();
         roff.control("SH", [format!("{}{variant}", table.heading).as_str()]);
         roff.text(inline(table.summary));

@@ -147,7 +147,7 @@ impl From<&Limit> for LimitDefinition {
             interfaces: limit
                 .interfaces
                 .iter()
-                .flatten()
+                .flat_map(|names| names.iter())
                 .map(ToString::to_string)
                 .collect(),
             classes: Vec::new(),

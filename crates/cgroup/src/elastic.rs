@@ -1,6 +1,6 @@
 //! The current CPU share of an elastic group: a pure function of samples of the host's load.
 
-use config::policy_group::CpuShare;
+use config::group::CpuShare;
 use host::load::{RoomDecision, Sample};
 
 /// The share of the host that stays idle, so that other processes get a CPU at once and are noticed.

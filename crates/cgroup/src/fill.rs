@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use common::group::Started;
-use config::policy_group::Moving;
+use config::group::Moving;
 
 use super::error::GroupsError;
 use super::groups::{Groups, Queue, Stay};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use config::group::Group;
 use config::policy::{Config, Mode};
-use config::policy_group::Group;
 use host::load::Sample;
 
 use super::account::{self, MemberStatus, NotEnforced};

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use config::policy_group::{CpuShare, Group};
+use config::group::{CpuShare, Group};
 use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;

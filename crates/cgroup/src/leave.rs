@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use config::group::Group;
 use config::policy::AgentConfig;
-use config::policy_group::Group;
 
 use super::error::GroupsError;
 use super::groups::{CONNECT, Groups};

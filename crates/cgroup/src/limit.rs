@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use config::policy_group::{CpuShare, Group, Memory};
+use config::group::{CpuShare, Group, Memory, Size};
 
 use super::disk;
 use super::error::GroupsError;
@@ -81,7 +81,7 @@ pub fn settings(
     let mut disks = Vec::new();
     for io in &group.io {
         match disk::resolve(&host.proc, &host.sys, &io.device) {
-            Ok(disk) => disks.push((disk, [io.read, io.write, io.read_ops, io.write_ops])),
+            Ok(disk) => disks.push((disk, io.rates())),
             Err(error) => problems.push(error),
         }
     }
@@ -280,7 +280,7 @@ fn cpu(group: &Group, version: Version) -> Vec<Setting> {
 
 fn memory(group: &Group, version: Version) -> Vec<Setting> {
     let memory = &group.memory;
-    let bytes = |value: Option<u64>| value.map(|value| value.to_string());
+    let bytes = |size: Option<Size>| size.map(|size| size.0.to_string());
     match version {
         Version::V2 => vec![
             setting("memory.high", bytes(memory.high), "max"),
@@ -288,10 +288,8 @@ fn memory(group: &Group, version: Version) -> Vec<Setting> {
             setting("memory.max", bytes(memory.max), "max"),
         ],
         Version::V1 => {
-            let both = memory
-                .max
-                .zip(memory.swap_max)
-                .map(|(max, swap)| max + swap);
+            let both = memory.max.zip(memory.swap_max);
+            let both = both.map(|(max, swap)| Size(max.0 + swap.0));
             vec![
                 // The limit on memory and swap must never be below that on memory.
                 setting("memory.memsw.limit_in_bytes", None, "-1"),
@@ -304,7 +302,7 @@ fn memory(group: &Group, version: Version) -> Vec<Setting> {
 
 /// The files of one disk's limits under v1, in the order of [`Io`]'s fields.
 ///
-/// [`Io`]: config::policy_group::Io
+/// [`Io`]: config::group::Io
 const DISK_FILES: [&str; 4] = [
     "blkio.throttle.read_bps_device",
     "blkio.throttle.write_bps_device",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use config::policy_group::{Group, Matcher};
+use config::group::{Group, Matcher};
 
 use super::containers::{self, Known};
 use super::error::GroupsError;
@@ -61,7 +61,7 @@ impl Matchers {
         let all = all
             .map(|(nth, group)| {
                 group
-                    .matchers
+                    .matchers()
                     .iter()
                     .filter_map(|one| resolve(nth, one))
                     .collect()
@@ -227,14 +227,8 @@ mod tests {
     fn group(name: &str, matchers: &[Matcher]) -> Group {
         Group {
             name: name.to_owned(),
-            matchers: matchers.to_vec(),
-            moving: Default::default(),
-            cpu: Default::default(),
-            memory: Default::default(),
-            io: Vec::new(),
-            pids: None,
-            cpus: None,
-            network: Default::default(),
+            matches: matchers.to_vec(),
+            ..Group::default()
         }
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::group::{self, Group};
 use config::policy::Mode;
-use config::policy_group::{self, Group};
 
 use super::elastic::Elastic;
 use super::error::GroupsError;
@@ -96,7 +96,7 @@ impl Member {
 
     /// Whether its network is limited, not only counted.
     pub fn limits_network(&self) -> bool {
-        self.held.network != policy_group::Network::default()
+        self.held.network != group::Network::default()
     }
 
     pub fn cpuset(&self) -> Cpuset {
@@ -115,7 +115,7 @@ impl Member {
         if !self.had_processes {
             let matchers: Vec<String> = self
                 .group
-                .matchers
+                .matchers()
                 .iter()
                 .map(ToString::to_string)
                 .collect();

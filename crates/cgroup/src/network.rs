@@ -19,7 +19,7 @@ use common::group::{
     CONNECTS, DESTINATIONS, EGRESS, GroupBucket, GroupCounters, GroupSettings, INGRESS, PACKETS,
     Refused,
 };
-use config::policy_group;
+use config::group::{self, ByteRate};
 
 use super::account::{NetworkStatus, Refusal};
 use super::error::GroupsError;
@@ -81,9 +81,11 @@ impl Network {
     /// # Errors
     ///
     /// When a step fails; the previous programs stay in effect.
-    pub fn load(limits: &policy_group::Network, pins: &Path) -> Result<Self, GroupsError> {
+    pub fn load(limits: &group::Network, pins: &Path) -> Result<Self, GroupsError> {
         open_directory(pins).map_err(|error| kernel("pinning the network of a group", &error))?;
-        let bucket = |rate: Option<_>| rate.map_or(GroupBucket::NONE, GroupBucket::new);
+        let bucket = |rate: Option<ByteRate>| {
+            rate.map_or(GroupBucket::NONE, |rate| GroupBucket::new(rate.0))
+        };
         let ones = |rate: Option<_>| rate.map_or(GroupBucket::NONE, GroupBucket::of_ones);
         let settings = GroupSettings {
             buckets: [bucket(limits.egress), bucket(limits.ingress)],

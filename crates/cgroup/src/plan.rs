@@ -1,6 +1,6 @@
 //! The decision how each process, unit and container of a group is enforced, and why one is not: pure functions.
 
-use config::policy_group::Moving;
+use config::group::Moving;
 
 use super::place::{Kind, Manager, Place};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use config::policy_group::{CpuShare, Group};
+use config::group::{CpuShare, Group};
 
 use super::disk;
 use super::error::GroupsError;
@@ -26,9 +26,9 @@ pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) 
     };
     number("CPUQuotaPerSecUSec", group.cpu.max.map(quota));
     number("CPUWeight", group.cpu.weight.map(u64::from));
-    number("MemoryHigh", group.memory.high);
-    number("MemoryMax", group.memory.max);
-    number("MemorySwapMax", group.memory.swap_max);
+    number("MemoryHigh", group.memory.high.map(|size| size.0));
+    number("MemoryMax", group.memory.max.map(|size| size.0));
+    number("MemorySwapMax", group.memory.swap_max.map(|size| size.0));
     number("TasksMax", group.pids);
     if let Some(cpus) = &group.cpus {
         all.insert("AllowedCPUs".to_owned(), Value::Cpus(cpus.bits()));
@@ -43,10 +43,7 @@ pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) 
                 continue;
             }
         };
-        for (name, value) in DISKS
-            .into_iter()
-            .zip([io.read, io.write, io.read_ops, io.write_ops])
-        {
+        for (name, value) in DISKS.into_iter().zip(io.rates()) {
             let Some(value) = value else { continue };
             let devices = all
                 .entry(name.to_owned())

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use config::policy_group::{CpuShare, Group};
+use config::group::{CpuShare, Group};
 
 use super::error::GroupsError;
 use super::groups::Groups;

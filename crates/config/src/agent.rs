@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::de::DeValue;
 
 use super::policy::{Attach, Mode, OnExit, Prefix, Shield};
-use super::report::{Problems, Span, Wrong};
+use super::report::{Problems, Wrong};
 use super::schema::{At, Key, Kind, Located, Table, Text, Value};
 
 /// The default control socket.
@@ -296,19 +296,4 @@ impl Text for InterfacePattern {
     fn text(&self) -> String {
         self.0.clone()
     }
-}
-
-/// The interface names and patterns of a limit with their spans.
-pub fn interfaces(
-    texts: Vec<(&str, Span)>,
-    problems: &mut Problems,
-) -> Vec<(InterfacePattern, Span)> {
-    let mut interfaces = Vec::new();
-    for (text, span) in texts {
-        match InterfacePattern::parse(text, &AgentConfig::INTERFACES) {
-            Ok(pattern) => interfaces.push((pattern, span)),
-            Err(wrong) => problems.error(span, wrong.message, wrong.help),
-        }
-    }
-    interfaces
 }

@@ -1,12 +1,12 @@
 //! The differences between two configs, by the summaries of their tables.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Debug;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::Config;
-use super::schema::{self, Key, Table, TableReference};
+use super::group::Group;
+use super::policy::{Config, Limit, RequestLimit};
+use super::schema::{self, Table, TableReference};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,37 +36,19 @@ impl Changes {
     /// Compares two configs.
     #[must_use]
     pub fn between(before: &Config, after: &Config) -> Self {
-        let mut old: BTreeMap<String, Statement> = statements(before, after)
-            .into_iter()
-            .map(|statement| (statement.what.clone(), statement))
-            .collect();
-        let mut changes = Self::default();
-        for Statement { what, text, value } in statements(after, before) {
-            match old.remove(&what) {
-                None => changes.added.push(Change {
-                    what,
-                    before: None,
-                    after: Some(text),
+        let mut changes = Comparison::between(before, after).changes;
+        // A limit with another scope is in another table.
+        let removed = std::mem::take(&mut changes.removed);
+        for gone in removed {
+            let same = changes.added.iter().position(|new| new.what == gone.what);
+            match same {
+                Some(nth) => changes.changed.push(Change {
+                    before: gone.before,
+                    ..changes.added.remove(nth)
                 }),
-                Some(before) if before.value != value => {
-                    changes.changed.push(Change {
-                        what,
-                        before: Some(before.text),
-                        after: Some(text),
-                    });
-                }
-                Some(_) => {}
+                None => changes.removed.push(gone),
             }
         }
-        changes.removed.extend(old.into_values().map(|gone| Change {
-            what: gone.what,
-            before: Some(gone.text),
-            after: None,
-        }));
-        let declared = Comparison::between(before, after).changes;
-        changes.added.extend(declared.added);
-        changes.changed.extend(declared.changed);
-        changes.removed.extend(declared.removed);
         changes
     }
 
@@ -110,13 +92,17 @@ struct Comparison {
 impl Comparison {
     fn between(before: &Config, after: &Config) -> Self {
         let mut all = Self::default();
-        all.tables("class", &before.classes, &after.classes, |it| &it.name);
-        all.tables("notify", &before.notify, &after.notify, |it| &it.name);
-        all.tables("ban list", &before.ban_lists, &after.ban_lists, |it| {
-            &it.name
-        });
+        all.tables("limit", Limit::summary, &before.limits, &after.limits);
+        let (old, new) = (&before.decide.limits, &after.decide.limits);
+        all.tables("limit", RequestLimit::summary, old, new);
+        all.tables("group", Group::summary, &before.groups, &after.groups);
+        let (old, new) = (&before.classes, &after.classes);
+        all.tables("class", schema::summary, old, new);
+        all.tables("notify", schema::summary, &before.notify, &after.notify);
+        let (old, new) = (&before.ban_lists, &after.ban_lists);
+        all.tables("ban list", schema::summary, old, new);
         let (old, new) = (&before.decide.requests, &after.decide.requests);
-        all.tables("request", old, new, |it| &it.name);
+        all.tables("request", schema::summary, old, new);
         all.settings(Some(&before.agent), Some(&after.agent));
         all.settings(Some(&before.geo), Some(&after.geo));
         all.settings(Some(&before.decide), Some(&after.decide));
@@ -126,35 +112,50 @@ impl Comparison {
     }
 
     /// Adds the differences of an array of tables, by their names.
-    fn tables<T: Table>(&mut self, what: &str, before: &[T], after: &[T], name: fn(&T) -> &str) {
-        let change = |name: &str, before: Option<&T>, after: Option<&T>| Change {
-            what: format!("{what} {name}"),
-            before: before.map(schema::summary),
-            after: after.map(schema::summary),
-        };
-        let old: HashMap<&str, &T> = before.iter().map(|table| (name(table), table)).collect();
+    fn tables<T: Table>(
+        &mut self,
+        what: &str,
+        summary: fn(&T) -> String,
+        before: &[T],
+        after: &[T],
+    ) {
+        let what = |table: &T| format!("{what} {}", table.name());
+        let old: HashMap<&str, &T> = before.iter().map(|table| (table.name(), table)).collect();
         for table in after {
-            match old.get(name(table)) {
-                None => self
-                    .changes
-                    .added
-                    .push(change(name(table), None, Some(table))),
-                Some(before) if !table.differing(before).is_empty() => {
-                    let keys = table.differing(before).into_iter();
-                    let fixed = keys.filter(|key| key.needs_restart);
-                    let of = |key: &Key| format!("{what} {} {}", name(table), key.name);
-                    self.fixed.extend(fixed.map(of));
-                    let change = change(name(table), Some(before), Some(table));
-                    self.changes.changed.push(change);
-                }
-                Some(_) => {}
+            let Some(before) = old.get(table.name()) else {
+                self.changes.added.push(Change {
+                    what: what(table),
+                    before: None,
+                    after: Some(summary(table)),
+                });
+                continue;
+            };
+            let keys = table.differing(before);
+            if keys.is_empty() {
+                continue;
             }
+            let fixed = keys.iter().filter(|key| key.needs_restart);
+            let fixed = fixed.map(|key| format!("{} {}", what(table), key.name));
+            self.fixed.extend(fixed);
+            let (mut old, mut new) = (summary(before), summary(table));
+            if old == new {
+                // The summary omits these keys.
+                old = format!("{old}, {}", schema::summary_of(*before, &keys));
+                new = format!("{new}, {}", schema::summary_of(table, &keys));
+            }
+            self.changes.changed.push(Change {
+                what: what(table),
+                before: Some(old),
+                after: Some(new),
+            });
         }
-        let new: HashSet<&str> = after.iter().map(name).collect();
-        let gone = before.iter().filter(|table| !new.contains(name(table)));
-        self.changes
-            .removed
-            .extend(gone.map(|table| change(name(table), Some(table), None)));
+        let new: HashSet<&str> = after.iter().map(T::name).collect();
+        let gone = before.iter().filter(|table| !new.contains(table.name()));
+        self.changes.removed.extend(gone.map(|table| Change {
+            what: what(table),
+            before: Some(summary(table)),
+            after: None,
+        }));
     }
 
     /// Adds the differences of a table, key by key.
@@ -193,49 +194,6 @@ impl Comparison {
             });
         }
     }
-}
-
-/// A table or key of a config, and its value.
-struct Statement {
-    what: String,
-    text: String,
-    /// The whole value: the summary omits some details.
-    value: String,
-}
-
-impl Statement {
-    fn new(what: String, text: String, value: &impl Debug) -> Self {
-        Self {
-            what,
-            text,
-            value: format!("{value:?}"),
-        }
-    }
-}
-
-/// The statements of a config that `other` may not have, each `what` once.
-fn statements(config: &Config, other: &Config) -> Vec<Statement> {
-    let mut all = Vec::new();
-    let (decide, of_other) = (&config.decide, &other.decide);
-    let limits = not_in(&other.limits, &config.limits, |it| &it.name);
-    all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
-    let limits = not_in(&of_other.limits, &decide.limits, |it| &it.name);
-    all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
-    let groups = not_in(&other.groups, &config.groups, |it| &it.name);
-    all.extend(groups.map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
-    all
-}
-
-/// The tables that `others` does not contain: most tables of a large config stay the same, and are not formatted.
-fn not_in<'c, T: PartialEq>(
-    others: &'c [T],
-    tables: &'c [T],
-    name: impl Fn(&T) -> &str + 'c,
-) -> impl Iterator<Item = &'c T> {
-    let others: HashMap<&str, &T> = others.iter().map(|table| (name(table), table)).collect();
-    tables
-        .iter()
-        .filter(move |table| others.get(name(table)) != Some(table))
 }
 
 #[cfg(test)]
@@ -280,6 +238,40 @@ mod tests {
             (1, 2, 2)
         );
     }
+    #[test]
+    fn a_limit_that_changes_its_scope_is_changed() {
+        let before = config("[[limit]]\nname = \"a\"\nrate = \"5/s\"\n");
+        let after = config(
+            "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/s\"\n",
+        );
+        let changes = Changes::between(&before, &after);
+        assert_eq!((changes.added, changes.removed), (Vec::new(), Vec::new()));
+        assert_eq!(
+            changes.changed,
+            [Change {
+                what: "limit a".to_owned(),
+                before: Some(before.limits[0].summary()),
+                after: Some(after.decide.limits[0].summary()),
+            }]
+        );
+    }
+
+    #[test]
+    fn a_key_that_the_summary_omits_is_compared() {
+        let with = |line: &str| {
+            config(&format!(
+                "[[group]]\nname = \"a\"\npid = 7\npids = 5\n{line}\n"
+            ))
+        };
+        assert_eq!(
+            Changes::between(&with(""), &with("move = \"force\"")).lines(),
+            [
+                "- group a  pid 7: processes 5, move = false",
+                "+ group a  pid 7: processes 5, move = force",
+            ]
+        );
+    }
+
     #[test]
     fn every_setting_of_a_table_is_compared() {
         let limit = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/s\"\n\

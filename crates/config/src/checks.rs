@@ -2,11 +2,14 @@
 
 use super::class::ClassPrefix;
 use super::policy::{
-    Action, AgentConfig, Attach, Class, ClusterMode, Direction, Limit, Mode, Prefix,
+    Action, AgentConfig, Attach, Class, ClusterMode, Direction, InterfacePattern, LevelKey, Limit,
+    Mode, Prefix, ProtocolFilter, Unit,
 };
-use super::read_limit::ReadLimit;
 use super::report::{Problems, Span};
 use super::schema::Located;
+
+/// The widest prefix lengths (IPv4, IPv6) that may be banned; `agent ban` requires `--force` beyond them.
+const WIDEST: (u8, u8) = (8, 16);
 
 /// `in_order` are the classes' prefixes and those of `never_limit`.
 pub fn check_classes(
@@ -59,15 +62,15 @@ pub fn check_classes(
 
 /// The kernel counts a source's packets over all limits, so only one limit may be exchanged between hosts.
 pub fn check_exchanged(
-    limits: &[ReadLimit],
+    limits: &[Located<'_, Limit>],
     classes: &[Located<'_, Class>],
     problems: &mut Problems,
 ) {
     for read in limits
         .iter()
-        .filter(|read| read.limit.cluster == Some(ClusterMode::Keys))
+        .filter(|read| read.table.cluster == Some(ClusterMode::Keys))
     {
-        let limit = &read.limit;
+        let limit = &read.table;
         let key = |limit: &Limit| {
             (
                 limit.direction,
@@ -76,22 +79,22 @@ pub fn check_exchanged(
                 limit.ipv6_prefix,
             )
         };
-        let is_other = |other: &&ReadLimit| {
-            other.limit.name != limit.name
+        let is_other = |other: &&Located<'_, Limit>| {
+            other.table.name != limit.name
                 && other
-                    .limit
+                    .table
                     .at_levels()
                     .iter()
                     .any(|at| key(at) == key(limit))
         };
         if let Some(other) = limits.iter().find(is_other) {
-            let name = &other.limit.name;
+            let name = &other.table.name;
             let message = format!(
                 "cluster = \"keys\" conflicts with limit {name:?}, which has the same key and prefixes"
             );
             let help =
                 "set cluster = \"shares\", or another ipv4_prefix or ipv6_prefix in one of them";
-            problems.error(read.name_span.clone(), message, help);
+            problems.error(read.span_of(&Limit::NAME), message, help);
         }
         if let Some(class) = classes.iter().find(|read| !read.table.unlimited) {
             let name = &class.table.name;
@@ -99,7 +102,7 @@ pub fn check_exchanged(
                 "cluster = \"keys\" on packets is not supported with a multiplier, as class {name:?} has one"
             );
             problems.error(
-                read.name_span.clone(),
+                read.span_of(&Limit::NAME),
                 message,
                 "set cluster = \"shares\", or leave out the multiplier",
             );
@@ -108,53 +111,53 @@ pub fn check_exchanged(
 }
 
 pub fn check_limits(
-    limits: &[ReadLimit],
+    limits: &[Located<'_, Limit>],
     agent: &AgentConfig,
     agent_span: Span,
     problems: &mut Problems,
 ) {
     let mut names = std::collections::HashMap::new();
     for read in limits {
-        if names.insert(&read.limit.name, ()).is_some() {
-            let message = format!("duplicate limit name {:?}", read.limit.name);
+        if names.insert(&read.table.name, ()).is_some() {
+            let message = format!("duplicate limit name {:?}", read.table.name);
             problems.error(
-                read.name_span.clone(),
+                read.span_of(&Limit::NAME),
                 message,
                 "give one of them another name: it is the label in counters",
             );
         }
-        for level in &read.limit.levels {
-            let name = read.limit.level_name(level);
-            if limits.iter().any(|other| other.limit.name == name) {
+        for level in &read.table.levels {
+            let name = read.table.level_name(level);
+            if limits.iter().any(|other| other.table.name == name) {
                 let message = format!("duplicate limit name {name:?}: it is the name of a level");
                 problems.error(
-                    read.levels_span.clone(),
+                    read.span_of(&Limit::LEVELS),
                     message,
                     "give the limit with this name another one",
                 );
             }
         }
         let is_xdp = matches!(agent.attach, Attach::Native | Attach::Generic);
-        if read.limit.direction == Direction::Ingress
-            && matches!(read.limit.action, Action::Mark(_))
+        if read.table.direction == Direction::Ingress
+            && matches!(read.table.action, Action::Mark(_))
             && is_xdp
         {
             let message = format!(
                 "action = \"mark\" of limit {:?} is not supported: XDP cannot mark packets",
-                read.limit.name
+                read.table.name
             );
             problems.error(
-                read.name_span.clone(),
+                read.span_of(&Limit::NAME),
                 message,
                 "set attach = \"auto\" or \"tc\"",
             );
         }
-        if read.limit.action == Action::Observe && agent.mode == Mode::Observe {
+        if read.table.action == Action::Observe && agent.mode == Mode::Observe {
             let message = format!(
                 "action = \"observe\" of limit {:?} has no effect: the agent's mode is observe",
-                read.limit.name
+                read.table.name
             );
-            problems.warning(read.name_span.clone(), message, "leave out one of them");
+            problems.warning(read.span_of(&Limit::NAME), message, "leave out one of them");
         }
     }
     if !limits.is_empty() && agent.interfaces.is_empty() {
@@ -164,4 +167,121 @@ pub fn check_limits(
             "add [agent] interfaces = [\"eth0\"]",
         );
     }
+}
+
+/// Checks both lists of all limits against `[agent]`.
+pub fn check_scopes(limits: &[Located<'_, Limit>], agent: &AgentConfig, problems: &mut Problems) {
+    for read in limits {
+        let limit = &read.table;
+        let is_exempt =
+            |prefix: &Prefix| agent.never_limit.iter().any(|exempt| exempt.covers(prefix));
+        let included = limit
+            .sources
+            .iter()
+            .flat_map(|sources| &sources.prefixes)
+            .filter(|it| !it.is_excluded);
+        let mut included = included.map(|it| &it.prefix).peekable();
+        if included.peek().is_some() && included.all(is_exempt) {
+            let message = format!(
+                "limit {:?} never applies: never_limit exempts all of its sources",
+                limit.name
+            );
+            problems.warning(
+                read.span_of(&Limit::SOURCES),
+                message,
+                "take them out of never_limit, or leave out the limit",
+            );
+        }
+        // If `[agent]` has no interfaces, that is already an error.
+        let held = &agent.interfaces;
+        let interfaces = read.elements::<InterfacePattern>(&Limit::INTERFACES);
+        for (pattern, span) in interfaces.into_iter().filter(|_| !held.is_empty()) {
+            if !held.iter().any(|held| may_meet(held, &pattern)) {
+                let held: Vec<String> = held.iter().map(|held| format!("\"{held}\"")).collect();
+                let message = format!(
+                    "limit {:?} never applies on \"{pattern}\": [agent] interfaces has only {}",
+                    limit.name,
+                    held.join(", ")
+                );
+                problems.error(span, message, "add it there, or correct the name");
+            }
+        }
+    }
+}
+
+/// Whether some name may match both patterns.
+fn may_meet(held: &InterfacePattern, named: &InterfacePattern) -> bool {
+    match (held.is_pattern(), named.is_pattern()) {
+        (true, true) => true,
+        (_, false) => held.matches(&named.to_string()),
+        (false, true) => named.matches(&held.to_string()),
+    }
+}
+
+/// Checks that limits on packets with `escalate` have a key that can be banned.
+pub fn check_bans(limits: &[Located<'_, Limit>], problems: &mut Problems) {
+    for read in limits.iter().filter(|read| read.table.escalate.is_some()) {
+        let (limit, span) = (&read.table, read.span_of(&Limit::ESCALATE));
+        let error = if limit.direction == Direction::Egress {
+            let message = "escalate is not supported on egress: a ban refuses incoming packets, by their source";
+            Some((
+                message.to_owned(),
+                "set direction = \"ingress\", or leave out escalate".to_owned(),
+            ))
+        } else if !limit.key.has_address() {
+            let message = format!(
+                "escalate requires a key with a source: key = \"{}\" has none to ban",
+                limit.key
+            );
+            Some((
+                message,
+                "set key = \"source\", or leave out escalate".to_owned(),
+            ))
+        } else {
+            let prefixes = [
+                ("ipv4_prefix", limit.ipv4_prefix, WIDEST.0),
+                ("ipv6_prefix", limit.ipv6_prefix, WIDEST.1),
+            ];
+            prefixes.into_iter().find(|(_, length, widest)| length < widest).map(|(key, length, widest)| {
+                let message =
+                    format!("escalate is not supported with {key} = {length}: one source would ban the whole prefix");
+                (message, format!("set {key} to {widest} or more, or leave out escalate"))
+            })
+        };
+        if let Some((message, help)) = error.or_else(|| too_wide(limit)) {
+            problems.error(span, message, help);
+        } else if !limit.refuses() {
+            let message = "escalate has no effect: this action refuses nothing";
+            problems.warning(
+                span,
+                message,
+                "set action = \"drop\", or leave out escalate",
+            );
+        } else if (limit.protocol != ProtocolFilter::Tcp || limit.unit == Unit::Connections)
+            && !limit.proves_by_cookies()
+        {
+            let message =
+                "escalate bans source addresses, which senders can forge to have others banned";
+            let help = if limit.unit == Unit::Connections {
+                "set prove = true, and list addresses that must not be banned in [agent] never_limit"
+            } else {
+                "set protocol = \"tcp\" where that fits, and list addresses that must not be banned in [agent] \
+                 never_limit"
+            };
+            problems.warning(span, message, help);
+        }
+    }
+}
+
+/// The error for a level whose prefix is too wide to be banned.
+fn too_wide(limit: &Limit) -> Option<(String, String)> {
+    let is_wide = |key: &LevelKey| matches!(key, LevelKey::Prefix { ipv4, ipv6 } if *ipv4 < WIDEST.0 || *ipv6 < WIDEST.1);
+    let key = limit.levels.iter().map(|level| level.key).find(is_wide)?;
+    let message =
+        format!("escalate is not supported with level {key}: it would ban the whole prefix");
+    let help = format!(
+        "write lengths of at least {}/{}, or key = \"all\", which is never banned",
+        WIDEST.0, WIDEST.1
+    );
+    Some((message, help))
 }

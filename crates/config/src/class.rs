@@ -100,9 +100,11 @@ impl Value for Multiplier {
             key.wrong_type(at, problems);
             return None;
         };
-        let multiplier = Self::new(number);
+        let (least, most) = key.bounds(&Self::KIND);
+        let is_inside = (least..=most).contains(&number);
+        let multiplier = Self::new(number).filter(|_| is_inside);
         if multiplier.is_none() {
-            let message = format!("{} is out of range: {number}", key.name);
+            let message = format!("invalid {}: {number} is out of range", key.name);
             problems.error(at.span(), message, key.help());
         }
         multiplier

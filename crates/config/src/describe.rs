@@ -1,13 +1,10 @@
 //! One-line summaries of a config's parts.
 
-use std::fmt;
-
 use crate::human;
 use crate::policy::{
-    Action, Algorithm, Direction, Key, Level, LevelKey, Limit, LimitSources, OnFull, PortSet,
-    ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Throttle, Tier,
+    Algorithm, Direction, Key, Level, LevelKey, Limit, LimitSources, OnFull, ProtocolFilter, Prove,
+    RequestEnforcement, RequestLimit, Tier,
 };
-use crate::policy_group::Group;
 
 use super::policy::Unit;
 
@@ -197,61 +194,6 @@ impl RequestEnforcement {
         match self {
             Self::Enforce => "refuse",
             Self::Observe => "observe",
-        }
-    }
-}
-
-impl Group {
-    /// The summary without the name: `exe /usr/bin/ffmpeg: cpu 150%, memory 1.5 GiB`.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let matchers: Vec<String> = self.matchers.iter().map(ToString::to_string).collect();
-        format!(
-            "{}: {}",
-            matchers.join(" or "),
-            self.limit_texts().join(", ")
-        )
-    }
-}
-
-impl fmt::Display for PortSet {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.texts().join(","))
-    }
-}
-
-impl Throttle {
-    /// The throttle as text; `None` for hard limits, the default.
-    #[must_use]
-    pub fn words(self) -> Option<String> {
-        match self {
-            Self::Hard => None,
-            Self::Soft(multiplier) => Some(format!("soft up to {} times", multiplier.factor())),
-            Self::Elastic(multiplier) => {
-                Some(format!("elastic up to {} times", multiplier.factor()))
-            }
-        }
-    }
-}
-
-impl Action {
-    /// The name in limits.toml.
-    #[must_use]
-    pub fn words(self) -> String {
-        match self {
-            Self::Drop => "drop".to_owned(),
-            Self::Observe => "observe".to_owned(),
-            Self::Reject => "reject".to_owned(),
-            Self::Shape => "shape".to_owned(),
-            Self::Mark(mark) => {
-                let value = mark.mark.map(|mark| format!(" {mark}"));
-                let dscp = mark.dscp.map(|dscp| format!(" DSCP {dscp}"));
-                format!(
-                    "mark{}{}",
-                    value.unwrap_or_default(),
-                    dscp.unwrap_or_default()
-                )
-            }
         }
     }
 }

@@ -1,13 +1,14 @@
 //! `escalate`: a source whose packets or requests a limit keeps refusing is banned.
 
+use std::time::Duration;
+
 use common::limiter::sliding_log::LARGEST_LOG;
 
-use super::policy::{
-    Action, Direction, Escalate, LevelKey, Limit, Multiplier, ProtocolFilter, Unit,
-};
-use super::read_limit::ReadLimit;
-use super::report::Problems;
-use super::table::{Table, float};
+use super::human;
+use super::policy::Multiplier;
+use super::report::{Problems, Wrong};
+use super::schema::{At, Key, Kind, Located, Table, Value, read_inner};
+use super::units;
 
 /// The subject of a limit, whose refusals an `escalate` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +21,10 @@ pub enum Counts {
 
 /// The largest `after` of a limit on packets.
 pub const MOST_REFUSED_PACKETS: u64 = 1_000_000_000;
-/// The range of `grow`.
-pub const GROW: (f64, f64) = (1.0, 1_000.0);
 /// The least `within`, in nanoseconds: the kernel's counters are read several times in it.
 pub const LEAST_WITHIN: u64 = 1_000_000_000;
-/// The default of `max`, in nanoseconds.
-const DEFAULT_MAX: u64 = 24 * 60 * 60 * 1_000_000_000;
-/// The widest prefix lengths (IPv4, IPv6) that may be banned; `agent ban` requires `--force` beyond them.
-const WIDEST: (u8, u8) = (8, 16);
+/// The default of `max`.
+const DEFAULT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Counts {
     /// The largest `after`.
@@ -47,178 +44,165 @@ impl Counts {
             Self::Requests => "requests",
         }
     }
+}
 
-    const fn example(self) -> &'static str {
-        match self {
-            Self::Packets => "{ after = 1000, within = \"10s\", ban = \"10m\" }",
-            Self::Requests => "{ after = 20, within = \"1m\", ban = \"5m\" }",
-        }
+/// The keys of `escalate`, with texts and ranges for limits on packets.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(inner, since = "0.1.0", check = check)]
+pub struct EscalateTable {
+    /// Refused packets of one key, for any unit of the limit.
+    #[key(range = (1.0, Counts::Packets.most() as f64), examples = ["1000"])]
+    after: u64,
+    /// The time in which they happen, from 1 s. It is exact to a sixteenth, or to 0.25 s where that is more.
+    #[key(examples = ["10s"], check = check_within)]
+    within: Duration,
+    /// How long the kernel refuses the source the first time.
+    #[key(examples = ["10m"])]
+    ban: Duration,
+    /// Factor by which each further ban of the source is longer than the previous one.
+    #[key(absent = "1.0: every ban is as long as the first", range = (1.0, 1_000.0))]
+    #[key(examples = ["2.0"])]
+    grow: Option<Multiplier>,
+    /// The longest ban. A source that is not banned for this time after its last ban starts over with `ban`.
+    #[key(absent = "with `grow` a day, or `ban` if that is longer", examples = ["1d"])]
+    max: Option<Duration>,
+}
+
+/// The same keys for limits on requests.
+pub const OF_REQUESTS: [Key; 5] = [
+    Key {
+        text: "Refusals of one client's address.",
+        range: Some((1.0, Counts::Requests.most() as f64)),
+        examples: &["20"],
+        ..EscalateTable::AFTER
+    },
+    Key {
+        text: "The time in which they happen.",
+        examples: &["1m"],
+        check: None,
+        ..EscalateTable::WITHIN
+    },
+    EscalateTable::BAN,
+    EscalateTable::GROW,
+    EscalateTable::MAX,
+];
+
+impl EscalateTable {
+    fn grows(&self) -> bool {
+        self.grow.is_some_and(|grow| grow != Multiplier::ONE)
     }
 }
 
-/// Reads the key if it is present.
-pub fn read(table: &mut Table<'_, '_>, counts: Counts) -> Option<Escalate> {
-    let value = table.value("escalate")?;
-    let Some(content) = value.get_ref().as_table() else {
-        table.wrong_type(
-            "escalate",
-            value,
-            &format!("a table: escalate = {}", counts.example()),
-        );
-        return None;
-    };
-    let mut inner = Table::new(content, value.span(), "escalate", table.problems);
-    inner.required("after", "20");
-    let after = inner.number("after", 1, counts.most());
-    inner.required("within", "\"1m\"");
-    let within = inner.time("within", "\"1m\"");
-    if counts == Counts::Packets && within.is_some_and(|within| within < LEAST_WITHIN) {
-        let span = inner.span_of("within");
+fn check_within(text: &str, _: &Key) -> Result<(), Wrong> {
+    if units::time(text).is_ok_and(|within| within < LEAST_WITHIN) {
         let message =
             "within is shorter than a second: refused packets are counted four times a second";
-        inner
-            .problems
-            .error(span, message, "write within = \"1s\" or longer");
+        return Err(Wrong::new(message, "write within = \"1s\" or longer"));
     }
-    inner.required("ban", "\"5m\"");
-    let ban = inner.time("ban", "\"5m\"");
-    let grow = grow(&mut inner);
-    let max = inner.time("max", "\"1d\"");
-    let grows = grow.is_some_and(|grow| grow != Multiplier::ONE);
-    if let (Some(max), Some(ban)) = (max, ban) {
-        let wrong = if max < ban {
-            Some((
-                "max is shorter than the first ban",
-                "write a max that is at least ban",
-            ))
-        } else if !grows && inner.value("grow").is_none() {
-            Some((
-                "max requires grow: without it every ban is as long as the first",
-                "add grow = 2.0",
-            ))
-        } else {
-            None
-        };
-        if let Some((message, help)) = wrong {
-            let span = inner.span_of("max");
-            inner.problems.error(span, message, help);
-        }
-    }
-    inner.finish();
-    let (after, within, ban) = (after?, within?, ban?);
-    let max = if grows {
-        max.unwrap_or(DEFAULT_MAX).max(ban)
+    Ok(())
+}
+
+fn check(read: &Located<'_, EscalateTable>, problems: &mut Problems) {
+    let table = &read.table;
+    let Some(max) = table.max else { return };
+    let (message, help) = if max < table.ban {
+        (
+            "max is shorter than the first ban",
+            "write a max that is at least ban",
+        )
+    } else if !table.grows() && !read.has(&EscalateTable::GROW) {
+        (
+            "max requires grow: without it every ban is as long as the first",
+            "add grow = 2.0",
+        )
     } else {
-        ban
+        return;
     };
-    Some(Escalate {
-        after,
-        within,
-        ban,
-        grow: grow.unwrap_or(Multiplier::ONE),
-        max,
-    })
+    problems.error(read.span_of(&EscalateTable::MAX), message, help);
 }
 
-fn grow(table: &mut Table<'_, '_>) -> Option<Multiplier> {
-    let value = table.value("grow")?;
-    let grow = float(value)
-        .filter(|grow| (GROW.0..=GROW.1).contains(grow))
-        .and_then(Multiplier::new);
-    if grow.is_none() {
-        let message = "invalid grow: each further ban is longer by this factor";
-        table.problems.error(
-            value.span(),
-            message,
-            "write a number from 1.0 to 1000.0: grow = 2.0",
-        );
+/// Bans a source for `ban` after `after` refusals within `within`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Escalate {
+    /// Refusals of one key of packets, or of one client's address.
+    pub after: u64,
+    /// The time span of these refusals, in nanoseconds.
+    pub within: u64,
+    /// The duration of the first ban, in nanoseconds.
+    pub ban: u64,
+    /// The factor on the duration of each further ban, at least 1.
+    pub grow: Multiplier,
+    /// The longest ban, in nanoseconds, at least the first one's. A source without a ban for this long starts over.
+    pub max: u64,
+}
+
+impl Escalate {
+    /// The next ban's duration in nanoseconds. `before` is the last ban's; `None` if there was none, or it is too long
+    /// ago.
+    #[must_use]
+    pub fn time_after(&self, before: Option<u64>) -> u64 {
+        before.map_or(self.ban, |before| {
+            self.grow.units(before).max(self.ban).min(self.max)
+        })
     }
-    grow
-}
 
-/// Checks that limits on packets with `escalate` have a key that can be banned.
-pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
-    for ReadLimit {
-        limit,
-        escalate_span,
-        ..
-    } in limits.iter().filter(|read| read.limit.escalate.is_some())
-    {
-        let error = if limit.direction == Direction::Egress {
-            let message = "escalate is not supported on egress: a ban refuses incoming packets, by their source";
-            Some((
-                message.to_owned(),
-                "set direction = \"ingress\", or leave out escalate".to_owned(),
-            ))
-        } else if !limit.key.has_address() {
-            let message = format!(
-                "escalate requires a key with a source: key = \"{}\" has none to ban",
-                limit.key
-            );
-            Some((
-                message,
-                "set key = \"source\", or leave out escalate".to_owned(),
-            ))
-        } else {
-            let prefixes = [
-                ("ipv4_prefix", limit.ipv4_prefix, WIDEST.0),
-                ("ipv6_prefix", limit.ipv6_prefix, WIDEST.1),
-            ];
-            prefixes.into_iter().find(|(_, length, widest)| length < widest).map(|(key, length, widest)| {
-                let message =
-                    format!("escalate is not supported with {key} = {length}: one source would ban the whole prefix");
-                (message, format!("set {key} to {widest} or more, or leave out escalate"))
-            })
-        };
-        if let Some((message, help)) = error.or_else(|| too_wide(limit)) {
-            problems.error(escalate_span.clone(), message, help);
-        } else if !refuses(limit) {
-            let message = "escalate has no effect: this action refuses nothing";
-            problems.warning(
-                escalate_span.clone(),
-                message,
-                "set action = \"drop\", or leave out escalate",
-            );
-        } else if (limit.protocol != ProtocolFilter::Tcp || limit.unit == Unit::Connections)
-            && !limit.proves_by_cookies()
-        {
-            let message =
-                "escalate bans source addresses, which senders can forge to have others banned";
-            let help = if limit.unit == Unit::Connections {
-                "set prove = true, and list addresses that must not be banned in [agent] never_limit"
-            } else {
-                "set protocol = \"tcp\" where that fits, and list addresses that must not be banned in [agent] \
-                 never_limit"
-            };
-            problems.warning(escalate_span.clone(), message, help);
+    /// The same for a level: a wider key, which this many times as many refusals ban.
+    #[must_use]
+    pub fn times(self, factor: Multiplier) -> Self {
+        Self {
+            after: factor.units(self.after),
+            ..self
         }
     }
+
+    /// `1,000 refusals in 10 s ban for 10 min, then 2 times as long up to 1 d`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let time = |nanoseconds| human::time(Duration::from_nanos(nanoseconds));
+        let growth = match self.grow == Multiplier::ONE {
+            true => String::new(),
+            false => format!(
+                ", then {} times as long up to {}",
+                self.grow.factor(),
+                time(self.max)
+            ),
+        };
+        let (ban, within) = (time(self.ban), time(self.within));
+        format!(
+            "{} refusals in {within} ban for {ban}{growth}",
+            human::number(self.after)
+        )
+    }
 }
 
-/// The error for a level whose prefix is too wide to be banned.
-fn too_wide(limit: &Limit) -> Option<(String, String)> {
-    let is_wide = |key: &LevelKey| matches!(key, LevelKey::Prefix { ipv4, ipv6 } if *ipv4 < WIDEST.0 || *ipv6 < WIDEST.1);
-    let key = limit.levels.iter().map(|level| level.key).find(is_wide)?;
-    let message =
-        format!("escalate is not supported with level {key}: it would ban the whole prefix");
-    let help = format!(
-        "write lengths of at least {}/{}, or key = \"all\", which is never banned",
-        WIDEST.0, WIDEST.1
-    );
-    Some((message, help))
-}
+impl Value for Escalate {
+    const KIND: Kind = EscalateTable::KIND;
 
-const fn refuses(limit: &Limit) -> bool {
-    !matches!(limit.action, Action::Observe | Action::Mark(_))
-}
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let table = read_inner::<EscalateTable>(at, key, problems)?.table;
+        let max = if table.grows() {
+            table.max.unwrap_or(DEFAULT_MAX).max(table.ban)
+        } else {
+            table.ban
+        };
+        // Times are at most 366 days.
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
+        Some(Self {
+            after: table.after,
+            within: nanoseconds(table.within),
+            ban: nanoseconds(table.ban),
+            grow: table.grow.unwrap_or(Multiplier::ONE),
+            max: nanoseconds(max),
+        })
+    }
 
-/// The limits on packets with `escalate`, each with its index.
-pub fn of_packets(limits: &[Limit]) -> impl Iterator<Item = (usize, Escalate)> + '_ {
-    let limits = limits
-        .iter()
-        .enumerate()
-        .filter(|(_, limit)| refuses(limit));
-    limits.filter_map(|(nth, limit)| Some((nth, limit.escalate?)))
+    fn write(&self) -> Option<toml::Value> {
+        None
+    }
+
+    fn shown(&self) -> String {
+        self.words()
+    }
 }
 
 #[cfg(test)]
@@ -314,7 +298,7 @@ mod tests {
             (
                 "escalate = { within = \"10s\", ban = \"10m\" }".to_owned(),
                 "missing key \"after\" in escalate",
-                "after = 20",
+                "after = 1000",
             ),
             (
                 escalate.replace("1000", "0"),
@@ -329,7 +313,7 @@ mod tests {
             (
                 escalate.replace("\"10s\"", "10"),
                 "within is an integer",
-                "within = \"1m\"",
+                "within = \"10s\"",
             ),
             (
                 escalate.replace(" }", ", grow = 0.5 }"),
@@ -338,7 +322,7 @@ mod tests {
             ),
             (
                 escalate.replace(" }", ", grow = \"2\" }"),
-                "invalid grow",
+                "grow is a string",
                 "grow = 2.0",
             ),
             (
@@ -409,7 +393,7 @@ mod tests {
                 matches!(warnings[..], [warning] if warning.contains(message)),
                 "{lines}: {warnings:?}"
             );
-            let bans = of_packets(&loaded.config.limits).count();
+            let bans = loaded.config.bans().count();
             assert_eq!(bans, usize::from(!lines.contains("action")), "{lines}");
         }
         let wide = read(&format!(

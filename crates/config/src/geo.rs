@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::geo_keys;
-use super::policy::{BanList, Class, GeoKey, GeoKind, Key, Networks};
-use super::read_limit::ReadLimit;
+use super::policy::{BanList, Class, GeoKey, GeoKind, Key, Limit, Networks};
 use super::report::{Problems, Span};
 use super::schema::{self, Located, Table};
 
@@ -59,7 +58,7 @@ pub fn check(
     read: Option<&Located<'_, Geo>>,
     classes: &[Located<'_, Class>],
     lists: &[Located<'_, BanList>],
-    limits: &[ReadLimit],
+    limits: &[Located<'_, Limit>],
     problems: &mut Problems,
 ) {
     let mut owners: HashMap<GeoKey, &str> = HashMap::new();
@@ -83,8 +82,11 @@ pub fn check(
             }
         }
     }
-    let of_limits = || limits.iter().map(|read| &read.scope_spans.geo);
-    for spans in of_lists.iter().chain(of_limits()) {
+    let of_limits: Vec<Vec<(GeoKey, Span)>> = limits
+        .iter()
+        .map(|limit| geo_keys::located(limit, &Limit::ASN, &Limit::COUNTRY))
+        .collect();
+    for spans in of_lists.iter().chain(&of_limits) {
         for (nth, (key, span)) in spans.iter().enumerate() {
             if spans[..nth].iter().any(|(other, _)| other == key) {
                 problems.error(
@@ -98,10 +100,10 @@ pub fn check(
     let used: Vec<&(GeoKey, Span)> = of_classes
         .iter()
         .chain(&of_lists)
-        .chain(of_limits())
+        .chain(&of_limits)
         .flatten()
         .collect();
-    let by_network = limits.iter().find(|read| read.limit.uses_networks());
+    let by_network = limits.iter().find(|read| read.table.uses_networks());
     for kind in GeoKind::ALL {
         let of_limit = by_network.filter(|_| kind == GeoKind::Asn);
         let name = kind.key();
@@ -111,12 +113,12 @@ pub fn check(
         if let (Some(limit), None) = (of_limit, configured) {
             let help = "set [geo] asn = \"/var/lib/GeoIP/asn.mmdb\"";
             let message = "key = \"asn\" requires a database: [geo] asn is not set";
-            let span = if limit.limit.key == Key::Asn {
-                &limit.key_span
+            let key = if limit.table.key == Key::Asn {
+                Limit::KEY
             } else {
-                &limit.levels_span
+                Limit::LEVELS
             };
-            problems.error(span.clone(), message, help);
+            problems.error(limit.span_of(&key), message, help);
         }
         match (first, configured) {
             (Some((key, span)), None) => {

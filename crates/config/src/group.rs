@@ -1,227 +1,357 @@
 //! `[[group]]`.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
 
-use toml::de::DeValue;
+use super::group_resources::texts;
+use super::report::{Problems, Wrong};
+use super::schema::{At, Key, Kind, Located, Table, Value, read_inner};
 
-use super::group_resources::{cpu, cpu_list, disks, inner, memory, network};
-use super::policy_group::{Group, Matcher, Moving};
-use super::report::{Problems, Span};
-use super::table::{Table, Value};
-
-/// A group and its name's span.
-pub struct ReadGroup {
-    pub group: Group,
-    pub name_span: Span,
-}
+pub use super::group_resources::{
+    ByteRate, BytesPerSecond, Cpu, CpuList, CpuShare, Io, Memory, Network, OperationsPerSecond,
+    Size,
+};
 
 /// The longest name, in bytes: it is part of file names in bpffs.
 const LONGEST_NAME: usize = 64;
-const MATCH_EXAMPLE: &str = "[{ exe = \"/usr/bin/ffmpeg\" }]";
+/// The largest number of a process, and so of processes.
+const MOST_PIDS: f64 = 4_194_304.0;
+const NOT_USED: &str = "not used";
+const NO_LIMIT: &str = "no limit";
 
-pub fn read(mut table: Table<'_, '_>) -> Option<ReadGroup> {
-    table.required("name", "\"batch\"");
-    let name = table.string("name", "\"batch\"");
-    if let Some((text, span)) = &name {
-        check_name(text, span.clone(), table.problems);
+/// Limits on the processes that match, enforced through cgroups. A process belongs to the first group that matches it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Table)]
+#[table(heading = "[[group]]", since = "0.1.0", check = check_group)]
+#[table(
+    example = "[[group]]\nname = \"batch\"\nmatch = [{ exe = \"/usr/bin/ffmpeg\" }, { user = \"batch\" }]\n\
+                   cpu = { max = \"150%\", weight = 50 }\npids = 200\n"
+)]
+pub struct Group {
+    /// Unique name: at most 64 letters, digits, dashes and underscores.
+    #[key(examples = ["batch"], check = check_name)]
+    pub name: String,
+    /// Conditions; a process, unit or container that meets any of them is a member.
+    #[key(name = "match", absent = "the conditions in the group itself")]
+    pub matches: Vec<Matcher>,
+    #[key(flatten)]
+    pub conditions: Conditions,
+    /// Whether processes are moved out of units and containers that do not match as a whole: `true` if that lifts no
+    /// restriction, `"force"` wherever it is possible.
+    #[key(name = "move", default = Moving::Never, examples = ["force"])]
+    pub moving: Moving,
+    /// CPU time.
+    #[key(absent = NO_LIMIT)]
+    pub cpu: Cpu,
+    /// Memory.
+    #[key(absent = NO_LIMIT)]
+    pub memory: Memory,
+    /// Disks.
+    #[key(default = Vec::new())]
+    pub io: Vec<Io>,
+    /// The most processes and threads that the group has.
+    #[key(absent = NO_LIMIT, range = (1.0, MOST_PIDS))]
+    pub pids: Option<u64>,
+    /// CPUs that the group runs on: numbers and ranges.
+    #[key(absent = "all", examples = ["0-1,4"])]
+    pub cpus: Option<CpuList>,
+    /// Network traffic of the group's sockets.
+    #[key(absent = NO_LIMIT)]
+    pub network: Network,
+}
+
+/// Conditions for membership.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(inner, since = "0.1.0")]
+pub struct Conditions {
+    /// Path of the executable.
+    #[key(absent = NOT_USED, examples = ["/usr/bin/ffmpeg"])]
+    pub exe: Option<PathBuf>,
+    /// Name or number of the user.
+    #[key(absent = NOT_USED, examples = ["batch", "1000"], check = check_pattern)]
+    pub user: Option<String>,
+    /// Pattern for the command line.
+    #[key(absent = NOT_USED, examples = ["*encode*"], check = check_pattern)]
+    pub command: Option<String>,
+    /// Unit of systemd, limited in place.
+    #[key(absent = NOT_USED, examples = ["nightly.service"], check = check_pattern)]
+    pub unit: Option<String>,
+    /// Slice of systemd, limited in place as a whole.
+    #[key(absent = NOT_USED, examples = ["machine.slice"], check = check_pattern)]
+    pub slice: Option<String>,
+    /// Container by name, id, label or pod, limited in place.
+    #[key(absent = NOT_USED, examples = ["web*", "com.example.app=shop"], check = check_pattern)]
+    pub container: Option<String>,
+    /// Pattern for the path of a cgroup, limited in place.
+    #[key(absent = NOT_USED, examples = ["/user.slice/*"], check = check_pattern)]
+    pub cgroup: Option<String>,
+    /// Number of a process.
+    #[key(absent = NOT_USED, range = (2.0, MOST_PIDS))]
+    pub pid: Option<u32>,
+}
+
+impl Conditions {
+    fn matchers(&self) -> Vec<Matcher> {
+        let exe = self.exe.clone().map(Matcher::Exe);
+        let texts = [
+            self.user.clone().map(Matcher::User),
+            self.command.clone().map(Matcher::Command),
+            self.unit.clone().map(Matcher::Unit),
+            self.slice.clone().map(Matcher::Slice),
+            self.container.clone().map(Matcher::Container),
+            self.cgroup.clone().map(Matcher::Cgroup),
+        ];
+        let pid = self.pid.map(Matcher::Pid);
+        let all = exe.into_iter().chain(texts.into_iter().flatten());
+        all.chain(pid).collect()
     }
-    let matchers = matchers(&mut table);
-    let moving = moving(&mut table);
-    let cpu = inner(&mut table, "cpu", "{ max = \"150%\", weight = 50 }", cpu).unwrap_or_default();
-    let memory = inner(&mut table, "memory", "{ max = \"1GiB\" }", memory).unwrap_or_default();
-    let network =
-        inner(&mut table, "network", "{ egress = \"100Mbit/s\" }", network).unwrap_or_default();
-    let io = disks(&mut table);
-    let pids = table.number("pids", 1, 4_194_304);
-    let cpus = table.string("cpus", "\"0-1\"").and_then(|(text, span)| {
-        let list = cpu_list(text);
-        if list.is_none() {
-            let help = "write CPUs and ranges of them, the lower first: cpus = \"0-1,4\"";
-            table
-                .problems
-                .error(span, format!("invalid CPU list {text:?}"), help);
+}
+
+/// A condition for membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Matcher {
+    /// The executable's absolute path.
+    Exe(PathBuf),
+    /// The name or ID of the process's user.
+    User(String),
+    /// A glob over the arguments, joined by spaces.
+    Command(String),
+    /// A glob over the names of systemd units.
+    Unit(String),
+    /// A glob over the names of systemd slices.
+    Slice(String),
+    /// A glob over the names and ids of containers and pods, or over their labels as `key=value`.
+    Container(String),
+    /// A glob over the path of the process's cgroup, in any hierarchy.
+    Cgroup(String),
+    /// A process ID.
+    Pid(u32),
+}
+
+impl fmt::Display for Matcher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exe(path) => write!(formatter, "exe {}", path.display()),
+            Self::User(user) => write!(formatter, "user {user}"),
+            Self::Command(glob) => write!(formatter, "command {glob}"),
+            Self::Unit(unit) => write!(formatter, "unit {unit}"),
+            Self::Slice(slice) => write!(formatter, "slice {slice}"),
+            Self::Container(glob) => write!(formatter, "container {glob}"),
+            Self::Cgroup(glob) => write!(formatter, "cgroup {glob}"),
+            Self::Pid(pid) => write!(formatter, "pid {pid}"),
         }
-        list
-    });
-    let span = table.span();
-    let (name, name_span) = match name {
-        Some((name, span)) => (name.to_owned(), span),
-        None => (String::new(), span),
-    };
-    let group = Group {
-        name,
-        matchers,
-        moving,
-        cpu,
-        memory,
-        io,
-        pids,
-        cpus,
-        network,
-    };
-    if group.limit_texts().is_empty() {
-        let help = "add cpu, memory, io, pids, cpus or network; without a limit its processes are only counted";
-        table
-            .problems
-            .warning(name_span.clone(), "this group has no limit", help);
     }
-    table.finish();
-    (!group.name.is_empty()).then_some(ReadGroup { group, name_span })
+}
+
+impl Value for Matcher {
+    const KIND: Kind = Kind::OneKey(Conditions::REFERENCE.keys);
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let Some(content) = at.get_ref().as_table() else {
+            let help = format!("write tables of one key each: {}", key.example());
+            key.not_a(at, help, problems);
+            return None;
+        };
+        let mut found = read_inner::<Conditions>(at, key, problems)?
+            .table
+            .matchers();
+        if found.len() > 1 {
+            let message = format!("several conditions in one table of {}", key.name);
+            let help =
+                "write each as a table of its own; a process that meets any of them is a member";
+            problems.error(at.span(), message, help);
+            return None;
+        }
+        if content.is_empty() {
+            let message = format!("empty condition in {}", key.name);
+            problems.error(at.span(), message, format!("write {}", key.example()));
+        }
+        found.pop()
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        None
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// Whether matching processes are moved out of their units and containers: `move`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Moving {
+    /// They stay.
+    #[default]
+    Never,
+    /// They are moved if no restriction is lifted by it.
+    Unrestricted,
+    /// They are always moved.
+    Force,
+}
+
+impl Value for Moving {
+    const KIND: Kind = Kind::Either(&[Kind::Boolean, Kind::Text(&[])]);
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        const HELP: &str = "write true, false or \"force\"";
+        match (at.get_ref().as_bool(), at.get_ref().as_str()) {
+            (Some(false), _) => Some(Self::Never),
+            (Some(true), _) => Some(Self::Unrestricted),
+            (None, Some("force")) => Some(Self::Force),
+            (None, Some(text)) => {
+                let message = format!("invalid {} {text:?}", key.name);
+                problems.error(at.span(), message, HELP);
+                None
+            }
+            (None, None) => {
+                key.not_a(at, HELP.to_owned(), problems);
+                None
+            }
+        }
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        Some(match self {
+            Self::Never => false.into(),
+            Self::Unrestricted => true.into(),
+            Self::Force => "force".into(),
+        })
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Never => "false".to_owned(),
+            Self::Unrestricted => "true".to_owned(),
+            Self::Force => "force".to_owned(),
+        }
+    }
+}
+
+impl Group {
+    /// Conditions, at least one; a process that meets any of them is a member.
+    #[must_use]
+    pub fn matchers(&self) -> Vec<Matcher> {
+        let mut all = self.conditions.matchers();
+        all.extend_from_slice(&self.matches);
+        all
+    }
+
+    /// The same conditions without any limit.
+    #[must_use]
+    pub fn without_limits(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            matches: self.matches.clone(),
+            conditions: self.conditions.clone(),
+            moving: self.moving,
+            ..Self::default()
+        }
+    }
+
+    /// Its limits, each as text.
+    #[must_use]
+    pub fn limit_texts(&self) -> Vec<String> {
+        let cpus = self.cpus.as_ref().map(ToString::to_string);
+        let pids = self.pids.map(|pids| pids.to_string());
+        let mut all = self.cpu.texts();
+        all.extend(texts([("cpus", cpus)]));
+        all.extend(self.memory.texts());
+        all.extend(self.io.iter().flat_map(Io::texts));
+        all.extend(texts([("processes", pids)]));
+        all.extend(self.network.texts());
+        all
+    }
+
+    /// The summary without the name: `exe /usr/bin/ffmpeg: cpu 150%, memory 1.5 GiB`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let matchers: Vec<String> = self.matchers().iter().map(ToString::to_string).collect();
+        format!(
+            "{}: {}",
+            matchers.join(" or "),
+            self.limit_texts().join(", ")
+        )
+    }
+}
+
+fn check_group(read: &Located<'_, Group>, problems: &mut Problems) {
+    check_disks(read, problems);
+    if let Some(list) = read.find(&Group::MATCH) {
+        if list
+            .get_ref()
+            .as_array()
+            .is_some_and(|list| list.is_empty())
+        {
+            let help = format!("write {}", Group::MATCH.example());
+            let message = "match is empty, so that nothing would be limited";
+            problems.error(list.span(), message, help);
+        }
+    } else if !Conditions::REFERENCE.keys.iter().any(|key| read.has(key)) {
+        let help = format!("add {}", Group::MATCH.example());
+        problems.error(read.span(), "missing key \"match\" in [[group]]", help);
+    }
+    if read.table.limit_texts().is_empty() {
+        let help = "add cpu, memory, io, pids, cpus or network; without a limit its processes are only counted";
+        problems.warning(read.span_of(&Group::NAME), "this group has no limit", help);
+    }
+}
+
+/// Checks that each disk is there once.
+fn check_disks(read: &Located<'_, Group>, problems: &mut Problems) {
+    let disks = read.tables::<Io>(&Group::IO);
+    for (nth, disk) in disks.iter().enumerate() {
+        let device = &disk.table.device;
+        if disks[..nth]
+            .iter()
+            .any(|other| other.table.device == *device)
+        {
+            let message = format!("duplicate device {:?}", device.display().to_string());
+            let help = "write all of its limits in one table";
+            problems.conflict(disk.span_of(&Io::DEVICE), message, help);
+        }
+    }
 }
 
 /// Reports duplicate names: both groups would use one cgroup.
-pub fn check(groups: &[ReadGroup], problems: &mut Problems) {
+pub fn check(groups: &[Located<'_, Group>], problems: &mut Problems) {
     let mut names = HashMap::new();
     for read in groups {
-        if names.insert(&read.group.name, ()).is_some() {
-            let message = format!("duplicate group name {:?}", read.group.name);
-            problems.error(
-                read.name_span.clone(),
-                message,
-                "give one of them another name: the cgroup has it too",
-            );
+        if names.insert(&read.table.name, ()).is_some() {
+            let message = format!("duplicate group name {:?}", read.table.name);
+            let help = "give one of them another name: the cgroup has it too";
+            problems.conflict(read.span_of(&Group::NAME), message, help);
         }
     }
 }
 
-fn check_name(text: &str, span: Span, problems: &mut Problems) {
+fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
     if text.is_empty() {
-        problems.error(span, "empty name of a group", "write name = \"batch\"");
-        return;
+        let help = format!("write {}", key.example());
+        return Err(Wrong::new("empty name of a group", help));
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if text.len() > LONGEST_NAME || !text.chars().all(is_plain) {
         let help = format!("write at most {LONGEST_NAME} letters, digits, dashes and underscores");
-        problems.error(span, format!("invalid group name {text:?}"), help);
+        return Err(Wrong::new(format!("invalid group name {text:?}"), help));
     }
+    Ok(())
 }
 
-/// The conditions in `match` and directly in the group's table.
-fn matchers(table: &mut Table<'_, '_>) -> Vec<Matcher> {
-    let mut found = conditions(table);
-    if found.is_empty() {
-        table.required("match", MATCH_EXAMPLE);
-    }
-    let Some(values) = table.array("match", MATCH_EXAMPLE) else {
-        return found;
-    };
-    if values.is_empty() {
-        let span = table.span_of("match");
-        table.problems.error(
-            span,
-            "match is empty, so that nothing would be limited",
-            format!("write {MATCH_EXAMPLE}"),
-        );
-    }
-    found.extend(values.into_iter().filter_map(|value| matcher(table, value)));
-    found
-}
-
-/// Makes a matcher from its text.
-type MakeMatcher = fn(String) -> Matcher;
-
-fn matcher(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<Matcher> {
-    let DeValue::Table(content) = value.get_ref() else {
-        table.wrong_type(
-            "match",
-            value,
-            &format!("tables of one key each: match = {MATCH_EXAMPLE}"),
-        );
-        return None;
-    };
-    let mut inside = Table::new(content, value.span(), "match", table.problems);
-    let mut found = conditions(&mut inside);
-    let one = if found.len() == 1 { found.pop() } else { None };
-    if !found.is_empty() {
-        let help = "write each as a table of its own; a process that meets any of them is a member";
-        inside.problems.error(
-            value.span(),
-            "several conditions in one table of match",
-            help,
-        );
-    } else if content.is_empty() {
-        inside.problems.error(
-            value.span(),
-            "empty condition in match",
-            format!("write {MATCH_EXAMPLE}"),
-        );
-    }
-    inside.finish();
-    one
-}
-
-fn conditions(table: &mut Table<'_, '_>) -> Vec<Matcher> {
-    let mut found = Vec::new();
-    if let Some((text, span)) = table.string("exe", "\"/usr/bin/ffmpeg\"") {
-        if text.starts_with('/') {
-            found.push(Matcher::Exe(PathBuf::from(text)));
-        } else {
-            table.problems.error(
-                span,
-                format!("{text:?} is not an absolute path"),
-                "begin it with /",
-            );
+fn check_pattern(text: &str, key: &Key) -> Result<(), Wrong> {
+    let example = key.example();
+    let help = match key.name {
+        "slice" if !text.ends_with(".slice") => {
+            format!("a slice's name ends with .slice: write {example}")
         }
-    }
-    let texts: [(&'static str, &str, MakeMatcher); 6] = [
-        ("user", "\"batch\"", Matcher::User),
-        ("command", "\"*encode*\"", Matcher::Command),
-        ("unit", "\"nightly.service\"", Matcher::Unit),
-        ("slice", "\"machine.slice\"", Matcher::Slice),
-        ("container", "\"web*\"", Matcher::Container),
-        ("cgroup", "\"/user.slice/*\"", Matcher::Cgroup),
-    ];
-    for (key, example, make) in texts {
-        let Some((text, span)) = table.string(key, example) else {
-            continue;
-        };
-        let help = match key {
-            "slice" if !text.ends_with(".slice") => {
-                "a slice's name ends with .slice: write slice = \"machine.slice\""
-            }
-            "cgroup" if !text.starts_with(['/', '*']) => {
-                "a cgroup's path begins with /: write cgroup = \"/user.slice/*\""
-            }
-            _ if text.is_empty() => "write a name, or a pattern with * and ?",
-            _ => {
-                found.push(make(text.to_owned()));
-                continue;
-            }
-        };
-        table.problems.error(
-            span,
-            format!("invalid {key} {text:?}: it matches nothing"),
-            help,
-        );
-    }
-    if let Some(pid) = table.number("pid", 2, 4_194_304) {
-        found.push(Matcher::Pid(u32::try_from(pid).unwrap_or(u32::MAX)));
-    }
-    found
-}
-
-/// `move`: true, false or "force".
-fn moving(table: &mut Table<'_, '_>) -> Moving {
-    let Some(value) = table.value("move") else {
-        return Moving::Never;
+        "cgroup" if !text.starts_with(['/', '*']) => {
+            format!("a cgroup's path begins with /: write {example}")
+        }
+        _ if text.is_empty() => format!("write a name, or a pattern with * and ?: {example}"),
+        _ => return Ok(()),
     };
-    match (value.get_ref().as_bool(), value.get_ref().as_str()) {
-        (Some(false), _) => Moving::Never,
-        (Some(true), _) => Moving::Unrestricted,
-        (None, Some("force")) => Moving::Force,
-        (None, Some(text)) => {
-            let help = "write true, false or \"force\"";
-            table
-                .problems
-                .error(value.span(), format!("invalid move {text:?}"), help);
-            Moving::Never
-        }
-        (None, None) => {
-            table.wrong_type("move", value, "true, false or \"force\"");
-            Moving::Never
-        }
-    }
+    let message = format!("invalid {} {text:?}: it matches nothing", key.name);
+    Err(Wrong::new(message, help))
 }
 
 #[cfg(test)]
@@ -230,7 +360,6 @@ mod tests {
 
     use super::*;
     use crate::parse;
-    use crate::policy_group::Memory;
 
     /// A limits.toml of one group with these lines.
     fn group(lines: &str) -> String {
@@ -249,26 +378,24 @@ mod tests {
         let [group] = config.groups.as_slice() else {
             panic!("{config:?}")
         };
-        assert_eq!(group.matchers, [Matcher::Pid(7)]);
+        assert_eq!(group.matchers(), [Matcher::Pid(7)]);
         assert_eq!(group.cpu.max.unwrap().quota_microseconds(), 150_000);
         assert_eq!((group.cpu.weight, group.cpu.elastic), (Some(50), true));
         assert_eq!(
             group.memory,
             Memory {
-                high: Some(1 << 30),
-                max: Some(1536 << 20),
-                swap_max: Some(0)
+                high: Some(Size(1 << 30)),
+                max: Some(Size(1536 << 20)),
+                swap_max: Some(Size(0))
             }
         );
-        assert_eq!(
-            (group.io[0].read, group.io[0].write_ops, group.io[0].write),
-            (Some(50_000_000), Some(500), None)
-        );
+        let rates = [Some(50_000_000), None, None, Some(500)];
+        assert_eq!(group.io[0].rates(), rates);
         assert_eq!(
             (group.pids, group.cpus.as_ref().unwrap().to_string()),
             (Some(200), "0-1,3".to_owned())
         );
-        let egress = group.network.egress.unwrap();
+        let egress = group.network.egress.unwrap().0;
         assert_eq!(
             u128::from(egress.count) * 1_000_000_000,
             12_500_000 * u128::from(egress.per_nanoseconds)
@@ -296,7 +423,7 @@ mod tests {
         ] {
             let text = format!("[[group]]\nname = \"a\"\npids = 5\n{line}\n");
             let config = parse(Path::new("limits.toml"), &text).unwrap().config;
-            assert_eq!(config.groups[0].matchers, expected, "{line}");
+            assert_eq!(config.groups[0].matchers(), expected, "{line}");
         }
         for (word, expected) in [
             ("false", Moving::Never),

@@ -1,17 +1,179 @@
-//! `levels` of `[[limit]]`.
+//! `levels` of `[[limit]]`: the same limit at wider keys.
 
-use toml::de::DeValue;
+use std::fmt;
 
-use super::policy::{Algorithm, Key, Level, LevelKey, Multiplier};
+use super::policy::{Algorithm, Key, Multiplier};
 use super::rates::ReadRates;
-use super::report::Span;
-use super::table::{Table, Value, float};
+use super::report::{Problems, Span, Wrong};
+use super::schema::{self, At, Kind, Located, Place, Table, Text, Value, read_inner};
 use super::units::LARGEST_COUNT;
 
-const EXAMPLE: &str =
-    "levels = [{ prefix = \"24/48\", factor = 20 }, { key = \"all\", factor = 2000 }]";
 /// The most levels: with the limit's own rule, half of a packet's rules.
 const MOST: usize = 7;
+
+/// The same limit at a wider key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    pub key: LevelKey,
+    /// The factor on each rate and burst.
+    pub factor: Multiplier,
+}
+
+/// The key of a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LevelKey {
+    /// The limit's key, with shorter prefixes of the address.
+    Prefix { ipv4: u8, ipv6: u8 },
+    /// The network (autonomous system) of the address; for an address in none, a prefix.
+    Asn { ipv4: u8, ipv6: u8 },
+    /// Everything that the limit applies to.
+    All,
+}
+
+impl fmt::Display for LevelKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefix { ipv4, ipv6 } => write!(formatter, "{ipv4}/{ipv6}"),
+            Self::Asn { .. } => formatter.write_str("asn"),
+            Self::All => formatter.write_str("all"),
+        }
+    }
+}
+
+/// The keys of a level.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(inner, since = "0.1.0", check = check_level)]
+pub struct LevelTable {
+    /// The lengths for IPv4 and IPv6: addresses that agree in them share the level. Wider than the limit's own key and
+    /// than the level before.
+    #[key(absent = "not a prefix", examples = ["24/48"])]
+    prefix: Option<LevelPrefix>,
+    /// `asn`: the network of the address, by the database `[geo] asn`. `all`: everything that the limit applies to, in
+    /// its direction.
+    #[key(absent = "not a key")]
+    key: Option<LevelWord>,
+    /// How many times the limit's rate, burst and tiers the level allows: more than the level before.
+    #[key(range = (1.0, 1e6), examples = ["20"])]
+    factor: Multiplier,
+}
+
+impl LevelTable {
+    /// `None`: it has no key, or two.
+    fn level(&self) -> Option<Level> {
+        let key = match (self.prefix, self.key) {
+            (Some(LevelPrefix { ipv4, ipv6 }), None) => LevelKey::Prefix { ipv4, ipv6 },
+            (None, Some(LevelWord::All)) => LevelKey::All,
+            (None, Some(LevelWord::Asn)) => {
+                let (ipv4, ipv6) = Key::Asn.default_prefixes();
+                LevelKey::Asn { ipv4, ipv6 }
+            }
+            _ => return None,
+        };
+        let factor = self.factor;
+        Some(Level { key, factor })
+    }
+}
+
+fn check_level(read: &Located<'_, LevelTable>, problems: &mut Problems) {
+    match (read.has(&LevelTable::PREFIX), read.has(&LevelTable::KEY)) {
+        (true, true) => problems.conflict(
+            read.span_of(&LevelTable::PREFIX),
+            "prefix conflicts with key: a level has one key",
+            "leave out one of them, or write two levels",
+        ),
+        (false, false) => problems.error(
+            read.span(),
+            "missing prefix or key of a level",
+            "write prefix = \"24/48\" or key = \"all\"",
+        ),
+        _ => {}
+    }
+}
+
+/// The lengths of `24/48`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LevelPrefix {
+    ipv4: u8,
+    ipv6: u8,
+}
+
+impl Text for LevelPrefix {
+    const KIND: Kind = Kind::Text(&[]);
+
+    fn parse(text: &str, key: &schema::Key) -> Result<Self, Wrong> {
+        let length = |text: &str, most: u8| {
+            let length = text.trim().parse().ok();
+            length.filter(|length| *length <= most)
+        };
+        let parts = text.split_once('/');
+        let lengths = parts.and_then(|(ipv4, ipv6)| {
+            let (ipv4, ipv6) = (length(ipv4, 32)?, length(ipv6, 128)?);
+            Some(Self { ipv4, ipv6 })
+        });
+        lengths.ok_or_else(|| {
+            let message = format!("invalid prefix {text:?}: it is the lengths for IPv4 and IPv6");
+            Wrong::new(message, format!("write {}", key.example()))
+        })
+    }
+
+    fn text(&self) -> String {
+        format!("{}/{}", self.ipv4, self.ipv6)
+    }
+}
+
+/// A key of a level that is no prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LevelWord {
+    Asn,
+    All,
+}
+
+impl Text for LevelWord {
+    const KIND: Kind = Kind::Words(|| vec!["asn", "all"]);
+
+    fn parse(text: &str, key: &schema::Key) -> Result<Self, Wrong> {
+        match text.to_ascii_lowercase().as_str() {
+            "asn" => Ok(Self::Asn),
+            "all" => Ok(Self::All),
+            _ => {
+                let message = format!("{} = {text:?} is not supported in levels", key.name);
+                let help = "write key = \"asn\", key = \"all\", or prefix = \"24/48\"";
+                Err(Wrong::new(message, help))
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Asn => "asn".to_owned(),
+            Self::All => "all".to_owned(),
+        }
+    }
+}
+
+impl Value for Level {
+    const KIND: Kind = LevelTable::KIND;
+
+    fn read(at: At<'_>, key: &schema::Key, problems: &mut Problems) -> Option<Self> {
+        if !at.get_ref().is_table() {
+            let help = format!(
+                "write {} = [{{ prefix = \"24/48\", factor = 20 }}, {{ key = \"all\", factor = 2000 }}]",
+                key.name
+            );
+            problems.error(at.span(), "invalid level: not a table", help);
+            return None;
+        }
+        read_inner::<LevelTable>(at, key, problems)?.table.level()
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        None
+    }
+
+    fn shown(&self) -> String {
+        format!("{} times at {}", self.factor.factor(), self.key)
+    }
+}
 
 /// The key and the prefixes of a limit.
 #[derive(Clone, Copy)]
@@ -21,37 +183,18 @@ pub struct OwnKey {
     pub ipv6: u8,
 }
 
-/// Reads the levels of a limit, and checks that each is wider and allows more than the one before.
-pub fn read(
-    table: &mut Table<'_, '_>,
+/// The levels of a limit. Checks that each is wider and allows more than the one before.
+pub fn check(
+    place: Place<'_>,
+    key: &schema::Key,
     own: OwnKey,
     algorithm: Algorithm,
-    rates: &ReadRates,
+    rates: &ReadRates<'_>,
+    problems: &mut Problems,
 ) -> Vec<Level> {
-    let Some(values) = table.array("levels", "[{ prefix = \"24/48\", factor = 20 }]") else {
-        return Vec::new();
-    };
-    let span = table.span_of("levels");
-    if values.len() > MOST {
-        let message = format!("{} levels of one limit are too many", values.len());
-        table
-            .problems
-            .error(span.clone(), message, format!("write at most {MOST}"));
-    }
-    if table
-        .value("cluster")
-        .is_some_and(|value| value.get_ref().as_bool() != Some(false))
-    {
-        let message = "levels conflicts with cluster: hosts share only a limit's own key";
-        table.problems.error(
-            span,
-            message,
-            "leave out levels, or write a second limit without cluster",
-        );
-    }
     let mut levels: Vec<Level> = Vec::new();
-    for value in values {
-        let Some((mut level, spans)) = level(table, value) else {
+    for read in place.tables::<LevelTable>(key) {
+        let Some(mut level) = read.table.level() else {
             continue;
         };
         let before = levels.last().copied();
@@ -60,128 +203,33 @@ pub fn read(
             let (old_ipv4, old_ipv6) = prefix_before(own, before.map(|level| level.key));
             (*ipv4, *ipv6) = ((*ipv4).min(old_ipv4), (*ipv6).min(old_ipv6));
         }
+        let is_prefix = read.table.prefix.is_some();
+        let of_key = if is_prefix {
+            LevelTable::PREFIX
+        } else {
+            LevelTable::KEY
+        };
         if let Some((message, help)) = not_wider(own, before.map(|level| level.key), level.key) {
-            table.problems.error(spans.key, message, help);
+            problems.conflict(read.span_of(&of_key), message, help);
         }
         let least = before.map_or(Multiplier::ONE, |level| level.factor);
+        let span = read.span_of(&LevelTable::FACTOR);
         if level.factor.factor() < least.factor() || (before.is_some() && level.factor == least) {
-            let message = format!(
-                "factor {} is not above that of the level before",
-                level.factor.factor()
-            );
-            let help = format!(
-                "write more than {}: a wider key allows more",
-                least.factor()
-            );
-            table.problems.error(spans.factor, message, help);
+            let factor = level.factor.factor();
+            let message = format!("factor {factor} is not above that of the level before");
+            let least = least.factor();
+            let help = format!("write more than {least}: a wider key allows more");
+            problems.conflict(span, message, help);
         } else {
-            check_rates(table, &level, algorithm, rates, &spans.factor);
+            check_rates(&level, algorithm, rates, &span, problems);
         }
         levels.push(level);
     }
+    if levels.len() > MOST {
+        let message = format!("{} levels of one limit are too many", levels.len());
+        problems.error(place.span_of(key), message, format!("write at most {MOST}"));
+    }
     levels
-}
-
-struct LevelSpans {
-    key: Span,
-    factor: Span,
-}
-
-fn level(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<(Level, LevelSpans)> {
-    let DeValue::Table(content) = value.get_ref() else {
-        table.problems.error(
-            value.span(),
-            "invalid level: not a table",
-            format!("write {EXAMPLE}"),
-        );
-        return None;
-    };
-    let mut inner = Table::new(content, value.span(), "levels", table.problems);
-    let prefix = inner.string("prefix", "\"24/48\"");
-    let word = inner.string("key", "\"all\"");
-    let key = match (prefix, word) {
-        (Some((text, span)), None) => match prefixes(text) {
-            Some((ipv4, ipv6)) => Some((LevelKey::Prefix { ipv4, ipv6 }, span)),
-            None => {
-                let message =
-                    format!("invalid prefix {text:?}: it is the lengths for IPv4 and IPv6");
-                inner
-                    .problems
-                    .error(span, message, "write prefix = \"24/48\"");
-                None
-            }
-        },
-        (None, Some((text, span))) if text.eq_ignore_ascii_case("all") => {
-            Some((LevelKey::All, span))
-        }
-        (None, Some((text, span))) if text.eq_ignore_ascii_case("asn") => {
-            let (ipv4, ipv6) = Key::Asn.default_prefixes();
-            Some((LevelKey::Asn { ipv4, ipv6 }, span))
-        }
-        (None, Some((text, span))) => {
-            let message = format!("key = {text:?} is not supported in levels");
-            inner.problems.error(
-                span,
-                message,
-                "write key = \"asn\", key = \"all\", or prefix = \"24/48\"",
-            );
-            None
-        }
-        (Some((_, span)), Some(_)) => {
-            let message = "prefix conflicts with key: a level has one key";
-            inner
-                .problems
-                .error(span, message, "leave out one of them, or write two levels");
-            None
-        }
-        (None, None) => {
-            // A value of the wrong type is an error already.
-            if inner.value("prefix").is_none() && inner.value("key").is_none() {
-                let help = "write prefix = \"24/48\" or key = \"all\"";
-                inner
-                    .problems
-                    .error(value.span(), "missing prefix or key of a level", help);
-            }
-            None
-        }
-    };
-    inner.required("factor", "20");
-    let factor = inner.value("factor").and_then(|value| {
-        let factor = float(value)
-            .filter(|factor| (1.0..=1e6).contains(factor))
-            .and_then(Multiplier::new);
-        if factor.is_none() {
-            let message =
-                "invalid factor: it is how many times the limit's rate and burst a level allows";
-            inner.problems.error(
-                value.span(),
-                message,
-                "write a number from 1 to 1000000: factor = 20",
-            );
-        }
-        Some((factor?, value.span()))
-    });
-    inner.finish();
-    let ((key, key_span), (factor, factor_span)) = (key?, factor?);
-    Some((
-        Level { key, factor },
-        LevelSpans {
-            key: key_span,
-            factor: factor_span,
-        },
-    ))
-}
-
-/// The lengths in `24/48`.
-fn prefixes(text: &str) -> Option<(u8, u8)> {
-    let (ipv4, ipv6) = text.split_once('/')?;
-    let length = |text: &str, most: u8| {
-        text.trim()
-            .parse()
-            .ok()
-            .filter(|length: &u8| *length <= most)
-    };
-    Some((length(ipv4, 32)?, length(ipv6, 128)?))
 }
 
 /// The prefixes of the level before, or of the limit's own key.
@@ -247,11 +295,11 @@ fn not_wider(own: OwnKey, before: Option<LevelKey>, key: LevelKey) -> Option<(St
 
 /// Checks that the level's rates can be counted.
 fn check_rates(
-    table: &mut Table<'_, '_>,
     level: &Level,
     algorithm: Algorithm,
-    rates: &ReadRates,
+    rates: &ReadRates<'_>,
     span: &Span,
+    problems: &mut Problems,
 ) {
     for read in rates.all() {
         let count = level.factor.units(read.rate.count);
@@ -268,7 +316,7 @@ fn check_rates(
             } else {
                 "write a smaller factor"
             };
-            table.problems.error(span.clone(), message, help);
+            problems.conflict(span.clone(), message, help);
         }
     }
 }

@@ -1,297 +1,200 @@
-//! `[[limit]]`.
+//! `[[limit]]` on packets.
 
-use super::concurrent;
-use super::escalate::{self, Counts};
-use super::levels::{self, OwnKey};
-use super::limit_action::{action, check_action, throttle};
-use super::limit_ports::ports;
-use super::limit_prove::{check_prove, prove};
-use super::limit_scope;
+use super::escalate::Escalate;
+use super::levels::Level;
+use super::limit_action::{Action, Throttle};
+use super::limit_scope::{LimitInterfaces, LimitSources, PortSet};
 use super::policy::{
-    Action, Algorithm, ClusterMode, Direction, Key, Limit, OnFull, ProtocolFilter, Prove, Rate,
-    Throttle, Unit,
+    Algorithm, ClusterMode, Country, Direction, Key, OnFull, ProtocolFilter, Prove, Unit,
 };
-use super::rates::ReadRates;
-use super::read_limit::ReadLimit;
-use super::table::Table;
+use super::rates::{Burst, RateSpec, RateText};
+use super::report::Wrong;
+use super::schema::{self, Table};
+use super::words::{DESTINATION, Scope, direction_name};
 
-/// `fq` drops packets whose departure time is further ahead than this (its `horizon`).
-const FQ_HORIZON_NANOSECONDS: u128 = 10_000_000_000;
+/// The most open connections of one key.
+const MOST_CONCURRENT: f64 = common::connections::MOST_CONCURRENT as f64;
 
-const DIRECTIONS: &[(&str, Direction)] = &[
-    ("ingress", Direction::Ingress),
-    ("egress", Direction::Egress),
-];
-
-pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
-    let name = table.name("limit", "\"packets-per-source\"");
-    let direction = table
-        .word("direction", DIRECTIONS)
-        .unwrap_or(Direction::Ingress);
-    let protocol = table
-        .word("protocol", ProtocolFilter::WORDS)
-        .unwrap_or(ProtocolFilter::Any);
-    let unit = table.word("unit", Unit::WORDS).unwrap_or(Unit::Packets);
-    let algorithm = table
-        .word("algorithm", Algorithm::WORDS)
-        .unwrap_or(Algorithm::TokenBucket);
-    let key = key(&mut table, direction);
-    let ports = ports(&mut table);
-    let (sources, interfaces, scope_spans) = limit_scope::read(&mut table);
-    let (ipv4_prefix, ipv6_prefix) = key.default_prefixes();
-    let ipv4_prefix = table
-        .number("ipv4_prefix", 0, 32)
-        .map_or(ipv4_prefix, |length| length as u8);
-    let ipv6_prefix = table
-        .number("ipv6_prefix", 0, 128)
-        .map_or(ipv6_prefix, |length| length as u8);
-    let on_full = table
-        .word("on_full", OnFull::WORDS)
-        .unwrap_or(OnFull::Share);
-    let action = action(&mut table, direction, algorithm);
-    let throttle = throttle(&mut table);
-    // Limits with scope = "request" are read in another module.
-    table.word("scope", &[("packet", ()), ("request", ())]);
-    let prove = prove(&mut table);
-    let cluster = cluster(&mut table);
-    check_cluster(&mut table, cluster, algorithm);
-    let is_exchanged = key == Key::Source
-        && unit == Unit::Packets
-        && algorithm.has_burst()
-        && matches!(action, Action::Drop | Action::Observe)
-        && throttle == Throttle::Hard
-        && ipv6_prefix <= 64;
-    if cluster == Some(ClusterMode::Keys) && !is_exchanged {
-        let span = table.span_of("cluster");
-        let message = "cluster = \"keys\" on packets is not supported with these settings";
-        let help = "set key = \"source\", unit = \"packets\", algorithm = \"token-bucket\", action = \"drop\", \
-                    throttle = \"hard\" and an ipv6_prefix of at most 64; or set cluster = \"shares\"";
-        table.problems.error(span, message, help);
-    }
-
-    let example = if unit == Unit::Bytes {
-        "\"10MB/s\""
-    } else {
-        "\"1000/s\""
-    };
-    let concurrent = concurrent::read(&mut table, direction, unit, action);
-    let rates = match &concurrent {
-        Some(rate) => ReadRates::of_connections(rate.clone()),
-        None => ReadRates::read(&mut table, Counts::Packets, unit, algorithm, example),
-    };
-    let burst_span = table.span_of(if concurrent.is_some() {
-        "concurrent"
-    } else if rates.burst.is_some() {
-        "burst"
-    } else {
-        "rate"
-    });
-    let escalate = escalate::read(&mut table, Counts::Packets);
-    if let (Some(ClusterMode::Keys), false) = (cluster, rates.tiers.is_empty()) {
-        let span = table.span_of("tiers");
-        table.problems.error(
-            span,
-            "tiers is not supported with cluster = \"keys\" on packets",
-            "leave out tiers",
-        );
-    }
-    let own = OwnKey {
-        key,
-        ipv4: ipv4_prefix,
-        ipv6: ipv6_prefix,
-    };
-    let levels = levels::read(&mut table, own, algorithm, &rates);
-    let levels_span = table.span_of("levels");
-    combinations(&mut table, protocol, unit, algorithm, key, ports.is_some());
-    check_action(&mut table, action, throttle);
-    if prove.is_some() {
-        check_prove(&mut table, direction, protocol, unit, action);
-    }
-    if concurrent.is_some() {
-        concurrent::check_shared(
-            &mut table,
-            key,
-            prove.is_some_and(Prove::is_by_cookies),
-            action,
-        );
-    }
-    if let (Action::Shape, Some(main)) = (action, &rates.main) {
-        check_queue(&mut table, main.rate, rates.burst_of(main.rate));
-    }
-    rates.check(&mut table);
-    let (key_span, escalate_span) = (table.span_of("key"), table.span_of("escalate"));
-    table.finish();
-
-    let ((name, name_span), rates) = (name?, rates.spec()?);
-    let limit = Limit {
-        name: name.to_owned(),
-        direction,
-        protocol,
-        ports,
-        key,
-        ipv4_prefix,
-        ipv6_prefix,
-        unit,
-        rates,
-        concurrent: concurrent.map(|read| read.rate.count),
-        levels,
-        throttle,
-        action,
-        on_full,
-        escalate,
-        cluster,
-        prove,
-        sources,
-        interfaces,
-    };
-    Some(ReadLimit {
-        limit,
-        name_span,
-        key_span,
-        burst_span,
-        scope_spans,
-        escalate_span,
-        levels_span,
-    })
+/// A limit on packets, enforced in the kernel.
+// `limit_rules` has the rules between its keys.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(heading = "[[limit]]", since = "0.1.0")]
+#[table(
+    example = "[agent]\ninterfaces = [\"eth0\"]\n\n[[limit]]\nname = \"connections-per-source\"\n\
+                   protocol = \"tcp\"\nports = [80, 443]\nunit = \"connections\"\nrate = \"50/s\"\nburst = 200\n\
+                   tiers = [\"6000/h\"]\n"
+)]
+pub struct Limit {
+    /// Unique name: the label in `agent limits`, events and metrics.
+    #[key(examples = ["connections-per-source"], check = check_name)]
+    pub name: String,
+    /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. A limit
+    /// on bytes takes a size (`10MB/s`) or bits (`100Mbit/s`). From one a year to 1,099,511,627,776.
+    #[key(unless = "concurrent")]
+    #[key(examples = ["1000/s", "60/min", "10/5s", "10MB/s", "100Mbit/s"])]
+    pub(crate) rate: Option<RateText>,
+    /// Open TCP connections at one time per key, instead of a rate. Only with `unit = "connections"`, on ingress. With a
+    /// `key` that sources share, `prove` keeps forged SYNs from using it up. See the guide on open connections.
+    #[key(absent = "off: the limit has a rate", range = (1.0, MOST_CONCURRENT))]
+    pub concurrent: Option<u64>,
+    /// Units that pass at once after a pause. A size for `unit = "bytes"`, else a number. Only for `token-bucket` and
+    /// `leaky-bucket`.
+    #[key(absent = "the rate's count; for bytes a quarter of a second, at least 256 KiB")]
+    #[key(examples = ["256KiB"])]
+    pub(crate) burst: Option<Burst>,
+    /// Whether the limit applies to incoming or outgoing packets.
+    #[key(default = Direction::Ingress)]
+    pub direction: Direction,
+    /// Protocol of the packets. `icmp` includes ICMPv6.
+    #[key(default = ProtocolFilter::Any)]
+    pub protocol: ProtocolFilter,
+    /// Local ports of TCP and UDP: numbers, ranges, services by name.
+    #[key(absent = "every packet, those without ports included", examples = ["8000-8100", "ssh"])]
+    pub ports: Option<PortSet>,
+    /// The only sources that the limit applies to: addresses and prefixes, with `!` those it does not apply to. The
+    /// longest prefix around an address decides; where all have `!`, the limit applies to all others. On egress they are
+    /// destinations.
+    // With `asn` and `country`. `None`: all sources.
+    #[key(absent = "every source", examples = ["192.0.2.0/24", "!192.0.2.7", "2001:db8::/32"])]
+    pub sources: Option<LimitSources>,
+    /// Numbers of autonomous systems: with `asn` or `country`, the limit applies only to their addresses and to `sources`.
+    /// A prefix in `sources` decides for all addresses within it. Requires `[geo] asn`.
+    #[key(absent = "none", range = (1.0, u32::MAX as f64), examples = ["64500"])]
+    pub(crate) asn: Vec<u32>,
+    /// Countries, as codes of ISO 3166-1, in the same way. Requires `[geo] country`.
+    #[key(absent = "none", examples = ["XX"])]
+    pub(crate) country: Vec<Country>,
+    /// The only interfaces that the limit applies to: names or patterns, of those in `[agent] interfaces`.
+    #[key(absent = "every interface of `[agent] interfaces`", examples = ["eth0", "wg*"])]
+    pub interfaces: Option<LimitInterfaces>,
+    /// Packets that share one allowance: those of one address, of one address and local port, of all sources of a class,
+    /// of an interface, of all addresses in a network (`asn`, an autonomous system by the database `[geo] asn`; addresses
+    /// in none share that of their prefix), or all to which the limit applies (`all`). On egress the address is the
+    /// packet's destination, written `"destination"`.
+    #[key(absent = "`\"source\"`; for egress `\"destination\"`", default = Key::Source)]
+    pub key: Key,
+    /// IPv4 addresses that agree in this many bits share an allowance. Only with an address in the key.
+    #[key(absent = "32; 24 with `key = \"asn\"`", default = 32, range = (0.0, 32.0))]
+    pub ipv4_prefix: u8,
+    /// The same for IPv6. A customer's network is a /64 or wider.
+    #[key(absent = "64; 48 with `key = \"asn\"`", default = 64, range = (0.0, 128.0))]
+    pub ipv6_prefix: u8,
+    /// Unit of the limit. `bytes` are those of whole frames. `connections` are TCP SYNs. `requests` are HTTP/1.x request
+    /// heads and DNS queries; encrypted ones are not visible to the kernel.
+    #[key(default = Unit::Packets)]
+    pub unit: Unit,
+    /// How the rate is measured. `sliding-log` is exact and keeps one instant per packet, at most 1,024.
+    #[key(default = Algorithm::TokenBucket)]
+    pub(crate) algorithm: Algorithm,
+    /// Packets that pass above the limit. `hard`: none.
+    #[key(default = Throttle::Hard)]
+    pub throttle: Throttle,
+    /// What happens to a packet above the limit. `drop` refuses it silently. `observe` counts it. `reject` refuses it with
+    /// a TCP reset or ICMP "administratively prohibited". `mark` passes it marked. `shape` delays it, on egress with
+    /// `algorithm = "leaky-bucket"` under the `fq` queueing discipline.
+    #[key(default = Action::Drop)]
+    pub action: Action,
+    /// What happens to a new source while the table is full of busier ones. `share` charges it in hashed cells that new
+    /// sources share; `pass` exempts it; `throttle` refuses it.
+    #[key(default = OnFull::Share)]
+    pub on_full: OnFull,
+    /// Further rates on the same key, at most six. A packet or request must conform to all, and is charged to none if one
+    /// refuses it.
+    #[key(default = Vec::new(), examples = ["60/h", "10/5s"])]
+    pub(crate) tiers: Vec<RateText>,
+    /// The same limit at wider keys, the narrowest first: a packet must conform to the limit and to all levels, and is
+    /// charged to none if one refuses it. Each has a `factor`, and a `prefix` or a `key`. See the guide on levels.
+    #[key(default = Vec::new())]
+    pub levels: Vec<Level>,
+    /// Bans a source whose packets the limit keeps refusing, within a second. A ban takes the key's address or prefix, and
+    /// refuses all of its packets on all interfaces. Only for `key = "source"` and `"source-port"` on ingress.
+    #[key(absent = "off")]
+    pub escalate: Option<Escalate>,
+    /// `packet`: enforced in the kernel. `request`: for requests of applications, see the keys of request limits.
+    #[key(default = Scope::Packet)]
+    pub(crate) scope: Scope,
+    /// Whether sources of TCP prove their address before they take a slot or a socket: this host answers their SYN by a
+    /// SYN cookie, in the kernel's place. `in-use`: while the kernel has cookies in use, that is, while the listener's
+    /// queue of SYNs is full. `always`: Weir sets `net.ipv4.tcp_syncookies` to 2. `true` is `in-use`. `reset`: by a
+    /// challenge that the source resets, which needs no listener; a source's first connection takes 10 ms longer from
+    /// Linux, a second and more from other systems. See [Sources that prove their address](../../guides/prove.md).
+    #[key(default = None)]
+    pub prove: Option<Prove>,
+    /// How all hosts of `[cluster]` enforce the limit together. `shares`: each host has a share of the limit that follows
+    /// demand. `keys`: each key has the whole limit, wherever it is used. `true` is `shares`.
+    #[key(default = None)]
+    pub cluster: Option<ClusterMode>,
+    /// `algorithm`, `rate`, `burst` and `tiers`. With `concurrent`, that number is the count and the burst.
+    #[key(skip, default = RateSpec::per_second(1, 1))]
+    pub rates: RateSpec,
 }
 
-/// The mode in which the cluster's hosts share the limit; `None` without `cluster`.
-pub fn cluster(table: &mut Table<'_, '_>) -> Option<ClusterMode> {
-    let value = table.value("cluster")?;
-    if let Some(is_clusters) = value.get_ref().as_bool() {
-        return is_clusters.then_some(ClusterMode::Shares);
-    }
-    if value.get_ref().as_str().is_some() {
-        return table.word("cluster", ClusterMode::WORDS);
-    }
-    table.wrong_type(
-        "cluster",
-        value,
-        "cluster = true (\"shares\"), cluster = \"keys\" or cluster = false",
-    );
-    None
-}
-
-/// Windows cannot share: a host's count stays on it while its share moves to another.
-pub fn check_cluster(
-    table: &mut Table<'_, '_>,
-    cluster: Option<ClusterMode>,
-    algorithm: Algorithm,
-) {
-    if cluster == Some(ClusterMode::Shares) && !algorithm.has_burst() {
-        let span = table.span_of("cluster");
-        let message =
-            format!("cluster = \"shares\" is not supported with algorithm = \"{algorithm}\"");
-        table.problems.error(
-            span,
-            message,
-            "set cluster = \"keys\", or algorithm = \"token-bucket\"",
-        );
+impl Prove {
+    /// Whether sources prove their address by the kernel's SYN cookies, and not by resets.
+    #[must_use]
+    pub fn is_by_cookies(self) -> bool {
+        self != Self::Reset
     }
 }
 
-fn key(table: &mut Table<'_, '_>, direction: Direction) -> Key {
-    let Some((text, span)) = table.string("key", "\"source\"") else {
-        return Key::Source;
-    };
-    // The remote address: the source of incoming packets, the destination of outgoing ones.
-    let (other_side, own) = match direction {
-        Direction::Ingress => ("source", "destination"),
-        Direction::Egress => ("destination", "source"),
-    };
-    if text == own {
-        let message = format!(
-            "invalid key {own:?}: on {} every packet has this host's own address as its {own}",
-            direction_name(direction)
-        );
-        table
-            .problems
-            .error(span, message, format!("write key = {other_side:?}"));
-        return Key::Source;
+impl Limit {
+    /// `ingress` or `egress`.
+    #[must_use]
+    pub const fn direction_name(&self) -> &'static str {
+        direction_name(self.direction)
     }
-    if text == other_side {
-        Key::Source
-    } else {
-        table.word("key", Key::WORDS).unwrap_or(Key::Source)
-    }
-}
 
-fn direction_name(direction: Direction) -> &'static str {
-    DIRECTIONS
-        .iter()
-        .find(|(_, known)| *known == direction)
-        .map_or("", |(name, _)| name)
-}
+    /// Whether sources prove their address before their connections are evaluated.
+    #[must_use]
+    pub fn proves(&self) -> bool {
+        self.prove.is_some() && self.action != Action::Observe
+    }
 
-fn combinations(
-    table: &mut Table<'_, '_>,
-    protocol: ProtocolFilter,
-    unit: Unit,
-    algorithm: Algorithm,
-    key: Key,
-    has_ports: bool,
-) {
-    if has_ports && protocol == ProtocolFilter::Icmp {
-        let span = table.span_of("ports");
-        table.problems.error(
-            span,
-            "ports is not supported with protocol = \"icmp\"",
-            "leave out ports, or set protocol = \"tcp\" or \"udp\"",
-        );
+    /// Whether refused SYNs count towards a ban: those of a limit on connections, since nothing else is known of its sources.
+    /// With cookies, only connections count whose source has proven its address.
+    #[must_use]
+    pub fn bans_by_syns(&self) -> bool {
+        self.unit == Unit::Connections && !self.proves_by_cookies()
     }
-    if unit == Unit::Connections && !matches!(protocol, ProtocolFilter::Any | ProtocolFilter::Tcp) {
-        let span = table.span_of("unit");
-        table.problems.error(
-            span,
-            format!("unit = \"connections\" is not supported with protocol = \"{protocol}\""),
-            "set protocol = \"tcp\", or unit = \"packets\"",
-        );
+
+    /// Whether they do by the kernel's SYN cookies.
+    #[must_use]
+    pub fn proves_by_cookies(&self) -> bool {
+        self.proves() && self.prove.is_some_and(Prove::is_by_cookies)
     }
-    if unit == Unit::Requests && protocol == ProtocolFilter::Icmp {
-        let span = table.span_of("unit");
-        let message = "unit = \"requests\" is not supported with protocol = \"icmp\"";
-        table
-            .problems
-            .error(span, message, "set unit = \"packets\"");
+
+    /// Whether they do by resets.
+    #[must_use]
+    pub fn proves_by_resets(&self) -> bool {
+        self.proves() && !self.prove.is_some_and(Prove::is_by_cookies)
     }
-    if unit == Unit::Bytes && !algorithm.counts_bytes() {
-        let span = table.span_of("algorithm");
-        table.problems.error(
-            span,
-            format!("unit = \"bytes\" is not supported with algorithm = \"{algorithm}\""),
-            "set algorithm = \"sliding-window\"",
-        );
+
+    /// Whether packets above the limit do not pass.
+    #[must_use]
+    pub const fn refuses(&self) -> bool {
+        !matches!(self.action, Action::Observe | Action::Mark(_))
     }
-    for prefix in ["ipv4_prefix", "ipv6_prefix"] {
-        if !key.has_prefix() && table.value(prefix).is_some() {
-            let span = table.span_of(prefix);
-            table.problems.error(
-                span,
-                format!("{prefix} conflicts with key = \"{key}\": that key has no address"),
-                format!("leave out {prefix}"),
-            );
+
+    /// The key as written in limits.toml.
+    #[must_use]
+    pub fn key_name(&self) -> String {
+        match (self.key, self.direction) {
+            (Key::Source, Direction::Egress) => DESTINATION.to_owned(),
+            (key, _) => key.to_string(),
         }
     }
+
+    /// All rates as written in the config.
+    #[must_use]
+    pub fn rate_text(&self) -> String {
+        self.rates.text()
+    }
 }
 
-/// Packets that `fq` drops beyond its horizon have already been counted as passed.
-fn check_queue(table: &mut Table<'_, '_>, rate: Rate, burst: u64) {
-    let longest = rate.nanoseconds_for(burst);
-    if longest > FQ_HORIZON_NANOSECONDS {
-        let said = if table.value("burst").is_some() {
-            "burst"
-        } else {
-            "rate"
-        };
-        let span = table.span_of(said);
-        let seconds = longest / 1_000_000_000;
-        let message = format!(
-            "a full queue would take {seconds} s to send, and fq drops packets that wait longer than 10 s"
-        );
-        table.problems.warning(
-            span,
-            message,
-            "write a smaller burst, or raise the horizon of fq (tc qdisc replace … fq horizon)",
-        );
+fn check_name(text: &str, key: &schema::Key) -> Result<(), Wrong> {
+    if text.is_empty() {
+        let help = format!("write {}", key.example());
+        return Err(Wrong::new("empty name of a limit", help));
     }
+    Ok(())
 }

@@ -1,98 +1,225 @@
-//! `sources`, `asn`, `country` and `interfaces` of `[[limit]]`: its scope.
+//! `ports`, `sources`, `asn`, `country` and `interfaces` of `[[limit]]`: its scope.
 
-use super::agent;
-use super::geo_keys;
-use super::policy::{AgentConfig, GeoKey, InterfacePattern, LimitSources, Prefix, SourcePrefix};
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::Deref;
+
+use super::agent::InterfacePattern;
+use super::policy::{GeoKey, Prefix};
 use super::prefix;
-use super::read_limit::{ReadLimit, ScopeSpans};
-use super::report::{Problems, Span};
-use super::table::Table;
+use super::report::{Problems, Span, Wrong};
+use super::schema::{At, Key, Kind, Text, Value};
+use super::services;
+use super::table;
 
-/// Reads all lists.
-pub fn read(
-    table: &mut Table<'_, '_>,
-) -> (
-    Option<LimitSources>,
-    Option<Vec<InterfacePattern>>,
-    ScopeSpans,
-) {
-    for key in ["asn", "country"] {
-        is_written(table, key, "all sources");
-    }
-    let geo = geo_keys::keys(table);
-    let sources = sources(table, &geo);
-    let interfaces = interfaces(table);
-    let names = interfaces
-        .as_ref()
-        .map(|list| list.iter().map(|(pattern, _)| pattern.clone()).collect());
-    let spans = ScopeSpans {
-        sources: table.span_of("sources"),
-        geo,
-        interfaces: interfaces.unwrap_or_default(),
-    };
-    (sources, names, spans)
+/// The sources of a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitSources {
+    /// Distinct prefixes. The longest one that contains an address decides.
+    pub prefixes: Vec<SourcePrefix>,
+    /// Networks and countries.
+    pub geo: Vec<GeoKey>,
+    /// Their prefixes, by the databases: none within `prefixes`. Empty in a config that was only read.
+    pub of_geo: Vec<Prefix>,
 }
 
-/// Whether a list has elements; warns of an empty one.
-fn is_written(table: &mut Table<'_, '_>, key: &'static str, all: &str) -> Option<()> {
-    let value = table.value(key)?;
-    if value
-        .get_ref()
-        .as_array()
-        .is_some_and(|array| array.iter().next().is_none())
-    {
-        let message = format!("{key} is empty, so that nothing would be limited");
-        table.problems.error(
-            value.span(),
-            message,
-            format!("name one, or leave out {key} for {all}"),
-        );
-    }
-    Some(())
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourcePrefix {
+    pub prefix: Prefix,
+    /// Whether it is an exclusion (`!`).
+    pub is_excluded: bool,
 }
 
-fn sources(table: &mut Table<'_, '_>, geo: &[(GeoKey, Span)]) -> Option<LimitSources> {
-    let is_written = is_written(table, "sources", "all sources").is_some();
-    if !is_written && geo.is_empty() {
-        return None;
+impl LimitSources {
+    /// Whether addresses outside of all prefixes are included: true if all prefixes are exclusions, and there are no
+    /// networks and countries.
+    #[must_use]
+    pub fn includes_others(&self) -> bool {
+        self.geo.is_empty() && self.prefixes.iter().all(|it| it.is_excluded)
     }
-    let mut read: Vec<(SourcePrefix, Span)> = Vec::new();
-    for (text, span) in table.strings_or_one("sources", "[\"192.0.2.0/24\", \"!192.0.2.7\"]") {
+
+    /// Whether the limit applies to an address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let longest = self
+            .all()
+            .filter(|it| it.prefix.contains(address))
+            .max_by_key(|it| it.prefix.mapped_length());
+        longest.map_or_else(|| self.includes_others(), |it| !it.is_excluded)
+    }
+
+    /// The prefixes as written in limits.toml, then networks and countries.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        let prefixes = self.prefixes.iter().map(ToString::to_string);
+        prefixes
+            .chain(self.geo.iter().map(ToString::to_string))
+            .collect()
+    }
+
+    /// With the prefixes of its networks and countries. A written prefix decides for all within it.
+    #[must_use]
+    pub fn with_prefixes(&self, of_geo: impl Iterator<Item = Prefix>) -> Self {
+        let is_free = |prefix: &Prefix| {
+            !self
+                .prefixes
+                .iter()
+                .any(|written| written.prefix.covers(prefix))
+        };
+        let mut of_geo: Vec<Prefix> = of_geo.filter(is_free).collect();
+        of_geo.sort_unstable();
+        of_geo.dedup();
+        Self {
+            of_geo,
+            ..self.clone()
+        }
+    }
+
+    /// All prefixes, also those of networks and countries.
+    pub fn all(&self) -> impl Iterator<Item = SourcePrefix> + '_ {
+        let of_geo = self.of_geo.iter().map(|prefix| SourcePrefix {
+            prefix: *prefix,
+            is_excluded: false,
+        });
+        self.prefixes.iter().copied().chain(of_geo)
+    }
+}
+
+impl fmt::Display for SourcePrefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{}{}",
+            if self.is_excluded { "!" } else { "" },
+            self.prefix.short()
+        )
+    }
+}
+
+impl Text for SourcePrefix {
+    const KIND: Kind = Kind::Text(&[]);
+
+    fn parse(text: &str, _: &Key) -> Result<Self, Wrong> {
         let excluded = text.strip_prefix('!');
         match prefix::parse(excluded.unwrap_or(text).trim()) {
-            Ok(prefix) if read.iter().any(|(known, _)| known.prefix == prefix) => {
-                let message = format!("duplicate source {}", prefix.short());
-                table
-                    .problems
-                    .error(span, message, "write it once, with `!` or without");
-            }
-            Ok(prefix) => read.push((
-                SourcePrefix {
-                    prefix,
-                    is_excluded: excluded.is_some(),
-                },
-                span,
-            )),
+            Ok(prefix) => Ok(Self {
+                prefix,
+                is_excluded: excluded.is_some(),
+            }),
             Err(wrong) => {
                 let help = format!("{}; to exclude one, \"!192.0.2.10\"", wrong.help);
-                table.problems.error(span, wrong.message, help);
+                Err(Wrong::new(wrong.message, help))
             }
         }
     }
-    let prefixes = read.iter().map(|(source, _)| *source).collect();
-    let sources = LimitSources {
-        prefixes,
-        geo: geo.iter().map(|(key, _)| *key).collect(),
-        of_geo: Vec::new(),
-    };
-    for (source, span) in &read {
-        check_effect(*source, span, &sources, table.problems);
+
+    fn text(&self) -> String {
+        self.to_string()
     }
-    Some(sources)
+}
+
+impl Value for LimitSources {
+    const KIND: Kind = one_or_list::<SourcePrefix>();
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let mut sources = Self::default();
+        for (source, span) in scope::<SourcePrefix>(at, key, "all sources", problems) {
+            let prefix = source.prefix;
+            if sources.prefixes.iter().any(|known| known.prefix == prefix) {
+                let message = format!("duplicate source {}", prefix.short());
+                problems.error(span, message, "write it once, with `!` or without");
+            } else {
+                sources.prefixes.push(source);
+            }
+        }
+        Some(sources)
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        self.prefixes.write()
+    }
+
+    fn shown(&self) -> String {
+        self.prefixes.shown()
+    }
+}
+
+/// The interfaces of a limit, each once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitInterfaces(Vec<InterfacePattern>);
+
+impl Deref for LimitInterfaces {
+    type Target = [InterfacePattern];
+
+    fn deref(&self) -> &[InterfacePattern] {
+        &self.0
+    }
+}
+
+impl Value for LimitInterfaces {
+    const KIND: Kind = one_or_list::<InterfacePattern>();
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let mut interfaces = Vec::new();
+        let all = "all of [agent] interfaces";
+        for (pattern, span) in scope::<InterfacePattern>(at, key, all, problems) {
+            if interfaces.contains(&pattern) {
+                let message = format!("duplicate interface \"{pattern}\"");
+                problems.error(span, message, "write it once");
+            } else {
+                interfaces.push(pattern);
+            }
+        }
+        Some(Self(interfaces))
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        self.0.write()
+    }
+
+    fn shown(&self) -> String {
+        self.0.shown()
+    }
+}
+
+const fn one_or_list<T: Text>() -> Kind {
+    Kind::Either(&[<T as Value>::KIND, Kind::List(&<T as Value>::KIND)])
+}
+
+/// The valid elements of a list, or one by itself, with their spans. `all` are those without the key.
+fn scope<T: Text>(at: At<'_>, key: &Key, all: &str, problems: &mut Problems) -> Vec<(T, Span)> {
+    let example = format!("{} = [\"{}\"]", key.name, key.examples.join("\", \""));
+    let elements: Vec<At<'_>> = match (at.get_ref().as_array(), at.get_ref().as_str()) {
+        (Some(list), _) => list.iter().collect(),
+        (None, Some(_)) => vec![at],
+        (None, None) => {
+            key.not_a(at, format!("write a list: {example}"), problems);
+            return Vec::new();
+        }
+    };
+    check_some(at, key, all, problems);
+    let mut read = Vec::new();
+    for at in elements {
+        if at.get_ref().as_str().is_none() {
+            key.not_a(at, format!("write strings: {example}"), problems);
+        } else if let Some(value) = T::read(at, key, problems) {
+            read.push((value, at.span()));
+        }
+    }
+    read
+}
+
+/// Reports an empty list. `all` are those without the key.
+pub fn check_some(at: At<'_>, key: &Key, all: &str, problems: &mut Problems) {
+    if at.get_ref().as_array().is_some_and(|list| list.is_empty()) {
+        let message = format!("{} is empty, so that nothing would be limited", key.name);
+        let help = format!("name one, or leave out {} for {all}", key.name);
+        problems.error(at.span(), message, help);
+    }
 }
 
 /// Warns of a prefix without effect, because the prefix around it has the same sign.
-fn check_effect(
+pub fn check_effect(
     source: SourcePrefix,
     span: &Span,
     sources: &LimitSources,
@@ -121,72 +248,105 @@ fn check_effect(
     problems.warning(span.clone(), message, "leave it out");
 }
 
-fn interfaces(table: &mut Table<'_, '_>) -> Option<Vec<(InterfacePattern, Span)>> {
-    is_written(table, "interfaces", "all of [agent] interfaces")?;
-    let mut read: Vec<(InterfacePattern, Span)> = Vec::new();
-    let texts = table.strings_or_one("interfaces", "[\"eth0\"]");
-    for (pattern, span) in agent::interfaces(texts, table.problems) {
-        if read.iter().any(|(known, _)| *known == pattern) {
-            table.problems.error(
-                span,
-                format!("duplicate interface \"{pattern}\""),
-                "write it once",
-            );
-        } else {
-            read.push((pattern, span));
-        }
-    }
-    Some(read)
-}
+/// Ports, as ranges that neither overlap nor are adjacent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortSet(Vec<(u16, u16)>);
 
-/// Checks both lists of all limits against `[agent]`.
-pub fn check(limits: &[ReadLimit], agent: &AgentConfig, problems: &mut Problems) {
-    for ReadLimit {
-        limit, scope_spans, ..
-    } in limits
-    {
-        let is_exempt =
-            |prefix: &Prefix| agent.never_limit.iter().any(|exempt| exempt.covers(prefix));
-        let included = limit
-            .sources
-            .iter()
-            .flat_map(|sources| &sources.prefixes)
-            .filter(|it| !it.is_excluded);
-        let mut included = included.map(|it| &it.prefix).peekable();
-        if included.peek().is_some() && included.all(is_exempt) {
-            let message = format!(
-                "limit {:?} never applies: never_limit exempts all of its sources",
-                limit.name
-            );
-            problems.warning(
-                scope_spans.sources.clone(),
-                message,
-                "take them out of never_limit, or leave out the limit",
-            );
-        }
-        // If `[agent]` has no interfaces, that is already an error.
-        let held = &agent.interfaces;
-        for (pattern, span) in scope_spans.interfaces.iter().filter(|_| !held.is_empty()) {
-            if !held.iter().any(|held| may_meet(held, pattern)) {
-                let held: Vec<String> = held.iter().map(|held| format!("\"{held}\"")).collect();
-                let message = format!(
-                    "limit {:?} never applies on \"{pattern}\": [agent] interfaces has only {}",
-                    limit.name,
-                    held.join(", ")
-                );
-                problems.error(span.clone(), message, "add it there, or correct the name");
+impl PortSet {
+    /// The union of ranges in any order.
+    #[must_use]
+    pub fn new(mut ranges: Vec<(u16, u16)>) -> Self {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u16, u16)> = Vec::new();
+        for (first, last) in ranges {
+            match merged.last_mut() {
+                Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+                _ => merged.push((first, last)),
             }
         }
+        Self(merged)
+    }
+
+    #[must_use]
+    pub fn contains(&self, port: u16) -> bool {
+        self.0
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&port))
+    }
+
+    /// Each port or range as written in limits.toml.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        let text = |(first, last): &(u16, u16)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
+        self.0.iter().map(text).collect()
+    }
+
+    /// Every port of the set.
+    pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        self.0.iter().flat_map(|(first, last)| *first..=*last)
     }
 }
 
-/// Whether some name may match both patterns.
-fn may_meet(held: &InterfacePattern, named: &InterfacePattern) -> bool {
-    match (held.is_pattern(), named.is_pattern()) {
-        (true, true) => true,
-        (_, false) => held.matches(&named.to_string()),
-        (false, true) => named.matches(&held.to_string()),
+impl fmt::Display for PortSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.texts().join(","))
     }
+}
+
+impl Value for PortSet {
+    const KIND: Kind = Kind::Either(&[PORT, TEXT, Kind::List(&Kind::Either(&[PORT, TEXT]))]);
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let list = at.get_ref().as_array();
+        let elements: Vec<At<'_>> = list.map_or_else(|| vec![at], |list| list.iter().collect());
+        if elements.is_empty() {
+            let message = "ports is empty, so that nothing would be limited";
+            problems.error(at.span(), message, "name one, or leave ports out for all");
+        }
+        let mut ranges = Vec::new();
+        for at in elements {
+            match range(at) {
+                Some(range) => ranges.push(range),
+                None => {
+                    let message = "invalid port: not a number, a range or a known service";
+                    let help = format!(
+                        "write ports from 1 to 65535, ranges (the lower first) or services: {} = [443, \"8000-8100\", \"ssh\"]",
+                        key.name
+                    );
+                    problems.error(at.span(), message, help);
+                }
+            }
+        }
+        Some(Self::new(ranges))
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        None
+    }
+
+    fn shown(&self) -> String {
+        self.texts().join(", ")
+    }
+}
+
+const PORT: Kind = Kind::Integer(1, 65_535);
+const TEXT: Kind = Kind::Text(&[]);
+
+fn range(at: At<'_>) -> Option<(u16, u16)> {
+    let port = |number: u64| u16::try_from(number).ok().filter(|port| *port > 0);
+    if let Some(number) = table::integer(at) {
+        return port(number).map(|port| (port, port));
+    }
+    let text = at.get_ref().as_str()?;
+    if let Some(port) = services::port(text) {
+        return Some((port, port));
+    }
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let parse = |text: &str| text.trim().parse().ok().and_then(port);
+    Some((parse(first)?, parse(last)?)).filter(|(first, last)| first <= last)
 }
 
 #[cfg(test)]

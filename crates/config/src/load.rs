@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use toml::de::DeTable;
 
-use super::checks::{check_classes, check_exchanged, check_limits};
-use super::policy::{AgentConfig, BanList, Class, Config, Geo};
+use super::checks::{check_bans, check_classes, check_exchanged, check_limits, check_scopes};
+use super::group::Group;
+use super::policy::{AgentConfig, BanList, Class, Config, Geo, Limit, RequestLimit};
 use super::reference;
 use super::report::{self, Placed, Problems, Report, Span};
 use super::schema::{read_all, read_one};
-use super::table::{Table, entries};
-use super::{
-    ban_list, class, cluster, crowdsec, escalate, geo, group, limit_scope, notify, requests, tcp,
-};
+use super::table::Table;
+use super::{ban_list, class, cluster, crowdsec, geo, group, notify, requests, tcp};
 
 /// A valid config, and its warnings.
 #[derive(Clone, Debug)]
@@ -143,23 +142,18 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let classes = read_all::<Class>(&mut root);
     let (limits, request_limits) = requests::limits(&mut root);
     let of_packets = limits.iter().map(|read| {
-        (
-            read.limit.name.clone(),
-            read.name_span.clone(),
-            read.limit.cluster.is_some(),
-        )
+        let Limit { name, cluster, .. } = &read.table;
+        (name.clone(), read.span_of(&Limit::NAME), cluster.is_some())
     });
     let of_requests = request_limits.iter().map(|read| {
-        (
-            read.limit.name.clone(),
-            read.name_span.clone(),
-            read.limit.cluster.is_some(),
-        )
+        let RequestLimit { name, cluster, .. } = &read.table;
+        let span = read.span_of(&RequestLimit::NAME);
+        (name.clone(), span, cluster.is_some())
     });
     let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
-    let decide = requests::read(&mut root, request_limits, &limits, &classes, &agent);
+    let decide = requests::read_decide(&mut root, request_limits, &limits, &classes, &agent);
     let ban_lists = read_all::<BanList>(&mut root);
-    let groups = entries(&mut root, "group", "[[group]]", group::read);
+    let groups = read_all::<Group>(&mut root);
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
     let notify = notify::read(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
@@ -175,8 +169,8 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_classes(&classes, &prefixes, &agent, root.problems);
     class::check_reach(&classes, &prefixes, &listed, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
-    limit_scope::check(&limits, &agent, root.problems);
-    escalate::check(&limits, root.problems);
+    check_scopes(&limits, &agent, root.problems);
+    check_bans(&limits, root.problems);
     tcp::check(&limits, &classes, root.problems);
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
@@ -201,9 +195,9 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         geo: geo.map_or_else(Default::default, |read| read.table),
         classes: classes.into_iter().map(|read| read.table).collect(),
         ban_lists: ban_lists.into_iter().map(|read| read.table).collect(),
-        limits: limits.into_iter().map(|read| read.limit).collect(),
+        limits: limits.into_iter().map(|read| read.table).collect(),
         decide,
-        groups: groups.into_iter().map(|read| read.group).collect(),
+        groups: groups.into_iter().map(|read| read.table).collect(),
         cluster,
         notify,
         crowdsec,

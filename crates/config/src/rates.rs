@@ -1,10 +1,11 @@
 //! `algorithm`, `rate`, `burst` and `tiers` of `[[limit]]`, on packets and on requests.
 
 use super::escalate::Counts;
-use super::policy::{Algorithm, Rate, RateSpec, Tier, Unit};
-use super::report::Span;
-use super::table::Table;
-use super::{tcp, units};
+use super::human;
+use super::policy::{Algorithm, Rate, Unit};
+use super::report::{Problems, Span, Wrong};
+use super::schema::{At, Key, Kind, Place, Text, Value};
+use super::units;
 
 /// One Ethernet frame without jumbo frames, in bytes: a smaller byte limit never passes one.
 const FULL_FRAME: u64 = 1514;
@@ -12,6 +13,146 @@ const FULL_FRAME: u64 = 1514;
 const MOST_RATES: usize = 7;
 /// The largest burst of packets.
 const LARGEST_BURST: u64 = u32::MAX as u64;
+
+/// The rates of a limit on packets or on requests, and the algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateSpec {
+    /// The algorithm of all rates.
+    pub algorithm: Algorithm,
+    /// The main rate; `tiers` has the others.
+    pub rate: Rate,
+    /// The main rate as written in the config.
+    pub rate_text: String,
+    /// The units that pass at once after a pause; for windows and logs the rate's count.
+    pub burst: u64,
+    /// Further rates on the same key.
+    pub tiers: Vec<Tier>,
+}
+
+impl RateSpec {
+    /// Each rate with its burst and its text, the main rate first.
+    pub fn all(&self) -> impl Iterator<Item = (Rate, u64, &str)> {
+        let tiers = self
+            .tiers
+            .iter()
+            .map(|tier| (tier.rate, tier.burst, tier.text.as_str()));
+        std::iter::once((self.rate, self.burst, self.rate_text.as_str())).chain(tiers)
+    }
+
+    /// All rates as written in the config.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.all()
+            .map(|(_, _, text)| text)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+/// A further rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    pub rate: Rate,
+    /// The burst in units.
+    pub burst: u64,
+    /// The rate as written in the config.
+    pub text: String,
+}
+
+impl RateSpec {
+    /// A token bucket with a rate a second.
+    #[must_use]
+    pub fn per_second(count: u64, burst: u64) -> Self {
+        Self {
+            algorithm: Algorithm::TokenBucket,
+            rate: Rate::per_second(count),
+            rate_text: format!("{count}/s"),
+            burst,
+            tiers: Vec::new(),
+        }
+    }
+}
+
+/// A rate as written: its limit's unit decides how it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateText(pub String);
+
+impl Text for RateText {
+    const KIND: Kind = Kind::Rate(&[]);
+
+    fn parse(text: &str, _: &Key) -> Result<Self, Wrong> {
+        Ok(Self(text.to_owned()))
+    }
+
+    fn text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// A burst of packets or bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Burst {
+    Number(u64),
+    /// In bytes.
+    Size(u64),
+}
+
+impl Value for Burst {
+    const KIND: Kind = Kind::Either(&[Kind::Integer(1, LARGEST_BURST), Kind::Size(&[])]);
+
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let Some(text) = at.get_ref().as_str() else {
+            let number = u32::read(at, key, problems)?;
+            if number == 0 {
+                problems.error(
+                    at.span(),
+                    format!("{} is out of range: 0", key.name),
+                    key.help(),
+                );
+                return None;
+            }
+            return Some(Self::Number(number.into()));
+        };
+        match units::size(text) {
+            Ok(size) => Some(Self::Size(size)),
+            Err(wrong) => {
+                problems.error(at.span(), wrong.message, wrong.help);
+                None
+            }
+        }
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        None
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Number(number) => human::number(*number),
+            Self::Size(size) => human::size(*size),
+        }
+    }
+}
+
+impl Burst {
+    /// In units of the limit; `None`, and an error, if it is of another unit.
+    pub fn of(self, unit: Unit, span: Span, problems: &mut Problems) -> Option<u64> {
+        let (message, help) = match (self, unit) {
+            (Self::Size(number), Unit::Bytes) => return Some(number),
+            (Self::Number(_), Unit::Bytes) => (
+                "a burst of bytes requires a unit".to_owned(),
+                "write burst = \"256KiB\"",
+            ),
+            (Self::Number(number), _) => return Some(number),
+            (Self::Size(_), _) => (
+                format!("invalid burst: for unit = \"{unit}\" it is a number"),
+                "write burst = 2000",
+            ),
+        };
+        problems.error(span, message, help);
+        None
+    }
+}
 
 /// A rate and its span.
 #[derive(Clone)]
@@ -22,7 +163,9 @@ pub struct ReadRate {
 }
 
 /// The rates of a limit and their spans.
-pub struct ReadRates {
+pub struct ReadRates<'t> {
+    place: Place<'t>,
+    keys: RateKeys,
     counts: Counts,
     unit: Unit,
     algorithm: Algorithm,
@@ -32,25 +175,35 @@ pub struct ReadRates {
     pub tiers: Vec<ReadRate>,
 }
 
-impl ReadRates {
-    /// Reads `rate`, `burst` and `tiers`. `example` is a rate for the unit.
+/// The keys of the rates in a table.
+#[derive(Clone, Copy)]
+pub struct RateKeys {
+    pub rate: &'static Key,
+    pub burst: &'static Key,
+    pub tiers: &'static Key,
+}
+
+impl<'t> ReadRates<'t> {
+    /// Reads `rate` and `tiers`.
     pub fn read(
-        table: &mut Table<'_, '_>,
+        place: Place<'t>,
+        keys: RateKeys,
         counts: Counts,
-        unit: Unit,
-        algorithm: Algorithm,
-        example: &'static str,
+        (unit, algorithm): (Unit, Algorithm),
+        burst: Option<u64>,
+        problems: &mut Problems,
     ) -> Self {
-        table.required("rate", example);
-        let main = table
-            .string("rate", example)
-            .and_then(|(text, span)| rate(table, unit, text, span));
-        let burst = burst(table, counts, unit, algorithm);
-        let mut tiers = Vec::new();
-        for (text, span) in table.strings("tiers", "[\"60/h\", \"10/5s\"]") {
-            tiers.extend(rate(table, unit, text, span));
-        }
+        let mut rates = |key| -> Vec<ReadRate> {
+            let texts = place.elements::<RateText>(key).into_iter();
+            texts
+                .filter_map(|(text, span)| rate(unit, text.0, span, problems))
+                .collect()
+        };
+        let (main, tiers) = (rates(keys.rate).pop(), rates(keys.tiers));
+        require_bucket(place, keys.burst, algorithm, problems);
         Self {
+            place,
+            keys,
             counts,
             unit,
             algorithm,
@@ -61,13 +214,13 @@ impl ReadRates {
     }
 
     /// The number of a limit on open connections, in place of rates.
-    pub const fn of_connections(number: ReadRate) -> Self {
-        let (counts, unit, algorithm) =
-            (Counts::Packets, Unit::Connections, Algorithm::TokenBucket);
+    pub const fn of_connections(place: Place<'t>, keys: RateKeys, number: ReadRate) -> Self {
         Self {
-            counts,
-            unit,
-            algorithm,
+            place,
+            keys,
+            counts: Counts::Packets,
+            unit: Unit::Connections,
+            algorithm: Algorithm::TokenBucket,
             main: Some(number),
             burst: None,
             tiers: Vec::new(),
@@ -87,7 +240,7 @@ impl ReadRates {
     fn default_burst(&self, rate: Rate) -> u64 {
         let is_for_tcp = self.unit == Unit::Bytes && self.algorithm.has_burst();
         if is_for_tcp {
-            tcp::least_burst(rate)
+            least_burst(rate)
         } else {
             rate.count
         }
@@ -99,15 +252,15 @@ impl ReadRates {
     }
 
     /// Checks the rates against each other.
-    pub fn check(&self, table: &mut Table<'_, '_>) {
+    pub fn check(&self, problems: &mut Problems) {
         if self.main.is_none() {
             return;
         }
         let rates: Vec<&ReadRate> = self.all().collect();
         if rates.len() > MOST_RATES {
-            let span = table.span_of("tiers");
+            let span = self.place.span_of(self.keys.tiers);
             let message = format!("{} rates on one limit are too many", rates.len());
-            table.problems.error(
+            problems.error(
                 span,
                 message,
                 format!("write at most {MOST_RATES}, rate and tiers together"),
@@ -116,7 +269,7 @@ impl ReadRates {
         for (nth, read) in rates.iter().enumerate() {
             let ReadRate { rate, text, span } = read;
             if rates[..nth].iter().any(|other| other.rate == *rate) {
-                table.problems.error(
+                problems.error(
                     span.clone(),
                     format!("duplicate rate {text:?}"),
                     "leave out one of them",
@@ -128,16 +281,16 @@ impl ReadRates {
                 let message =
                     format!("rate {text:?} exceeds a {noun}, which holds {largest} {what}");
                 let help = format!("write at most {largest}, or algorithm = \"sliding-window\"");
-                table.problems.error(span.clone(), message, help);
+                problems.error(span.clone(), message, help);
             }
             if self.counts == Counts::Packets {
-                self.check_packets(table, nth == 0, read);
+                self.check_packets(problems, nth == 0, read);
             }
         }
     }
 
     /// Checks that packets can pass at all, and that jitter does not delay them.
-    fn check_packets(&self, table: &mut Table<'_, '_>, is_main: bool, read: &ReadRate) {
+    fn check_packets(&self, problems: &mut Problems, is_main: bool, read: &ReadRate) {
         let ReadRate { rate, text, span } = read;
         let written = self.burst.filter(|_| is_main);
         let holds = if is_main {
@@ -147,14 +300,17 @@ impl ReadRates {
         };
         if self.unit == Unit::Bytes && holds < FULL_FRAME {
             let (span, help) = if written.is_some() {
-                (table.span_of("burst"), "write at least burst = \"1514B\"")
+                (
+                    self.place.span_of(self.keys.burst),
+                    "write at least burst = \"1514B\"",
+                )
             } else {
                 (
                     span.clone(),
                     "write a longer time, or a burst of at least \"1514B\"",
                 )
             };
-            table.problems.error(
+            problems.error(
                 span,
                 "a full Ethernet frame of 1514 bytes could never pass",
                 help,
@@ -165,11 +321,11 @@ impl ReadRates {
                 < u128::from(rate.count) * 100_000
             && rate.count > 1
         {
-            let span = table.span_of("burst");
+            let span = self.place.span_of(self.keys.burst);
             let message = format!(
                 "a burst of {burst} is less than 0.1 ms of {text}: packets arrive in larger bursts, and are refused"
             );
-            table.problems.warning(
+            problems.warning(
                 span,
                 message,
                 format!("leave out burst for the default, {}", rate.count),
@@ -197,65 +353,37 @@ impl ReadRates {
     }
 }
 
-fn rate(table: &mut Table<'_, '_>, unit: Unit, text: &str, span: Span) -> Option<ReadRate> {
-    match units::rate(text, unit) {
-        Ok(rate) => Some(ReadRate {
-            rate,
-            text: text.to_owned(),
-            span,
-        }),
+/// Linux's least retransmission timeout is 0.2 s; the rest covers its rounding and the round trip.
+const PAUSE_NANOSECONDS: u128 = 250_000_000;
+/// Four of the largest segments that the stack hands over at once: one must fit, and so must the refill during the
+/// sender's growing waits.
+const FOUR_BUFFERS: u64 = 256 << 10;
+
+/// The least burst at which TCP reaches a rate, in bytes.
+pub fn least_burst(rate: Rate) -> u64 {
+    let of_pause =
+        (u128::from(rate.count) * PAUSE_NANOSECONDS).div_ceil(u128::from(rate.per_nanoseconds));
+    u64::try_from(of_pause)
+        .unwrap_or(u64::MAX)
+        .max(FOUR_BUFFERS)
+}
+
+fn rate(unit: Unit, text: String, span: Span, problems: &mut Problems) -> Option<ReadRate> {
+    match units::rate(&text, unit) {
+        Ok(rate) => Some(ReadRate { rate, text, span }),
         Err(wrong) => {
-            table.problems.error(span, wrong.message, wrong.help);
+            problems.error(span, wrong.message, wrong.help);
             None
         }
     }
 }
 
-fn burst(
-    table: &mut Table<'_, '_>,
-    counts: Counts,
-    unit: Unit,
-    algorithm: Algorithm,
-) -> Option<u64> {
-    let value = table.value("burst")?;
-    let burst = match (unit, value.get_ref().as_str()) {
-        _ if counts == Counts::Requests => table.number("burst", 1, units::LARGEST_COUNT),
-        (Unit::Bytes, Some(text)) => match units::size(text) {
-            Ok(size) => Some(size),
-            Err(wrong) => {
-                table
-                    .problems
-                    .error(value.span(), wrong.message, wrong.help);
-                None
-            }
-        },
-        (Unit::Bytes, None) => {
-            table.problems.error(
-                value.span(),
-                "a burst of bytes requires a unit",
-                "write burst = \"256KiB\"",
-            );
-            None
-        }
-        (_, Some(_)) => {
-            let message = format!("invalid burst: for unit = \"{unit}\" it is a number");
-            table
-                .problems
-                .error(value.span(), message, "write burst = 2000");
-            None
-        }
-        (_, None) => table.number("burst", 1, LARGEST_BURST),
-    };
-    require_bucket(table, "burst", algorithm);
-    burst
-}
-
 /// Reports a key that requires a bucket algorithm.
-pub fn require_bucket(table: &mut Table<'_, '_>, key: &'static str, algorithm: Algorithm) {
-    if table.value(key).is_some() && !algorithm.has_burst() {
-        let span = table.span_of(key);
-        let message = format!("{key} is not supported with algorithm = \"{algorithm}\"");
-        let help = format!("leave out {key}, or set algorithm = \"token-bucket\"");
-        table.problems.error(span, message, help);
+pub fn require_bucket(place: Place<'_>, key: &Key, algorithm: Algorithm, problems: &mut Problems) {
+    if place.has(key) && !algorithm.has_burst() {
+        let name = key.name;
+        let message = format!("{name} is not supported with algorithm = \"{algorithm}\"");
+        let help = format!("leave out {name}, or set algorithm = \"token-bucket\"");
+        problems.conflict(place.span_of(key), message, help);
     }
 }

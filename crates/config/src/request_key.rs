@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 
 use ipnet::IpNet;
-use toml::de::DeValue;
 
-use super::report::Span;
-use super::table::Table;
+use super::report::{Problems, Wrong};
+use super::schema::{At, Key, Kind, Text, Value};
 
 /// The entry for the client's address.
 pub const SOURCE: &str = "source";
@@ -15,7 +15,6 @@ pub const SOURCE: &str = "source";
 const REMOTE_ADDRESS: &str = "remote_address";
 /// The most entries of a key.
 const MOST_ENTRIES: usize = 16;
-const EXAMPLE: &str = "[\"user\"]";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEntry {
@@ -80,85 +79,114 @@ pub fn masked(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpAddr {
     IpNet::new(address, length).map_or(address, |net| net.network())
 }
 
-/// Reads `key`: a list, or a single entry as text.
-pub fn read(table: &mut Table<'_, '_>) -> Vec<KeyEntry> {
-    let Some(value) = table.required("key", EXAMPLE) else {
-        return Vec::new();
-    };
-    let written = match value.get_ref() {
-        DeValue::String(text) => vec![(text.as_ref(), value.span())],
-        _ => table.strings("key", EXAMPLE),
-    };
-    let count = written.len();
-    let mut entries: Vec<KeyEntry> = Vec::new();
-    for (text, span) in written {
-        let Some(entry) = entry(table, text, span.clone()) else {
-            continue;
-        };
-        if entries.iter().any(|other| other.name == entry.name) {
-            let message = format!("duplicate entry {:?} in the key", entry.name);
-            let help = if entry.is_source() && !text.starts_with(SOURCE) {
-                "leave it out here: remote_address is source"
-            } else {
-                "leave it out here: a descriptor has an entry once"
-            };
-            table.problems.error(span, message, help);
-        } else {
-            entries.push(entry);
-        }
+/// The key of a limit on requests: distinct entries, in the file's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestKey(Vec<KeyEntry>);
+
+impl Deref for RequestKey {
+    type Target = [KeyEntry];
+
+    fn deref(&self) -> &[KeyEntry] {
+        &self.0
     }
-    if count == 0 || count > MOST_ENTRIES {
-        let help = format!("name 1 to {MOST_ENTRIES}: key = {EXAMPLE}");
-        table
-            .problems
-            .error(value.span(), format!("key has {count} entries"), help);
-    }
-    entries
 }
 
-/// Parses `name` or `name=value`; reports entries that no descriptor can have.
-fn entry(table: &mut Table<'_, '_>, text: &str, span: Span) -> Option<KeyEntry> {
-    let (name, value) = match text.split_once('=') {
-        Some((name, value)) => (name, Some(value)),
-        None => (text, None),
-    };
-    let problem = if name.is_empty() {
-        Some((
-            "an entry of key has no name".to_owned(),
-            format!("write key = {EXAMPLE}"),
-        ))
-    } else if name.trim() != name || value.is_some_and(|value| value.trim() != value) {
-        let trimmed: Vec<&str> = text.split('=').map(str::trim).collect();
-        Some((
-            format!("unexpected spaces around an entry of key: {text:?}"),
-            format!("write {:?}", trimmed.join("=")),
-        ))
-    } else if value == Some("") {
-        Some((
-            format!("the entry {name:?} has an empty value, which matches nothing"),
-            format!("write {name:?} for each value, or \"{name}=VALUE\""),
-        ))
-    } else {
-        None
-    };
-    if let Some((message, help)) = problem {
-        table.problems.error(span, message, help);
-        return None;
-    }
-    let name = entry_name(name).to_owned();
-    let value = match value {
-        None => None,
-        Some(text) if name == SOURCE => match text.parse::<IpAddr>() {
-            Ok(address) => Some(EntryValue::Address(address.to_canonical())),
-            Err(_) => {
-                let help = "write source=192.0.2.1; for networks add ipv4_prefix and ipv6_prefix, or a [[class]]";
-                table
-                    .problems
-                    .error(span, format!("invalid address {text:?} of source"), help);
+impl Value for RequestKey {
+    const KIND: Kind = Kind::List(&<KeyEntry as Value>::KIND);
+
+    /// A list, or a single entry as text.
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let list = match (at.get_ref().as_array(), at.get_ref().as_str()) {
+            (Some(list), _) => list.iter().collect(),
+            (None, Some(_)) => vec![at],
+            (None, None) => {
+                key.wrong_type(at, problems);
                 return None;
             }
-        },
-        Some(text) => Some(EntryValue::Text(text.to_owned())),
-    };
-    Some(KeyEntry { name, value })
+        };
+        if list.is_empty() || list.len() > MOST_ENTRIES {
+            let message = format!("{} has {} entries", key.name, list.len());
+            let help = format!("name 1 to {MOST_ENTRIES}: {}", key.example());
+            problems.error(at.span(), message, help);
+        }
+        let mut entries: Vec<KeyEntry> = Vec::new();
+        for at in list {
+            let Some(entry) = KeyEntry::read(at, key, problems) else {
+                continue;
+            };
+            if entries.iter().any(|other| other.name == entry.name) {
+                let is_renamed = !at
+                    .get_ref()
+                    .as_str()
+                    .is_some_and(|it| it.starts_with(SOURCE));
+                let message = format!("duplicate entry {:?} in the key", entry.name);
+                let help = if entry.is_source() && is_renamed {
+                    "leave it out here: remote_address is source"
+                } else {
+                    "leave it out here: a descriptor has an entry once"
+                };
+                problems.error(at.span(), message, help);
+            } else {
+                entries.push(entry);
+            }
+        }
+        Some(Self(entries))
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        self.0.write()
+    }
+
+    fn shown(&self) -> String {
+        self.0.shown()
+    }
+}
+
+impl Text for KeyEntry {
+    const KIND: Kind = Kind::Text(&[]);
+
+    /// Parses `name` or `name=value`. An entry that no descriptor can have is invalid.
+    fn parse(text: &str, key: &Key) -> Result<Self, Wrong> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        if name.is_empty() {
+            let message = format!("an entry of {} has no name", key.name);
+            return Err(Wrong::new(message, format!("write {}", key.example())));
+        }
+        if name.trim() != name || value.is_some_and(|value| value.trim() != value) {
+            let trimmed: Vec<&str> = text.split('=').map(str::trim).collect();
+            let message = format!(
+                "unexpected spaces around an entry of {}: {text:?}",
+                key.name
+            );
+            return Err(Wrong::new(
+                message,
+                format!("write {:?}", trimmed.join("=")),
+            ));
+        }
+        if value == Some("") {
+            let message = format!("the entry {name:?} has an empty value, which matches nothing");
+            let help = format!("write {name:?} for each value, or \"{name}=VALUE\"");
+            return Err(Wrong::new(message, help));
+        }
+        let name = entry_name(name).to_owned();
+        let value = match value {
+            Some(text) if name == SOURCE => match text.parse::<IpAddr>() {
+                Ok(address) => Some(EntryValue::Address(address.to_canonical())),
+                Err(_) => {
+                    let message = format!("invalid address {text:?} of source");
+                    let help = "write source=192.0.2.1; for networks add ipv4_prefix and ipv6_prefix, or a [[class]]";
+                    return Err(Wrong::new(message, help));
+                }
+            },
+            value => value.map(|text| EntryValue::Text(text.to_owned())),
+        };
+        Ok(Self { name, value })
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
 }

@@ -1,190 +1,238 @@
 //! `[[limit]]` with `scope = "request"`: a limit that applications query.
 
-use super::escalate::{self, Counts};
-use super::limit;
+use std::time::Duration;
+
+use common::rate_limiter::{Policy, PolicyError};
+
+use super::escalate::{Counts, Escalate, OF_REQUESTS};
+use super::limit::Limit;
+use super::limit_rules::check_cluster;
 use super::policy::{
-    Algorithm, KeyEntry, OnFull, RequestEnforcement, RequestLimit, RequestUnit, Unit,
+    Algorithm, ClusterMode, Multiplier, OnFull, Rate, RequestEnforcement, RequestUnit, Unit,
 };
-use super::rates::{ReadRates, require_bucket};
-use super::read_limit::ReadLimit;
-use super::report::Span;
-use super::request_key;
-use super::table::Table;
-use super::units;
+use super::rates::{RateKeys, RateSpec, RateText, ReadRates, require_bucket};
+use super::report::{Problems, Wrong};
+use super::request_key::{KeyEntry, RequestKey};
+use super::schema::{Key, Kind, Located, Table, Variant};
+use super::units::LARGEST_COUNT;
+use super::words::Scope;
 
-/// A limit of either scope.
-pub enum AnyLimit {
-    Packet(ReadLimit),
-    Request(ReadRequestLimit),
+/// A limit on requests of applications.
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(heading = "[[limit]]", page = "request-limit", variant = VARIANT)]
+#[table(since = "0.1.0", check = check)]
+#[table(
+    example = "[[limit]]\nname = \"credits-per-user\"\nscope = \"request\"\nkey = [\"user\"]\n\
+                   unit = \"credits\"\nrate = \"600/min\"\nburst = 100\n"
+)]
+pub struct RequestLimit {
+    #[key(like = Limit::NAME)]
+    pub name: String,
+    #[key(like = Limit::SCOPE, absent = "`\"packet\"`", default = Scope::Packet)]
+    scope: Scope,
+    /// Entries of the descriptor that share one allowance, as Envoy names them. `path=/login` matches that value only.
+    /// `source` (or `remote_address`) is the client's address and gives the request its class.
+    #[key(examples = ["user", "path=/login", "source"])]
+    pub key: RequestKey,
+    /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. From one
+    /// a year to 1,099,511,627,776.
+    #[key(examples = ["600/min", "1000/s", "10/5s"])]
+    rate: RateText,
+    /// What passes at once after a pause. Only for `token-bucket` and `leaky-bucket`.
+    #[key(absent = "the rate's count", range = (1.0, LARGEST_COUNT as f64))]
+    burst: Option<u64>,
+    /// What a new key has, at most the burst. Only for `token-bucket` and `leaky-bucket`.
+    #[key(absent = "the burst", range = (0.0, LARGEST_COUNT as f64))]
+    pub initial: u64,
+    /// Refills a bucket in steps of this time.
+    // 0: continuously.
+    #[key(absent = "continuously", examples = ["1s"])]
+    pub refill_every: Duration,
+    /// `requests` counts each request as one unless the caller gives a cost. `credits` counts what `[[request]]` says
+    /// that it costs.
+    #[key(default = RequestUnit::Requests)]
+    pub unit: RequestUnit,
+    #[key(like = Limit::ALGORITHM, default = Algorithm::TokenBucket)]
+    algorithm: Algorithm,
+    /// Envoy's domain that the limit is for.
+    #[key(absent = "any", examples = ["envoy"], check = check_domain)]
+    pub domain: Option<String>,
+    /// Name of a wider limit that is not charged where this one matches.
+    #[key(absent = "none", examples = ["requests-per-user"])]
+    pub replaces: Option<String>,
+    /// Bans a client's address in the kernel after repeated refusals.
+    #[key(absent = "off", kind = Kind::Table(&OF_REQUESTS))]
+    pub escalate: Option<Escalate>,
+    #[key(like = Limit::IPV4_PREFIX, absent = "32", default = 32)]
+    pub ipv4_prefix: u8,
+    #[key(like = Limit::IPV6_PREFIX, absent = "64", default = 64)]
+    pub ipv6_prefix: u8,
+    /// `drop` refuses requests above the limit, `observe` counts them.
+    #[key(name = "action", default = RequestEnforcement::Enforce)]
+    pub enforcement: RequestEnforcement,
+    /// What happens to a new key while `max_keys` keys are in use: as for limits on packets.
+    #[key(default = OnFull::Pass)]
+    pub on_full: OnFull,
+    #[key(like = Limit::TIERS, default = Vec::new())]
+    tiers: Vec<RateText>,
+    #[key(like = Limit::CLUSTER, default = None)]
+    pub cluster: Option<ClusterMode>,
+    /// `algorithm`, `rate`, `burst` and `tiers`.
+    #[key(skip, default = RateSpec::per_second(1, 1))]
+    pub rates: RateSpec,
 }
 
-/// A limit on requests and its name's span.
-pub struct ReadRequestLimit {
-    pub limit: RequestLimit,
-    pub name_span: Span,
-    pub spans: Spans,
+const VARIANT: Variant = Variant {
+    condition: "scope = \"request\"",
+    others: Limit::REFERENCE.keys,
+    noun: "limits on packets",
+};
+
+const RATES: RateKeys = RateKeys {
+    rate: &RequestLimit::RATE,
+    burst: &RequestLimit::BURST,
+    tiers: &RequestLimit::TIERS,
+};
+
+/// Times are at most 366 days.
+const fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos() as u64
 }
 
-/// The spans that checks against other tables use.
-pub struct Spans {
-    pub key: Span,
-    pub domain: Span,
-    pub escalate: Span,
-    pub refill_every: Span,
-    pub replaces: Span,
-    /// The main rate, then the tiers.
-    pub rates: Vec<Span>,
-}
-
-/// Reads a limit by its scope.
-pub fn read_any(mut table: Table<'_, '_>) -> Option<AnyLimit> {
-    let is_request = table
-        .value("scope")
-        .and_then(|value| value.get_ref().as_str())
-        == Some("request");
-    if is_request {
-        read(table).map(AnyLimit::Request)
-    } else {
-        limit::read(table).map(AnyLimit::Packet)
-    }
-}
-
-fn read(mut table: Table<'_, '_>) -> Option<ReadRequestLimit> {
-    let name = table.name("limit", "\"credits-per-user\"");
-    for key in [
-        "direction",
-        "protocol",
-        "ports",
-        "throttle",
-        "sources",
-        "interfaces",
-    ] {
-        if table.value(key).is_some() {
-            let span = table.span_of(key);
-            let message =
-                format!("{key} conflicts with scope = \"request\": only limits on packets have it");
-            table.problems.error(
-                span,
-                message,
-                format!("leave out {key}, or scope = \"request\""),
-            );
+/// Sets what depends on several keys, and checks the rules between them.
+fn check(read: &mut Located<'_, RequestLimit>, problems: &mut Problems) {
+    let (limit, place) = (&mut read.table, read.place);
+    let algorithm = limit.algorithm;
+    let key = &RequestLimit::CLUSTER;
+    check_cluster(place, key, limit.cluster, algorithm, problems);
+    for key in [RequestLimit::IPV4_PREFIX, RequestLimit::IPV6_PREFIX] {
+        if place.has(&key) && !limit.has_source() {
+            let name = key.name;
+            let message = format!("{name} requires \"source\" in the key");
+            let help = format!("leave out {name}, or add \"source\" to the key");
+            problems.conflict(place.span_of(&key), message, help);
         }
     }
-    let cluster = limit::cluster(&mut table);
-    let units = &[
-        ("credits", RequestUnit::Credits),
-        ("requests", RequestUnit::Requests),
-    ];
-    let unit = table.word("unit", units).unwrap_or(RequestUnit::Requests);
-    let algorithm = table
-        .word("algorithm", Algorithm::WORDS)
-        .unwrap_or(Algorithm::TokenBucket);
-    limit::check_cluster(&mut table, cluster, algorithm);
-    let key = request_key::read(&mut table);
-    let has_source = key.iter().any(KeyEntry::is_source);
-    let ipv4_prefix = prefix(&mut table, "ipv4_prefix", 32, 32, has_source);
-    let ipv6_prefix = prefix(&mut table, "ipv6_prefix", 64, 128, has_source);
-    let domain = table.string("domain", "\"envoy\"");
-    if let Some(("", span)) = &domain {
-        let help =
-            "leave out domain for any, or write the one in Envoy's config: domain = \"envoy\"";
-        table.problems.error(
-            span.clone(),
-            "empty domain: no request of Envoy has one",
-            help,
-        );
+    let (measure, burst) = ((Unit::Requests, algorithm), limit.burst);
+    let rates = ReadRates::read(place, RATES, Counts::Requests, measure, burst, problems);
+    require_bucket(place, &RequestLimit::INITIAL, algorithm, problems);
+    require_bucket(place, &RequestLimit::REFILL_EVERY, algorithm, problems);
+    let main = rates.main.as_ref();
+    let most = main.map(|main| rates.burst_of(main.rate)).or(rates.burst);
+    if let Some(most) = most.filter(|most| limit.initial > *most) {
+        let message = format!("initial is above the burst of {most}");
+        let help = format!("write at most {most}");
+        problems.error(place.span_of(&RequestLimit::INITIAL), message, help);
     }
-    let domain = domain.map(|(text, _)| text.to_owned());
-    let replaces = table
-        .string("replaces", "\"logins\"")
-        .map(|(text, _)| text.to_owned());
-    let on_full = table.word("on_full", OnFull::WORDS).unwrap_or(OnFull::Pass);
-    let actions = &[
-        ("drop", RequestEnforcement::Enforce),
-        ("observe", RequestEnforcement::Observe),
-    ];
-    let enforcement = table
-        .word("action", actions)
-        .unwrap_or(RequestEnforcement::Enforce);
-
-    let rates = ReadRates::read(
-        &mut table,
-        Counts::Requests,
-        Unit::Requests,
-        algorithm,
-        "\"600/min\"",
-    );
-    let initial = table.number("initial", 0, units::LARGEST_COUNT);
-    require_bucket(&mut table, "initial", algorithm);
-    let refill_every = table.time("refill_every", "\"1s\"");
-    require_bucket(&mut table, "refill_every", algorithm);
-    let escalate = escalate::read(&mut table, Counts::Requests);
-    let most = rates
-        .main
-        .as_ref()
-        .map(|main| rates.burst_of(main.rate))
-        .or(rates.burst)
-        .unwrap_or(u64::MAX);
-    if initial.is_some_and(|initial| initial > most) {
-        let span = table.span_of("initial");
-        table.problems.error(
-            span,
-            format!("initial is above the burst of {most}"),
-            format!("write at most {most}"),
-        );
+    rates.check(problems);
+    if let Some(spec) = rates.spec() {
+        limit.rates = spec;
     }
-    rates.check(&mut table);
-    let spans = Spans {
-        key: table.span_of("key"),
-        domain: table.span_of("domain"),
-        escalate: table.span_of("escalate"),
-        refill_every: table.span_of("refill_every"),
-        replaces: table.span_of("replaces"),
-        rates: rates.all().map(|rate| rate.span.clone()).collect(),
-    };
-    table.finish();
-
-    let ((name, name_span), rates) = (name?, rates.spec()?);
-    let initial = initial.unwrap_or(rates.burst);
-    let limit = RequestLimit {
-        name: name.to_owned(),
-        key,
-        replaces,
-        domain,
-        ipv4_prefix,
-        ipv6_prefix,
-        unit,
-        rates,
-        initial,
-        refill_every: refill_every.unwrap_or(0),
-        enforcement,
-        on_full,
-        escalate,
-        cluster,
-    };
-    Some(ReadRequestLimit {
-        limit,
-        name_span,
-        spans,
-    })
+    if !place.has(&RequestLimit::INITIAL) {
+        limit.initial = limit.rates.burst;
+    }
 }
 
-fn prefix(
-    table: &mut Table<'_, '_>,
-    key: &'static str,
-    default: u8,
-    longest: u64,
-    has_source: bool,
-) -> u8 {
-    let length = table.number(key, 0, longest);
-    if length.is_some() && !has_source {
-        let span = table.span_of(key);
-        let help = format!("leave out {key}, or add \"source\" to the key");
-        table
-            .problems
-            .error(span, format!("{key} requires \"source\" in the key"), help);
+fn check_domain(text: &str, key: &Key) -> Result<(), Wrong> {
+    if text.is_empty() {
+        let help = format!(
+            "leave out domain for any, or write the one in Envoy's config: {}",
+            key.example()
+        );
+        let message = "empty domain: no request of Envoy has one";
+        return Err(Wrong::new(message, help));
     }
-    length
-        .and_then(|length| u8::try_from(length).ok())
-        .unwrap_or(default)
+    Ok(())
+}
+
+impl RequestLimit {
+    /// All rates as written in the config.
+    #[must_use]
+    pub fn rate_text(&self) -> String {
+        self.rates.text()
+    }
+
+    /// Whether the client's address is part of the key.
+    #[must_use]
+    pub fn has_source(&self) -> bool {
+        self.key.iter().any(KeyEntry::is_source)
+    }
+
+    /// The key as written in the config.
+    #[must_use]
+    pub fn key_text(&self) -> String {
+        self.key
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    /// Whether every descriptor that matches this limit also matches the other, but not the reverse.
+    #[must_use]
+    pub fn is_narrower_than(&self, other: &Self) -> bool {
+        self.is_within(other) && !other.is_within(self)
+    }
+
+    fn is_within(&self, other: &Self) -> bool {
+        let in_domain = other.domain.is_none() || other.domain == self.domain;
+        let has = |entry: &KeyEntry| self.key.iter().any(|own| entry.covers(own));
+        in_domain && self.key.len() == other.key.len() && other.key.iter().all(has)
+    }
+
+    /// All rates for a class with this multiplier, the main rate first; the configured time unit is kept where the
+    /// count stays whole.
+    #[must_use]
+    pub fn quotas(&self, multiplier: Multiplier) -> Vec<Rate> {
+        let quota = |rate: Rate| {
+            let count = multiplier.units(rate.count).max(1);
+            let scaled = Rate {
+                count,
+                per_nanoseconds: rate.per_nanoseconds,
+            };
+            let exact = multiplier.rate(rate);
+            let is_exact = u128::from(exact.count) * u128::from(scaled.per_nanoseconds)
+                == u128::from(scaled.count) * u128::from(exact.per_nanoseconds);
+            // A window keeps its length whatever its count.
+            if is_exact || !self.rates.algorithm.has_burst() {
+                scaled
+            } else {
+                exact
+            }
+        };
+        self.rates.all().map(|(rate, _, _)| quota(rate)).collect()
+    }
+
+    /// The policies for a class with this multiplier: the rate first, then the tiers.
+    ///
+    /// # Errors
+    ///
+    /// When a window is too short for its count, or a log is too long.
+    pub fn policies(&self, multiplier: Multiplier) -> Result<Vec<Policy>, PolicyError> {
+        let policies = self
+            .rates
+            .all()
+            .map(|(rate, burst, _)| self.policy(rate, burst, multiplier));
+        let mut policies: Vec<Policy> = policies.collect::<Result<_, _>>()?;
+        if let Some(main) = policies.first_mut() {
+            *main = main
+                .with_initial(multiplier.units(self.initial))
+                .refilled_every(nanoseconds(self.refill_every));
+        }
+        Ok(policies)
+    }
+
+    fn policy(
+        &self,
+        rate: Rate,
+        burst: u64,
+        multiplier: Multiplier,
+    ) -> Result<Policy, PolicyError> {
+        let algorithm = self.rates.algorithm;
+        Policy::new(
+            algorithm,
+            multiplier.rate_of(algorithm, rate),
+            multiplier.units(burst).max(1),
+        )
+    }
 }

@@ -7,8 +7,8 @@ use super::policy::{
     AgentConfig, Algorithm, Class, Decide, EntryValue, Mode, Multiplier, RequestCost,
     RequestEnforcement, RequestLimit, class_of,
 };
+use super::rates::RateText;
 use super::report::{Problems, Span};
-use super::request_limit::ReadRequestLimit;
 use super::schema::Located;
 use super::suggestion::suggestion;
 
@@ -18,7 +18,7 @@ pub struct Whole<'c> {
     /// The span of the endpoint.
     pub endpoint: Option<Span>,
     pub requests: &'c [Located<'c, RequestCost>],
-    pub limits: &'c [ReadRequestLimit],
+    pub limits: &'c [Located<'c, RequestLimit>],
     /// The names of limits on packets.
     pub packet_limits: &'c [&'c str],
     pub classes: &'c [Located<'c, Class>],
@@ -38,16 +38,16 @@ pub fn check(whole: &Whole<'_>, problems: &mut Problems) {
 }
 
 /// `replaces` must name another, wider limit on requests.
-fn replaces(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
-    let Some(name) = &read.limit.replaces else {
+fn replaces(whole: &Whole<'_>, read: &Located<'_, RequestLimit>, problems: &mut Problems) {
+    let Some(name) = &read.table.replaces else {
         return;
     };
-    let (span, own) = (read.spans.replaces.clone(), &read.limit.name);
+    let (span, own) = (read.span_of(&RequestLimit::REPLACES), &read.table.name);
     let find = |name: &str| {
         whole
             .limits
             .iter()
-            .map(|read| &read.limit)
+            .map(|read| &read.table)
             .find(|limit| limit.name == name)
     };
     let Some(other) = find(name) else {
@@ -61,7 +61,7 @@ fn replaces(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems)
             let names: Vec<&str> = whole
                 .limits
                 .iter()
-                .map(|read| read.limit.name.as_str())
+                .map(|read| read.table.name.as_str())
                 .collect();
             (
                 format!("unknown limit {name:?} in replaces"),
@@ -90,26 +90,26 @@ fn replaces(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems)
         chain.push(&limit.name);
         next = limit.replaces.as_deref().and_then(find);
     }
-    if read.limit.unit != other.unit {
+    if read.table.unit != other.unit {
         let message = format!(
             "limit {own:?} counts {} and {name:?} counts {}",
-            read.limit.unit, other.unit
+            read.table.unit, other.unit
         );
         problems.error(
             span,
             message,
             "a limit replaces one of the same unit: correct unit, or leave out replaces",
         );
-    } else if !read.limit.is_narrower_than(other) {
+    } else if !read.table.is_narrower_than(other) {
         let message =
             format!("limit {own:?} is not for fewer requests than {name:?}, which it replaces");
         let help = format!(
             "give it the same entries with a value, as in key = [\"path=/login\"] beside [\"path\"] (here: [{}] beside [{}])",
-            read.limit.key_text(),
+            read.table.key_text(),
             other.key_text()
         );
         problems.error(span, message, help);
-    } else if read.limit.enforcement == RequestEnforcement::Observe
+    } else if read.table.enforcement == RequestEnforcement::Observe
         && other.enforcement == RequestEnforcement::Enforce
     {
         let message = format!(
@@ -120,12 +120,15 @@ fn replaces(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems)
 }
 
 /// Warns of a rate that never refuses anything which another rate of the limit passes.
-fn rates(read: &ReadRequestLimit, problems: &mut Problems) {
-    let limit = &read.limit;
+fn rates(read: &Located<'_, RequestLimit>, problems: &mut Problems) {
+    let limit = &read.table;
     let all: Vec<(Rate, u64, &str)> = limit.rates.all().collect();
+    let tiers = read.elements::<RateText>(&RequestLimit::TIERS).into_iter();
+    let main = std::iter::once(read.span_of(&RequestLimit::RATE));
+    let spans: Vec<Span> = main.chain(tiers.map(|(_, span)| span)).collect();
     for (nth, (rate, burst, text)) in all.iter().enumerate() {
         // The main rate can be stricter: new keys start with less, or it refills in steps.
-        if nth == 0 && (limit.initial < limit.rates.burst || limit.refill_every > 0) {
+        if nth == 0 && (limit.initial < limit.rates.burst || !limit.refill_every.is_zero()) {
             continue;
         }
         let is_idle = |(other, (strict, strict_burst, _)): &(usize, &(Rate, u64, &str))| {
@@ -136,15 +139,14 @@ fn rates(read: &ReadRequestLimit, problems: &mut Problems) {
                     (*strict, *strict_burst),
                 )
         };
-        if let (Some((_, (_, _, strict))), Some(span)) = (
-            all.iter().enumerate().find(is_idle),
-            read.spans.rates.get(nth),
-        ) {
+        if let (Some((_, (_, _, strict))), Some(span)) =
+            (all.iter().enumerate().find(is_idle), spans.get(nth))
+        {
             let message = format!("{text} has no effect: it never refuses what {strict} passes");
             problems.warning(span.clone(), message, "leave it out, or write a lower one");
         }
     }
-    let step = u128::from(limit.rates.rate.count) * u128::from(limit.refill_every)
+    let step = u128::from(limit.rates.rate.count) * limit.refill_every.as_nanos()
         / u128::from(limit.rates.rate.per_nanoseconds);
     if step > u128::from(limit.rates.burst) {
         let message = format!(
@@ -152,7 +154,7 @@ fn rates(read: &ReadRequestLimit, problems: &mut Problems) {
             limit.rates.burst
         );
         problems.warning(
-            read.spans.refill_every.clone(),
+            read.span_of(&RequestLimit::REFILL_EVERY),
             message,
             format!("write burst = {step} or more, or shorter steps"),
         );
@@ -179,13 +181,13 @@ fn never_refuses(algorithm: Algorithm, loose: (Rate, u64), strict: (Rate, u64)) 
 }
 
 /// Reports a key or a domain that no request can have.
-fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
-    let limit = &read.limit;
+fn keys(whole: &Whole<'_>, read: &Located<'_, RequestLimit>, problems: &mut Problems) {
+    let limit = &read.table;
     if limit.domain.is_some() && whole.decide.grpc.is_none() {
         let message =
             "domain has no effect: only Envoy's requests have one, and [decide] grpc is not set";
         problems.warning(
-            read.spans.domain.clone(),
+            read.span_of(&RequestLimit::DOMAIN),
             message,
             "add [decide] grpc = \"127.0.0.1:8081\", or leave out domain",
         );
@@ -214,7 +216,7 @@ fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
                 limit.name
             );
             problems.warning(
-                read.spans.key.clone(),
+                read.span_of(&RequestLimit::KEY),
                 message,
                 format!("take {address} out of it, or leave out the limit"),
             );
@@ -223,15 +225,15 @@ fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
 }
 
 /// Warns of settings that have no effect while the limit is on `observe`.
-fn modes(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
-    let limit = &read.limit;
+fn modes(whole: &Whole<'_>, read: &Located<'_, RequestLimit>, problems: &mut Problems) {
+    let limit = &read.table;
     if limit.enforcement != RequestEnforcement::Observe {
         return;
     }
     if limit.escalate.is_some() {
         let message = "escalate has no effect: a limit that only observes refuses nothing";
         problems.warning(
-            read.spans.escalate.clone(),
+            read.span_of(&RequestLimit::ESCALATE),
             message,
             "leave out escalate, or action = \"observe\"",
         );
@@ -241,7 +243,11 @@ fn modes(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
             "action = \"observe\" of limit {:?} has no effect: the agent's mode is observe",
             limit.name
         );
-        problems.warning(read.name_span.clone(), message, "leave out one of them");
+        problems.warning(
+            read.span_of(&RequestLimit::NAME),
+            message,
+            "leave out one of them",
+        );
     }
 }
 
@@ -267,7 +273,7 @@ fn costs(whole: &Whole<'_>, problems: &mut Problems) {
     let Some(most) = whole
         .limits
         .iter()
-        .filter_map(|read| most(&read.limit))
+        .filter_map(|read| most(&read.table))
         .max()
     else {
         return;

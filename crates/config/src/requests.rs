@@ -2,33 +2,47 @@
 
 use common::rate_limiter::Policy;
 
-use super::policy::{AgentConfig, Class, Decide, Multiplier, RequestCost, Service};
-use super::read_limit::ReadLimit;
-use super::request_limit::{self, AnyLimit, ReadRequestLimit};
+use super::limit_rules;
+use super::policy::{
+    AgentConfig, Class, Decide, Limit, Multiplier, RequestCost, RequestLimit, Service,
+};
 use super::request_notes::{self, Whole};
-use super::schema::{Located, read_all, read_one};
-use super::table::{Table, entries};
+use super::schema::{Located, read, read_all, read_one, tables};
+use super::table::Table;
+use super::words::Scope;
 
 /// The most memory that a limit's keys may need, in GiB.
 const LARGEST_STORE_GIB: u64 = 16;
 
+/// Limits on packets.
+pub type PacketLimits<'t> = Vec<Located<'t, Limit>>;
+/// Limits on requests.
+pub type RequestLimits<'t> = Vec<Located<'t, RequestLimit>>;
+
 /// All limits, by scope.
-pub fn limits(root: &mut Table<'_, '_>) -> (Vec<ReadLimit>, Vec<ReadRequestLimit>) {
+pub fn limits<'t>(root: &mut Table<'t, '_>) -> (PacketLimits<'t>, RequestLimits<'t>) {
     let (mut packets, mut requests) = (Vec::new(), Vec::new());
-    for limit in entries(root, "limit", "[[limit]]", request_limit::read_any) {
-        match limit {
-            AnyLimit::Packet(limit) => packets.push(limit),
-            AnyLimit::Request(limit) => requests.push(limit),
+    for at in tables(root, "limit") {
+        let table = at.get_ref().as_table();
+        let scope = table.and_then(|table| table.get(Limit::SCOPE.name)?.get_ref().as_str());
+        let request = Scope::Request.to_string();
+        if scope.is_some_and(|scope| scope.eq_ignore_ascii_case(&request)) {
+            requests.extend(read(at, root.problems));
+        } else {
+            packets.extend(read(at, root.problems).map(|mut limit| {
+                limit_rules::check(&mut limit, root.problems);
+                limit
+            }));
         }
     }
     (packets, requests)
 }
 
 /// Reads `[decide]`, `[[request]]` and the limits on requests, and checks them together.
-pub fn read(
+pub fn read_decide(
     root: &mut Table<'_, '_>,
-    limits: Vec<ReadRequestLimit>,
-    packet_limits: &[ReadLimit],
+    limits: RequestLimits<'_>,
+    packet_limits: &[Located<'_, Limit>],
     classes: &[Located<'_, Class>],
     agent: &AgentConfig,
 ) -> Decide {
@@ -70,20 +84,20 @@ pub fn read(
             }),
     );
     for (nth, read) in limits.iter().enumerate() {
-        let name = &read.limit.name;
-        let is_twice = limits[..nth].iter().any(|other| other.limit.name == *name)
-            || packet_limits.iter().any(|other| other.limit.name == *name);
+        let name = &read.table.name;
+        let is_twice = limits[..nth].iter().any(|other| other.table.name == *name)
+            || packet_limits.iter().any(|other| other.table.name == *name);
         if is_twice {
             let help = "give one of them another name: it is the label in counters";
-            root.problems.error(
-                read.name_span.clone(),
+            root.problems.conflict(
+                read.span_of(&RequestLimit::NAME),
                 format!("duplicate limit name {name:?}"),
                 help,
             );
         }
         let policies = multipliers
             .iter()
-            .map(|multiplier| read.limit.policies(*multiplier));
+            .map(|multiplier| read.table.policies(*multiplier));
         match policies.collect::<Result<Vec<_>, _>>() {
             Ok(policies) => {
                 let words: usize = policies.iter().flatten().map(Policy::words).sum();
@@ -95,19 +109,20 @@ pub fn read(
                         bytes >> 30
                     );
                     let help = "lower [decide] max_keys, or set algorithm = \"sliding-window\"";
-                    root.problems.error(read.name_span.clone(), message, help);
+                    root.problems
+                        .error(read.span_of(&RequestLimit::NAME), message, help);
                 }
             }
             Err(error) => root.problems.error(
-                read.name_span.clone(),
+                read.span_of(&RequestLimit::NAME),
                 format!("limit {name:?} cannot be enforced for every class: {error}"),
                 "lower the rate, or the class's multiplier",
             ),
         }
-        if read.limit.escalate.is_some() && agent.interfaces.is_empty() {
+        if read.table.escalate.is_some() && agent.interfaces.is_empty() {
             let message = "escalate requires an interface on which the kernel bans addresses";
             root.problems.error(
-                read.name_span.clone(),
+                read.span_of(&RequestLimit::NAME),
                 message,
                 "add [agent] interfaces = [\"eth0\"]",
             );
@@ -115,12 +130,13 @@ pub fn read(
         if nth == 0 && decide.http.is_none() && decide.grpc.is_none() {
             let help = "add [decide] http = \"unix:/run/weir/decide.sock\"";
             let message = "applications cannot query this limit, only `agent decide` can: [decide] has no http and no grpc";
-            root.problems.warning(read.name_span.clone(), message, help);
+            root.problems
+                .warning(read.span_of(&RequestLimit::NAME), message, help);
         }
     }
     let packet_limits: Vec<&str> = packet_limits
         .iter()
-        .map(|read| read.limit.name.as_str())
+        .map(|read| read.table.name.as_str())
         .collect();
     let whole = Whole {
         decide: &decide,
@@ -134,6 +150,6 @@ pub fn read(
     };
     request_notes::check(&whole, root.problems);
     decide.requests = requests.into_iter().map(|read| read.table).collect();
-    decide.limits = limits.into_iter().map(|read| read.limit).collect();
+    decide.limits = limits.into_iter().map(|read| read.table).collect();
     decide
 }

@@ -1,39 +1,30 @@
-//! The least burst at which TCP reaches a byte limit's rate.
+//! Warnings of byte limits with less than the least burst at which TCP reaches their rate.
 //!
 //! A sender that loses all packets in flight waits for its retransmission timeout, at least 0.2 s. A bucket that fills
 //! sooner loses the rest of that time. docs/TCP.md has the measurements.
 
-use super::policy::{Action, Class, Limit, ProtocolFilter, Rate, Service, Unit};
-use super::read_limit::ReadLimit;
+use super::policy::{Action, Class, Limit, ProtocolFilter, Service, Unit};
+use super::rates::least_burst;
 use super::report::Problems;
 use super::schema::Located;
 
-/// Linux's least retransmission timeout is 0.2 s; the rest covers its rounding and the round trip.
-const PAUSE_NANOSECONDS: u128 = 250_000_000;
-/// Four of the largest segments that the stack hands over at once: one must fit, and so must the refill during the
-/// sender's growing waits.
-const FOUR_BUFFERS: u64 = 256 << 10;
-
-/// The least burst for a rate, in bytes.
-pub fn least_burst(rate: Rate) -> u64 {
-    let of_pause =
-        (u128::from(rate.count) * PAUSE_NANOSECONDS).div_ceil(u128::from(rate.per_nanoseconds));
-    u64::try_from(of_pause)
-        .unwrap_or(u64::MAX)
-        .max(FOUR_BUFFERS)
-}
-
 /// Warns of byte limits that keep TCP far below their rate.
-pub fn check(limits: &[ReadLimit], classes: &[Located<'_, Class>], problems: &mut Problems) {
-    for read in limits.iter().filter(|read| refuses_tcp(&read.limit)) {
-        let limit = &read.limit;
+pub fn check(
+    limits: &[Located<'_, Limit>],
+    classes: &[Located<'_, Class>],
+    problems: &mut Problems,
+) {
+    for read in limits.iter().filter(|read| refuses_tcp(&read.table)) {
+        let limit = &read.table;
         if limit.rates.burst < least_burst(limit.rates.rate) {
             let message = format!(
                 "TCP stays below {}: a burst of {} is used up before a sender that lost packets sends again",
                 limit.rates.rate_text,
                 bytes(limit.rates.burst)
             );
-            problems.warning(read.burst_span.clone(), message, help(limit));
+            let burst = read.find(&Limit::BURST).map(|at| at.span());
+            let span = burst.unwrap_or_else(|| read.span_of(&Limit::RATE));
+            problems.warning(span, message, help(limit));
         }
         for class in classes {
             let Service::Multiplier(multiplier) = class.table.service() else {

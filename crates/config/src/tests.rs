@@ -665,10 +665,10 @@ fn all_errors_of_a_file_are_told_at_once_in_the_order_of_their_places() {
     )
     .unwrap_err();
     let lines: Vec<usize> = report.errors.iter().map(|error| error.line).collect();
-    assert_eq!(lines, [3, 4, 5, 8, 9, 11, 11, 14, 15, 16]);
+    assert_eq!(lines, [3, 4, 5, 8, 9, 11, 11, 13, 14, 15, 16]);
     let text = report.to_string();
     assert!(
-        text.contains("limits.toml:3:8") && text.contains("10 errors; nothing was changed"),
+        text.contains("limits.toml:3:8") && text.contains("11 errors; nothing was changed"),
         "{text}"
     );
 }

@@ -2,14 +2,18 @@
 
 use std::fmt;
 
-use super::report::Wrong;
-use super::schema;
+use common::limiter::Algorithm;
+use common::packet::Direction;
+use toml::de::DeValue;
+
+use super::report::{Problems, Wrong};
+use super::schema::{self, At, Kind, Text, Value};
 use super::suggestion::suggestion;
 
 /// The word that is meant. Where several may be written, all of them too.
 fn correction(text: &str, words: &[&str], key: &schema::Key) -> String {
     let nearest = suggestion(text, words);
-    let is_list = matches!(key.kind, schema::Kind::List(_) | schema::Kind::Either(_));
+    let is_list = matches!(key.kind, Kind::List(_) | Kind::Either(_));
     if is_list && nearest.starts_with("did you mean") {
         format!("{nearest} All: {}", words.join(", "))
     } else {
@@ -34,23 +38,152 @@ macro_rules! words {
                 formatter.write_str(match self { $(Self::$variant => $word),+ })
             }
         }
+    };
+}
 
-        impl schema::Text for $name {
-            const KIND: schema::Kind = schema::Kind::Words(|| vec![$($word),+]);
+/// Makes values of types with `WORDS`.
+macro_rules! texts {
+    ($($name:ident),+ $(,)?) => {$(
+        impl Text for $name {
+            const KIND: Kind = Kind::Words(|| words_of(Self::WORDS));
 
             fn parse(text: &str, key: &schema::Key) -> Result<Self, Wrong> {
-                let found = Self::WORDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
-                found.map(|(_, value)| *value).ok_or_else(|| {
-                    let message = format!("invalid {} {text:?}", key.name);
-                    Wrong::new(message, correction(text, &[$($word),+], key))
-                })
+                word(text, key, Self::WORDS)
             }
 
             fn text(&self) -> String {
                 self.to_string()
             }
         }
-    };
+    )+};
+}
+
+/// Makes values of types with `WORDS`, which may also be `true` for one of them, or `false` for none.
+macro_rules! switches {
+    ($($name:ident = $on:ident),+ $(,)?) => {$(
+        impl Value for $name {
+            const KIND: Kind = Kind::Either(&[
+                Kind::Words(|| words_of(Self::WORDS)),
+                Kind::Boolean,
+            ]);
+
+            fn read(at: At<'_>, key: &schema::Key, problems: &mut Problems) -> Option<Self> {
+                match at.get_ref() {
+                    DeValue::Boolean(is_on) => is_on.then_some(Self::$on),
+                    DeValue::String(text) => match word(text, key, Self::WORDS) {
+                        Ok(value) => Some(value),
+                        Err(wrong) => {
+                            problems.error(at.span(), wrong.message, wrong.help);
+                            None
+                        }
+                    },
+                    _ => {
+                        let others = words_of(Self::WORDS).split_off(1).join("\", \"");
+                        let on = Self::$on;
+                        let help =
+                            format!("write {} = true (\"{on}\"), \"{others}\" or false", key.name);
+                        key.not_a(at, help, problems);
+                        None
+                    }
+                }
+            }
+
+            fn write(&self) -> Option<toml::Value> {
+                Some(self.to_string().into())
+            }
+
+            fn write_none() -> Option<toml::Value> {
+                Some(false.into())
+            }
+
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        }
+    )+};
+}
+
+fn words_of<T>(words: &[(&'static str, T)]) -> Vec<&'static str> {
+    words.iter().map(|(word, _)| *word).collect()
+}
+
+/// One of these words, case-insensitive.
+pub fn word<T: Copy>(
+    text: &str,
+    key: &schema::Key,
+    words: &[(&'static str, T)],
+) -> Result<T, Wrong> {
+    let found = words
+        .iter()
+        .find(|(word, _)| word.eq_ignore_ascii_case(text));
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let message = format!("invalid {} {text:?}", key.name);
+        Wrong::new(message, correction(text, &words_of(words), key))
+    })
+}
+
+texts!(
+    Attach,
+    Mode,
+    OnExit,
+    Shield,
+    ProtocolFilter,
+    WhenStoreIsDown,
+    Unit,
+    OnFull,
+    NotifyOn,
+    Scope,
+    RequestUnit,
+    RequestEnforcement,
+    Algorithm
+);
+switches!(Prove = InUse, ClusterMode = Shares);
+
+const DIRECTIONS: &[(&str, Direction)] = &[
+    ("ingress", Direction::Ingress),
+    ("egress", Direction::Egress),
+];
+
+/// The word of a direction.
+#[must_use]
+pub const fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => DIRECTIONS[0].0,
+        Direction::Egress => DIRECTIONS[1].0,
+    }
+}
+
+impl Text for Direction {
+    const KIND: Kind = Kind::Words(|| words_of(DIRECTIONS));
+
+    fn parse(text: &str, key: &schema::Key) -> Result<Self, Wrong> {
+        word(text, key, DIRECTIONS)
+    }
+
+    fn text(&self) -> String {
+        direction_name(*self).to_owned()
+    }
+}
+
+/// The word for [`Key::Source`] on egress.
+pub const DESTINATION: &str = "destination";
+
+impl Text for Key {
+    const KIND: Kind = Kind::Words(|| {
+        let words = Self::WORDS.iter().map(|(word, _)| *word);
+        words.chain([DESTINATION]).collect()
+    });
+
+    fn parse(text: &str, key: &schema::Key) -> Result<Self, Wrong> {
+        if text == DESTINATION {
+            return Ok(Self::Source);
+        }
+        word(text, key, Self::WORDS)
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
 }
 
 words!(
@@ -201,6 +334,34 @@ words!(
         OomKill = "oom-kill",
         /// A source is refused.
         Throttled = "throttled",
+    }
+);
+
+words!(
+    /// What a limit is on.
+    Scope {
+        /// Packets, in the kernel.
+        Packet = "packet",
+        /// Requests of applications.
+        Request = "request",
+    }
+);
+words!(
+    /// The unit of a limit on requests.
+    RequestUnit {
+        /// The costs of requests.
+        Credits = "credits",
+        /// Requests, each as one unless the caller states a cost.
+        Requests = "requests",
+    }
+);
+words!(
+    /// The action on a request above the limit.
+    RequestEnforcement {
+        /// It is refused.
+        Enforce = "drop",
+        /// It is counted and passes.
+        Observe = "observe",
     }
 );
 

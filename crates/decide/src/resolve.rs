@@ -107,7 +107,7 @@ impl Engine {
     ) -> Result<Charge, DecideError> {
         let limit = &self.limits[nth];
         let mut values = Vec::with_capacity(limit.policy.key.len());
-        for entry in &limit.policy.key {
+        for entry in limit.policy.key.iter() {
             let name = || limit.policy.name.clone();
             let value = match (
                 value_of(entry, entries.clone(), source, &limit.policy),

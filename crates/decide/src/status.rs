@@ -110,8 +110,7 @@ impl Engine {
         let address = address.to_canonical();
         let row = |(nth, limit): (usize, &Limit)| {
             let record = self.refusals.of(&limit.refused_source(Some(address)));
-            let is_by_address =
-                matches!(limit.policy.key.as_slice(), [entry] if is_any_source(entry));
+            let is_by_address = matches!(&limit.policy.key[..], [entry] if is_any_source(entry));
             let outcome = is_by_address
                 .then(|| self.charge_of(nth, std::iter::empty(), Some(address), 1, true));
             let outcome = outcome.and_then(Result::ok).and_then(|charge| {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use api::event::seconds_since_1970;
 use common::counters::SampleKey;
 use common::key::Key;
-use config::escalate;
 use config::policy::{Escalate, Level, LevelKey, Mode};
 use datapath::bans::{By, Held, Why};
 use datapath::compile::PrefixKey;
@@ -95,7 +94,7 @@ impl InEffect {
     }
 
     fn count_refusals(&mut self) -> Result<Vec<Offence>, LoadError> {
-        let limits: Vec<(usize, Escalate)> = escalate::of_packets(&self.config.limits).collect();
+        let limits: Vec<(usize, Escalate)> = self.config.bans().collect();
         if limits.is_empty() {
             return Ok(Vec::new());
         }

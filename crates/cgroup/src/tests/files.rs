@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use config::policy_group::CpuShare;
+use config::group::CpuShare;
 
 use super::made_up::{BATCH, MadeUp, unified, untouched};
 use crate::Emergency;

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::time::Duration;
 
 use crate::policy::{
     Algorithm, Decide, Endpoint, EntryValue, Escalate, KeyEntry, Multiplier, RequestUnit,
@@ -30,6 +31,26 @@ fn two(general: &str, narrow: &str, lines: &str) -> String {
 }
 
 const BASE: &str = "key = [\"user\"]\nrate = \"600/min\"\n";
+
+#[test]
+fn the_scope_is_case_insensitive_as_other_words_are() {
+    let text = limit(BASE).replace("\"request\"", "\"Request\"");
+    let config = check(&text).unwrap().config;
+    assert_eq!((config.limits.len(), config.decide.limits.len()), (0, 1));
+}
+
+#[test]
+fn a_key_of_packets_conflicts_with_the_scope_of_requests() {
+    for line in ["prove = true", "concurrent = 5", "asn = [7]", "levels = []"] {
+        let errors = check(&limit(&format!("{BASE}{line}"))).unwrap_err().errors;
+        let key = line.split(' ').next().unwrap();
+        let message = format!("{key} conflicts with scope = \"request\"");
+        assert!(
+            errors.len() == 1 && errors[0].message.starts_with(&message),
+            "{errors:?}"
+        );
+    }
+}
 
 #[test]
 fn every_error_says_where_it_is_and_what_to_write() {
@@ -568,7 +589,7 @@ fn envoys_word_for_the_source_is_the_same_and_an_entry_may_have_one_value() {
         value,
     };
     assert_eq!(
-        limit.key,
+        limit.key[..],
         [
             entry("source", None),
             entry("path", Some(EntryValue::Text("/a=b".to_owned())))
@@ -602,7 +623,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
     let limit = &limits[0];
     assert_eq!(
         (limit.rates.burst, limit.initial, limit.refill_every),
-        (600, 600, 0)
+        (600, 600, Duration::ZERO)
     );
     assert_eq!(
         (limit.rates.algorithm, limit.unit),
@@ -630,7 +651,7 @@ fn everything_that_can_be_written_is_read() {
     let limit = &decide.limits[0];
     assert_eq!(
         (limit.rates.burst, limit.initial, limit.refill_every),
-        (100, 50, 1_000_000_000)
+        (100, 50, Duration::from_secs(1))
     );
     let minutes = 60_000_000_000;
     assert_eq!(

@@ -3,7 +3,8 @@
 use super::{
     AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Multiplier, Notify, Service,
 };
-use crate::policy_group::Group;
+use crate::escalate::Escalate;
+use crate::group::Group;
 
 /// A validated limits.toml.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,13 @@ pub struct Config {
 }
 
 impl Config {
+    /// The limits on packets that ban sources, by their indexes.
+    pub fn bans(&self) -> impl Iterator<Item = (usize, Escalate)> + '_ {
+        let limits = self.limits.iter().enumerate();
+        let refusing = limits.filter(|(_, limit)| limit.refuses());
+        refusing.filter_map(|(nth, limit)| Some((nth, limit.escalate?)))
+    }
+
     /// The distinct multipliers of the classes; the first is 1, that of the default class.
     #[must_use]
     pub fn multipliers(&self) -> Vec<Multiplier> {

@@ -16,7 +16,7 @@ pub fn pages() -> Vec<(String, String)> {
 fn page(table: &TableReference) -> String {
     let mut page = format!("# `{}`", table.heading);
     if let Some(variant) = table.variant {
-        let _ = write!(page, " with `{variant}`");
+        let _ = write!(page, " with `{}`", variant.condition);
     }
     // `agent check` would read the databases, which a checkout does not have.
     let mark = if table.heading == "[geo]" {

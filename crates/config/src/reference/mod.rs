@@ -1,6 +1,6 @@
 //! The reference pages, limits.toml(5) and the JSON Schema, from the keys of all tables.
 //!
-//! Most tables declare their keys in structs (`schema`). The others are in `tables`; tests compare these with the parser.
+//! The tables declare their keys in structs (`schema`).
 
 #[cfg(test)]
 mod markdown;

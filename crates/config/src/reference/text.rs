@@ -76,7 +76,7 @@ impl Absent {
         match self {
             Self::Invalid => "required".to_owned(),
             Self::Unless(other) => format!("required without `{other}`"),
-            Self::Value(_) | Self::Default(_) => {
+            Self::Default(_) => {
                 format!("`{}`", self.toml().unwrap_or_default())
             }
             Self::Described(text) => text.to_owned(),
@@ -87,7 +87,6 @@ impl Absent {
     #[must_use]
     pub fn toml(self) -> Option<String> {
         match self {
-            Self::Value(text) => Some(text.to_owned()),
             Self::Default(write) => Some(match write()? {
                 toml::Value::Integer(value) => match u64::try_from(value) {
                     Ok(value) => grouped(value),

@@ -7,8 +7,8 @@ use crate::report::Wrong;
 pub struct TableReference {
     /// The heading in the file: `[agent]`, `[[limit]]`.
     pub heading: &'static str,
-    /// The condition that separates it from another table with this heading, such as `scope = "request"`.
-    pub variant: Option<&'static str>,
+    /// What separates it from another table with this heading.
+    pub variant: Option<Variant>,
     /// The name of its page, without extension.
     pub page: &'static str,
     /// The table's purpose.
@@ -17,6 +17,17 @@ pub struct TableReference {
     pub keys: &'static [Key],
     /// A table that `agent check` accepts, alone or after the tables that it requires.
     pub example: &'static str,
+}
+
+/// One of several tables with a heading.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// The condition: `scope = "request"`.
+    pub condition: &'static str,
+    /// The keys of the table without this condition.
+    pub others: &'static [Key],
+    /// Such tables as a noun: `limits on packets`.
+    pub noun: &'static str,
 }
 
 /// A key of a table: the source of its errors, its reference, its schema and its differences.
@@ -54,8 +65,6 @@ pub enum Absent {
     Invalid,
     /// The key is required unless this one is there.
     Unless(&'static str),
-    /// This value, in TOML.
-    Value(&'static str),
     /// This value.
     Default(fn() -> Option<toml::Value>),
     /// The default in words: a sentence fragment.
@@ -98,36 +107,62 @@ pub enum Kind {
 }
 
 impl Key {
-    /// A required key.
-    #[must_use]
-    pub const fn of_kind(
-        name: &'static str,
-        kind: Kind,
-        text: &'static str,
-        since: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            kind,
-            default: Absent::Invalid,
-            since,
-            text,
-            range: None,
-            examples: &[],
-            needs_restart: false,
-            check: None,
-            mask: None,
+    /// The values of fields that a declaration leaves out.
+    pub const EMPTY: Self = Self {
+        name: "",
+        kind: Kind::Boolean,
+        default: Absent::Invalid,
+        since: "",
+        text: "",
+        range: None,
+        examples: &[],
+        needs_restart: false,
+        check: None,
+        mask: None,
+    };
+}
+
+/// The number of keys in lists.
+#[must_use]
+pub const fn count(lists: &[&[Key]]) -> usize {
+    let (mut count, mut nth) = (0, 0);
+    while nth < lists.len() {
+        count += lists[nth].len();
+        nth += 1;
+    }
+    count
+}
+
+/// The `N` keys of lists.
+#[must_use]
+pub const fn joined<const N: usize>(lists: &[&[Key]]) -> [Key; N] {
+    let mut all = [Key::EMPTY; N];
+    let (mut nth, mut list) = (0, 0);
+    while list < lists.len() {
+        let mut inside = 0;
+        while inside < lists[list].len() {
+            all[nth] = lists[list][inside];
+            nth += 1;
+            inside += 1;
         }
+        list += 1;
+    }
+    all
+}
+
+/// The keys of the table that a value, or an element of a list, is.
+#[must_use]
+pub fn table_keys(kind: &Kind) -> Option<&'static [Key]> {
+    match kind {
+        Kind::Table(keys) | Kind::OneKey(keys) => Some(keys),
+        Kind::List(element) => table_keys(element),
+        Kind::Either(kinds) => kinds.iter().find_map(table_keys),
+        _ => None,
     }
 }
 
 /// The keys of the tables among a key's values.
 #[must_use]
 pub fn inner_keys(kind: &Kind) -> Vec<&'static Key> {
-    match kind {
-        Kind::Table(keys) | Kind::OneKey(keys) => keys.iter().collect(),
-        Kind::List(element) => inner_keys(element),
-        Kind::Either(kinds) => kinds.iter().flat_map(inner_keys).collect(),
-        _ => Vec::new(),
-    }
+    table_keys(kind).into_iter().flatten().collect()
 }

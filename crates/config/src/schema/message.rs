@@ -1,6 +1,6 @@
 //! What errors say of a key: the kind of its value, and an example.
 
-use super::{At, Key, Kind};
+use super::{Absent, At, Key, Kind};
 use crate::report::Problems;
 use crate::table::article;
 
@@ -16,7 +16,9 @@ impl Key {
     pub fn help(&self) -> String {
         let words = self.words(&self.kind, false);
         match self.kind {
-            Kind::Integer(..) | Kind::Number(..) => format!("write {words}"),
+            Kind::Integer(..) | Kind::Number(..) if self.examples.is_empty() => {
+                format!("write {words}")
+            }
             _ => format!("write {words}: {}", self.example()),
         }
     }
@@ -63,7 +65,15 @@ impl Key {
             }
             Kind::Words(words) => format!("{:?}", words()[0]),
             Kind::List(element) => format!("[{}]", self.example_of(element)),
-            Kind::Table(keys) | Kind::OneKey(keys) => format!("{{ {} }}", keys[0].example()),
+            Kind::Table(keys) => {
+                let is_shown = |(nth, key): &(usize, &Self)| {
+                    *nth == 0 || matches!(key.default, Absent::Invalid)
+                };
+                let shown = keys.iter().enumerate().filter(is_shown);
+                let shown: Vec<String> = shown.map(|(_, key)| key.example()).collect();
+                format!("{{ {} }}", shown.join(", "))
+            }
+            Kind::OneKey(keys) => format!("{{ {} }}", keys[0].example()),
             Kind::Either(kinds) => {
                 let is_plain = |kind: &&Kind| matches!(kind, Kind::Boolean | Kind::Integer(..));
                 let telling = kinds.iter().find(|kind| !is_plain(kind));

@@ -11,10 +11,12 @@ mod summary;
 mod value;
 mod values;
 
-pub use key::{Absent, Key, Kind, Mask, TableReference, inner_keys};
+pub use key::{
+    Absent, Key, Kind, Mask, TableReference, Variant, count, inner_keys, joined, table_keys,
+};
 pub use mask::masked_value;
-pub use read::{Located, Reader, Table, read_all, read_one};
+pub use read::{Located, Place, Reader, Table, read, read_all, read_inner, read_one, tables};
 pub use schema_derive::Table;
-pub use summary::summary;
+pub use summary::{braced, summary, summary_of};
 pub use value::{At, Shown, Text, Value};
 pub use values::{HttpUrl, OneOrMore, SecretText};

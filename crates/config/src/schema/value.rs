@@ -15,11 +15,16 @@ pub trait Value: Sized {
     /// Masks secrets in a config's text.
     const MASK: Option<Mask> = None;
 
-    /// Reads a value; `None`: it is invalid, and that is reported.
+    /// Reads a value; `None`: it is invalid, and that is reported, or it has the meaning of a missing key.
     fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self>;
 
     /// The value in TOML; `None`: nothing is written.
     fn write(&self) -> Option<toml::Value>;
+
+    /// The meaning of a missing key in TOML, if there is a value for it.
+    fn write_none() -> Option<toml::Value> {
+        None
+    }
 
     /// The value for people, without secrets; empty if nothing is written.
     fn shown(&self) -> String;

@@ -265,7 +265,7 @@ macro_rules! integers {
         }
     )+};
 }
-integers!(u32, u64);
+integers!(u8, u32, u64);
 
 impl<T: Value> Value for Option<T> {
     const KIND: Kind = T::KIND;
@@ -276,7 +276,7 @@ impl<T: Value> Value for Option<T> {
     }
 
     fn write(&self) -> Option<toml::Value> {
-        self.as_ref().and_then(T::write)
+        self.as_ref().map_or_else(T::write_none, T::write)
     }
 
     fn shown(&self) -> String {

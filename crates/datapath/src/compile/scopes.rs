@@ -175,9 +175,9 @@ impl Scopes {
                 let lists = &mut scopes.interfaces.lists;
                 lists
                     .iter()
-                    .position(|list| list == written)
+                    .position(|list| list[..] == written[..])
                     .unwrap_or_else(|| {
-                        lists.push(written.clone());
+                        lists.push(written.to_vec());
                         lists.len() - 1
                     })
             });

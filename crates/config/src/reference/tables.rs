@@ -1,8 +1,9 @@
 //! Every table, in the order of the book.
 
-use super::{group, limit, request};
+use crate::group::Group;
 use crate::policy::{
-    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Notify, RequestCost,
+    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Notify, RequestCost,
+    RequestLimit,
 };
 use crate::schema::{Table as _, TableReference};
 
@@ -12,9 +13,9 @@ pub static TABLES: &[TableReference] = &[
     Class::REFERENCE,
     BanList::REFERENCE,
     Geo::REFERENCE,
-    limit::LIMIT,
-    request::REQUEST_LIMIT,
-    group::GROUP,
+    Limit::REFERENCE,
+    RequestLimit::REFERENCE,
+    Group::REFERENCE,
     Decide::REFERENCE,
     RequestCost::REFERENCE,
     Cluster::REFERENCE,

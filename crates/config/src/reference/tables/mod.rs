@@ -1,9 +1,0 @@
-//! The tables, one module each.
-
-mod all;
-mod group;
-mod key;
-mod limit;
-mod request;
-
-pub use all::TABLES;

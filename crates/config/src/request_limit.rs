@@ -70,8 +70,9 @@ pub struct RequestLimit {
     /// `drop` refuses requests above the limit, `observe` counts them.
     #[key(name = "action", default = RequestEnforcement::Enforce)]
     pub enforcement: RequestEnforcement,
-    /// What happens to a new key while `max_keys` keys are in use: as for limits on packets.
-    #[key(default = OnFull::Pass)]
+    /// What happens to a new key while `max_keys` keys are in use. `share` charges it to one allowance that all such keys share;
+    /// `pass` exempts it: whoever makes up keys then turns the limit off; `throttle` refuses it.
+    #[key(default = OnFull::Share)]
     pub on_full: OnFull,
     #[key(like = Limit::TIERS, default = Vec::new())]
     tiers: Vec<RateText>,

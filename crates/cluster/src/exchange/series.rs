@@ -101,6 +101,8 @@ struct Key {
     /// Whether all other hosts have received that this host uses the key.
     is_heard: bool,
     is_local: bool,
+    /// Whether the others' part is charged to it, since it has no room in publications.
+    is_parted: bool,
     /// Syncs since another host last published it.
     quiet: u32,
     others: BTreeMap<HostNumber, Other>,
@@ -352,7 +354,7 @@ impl Series {
             } else {
                 round.heard_soon
             };
-            let charge = key.offset();
+            let charge = key.offset() + key.part(has_windows, round.hosts);
             let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
             key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_local;
             let is_hot = key.is_told() || key.others().next().is_some();
@@ -397,7 +399,9 @@ fn averaged(has_windows: bool, before: f64, asked: f64) -> f64 {
 impl Key {
     /// Whether it is published: for some syncs, and until all hosts have received all units.
     fn is_told(&self) -> bool {
-        self.idle <= LINGER || !self.pending.is_empty()
+        // Without room, nobody receives its units: it waits for room for some time.
+        let is_given_up = self.is_local && self.idle > REMEMBERED;
+        self.idle <= LINGER || (!self.pending.is_empty() && !is_given_up)
     }
 
     fn is_remembered(&self, has_windows: bool) -> bool {
@@ -420,16 +424,36 @@ impl Key {
         charge
     }
 
+    /// Units to be charged for the others, once a bucket's key has no room in publications: all that has passed since its
+    /// first publication could pass on each host.
+    fn part(&mut self, has_windows: bool, hosts: u64) -> u64 {
+        let is_new = self.is_local && !self.is_parted;
+        self.is_parted = self.is_local;
+        if !is_new || has_windows {
+            return 0;
+        }
+        let charged = self.pending.iter_mut().map(|pending| {
+            let others = pending.spent.saturating_mul(hosts - 1);
+            let missing = others.saturating_sub(pending.over);
+            pending.over += missing;
+            missing
+        });
+        charged.sum()
+    }
+
     /// (units that all have received, other units charged on behalf of the others, whether there were any).
     fn acknowledge(&mut self, now: u64, heard: u64) -> (u64, u64, bool) {
-        let is_local = self.is_local;
         let (mut release, mut over, mut was_heard) = (0, 0, false);
+        // Without room in publications, nobody receives the units: the others keep their parts.
+        if self.is_local {
+            return (0, 0, false);
+        }
         self.pending.retain_mut(|pending| {
             let published = *pending.published.get_or_insert(now);
-            if !is_local && published > heard {
+            if published > heard {
                 return true;
             }
-            was_heard |= !is_local;
+            was_heard = true;
             release += pending.spent;
             over += pending.over;
             false
@@ -439,7 +463,7 @@ impl Key {
 
     fn peers(&self, has_windows: bool, me: HostNumber, round: Round) -> PeerConsumption {
         if self.is_local {
-            return PeerConsumption::new(1.0, 0);
+            return PeerConsumption::new(round.hosts as f64, round.rank);
         }
         // A host with much more demand spends what remains: a host with little demand takes none of the last units.
         let is_larger = |other: &&Other| other.demand > LARGER * self.demand;

@@ -1,5 +1,7 @@
 //! What happens to hosts and their store while a limit is used: all hosts together pass at most a tenth more.
 
+use std::time::Duration;
+
 use common::limiter::Rate;
 use common::rate_limiter::Policy;
 
@@ -267,5 +269,62 @@ fn a_host_that_is_cut_off_adds_its_part() {
         };
         eprintln!("{name}, one of four cut off: {most} of {N}");
         assert!(most <= N * 5 / 4 + N / 50, "{name}: {most}");
+    }
+}
+
+/// Junk keys take the room in publications: of a key without room, each host passes its part.
+#[test]
+fn keys_without_room_pass_their_limit() {
+    let units = |count| {
+        let bucket = Policy::token_bucket(seconds(count, 36_000), count);
+        windows(count, 36_000)
+            .into_iter()
+            .chain([("bucket", bucket)])
+    };
+    let count = 8;
+    for (name, policy) in units(count) {
+        let mut world = World::new(policy, 3, 60, 100 * MS);
+        for host in world.hosts.iter_mut().flatten() {
+            host.peer.reconfigure(20, Duration::from_nanos(100 * MS));
+        }
+        let demand = |victim: f64| {
+            move |_: usize, key: usize, _: u64| if key == 0 { victim } else { count as f64 }
+        };
+        world.run(SECOND, &demand(0.0));
+        world.run(8 * SECOND, &demand(0.02 * count as f64));
+        let passed = world.total(0);
+        eprintln!("{name}: {passed} of {count}");
+        // What passes before the first exchange counts for every host.
+        let most = if name == "bucket" { 11 } else { count };
+        assert!(passed <= most, "{name}: {passed} of {count}");
+        assert!(passed >= count - 1, "{name}: {passed} of {count}");
+    }
+}
+
+/// Demand for a fifth of a second in two.
+#[test]
+fn a_bucket_keeps_its_rate_when_demand_stops_between() {
+    for (rate, burst, pulse) in [
+        (21, 50, 28.0),
+        (45, 50, 200.0),
+        (21, 50, 12.0),
+        (400, 50, 200.0),
+    ] {
+        let mut world = World::new(
+            Policy::token_bucket(Rate::per_second(rate), burst),
+            4,
+            1,
+            100 * MS,
+        );
+        world.run(40 * SECOND, &|_, _, after| {
+            f64::from(u8::from(after % (2 * SECOND) < 200 * MS)) * pulse / 40.0
+        });
+        let (passed, limit) = (world.total(0), burst + 40 * rate);
+        eprintln!("{rate}/s, burst {burst}, {pulse} at a time: {passed} of {limit}");
+        // Before the first exchange each host has the burst.
+        assert!(
+            passed <= limit * 11 / 10 + 3 * burst,
+            "{rate}/s, burst {burst}: {passed} of {limit}"
+        );
     }
 }

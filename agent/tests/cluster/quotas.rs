@@ -10,6 +10,8 @@ use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::PATIENCE;
 
+use crate::stores::two_nodes;
+
 pub const TESTS: &[Test] = tests![
     a_used_up_quota_survives_joins_and_restarts,
     a_used_up_quota_survives_the_end_of_all_hosts,
@@ -18,6 +20,7 @@ pub const TESTS: &[Test] = tests![
     a_full_store_multiplies_no_quota,
     a_full_store_grants_no_share_twice,
     hosts_with_other_syncs_are_not_removed,
+    a_used_up_quota_survives_in_a_cluster_of_stores,
 ];
 
 const N: u64 = 1_000;
@@ -292,4 +295,25 @@ fn hosts_with_other_syncs_are_not_removed() {
     let passed = ask_all(&fleet, Duration::from_secs(10));
     eprintln!("syncs of 100 ms and 3 s: {passed} of {N}");
     assert!(passed as f64 <= most(&redis, begun), "{passed}");
+}
+
+/// All keys of a fleet are on one node.
+fn a_used_up_quota_survives_in_a_cluster_of_stores() {
+    let nodes = two_nodes();
+    let begun = seconds(&nodes[0]);
+    let cluster = format!("store = {:?}", nodes.each_ref().map(Redis::url));
+    let start = |node: &str| Host::start(node, &cluster, &daily("fixed-window"));
+    let mut fleet = vec![start("a")];
+    joined(&fleet, 1);
+    let mut passed = vec![exhaust(&fleet[0])];
+    fleet.push(start("b"));
+    joined(&fleet, 2);
+    passed.push(exhaust(&fleet[1]));
+    fleet[0].restart(Signal::SIGKILL);
+    joined(&fleet, 2);
+    passed.push(exhaust(&fleet[0]));
+    assert!(
+        passed.iter().sum::<u64>() as f64 <= most(&nodes[0], begun),
+        "{passed:?}"
+    );
 }

@@ -248,6 +248,34 @@ fn windows_that_begin_without_a_store_pass_their_count() {
     }
 }
 
+/// It returns with traffic of its own, after the others have removed it.
+#[test]
+fn a_host_that_stood_still_adds_nothing() {
+    for (name, policy) in windows(N, 10) {
+        for (stop, times) in [(1, 1.0), (2, 1.5), (4, 1.5), (7, 1.0), (7, 5.0), (9, 5.0)] {
+            let mut world = World::new(policy, 4, 1, 100 * MS);
+            let demand =
+                |_: usize, _: usize, _: u64| times * N as f64 / 40.0 * TICK as f64 / SECOND as f64;
+            while world.now % (10 * SECOND) >= TICK {
+                world.step(&idle);
+            }
+            world.passed.clear();
+            world.run(stop * SECOND, &demand);
+            world.hosts[0].as_mut().unwrap().is_stopped = true;
+            world.run(5 * SECOND, &demand);
+            world.hosts[0].as_mut().unwrap().is_stopped = false;
+            world.run(16 * SECOND, &demand);
+            let most = match name {
+                "log" => world.most_in(0, 10 * SECOND),
+                _ => world.most_in_windows(0, 10 * SECOND),
+            };
+            let what = format!("{name}, stopped at {stop} s, demand {times}");
+            eprintln!("{what}: {most} of {N}");
+            assert!(most <= N * 11 / 10, "{what}: {most}");
+        }
+    }
+}
+
 /// A host without the store passes its part, and the others pass all: at most limit ÷ hosts more.
 #[test]
 fn a_host_that_is_cut_off_adds_its_part() {

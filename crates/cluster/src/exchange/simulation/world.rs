@@ -165,6 +165,8 @@ pub(super) struct Host {
     pub(super) is_exchanging: bool,
     /// Whether it has no connection to the store.
     pub(super) is_cut_off: bool,
+    /// Whether it stands still.
+    pub(super) is_stopped: bool,
 }
 
 impl Host {
@@ -319,6 +321,7 @@ impl World {
             replied: self.now + ahead,
             is_exchanging: false,
             is_cut_off: false,
+            is_stopped: false,
         }
     }
 
@@ -332,7 +335,9 @@ impl World {
     pub(super) fn step(&mut self, demand: &dyn Fn(usize, usize, u64) -> f64) {
         let mut passed = vec![0; self.keys.len()];
         for (nth, host) in self.hosts.iter_mut().enumerate() {
-            let Some(host) = host else { continue };
+            let Some(host) = host.as_mut().filter(|host| !host.is_stopped) else {
+                continue;
+            };
             let now = self.now + host.ahead;
             if self.now >= host.next_sync {
                 host.next_sync = self.now + host.sync * 9 / 10 + self.dice.below(host.sync / 5);

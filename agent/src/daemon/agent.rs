@@ -268,7 +268,7 @@ impl Agent {
             .load_full()
             .filter(|exchange| exchange.goes_on(config))
         {
-            exchange.enforce();
+            exchange.reload(config);
             return Ok(());
         }
         if let Some(exchange) = self.exchange.swap(None) {

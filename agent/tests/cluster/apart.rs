@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     a_cluster_that_loses_one_of_three_masters_loses_no_other_limits,
     twenty_limits_stay_leased_over_50_ms_to_the_store,
     the_documented_acl_user_may_do_all_that_weir_needs,
+    the_documented_patterns_keep_clusters_apart,
     a_store_that_goes_and_comes_back_is_an_event,
 ];
 
@@ -443,6 +444,28 @@ fn the_documented_acl_user_may_do_all_that_weir_needs() {
         "{}",
         redis.cli(&["get", "weir:x"])
     );
+}
+
+fn the_documented_patterns_keep_clusters_apart() {
+    let docs = include_str!("../../../docs/CLUSTER.md");
+    let patterns = ["~weir:{NAME}*", "~weir:{NAME/*"];
+    assert!(patterns.iter().all(|pattern| docs.contains(pattern)));
+    let redis = Redis::start(&[]);
+    let [all, limits] = patterns.map(|pattern| pattern.replace("NAME", "shop"));
+    let user = [
+        "acl", "setuser", "shop", "on", ">secret", &all, &limits, "+hget",
+    ];
+    assert_eq!(redis.cli(&user), "OK");
+    for (key, is_own) in [
+        ("weir:{shop}:keys", true),
+        ("weir:{shop}:use:1:ends", true),
+        ("weir:{shop/orders}:ledger", true),
+        ("weir:{shop2}:keys", false),
+        ("weir:{shop2/orders}:ledger", false),
+    ] {
+        let reply = redis.cli(&["--user", "shop", "--pass", "secret", "hget", key, "a"]);
+        assert_eq!(!reply.contains("NOPERM"), is_own, "{key}: {reply}");
+    }
 }
 
 fn a_store_that_goes_and_comes_back_is_an_event() {

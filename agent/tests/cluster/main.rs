@@ -7,6 +7,8 @@ mod clock;
 mod failover;
 mod keys;
 mod ledger;
+mod outages;
+mod quotas;
 mod stores;
 mod trouble;
 
@@ -45,6 +47,8 @@ fn main() {
     let rooms = [
         own,
         keys::TESTS,
+        quotas::TESTS,
+        outages::TESTS,
         ledger::TESTS,
         stores::TESTS,
         trouble::TESTS,

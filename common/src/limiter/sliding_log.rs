@@ -111,6 +111,16 @@ impl SlidingLog {
         Some((number, place, state.load_place(place)))
     }
 
+    /// The log of the whole ring of a state: a share uses as many places, but not the same ones at all times, so that
+    /// the ring stays in order when the share changes.
+    fn ring(&self, words: &[u64]) -> Self {
+        let places = u32::try_from(words.len().saturating_sub(1)).unwrap_or(self.most);
+        Self {
+            most: places.min(self.mask() as u32).max(self.most),
+            ..*self
+        }
+    }
+
     /// The units that would pass now, by the whole ring.
     #[must_use]
     pub fn remaining(&self, ring: impl Iterator<Item = u64>, now: Ticks) -> u64 {
@@ -169,8 +179,7 @@ impl RateAlgorithm for SlidingLog {
         Self::new(rate, scale)
     }
 
-    /// The first places of the log. Each is taken once in T whatever the share was, so what passes is bounded by the
-    /// places there are; places that come back are used as the head reaches them.
+    /// The same ring, of which fewer places may be in use at a time: [`Self::ring`].
     fn at_share(&self, share: Share) -> Self {
         Self {
             most: share.units(u64::from(self.most)) as u32,
@@ -192,12 +201,13 @@ impl RateAlgorithm for SlidingLog {
         if !self.conforms(words, now, cost) {
             return false;
         }
+        let ring = self.ring(words);
         for _ in 0..cost {
-            let place = self.place(words[0], 0);
+            let place = ring.place(words[0], 0);
             let cell = 1 + place as usize;
-            if let Some(instant) = self.take(words[cell], now) {
+            if let Some(instant) = ring.take(words[cell], now) {
                 words[cell] = instant;
-                words[0] = self.advance(words[0], place, now);
+                words[0] = ring.advance(words[0], place, now);
             }
         }
         true
@@ -205,29 +215,51 @@ impl RateAlgorithm for SlidingLog {
 
     /// Takes up to N places: a log beyond that is as exhausted as it can be.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
-        for _ in 0..cost.min(u64::from(self.most)) {
-            let place = self.place(words[0], 0);
-            words[1 + place as usize] = until.wrapping_add(self.window) | 1;
-            words[0] = self.advance(words[0], place, until);
+        let ring = self.ring(words);
+        for _ in 0..cost.min(u64::from(ring.most)) {
+            let place = ring.place(words[0], 0);
+            words[1 + place as usize] = until.wrapping_add(ring.window) | 1;
+            words[0] = ring.advance(words[0], place, until);
         }
     }
 
     fn remaining(&self, words: &[u64], now: Ticks) -> u64 {
-        self.remaining(words[1..].iter().copied(), now)
+        let ring = self.ring(words);
+        let free = ring.remaining(words[1..].iter().copied(), now);
+        u64::from(self.most).saturating_sub(u64::from(ring.most) - free)
     }
 
     /// The ring is in the order of its instants, from the head's place on.
     fn wait(&self, words: &[u64], now: Ticks, cost: u64) -> Option<Ticks> {
         let cost = u32::try_from(cost).ok().filter(|cost| *cost <= self.most)?;
+        let ring = self.ring(words);
         let waits = (0..cost).map(|ahead| {
-            let instant = words[1 + self.place(words[0], ahead) as usize];
-            if self.take(instant, now).is_some() {
+            let instant = words[1 + ring.place(words[0], ahead) as usize];
+            if ring.take(instant, now).is_some() {
                 0
             } else {
                 instant.wrapping_sub(now)
             }
         });
-        waits.max()
+        let wait = waits.max()?;
+        if ring == *self {
+            return Some(wait);
+        }
+        // Of a share, as many units have to leave as are too many.
+        let mut left = [0; LARGEST_LOG as usize];
+        let mut alive = 0;
+        for instant in words[1..].iter().take(ring.most as usize) {
+            if let (None, Some(left)) = (ring.take(*instant, now), left.get_mut(alive)) {
+                *left = instant.wrapping_sub(now);
+                alive += 1;
+            }
+        }
+        left[..alive].sort_unstable();
+        let too_many = (alive + cost as usize).saturating_sub(self.most as usize);
+        let leaves = too_many
+            .checked_sub(1)
+            .and_then(|last| left.get(last).copied());
+        Some(wait.max(leaves.unwrap_or(0)))
     }
 
     fn wait_for_one(&self, words: &[u64], now: Ticks) -> Ticks {
@@ -382,6 +414,37 @@ mod tests {
                 prop_assert_eq!(decide(&limiter, &mut head, &mut ring, now), expected);
                 if expected { queue.push_back(now); }
                 prop_assert!(is_alive(head, now));
+            }
+        }
+
+        /// The share changes at any time, and other hosts' units are charged: what is in use is what counts.
+        #[test]
+        fn a_share_passes_as_many_as_its_places(count in 1u64..100, parts in prop::collection::vec((0u64..=8, 0u64..4, 0u64..4_000, 0u64..10), 1..300)) {
+            let whole = SlidingLog::new(Rate { count, per_nanoseconds: 1_000_000_000 }, TickScale::FINEST);
+            let (mut words, mut queue, mut now) = (vec![0; 1 + count as usize], VecDeque::new(), 1u64 << 46);
+            RateAlgorithm::open(&whole, &mut words, now);
+            for (share, cost, gap, elsewhere) in parts {
+                let limiter = RateAlgorithm::at_share(&whole, Share::of_parts(share * (Share::PARTS / 8)));
+                now += gap * whole.window / (1_000 * count);
+                while queue.front().is_some_and(|at: &u64| (at + whole.window) | 1 <= now) { queue.pop_front(); }
+                if elsewhere > 8 {
+                    RateAlgorithm::charge_beyond(&limiter, &mut words, now, cost);
+                    queue.extend((0..cost).map(|_| now));
+                    while queue.len() as u64 > count { queue.pop_front(); }
+                }
+                let (cost, most) = (cost.max(1), u64::from(limiter.most));
+                let expected = queue.len() as u64 + cost <= most;
+                prop_assert_eq!(RateAlgorithm::remaining(&limiter, &words, now), most.saturating_sub(queue.len() as u64));
+                match RateAlgorithm::wait(&limiter, &words, now, cost) {
+                    None => prop_assert!(cost > most),
+                    Some(0) => prop_assert!(expected),
+                    Some(wait) => {
+                        prop_assert!(!RateAlgorithm::conforms(&limiter, &words, now + wait - 1, cost));
+                        prop_assert!(RateAlgorithm::conforms(&limiter, &words, now + wait, cost));
+                    }
+                }
+                prop_assert_eq!(RateAlgorithm::charge(&limiter, &mut words, now, cost), expected);
+                if expected { queue.extend((0..cost).map(|_| now)); }
             }
         }
 

@@ -49,6 +49,11 @@ impl Health {
         }
     }
 
+    /// Sets the longest time without a grant before the store is down.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience.as_nanos() as u64;
+    }
+
     /// Records the grant of a request of `asked`.
     pub(super) fn granted(&mut self, asked: u64, now: u64) -> Option<Turn> {
         let turn = self.is_down.then_some(Turn::Up(self.failing));

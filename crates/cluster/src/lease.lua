@@ -54,6 +54,10 @@ else
   end
 end
 
+-- The first command that writes needs memory: a store without memory refuses it, and nothing is changed. After another
+-- write, Redis would continue the script, and grant what hosts that it cannot hear still hold.
+redis.call('HSET', ledger, '#clock', whole(now))
+
 -- The leases that ran out: what they held is free.
 local ended = redis.call('ZRANGEBYSCORE', expiries, '-inf', whole(now), 'LIMIT', 0, FORGOTTEN)
 -- The host that this one replaces has ended, and so has its lease.

@@ -50,8 +50,8 @@ pub struct Cluster {
     /// Time between two exchanges with the store. Above 100 hosts, `1s` saves the store work.
     #[key(default = Duration::from_millis(100), range = (0.01, 60.0), examples = ["100ms"])]
     pub sync: Duration,
-    /// Keys of limits with `cluster = "keys"` that a host publishes at a time. For other keys, each host enforces the
-    /// whole limit separately.
+    /// Keys of limits with `cluster = "keys"` that a host publishes at a time. Of other busy keys, each host passes the
+    /// limit divided by the hosts.
     #[key(default = 10_000, range = (1.0, 1_000_000.0))]
     pub max_hot_keys: u64,
     /// What a host enforces when its leases have expired and the store is unavailable. `share`: the limit divided by the

@@ -204,7 +204,9 @@ impl Engine {
         Ok(Self {
             together: match before {
                 Some(before) => Arc::clone(&before.together),
-                None => Arc::new(ArcSwap::from_pointee(fingerprints.clone())),
+                None => Arc::new(ArcSwap::from_pointee(
+                    Fingerprints::new().map_err(EngineError::Secret)?,
+                )),
             },
             by_name: limits
                 .iter()

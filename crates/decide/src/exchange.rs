@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::rate_limiter::Policy;
 
-use super::account::{Account, is_bucket};
+use super::account::{Account, PeerConsumption, is_bucket};
 use super::fingerprint::Fingerprint;
 use super::keyed::{Cut, Keyed, Settlement};
 use super::shard::{Guard, Shard};
@@ -43,6 +43,11 @@ impl StateStore {
         if let Some(keyed) = &self.keyed {
             keyed.valid_until.store(until, Ordering::Relaxed);
         }
+    }
+
+    /// How far the cluster's clock is ahead of this host's, modulo 2⁶⁴; `None` if keys are not exchanged.
+    pub(super) fn ahead(&self) -> Option<u64> {
+        Some(self.keyed.as_ref()?.ahead.load(Ordering::Relaxed))
     }
 
     /// The cluster's clock at this host's `now`.
@@ -148,10 +153,46 @@ impl StateStore {
         held.shard.accounts.insert(key, account);
     }
 
-    /// Drops unpublished units: other hosts counted them as spent while the store was unavailable.
-    pub fn forget_accounts(&self) {
-        self.all_shards()
-            .for_each(|mut shard| shard.accounts.clear());
+    /// Starts to enforce a share without the other hosts. Windows keep the units that the others have not received;
+    /// buckets drop them, since their refill pays for them meanwhile.
+    pub fn separate(&self) {
+        self.set_hosts(1, 0);
+        self.set_valid_until(u64::MAX);
+        self.replace_peers(PeerConsumption::new(1.0, 0));
+    }
+
+    /// Starts to exchange keys again: until the next settlement of a key, every host may use it.
+    pub fn rejoin(&self, hosts: u64, rank: u64) {
+        self.set_hosts(hosts, rank);
+        if self.has_windows() {
+            self.replace_peers(PeerConsumption::new(hosts as f64, rank));
+        }
+    }
+
+    /// Removes the accounts of keys whose use has ended.
+    pub fn forget_ended(&self, now: u64) {
+        let now = self.instant(now);
+        for mut shard in self.all_shards() {
+            let mut accounts = std::mem::take(&mut shard.accounts);
+            accounts.retain(|key, _| {
+                let words = shard.get(*key);
+                words.is_some_and(|words| tiers::is_alive(self.tiers(), words, now))
+            });
+            shard.accounts = accounts;
+        }
+    }
+
+    fn replace_peers(&self, peers: PeerConsumption) {
+        for mut shard in self.all_shards() {
+            if self.has_windows() {
+                shard
+                    .accounts
+                    .values_mut()
+                    .for_each(|account| account.peers = peers);
+            } else {
+                shard.accounts.clear();
+            }
+        }
     }
 }
 
@@ -175,12 +216,22 @@ impl LockedShard<'_> {
             account.begin(key, used, &mut shard.heard);
             shard.accounts.insert(key, account);
         }
-        if settlement.charge == 0 && settlement.give_back == 0 {
+        if settlement.charge == 0 && settlement.give_back == 0 && settlement.at_least == 0 {
             return;
         }
         let at = settlement.charged_at.unwrap_or(now).min(now);
+        // Units that the others have not received are not in their count.
+        let open = shard.accounts.get(&key).map_or(0, |account| account.open);
+        let whole = self.store.tiers();
         self.with_state(key, now, |tiers, words| {
-            tiers::charge_beyond(tiers, words, (now, at), settlement.charge);
+            let missing = if settlement.at_least == 0 {
+                0
+            } else {
+                let at_least = settlement.at_least.saturating_add(open);
+                at_least.saturating_sub(used(whole, words, now).units)
+            };
+            let charge = settlement.charge.saturating_add(missing);
+            tiers::charge_beyond(tiers, words, (now, at), charge);
             tiers::give_back(tiers, words, now, settlement.give_back);
         });
     }
@@ -188,7 +239,7 @@ impl LockedShard<'_> {
 
 impl Account {
     /// Starts to publish the key, with all used units unless the others have received them before.
-    fn begin(&mut self, key: Fingerprint, used: Used, heard: &mut HashSet<Fingerprint>) {
+    pub(super) fn begin(&mut self, key: Fingerprint, used: Used, heard: &mut HashSet<Fingerprint>) {
         if heard.insert(key) && used.units > self.spent {
             self.open += used.units - self.spent;
             self.spent = used.units;
@@ -199,12 +250,12 @@ impl Account {
 
 /// The used part of a key's allowance.
 #[derive(Clone, Copy, Debug, Default)]
-struct Used {
-    units: u64,
+pub(super) struct Used {
+    pub(super) units: u64,
     share: f64,
 }
 
-fn used(tiers: &[Policy], words: &[u64], now: u64) -> Used {
+pub(super) fn used(tiers: &[Policy], words: &[u64], now: u64) -> Used {
     tiers::each_used(tiers, words, now).fold(Used::default(), |all, (used, most)| Used {
         units: all.units.max(used),
         share: all.share.max(used as f64 / most.max(1) as f64),

@@ -41,6 +41,8 @@ pub struct Settlement {
     pub key: u64,
     /// Units that other hosts passed.
     pub charge: u64,
+    /// Units that all hosts have used at least, as others have counted them; 0 if that is known already.
+    pub at_least: u64,
     /// The instant at which they passed, on the cluster's clock: of the last unit for windows, the first for buckets.
     pub charged_at: Option<u64>,
     /// Units to return to a bucket: charged on behalf of others, but not used.

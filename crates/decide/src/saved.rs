@@ -21,6 +21,9 @@ const MOST_WORDS: usize = 2 << 20;
 pub struct SavedRequests {
     /// The secret of the fingerprints.
     secret: [u64; 2],
+    /// The hosts' secret of exchanged keys. Missing in files of earlier versions.
+    #[serde(default)]
+    exchanged_secret: Option<[u64; 2]>,
     /// By limit name: passed, refused, would have been refused.
     counters: BTreeMap<String, [u64; 3]>,
     stores: Vec<SavedStore>,
@@ -37,6 +40,18 @@ struct SavedStore {
     keys: usize,
     /// The number of words per key.
     each: usize,
+    /// For exchanged keys.
+    #[serde(default)]
+    exchanged: Option<SavedExchange>,
+}
+
+/// What is saved of an exchange of keys.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct SavedExchange {
+    /// How far the cluster's clock was ahead of this host's.
+    ahead: u64,
+    /// Whether the other hosts have received the use of the keys.
+    is_heard: bool,
 }
 
 impl SavedRequests {
@@ -79,6 +94,7 @@ impl Engine {
         }
         let mut saved = SavedRequests {
             secret: self.fingerprints.secret(),
+            exchanged_secret: Some(self.exchanged_secret()),
             counters: self
                 .limits
                 .iter()
@@ -88,26 +104,34 @@ impl Engine {
             words: Vec::with_capacity(MOST_WORDS - room),
         };
         for (limit, store) in stores() {
+            let mut unheard = Vec::new();
             let before = saved.words.len();
             store.each_slow(now, A_MINUTE, |key, words, life| {
                 let room = &mut lives[life.ilog2() as usize];
                 if let Some(left) = room.checked_sub(1 + words.len()) {
                     *room = left;
-                    saved.words.push(key.word());
-                    saved.words.extend(words);
+                    let keys = if store.keyed.is_some() && !store.is_heard(key) {
+                        &mut unheard
+                    } else {
+                        &mut saved.words
+                    };
+                    keys.push(key.word());
+                    keys.extend(words);
                 }
             });
-            let (each, limit, definition) = (
-                1 + store.words(),
-                limit.policy.name.clone(),
-                definition(limit, store),
-            );
-            saved.stores.push(SavedStore {
-                limit,
-                definition,
-                keys: (saved.words.len() - before) / each,
+            let (each, heard) = (1 + store.words(), saved.words.len() - before);
+            let of = |words: usize, is_heard| SavedStore {
+                limit: limit.policy.name.clone(),
+                definition: definition(limit, store),
+                keys: words / each,
                 each,
-            });
+                exchanged: store.ahead().map(|ahead| SavedExchange { ahead, is_heard }),
+            };
+            saved.stores.push(of(heard, true));
+            if !unheard.is_empty() {
+                saved.stores.push(of(unheard.len(), false));
+                saved.words.append(&mut unheard);
+            }
         }
         saved
     }
@@ -116,6 +140,9 @@ impl Engine {
     /// since are reset.
     pub fn resume(&mut self, saved: &SavedRequests, then: u64, now: u64) {
         self.fingerprints = Fingerprints::under(saved.secret);
+        if let Some(secret) = saved.exchanged_secret {
+            self.name_keys(secret);
+        }
         let mut rest = &saved.words[..];
         for store in &saved.stores {
             let Some((keys, others)) = rest.split_at_checked(store.keys.saturating_mul(store.each))
@@ -126,7 +153,7 @@ impl Engine {
             let limit = self
                 .limits
                 .iter()
-                .filter(is_own)
+                .filter(|limit| is_exchanged(limit) == store.exchanged.is_some())
                 .find(|limit| limit.policy.name == store.limit);
             let known = limit.and_then(|limit| {
                 limit.stores.iter().find(|known| {
@@ -139,7 +166,14 @@ impl Engine {
                     .split_first()
                     .filter(|(fingerprint, _)| **fingerprint != 0)
                 {
-                    known.take_up(Fingerprint::of_word(*fingerprint), words, then, now);
+                    let fingerprint = Fingerprint::of_word(*fingerprint);
+                    match store.exchanged {
+                        None => known.take_up(fingerprint, words, then, now),
+                        Some(SavedExchange { ahead, is_heard }) => {
+                            let ahead = then.wrapping_add(ahead).wrapping_sub(now);
+                            known.take_up_exchanged(fingerprint, words, ahead, is_heard);
+                        }
+                    }
                 }
             }
         }
@@ -158,9 +192,9 @@ impl Engine {
     }
 }
 
-/// Whether its keys are this host's. Exchanged keys have fingerprints of all hosts, which publish them again.
-fn is_own(limit: &&Limit) -> bool {
-    limit.policy.cluster != Some(ClusterMode::Keys)
+/// Whether its keys have the fingerprints of all hosts, and states on their clock.
+fn is_exchanged(limit: &Limit) -> bool {
+    limit.policy.cluster == Some(ClusterMode::Keys)
 }
 
 fn counted(limit: &Limit) -> [u64; 3] {

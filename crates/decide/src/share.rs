@@ -92,8 +92,18 @@ impl Engine {
         })
     }
 
-    /// Hashes keys with the hosts' common secret. Keys of another secret are removed, since they cannot be looked up.
+    /// The secret of exchanged keys.
+    #[must_use]
+    pub fn exchanged_secret(&self) -> [u64; 2] {
+        self.together.load().secret()
+    }
+
+    /// Hashes exchanged keys with the hosts' common secret. Keys of another secret are removed, since they cannot be
+    /// looked up.
     pub fn name_keys(&self, secret: [u64; 2]) {
+        if self.exchanged_secret() == secret {
+            return;
+        }
         self.together.store(Arc::new(Fingerprints::under(secret)));
         for (.., store) in self.exchanged() {
             store.clear();

@@ -234,6 +234,7 @@ impl StateStore {
                     copied.extend(words);
                 }
             });
+            let now = self.instant(now);
             for key in copied.chunks_exact(each) {
                 let Some((fingerprint, words)) = key.split_first() else {
                     continue;
@@ -254,6 +255,24 @@ impl StateStore {
         } else {
             self.hold(key)
                 .put(key, &tiers::rebased(&self.tiers, words, then, now));
+        }
+    }
+
+    /// The same for a key of the cluster whose use the other hosts have received, if `is_heard`. `ahead` is how far
+    /// the cluster's clock is ahead of this host's.
+    pub(super) fn take_up_exchanged(
+        &self,
+        key: Fingerprint,
+        words: &[u64],
+        ahead: u64,
+        is_heard: bool,
+    ) {
+        let Some(keyed) = &self.keyed else { return };
+        keyed.ahead.store(ahead, Ordering::Relaxed);
+        let mut held = self.hold(key);
+        held.put(key, words);
+        if is_heard {
+            held.shard.heard.insert(key);
         }
     }
 

@@ -1,10 +1,11 @@
 //! The tiers of a limit on the adjacent words of one key: charged all or none.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use common::rate_limiter::{Outcome, Policy};
 
-fn parts<'a>(
+pub fn parts<'a>(
     tiers: &'a [Policy],
     mut words: &'a [u64],
 ) -> impl Iterator<Item = (&'a Policy, &'a [u64])> {
@@ -38,6 +39,19 @@ pub fn charge_beyond(tiers: &[Policy], words: &mut [u64], (now, until): (u64, u6
 /// Aligns expired fixed windows to the common start of all hosts.
 pub fn align(tiers: &[Policy], words: &mut [u64], now: u64) {
     each_mut(tiers, words, |tier, part| tier.align(part, now));
+}
+
+/// Replaces each tier's words by `others` if those leave less, or as much for longer.
+pub fn take_fuller(tiers: &[Policy], words: &mut [u64], others: &[u64], now: u64) {
+    let mut others = parts(tiers, others);
+    each_mut(tiers, words, |tier, part| {
+        let left = |words: &[u64]| (tier.remaining(words, now), Reverse(tier.reset(words, now)));
+        if let Some((_, other)) = others.next()
+            && left(other) < left(part)
+        {
+            part.copy_from_slice(other);
+        }
+    });
 }
 
 /// Returns units that buckets were charged too much.

@@ -161,8 +161,13 @@ impl Host {
 
     /// Ends it with a signal, and waits for it.
     pub fn stop(&mut self, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        self.signal(signal);
         self.child.wait().unwrap();
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 }
 

@@ -1,13 +1,25 @@
--- One host publishes what its busy keys consumed and reads what the others have published since it last read.
+-- One host publishes what its busy keys consumed and reads what the others have published since it last read. It also
+-- writes the use of its keys, for hosts that join later.
 --
--- KEYS[1]  publications, a hash: '#clock', '#secret' of all hosts, 'p:<host>' the newest publication of one
+-- KEYS[1]  publications, a hash: '#clock', '#secret' of all hosts, 'p:<host>' the newest publication of one, 'l:<host>'
+--          its lease and sync in microseconds
 -- KEYS[2]  when each host published last, a sorted set, in microseconds of the clock below
--- ARGV     host, lease (microseconds), the clock at the last read, a secret in case there is none, publication, 1 to leave
--- Returns  the clock, the secret, {host, when, host, when, ...} of all, {host, publication, ...} of the other hosts
+-- KEYS[3]  use, a hash: '#epoch', '#version', '#restored', and for each key '<order> <order> <state>'
+-- KEYS[4]  the version at which the use of each key last changed, a sorted set
+-- KEYS[5]  when the use of each key ends, a sorted set, in milliseconds of the clock below
+-- ARGV     host, lease (microseconds), the clock at the last read, a secret in case there is none, publication, 1 to leave,
+--          sync (microseconds), an epoch of the use in case there is none, the version at the last read of the use, the
+--          most keys of use to return, the most to store, 1 if this use may be new to the store;
+--          then for each key of use: name, two numbers by which states are ordered, milliseconds to its end, state
+-- Returns  the clock, the secret, {host, when, host, when, ...} of all, {host, publication, ...} of the other hosts,
+--          {lease and sync, ...} of all in the same order; of the use: the epoch, the version, the version of the last
+--          change that other hosts have to read, {version, name, state, ...}
 --
--- The clock is the store's, and never goes back while the hash is there.
-local publications, seen = KEYS[1], KEYS[2]
+-- The clock is the store's, and never goes back while the hash is there. The first command that writes needs memory: a
+-- store without memory refuses it, and nothing is changed. After another write, Redis would continue the script.
+local publications, seen, use, versions, ends = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local host, lease, read, secret, publication = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local leaves, page, most = ARGV[6] == '1', tonumber(ARGV[10]), tonumber(ARGV[11])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local known = redis.call('HMGET', publications, '#clock', '#secret')
@@ -16,27 +28,79 @@ local function whole(number) return string.format('%.0f', number) end
 -- A host that read a later clock than this read another store's.
 if read >= now then read = 0 end
 
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', seen, '-inf', whole(now - lease), 'LIMIT', 0, 100)) do
-  redis.call('HDEL', publications, 'p:' .. name)
-  redis.call('ZREM', seen, name)
+redis.call('HSET', publications, '#clock', whole(now), '#secret', known[2] or secret)
+-- Each host has its own lease, of at least a second. Hosts of earlier versions do not write it.
+local quiet = redis.call('ZRANGEBYSCORE', seen, '-inf', whole(now - 1000000), 'WITHSCORES', 'LIMIT', 0, 1000)
+for nth = 1, #quiet, 2 do
+  local name = quiet[nth]
+  local its_lease = string.match(redis.call('HGET', publications, 'l:' .. name) or '', '^(%d+) ')
+  if tonumber(quiet[nth + 1]) + (tonumber(its_lease or '') or lease) <= now then
+    redis.call('HDEL', publications, 'p:' .. name, 'l:' .. name)
+    redis.call('ZREM', seen, name)
+  end
 end
-if ARGV[6] == '1' then
-  redis.call('HDEL', publications, 'p:' .. host)
+if leaves then
+  redis.call('HDEL', publications, 'p:' .. host, 'l:' .. host)
   redis.call('ZREM', seen, host)
 else
-  redis.call('HSET', publications, 'p:' .. host, publication)
+  redis.call('HSET', publications, 'p:' .. host, publication, 'l:' .. host, ARGV[2] .. ' ' .. ARGV[7])
   redis.call('ZADD', seen, whole(now), host)
 end
-redis.call('HSET', publications, '#clock', whole(now), '#secret', known[2] or secret)
-local keep = math.max(60000, math.ceil(lease / 1000) * 60)
-redis.call('PEXPIRE', publications, keep)
-redis.call('PEXPIRE', seen, keep)
 
-local hosts, news = redis.call('ZRANGE', seen, 0, -1, 'WITHSCORES'), {}
+local milliseconds = math.floor(now / 1000)
+local function remove(name)
+  redis.call('HDEL', use, name)
+  redis.call('ZREM', versions, name)
+  redis.call('ZREM', ends, name)
+end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', whole(milliseconds), 'LIMIT', 0, 1000)) do remove(name) end
+local head = redis.call('HMGET', use, '#epoch', '#version', '#restored')
+local epoch, version, restored = head[1] or ARGV[8], tonumber(head[2] or '0'), tonumber(head[3] or '0')
+local count = redis.call('ZCARD', ends)
+-- A later state of a key replaces an earlier one. Every host writes what all have used, as far as it has heard.
+for nth = 13, #ARGV, 5 do
+  local name, first, second = ARGV[nth], tonumber(ARGV[nth + 1]), tonumber(ARGV[nth + 2])
+  local entry = table.concat({ ARGV[nth + 1], ARGV[nth + 2], ARGV[nth + 4] }, ' ')
+  local before = redis.call('HGET', use, name)
+  local first_before, second_before = string.match(before or '', '^(%d+) (%d+) ')
+  first_before, second_before = tonumber(first_before or '0'), tonumber(second_before or '0')
+  local is_later = first > first_before or first == first_before and second >= second_before
+  if before ~= entry and is_later and (before or count < most) then
+    version = version + 1
+    if ARGV[12] == '1' then restored = version end
+    if not before then count = count + 1 end
+    redis.call('HSET', use, name, entry)
+    redis.call('ZADD', versions, whole(version), name)
+    redis.call('ZADD', ends, whole(milliseconds + tonumber(ARGV[nth + 3])), name)
+  end
+end
+redis.call('HSET', use, '#epoch', epoch, '#version', whole(version), '#restored', whole(restored))
+
+local changes = {}
+if page > 0 then
+  local from = tonumber(ARGV[9])
+  if from > version then from = 0 end
+  local changed = redis.call('ZRANGEBYSCORE', versions, '(' .. whole(from), '+inf', 'WITHSCORES', 'LIMIT', 0, page)
+  for nth = 1, #changed, 2 do
+    changes[#changes + 1] = changed[nth + 1]
+    changes[#changes + 1] = changed[nth]
+    changes[#changes + 1] = redis.call('HGET', use, changed[nth]) or ''
+  end
+end
+
+-- The secret, without which the names of keys mean nothing, is kept for as long as the use.
+local last = redis.call('ZRANGE', ends, -1, -1, 'WITHSCORES')[2]
+local keep = math.max(60000, math.ceil(lease / 1000) * 60)
+redis.call('PEXPIRE', seen, keep)
+if last then keep = math.max(keep, tonumber(last) - milliseconds + 60000) end
+for _, key in ipairs({ publications, use, versions, ends }) do redis.call('PEXPIRE', key, whole(keep)) end
+
+local hosts, news, terms = redis.call('ZRANGE', seen, 0, -1, 'WITHSCORES'), {}, {}
 for nth = 1, #hosts, 2 do
+  terms[#terms + 1] = redis.call('HGET', publications, 'l:' .. hosts[nth]) or ''
   if hosts[nth] ~= host and tonumber(hosts[nth + 1]) > read then
     news[#news + 1] = hosts[nth]
     news[#news + 1] = redis.call('HGET', publications, 'p:' .. hosts[nth]) or ''
   end
 end
-return { whole(now), known[2] or secret, hosts, news }
+return { whole(now), known[2] or secret, hosts, news, terms, epoch, whole(version), whole(restored), changes }

@@ -7,21 +7,26 @@
 //! - [`wire`]: a publication as bytes.
 //! - [`series`]: the keys of one limit and their consumption, pure.
 //! - [`peer`]: one host's part in all limits, pure.
+//! - [`use_log`]: the use of keys in the store, for hosts that join or return.
 //! - `sources`: the sources of a limit on packets, in the kernel.
 //! - `exchange.lua`: the store's script, run once per host and sync.
 //! - `exchanged_limits`: this host's share; `saved_host_count`: the number of hosts, for the next start.
-//! - [`exchanger`]: the thread that connects [`peer`] and `sources` to the store.
+//! - `worker`: the thread that connects [`peer`] and `sources` to the store; `request`: what it sends; [`exchanger`]: the
+//!   agent's handle of it.
 
 mod exchanged_limits;
 pub mod exchanger;
 mod limits;
 pub mod peer;
+mod request;
 mod saved_host_count;
 pub mod series;
 #[cfg(test)]
 mod simulation;
 mod sources;
+pub mod use_log;
 pub mod wire;
+mod worker;
 
 pub use exchanger::Exchanger;
 pub use limits::limits;

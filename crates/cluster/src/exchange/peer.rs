@@ -13,6 +13,8 @@ use crate::member::Terms;
 
 /// Hosts that have not published for this many syncs are not waited for.
 const TIMELY_SYNCS: u64 = 3;
+/// How many leases a host has to return after an outage, until the others pass its part of windows.
+const RETURN_LEASES: u64 = 3;
 /// How long a host's publications are kept after it was last seen, in microseconds, since it may return.
 const REMEMBERED: u64 = 60_000_000;
 
@@ -21,10 +23,20 @@ const REMEMBERED: u64 = 60_000_000;
 pub struct News {
     /// The store's clock, in microseconds.
     pub now: u64,
-    /// Every host with the instant of its last publication, this one included.
-    pub hosts: Vec<(String, u64)>,
+    /// Every host, this one included.
+    pub hosts: Vec<PeerHost>,
     /// The other hosts' publications.
     pub publications: Vec<(String, Vec<u8>)>,
+}
+
+/// A host that takes part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerHost {
+    pub name: String,
+    /// The instant of its last publication, in microseconds.
+    pub at: u64,
+    /// Its time between two exchanges, in microseconds; 0 if it is not known.
+    pub sync: u64,
 }
 
 /// One host's part.
@@ -40,6 +52,8 @@ pub struct Peer {
     read: u64,
     hosts: u64,
     rank: u64,
+    /// The hosts before this one was away, and until when they may return, by the store's clock.
+    returning: (u64, u64),
     /// By the hash of the host's name, so that all hosts agree on the order.
     newest: HashMap<HostNumber, Newest>,
     series: HashMap<u64, Series>,
@@ -60,6 +74,7 @@ impl Peer {
             read: 0,
             hosts: 1,
             rank: 0,
+            returning: (1, 0),
             newest: HashMap::new(),
             series: HashMap::new(),
         }
@@ -72,6 +87,12 @@ impl Peer {
             hosts: hosts.max(1),
             ..self
         }
+    }
+
+    /// Takes on another config.
+    pub fn reconfigure(&mut self, most_keys: usize, sync: Duration) {
+        self.lease = Terms::lease_for(sync).as_micros() as u64;
+        (self.most_keys, self.sync) = (most_keys, sync.as_micros() as u64);
     }
 
     /// The host's name in the store.
@@ -92,10 +113,31 @@ impl Peer {
         self.hosts
     }
 
-    /// Of them, those of lower rank.
+    /// Hosts that may use a window: after an outage, those that have not returned yet as well.
+    #[must_use]
+    pub fn window_hosts(&self) -> u64 {
+        if self.are_returning() {
+            self.returning.0
+        } else {
+            self.hosts
+        }
+    }
+
+    fn are_returning(&self) -> bool {
+        self.hosts < self.returning.0 && self.read < self.returning.1
+    }
+
+    /// Of the hosts, those of lower rank.
     #[must_use]
     pub const fn rank(&self) -> u64 {
         self.rank
+    }
+
+    /// Whether no other host of lower number publishes a key.
+    #[must_use]
+    pub fn is_own(&self, number: u64, key: u64) -> bool {
+        let series = self.series.get(&number);
+        series.is_none_or(|series| !series.is_published_before(key, number_of(&self.name)))
     }
 
     /// A key is published once it has used this part of its allowance: all hosts together can use a quarter
@@ -111,6 +153,13 @@ impl Peer {
         self.series
             .get(&number)
             .map_or((0, 0), |series| (series.published(), series.local()))
+    }
+
+    /// Removes a limit's keys that are not in use.
+    pub fn retain(&mut self, number: u64, is_used: impl Fn(u64) -> bool) {
+        if let Some(series) = self.series.get_mut(&number) {
+            series.retain(is_used);
+        }
     }
 
     /// The publication at `at`, in nanoseconds of the cluster's clock. `cuts` has each limit's number, whether it has
@@ -157,30 +206,37 @@ impl Peer {
     pub fn hear(&mut self, news: &News) -> Vec<(u64, Vec<Settlement>)> {
         // The other hosts treated this host's part as free, so it must be published again.
         if news.now.saturating_sub(self.read) >= self.lease {
+            self.returning = (self.window_hosts(), news.now + RETURN_LEASES * self.lease);
             self.series
                 .values_mut()
                 .for_each(Series::return_from_absence);
         }
         self.read = news.now;
         self.hosts = (news.hosts.len() as u64).max(1);
-        let others = || news.hosts.iter().filter(|(name, _)| *name != self.name);
+        let others = || news.hosts.iter().filter(|host| host.name != self.name);
         // A silent host is counted for as long as it is kept, where excess is never returned.
-        let is_timely = |at: &u64| *at + TIMELY_SYNCS * self.sync > news.now;
+        let is_timely =
+            |host: &&PeerHost| host.at + TIMELY_SYNCS * self.sync.max(host.sync) > news.now;
         let heard_soon = others()
-            .map(|(_, at)| *at)
             .filter(is_timely)
+            .map(|host| host.at)
             .min()
             .unwrap_or(u64::MAX);
         let present: Vec<HostNumber> = others()
-            .filter(|(_, at)| is_timely(at))
-            .map(|(name, _)| number_of(name))
+            .filter(is_timely)
+            .map(|host| number_of(&host.name))
             .collect();
-        self.rank = present
-            .iter()
-            .filter(|host| **host < number_of(&self.name))
-            .count() as u64;
+        // Until all have returned, the ranks of those that are here would be those of others.
+        if !self.are_returning() {
+            let is_before = |host: &&HostNumber| **host < number_of(&self.name);
+            self.rank = present.iter().filter(is_before).count() as u64;
+        }
         // A late host keeps its part of a window for as long as it takes part.
-        let known: Vec<HostNumber> = others().map(|(name, _)| number_of(name)).collect();
+        let known: Vec<HostNumber> = others().map(|host| number_of(&host.name)).collect();
+        let syncs: HashMap<HostNumber, u64> = others()
+            .map(|host| (number_of(&host.name), host.sync))
+            .filter(|(_, sync)| *sync > 0)
+            .collect();
         self.newest.retain(|host, newest| {
             if known.contains(host) {
                 newest.seen = news.now;
@@ -202,7 +258,6 @@ impl Peer {
                 sequence, read, at, ..
             } = publication;
             let before = self.newest.get(&host);
-            let first = before.map_or(sequence, |newest| newest.first);
             // A host that was away for long may have passed the units just now.
             let since = before
                 .map_or(at, |newest| newest.at)
@@ -211,10 +266,13 @@ impl Peer {
             let newest = Newest {
                 sequence,
                 read,
-                first,
                 seen: news.now,
                 at,
+                syncs: self.sync as f64 / *syncs.get(&host).unwrap_or(&self.sync) as f64,
             };
+            for series in self.series.values_mut() {
+                series.meet(host, sequence);
+            }
             self.newest.insert(host, newest);
             for (number, entries) in &publication.series {
                 if let Some(series) = self.series.get_mut(number) {
@@ -223,18 +281,22 @@ impl Peer {
             }
         }
         // Units that a host passed before it knew of this one are in the publication that says it has.
-        let read = |(name, _): &(String, u64)| {
+        let read = |host: &PeerHost| {
             self.newest
-                .get(&number_of(name))
+                .get(&number_of(&host.name))
                 .map_or(0, |newest| newest.read)
         };
-        let heard = others().map(read).min().unwrap_or(u64::MAX);
+        let heard = if self.are_returning() {
+            0
+        } else {
+            others().map(read).min().unwrap_or(u64::MAX)
+        };
         let (me, newest) = (number_of(&self.name), &self.newest);
         let round = Round {
             now: news.now,
             heard,
             heard_soon,
-            hosts: self.hosts,
+            hosts: self.window_hosts(),
             rank: self.rank,
         };
         let settle = |(number, series): (&u64, &mut Series)| {
@@ -249,12 +311,6 @@ impl Peer {
             (*number, series.settle(me, round))
         };
         self.series.iter_mut().map(settle).collect()
-    }
-
-    /// Removes all keys and hosts: the store has not replied for as long as a host is kept.
-    pub fn forget(&mut self) {
-        self.series.clear();
-        self.newest.clear();
     }
 }
 

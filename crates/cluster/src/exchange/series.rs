@@ -40,12 +40,12 @@ pub struct Newest {
     pub sequence: u64,
     /// See [`super::wire::Publication::read`].
     pub read: u64,
-    /// The sequence of the first publication that was read.
-    pub first: u64,
     /// The store's clock when the host was last seen, in microseconds.
     pub seen: u64,
     /// When the publication was made, in nanoseconds of the cluster's clock.
     pub at: u64,
+    /// This host's time between two exchanges, relative to that host's.
+    pub syncs: f64,
 }
 
 /// One exchange.
@@ -76,7 +76,10 @@ struct Pending {
 struct Other {
     sum: u64,
     born: u64,
+    /// In units a sync of this host.
     demand: f64,
+    /// Units until its next publication: it may sync less often.
+    unheard: f64,
     sequence: u64,
     /// Whether its host's newest publication has the key.
     is_current: bool,
@@ -98,10 +101,14 @@ struct Key {
     /// Whether all other hosts have received that this host uses the key.
     is_heard: bool,
     is_local: bool,
+    /// Whether the others' part is charged to it, since it has no room in publications.
+    is_parted: bool,
     /// Syncs since another host last published it.
     quiet: u32,
     others: BTreeMap<HostNumber, Other>,
     charge: u64,
+    /// Units that all hosts have used at least, by those that this host has read for the first time.
+    at_least: u64,
     /// The instant of the charged units: of the last unit for windows, the first for buckets.
     charged_at: Option<u64>,
     settled: Option<PeerConsumption>,
@@ -113,6 +120,8 @@ struct Key {
 pub struct Series {
     has_windows: bool,
     keys: HashMap<u64, Key>,
+    /// The sequence of the first publication that was read of each host.
+    met: HashMap<HostNumber, u64>,
     published: u64,
     local: usize,
 }
@@ -124,6 +133,7 @@ impl Series {
         Self {
             has_windows,
             keys: HashMap::new(),
+            met: HashMap::new(),
             published: 0,
             local: 0,
         }
@@ -147,6 +157,11 @@ impl Series {
         self.local
     }
 
+    /// Removes keys that are not in use.
+    pub fn retain(&mut self, is_used: impl Fn(u64) -> bool) {
+        self.keys.retain(|key, _| is_used(*key));
+    }
+
     /// Adds what was cut off.
     pub fn cut(&mut self, cuts: &[Cut]) {
         for key in self.keys.values_mut() {
@@ -158,17 +173,24 @@ impl Series {
             key.idle = 0;
             key.sum = key.sum.saturating_add(cut.spent);
             (key.spent, key.used, key.refused) = (cut.spent, cut.used, cut.refused);
-            key.pending.push(Pending {
-                published: None,
-                spent: cut.spent,
-                over: cut.over,
-            });
+            // Units that no reply has acknowledged yet share their fate: without a store, they would be without number.
+            match key.pending.last_mut() {
+                Some(last) if last.published.is_none() => {
+                    last.spent = last.spent.saturating_add(cut.spent);
+                    last.over = last.over.saturating_add(cut.over);
+                }
+                _ => key.pending.push(Pending {
+                    published: None,
+                    spent: cut.spent,
+                    over: cut.over,
+                }),
+            }
         }
         for key in self.keys.values_mut() {
             key.demand = averaged(
                 self.has_windows,
                 key.demand,
-                key.spent.saturating_add(key.refused),
+                key.spent.saturating_add(key.refused) as f64,
             );
         }
     }
@@ -213,6 +235,18 @@ impl Series {
         entries
     }
 
+    /// Records that a host's publication is read, with or without keys of this limit.
+    pub fn meet(&mut self, host: HostNumber, sequence: u64) {
+        self.met.entry(host).or_insert(sequence);
+    }
+
+    /// Whether another host with a lower number publishes the key.
+    #[must_use]
+    pub fn is_published_before(&self, key: u64, me: HostNumber) -> bool {
+        let key = self.keys.get(&key);
+        key.is_some_and(|key| key.others().any(|(host, _)| *host < me))
+    }
+
     /// Adds another host's publication. Its units passed between two instants of the cluster's clock, in nanoseconds.
     pub fn hear(
         &mut self,
@@ -221,6 +255,7 @@ impl Series {
         (since, until): (u64, u64),
         entries: &[Entry],
     ) {
+        let first = self.met.get(&host).copied().unwrap_or(newest.sequence);
         for entry in entries {
             let key = self.keys.entry(entry.key).or_insert_with(|| Key {
                 idle: u32::MAX,
@@ -230,19 +265,32 @@ impl Series {
             let news = match before {
                 Some(before) if entry.born == before.born => entry.sum.saturating_sub(before.sum),
                 // All units are new to a host that has been there.
-                _ if entry.born >= newest.first => entry.sum,
-                // This host is new, or was away: the other's use of a window counts here as well.
-                _ if self.has_windows && key.others.is_empty() && key.sum == 0 => {
-                    entry.used.max(entry.spent)
+                _ if entry.born >= first => entry.sum,
+                // This host is new, or was away: what all have used counts here as well. The first of several counts
+                // the others' units, except the newest.
+                _ => {
+                    let is_first = key.at_least == 0;
+                    key.at_least = key.at_least.max(entry.used);
+                    if is_first && entry.used > 0 {
+                        0
+                    } else {
+                        entry.spent
+                    }
                 }
-                _ => entry.spent,
             };
-            let asked = entry.spent.saturating_add(entry.refused);
+            // Units of windows that have ended count no more.
+            let news = if self.has_windows {
+                news.min(entry.used)
+            } else {
+                news
+            };
+            let asked = entry.spent.saturating_add(entry.refused) as f64;
             let demand = averaged(
                 self.has_windows,
                 before.map_or(0.0, |before| before.demand),
-                asked,
+                asked * newest.syncs,
             );
+            let unheard = demand / newest.syncs.min(1.0);
             let Entry { sum, born, .. } = *entry;
             key.others.insert(
                 host,
@@ -250,11 +298,12 @@ impl Series {
                     sum,
                     born,
                     demand,
+                    unheard,
                     sequence: newest.sequence,
                     is_current: true,
                 },
             );
-            if news == 0 {
+            if news == 0 && key.at_least == 0 {
                 continue;
             }
             key.charge = key.charge.saturating_add(news);
@@ -271,12 +320,15 @@ impl Series {
 
     /// Records that the other hosts no longer have this one's keys.
     pub fn return_from_absence(&mut self) {
-        self.keys.values_mut().for_each(|key| key.is_heard = false);
+        for key in self.keys.values_mut() {
+            (key.is_heard, key.settled) = (false, None);
+        }
     }
 
     /// Removes hosts that have left, and resets the demand of keys that they no longer publish. `newest` is each host's
     /// last publication; `present` are the hosts that count.
     pub fn forget(&mut self, newest: &HashMap<HostNumber, Newest>, present: &[HostNumber]) {
+        self.met.retain(|host, _| newest.contains_key(host));
         for key in self.keys.values_mut() {
             key.quiet = key.quiet.saturating_add(1);
             key.others.retain(|host, other| {
@@ -302,7 +354,7 @@ impl Series {
             } else {
                 round.heard_soon
             };
-            let charge = key.offset();
+            let charge = key.offset() + key.part(has_windows, round.hosts);
             let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
             key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_local;
             let is_hot = key.is_told() || key.others().next().is_some();
@@ -310,7 +362,8 @@ impl Series {
             let is_same = key.settled == Some(peers) && (is_hot || !key.was_hot);
             key.was_hot = is_hot;
             let charged_at = key.charged_at.take();
-            if is_same && charge == 0 && give_back == 0 && release == 0 {
+            let at_least = std::mem::take(&mut key.at_least);
+            if is_same && charge == 0 && give_back == 0 && release == 0 && at_least == 0 {
                 return is_hot || key.is_remembered(has_windows);
             }
             key.settled = Some(peers);
@@ -318,6 +371,7 @@ impl Series {
                 key: *number,
                 charge,
                 give_back,
+                at_least,
                 charged_at,
                 release,
                 peers,
@@ -331,8 +385,7 @@ impl Series {
 }
 
 /// The demand in units a sync: an average of the previous one and the newest.
-fn averaged(has_windows: bool, before: f64, asked: u64) -> f64 {
-    let asked = asked as f64;
+fn averaged(has_windows: bool, before: f64, asked: f64) -> f64 {
     // Demand that moves to other hosts is detected sooner the larger it is. Windows return nothing, so they average.
     let many = if has_windows {
         0.0
@@ -346,7 +399,9 @@ fn averaged(has_windows: bool, before: f64, asked: u64) -> f64 {
 impl Key {
     /// Whether it is published: for some syncs, and until all hosts have received all units.
     fn is_told(&self) -> bool {
-        self.idle <= LINGER || !self.pending.is_empty()
+        // Without room, nobody receives its units: it waits for room for some time.
+        let is_given_up = self.is_local && self.idle > REMEMBERED;
+        self.idle <= LINGER || (!self.pending.is_empty() && !is_given_up)
     }
 
     fn is_remembered(&self, has_windows: bool) -> bool {
@@ -369,16 +424,36 @@ impl Key {
         charge
     }
 
+    /// Units to be charged for the others, once a bucket's key has no room in publications: all that has passed since its
+    /// first publication could pass on each host.
+    fn part(&mut self, has_windows: bool, hosts: u64) -> u64 {
+        let is_new = self.is_local && !self.is_parted;
+        self.is_parted = self.is_local;
+        if !is_new || has_windows {
+            return 0;
+        }
+        let charged = self.pending.iter_mut().map(|pending| {
+            let others = pending.spent.saturating_mul(hosts - 1);
+            let missing = others.saturating_sub(pending.over);
+            pending.over += missing;
+            missing
+        });
+        charged.sum()
+    }
+
     /// (units that all have received, other units charged on behalf of the others, whether there were any).
     fn acknowledge(&mut self, now: u64, heard: u64) -> (u64, u64, bool) {
-        let is_local = self.is_local;
         let (mut release, mut over, mut was_heard) = (0, 0, false);
+        // Without room in publications, nobody receives the units: the others keep their parts.
+        if self.is_local {
+            return (0, 0, false);
+        }
         self.pending.retain_mut(|pending| {
             let published = *pending.published.get_or_insert(now);
-            if !is_local && published > heard {
+            if published > heard {
                 return true;
             }
-            was_heard |= !is_local;
+            was_heard = true;
             release += pending.spent;
             over += pending.over;
             false
@@ -388,7 +463,7 @@ impl Key {
 
     fn peers(&self, has_windows: bool, me: HostNumber, round: Round) -> PeerConsumption {
         if self.is_local {
-            return PeerConsumption::new(1.0, 0);
+            return PeerConsumption::new(round.hosts as f64, round.rank);
         }
         // A host with much more demand spends what remains: a host with little demand takes none of the last units.
         let is_larger = |other: &&Other| other.demand > LARGER * self.demand;
@@ -396,7 +471,7 @@ impl Key {
             .others()
             .map(|(_, other)| other)
             .filter(is_larger)
-            .map(|other| UNHEARD_SYNCS * other.demand)
+            .map(|other| UNHEARD_SYNCS * other.unheard)
             .sum();
         if has_windows && !self.is_heard {
             let part = if self.others().next().is_none() {
@@ -428,7 +503,7 @@ impl Key {
             return PeerConsumption::new(factor, reserve);
         }
         // Where this host's demand has grown, the others' has not. Each may pass one unit, however small its demand.
-        let demand = UNHEARD_SYNCS * self.others().map(|(_, other)| other.demand).sum::<f64>();
+        let demand = UNHEARD_SYNCS * self.others().map(|(_, other)| other.unheard).sum::<f64>();
         let most_others = (demand.ceil() as u64).max(self.others().count() as u64);
         // Small changes are not worth a write, either.
         PeerConsumption {

@@ -16,6 +16,7 @@ use crate::packets::{Elsewhere, Packets, PacketsError};
 struct Source {
     passed: u64,
     refused: u64,
+    used: u64,
     peers: PeerConsumption,
     is_hot: bool,
 }
@@ -56,6 +57,7 @@ impl Sources {
             let mut next = Source {
                 passed,
                 refused,
+                used: source.used,
                 peers: before.map_or(PeerConsumption::new(1.0, 0), |before| before.peers),
                 is_hot: before.is_some_and(|before| before.is_hot),
             };
@@ -109,7 +111,13 @@ impl Sources {
         let mut charges = Vec::new();
         for settlement in settlements {
             let units = |units: u64| i64::try_from(units).unwrap_or(i64::MAX);
-            let net = units(settlement.charge).saturating_sub(units(settlement.give_back));
+            let used = self
+                .known
+                .get(&settlement.key)
+                .map_or(0, |known| known.used);
+            let missing = settlement.at_least.saturating_sub(used);
+            let charge = settlement.charge.saturating_add(missing);
+            let net = units(charge).saturating_sub(units(settlement.give_back));
             if net != 0 {
                 let ago = settlement.charged_at.map_or(0, |at| now.saturating_sub(at));
                 charges.push(Elsewhere {

@@ -95,6 +95,30 @@ impl Publication {
     }
 }
 
+/// Encodes the words of a state, which are near each other, as differences.
+#[must_use]
+pub fn encode_words(words: &[u64]) -> Vec<u8> {
+    let (mut bytes, mut before) = (Vec::new(), 0u64);
+    for word in words {
+        let step = word.wrapping_sub(before) as i64;
+        put(&mut bytes, (step << 1 ^ step >> 63) as u64);
+        before = *word;
+    }
+    bytes
+}
+
+/// Decodes the words of a state; `None` if they are not of this version.
+#[must_use]
+pub fn decode_words(mut bytes: &[u8]) -> Option<Vec<u64>> {
+    let (mut words, mut before) = (Vec::new(), 0u64);
+    while !bytes.is_empty() {
+        let step = take(&mut bytes)?;
+        before = before.wrapping_add(step >> 1 ^ (step & 1).wrapping_neg());
+        words.push(before);
+    }
+    Some(words)
+}
+
 /// LEB128: seven bits a byte, the lowest first.
 fn put(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
@@ -149,6 +173,11 @@ mod tests {
             let bytes = publication.encode();
             prop_assert_eq!(Publication::decode(&bytes), Some(publication));
             prop_assert_eq!(Publication::decode(&bytes[..bytes.len() - 1]), None);
+        }
+
+        #[test]
+        fn words_are_read_as_they_were_written(words: Vec<u64>) {
+            prop_assert_eq!(decode_words(&encode_words(&words)), Some(words));
         }
 
         /// Any bytes are decoded or rejected, without a panic.

@@ -49,6 +49,18 @@ pub fn measure(
     window: Duration,
     time: Duration,
 ) -> Vec<Outcome> {
+    measure_during(url, hosts, spread, window, time, |_| {})
+}
+
+/// The same while something happens to the hosts or their store.
+pub fn measure_during(
+    url: &str,
+    hosts: usize,
+    spread: Spread,
+    window: Duration,
+    time: Duration,
+    events: impl FnOnce(&[Host]),
+) -> Vec<Outcome> {
     let cluster = format!("store = {url:?}\nname = \"windows-{hosts}-{spread:?}\"");
     let terms = |algorithm: &str| {
         format!(
@@ -86,6 +98,7 @@ pub fn measure(
             })
         };
         let drivers: Vec<_> = fleet.iter().enumerate().map(drive).collect();
+        events(&fleet);
         drivers
             .into_iter()
             .map(|driver| driver.join().unwrap())

@@ -1,0 +1,319 @@
+//! Quotas that are used up: hosts join and restart, configs are reloaded, and the store has no memory left.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use testbed::fleet::{Asker, Host, KEYS, RATE, Spread, drive};
+use testbed::redis::Redis;
+use testbed::tests;
+use testbed::trials::Test;
+use testbed::wait::PATIENCE;
+
+use crate::stores::two_nodes;
+
+pub const TESTS: &[Test] = tests![
+    a_used_up_quota_survives_joins_and_restarts,
+    a_used_up_quota_survives_the_end_of_all_hosts,
+    a_used_up_quota_survives_an_emptied_store,
+    a_reload_of_the_cluster_resets_no_quota,
+    a_full_store_multiplies_no_quota,
+    a_full_store_grants_no_share_twice,
+    hosts_with_other_syncs_are_not_removed,
+    a_used_up_quota_survives_in_a_cluster_of_stores,
+];
+
+const N: u64 = 1_000;
+
+/// The lines of a limit of `N` a day.
+fn daily(algorithm: &str) -> String {
+    format!("{KEYS}\nrate = \"{N}/day\"\nalgorithm = {algorithm:?}")
+}
+
+/// Waits until `hosts` exchange keys.
+fn joined(fleet: &[Host], hosts: usize) {
+    for host in fleet {
+        host.until(PATIENCE, "one of all", |cluster| {
+            cluster["hosts"] == hosts && cluster["limits"][0]["share_from"] == "keys"
+        });
+    }
+}
+
+/// Two syncs, on a machine with other work.
+fn settle() {
+    thread::sleep(Duration::from_secs(1));
+}
+
+/// Requests units on a host until it refuses all for a second; returns the passed ones.
+fn exhaust(host: &Host) -> u64 {
+    let mut asker = host.connect();
+    let (mut passed, mut last) = (0, Instant::now());
+    while last.elapsed() < Duration::from_secs(1) {
+        let more = asker.ask(50);
+        if more > 0 {
+            last = Instant::now();
+        }
+        passed += more;
+        thread::sleep(Duration::from_millis(5));
+    }
+    passed
+}
+
+/// The most that may pass of a day's quota since `begun`: the sliding window drops a part as time passes, and a day may
+/// end.
+fn most(redis: &Redis, begun: u64) -> f64 {
+    let days = |at: u64| at / 86_400;
+    let now = seconds(redis);
+    let windows = 1 + days(now + 1) - days(begun.saturating_sub(1));
+    1.1 * N as f64 * (windows as f64 + (now - begun) as f64 / 86_400.0)
+}
+
+/// The store's clock.
+fn seconds(redis: &Redis) -> u64 {
+    redis
+        .cli(&["time"])
+        .lines()
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+fn a_used_up_quota_survives_joins_and_restarts() {
+    for algorithm in ["fixed-window", "sliding-window", "sliding-log"] {
+        let redis = Redis::start(&[]);
+        let cluster = format!("store = {:?}", redis.url());
+        let start = |node: &str| Host::start(node, &cluster, &daily(algorithm));
+        let begun = seconds(&redis);
+        let mut fleet = vec![start("a")];
+        joined(&fleet, 1);
+        let mut passed = vec![exhaust(&fleet[0])];
+        assert!(passed[0] >= N, "{algorithm}: {passed:?}");
+        // The key has not been used for longer than it is published.
+        settle();
+        fleet.push(start("b"));
+        joined(&fleet, 2);
+        settle();
+        passed.push(exhaust(&fleet[1]));
+        for (host, signal) in [
+            (1, Signal::SIGKILL),
+            (1, Signal::SIGTERM),
+            (0, Signal::SIGKILL),
+            (0, Signal::SIGTERM),
+        ] {
+            fleet[host].restart(signal);
+            joined(&fleet, 2);
+            settle();
+            passed.push(exhaust(&fleet[host]));
+        }
+        let total: u64 = passed.iter().sum();
+        eprintln!("{algorithm}: {passed:?}");
+        assert!(
+            total as f64 <= most(&redis, begun),
+            "{algorithm}: {passed:?}"
+        );
+    }
+}
+
+/// The use is in the store, for hosts that come when all that knew it have ended.
+fn a_used_up_quota_survives_the_end_of_all_hosts() {
+    let redis = Redis::start(&[]);
+    let cluster = format!("store = {:?}", redis.url());
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let cluster = format!("{cluster}\nname = \"{signal}\"");
+        let begun = seconds(&redis);
+        let mut first = Host::start("a", &cluster, &daily("fixed-window"));
+        joined(std::slice::from_ref(&first), 1);
+        let mut passed = exhaust(&first);
+        // Used units are written within two seconds.
+        thread::sleep(Duration::from_secs(3));
+        first.stop(signal);
+        let second = Host::start("b", &cluster, &daily("fixed-window"));
+        second.until(PATIENCE, "joined", |cluster| {
+            cluster["limits"][0]["share_from"] == "keys"
+        });
+        settle();
+        passed += exhaust(&second);
+        assert!(passed as f64 <= most(&redis, begun), "{signal}: {passed}");
+    }
+}
+
+/// Hosts write their use again into a store that has lost it, for hosts that join later.
+fn a_used_up_quota_survives_an_emptied_store() {
+    let mut redis = Redis::start(&[]);
+    let cluster = format!("store = {:?}", redis.url());
+    let begun = seconds(&redis);
+    let mut fleet = vec![Host::start("a", &cluster, &daily("fixed-window"))];
+    joined(&fleet, 1);
+    let mut passed = vec![exhaust(&fleet[0])];
+    settle();
+    redis.kill();
+    redis.restart();
+    joined(&fleet, 1);
+    settle();
+    fleet.push(Host::start("b", &cluster, &daily("fixed-window")));
+    joined(&fleet, 2);
+    settle();
+    passed.push(exhaust(&fleet[1]));
+    // The host that has the use restarts while the store is empty again.
+    redis.cli(&["flushall"]);
+    fleet[0].restart(Signal::SIGTERM);
+    joined(&fleet, 2);
+    settle();
+    passed.extend(fleet.iter().map(exhaust));
+    assert!(
+        passed.iter().sum::<u64>() as f64 <= most(&redis, begun),
+        "{passed:?}"
+    );
+}
+
+fn a_reload_of_the_cluster_resets_no_quota() {
+    let redis = Redis::start(&[]);
+    let cluster = format!("store = {:?}", redis.url());
+    let begun = seconds(&redis);
+    let fleet = [Host::start("a", &cluster, &daily("fixed-window"))];
+    joined(&fleet, 1);
+    let mut passed = vec![exhaust(&fleet[0])];
+    for line in [
+        "when_store_is_down = \"closed\"",
+        "max_hot_keys = 500",
+        "sync = \"200ms\"",
+        "share_bans = true",
+        "",
+    ] {
+        fleet[0].reload("a", &format!("{cluster}\n{line}"), &daily("fixed-window"));
+        joined(&fleet, 1);
+        passed.push(exhaust(&fleet[0]));
+    }
+    assert!(
+        passed.iter().sum::<u64>() as f64 <= most(&redis, begun),
+        "{passed:?}"
+    );
+}
+
+/// Redis' default at `maxmemory`: writes that need memory are errors.
+fn fill(redis: &Redis) {
+    assert_eq!(
+        redis.cli(&["config", "set", "maxmemory-policy", "noeviction"]),
+        "OK"
+    );
+    assert_eq!(redis.cli(&["config", "set", "maxmemory", "1"]), "OK");
+}
+
+fn fleet(count: usize, cluster: &str, limit: &str) -> Vec<Host> {
+    (0..count)
+        .map(|nth| Host::start(&format!("host-{nth}"), cluster, limit))
+        .collect()
+}
+
+/// Requests units on all hosts at once for some time; returns the passed ones.
+fn ask_all(fleet: &[Host], time: Duration) -> u64 {
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let ask = |host: &Host| {
+            let mut asker: Asker = host.connect();
+            scope.spawn(move || {
+                let mut passed = 0;
+                while start.elapsed() < time {
+                    passed += asker.ask(20);
+                    thread::sleep(Duration::from_millis(10));
+                }
+                passed
+            })
+        };
+        let asked: Vec<_> = fleet.iter().map(ask).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).sum()
+    })
+}
+
+fn a_full_store_multiplies_no_quota() {
+    let redis = Redis::start(&[]);
+    let begun = seconds(&redis);
+    let fleet = fleet(
+        4,
+        &format!("store = {:?}", redis.url()),
+        &daily("fixed-window"),
+    );
+    joined(&fleet, 4);
+    fill(&redis);
+    let passed = ask_all(&fleet, Duration::from_secs(5));
+    for host in &fleet {
+        let cluster = host.cluster();
+        assert_eq!(cluster["health"], "down", "{cluster}");
+        assert!(
+            cluster["last_error"]
+                .as_str()
+                .unwrap()
+                .contains("maxmemory"),
+            "{cluster}"
+        );
+    }
+    eprintln!("a full store: {passed} of {N}");
+    assert!(passed as f64 <= most(&redis, begun), "{passed}");
+    assert!(passed > 0);
+    // With memory again, the hosts exchange what each has passed.
+    assert_eq!(redis.cli(&["config", "set", "maxmemory", "0"]), "OK");
+    joined(&fleet, 4);
+    let passed = passed + ask_all(&fleet, Duration::from_secs(3));
+    eprintln!("with memory again: {passed} of {N}");
+    assert!(passed as f64 <= most(&redis, begun), "{passed}");
+}
+
+fn a_full_store_grants_no_share_twice() {
+    let redis = Redis::start(&[]);
+    let fleet = fleet(
+        4,
+        &format!("store = {:?}", redis.url()),
+        &format!("rate = \"{RATE}/s\"\nburst = 100"),
+    );
+    for host in &fleet {
+        host.until(PATIENCE, "one of all", |cluster| cluster["hosts"] == 4);
+    }
+    fill(&redis);
+    let outcome = drive(&fleet, Spread::Even, 10.0, Duration::from_secs(6));
+    eprintln!("{outcome:?}: {:+.1} %", 100.0 * outcome.error());
+    assert!(outcome.error() <= 0.1, "{outcome:?}");
+    assert!(outcome.passed > 0);
+}
+
+/// A rolling change of `sync`: the lease of the second host is ten times as long as the first host's.
+fn hosts_with_other_syncs_are_not_removed() {
+    let redis = Redis::start(&[]);
+    let begun = seconds(&redis);
+    let host = |nth: usize, sync: &str| {
+        let cluster = format!("store = {:?}\nsync = {sync:?}", redis.url());
+        Host::start(&format!("host-{nth}"), &cluster, &daily("fixed-window"))
+    };
+    let fleet = [host(0, "100ms"), host(1, "3s"), host(2, "100ms")];
+    joined(&fleet, 3);
+    // Some syncs of the slow host.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(7) {
+        assert_eq!(fleet[0].cluster()["hosts"], 3, "{:#}", fleet[0].cluster());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let passed = ask_all(&fleet, Duration::from_secs(10));
+    eprintln!("syncs of 100 ms and 3 s: {passed} of {N}");
+    assert!(passed as f64 <= most(&redis, begun), "{passed}");
+}
+
+/// All keys of a fleet are on one node.
+fn a_used_up_quota_survives_in_a_cluster_of_stores() {
+    let nodes = two_nodes();
+    let begun = seconds(&nodes[0]);
+    let cluster = format!("store = {:?}", nodes.each_ref().map(Redis::url));
+    let start = |node: &str| Host::start(node, &cluster, &daily("fixed-window"));
+    let mut fleet = vec![start("a")];
+    joined(&fleet, 1);
+    let mut passed = vec![exhaust(&fleet[0])];
+    fleet.push(start("b"));
+    joined(&fleet, 2);
+    passed.push(exhaust(&fleet[1]));
+    fleet[0].restart(Signal::SIGKILL);
+    joined(&fleet, 2);
+    passed.push(exhaust(&fleet[0]));
+    assert!(
+        passed.iter().sum::<u64>() as f64 <= most(&nodes[0], begun),
+        "{passed:?}"
+    );
+}

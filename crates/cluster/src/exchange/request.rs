@@ -1,0 +1,130 @@
+//! One run of `exchange.lua`: its keys, arguments and reply.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::peer::{News, PeerHost};
+use super::use_log::{Changes, MOST_KEYS, Name, PAGE, Writes, decode_entry};
+use crate::member::Terms;
+
+/// The script that the store runs.
+pub const SCRIPT: &str = include_str!("exchange.lua");
+
+/// The store's keys of a cluster.
+pub(super) fn keys(cluster: &str) -> [String; 5] {
+    ["keys", "hosts", "use:1", "use:1:versions", "use:1:ends"]
+        .map(|key| format!("weir:{{{cluster}}}:{key}"))
+}
+
+/// What one host sends.
+pub(super) struct Request<'a> {
+    pub(super) host: &'a str,
+    pub(super) sync: Duration,
+    /// The store's clock at the last read.
+    pub(super) read: u64,
+    /// The secret of keys, in case the store has none.
+    pub(super) secret: [u64; 2],
+    pub(super) publication: &'a [u8],
+    pub(super) leaves: bool,
+    /// The epoch of the use, in case the store has none.
+    pub(super) epoch: String,
+    pub(super) writes: &'a Writes,
+}
+
+impl Request<'_> {
+    pub(super) fn arguments(&self) -> Vec<Vec<u8>> {
+        let number = |number: u64| number.to_string().into_bytes();
+        let mut arguments = vec![
+            self.host.as_bytes().to_vec(),
+            number(Terms::lease_for(self.sync).as_micros() as u64),
+            number(self.read),
+            format!("{:016x}{:016x}", self.secret[0], self.secret[1]).into_bytes(),
+            self.publication.to_vec(),
+            number(u64::from(self.leaves)),
+            number(self.sync.as_micros() as u64),
+            self.epoch.clone().into_bytes(),
+            number(self.writes.version),
+            number(self.writes.page as u64),
+            number(MOST_KEYS as u64),
+            number(u64::from(self.writes.restores)),
+        ];
+        for row in &self.writes.rows {
+            arguments.extend([
+                row.name.encode(),
+                number(row.order[0]),
+                number(row.order[1]),
+                number(row.life),
+                row.state.clone(),
+            ]);
+        }
+        arguments
+    }
+}
+
+/// What it receives.
+pub(super) struct Reply {
+    /// The hosts' secret of keys.
+    pub(super) secret: [u64; 2],
+    pub(super) news: News,
+    pub(super) changes: Changes,
+}
+
+impl Reply {
+    /// Parses the script's result.
+    pub(super) fn parse(result: Value) -> Option<Self> {
+        type Hosts = Vec<(String, String)>;
+        type Publications = Vec<(String, Vec<u8>)>;
+        type Keys = Vec<(String, Vec<u8>, Vec<u8>)>;
+        type Parts = (
+            String,
+            String,
+            Hosts,
+            Publications,
+            Vec<String>,
+            String,
+            String,
+            String,
+            Keys,
+        );
+        let (now, secret, hosts, publications, terms, epoch, version, restored, keys): Parts =
+            redis::from_redis_value(result).ok()?;
+        let word = |text: Option<&str>| u64::from_str_radix(text?, 16).ok();
+        let hosts = hosts.into_iter().zip(terms).map(|((name, at), terms)| {
+            Some(PeerHost {
+                name,
+                at: at.parse::<f64>().ok()? as u64,
+                sync: terms
+                    .split_once(' ')
+                    .and_then(|(_, sync)| sync.parse().ok())
+                    .unwrap_or(0),
+            })
+        });
+        let news = News {
+            now: now.parse().ok()?,
+            hosts: hosts.collect::<Option<_>>()?,
+            publications,
+        };
+        let until = match keys.last() {
+            Some((version, ..)) if keys.len() >= PAGE => Some(version.parse().ok()?),
+            _ => None,
+        };
+        // Entries of another version are skipped.
+        let keys = keys
+            .into_iter()
+            .filter_map(|(_, name, entry)| Some((Name::decode(&name)?, decode_entry(&entry)?)));
+        let changes = Changes {
+            epoch,
+            version: version.parse().ok()?,
+            restored: restored.parse().ok()?,
+            until,
+            keys: keys.collect(),
+        };
+        let secret = [word(secret.get(..16))?, word(secret.get(16..))?];
+        Some(Self {
+            secret,
+            news,
+            changes,
+        })
+    }
+}

@@ -1,0 +1,401 @@
+//! The model of hosts, their store and the network between them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::rate_limiter::Policy;
+use common::share::Share;
+use config::policy::OnFull;
+use decide::{Fingerprint, Fingerprints, StateStore};
+
+use super::super::peer::{News, Peer, PeerHost};
+use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
+use super::super::wire::decode_words;
+
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000 * MS;
+/// The interval of requests.
+pub(super) const TICK: u64 = 5 * MS;
+/// The limit's number in publications.
+pub(super) const NUMBER: u64 = 7;
+
+/// A deterministic random generator.
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn below(&mut self, most: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// The lease of a host, as [`Terms::lease_for`](crate::member::Terms::lease_for).
+const fn lease_of(sync: u64) -> u64 {
+    if 10 * sync > SECOND {
+        10 * sync
+    } else {
+        SECOND
+    }
+}
+
+/// What a host has published, and its terms in nanoseconds.
+pub(super) struct Published {
+    pub(super) at: u64,
+    pub(super) lease: u64,
+    pub(super) sync: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// A key's use in the store.
+pub(super) struct Use {
+    pub(super) version: u64,
+    pub(super) order: [u64; 2],
+    pub(super) state: Vec<u8>,
+}
+
+/// The function of `exchange.lua`, in nanoseconds.
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) clock: u64,
+    pub(super) publications: BTreeMap<String, Published>,
+    pub(super) epoch: u64,
+    pub(super) version: u64,
+    pub(super) restored: u64,
+    pub(super) used: BTreeMap<Vec<u8>, Use>,
+    /// Whether it refuses commands that need memory.
+    pub(super) is_full: bool,
+    pub(super) is_away: bool,
+}
+
+impl Ledger {
+    /// Loses everything.
+    pub(super) fn empty(&mut self) {
+        *self = Self {
+            epoch: self.epoch + 1,
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn exchange(
+        &mut self,
+        now: u64,
+        (lease, sync): (u64, u64),
+        peer: &Peer,
+        publication: Vec<u8>,
+        writes: &Writes,
+    ) -> Option<(News, Changes)> {
+        if self.is_full || self.is_away {
+            return None;
+        }
+        self.clock = (now / 1_000).max(self.clock + 1);
+        let now = self.clock;
+        self.publications
+            .retain(|_, host| host.at + host.lease / 1_000 > now);
+        let published = Published {
+            at: now,
+            lease,
+            sync,
+            bytes: publication,
+        };
+        self.publications.insert(peer.name().to_owned(), published);
+        for row in &writes.rows {
+            let before = self.used.get(&row.name.encode());
+            if before.is_some_and(|before| before.state == row.state || before.order > row.order) {
+                continue;
+            }
+            self.version += 1;
+            if writes.restores {
+                self.restored = self.version;
+            }
+            let written = Use {
+                version: self.version,
+                order: row.order,
+                state: row.state.clone(),
+            };
+            self.used.insert(row.name.encode(), written);
+        }
+        let host = |(name, host): (&String, &Published)| PeerHost {
+            name: name.clone(),
+            at: host.at,
+            sync: host.sync / 1_000,
+        };
+        let is_news =
+            |(name, host): &(&String, &Published)| host.at > peer.read() && *name != peer.name();
+        let news = self.publications.iter().filter(is_news);
+        let news = News {
+            now,
+            hosts: self.publications.iter().map(host).collect(),
+            publications: news
+                .map(|(name, host)| (name.clone(), host.bytes.clone()))
+                .collect(),
+        };
+        let keys = self.used.iter().filter(|(_, used)| {
+            writes.page > 0 && (used.version > writes.version || writes.version > self.version)
+        });
+        let keys = keys.map(|(name, used)| {
+            let words = decode_words(&used.state).unwrap();
+            (Name::decode(name).unwrap(), words)
+        });
+        let changes = Changes {
+            epoch: self.epoch.to_string(),
+            version: self.version,
+            restored: self.restored,
+            until: None,
+            keys: keys.collect(),
+        };
+        Some((news, changes))
+    }
+}
+
+pub(super) struct Host {
+    pub(super) peer: Peer,
+    pub(super) store: Arc<StateStore>,
+    pub(super) uses: UseLog,
+    /// How far its clock is ahead of the store's.
+    pub(super) ahead: u64,
+    pub(super) sync: u64,
+    pub(super) next_sync: u64,
+    pub(super) owed: Vec<f64>,
+    /// The last reply.
+    pub(super) replied: u64,
+    pub(super) is_exchanging: bool,
+    /// Whether it has no connection to the store.
+    pub(super) is_cut_off: bool,
+    /// Whether it stands still.
+    pub(super) is_stopped: bool,
+}
+
+impl Host {
+    /// As a reload with another `sync` or another number of units does.
+    pub(super) fn reload(&mut self, now: u64, policy: Policy, sync: u64) {
+        let interval = Duration::from_nanos(sync);
+        let next = StateStore::new(vec![policy], 100_000, OnFull::Pass).keyed(interval);
+        let next = Arc::new(next);
+        self.store.move_to(&next, now + self.ahead);
+        (self.store, self.sync) = (next, sync);
+        self.peer.reconfigure(10_000, interval);
+    }
+
+    /// As the exchanger does.
+    pub(super) fn exchange(
+        &mut self,
+        now: u64,
+        ledger: &mut Ledger,
+        (asked, answered): (bool, bool),
+    ) {
+        let here = now + self.ahead;
+        let lease = lease_of(self.sync);
+        let is_alone = !self.is_exchanging && here >= self.replied + lease;
+        let cuts = if is_alone && !self.store.has_windows() {
+            Vec::new()
+        } else {
+            vec![(
+                NUMBER,
+                self.store.has_windows(),
+                self.store.cut(here, self.peer.threshold()),
+            )]
+        };
+        for (number, _, cuts) in &cuts {
+            self.uses
+                .changed(*number, cuts.iter().map(|cut| cut.key), here);
+        }
+        let publication = self.peer.publish(self.store.instant(here), &cuts);
+        let (peer, store) = (&self.peer, &self.store);
+        let writes = self.uses.writes(
+            (here, self.sync),
+            false,
+            |number, key| peer.is_own(number, key),
+            |_, key| Some((store.definition(), store.key_use(key, here, LEAST_LIFE)?)),
+        );
+        let reply = if asked && !self.is_cut_off {
+            ledger.exchange(now, (lease, self.sync), &self.peer, publication, &writes)
+        } else {
+            None
+        };
+        let Some((news, changes)) = reply.filter(|_| answered) else {
+            if here >= self.replied + lease {
+                self.is_exchanging = false;
+                self.uses.read_again();
+                self.store.separate();
+                self.store.set_share(Share::one_of(self.peer.hosts()));
+            }
+            return;
+        };
+        self.replied = here;
+        let settlements = self.peer.hear(&news);
+        let (hosts, rank) = (self.peer.window_hosts(), self.peer.rank());
+        if self.is_exchanging {
+            self.store.set_hosts(hosts, rank);
+        } else {
+            self.store.rejoin(hosts, rank);
+        }
+        for settlement in settlements.iter().flat_map(|(_, settlements)| settlements) {
+            self.store.settle(settlement, here);
+        }
+        self.store.set_valid_until(here + lease);
+        let has_lost = self.uses.replied(&changes);
+        for (name, words) in &changes.keys {
+            assert_eq!(name.definition, self.store.definition());
+            self.store.adopt_use(name.key, words, here);
+        }
+        if has_lost {
+            self.uses
+                .lost(NUMBER, self.store.heard_keys(here, LEAST_LIFE));
+        }
+        if !self.is_exchanging && !self.uses.is_behind() {
+            self.is_exchanging = true;
+            self.store.set_share(Share::WHOLE);
+        }
+    }
+}
+
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) sync: u64,
+    pub(super) lost: u64,
+    /// Per mille of exchanges that are late, and the longest delay: the host continues to decide meanwhile.
+    pub(super) stalls: (u64, u64),
+    pub(super) dice: Dice,
+    pub(super) ledger: Ledger,
+    pub(super) hosts: Vec<Option<Host>>,
+    pub(super) keys: Vec<Fingerprint>,
+    pub(super) policy: Policy,
+    /// Passed units by tick and key.
+    pub(super) passed: Vec<Vec<u32>>,
+}
+
+impl World {
+    pub(super) fn new(policy: Policy, hosts: usize, keys: usize, sync: u64) -> Self {
+        let names = Fingerprints::under([1, 2]);
+        let mut world = Self {
+            now: 1_000 * SECOND,
+            sync,
+            lost: 0,
+            stalls: (0, 1),
+            dice: Dice(7),
+            ledger: Ledger::default(),
+            hosts: Vec::new(),
+            keys: (0..keys).map(|key| names.of(&key)).collect(),
+            policy,
+            passed: Vec::new(),
+        };
+        (0..hosts).for_each(|_| world.join());
+        // All hosts have exchanged before the first request.
+        (0..3 * sync / TICK).for_each(|_| world.step(&|_, _, _| 0.0));
+        world.passed.clear();
+        world
+    }
+
+    pub(super) fn join(&mut self) {
+        let host = self.host(self.sync);
+        self.hosts.push(Some(host));
+    }
+
+    pub(super) fn host(&mut self, sync: u64) -> Host {
+        let store = StateStore::new(vec![self.policy], 100_000, OnFull::Pass)
+            .keyed(Duration::from_nanos(sync));
+        let ahead = self.dice.below(1_000_000) * SECOND;
+        let name = format!("host-{}-{}", self.hosts.len(), self.now);
+        let peer = Peer::new(name, 10_000, Duration::from_nanos(sync));
+        let next_sync = self.now + self.dice.below(sync);
+        // Its estimate of the store's clock is wrong by up to two milliseconds.
+        let error = self.dice.below(4 * MS);
+        store.set_clock(
+            0u64.wrapping_sub(ahead)
+                .wrapping_add(error)
+                .wrapping_sub(2 * MS),
+            self.now + ahead,
+        );
+        Host {
+            peer,
+            store: Arc::new(store),
+            uses: UseLog::default(),
+            ahead,
+            sync,
+            next_sync,
+            owed: vec![0.0; self.keys.len()],
+            replied: self.now + ahead,
+            is_exchanging: false,
+            is_cut_off: false,
+            is_stopped: false,
+        }
+    }
+
+    /// Replaces a host by its next run, without its state.
+    pub(super) fn restart(&mut self, nth: usize) {
+        let host = self.host(self.sync);
+        self.hosts[nth] = Some(host);
+    }
+
+    /// Advances by a tick. `demand` returns the units of a key that a host is asked for.
+    pub(super) fn step(&mut self, demand: &dyn Fn(usize, usize, u64) -> f64) {
+        let mut passed = vec![0; self.keys.len()];
+        for (nth, host) in self.hosts.iter_mut().enumerate() {
+            let Some(host) = host.as_mut().filter(|host| !host.is_stopped) else {
+                continue;
+            };
+            let now = self.now + host.ahead;
+            if self.now >= host.next_sync {
+                host.next_sync = self.now + host.sync * 9 / 10 + self.dice.below(host.sync / 5);
+                if self.dice.below(1_000) < self.stalls.0 {
+                    host.next_sync += self.dice.below(self.stalls.1);
+                }
+                let arrives = (
+                    self.dice.below(1_000) >= self.lost,
+                    self.dice.below(1_000) >= self.lost,
+                );
+                host.exchange(self.now, &mut self.ledger, arrives);
+            }
+            for (key, fingerprint) in self.keys.iter().enumerate() {
+                host.owed[key] += demand(nth, key, self.passed.len() as u64 * TICK);
+                while host.owed[key] >= 1.0 {
+                    host.owed[key] -= 1.0;
+                    passed[key] += u32::from(host.store.allowed(*fingerprint, now, 1));
+                }
+            }
+        }
+        self.passed.push(passed);
+        self.now += TICK;
+    }
+
+    pub(super) fn run(&mut self, time: u64, demand: &dyn Fn(usize, usize, u64) -> f64) {
+        (0..time / TICK).for_each(|_| self.step(demand));
+    }
+
+    pub(super) fn total(&self, key: usize) -> u64 {
+        self.passed
+            .iter()
+            .map(|passed| u64::from(passed[key]))
+            .sum()
+    }
+
+    /// The most units of a key in a window that starts at a multiple of its length.
+    pub(super) fn most_in_windows(&self, key: usize, span: u64) -> u64 {
+        let begun = self.now - self.passed.len() as u64 * TICK;
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        for (tick, passed) in self.passed.iter().enumerate() {
+            *counts
+                .entry((begun + tick as u64 * TICK) / span)
+                .or_default() += u64::from(passed[key]);
+        }
+        counts.values().copied().max().unwrap_or(0)
+    }
+
+    /// The most units of a key in any span of this length.
+    pub(super) fn most_in(&self, key: usize, span: u64) -> u64 {
+        let ticks = (span / TICK) as usize;
+        let all: Vec<u64> = self
+            .passed
+            .iter()
+            .map(|passed| u64::from(passed[key]))
+            .collect();
+        let sums = all
+            .windows(ticks.min(all.len()))
+            .map(|window| window.iter().sum());
+        sums.max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,365 @@
+//! The use of keys in the store: which keys this host writes, and whether it has read what others wrote.
+//!
+//! Publications are read by hosts that are present. The use in the store is for hosts that join or return, and outlives
+//! all hosts. A host that finds it lost writes its own again.
+
+use std::collections::{HashMap, VecDeque};
+
+use decide::KeyUse;
+
+use super::wire::{decode_words, encode_words};
+
+/// A key that is used all the time is written this long after its first use since the last time, in nanoseconds.
+pub const WRITE_AFTER: u64 = 2_000_000_000;
+/// A use that ends within this time is not written, in nanoseconds.
+pub const LEAST_LIFE: u64 = 5_000_000_000;
+/// The most keys in the store, for all limits.
+pub const MOST_KEYS: usize = 100_000;
+/// The most keys that a host reads at a time.
+pub const PAGE: usize = 2_000;
+/// A key that is not used any more is written after this many syncs. It is published for longer.
+const IDLE_SYNCS: u64 = 2;
+/// The most keys that a host writes at a time.
+const MOST_WRITTEN: usize = 500;
+/// The most bytes of states that a host writes at a time, about.
+const MOST_BYTES: usize = 128 << 10;
+
+/// A key by the number of its limit, the definition of its state, and its fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub series: u64,
+    pub definition: u64,
+    pub key: u64,
+}
+
+/// The state of a key to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub name: Name,
+    pub order: [u64; 2],
+    /// In milliseconds.
+    pub life: u64,
+    pub state: Vec<u8>,
+}
+
+/// What a host writes with one exchange, and how much it reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Writes {
+    pub rows: Vec<Row>,
+    /// Whether the rows may be new to the store, so that the other hosts have to read them.
+    pub restores: bool,
+    /// The most keys to return.
+    pub page: usize,
+    /// The version at the last read.
+    pub version: u64,
+}
+
+/// The store's reply about the use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub epoch: String,
+    pub version: u64,
+    /// The version of the last change that all hosts have to read.
+    pub restored: u64,
+    /// The version of the last of the keys, if more follow.
+    pub until: Option<u64>,
+    /// Name and state of changed keys.
+    pub keys: Vec<(Name, Vec<u64>)>,
+}
+
+/// One host's part.
+#[derive(Debug)]
+pub struct UseLog {
+    epoch: Option<String>,
+    version: u64,
+    is_behind: bool,
+    /// Used keys by (limit, key), and when each was used first and last since it was written.
+    changed: HashMap<(u64, u64), (u64, u64)>,
+    /// Keys that the store may have lost.
+    lost: VecDeque<(u64, u64)>,
+    is_restoring: bool,
+    /// The keys of the exchange under way.
+    written: Vec<(u64, u64)>,
+}
+
+impl Default for UseLog {
+    fn default() -> Self {
+        Self {
+            epoch: None,
+            version: 0,
+            is_behind: true,
+            changed: HashMap::new(),
+            lost: VecDeque::new(),
+            is_restoring: false,
+            written: Vec::new(),
+        }
+    }
+}
+
+impl UseLog {
+    /// Whether the store has use that this host has not read.
+    #[must_use]
+    pub const fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Records that keys of a limit were used.
+    pub fn changed(&mut self, series: u64, keys: impl Iterator<Item = u64>, now: u64) {
+        for key in keys {
+            self.changed.entry((series, key)).or_insert((now, now)).1 = now;
+        }
+    }
+
+    /// Removes a limit's keys that are not in use.
+    pub fn retain(&mut self, series: u64, is_used: impl Fn(u64) -> bool) {
+        let is_kept = |key: &(u64, u64)| key.0 != series || is_used(key.1);
+        self.changed.retain(|key, _| is_kept(key));
+        self.lost.retain(is_kept);
+    }
+
+    /// Records that this host was away, or that its limits have changed.
+    pub fn read_again(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// Records that the store may lack these keys of a limit.
+    pub fn lost(&mut self, series: u64, keys: Vec<u64>) {
+        self.lost.extend(keys.into_iter().map(|key| (series, key)));
+    }
+
+    /// The next writes, at `now` of a clock whose hosts exchange every `sync` nanoseconds. `state` returns the definition and the state of a key, or `None` if its use is over; `is_own`
+    /// whether no other host writes the key. A host that `leaves` writes all.
+    pub fn writes(
+        &mut self,
+        (now, sync): (u64, u64),
+        leaves: bool,
+        is_own: impl Fn(u64, u64) -> bool,
+        state: impl Fn(u64, u64) -> Option<(u64, KeyUse)>,
+    ) -> Writes {
+        let mut writes = Writes {
+            page: if self.is_behind && !leaves { PAGE } else { 0 },
+            version: self.version,
+            ..Writes::default()
+        };
+        self.written.clear();
+        // A host that is behind would write less than others have used.
+        if self.is_behind && !leaves {
+            return writes;
+        }
+        self.is_restoring = !self.lost.is_empty() && !leaves;
+        writes.restores = self.is_restoring;
+        let candidates: Vec<(u64, u64)> = if self.is_restoring {
+            self.lost.iter().copied().collect()
+        } else {
+            let is_due = |((series, key), (first, last)): &(&(u64, u64), &(u64, u64))| {
+                let is_late = now.saturating_sub(*first) >= WRITE_AFTER
+                    || now.saturating_sub(*last) >= IDLE_SYNCS * sync;
+                leaves || (is_late && is_own(*series, *key))
+            };
+            let due = self.changed.iter().filter(is_due);
+            due.map(|(key, _)| *key).collect()
+        };
+        let (mut bytes, most) = (0, if leaves { PAGE } else { MOST_WRITTEN });
+        for (series, key) in candidates {
+            if writes.rows.len() >= most || bytes >= MOST_BYTES {
+                break;
+            }
+            self.written.push((series, key));
+            let Some((definition, used)) = state(series, key) else {
+                continue;
+            };
+            let state = encode_words(&used.words);
+            bytes += state.len();
+            writes.rows.push(Row {
+                name: Name {
+                    series,
+                    definition,
+                    key,
+                },
+                order: used.order,
+                life: used.life.div_ceil(1_000_000),
+                state,
+            });
+        }
+        writes
+    }
+
+    /// Processes the store's reply. Returns whether the store may have lost keys.
+    pub fn replied(&mut self, changes: &Changes) -> bool {
+        for key in &self.written {
+            self.changed.remove(key);
+        }
+        if self.is_restoring {
+            self.lost.drain(..self.written.len());
+        }
+        self.written.clear();
+        let is_same = self.epoch.as_ref() == Some(&changes.epoch);
+        let has_lost = !is_same || changes.version < self.version;
+        if has_lost {
+            self.version = if is_same {
+                self.version.min(changes.version)
+            } else {
+                0
+            };
+            // The first reply is complete for a host that has asked for everything.
+            let is_first = self.epoch.is_none();
+            self.epoch = Some(changes.epoch.clone());
+            if !is_first {
+                self.is_behind = true;
+                return true;
+            }
+        }
+        if self.is_behind {
+            self.is_behind = changes.until.is_some();
+            self.version = changes.until.unwrap_or(changes.version);
+        } else if changes.restored > self.version {
+            self.is_behind = true;
+        } else {
+            // Other hosts publish these changes.
+            self.version = changes.version;
+        }
+        has_lost
+    }
+}
+
+impl Name {
+    /// The name in the store.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        [self.series, self.definition, self.key]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
+    }
+
+    /// Decodes a name; `None` if it is not of this version.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (words, []) = bytes.as_chunks::<8>() else {
+            return None;
+        };
+        let [series, definition, key] = *words else {
+            return None;
+        };
+        Some(Self {
+            series: u64::from_le_bytes(series),
+            definition: u64::from_le_bytes(definition),
+            key: u64::from_le_bytes(key),
+        })
+    }
+}
+
+/// Decodes the state in an entry of the store, which follows its order.
+#[must_use]
+pub fn decode_entry(entry: &[u8]) -> Option<Vec<u64>> {
+    decode_words(entry.splitn(3, |byte| *byte == b' ').nth(2)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYNC: u64 = 100_000_000;
+
+    fn used(_: u64, key: u64) -> Option<(u64, KeyUse)> {
+        let used = KeyUse {
+            key,
+            order: [1, key],
+            life: LEAST_LIFE,
+            words: vec![key],
+        };
+        Some((9, used))
+    }
+
+    fn reply(epoch: &str, version: u64) -> Changes {
+        Changes {
+            epoch: epoch.to_owned(),
+            version,
+            ..Changes::default()
+        }
+    }
+
+    #[test]
+    fn a_host_writes_nothing_before_it_has_read_all() {
+        let mut log = UseLog::default();
+        log.changed(1, [7].into_iter(), 0);
+        let writes = log.writes((WRITE_AFTER, SYNC), false, |_, _| true, used);
+        assert_eq!((writes.rows.len(), writes.page), (0, PAGE));
+        log.replied(&Changes {
+            until: Some(5),
+            ..reply("a", 8_000)
+        });
+        assert!(log.is_behind());
+        assert_eq!(
+            log.writes((WRITE_AFTER, SYNC), false, |_, _| true, used)
+                .version,
+            5
+        );
+        log.replied(&reply("a", 8_000));
+        assert!(!log.is_behind());
+        let writes = log.writes((WRITE_AFTER, SYNC), false, |_, _| true, used);
+        assert_eq!(
+            (writes.rows.len(), writes.page, writes.version),
+            (1, 0, 8_000)
+        );
+        assert!(!writes.restores);
+    }
+
+    #[test]
+    fn a_change_is_written_until_the_store_has_replied() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 0));
+        log.changed(1, [7].into_iter(), 0);
+        assert_eq!(
+            log.writes((IDLE_SYNCS * SYNC - 1, SYNC), false, |_, _| true, used)
+                .rows
+                .len(),
+            0,
+            "too early"
+        );
+        let rows = |log: &mut UseLog, is_own: bool| {
+            log.writes((WRITE_AFTER, SYNC), false, |_, _| is_own, used)
+                .rows
+                .len()
+        };
+        log.changed(1, [7].into_iter(), WRITE_AFTER);
+        assert_eq!(rows(&mut log, false), 0, "another host writes it");
+        assert_eq!((rows(&mut log, true), rows(&mut log, true)), (1, 1));
+        log.replied(&reply("a", 1));
+        assert_eq!(rows(&mut log, true), 0);
+    }
+
+    #[test]
+    fn a_host_writes_its_use_again_after_a_loss() {
+        for (epoch, version) in [("b", 3), ("a", 1)] {
+            let mut log = UseLog::default();
+            assert!(log.replied(&reply("a", 0)), "of the run before");
+            assert!(!log.replied(&reply("a", 2)));
+            assert!(log.replied(&reply(epoch, version)));
+            log.lost(1, vec![7, 8]);
+            assert!(log.is_behind());
+            log.replied(&reply(epoch, version));
+            let writes = log.writes((0, SYNC), false, |_, _| false, used);
+            assert_eq!((writes.rows.len(), writes.restores), (2, true));
+            log.replied(&Changes {
+                restored: 5,
+                ..reply(epoch, 5)
+            });
+            assert!(log.is_behind(), "another host may have restored more");
+        }
+    }
+
+    #[test]
+    fn names_are_decoded_as_encoded() {
+        let name = Name {
+            series: 1,
+            definition: u64::MAX,
+            key: 3,
+        };
+        assert_eq!(Name::decode(&name.encode()), Some(name));
+        assert_eq!(Name::decode(b"short"), None);
+        let entry = [b"17 2 ".as_slice(), &encode_words(&[32, 5])].concat();
+        assert_eq!(decode_entry(&entry), Some(vec![32, 5]));
+        assert_eq!(decode_entry(b"17"), None);
+    }
+}

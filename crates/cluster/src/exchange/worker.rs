@@ -1,0 +1,521 @@
+//! The thread that exchanges the consumption of busy keys, and enforces the share without a store while there is none.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use api::cluster::{ClusterLimitStatus, ClusterStatus};
+use api::event::EventKind;
+use common::share::Share;
+use config::policy::{Cluster, ClusterMode, WhenStoreIsDown};
+use decide::{Cut, EffectiveShare};
+use events::EventLog;
+use host::StateDirectory;
+use host::clock::boot_nanoseconds;
+use tokio::sync::{oneshot, watch};
+
+use super::exchanged_limits::ExchangedLimits;
+use super::peer::{News, Peer, series_number};
+use super::request::{Reply, Request, SCRIPT, keys};
+use super::saved_host_count::SavedHostCount;
+use super::sources::Sources;
+use super::use_log::{Changes, LEAST_LIFE, UseLog, Writes};
+use crate::connect::Connection;
+use crate::error::StoreError;
+use crate::health::{Health, Turn, store_event};
+use crate::member::Terms;
+use crate::store::{Script, Store};
+
+/// Replaces a class's multiplier in the number of a series of packets.
+const PACKETS: &str = "packets";
+/// The time between two removals of keys whose use has ended, in nanoseconds.
+const PRUNE_EVERY: u64 = 10_000_000_000;
+/// The timeout of the last request.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// The difference from the store's clock above which the clock is set.
+const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExchangeState {
+    /// Before the first reply.
+    Joining,
+    Exchanging,
+    /// No reply for a lease: `when_store_is_down` is in effect.
+    Alone,
+}
+
+pub(super) struct Worker {
+    cluster: Cluster,
+    peer: Peer,
+    store: Store,
+    connection: Option<Connection>,
+    script: Script,
+    held: Arc<ExchangedLimits>,
+    seen: SavedHostCount,
+    /// By the name of the limit on packets.
+    sources: HashMap<String, Sources>,
+    uses: UseLog,
+    /// The definition of each limit's states, by the limit's number.
+    definitions: HashMap<u64, u64>,
+    /// A random number of this run.
+    run: u64,
+    now: fn() -> u64,
+    /// When keys whose use has ended were last removed, while the store is unavailable.
+    pruned_at: u64,
+    /// How far the store's clock is ahead of this host's.
+    ahead: Option<u64>,
+    health: Health,
+    state: ExchangeState,
+    events: Arc<EventLog>,
+    status: Arc<Mutex<ClusterStatus>>,
+}
+
+impl Worker {
+    /// Enforces the share without a store until the first reply. `run` is a random number of this run.
+    pub(super) fn new(
+        cluster: Cluster,
+        (peer, run): (Peer, u64),
+        held: &Arc<ExchangedLimits>,
+        now: fn() -> u64,
+        directory: StateDirectory,
+        events: &Arc<EventLog>,
+    ) -> Self {
+        let patience = Terms::patience_for(cluster.sync);
+        let worker = Self {
+            peer,
+            held: Arc::clone(held),
+            seen: SavedHostCount::new(directory),
+            store: Store::new(cluster.clone(), patience),
+            connection: None,
+            script: Script::new(SCRIPT),
+            sources: HashMap::new(),
+            uses: UseLog::default(),
+            definitions: HashMap::new(),
+            run,
+            now,
+            pruned_at: 0,
+            ahead: None,
+            health: Health::new(patience, boot_nanoseconds()),
+            state: ExchangeState::Joining,
+            events: Arc::clone(events),
+            status: Arc::default(),
+            cluster,
+        };
+        let engine = worker.held.engine.load();
+        engine.exchanged().for_each(|(.., store)| store.separate());
+        worker.tell();
+        worker
+    }
+
+    pub(super) fn status(&self) -> Arc<Mutex<ClusterStatus>> {
+        Arc::clone(&self.status)
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut stopped: oneshot::Receiver<()>,
+        mut reloaded: watch::Receiver<Cluster>,
+    ) {
+        let mut ticks = ticks(self.cluster.sync);
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut stopped => break,
+                Ok(()) = reloaded.changed() => {
+                    let cluster = reloaded.borrow_and_update().clone();
+                    if cluster.sync != self.cluster.sync {
+                        ticks = self::ticks(cluster.sync);
+                    }
+                    self.reload(cluster);
+                }
+                _ = ticks.tick() => {}
+            }
+            // The request's timeout bounds this wait.
+            let mut has_more = self.sync().await;
+            while has_more && stopped.is_empty() {
+                has_more = self.sync().await;
+            }
+            self.tell();
+            if self.state == ExchangeState::Exchanging {
+                self.seen.save(self.peer.hosts(), boot_nanoseconds()).await;
+            }
+        }
+        self.cut();
+        self.leave_behind();
+        self.seen.end(self.peer.hosts()).await;
+        // So that the other hosts remove this one at once, with all that it has used.
+        let writes = self.writes(true);
+        let _ = tokio::time::timeout(FAREWELL, self.ask(&[], true, &writes)).await;
+    }
+
+    fn reload(&mut self, cluster: Cluster) {
+        let patience = Terms::patience_for(cluster.sync);
+        self.peer
+            .reconfigure(cluster.max_hot_keys as usize, cluster.sync);
+        self.store = Store::new(cluster.clone(), patience);
+        self.health.set_patience(patience);
+        self.cluster = cluster;
+        let engine = self.held.engine.load();
+        for (limit, multiplier, store) in engine.exchanged() {
+            let number = series_number(limit, &format!("{multiplier:?}"));
+            let definition = store.definition();
+            if self.definitions.insert(number, definition) != Some(definition) {
+                self.uses
+                    .lost(number, store.heard_keys((self.now)(), LEAST_LIFE));
+                self.uses.read_again();
+            }
+        }
+    }
+
+    /// Exchanges once; returns whether more use of keys is to be read at once.
+    async fn sync(&mut self) -> bool {
+        let cuts = self.cut();
+        let publication = self.peer.publish(self.instant(), &cuts);
+        let writes = self.writes(false);
+        let (asked, begun) = ((self.now)(), boot_nanoseconds());
+        match self.ask(&publication, false, &writes).await {
+            Ok(Reply {
+                secret,
+                news,
+                changes,
+            }) => {
+                let answered = (self.now)();
+                self.held.engine.load().name_keys(secret);
+                self.answered(begun);
+                self.set_clock(&news, asked, answered);
+                self.settle(&news, asked);
+                self.adopt(&changes);
+                // Until all use is read, the share without a store is in effect.
+                if self.state != ExchangeState::Exchanging && !self.uses.is_behind() {
+                    self.state = ExchangeState::Exchanging;
+                    self.held.enforce(EffectiveShare::WHOLE);
+                }
+                changes.until.is_some()
+            }
+            Err(error) => {
+                self.failed(&error);
+                let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
+                if self.health.silent_for(boot_nanoseconds()) >= lease {
+                    self.state = ExchangeState::Alone;
+                    self.uses.read_again();
+                }
+                if self.state == ExchangeState::Alone {
+                    // At every sync: a reload may have brought new limits.
+                    self.be_alone();
+                }
+                false
+            }
+        }
+    }
+
+    /// The use of keys to be written to the store.
+    fn writes(&mut self, leaves: bool) -> Writes {
+        let (engine, now) = (self.held.engine.load(), (self.now)());
+        let stores: HashMap<u64, _> = engine
+            .exchanged()
+            .map(|(limit, multiplier, store)| {
+                (series_number(limit, &format!("{multiplier:?}")), store)
+            })
+            .collect();
+        self.uses.writes(
+            (now, self.cluster.sync.as_nanos() as u64),
+            leaves,
+            |number, key| self.peer.is_own(number, key),
+            |number, key| {
+                let store = stores.get(&number)?;
+                let definition = self.definitions.get(&number).copied();
+                let definition = definition.unwrap_or_else(|| store.definition());
+                Some((definition, store.key_use(key, now, LEAST_LIFE)?))
+            },
+        )
+    }
+
+    /// Takes over the use of keys that other hosts have written.
+    fn adopt(&mut self, changes: &Changes) {
+        let (engine, now) = (self.held.engine.load(), (self.now)());
+        let has_lost = self.uses.replied(changes);
+        for (limit, multiplier, store) in engine.exchanged() {
+            let number = series_number(limit, &format!("{multiplier:?}"));
+            let definition = *self
+                .definitions
+                .entry(number)
+                .or_insert_with(|| store.definition());
+            for (name, words) in &changes.keys {
+                if (name.series, name.definition) == (number, definition) {
+                    store.adopt_use(name.key, words, now);
+                }
+            }
+            if has_lost {
+                self.uses.lost(number, store.heard_keys(now, LEAST_LIFE));
+            }
+        }
+    }
+
+    fn cut(&mut self) -> Vec<(u64, bool, Vec<Cut>)> {
+        let engine = self.held.engine.load();
+        let (now, threshold) = ((self.now)(), self.peer.threshold());
+        let is_alone = self.state == ExchangeState::Alone;
+        let mut all: Vec<(u64, bool, Vec<Cut>)> = Vec::new();
+        // The others could not tell when the units passed.
+        if self.ahead.is_none() {
+            return all;
+        }
+        for (limit, multiplier, store) in engine.exchanged() {
+            // Without the store, buckets drop their units; those of windows are published afterwards.
+            if is_alone && !store.has_windows() {
+                continue;
+            }
+            let number = series_number(limit, &format!("{multiplier:?}"));
+            let cuts = store.cut(now, threshold);
+            self.uses
+                .changed(number, cuts.iter().map(|cut| cut.key), now);
+            all.push((number, store.has_windows(), cuts));
+        }
+        if !is_alone {
+            all.extend(self.cut_packets(threshold));
+        }
+        all
+    }
+
+    fn cut_packets(&mut self, threshold: f64) -> Vec<(u64, bool, Vec<Cut>)> {
+        let mut all = Vec::new();
+        let packets = &*self.held.packets;
+        for (limit, burst, rate) in packets.exchanged() {
+            let sources = self.sources.entry(limit.clone()).or_default();
+            match sources.cut(packets, (&limit, burst, rate), self.cluster.sync, threshold) {
+                Ok(cuts) => all.push((series_number(&limit, PACKETS), false, cuts)),
+                Err(error) => tracing::error!(
+                    "cluster: reading the sources of limit {limit:?} failed: {error}"
+                ),
+            }
+        }
+        all
+    }
+
+    async fn ask(
+        &mut self,
+        publication: &[u8],
+        leaves: bool,
+        writes: &Writes,
+    ) -> Result<Reply, StoreError> {
+        let request = Request {
+            host: self.peer.name(),
+            sync: self.cluster.sync,
+            read: self.peer.read(),
+            secret: self.held.engine.load().exchanged_secret(),
+            publication,
+            leaves,
+            // New with each request: an epoch that a host has seen before would hide a loss.
+            epoch: format!("{:016x}{:x}", self.run, boot_nanoseconds()),
+            writes,
+        };
+        let arguments = request.arguments();
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(self.store.connect().await?),
+        };
+        let keys = keys(&self.cluster.name);
+        let reply = self
+            .store
+            .run(connection, &self.script, &keys, &arguments)
+            .await?;
+        Reply::parse(reply).ok_or_else(|| {
+            StoreError::Foreign("the result of exchange.lua cannot be parsed".to_owned())
+        })
+    }
+
+    fn settle(&mut self, news: &News, asked: u64) {
+        let settlements: HashMap<_, _> = self.peer.hear(news).into_iter().collect();
+        let (engine, now) = (self.held.engine.load(), (self.now)());
+        let (hosts, rank) = (self.peer.window_hosts(), self.peer.rank());
+        let is_back = self.state != ExchangeState::Exchanging;
+        let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
+        for (limit, multiplier, store) in engine.exchanged() {
+            if is_back {
+                store.rejoin(hosts, rank);
+            } else {
+                store.set_hosts(hosts, rank);
+            }
+            let settled = settlements.get(&series_number(limit, &format!("{multiplier:?}")));
+            settled
+                .into_iter()
+                .flatten()
+                .for_each(|settlement| store.settle(settlement, now));
+            store.set_valid_until(asked + lease);
+        }
+        let packets = Arc::clone(&self.held.packets);
+        if !packets.is_running() {
+            return;
+        }
+        let instant = self.instant();
+        for (limit, sources) in &mut self.sources {
+            let settled = settlements
+                .get(&series_number(limit, PACKETS))
+                .map_or(&[][..], Vec::as_slice);
+            if let Err(error) = sources.settle(&*packets, limit, settled, instant) {
+                tracing::error!("cluster: charging the sources of limit {limit:?} failed: {error}");
+            }
+        }
+    }
+
+    /// The cluster's clock, after the first reply.
+    fn instant(&self) -> u64 {
+        (self.now)().wrapping_add(self.ahead.unwrap_or(0))
+    }
+
+    fn set_clock(&mut self, news: &News, asked: u64, answered: u64) {
+        let half = answered.saturating_sub(asked) / 2;
+        let ahead = (news.now * 1_000).wrapping_sub(asked + half);
+        let is_off = |known: u64| {
+            let step = ahead.wrapping_sub(known);
+            step.min(step.wrapping_neg()) > half + CLOCK_ERROR_NANOSECONDS
+        };
+        if self.ahead.is_none_or(is_off) {
+            self.ahead = Some(ahead);
+        }
+        let Some(ahead) = self.ahead else { return };
+        for (.., store) in self.held.engine.load().exchanged() {
+            // A reload may have created the store.
+            store.set_clock(ahead, (self.now)());
+        }
+    }
+
+    fn be_alone(&mut self) {
+        let (engine, now) = (self.held.engine.load(), (self.now)());
+        let is_due = now.saturating_sub(self.pruned_at) >= PRUNE_EVERY;
+        for (limit, multiplier, store) in engine.exchanged() {
+            // Under the share, the others' part stays free.
+            store.separate();
+            if is_due {
+                let number = series_number(limit, &format!("{multiplier:?}"));
+                store.forget_ended(now);
+                let is_used = |key| store.key_use(key, now, 1).is_some();
+                self.peer.retain(number, is_used);
+                self.uses.retain(number, is_used);
+                self.pruned_at = now;
+            }
+        }
+        self.sources.clear();
+        self.held.enforce(EffectiveShare::alone(
+            self.cluster.when_store_is_down,
+            self.peer.hosts(),
+        ));
+    }
+
+    /// Keeps this host's units charged in the kernel: they are no longer exchanged.
+    fn leave_behind(&self) {
+        let part = Share::one_of(self.peer.hosts());
+        let takes_all = matches!(
+            self.cluster.when_store_is_down,
+            WhenStoreIsDown::Local | WhenStoreIsDown::Open
+        );
+        if !takes_all && part < self.held.in_effect().share {
+            self.held.enforce(EffectiveShare {
+                share: part,
+                is_open: false,
+            });
+        }
+    }
+
+    fn answered(&mut self, begun: u64) {
+        let away = self.health.silent_for(boot_nanoseconds());
+        if self.state == ExchangeState::Exchanging
+            && away >= Terms::lease_for(self.cluster.sync).as_nanos() as u64
+        {
+            let seconds = away as f64 / 1e9;
+            tracing::warn!(
+                "cluster: no exchange for {seconds:.1} s: the other hosts removed this host meanwhile"
+            );
+        }
+        if let Some(Turn::Up(failures)) = self.health.granted(begun, boot_nanoseconds()) {
+            self.event(
+                EventKind::StoreUp,
+                failures,
+                format!("the store is available again, after {failures} failed exchanges"),
+            );
+        }
+    }
+
+    fn failed(&mut self, error: &StoreError) {
+        let now = boot_nanoseconds();
+        if self.health.failed(error, now) == Some(Turn::Down) {
+            let when = self.cluster.when_store_is_down;
+            let reason = format!(
+                "exchanging keys failed: {error}; when leases expire, when_store_is_down = \"{when}\" takes effect"
+            );
+            self.event(EventKind::StoreDown, self.health.failures(), reason);
+        }
+        let is_broken = matches!(error, StoreError::Gone(_))
+            && self.connection.as_ref().is_some_and(Connection::is_one);
+        if is_broken || self.health.is_silent(now) {
+            self.connection = None;
+        }
+    }
+
+    fn event(&self, what: EventKind, count: u64, reason: String) {
+        tracing::info!("cluster: {reason}");
+        self.events
+            .push(store_event(&self.cluster, what, count, reason));
+    }
+
+    fn tell(&self) {
+        let health = &self.health;
+        let mut status = ClusterStatus {
+            last_answer_seconds_ago: health
+                .granted_at()
+                .map(|at| boot_nanoseconds().saturating_sub(at) as f64 / 1e9),
+            hosts: self.peer.hosts(),
+            ..health.status(&self.cluster)
+        };
+        let share_from = match self.state {
+            ExchangeState::Joining => "joining".to_owned(),
+            ExchangeState::Exchanging => "keys".to_owned(),
+            ExchangeState::Alone => self.cluster.when_store_is_down.to_string(),
+        };
+        for (name, multiplier, store) in self.held.engine.load().exchanged() {
+            let (exchanged, local) = self
+                .peer
+                .counts(series_number(name, &format!("{multiplier:?}")));
+            // The multipliers of one limit are adjacent.
+            if status
+                .limits
+                .last()
+                .is_none_or(|limit: &ClusterLimitStatus| limit.name != name)
+            {
+                status.limits.push(ClusterLimitStatus {
+                    name: name.to_owned(),
+                    mode: ClusterMode::Keys.to_string(),
+                    share: store.share().unwrap_or(Share::WHOLE).factor(),
+                    share_from: share_from.clone(),
+                    hosts: self.peer.hosts(),
+                    ..ClusterLimitStatus::default()
+                });
+            }
+            if let Some(limit) = status.limits.last_mut() {
+                limit.keys_exchanged += exchanged;
+                limit.keys_local += local as u64;
+            }
+        }
+        for (limit, ..) in self.held.packets.exchanged() {
+            let (exchanged, local) = self.peer.counts(series_number(&limit, PACKETS));
+            status.limits.push(ClusterLimitStatus {
+                share: self.held.in_effect().share.factor(),
+                name: limit,
+                mode: ClusterMode::Keys.to_string(),
+                share_from: share_from.clone(),
+                hosts: self.peer.hosts(),
+                keys_exchanged: exchanged,
+                keys_local: local as u64,
+                ..ClusterLimitStatus::default()
+            });
+        }
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+fn ticks(every: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
+}

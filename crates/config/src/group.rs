@@ -381,13 +381,10 @@ mod tests {
         assert_eq!(group.matchers(), [Matcher::Pid(7)]);
         assert_eq!(group.cpu.max.unwrap().quota_microseconds(), 150_000);
         assert_eq!((group.cpu.weight, group.cpu.elastic), (Some(50), true));
+        let memory = &group.memory;
         assert_eq!(
-            group.memory,
-            Memory {
-                high: Some(Size(1 << 30)),
-                max: Some(Size(1536 << 20)),
-                swap_max: Some(Size(0))
-            }
+            [memory.high, memory.max, memory.swap_max],
+            [1 << 30, 1536 << 20, 0].map(|bytes| Some(Size(bytes)))
         );
         let rates = [Some(50_000_000), None, None, Some(500)];
         assert_eq!(group.io[0].rates(), rates);

@@ -1,17 +1,19 @@
 //! TCP ports of this host whose connections netfilter sends elsewhere: published ports of containers, `DNAT`, `REDIRECT`.
 //!
 //! A process may listen on such a port all the same, as Podman and Docker's proxy do. It is not the destination: a SYN cookie of
-//! that listener is unknown to whoever is, and open connections are not this host's. Rules tell of a port before its first connection, connection tracking also of
-//! rules that cannot be read.
+//! that listener is unknown to whoever is, and open connections are not this host's. Rules tell of a port before its first
+//! connection, connection tracking also of rules that cannot be read.
 
 mod rules;
 mod target;
 mod tracked;
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::Read as _;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use config::policy::{Config, Limit};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -22,40 +24,44 @@ use rules::Rules;
 use target::target_of;
 pub use target::{Target, Translations, add};
 
-/// The commands that print a host's rules; those that are not installed made none.
-const COMMANDS: [(&[&str], Format); 5] = [
-    // Without the contents of named sets, which may be large.
-    (&["nft", "-j", "-t", "list", "ruleset"], Format::Json),
-    (&["iptables-save", "-t", "nat"], Format::Text),
-    (&["ip6tables-save", "-t", "nat"], Format::Text),
-    (&["iptables-legacy-save", "-t", "nat"], Format::Text),
-    (&["ip6tables-legacy-save", "-t", "nat"], Format::Text),
-];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Json,
-    Text,
-}
+/// nft and its rules, without the contents of named sets, which may be large.
+const NFT: [&str; 5] = ["nft", "-j", "-t", "list", "ruleset"];
+/// What prints iptables' rules in nftables: nft does not show all of their conditions.
+const IN_NFTABLES: [&str; 2] = ["iptables-nft-save", "ip6tables-nft-save"];
+/// What prints rules of the older iptables. It would load the kernel's module for them.
+const LEGACY: [&str; 2] = ["iptables-legacy-save", "ip6tables-legacy-save"];
+/// The tables of the older iptables that a kernel has, of both IP versions.
+const LEGACY_TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
+/// A command that takes longer is ended, and its rules stay unknown.
+const LONGEST: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(2);
 
 /// The ports that rules of nftables and iptables translate before routing. A rule that names no port is not followed.
 #[must_use]
 pub fn by_rules() -> Translations {
     let own = own_addresses().unwrap_or_default();
+    let json = printed(&NFT).map(|text| Rules::of_json(&text, &own));
+    let legacy = LEGACY
+        .into_iter()
+        .zip(LEGACY_TABLES)
+        .filter(|(_, names)| has_nat(names))
+        .map(|(program, _)| program);
+    let of_iptables = IN_NFTABLES.into_iter().chain(legacy).filter_map(|program| {
+        let text = printed(&[program, "-t", "nat"])?;
+        Some(Rules::of_text(&text, &own))
+    });
     let mut translations = Translations::new();
-    for (command, format) in COMMANDS {
-        let Some(text) = printed(command) else {
-            continue;
-        };
-        let rules = match format {
-            Format::Json => Rules::of_json(&text, &own),
-            Format::Text => Rules::of_text(&text, &own),
-        };
+    for rules in json.into_iter().chain(of_iptables) {
         for (port, target) in rules.translated(&own) {
             add(&mut translations, port, target);
         }
     }
     translations
+}
+
+/// Whether the older iptables has a table for translations.
+fn has_nat(names: &str) -> bool {
+    fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "nat"))
 }
 
 /// The ports that connections were translated from which connection tracking knows at present.
@@ -137,17 +143,36 @@ fn list(ports: &[u16]) -> String {
     ports.join(", ")
 }
 
-/// What a command prints; `None` if it is not installed or fails.
+/// What a command prints; `None` if it is not installed, fails, or takes too long.
 fn printed(command: &[&str]) -> Option<String> {
     let (program, arguments) = command.split_first()?;
-    let output = Command::new(program)
+    let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
-    String::from_utf8(output.stdout).ok()
+        .spawn()
+        .ok()?;
+    let mut output = child.stdout.take()?;
+    let reading = thread::spawn(move || {
+        let mut text = String::new();
+        output.read_to_string(&mut text).map(|_| text)
+    });
+    let deadline = Instant::now() + LONGEST;
+    let status = loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
+            Ok(Some(status)) => break Some(status),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+        }
+    };
+    // Its end closed the pipe.
+    let text = reading.join().ok()?.ok()?;
+    status.filter(|status| status.success()).map(|_| text)
 }
 
 fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {

@@ -1,7 +1,6 @@
 //! Ports that netfilter translates, while sources prove their address by the kernel's cookies, or connections are counted.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,15 +31,15 @@ impl Repeated {
         }
     }
 
-    /// Reads on a blocking thread if it is time; `None` if not, or if that failed.
-    async fn read(&mut self, read: fn() -> io::Result<Translations>) -> Option<Translations> {
+    /// Reads on a blocking thread if it is time; `None` if not.
+    async fn read<T: Send + 'static>(&mut self, read: fn() -> T) -> Option<T> {
         let start = Instant::now();
         if start < self.next {
             return None;
         }
-        let ports = tokio::task::spawn_blocking(read).await;
+        let read = tokio::task::spawn_blocking(read).await;
         self.next = Instant::now() + self.every.max(start.elapsed() * REST);
-        ports.ok()?.ok()
+        read.ok()
     }
 }
 
@@ -51,7 +50,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
     let mut of_rules = Repeated::new(RULES_EVERY);
     let mut of_connections = Repeated::new(CONNECTIONS_EVERY);
     let (mut by_rules, mut by_connections) = (Translations::new(), BTreeMap::new());
-    let mut reported = Vec::new();
+    let (mut reported, mut unread) = (Vec::new(), Vec::new());
     loop {
         ticks.tick().await;
         let Some(engine) = packets
@@ -60,12 +59,20 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
         else {
             continue;
         };
-        if let Some(ports) = of_rules.read(|| Ok(translations::by_rules())).await {
-            by_rules = ports;
+        if let Some(read) = of_rules.read(translations::by_rules).await {
+            if read.unread.is_empty() {
+                by_rules.clear();
+            }
+            // What cannot be read may be as it was.
+            by_rules.extend(read.translations);
+            if read.unread != unread {
+                report_unread(&read.unread);
+                unread = read.unread;
+            }
         }
         let now = Instant::now();
         // Without connection tracking, nothing is translated.
-        if let Some(ports) = of_connections.read(translations::by_connections).await {
+        if let Some(Ok(ports)) = of_connections.read(translations::by_connections).await {
             by_connections.extend(
                 ports
                     .into_iter()
@@ -90,6 +97,17 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
                 tracing::error!("updating the ports that prove leaves alone failed: {error}");
             }
         }
+    }
+}
+
+fn report_unread(unread: &[&str]) {
+    if unread.is_empty() {
+        tracing::info!("the rules of netfilter can be read again");
+    } else {
+        tracing::warn!(
+            "{} failed: ports that its rules send elsewhere are known from their first connection only",
+            unread.join(", ")
+        );
     }
 }
 

@@ -135,7 +135,7 @@ fn translated_ports(config: &Config) -> Option<Check> {
     if !translations::matter(config) {
         return None;
     }
-    let notes = translations::notes(config, &translations::by_rules());
+    let notes = translations::notes(config, &translations::by_rules().translations);
     Some(if notes.is_empty() {
         Check::good(NAME, "none of limits with prove or concurrent")
     } else {

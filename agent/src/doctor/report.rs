@@ -84,7 +84,10 @@ pub fn lacking(config: &Config) -> Vec<String> {
     lacking.extend(lacking_for_connections(config, Path::new("/sys")));
     if translations::matter(config) {
         // Only root can read the rules.
-        lacking.extend(translations::notes(config, &translations::by_rules()));
+        lacking.extend(translations::notes(
+            config,
+            &translations::by_rules().translations,
+        ));
     }
     if shapes(config) {
         let devices = topology::devices().unwrap_or_default();

@@ -269,6 +269,12 @@ impl InterfacePattern {
         self.0.contains(['*', '?', '[', '{', '!'])
     }
 
+    /// Whether it matches all names but some.
+    #[must_use]
+    pub fn excludes(&self) -> bool {
+        self.0.starts_with('!')
+    }
+
     /// Whether `name`, one of an interface, matches. `*` matches any characters, `?` one.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {

@@ -292,6 +292,8 @@ impl Engine {
     fn escalate(&self, limit: &Limit, charge: &Charge, now: u64) {
         if let (Some(escalation), Some(escalate), Some(source)) =
             (&limit.escalation, limit.policy.escalate, charge.source)
+            // Without room for its key, a source is refused for what others do.
+            && self.store_of(charge).is_some_and(|store| store.hold(charge.key).knows(charge.key))
             && let Some(prefix) = escalation.refused(source, &self.fingerprints, now)
         {
             let limit = limit.policy.name.as_str().into();

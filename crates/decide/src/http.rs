@@ -174,31 +174,16 @@ where
 }
 
 /// The refusal of what a web page makes a browser send; `None` of anything else. A page of any origin may send a POST to this host without asking; also one
-/// whose name resolves to this host's address (DNS rebinding), for which the browser would ask nobody.
-///
-/// Browsers name the page's origin in every POST ([Fetch, 3.2](https://fetch.spec.whatwg.org/#origin-header)). Those that do not
-/// for forms send one of three types, of which `application/x-www-form-urlencoded` escapes the quotes of JSON.
+/// whose name resolves to this host's address (DNS rebinding), for which the browser would ask nobody. Browsers name the
+/// page's origin in every POST ([Fetch, 3.2](https://fetch.spec.whatwg.org/#origin-header)). The type of the content says nothing: Node's
+/// `fetch` sends text without one that is named.
 fn refusal_of_page(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
-    if let Some(origin) = headers.get(ORIGIN) {
-        let reason = format!(
-            "a web page ({}) may not ask: only applications may, which send no header Origin; a proxy in between removes it",
-            origin.to_str().unwrap_or("unreadable")
-        );
-        return Some(refuse(StatusCode::FORBIDDEN, &reason));
-    }
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .map_or(&b""[..], HeaderValue::as_bytes);
-    let is = |other: &[u8]| {
-        kind.get(..other.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(other))
-    };
-    (is(b"text/plain") || is(b"multipart/form-data")).then(|| {
-        refuse(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "forms of web pages send this Content-Type: send application/json",
-        )
-    })
+    let origin = headers.get(ORIGIN)?;
+    let reason = format!(
+        "a web page ({}) may not ask: only applications may, which send no header Origin; a proxy in between removes it",
+        origin.to_str().unwrap_or("unreadable")
+    );
+    Some(refuse(StatusCode::FORBIDDEN, &reason))
 }
 
 /// A body of bounded length. One that arrives in one piece is not copied.

@@ -56,6 +56,12 @@ impl LockedShard<'_> {
         Some(outcome)
     }
 
+    /// Whether the key has a state.
+    #[must_use]
+    pub fn knows(&self, key: Fingerprint) -> bool {
+        self.shard.get(key).is_some()
+    }
+
     /// As [`StateStore::peek`].
     #[must_use]
     pub fn peek(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {

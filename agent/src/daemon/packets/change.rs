@@ -12,7 +12,7 @@ use config::policy::Config;
 use datapath::compile::{CarryPlan, Layout, Plan, plan_after};
 use datapath::host_links;
 use datapath::memory::{self, Demand, Footprint, Lasting, Room};
-use datapath::translations;
+use datapath::translations::{self, Translations};
 use datapath::{
     AttachError, Before, Carry, Datapath, Generation, Interface, LoadError, OwnAddresses,
     PinDirectory, SavedTable, TablePlace,
@@ -122,7 +122,10 @@ impl Change {
         let loaded = present(interfaces)
             .map_err(AttachError::from)
             .and_then(|devices| {
-                let (ingress, egress) = load(plan, pins, &place, &devices, config)?;
+                let (mut ingress, egress) = load(plan, pins, &place, &devices, config)?;
+                if translations::matter(config) {
+                    ingress.set_translated(&translations::by_rules().translations)?;
+                }
                 counts::describe(&generation, &config.limits, &ingress, egress.as_ref())?;
                 Ok((ingress, egress))
             });
@@ -148,6 +151,19 @@ impl Change {
             saved,
             footprint,
         })
+    }
+
+    /// Takes over the translated ports of the policy before, which may be known from connections.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's map cannot be written.
+    pub fn keep_translated(&mut self, before: &Translations) -> Result<(), LoadError> {
+        let mut ports = self.ingress.translated().clone();
+        for (port, target) in before {
+            translations::add(&mut ports, *port, *target);
+        }
+        self.ingress.set_translated(&ports)
     }
 
     /// Its memory.
@@ -178,9 +194,6 @@ impl Change {
         {
             // Without them refused packets get no replies until they can be read, which is no reason to fail.
             datapath.set_own(OwnAddresses::read().unwrap_or_default())?;
-        }
-        if translations::matter(config) {
-            self.ingress.set_translated(&translations::by_rules())?;
         }
         let old = self.before.as_ref().filter(|_| self.place.is_next());
         let carrying = match old {

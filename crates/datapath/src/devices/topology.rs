@@ -70,10 +70,14 @@ impl Device {
             .map(String::as_str)
     }
 
-    /// Whether a pattern matches one of its names.
+    /// Whether a pattern matches one of its names; one that begins with `!`, which excludes names, all of them.
     #[must_use]
     pub fn is_named_by(&self, pattern: &InterfacePattern) -> bool {
-        self.names().any(|name| pattern.matches(name))
+        if pattern.excludes() {
+            self.names().all(|name| pattern.matches(name))
+        } else {
+            self.names().any(|name| pattern.matches(name))
+        }
     }
 
     /// Whether its packets pass the device that it was made on.

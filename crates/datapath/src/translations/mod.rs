@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::Duration;
 use std::{fs, io, thread};
 
 use config::policy::{Config, Limit};
@@ -34,29 +35,44 @@ const LEGACY: [&str; 2] = ["iptables-legacy-save", "ip6tables-legacy-save"];
 const LEGACY_TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
 /// A command that takes longer is ended, and its rules stay unknown.
 const LONGEST: Duration = Duration::from_secs(2);
-const POLL: Duration = Duration::from_millis(2);
+/// The most that is read of a command's output.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// What was read of a host's rules.
+#[derive(Debug, Default)]
+pub struct ReadRules {
+    pub translations: Translations,
+    /// Commands whose rules could not be read: others than these may be translated.
+    pub unread: Vec<&'static str>,
+}
 
 /// The ports that rules of nftables and iptables translate before routing. A rule that names no port is not followed.
 #[must_use]
-pub fn by_rules() -> Translations {
+pub fn by_rules() -> ReadRules {
     let own = own_addresses().unwrap_or_default();
-    let json = printed(&NFT).map(|text| Rules::of_json(&text, &own));
+    let mut read = ReadRules::default();
     let legacy = LEGACY
         .into_iter()
         .zip(LEGACY_TABLES)
         .filter(|(_, names)| has_nat(names))
         .map(|(program, _)| program);
-    let of_iptables = IN_NFTABLES.into_iter().chain(legacy).filter_map(|program| {
-        let text = printed(&[program, "-t", "nat"])?;
-        Some(Rules::of_text(&text, &own))
-    });
-    let mut translations = Translations::new();
-    for rules in json.into_iter().chain(of_iptables) {
+    let of_iptables = IN_NFTABLES.into_iter().chain(legacy);
+    let of_iptables = of_iptables.map(|program| (program, printed(&[program, "-t", "nat"])));
+    for (program, text) in std::iter::once((NFT[0], printed(&NFT))).chain(of_iptables) {
+        let rules = text.map(|text| match text {
+            Some(text) if program == NFT[0] => Rules::of_json(&text, &own),
+            Some(text) => Some(Rules::of_text(&text, &own)),
+            None => Some(Rules::default()),
+        });
+        let Ok(Some(rules)) = rules else {
+            read.unread.push(program);
+            continue;
+        };
         for (port, target) in rules.translated(&own) {
-            add(&mut translations, port, target);
+            add(&mut read.translations, port, target);
         }
     }
-    translations
+    read
 }
 
 /// Whether the older iptables has a table for translations.
@@ -73,7 +89,8 @@ pub fn by_connections() -> io::Result<Translations> {
     let own = own_addresses()?;
     let mut translations = Translations::new();
     for connection in tracked::translated()? {
-        if own.contains(&connection.meant) {
+        // Those of this host's own processes are another chain's.
+        if own.contains(&connection.meant) && !own.contains(&connection.from) {
             let target = target_of(connection.sent_to, &own);
             add(&mut translations, connection.port, target);
         }
@@ -143,51 +160,72 @@ fn list(ports: &[u16]) -> String {
     ports.join(", ")
 }
 
-/// What a command prints; `None` if it is not installed, fails, or takes too long.
-fn printed(command: &[&str]) -> Option<String> {
-    let (program, arguments) = command.split_first()?;
-    let mut child = Command::new(program)
+/// What a command prints; `None` if it is not installed.
+fn printed(command: &[&str]) -> io::Result<Option<String>> {
+    let [program, arguments @ ..] = command else {
+        return Ok(None);
+    };
+    let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let mut output = child.stdout.take()?;
-    let reading = thread::spawn(move || {
-        let mut text = String::new();
-        output.read_to_string(&mut text).map(|_| text)
-    });
-    let deadline = Instant::now() + LONGEST;
-    let status = loop {
-        match child.try_wait() {
-            Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
-            Ok(Some(status)) => break Some(status),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                break None;
-            }
-        }
+        .spawn();
+    let mut child = match spawned {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        spawned => spawned?,
     };
-    // Its end closed the pipe.
-    let text = reading.join().ok()?.ok()?;
-    status.filter(|status| status.success()).map(|_| text)
+    let (sender, receiver) = mpsc::channel();
+    let started = child.stdout.take().map(|output| {
+        let read = move || {
+            let mut text = String::new();
+            let result = output.take(MOST_BYTES).read_to_string(&mut text);
+            // Nobody waits any more if it took too long.
+            let _ = sender.send(result.map(|_| text));
+        };
+        thread::Builder::new()
+            .name("weir-rules".to_owned())
+            .spawn(read)
+    });
+    let text = match started {
+        Some(Ok(_)) => receiver.recv_timeout(LONGEST).map_err(io::Error::other),
+        _ => Err(io::Error::other("no thread to read its output")),
+    };
+    if text.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait()?;
+    let text = text??;
+    if status.success() {
+        Ok(Some(text))
+    } else {
+        Err(io::Error::other(format!("{program}: {status}")))
+    }
 }
 
+/// The addresses that others reach this host by.
 fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
     let mut own = BTreeSet::new();
     for reply in dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
         let RouteNetlinkMessage::NewAddress(message) = reply else {
             continue;
         };
-        for attribute in message.attributes {
-            // On a point-to-point link the latter is the peer's.
-            if let AddressAttribute::Local(address) | AddressAttribute::Address(address) = attribute
-            {
-                own.insert(address);
-            }
-        }
+        let find = |is_local: bool| {
+            message
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    AddressAttribute::Local(address) if is_local => Some(*address),
+                    AddressAttribute::Address(address) if !is_local => Some(*address),
+                    _ => None,
+                })
+        };
+        // On a point-to-point link, the latter is the peer's.
+        own.extend(
+            find(true)
+                .or_else(|| find(false))
+                .filter(|address| !address.is_loopback()),
+        );
     }
     Ok(own)
 }

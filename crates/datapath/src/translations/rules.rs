@@ -34,11 +34,11 @@ struct Rule {
 }
 
 impl Rules {
-    /// The rules that `nft -j list ruleset` prints.
-    pub fn of_json(text: &str, own: &BTreeSet<IpAddr>) -> Self {
+    /// The rules that `nft -j list ruleset` prints; `None` if it is something else.
+    pub fn of_json(text: &str, own: &BTreeSet<IpAddr>) -> Option<Self> {
         let mut rules = Self::default();
-        let document: Value = serde_json::from_str(text).unwrap_or_default();
-        for entry in document["nftables"].as_array().into_iter().flatten() {
+        let document: Value = serde_json::from_str(text).ok()?;
+        for entry in document["nftables"].as_array()? {
             let table = |of: &Value| format!("{}/{}", of["family"], of["table"]);
             let chain = &entry["chain"];
             if chain["type"] == "nat" && chain["hook"] == "prerouting" {
@@ -57,7 +57,7 @@ impl Rules {
                     .push(Rule::of_json(rule, &of, own));
             }
         }
-        rules
+        Some(rules)
     }
 
     /// The rules that `iptables-save -t nat` prints.
@@ -308,6 +308,7 @@ mod tests {
         }));
         let text = format!(r#"{{"nftables": [{}]}}"#, entries.join(","));
         Rules::of_json(&text, &own())
+            .unwrap()
             .translated(&own())
             .into_iter()
             .collect()
@@ -359,8 +360,8 @@ mod tests {
         let elsewhere = [80, 81, 82, 90, 91, 92, 8000, 8001, 8002];
         assert_eq!(of(Target::Elsewhere), elsewhere);
         assert_eq!(of_json(&[]), []);
-        let broken = Rules::of_json("no JSON", &own());
-        assert_eq!(broken.translated(&own()), Translations::new());
+        assert!(Rules::of_json("no JSON", &own()).is_none());
+        assert!(Rules::of_json("{}", &own()).is_none());
     }
 
     #[test]

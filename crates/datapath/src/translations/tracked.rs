@@ -35,6 +35,8 @@ const TCP: u8 = 6;
 /// A connection that was translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translated {
+    /// Its client.
+    pub from: IpAddr,
     /// The address and port that its client means.
     pub meant: IpAddr,
     pub port: u16,
@@ -108,6 +110,7 @@ fn entry(attributes: &[u8]) -> Option<Translated> {
     }
     let port = find(protocol, PROTOCOL_DESTINATION_PORT)?;
     Some(Translated {
+        from: address(original, [IP_V4_SOURCE, IP_V6_SOURCE])?,
         meant: address(original, [IP_V4_DESTINATION, IP_V6_DESTINATION])?,
         port: u16::from_be_bytes(port.try_into().ok()?),
         sent_to: address(find(attributes, TUPLE_REPLY)?, [IP_V4_SOURCE, IP_V6_SOURCE])?,
@@ -149,21 +152,26 @@ mod tests {
 
     fn written(status: u32, protocol: u8, meant: &[u8], sent_to: &[u8]) -> Vec<u8> {
         let nested = |kind: u16, parts: &[Vec<u8>]| attribute(kind | 1 << 15, &parts.concat());
-        let ip = |address: &[u8], [ipv4, ipv6]: [u16; 2]| {
-            let kind = if address.len() == 4 { ipv4 } else { ipv6 };
-            nested(TUPLE_IP, &[attribute(kind, address)])
+        let ip = |from: &[u8], to: &[u8]| {
+            let [source, destination] = if from.len() == 4 {
+                [IP_V4_SOURCE, IP_V4_DESTINATION]
+            } else {
+                [IP_V6_SOURCE, IP_V6_DESTINATION]
+            };
+            nested(
+                TUPLE_IP,
+                &[attribute(source, from), attribute(destination, to)],
+            )
         };
+        let client = vec![7; meant.len()];
         let protocol = [
             attribute(PROTOCOL_NUMBER, &[protocol]),
             attribute(PROTOCOL_DESTINATION_PORT, &8080_u16.to_be_bytes()),
         ];
-        let original = [
-            ip(meant, [IP_V4_DESTINATION, IP_V6_DESTINATION]),
-            nested(TUPLE_PROTOCOL, &protocol),
-        ];
+        let original = [ip(&client, meant), nested(TUPLE_PROTOCOL, &protocol)];
         [
             nested(TUPLE_ORIGINAL, &original),
-            nested(TUPLE_REPLY, &[ip(sent_to, [IP_V4_SOURCE, IP_V6_SOURCE])]),
+            nested(TUPLE_REPLY, &[ip(sent_to, &client)]),
             attribute(STATUS, &status.to_be_bytes()),
         ]
         .concat()
@@ -174,7 +182,10 @@ mod tests {
         let (host, container) = ([192, 0, 2, 1], [10, 88, 0, 2]);
         let found = entry(&written(TRANSLATED | 8, TCP, &host, &container)).unwrap();
         assert_eq!((found.meant, found.port), (host.into(), 8080));
-        assert_eq!(found.sent_to, IpAddr::from(container));
+        assert_eq!(
+            (found.from, found.sent_to),
+            ([7; 4].into(), container.into())
+        );
         let (host6, container6) = ([1; 16], [2; 16]);
         let found = entry(&written(TRANSLATED, TCP, &host6, &container6)).unwrap();
         assert_eq!(

@@ -199,15 +199,13 @@ fn stacks_of_several_floors_are_charged_once() {
 }
 
 #[test]
-fn pairs_tunnels_and_routing_domains_are_no_stacks() {
+fn pairs_and_tunnels_are_no_stacks() {
     let devices = [
         device(1, "eth0", ""),
         on(2, "veth0", "veth", 3),
         on(3, "veth1", "veth", 2),
         on(4, "vxlan0", "vxlan", 1),
         on(5, "gre0", "gre", 1),
-        device(6, "vrf0", "vrf"),
-        port(7, "eth1", "", 6),
         device(8, "ovs-system", "openvswitch"),
         port(9, "eth2", "", 8),
     ];
@@ -349,4 +347,21 @@ fn the_ports_of_a_vrf_charge_for_it() {
     // Without ports it sees nothing, and says so.
     let (_, _, gaps) = decided(&devices[..1], &["vrf0"]);
     assert!(gaps[0].contains("a VRF without ports"), "{gaps:?}");
+}
+
+#[test]
+fn a_pattern_that_excludes_a_name_excludes_its_device() {
+    let card = Device {
+        alternative_names: vec!["enp4s0".to_owned()],
+        ..device(1, "eth1", "")
+    };
+    let is_named = |pattern: &str| {
+        let text = format!("[agent]\ninterfaces = [{pattern:?}]\n");
+        let config = config::parse(std::path::Path::new("limits.toml"), &text)
+            .unwrap()
+            .config;
+        card.is_named_by(&config.agent.interfaces[0])
+    };
+    assert!(is_named("eth1") && is_named("enp4s0") && is_named("enp*") && is_named("!eth2"));
+    assert!(!is_named("!eth1") && !is_named("!enp*") && !is_named("eth2"));
 }

@@ -84,7 +84,12 @@ impl LockedShard<'_> {
             }
             None => {
                 let mut words = vec![0; self.store.words];
-                tiers::open(tiers, &mut words, now);
+                if self.store.is_full() && self.store.on_full == OnFull::Share {
+                    words.copy_from_slice(&self.store.overflow.lock());
+                }
+                if !tiers::is_alive(tiers, &words, now) {
+                    tiers::open(tiers, &mut words, now);
+                }
                 tiers::peek(tiers, &words, now, cost)
             }
         }

@@ -38,6 +38,15 @@ fn memory_is_bounded_and_a_full_store_does_what_it_is_told() {
             passed.abs_diff(expected) <= 200,
             "{on_full}: {passed} of {expected}"
         );
+        // A peek at one of them says what a decision would.
+        let key = fingerprints.of(&200_000u64);
+        let peeked = store.peek(key, SECOND, 1);
+        if on_full == OnFull::Share {
+            assert!(
+                !peeked.allowed && peeked.retry_after > Some(Duration::ZERO),
+                "{peeked:?}"
+            );
+        }
         // Once they have decayed, there is room again.
         store.sweep(10 * SECOND);
         assert_eq!(store.keys(), 0);

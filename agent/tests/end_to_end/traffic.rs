@@ -83,7 +83,7 @@ pub fn until_refused(network: &Network, receiver: &UdpSocket, last: u8) -> Insta
 /// A socket for [`until_refused`].
 pub fn socket(network: &Network) -> UdpSocket {
     network
-        .in_server(|| UdpSocket::bind(("0.0.0.0", PORT)))
+        .in_server(|| crate::wire::bind(([0; 4], PORT).into()))
         .unwrap()
 }
 

@@ -5,7 +5,7 @@ mod host;
 
 use std::fs::File;
 use std::io::Write as _;
-use std::net::UdpSocket;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -502,12 +502,14 @@ impl Network {
 
     /// Counts datagrams that reach a UDP socket of the server, by source, until `done`.
     pub fn receiver(&self, port: u16) -> Receiver {
-        Receiver::new(self.in_server(|| UdpSocket::bind(("0.0.0.0", port)).unwrap()))
+        let to = SocketAddr::from(([0; 4], port));
+        Receiver::new(self.in_server(|| crate::wire::bind(to).unwrap()))
     }
 
     /// The same for a socket of the client.
     pub fn client_receiver(&self, address: &str) -> Receiver {
-        Receiver::new(self.in_client(|| UdpSocket::bind(address).unwrap()))
+        let to = address.parse().unwrap();
+        Receiver::new(self.in_client(|| crate::wire::bind(to).unwrap()))
     }
 }
 

@@ -1,13 +1,32 @@
 //! Senders of frames, and counters of received datagrams.
 
 use std::fs::File;
-use std::net::UdpSocket;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, socket, sockopt,
+};
+
 use crate::wait::PATIENCE;
+
+/// Binds a UDP socket, also while another process still holds an earlier one of the same address: between its fork and its
+/// program, a command that another test starts has a copy of each socket.
+pub fn bind(to: SocketAddr) -> io::Result<UdpSocket> {
+    let family = if to.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    nix::sys::socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(to))?;
+    Ok(socket.into())
+}
 
 /// Counts received datagrams.
 pub struct Receiver {

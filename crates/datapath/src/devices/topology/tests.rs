@@ -356,7 +356,7 @@ fn a_pattern_that_excludes_a_name_excludes_its_device() {
         ..device(1, "eth1", "")
     };
     let is_named = |pattern: &str| {
-        let text = format!("[agent]\ninterfaces = [{pattern:?}]\n");
+        let text = format!("[agent]\nallow_empty = true\ninterfaces = [{pattern:?}]\n");
         let config = config::parse(std::path::Path::new("limits.toml"), &text)
             .unwrap()
             .config;

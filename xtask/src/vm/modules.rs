@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::tool::decompress;
 
 /// The modules that the tests need unless they are built into the kernel.
-pub const FOR_TESTS: [&str; 29] = [
+pub const FOR_TESTS: [&str; 30] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
@@ -22,6 +22,7 @@ pub const FOR_TESTS: [&str; 29] = [
     "bonding",
     "bridge",
     "macvlan",
+    "vrf",
     "sch_ingress",
     "sch_fq",
     "sch_fq_codel",

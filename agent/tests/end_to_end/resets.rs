@@ -85,6 +85,12 @@ impl Backend {
         let _ = self.0.in_server(|| TcpStream::connect(("127.0.0.1", PORT)));
     }
 
+    /// Sets what the container's kernel does when its queue of SYNs is full.
+    pub fn use_cookies(&self, value: &str) {
+        let set = || std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", value).unwrap();
+        self.0.in_server(set);
+    }
+
     pub fn listen(&self) -> TcpListener {
         self.0.in_server(|| {
             std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();

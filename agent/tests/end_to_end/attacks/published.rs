@@ -17,7 +17,7 @@ use common::packet::build::Frame;
 const PUBLISHED: u16 = 8080;
 const HOOKS: [&str; 2] = ["native", "tc"];
 const RATE: &str = "rate = \"1000/s\"\n";
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The container with its server, and the process that listens in the host for nobody.
 struct Published<'n> {
@@ -32,6 +32,8 @@ impl<'n> Published<'n> {
         let container = Backend::behind(network);
         let server = container.listen();
         server.set_nonblocking(false).unwrap();
+        // As every host does: the flood, which reaches it, fills its queue.
+        container.use_cookies("1");
         let rules = format!(
             "table ip nat {{\n chain prerouting {{ type nat hook prerouting priority dstnat;\n {rule};\n }}\n}}\n"
         );

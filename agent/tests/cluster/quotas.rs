@@ -306,11 +306,15 @@ fn a_used_up_quota_survives_in_a_cluster_of_stores() {
     let mut fleet = vec![start("a")];
     joined(&fleet, 1);
     let mut passed = vec![exhaust(&fleet[0])];
+    // A key in use is written every two seconds.
+    settle();
     fleet.push(start("b"));
     joined(&fleet, 2);
+    settle();
     passed.push(exhaust(&fleet[1]));
     fleet[0].restart(Signal::SIGKILL);
     joined(&fleet, 2);
+    settle();
     passed.push(exhaust(&fleet[0]));
     assert!(
         passed.iter().sum::<u64>() as f64 <= most(&nodes[0], begun),

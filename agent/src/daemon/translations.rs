@@ -63,7 +63,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
             if read.unread.is_empty() {
                 by_rules.clear();
             }
-            // What cannot be read may be as it was.
+            // Rules that cannot be read may still be in effect.
             by_rules.extend(read.translations);
             if read.unread != unread {
                 report_unread(&read.unread);
@@ -81,9 +81,10 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
         }
         by_connections.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < KEPT);
         let mut ports = by_rules.clone();
-        for (port, (target, _)) in &by_connections {
-            translations::add(&mut ports, *port, *target);
-        }
+        let tracked = by_connections
+            .iter()
+            .map(|(port, (target, _))| (*port, *target));
+        translations::unite(&mut ports, tracked);
         match engine.set_translated(&ports) {
             Ok(unproven) => {
                 let is_new = |port: &&u16| !reported.contains(*port);

@@ -160,9 +160,7 @@ impl Change {
     /// When the kernel's map cannot be written.
     pub fn keep_translated(&mut self, before: &Translations) -> Result<(), LoadError> {
         let mut ports = self.ingress.translated().clone();
-        for (port, target) in before {
-            translations::add(&mut ports, *port, *target);
-        }
+        translations::unite(&mut ports, before.clone());
         self.ingress.set_translated(&ports)
     }
 

@@ -103,16 +103,14 @@ impl PacketEngine {
             }
         }
         // Other requests are served while it is loaded and verified.
-        let mut change = match Change::load(&config, plan, &self.pins, interfaces, None, lasting) {
+        let change = match Change::load(&config, plan, &self.pins, interfaces, None, lasting) {
             Ok(change) => change,
             Err(error) => {
                 self.lock().remove_unused_pins();
                 return Err(error);
             }
         };
-        let mut in_effect = self.lock();
-        change.keep_translated(in_effect.ingress.translated())?;
-        in_effect.replace(change, config, &self.pins, interfaces)
+        self.lock().replace(change, config, &self.pins, interfaces)
     }
 
     /// Puts ban lists in effect instead of all others; `None` is no list. Afterwards no packet uses the others.

@@ -206,6 +206,7 @@ impl InEffect {
                 tracing::warn!("{error}; it is tried again");
             }
             set_shares(change, &config, &self.shares);
+            change.keep_translated(self.ingress.translated())?;
             change.put_in_effect(&config, pins, interfaces)
         };
         let notes = match put(&mut change) {

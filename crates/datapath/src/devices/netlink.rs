@@ -1,11 +1,13 @@
 //! Requests to the kernel over netlink.
 
 use std::io;
+use std::net::IpAddr;
 
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 /// Attempts to read a list that changes during the read.
@@ -29,6 +31,21 @@ pub(crate) fn dump(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlink
 /// Sends a netlink request that changes something, and waits for its acknowledgement, which `flags` must request.
 pub(crate) fn execute(request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
     exchange(request, flags).map(drop)
+}
+
+/// The host's own address in a message.
+pub(crate) fn local(message: &AddressMessage) -> Option<IpAddr> {
+    let attributes = || message.attributes.iter();
+    let local = attributes().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    // On a point-to-point link, this one is the peer's.
+    let any = attributes().find_map(|attribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    });
+    local.or(any)
 }
 
 fn exchange(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {

@@ -8,11 +8,11 @@ use aya::maps::{HashMap, Map};
 use common::own::{MOST_OWN, Own, OwnKey};
 use common::packet::Address;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::access::unless_missing;
-use crate::devices::netlink::dump;
+use crate::devices::netlink::{dump, local};
 use crate::devices::topology;
 use crate::error::LoadError;
 
@@ -62,22 +62,7 @@ impl OwnAddresses {
             } else {
                 Own::Plain
             };
-            // On a point-to-point link, the other attribute is the peer's.
-            let local = message
-                .attributes
-                .iter()
-                .find_map(|attribute| match attribute {
-                    AddressAttribute::Local(address) => Some(*address),
-                    _ => None,
-                });
-            let any = message
-                .attributes
-                .iter()
-                .find_map(|attribute| match attribute {
-                    AddressAttribute::Address(address) => Some(*address),
-                    _ => None,
-                });
-            if let Some(address) = local.or(any) {
+            if let Some(address) = local(&message) {
                 own.add(address, place);
             }
         }

@@ -18,18 +18,18 @@ use std::{fs, io, thread};
 
 use config::policy::{Config, Limit};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::AddressMessage;
 
-use crate::devices::netlink::dump;
+use crate::devices::netlink::{dump, local};
 use rules::Rules;
 use target::target_of;
-pub use target::{Target, Translations, add};
+pub use target::{Target, Translations, unite};
 
 /// nft and its rules, without the contents of named sets, which may be large.
 const NFT: [&str; 5] = ["nft", "-j", "-t", "list", "ruleset"];
-/// What prints iptables' rules in nftables: nft does not show all of their conditions.
+/// Commands that print iptables' rules in nftables: nft does not show all of their conditions.
 const IN_NFTABLES: [&str; 2] = ["iptables-nft-save", "ip6tables-nft-save"];
-/// What prints rules of the older iptables. It would load the kernel's module for them.
+/// Commands that print rules of the older iptables. They would load the kernel's module for them.
 const LEGACY: [&str; 2] = ["iptables-legacy-save", "ip6tables-legacy-save"];
 /// The tables of the older iptables that a kernel has, of both IP versions.
 const LEGACY_TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
@@ -38,7 +38,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// The most that is read of a command's output.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// What was read of a host's rules.
+/// The result of reading a host's rules.
 #[derive(Debug, Default)]
 pub struct ReadRules {
     pub translations: Translations,
@@ -68,9 +68,7 @@ pub fn by_rules() -> ReadRules {
             read.unread.push(program);
             continue;
         };
-        for (port, target) in rules.translated(&own) {
-            add(&mut read.translations, port, target);
-        }
+        unite(&mut read.translations, rules.translated(&own));
     }
     read
 }
@@ -87,14 +85,14 @@ fn has_nat(names: &str) -> bool {
 /// When the kernel does not tell, as without connection tracking.
 pub fn by_connections() -> io::Result<Translations> {
     let own = own_addresses()?;
+    let connections = tracked::translated()?.into_iter();
+    // Connections of this host's own processes are translated by another chain.
+    let received = connections.filter(|it| own.contains(&it.meant) && !own.contains(&it.from));
     let mut translations = Translations::new();
-    for connection in tracked::translated()? {
-        // Those of this host's own processes are another chain's.
-        if own.contains(&connection.meant) && !own.contains(&connection.from) {
-            let target = target_of(connection.sent_to, &own);
-            add(&mut translations, connection.port, target);
-        }
-    }
+    unite(
+        &mut translations,
+        received.map(|it| (it.port, target_of(it.sent_to, &own))),
+    );
     Ok(translations)
 }
 
@@ -109,13 +107,13 @@ pub fn matter(config: &Config) -> bool {
 #[must_use]
 pub fn unproven(config: &Config, translations: &Translations) -> Vec<u16> {
     let proves = |port: &&u16| {
-        let of = |limit: &&Limit| limit.proves_by_cookies() && is_for(limit, **port);
-        config.limits.iter().find(of).is_some()
+        let mut limits = config.limits.iter();
+        limits.any(|limit| limit.proves_by_cookies() && is_for(limit, **port))
     };
     translations.keys().filter(proves).copied().collect()
 }
 
-/// What limits have no effect on translated ports, for the operator.
+/// Notes for the operator on limits without effect on translated ports.
 #[must_use]
 pub fn notes(config: &Config, translations: &Translations) -> Vec<String> {
     let unproven = unproven(config, translations);
@@ -160,7 +158,7 @@ fn list(ports: &[u16]) -> String {
     ports.join(", ")
 }
 
-/// What a command prints; `None` if it is not installed.
+/// The output of a command; `None` if it is not installed.
 fn printed(command: &[&str]) -> io::Result<Option<String>> {
     let [program, arguments @ ..] = command else {
         return Ok(None);
@@ -210,22 +208,7 @@ fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
         let RouteNetlinkMessage::NewAddress(message) = reply else {
             continue;
         };
-        let find = |is_local: bool| {
-            message
-                .attributes
-                .iter()
-                .find_map(|attribute| match attribute {
-                    AddressAttribute::Local(address) if is_local => Some(*address),
-                    AddressAttribute::Address(address) if !is_local => Some(*address),
-                    _ => None,
-                })
-        };
-        // On a point-to-point link, the latter is the peer's.
-        own.extend(
-            find(true)
-                .or_else(|| find(false))
-                .filter(|address| !address.is_loopback()),
-        );
+        own.extend(local(&message).filter(|address| !address.is_loopback()));
     }
     Ok(own)
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
-use super::target::{Target, Translations, add, target_of};
+use super::target::{Target, Translations, target_of, unite};
 
 /// The longest way through chains that is followed, as the kernel's.
 const MOST_JUMPS: usize = 16;
@@ -112,7 +112,7 @@ impl Rules {
             let ports = rule.ports.as_ref().or(before);
             if let Some(target) = rule.translates {
                 let ports = ports.into_iter().flatten();
-                ports.for_each(|port| add(found, *port, target));
+                unite(found, ports.map(|port| (*port, target)));
             }
             for next in &rule.jumps {
                 self.follow(next, ports, own, way, found);

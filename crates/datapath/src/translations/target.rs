@@ -15,10 +15,12 @@ pub enum Target {
 /// The translated TCP ports; of one that is sent to several, the furthest.
 pub type Translations = BTreeMap<u16, Target>;
 
-/// Adds a port.
-pub fn add(to: &mut Translations, port: u16, target: Target) {
-    let known = to.entry(port).or_insert(target);
-    *known = target.max(*known);
+/// Adds other ports.
+pub fn unite(to: &mut Translations, others: impl IntoIterator<Item = (u16, Target)>) {
+    for (port, target) in others {
+        let known = to.entry(port).or_insert(target);
+        *known = target.max(*known);
+    }
 }
 
 /// Where connections to this address go.

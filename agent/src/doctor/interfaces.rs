@@ -3,7 +3,7 @@
 use config::policy::{Action, Attach, Config, Direction};
 use datapath::{
     AttachedProgram, DeviceFacts, LostReplies, Owner, default_route_interfaces, device_facts,
-    interface_names, lacking_for_shape, topology,
+    lacking_for_shape, topology,
 };
 use serde::Serialize;
 
@@ -24,14 +24,17 @@ const MTU_OF_ONE_BUFFER: u32 = 3_498;
 
 /// The config's interfaces, or those of the default route.
 pub fn examine(config: &Config) -> Vec<Interface> {
-    let present = interface_names();
     // If the devices cannot be listed, there are none here.
     let devices = topology::devices().unwrap_or_default();
+    let mut present: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    present.sort_unstable();
     let mut interfaces = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for pattern in &config.agent.interfaces {
         let before = names.len();
-        let named = devices.iter().filter(|device| device.is_named_by(pattern));
+        let named = devices
+            .iter()
+            .filter(|device| device.is_named_by(std::slice::from_ref(pattern)));
         names.extend(named.map(|device| device.name.clone()));
         if names.len() == before {
             let available = present.join(", ");

@@ -91,10 +91,9 @@ pub fn lacking(config: &Config) -> Vec<String> {
     }
     if shapes(config) {
         let devices = topology::devices().unwrap_or_default();
-        let held = devices.iter().filter(|device| {
-            let patterns = &config.agent.interfaces;
-            patterns.iter().any(|pattern| device.is_named_by(pattern))
-        });
+        let held = devices
+            .iter()
+            .filter(|device| device.is_named_by(&config.agent.interfaces));
         lacking.extend(held.filter_map(|device| lacking_for_shape(&device.name, &config.limits)));
     }
     lacking.extend(cgroup::lacking(config));

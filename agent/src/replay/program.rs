@@ -110,7 +110,9 @@ impl<'m> MemoryProgram<'m> {
         let mut known = self.interfaces.borrow_mut();
         if known.len() < names.count() {
             let new = (known.len() + 1..=names.count()).map(|number| names.named(number as u32));
-            known.extend(new.map(|name| name.map_or(0, |name| self.image.interfaces.of([name]))));
+            known.extend(new.map(|name| {
+                name.map_or(0, |name| self.image.interfaces.of(std::iter::once(name)))
+            }));
         }
     }
 

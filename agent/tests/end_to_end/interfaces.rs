@@ -160,7 +160,7 @@ fn an_alternative_name_is_a_name() {
             "{said}"
         );
     }
-    // Whoever mixes the names is told which of them counts.
+    // Limits that mix the names have a note that says which one counts.
     let network = named();
     let mixed =
         format!("{limits}[[limit]]\nname = \"other\"\nrate = \"1/h\"\ninterfaces = [\"weir0\"]\n");

@@ -269,10 +269,13 @@ impl InterfacePattern {
         self.0.contains(['*', '?', '[', '{', '!'])
     }
 
-    /// Whether it matches all names but some.
-    #[must_use]
-    pub fn excludes(&self) -> bool {
-        self.0.starts_with('!')
+    /// Whether it matches an interface with these names: one of them; or all, if it begins with `!` and so excludes names.
+    pub fn matches_any<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> bool {
+        if self.0.starts_with('!') {
+            names.all(|name| self.matches(name))
+        } else {
+            names.any(|name| self.matches(name))
+        }
     }
 
     /// Whether `name`, one of an interface, matches. `*` matches any characters, `?` one.

@@ -31,7 +31,7 @@ pub use devices::features::{
     AttachedProgram, DeviceFacts, LostReplies, Owner, facts as device_facts,
 };
 pub use devices::gateways::default_gateways;
-pub use devices::names::{default_route_interfaces, names as interface_names};
+pub use devices::names::default_route_interfaces;
 pub use devices::{host_links, topology};
 pub use error::{AttachError, LoadError};
 pub use hooks::attach::Step;

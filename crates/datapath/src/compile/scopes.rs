@@ -55,10 +55,13 @@ pub struct InterfaceNumbers {
 impl InterfaceNumbers {
     /// The number of an interface with these names: by the first that a limit has.
     #[must_use]
-    pub fn of<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> u32 {
+    pub fn of<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> u32 {
+        let is_named = |name: &str, pattern: &InterfacePattern| {
+            pattern.matches(name) && pattern.matches_any(names.clone())
+        };
         let lists = names
-            .into_iter()
-            .map(|name| self.lists_of(name))
+            .clone()
+            .map(|name| self.lists_with(|pattern| is_named(name, pattern)))
             .find(|lists| !lists.is_empty())
             .unwrap_or_default();
         self.numbers
@@ -74,11 +77,15 @@ impl InterfaceNumbers {
     }
 
     fn lists_of(&self, name: &str) -> Lists {
-        let names = |list: &[InterfacePattern]| list.iter().any(|pattern| pattern.matches(name));
+        self.lists_with(|pattern| pattern.matches(name))
+    }
+
+    /// The lists with such a pattern.
+    fn lists_with(&self, is_named: impl Fn(&InterfacePattern) -> bool) -> Lists {
         self.lists
             .iter()
             .enumerate()
-            .filter(|(_, list)| names(list))
+            .filter(|(_, list)| list.iter().any(&is_named))
             .map(|(nth, _)| nth)
             .collect()
     }

@@ -20,8 +20,7 @@ pub struct HostLinks {
     pub missing: Vec<String>,
     /// Configured patterns that match no interface yet.
     pub unmatched: Vec<String>,
-    /// The names of all interfaces.
-    available: Vec<String>,
+    /// All devices of the host, by name.
     devices: Vec<Device>,
 }
 
@@ -42,21 +41,17 @@ impl HostLinks {
         for pattern in patterns {
             for interface in found
                 .iter()
-                .filter(|interface| interface.device.is_named_by(pattern))
+                .filter(|interface| interface.device.is_named_by(std::slice::from_ref(pattern)))
             {
                 if !named.contains(&interface.name) {
                     named.push(interface.name.clone());
                 }
             }
         }
-        let available: Vec<String> = found
-            .iter()
-            .map(|interface| interface.name.clone())
-            .collect();
         let is_there = |pattern: &InterfacePattern| {
             found
                 .iter()
-                .any(|interface| interface.device.is_named_by(pattern))
+                .any(|interface| interface.device.is_named_by(std::slice::from_ref(pattern)))
         };
         let (unmatched, missing): (Vec<_>, Vec<_>) = patterns
             .iter()
@@ -83,7 +78,6 @@ impl HostLinks {
             placements,
             missing,
             unmatched,
-            available,
             devices,
         })
     }
@@ -103,7 +97,7 @@ impl HostLinks {
     /// Configured interfaces that this host does not have.
     #[must_use]
     pub fn lacking(&self) -> Vec<String> {
-        let none = (self.enforcing.is_empty() && !self.available.is_empty()).then(|| {
+        let none = (self.enforcing.is_empty() && !self.devices.is_empty()).then(|| {
             "no interface of the config exists: no limit on packets would be in effect".to_owned()
         });
         self.lacking_names()
@@ -112,15 +106,24 @@ impl HostLinks {
             .collect()
     }
 
+    fn available(&self) -> String {
+        let names: Vec<&str> = self
+            .devices
+            .iter()
+            .map(|device| device.name.as_str())
+            .collect();
+        names.join(", ")
+    }
+
     fn lacking_names(&self) -> impl Iterator<Item = String> {
-        let available = self.available.join(", ");
+        let available = self.available();
         self.missing.iter().map(move |name| {
             format!("interface `{name}` not found (available: {available}); it will be attached when it appears")
         })
     }
 
     fn lacking_patterns(&self) -> impl Iterator<Item = String> {
-        let available = self.available.join(", ");
+        let available = self.available();
         self.unmatched.iter().map(move |pattern| {
             format!("no interface matches `{pattern}` yet (available: {available}); one that does is attached when it appears")
         })
@@ -150,7 +153,7 @@ impl HostLinks {
         self.devices
             .iter()
             .filter(|device| device.name == interface)
-            .any(|device| patterns.iter().any(|pattern| device.is_named_by(pattern)))
+            .any(|device| device.is_named_by(patterns))
     }
 
     /// A note if limits name an interface by several of its names: all but those that use the first are not in effect there.

@@ -64,20 +64,18 @@ impl Device {
     }
 
     /// Its name and its alternative names.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         std::iter::once(&self.name)
             .chain(&self.alternative_names)
             .map(String::as_str)
     }
 
-    /// Whether a pattern matches one of its names; one that begins with `!`, which excludes names, all of them.
+    /// Whether one of the patterns matches it, by its name or an alternative one.
     #[must_use]
-    pub fn is_named_by(&self, pattern: &InterfacePattern) -> bool {
-        if pattern.excludes() {
-            self.names().all(|name| pattern.matches(name))
-        } else {
-            self.names().any(|name| pattern.matches(name))
-        }
+    pub fn is_named_by(&self, patterns: &[InterfacePattern]) -> bool {
+        patterns
+            .iter()
+            .any(|pattern| pattern.matches_any(self.names()))
     }
 
     /// Whether its packets pass the device that it was made on.

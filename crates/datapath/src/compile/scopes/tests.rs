@@ -27,7 +27,7 @@ impl Scopes for Loaded<'_> {
     }
 
     fn interface_number(&self, _index: u32) -> u32 {
-        self.0.interfaces.of([self.1])
+        self.0.interfaces.of(std::iter::once(self.1))
     }
 
     fn port_row(&self, port: u16) -> u32 {
@@ -364,4 +364,16 @@ fn more_sets_than_the_kernel_tells_apart_are_refused() {
     });
     let refused = compile(&config(&format!("{agent}{many}")), Direction::Ingress).unwrap_err();
     assert_eq!(refused, CompileError::TooManyScopes { rows: 401 * 401 });
+}
+
+#[test]
+fn a_pattern_that_excludes_a_name_excludes_its_interface() {
+    let text = "[agent]\ninterfaces = [\"eth*\"]\n\
+        [[limit]]\nname = \"a\"\nrate = \"1/s\"\ninterfaces = [\"!enp4s0\"]\n";
+    let numbers = compile(&config(text), Direction::Ingress)
+        .unwrap()
+        .interfaces;
+    let number = |names: &[&'static str]| numbers.of(names.iter().copied());
+    assert_ne!(number(&["eth1"]), 0);
+    assert_eq!(number(&["eth1", "enp4s0"]), 0);
 }

@@ -360,7 +360,7 @@ fn a_pattern_that_excludes_a_name_excludes_its_device() {
         let config = config::parse(std::path::Path::new("limits.toml"), &text)
             .unwrap()
             .config;
-        card.is_named_by(&config.agent.interfaces[0])
+        card.is_named_by(&config.agent.interfaces)
     };
     assert!(is_named("eth1") && is_named("enp4s0") && is_named("enp*") && is_named("!eth2"));
     assert!(!is_named("!eth1") && !is_named("!enp*") && !is_named("eth2"));

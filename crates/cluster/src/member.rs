@@ -26,6 +26,9 @@ const LONGEST_AVERAGE_SECONDS: f64 = 10.0;
 /// The requested share of a host that refuses, as a multiple of its share: refused clients may have slowed down.
 const WANTED_WHEN_REFUSING: f64 = 1.1;
 
+/// The timeout of a host's last requests: the agent must not wait for a store when it ends.
+pub const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// The parameters of a limit's leases under one config.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Terms {

@@ -21,7 +21,7 @@ use super::connect::Connection;
 use super::error::StoreError;
 use super::health::{Health, Turn, store_event};
 use super::ledger::{Grant, Report};
-use super::member::Terms;
+use super::member::{LEAVE_TIMEOUT, Terms};
 use super::part::{Part, Shared};
 use super::past::Past;
 use super::store::{HostShare, Store};
@@ -33,8 +33,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_LATER_BY: Duration = Duration::from_millis(10);
 /// The shortest pause after a failed request.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// The timeout of the last request, which returns all shares.
-const FAREWELL: Duration = Duration::from_millis(500);
 /// The shortest time between two writes of the state for the next run.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
@@ -590,9 +588,9 @@ async fn give_back(
         }
         Ok(())
     };
-    tokio::time::timeout(FAREWELL, all)
+    tokio::time::timeout(LEAVE_TIMEOUT, all)
         .await
-        .unwrap_or(Err(StoreError::Slow(FAREWELL)))
+        .unwrap_or(Err(StoreError::Slow(LEAVE_TIMEOUT)))
 }
 
 fn told_of_leaving(result: Result<(), StoreError>) {

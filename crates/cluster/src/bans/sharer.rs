@@ -21,7 +21,7 @@ use super::outbox::BanOutbox;
 use crate::connect::Connection;
 use crate::error::{ClusterError, StoreError};
 use crate::health::{Health, Turn, store_event};
-use crate::member::Terms;
+use crate::member::{LEAVE_TIMEOUT, Terms};
 use crate::store::{Script, Store};
 
 /// The script that the store runs.
@@ -34,8 +34,6 @@ const COMPARE_EVERY: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
 /// The most requests in a row, before a stop or a reload is noticed.
 const IN_A_ROW: usize = 20;
-/// The timeout of the last requests.
-const FAREWELL: Duration = Duration::from_millis(500);
 /// The most new bans of one reply with separate events; one event counts the rest.
 const NAMED: usize = 10;
 
@@ -242,7 +240,7 @@ impl Worker {
             self.tell();
         }
         if !self.outbox.is_empty() {
-            let _ = tokio::time::timeout(FAREWELL, self.sync(IN_A_ROW)).await;
+            let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.sync(IN_A_ROW)).await;
         }
     }
 

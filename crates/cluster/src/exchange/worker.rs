@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::cluster::{ClusterLimitStatus, ClusterStatus};
 use api::event::EventKind;
 use common::share::Share;
-use config::policy::{Cluster, ClusterMode, WhenStoreIsDown};
+use config::policy::{Cluster, ClusterMode, Multiplier, WhenStoreIsDown};
 use decide::{Cut, EffectiveShare};
 use events::EventLog;
 use host::StateDirectory;
@@ -23,15 +23,13 @@ use super::use_log::{Changes, LEAST_LIFE, UseLog, Writes};
 use crate::connect::Connection;
 use crate::error::StoreError;
 use crate::health::{Health, Turn, store_event};
-use crate::member::Terms;
+use crate::member::{LEAVE_TIMEOUT, Terms};
 use crate::store::{Script, Store};
 
 /// Replaces a class's multiplier in the number of a series of packets.
 const PACKETS: &str = "packets";
 /// The time between two removals of keys whose use has ended, in nanoseconds.
 const PRUNE_EVERY: u64 = 10_000_000_000;
-/// The timeout of the last request.
-const FAREWELL: Duration = Duration::from_millis(500);
 /// The difference from the store's clock above which the clock is set.
 const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
 
@@ -145,7 +143,7 @@ impl Worker {
         self.seen.end(self.peer.hosts()).await;
         // So that the other hosts remove this one at once, with all that it has used.
         let writes = self.writes(true);
-        let _ = tokio::time::timeout(FAREWELL, self.ask(&[], true, &writes)).await;
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.ask(&[], true, &writes)).await;
     }
 
     fn reload(&mut self, cluster: Cluster) {
@@ -157,7 +155,7 @@ impl Worker {
         self.cluster = cluster;
         let engine = self.held.engine.load();
         for (limit, multiplier, store) in engine.exchanged() {
-            let number = series_number(limit, &format!("{multiplier:?}"));
+            let number = request_series(limit, multiplier);
             let definition = store.definition();
             if self.definitions.insert(number, definition) != Some(definition) {
                 self.uses
@@ -213,9 +211,7 @@ impl Worker {
         let (engine, now) = (self.held.engine.load(), (self.now)());
         let stores: HashMap<u64, _> = engine
             .exchanged()
-            .map(|(limit, multiplier, store)| {
-                (series_number(limit, &format!("{multiplier:?}")), store)
-            })
+            .map(|(limit, multiplier, store)| (request_series(limit, multiplier), store))
             .collect();
         self.uses.writes(
             (now, self.cluster.sync.as_nanos() as u64),
@@ -235,7 +231,7 @@ impl Worker {
         let (engine, now) = (self.held.engine.load(), (self.now)());
         let has_lost = self.uses.replied(changes);
         for (limit, multiplier, store) in engine.exchanged() {
-            let number = series_number(limit, &format!("{multiplier:?}"));
+            let number = request_series(limit, multiplier);
             let definition = *self
                 .definitions
                 .entry(number)
@@ -265,7 +261,7 @@ impl Worker {
             if is_alone && !store.has_windows() {
                 continue;
             }
-            let number = series_number(limit, &format!("{multiplier:?}"));
+            let number = request_series(limit, multiplier);
             let cuts = store.cut(now, threshold);
             self.uses
                 .changed(number, cuts.iter().map(|cut| cut.key), now);
@@ -337,7 +333,7 @@ impl Worker {
             } else {
                 store.set_hosts(hosts, rank);
             }
-            let settled = settlements.get(&series_number(limit, &format!("{multiplier:?}")));
+            let settled = settlements.get(&request_series(limit, multiplier));
             settled
                 .into_iter()
                 .flatten()
@@ -388,7 +384,7 @@ impl Worker {
             // Under the share, the others' part stays free.
             store.separate();
             if is_due {
-                let number = series_number(limit, &format!("{multiplier:?}"));
+                let number = request_series(limit, multiplier);
                 store.forget_ended(now);
                 let is_used = |key| store.key_use(key, now, 1).is_some();
                 self.peer.retain(number, is_used);
@@ -474,9 +470,7 @@ impl Worker {
             ExchangeState::Alone => self.cluster.when_store_is_down.to_string(),
         };
         for (name, multiplier, store) in self.held.engine.load().exchanged() {
-            let (exchanged, local) = self
-                .peer
-                .counts(series_number(name, &format!("{multiplier:?}")));
+            let (exchanged, local) = self.peer.counts(request_series(name, multiplier));
             // The multipliers of one limit are adjacent.
             if status
                 .limits
@@ -512,6 +506,11 @@ impl Worker {
         }
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
+}
+
+/// The number of a limit on requests for one class multiplier.
+fn request_series(limit: &str, multiplier: Multiplier) -> u64 {
+    series_number(limit, &format!("{multiplier:?}"))
 }
 
 fn ticks(every: Duration) -> tokio::time::Interval {

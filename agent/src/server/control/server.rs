@@ -222,9 +222,12 @@ impl Peer {
         }
     }
 
-    /// Restricts a question to what this user may cause: who may not ban may not have a source banned by `escalate`, either.
-    fn restrict(self, question: &mut Question) {
-        question.bans_nobody = self == Self::Other;
+    /// The request with what this user may cause: a user who may not ban has no source banned by `escalate`, either.
+    fn restricted(self, mut request: Request) -> Request {
+        if let Request::Decide { question } = &mut request {
+            question.bans_nobody = self == Self::Other;
+        }
+        request
     }
 
     /// Checks whether this user may make the request.
@@ -265,7 +268,8 @@ async fn answer(
     if line.is_empty() {
         return Ok(());
     }
-    let response = match serde_json::from_str::<Request>(&line) {
+    let request = serde_json::from_str(&line).map(|request| peer.restricted(request));
+    let response = match request {
         Ok(Request::Follow { last }) => match handler.follow(last, peer.follower()) {
             Ok(events) => {
                 // Followers stay connected, and are counted separately.
@@ -305,9 +309,8 @@ async fn answer(
                 Err(_) => Response::Error(FAILED.to_owned()),
             }
         }
-        Ok(Request::Decide { mut question }) if question.wait.is_some() => {
+        Ok(Request::Decide { question }) if question.wait.is_some() => {
             drop(place);
-            peer.restrict(&mut question);
             match for_waiting.try_acquire() {
                 Err(_) => Response::Error(
                     "too many requests wait on the control socket: use [decide] http".to_owned(),
@@ -319,10 +322,7 @@ async fn answer(
                 },
             }
         }
-        Ok(mut request) => {
-            if let Request::Decide { question } = &mut request {
-                peer.restrict(question);
-            }
+        Ok(request) => {
             // In the order of arrival.
             let _turn = match at_work {
                 Some(at_work) => at_work.acquire_owned().await.ok(),

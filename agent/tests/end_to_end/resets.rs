@@ -92,10 +92,8 @@ impl Backend {
     }
 
     pub fn listen(&self) -> TcpListener {
-        self.0.in_server(|| {
-            std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();
-            listen()
-        })
+        self.use_cookies("0");
+        self.0.in_server(listen)
     }
 }
 

@@ -316,7 +316,7 @@ fn a_group_outlives_its_agent_and_the_next_one_goes_on() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let before = usage();
-    // What the worker used before it was in the group does not count.
+    // The CPU time of the worker before it was in the group does not count.
     let used_before = groups::cpu_time(worker.id()).as_secs_f64();
     host.stop(Signal::SIGKILL);
     // Nobody is there, and the limit holds.

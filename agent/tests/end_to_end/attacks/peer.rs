@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use common::packet::build::{Frame, MoreFragments};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt,
 };
 
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6, StopWhenDropped};
 use crate::tcp;
 use crate::traffic::burst;
+use crate::wire::Sender;
 
 pub const PORT: u16 = 80;
 pub const SYN: u8 = 2;
@@ -36,6 +40,32 @@ pub fn listen(network: &Network, port: u16) -> TcpListener {
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 4096) }, 0);
         listener.set_nonblocking(true).unwrap();
         listener
+    })
+}
+
+/// A flood of SYNs to a port from a thousand forged sources, three a millisecond, while `work` runs.
+pub fn in_flood<T>(network: &Network, port: u16, work: impl FnOnce() -> T) -> T {
+    let forged: Vec<Vec<u8>> = (0..1_000u16)
+        .map(|nth| {
+            let [c, d] = nth.to_be_bytes();
+            Frame::between(CLIENT_MAC, SERVER_MAC)
+                .ipv4([10, 77, 100 + c, d], SERVER)
+                .tcp(4_000, port, SYN, b"")
+                .build()
+        })
+        .collect();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            network.in_client(|| {
+                let sender = Sender::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    sender.pace(&forged, 3, Duration::from_millis(100));
+                }
+            });
+        });
+        let _stop = StopWhenDropped(&is_over);
+        work()
     })
 }
 

@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::peer::{SYN, limit, listen};
+use super::peer::{in_flood, limit, listen};
 use crate::prove::network;
 use crate::resets::Backend;
-use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, run};
-use crate::wire::Sender;
-use common::packet::build::Frame;
+use crate::support::{Agent, Network, SERVER, run};
 
 const PUBLISHED: u16 = 8080;
 const HOOKS: [&str; 2] = ["native", "tc"];
@@ -107,15 +105,6 @@ fn names_the_port(agent: &Agent<'_>) -> bool {
 
 /// As the rules say, before the first connection: with cookies for every connection, and in a flood of forged SYNs.
 pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
-    let forged: Vec<Vec<u8>> = (0..1_000u16)
-        .map(|nth| {
-            let [c, d] = nth.to_be_bytes();
-            Frame::between(CLIENT_MAC, SERVER_MAC)
-                .ipv4([10, 77, 100 + c, d], SERVER)
-                .tcp(4_000, PUBLISHED, SYN, b"")
-                .build()
-        })
-        .collect();
     for attach in HOOKS {
         for prove in ["true", "\"always\""] {
             let network = network("2", attach);
@@ -124,21 +113,8 @@ pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
             let agent = published.start(attach, &format!("{RATE}prove = {prove}"));
             let case = format!("{attach}, prove = {prove}");
             assert_eq!(published.greeted(6), 6, "{case}");
-            let is_over = AtomicBool::new(false);
-            let in_flood = thread::scope(|scope| {
-                scope.spawn(|| {
-                    network.in_client(|| {
-                        let sender = Sender::new();
-                        while !is_over.load(Ordering::Relaxed) {
-                            sender.pace(&forged, 3, Duration::from_millis(100));
-                        }
-                    });
-                });
-                let greeted = published.greeted(6);
-                is_over.store(true, Ordering::Relaxed);
-                greeted
-            });
-            assert_eq!(in_flood, 6, "{case}");
+            let greeted = in_flood(&network, PUBLISHED, || published.greeted(6));
+            assert_eq!(greeted, 6, "in a flood, {case}");
             assert_eq!(published.greeted(4), 4, "after the flood, {case}");
             assert!(names_the_port(&agent), "{case}");
             let events = agent.lines(&["events", "--json"]);
@@ -153,7 +129,7 @@ pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
     }
 }
 
-/// A container's connections are not among this host's sockets: whoever limits them here is told that none is counted.
+/// A container's connections are not among this host's sockets, so that a limit here counts none of them, and says so.
 pub fn a_limit_on_open_connections_says_that_it_counts_none_of_a_published_port() {
     let network = network("1", "tc");
     let rule = format!("tcp dport {PUBLISHED} dnat to 10.78.0.2:80");

@@ -286,8 +286,10 @@ pub fn usage_is_right_over_restarts_and_kills_of_the_agent() {
         }
     };
     host.start("", LIMITS);
-    // It has memory all the time.
-    let _holder = host.spawn(&["sleep"]);
+    // Memory is charged to the group that a process is in when it takes it: what it had before is another's.
+    let mut holder = host.spawn(&["hold", "1"]);
+    holder.begin();
+    assert_eq!(holder.line(), "held");
     used(&mut host.spawn(&["use", "300"]));
     let mut sender = host.spawn(&["scan", "one", "100"]);
     sender.begin();

@@ -33,6 +33,7 @@ pub fn run(arguments: &[String]) {
         ["busy", milliseconds] => busy(Duration::from_millis(milliseconds.parse().unwrap())),
         ["use", milliseconds] => use_cpu(Duration::from_millis(milliseconds.parse().unwrap())),
         ["grow", mebibytes] => grow(mebibytes.parse().unwrap()),
+        ["hold", mebibytes] => hold(mebibytes.parse().unwrap()),
         ["fork", most] => fork(most.parse().unwrap()),
         ["pinned"] => {
             let mut first = CpuSet::new();
@@ -91,6 +92,14 @@ fn grow(mebibytes: usize) {
         held.push(std::hint::black_box(vec![count as u8 | 1; MIB]));
         println!("{count}");
     }
+}
+
+/// Holds so much memory until it is killed.
+fn hold(mebibytes: usize) {
+    let held = std::hint::black_box(vec![1u8; mebibytes * MIB]);
+    println!("held");
+    std::thread::sleep(Duration::from_secs(600));
+    drop(held);
 }
 
 /// How many children there were at one time.

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
 use super::setup;
 use crate::object::{self, Function, Logging};
 use crate::process;
+use crate::suite;
 use crate::toolchain::{TARGET, Toolchain};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
@@ -35,6 +37,18 @@ pub enum Profile {
 
 /// The eBPF objects: limits on packets, and process groups.
 pub const OBJECTS: [&str; 3] = ["weir", "groups", "connections"];
+
+/// All packages that the agent consists of. Verbs share a build only if they select the same packages: another selection
+/// enables other features of dependencies. `xtask` shares the build of `cargo xtask`.
+pub const EVERY_PACKAGE: [&str; 7] = [
+    "--workspace",
+    "--exclude",
+    "ebpf",
+    "--exclude",
+    "xtask",
+    "--exclude",
+    "rls-tests",
+];
 
 /// The results of a build.
 pub struct Built {
@@ -74,6 +88,28 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 pub fn all(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Result<Built> {
     build_objects(workspace, toolchain, Logging::None)?;
     build_agent(workspace, profile, Logging::None)
+}
+
+/// The agent that `cargo xtask test` builds. Another build of it would have other features of dependencies.
+pub fn of_tests(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
+    let object = objects(workspace, toolchain)?;
+    suite::build(&mut tests(workspace, &object, &["end_to_end"]))?;
+    Ok(Built {
+        object,
+        agent: workspace.agent("debug"),
+        profile: Profile::Debug,
+    })
+}
+
+/// A `cargo test` of these targets of the workspace, as in `cargo xtask test`.
+pub fn tests(workspace: &Workspace, object: &Path, targets: &[&str]) -> Command {
+    let mut cargo = workspace.cargo();
+    cargo
+        .args(["test", "--locked"])
+        .args(EVERY_PACKAGE)
+        .args(targets.iter().flat_map(|target| ["--test", target]))
+        .env("WEIR_EBPF_OBJECT", object);
+    cargo
 }
 
 /// Builds only the eBPF objects, and returns the one for limits on packets.

@@ -153,7 +153,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             program.display()
         );
         let mut tests = workspace.cargo();
-        tests.args(["test", "--locked"]).args(test::EVERY_PACKAGE);
+        tests.args(["test", "--locked"]).args(build::EVERY_PACKAGE);
         tests.args(["--test", suite.target, "--"]);
         match (arguments.tests.is_empty(), suite.tests) {
             (true, "") => {}

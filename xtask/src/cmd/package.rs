@@ -22,8 +22,11 @@ pub struct Arguments {
     #[arg(long)]
     no_check: bool,
     /// Build as for a release: smaller and faster, for three times the time.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "debug")]
     dist: bool,
+    /// Package the agent that `cargo xtask test` builds, which is not optimized.
+    #[arg(long)]
+    debug: bool,
     /// Make nothing: try a package that was made, and the upgrade to another.
     #[arg(long = "try", num_args = 2, value_names = ["PACKAGE", "NEXT"], conflicts_with = "no_check")]
     tried: Vec<PathBuf>,
@@ -36,12 +39,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
-    let (profile, most_bytes) = if arguments.dist {
-        (Profile::Dist, Some(MOST_BYTES))
-    } else {
-        (Profile::Release, None)
+    let most_bytes = arguments.dist.then_some(MOST_BYTES);
+    let built = match (arguments.dist, arguments.debug) {
+        (true, _) => build::all(&workspace, &toolchain, Profile::Dist)?,
+        (false, true) => build::of_tests(&workspace, &toolchain)?,
+        (false, false) => build::all(&workspace, &toolchain, Profile::Release)?,
     };
-    let built = build::all(&workspace, &toolchain, profile)?;
     let packages = packages(&workspace, &built)?;
     if arguments.no_check || !nix::unistd::geteuid().is_root() {
         println!("not tried: installing it into a directory of its own takes root");

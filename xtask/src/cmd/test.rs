@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::build;
+use super::build::{self, EVERY_PACKAGE};
 use super::setup;
 use crate::cleanup;
 use crate::suite::{self, Busy, Job, TestProgram};
@@ -17,17 +17,6 @@ use crate::tally::{Tally, forward};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 
-/// All packages that the agent consists of. Verbs share a build only if they select the same packages: another selection
-/// enables other features of dependencies. `xtask` shares the build of `cargo xtask`.
-pub const EVERY_PACKAGE: [&str; 7] = [
-    "--workspace",
-    "--exclude",
-    "ebpf",
-    "--exclude",
-    "xtask",
-    "--exclude",
-    "rls-tests",
-];
 /// The package of this program.
 const OWN_PACKAGE: [&str; 2] = ["--package", "xtask"];
 /// The agent with the kernel programs of a trace build: of the tests' build, only what depends on these is built anew.

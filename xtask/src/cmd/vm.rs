@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -10,8 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::build::{self, Built, Profile};
 use super::package;
 use super::setup;
-use super::test::EVERY_PACKAGE;
-use crate::suite;
+use crate::suite::{self, Job};
 use crate::tally::Tally;
 use crate::toolchain::Toolchain;
 use crate::tools::{Detail, Group};
@@ -65,8 +65,9 @@ pub struct Arguments {
     /// Use these kernels, as in 6.1,6.12.
     #[arg(long, value_delimiter = ',', value_name = "VERSIONS")]
     kernel: Vec<String>,
-    /// Run in guests whose first process is systemd, with the package instead of the bare agent.
-    #[arg(long, conflicts_with_all = ["kernel", "kernels"])]
+    /// Run in guests whose first process is systemd, with the package instead of the bare agent. With --kernel or
+    /// --kernels, run both.
+    #[arg(long)]
     systemd: bool,
     /// With --systemd, use these guests, as in bookworm,trixie.
     #[arg(
@@ -77,8 +78,11 @@ pub struct Arguments {
     )]
     guest: Vec<String>,
     /// Leave out end-to-end tests whose result does not depend on the kernel.
-    #[arg(long, conflicts_with = "systemd")]
+    #[arg(long)]
     quick: bool,
+    /// How many machines run at a time. With more than one, each one's output is shown when it ends.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    machines: u8,
     /// Test an optimized agent instead of that of `cargo xtask test`, which is built already.
     #[arg(long)]
     release: bool,
@@ -88,6 +92,10 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    const fn runs_kernels(&self) -> bool {
+        self.kernels || !self.kernel.is_empty() || !self.systemd
+    }
+
     const fn profile(&self) -> Profile {
         if self.release {
             Profile::Release
@@ -103,11 +111,26 @@ struct Chosen {
     arguments: Vec<OsString>,
 }
 
-/// Runs every chosen test on every chosen kernel; fails if one of them failed.
+/// Runs every chosen test in every chosen machine; fails if one of them failed.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    if arguments.systemd {
-        return with_systemd(arguments);
+    ensure!(
+        arguments.chosen.is_empty() || !(arguments.runs_kernels() && arguments.systemd),
+        "a test runs on kernels or in guests with systemd: leave out --systemd, or --kernel"
+    );
+    if arguments.machines > 1 {
+        return at_a_time(arguments);
     }
+    let mut report = Report::default();
+    if arguments.runs_kernels() {
+        on_kernels(arguments, &mut report)?;
+    }
+    if arguments.systemd {
+        with_systemd(arguments, &mut report)?;
+    }
+    report.conclude()
+}
+
+fn on_kernels(arguments: &Arguments, report: &mut Report) -> Result<()> {
     let releases = releases(arguments)?;
     let chosen = chosen(&arguments.chosen, DEFAULTS.to_vec())?;
     let workspace = Workspace::locate()?;
@@ -118,8 +141,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .iter_mut()
             .for_each(|(_, program)| program.variables.push("WEIR_ON_KERNELS_ONLY=1"));
     }
-
-    let mut report = Report::default();
     for release in releases {
         let kernel = release.provide()?;
         for (test, program) in &programs {
@@ -128,25 +149,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             report.add(&name, run_one(&kernel, program, &built.agent));
         }
     }
-    report.conclude()
+    Ok(())
 }
 
 /// Installs the package in guests with systemd and runs the tests there.
-fn with_systemd(arguments: &Arguments) -> Result<()> {
-    let distributions: Vec<&Distribution> = match arguments.guest.as_slice() {
-        [] => DISTRIBUTIONS.iter().collect(),
-        names => names
-            .iter()
-            .map(|name| Distribution::find(name))
-            .collect::<Result<_>>()?,
-    };
+fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    let distributions = distributions(arguments)?;
     let chosen = chosen(&arguments.chosen, vec![WITH_SYSTEMD])?;
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
     let (built, programs) = build_all(&workspace, &toolchain, arguments.profile(), chosen)?;
     let packages = package::packages(&workspace, &built)?;
-
-    let mut report = Report::default();
     for distribution in distributions {
         let image = Image::provide(distribution)?;
         for (test, program) in &programs {
@@ -164,7 +177,71 @@ fn with_systemd(arguments: &Arguments) -> Result<()> {
             report.add(&name, outcome.and_then(ran_a_test));
         }
     }
-    report.conclude()
+    Ok(())
+}
+
+/// Runs this program for each machine, several at a time: a machine waits much, and its CPUs take turns on one of the host's.
+fn at_a_time(arguments: &Arguments) -> Result<()> {
+    let mut machines = Vec::new();
+    if arguments.runs_kernels() {
+        for release in releases(arguments)? {
+            for chosen in chosen(&arguments.chosen, DEFAULTS.to_vec())? {
+                machines.push(("--kernel", release.version, chosen));
+            }
+        }
+    }
+    if arguments.systemd {
+        for distribution in distributions(arguments)? {
+            for chosen in chosen(&arguments.chosen, vec![WITH_SYSTEMD])? {
+                machines.push(("--guest", distribution.name, chosen));
+            }
+        }
+    }
+    // Those that take longest begin first.
+    machines.sort_by_key(|(.., chosen)| !["end_to_end", WITH_SYSTEMD.0].contains(&&*chosen.test));
+
+    let workspace = Workspace::locate()?;
+    let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
+    let tests = machines.iter().map(|(.., chosen)| Chosen {
+        test: chosen.test.clone(),
+        arguments: Vec::new(),
+    });
+    build_all(&workspace, &toolchain, arguments.profile(), tests.collect())?;
+    let program = std::env::current_exe().context("finding the path of this program")?;
+    let job = |(option, machine, chosen): &(&str, &str, Chosen)| {
+        let mut command = Command::new(&program);
+        command.args(["vm", option, machine]);
+        if *option == "--guest" {
+            command.arg("--systemd");
+        }
+        for (is_set, option) in [
+            (arguments.quick, "--quick"),
+            (arguments.release, "--release"),
+        ] {
+            if is_set {
+                command.arg(option);
+            }
+        }
+        command
+            .args(["--", "--test", &chosen.test])
+            .args(&chosen.arguments);
+        Job {
+            name: format!("{machine}: {}", chosen.test),
+            command,
+        }
+    };
+    suite::run(
+        |jobs| {
+            machines
+                .iter()
+                .for_each(|machine| _ = jobs.send(job(machine)));
+            Ok(())
+        },
+        arguments.machines.into(),
+        &workspace.target.join("test-output"),
+        &mut io::stdout().lock(),
+    )
+    .map(drop)
 }
 
 /// The results of all machines.
@@ -231,6 +308,13 @@ fn releases(arguments: &Arguments) -> Result<Vec<&'static Release>> {
         .collect())
 }
 
+fn distributions(arguments: &Arguments) -> Result<Vec<&'static Distribution>> {
+    match arguments.guest.as_slice() {
+        [] => Ok(DISTRIBUTIONS.iter().collect()),
+        names => names.iter().map(|name| Distribution::find(name)).collect(),
+    }
+}
+
 fn chosen(words: &[OsString], defaults: Vec<(&str, &[&str])>) -> Result<Vec<Chosen>> {
     match words {
         [] => Ok(defaults
@@ -269,11 +353,7 @@ fn build_all(
 ) -> Result<(Built, Vec<(String, Program)>)> {
     let built = match profile {
         // Cargo builds it with the tests.
-        Profile::Debug => Built {
-            object: build::objects(workspace, toolchain)?,
-            agent: workspace.agent("debug"),
-            profile,
-        },
+        Profile::Debug => build::of_tests(workspace, toolchain)?,
         Profile::Release | Profile::Dist => build::all(workspace, toolchain, profile)?,
     };
     let programs = build_tests(workspace, &built, chosen)?;
@@ -285,13 +365,8 @@ fn build_tests(
     built: &Built,
     chosen: Vec<Chosen>,
 ) -> Result<Vec<(String, Program)>> {
-    let mut cargo = workspace.cargo();
-    cargo.args(["test", "--locked"]).args(EVERY_PACKAGE);
-    cargo.env("WEIR_EBPF_OBJECT", &built.object);
-    for one in &chosen {
-        cargo.arg("--test").arg(&one.test);
-    }
-    let built = suite::build(&mut cargo)?;
+    let targets: Vec<&str> = chosen.iter().map(|one| one.test.as_str()).collect();
+    let built = suite::build(&mut build::tests(workspace, &built.object, &targets))?;
     let program = |Chosen { test, arguments }| {
         let found = built
             .iter()

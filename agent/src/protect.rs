@@ -10,9 +10,13 @@ use config::policy::{Config, Prefix, Shield};
 use config::ssh;
 use datapath::compile::PrefixKey;
 
-/// The exempt addresses of a config; `operators` are the SSH sessions from which commands came.
+/// Why a store's address is exempt.
+const STORE: &str = "the cluster's store";
+
+/// The exempt addresses of a config; `operators` are the SSH sessions from which commands came. A store whose name cannot be
+/// resolved keeps its addresses of `before`.
 #[must_use]
-pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
+pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, before: &[Protected]) -> Vec<Protected> {
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
     for shield in &config.agent.protect.0 {
         match shield {
@@ -31,11 +35,13 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
                         .map(|address| (address, "a default gateway")),
                 );
             }
-            Shield::Store => all.extend(
-                stores(config)
-                    .into_iter()
-                    .map(|address| (address, "the cluster's store")),
-            ),
+            Shield::Store => {
+                all.extend(
+                    stores(config, before)
+                        .into_iter()
+                        .map(|address| (address, STORE)),
+                );
+            }
         }
     }
     all.into_iter()
@@ -83,16 +89,22 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The addresses of the cluster's stores that can be resolved now.
-fn stores(config: &Config) -> Vec<IpAddr> {
-    let resolved = store_hosts(config)
-        .into_iter()
-        .filter_map(|host| (host.as_str(), 0).to_socket_addrs().ok());
-    resolved
-        .flatten()
-        .map(|address| address.ip())
-        .filter(|address| !address.is_loopback())
-        .collect()
+/// The addresses of the cluster's stores: those that can be resolved now, and those of `before` if one cannot.
+fn stores(config: &Config, before: &[Protected]) -> BTreeSet<IpAddr> {
+    let mut addresses = BTreeSet::new();
+    for host in store_hosts(config) {
+        match (host.as_str(), 0).to_socket_addrs() {
+            Ok(resolved) => addresses.extend(resolved.map(|address| address.ip())),
+            Err(_) => addresses.extend(
+                before
+                    .iter()
+                    .filter(|one| one.why == STORE)
+                    .map(|one| one.address),
+            ),
+        }
+    }
+    addresses.retain(|address| !address.is_loopback());
+    addresses
 }
 
 /// The hosts that the config names as stores or Sentinels.

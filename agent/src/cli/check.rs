@@ -142,7 +142,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         valid: true,
         warnings,
         lacking,
-        protected: protect::of(&loaded.config, &BTreeSet::new()),
+        protected: protect::of(&loaded.config, &BTreeSet::new(), &[]),
         interfaces: links.placements,
         limits: LimitDefinition::of_config(&loaded.config),
         groups: loaded

@@ -195,7 +195,7 @@ fn enforce(
         seen,
         not_in_effect,
     } = configured;
-    let protected = protect::of(&source.config, &BTreeSet::new());
+    let protected = protect::of(&source.config, &BTreeSet::new(), &[]);
     let (applied, overlaps) = databases.applied(&source.config);
     let config = Arc::new(protect::applied(applied, &protected));
     let plan = compile::plan(&config)?;
@@ -307,6 +307,7 @@ fn enforce(
             () = daemon::syn_cookies::run(&packets, for_cookies, StateDirectory::at(&config.agent.state_dir)) => {}
             () = daemon::translations::run(&packets, for_translations) => {}
             () = reload::follow_interfaces(Arc::clone(&agent)) => {}
+            () = reload::follow_protected(Arc::clone(&agent)) => {}
             () = groups.keep_filled() => {}
             () = feed.run() => {}
             () = reload::changes(Arc::clone(&agent), hang_up) => {}

@@ -17,6 +17,7 @@ pub const TESTS: &[Test] = tests![
     a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart,
     a_trial_that_cannot_be_changes_nothing,
     ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists,
+    a_gateway_that_appears_later_is_exempt_though_its_network_is_banned,
     the_ssh_session_is_found_though_sudo_clears_the_environment,
     conflicts_are_reported_with_the_fix,
 ];
@@ -274,6 +275,51 @@ fn ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists() {
     assert!(
         said(&network.command(&["check", config.to_str().unwrap()]))
             .contains("did you mean \"gateways\"?")
+    );
+}
+
+/// At boot the agent starts before the network is configured.
+fn a_gateway_that_appears_later_is_exempt_though_its_network_is_banned() {
+    let network = Network::new();
+    let receiver = network.receiver(PORT);
+    let agent = network.start(SMALL, SLOW);
+    assert_eq!(agent.json(&["status"])["protected"], serde_json::json!([]));
+    network.told(&["ban", "10.77.0.8/29"]);
+    let protected = |status: &serde_json::Value| {
+        let all = status["protected"].as_array().unwrap();
+        all.iter()
+            .map(|one| one["address"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    network.add_default_route("10.77.0.9");
+    agent.wait_for("the gateway is exempt", |status| {
+        protected(status) == ["10.77.0.9"]
+    });
+    let passed = || {
+        burst(&network, &[8, 9].map(udp_from), 300);
+        let counts = receiver.counts();
+        [8, 9].map(|source| counts[source])
+    };
+    assert_eq!(passed(), [0, 150]);
+    // Other routes change nothing; the next gateway is exempt instead of the one before.
+    network
+        .ip_batch("route add 192.0.2.0/24 via 10.77.0.11\nroute replace default via 10.77.0.10\n");
+    agent.wait_for("the next gateway is exempt", |status| {
+        protected(status) == ["10.77.0.10"]
+    });
+    assert_eq!(passed(), [0, 0]);
+    let events = agent.lines(&["events", "--json"]);
+    let reasons: Vec<&str> = events
+        .iter()
+        .filter(|event| event["verdict"] == "protected")
+        .map(|event| event["reason"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            "exempt: 10.77.0.9 (a default gateway)",
+            "exempt: 10.77.0.10 (a default gateway); no longer exempt: 10.77.0.9 (a default gateway)"
+        ]
     );
 }
 

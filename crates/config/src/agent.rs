@@ -58,7 +58,8 @@ pub struct AgentConfig {
     #[key(default = Vec::new(), examples = ["192.0.2.10", "2001:db8:ffff::/48"])]
     pub never_limit: Vec<Prefix>,
     /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it, the
-    /// default gateways, and the store of `[cluster]`. `true` is all of them, `false` none.
+    /// default gateways, and the store of `[cluster]`. `true` is all of them, `false` none. The agent follows them: a default
+    /// route may appear after it, and a name may have another address.
     #[key(default = Protect::default())]
     pub protect: Protect,
     /// Whether the agent reloads the file when it changes.

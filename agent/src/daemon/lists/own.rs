@@ -123,7 +123,7 @@ impl OwnNetwork {
 
 /// The addresses that a config exempts from lists.
 pub(super) fn exempt(config: &Config) -> Vec<Prefix> {
-    let protected = protect::of(config, &BTreeSet::new());
+    let protected = protect::of(config, &BTreeSet::new(), &[]);
     let protected = protected.iter().map(|one| Prefix::of_address(one.address));
     config
         .agent

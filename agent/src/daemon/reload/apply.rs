@@ -205,13 +205,17 @@ impl Agent {
         databases: &Databases,
         operator: Option<IpAddr>,
     ) -> Result<Prepared, ReloadError> {
-        let (before, operators) = {
+        let (before, operators, protected) = {
             let mut live = self.changing().live();
             live.operators.extend(operator);
-            (Arc::clone(&live.source.config), live.operators.clone())
+            (
+                Arc::clone(&live.source.config),
+                live.operators.clone(),
+                live.protected.clone(),
+            )
         };
         self.check_fixed(&before, config)?;
-        let protected = protect::of(config, &operators);
+        let protected = protect::of(config, &operators, &protected);
         let (applied, overlaps) = databases.applied(config);
         let effective = Arc::new(protect::applied(applied, &protected));
         let plan = compile::plan_after(&effective, &self.layout())?;
@@ -271,6 +275,9 @@ impl Agent {
             (true, Cause::Try) => format!("{what} is in effect, on trial"),
             (true, Cause::Geo) => format!("databases of [geo] put in effect in {milliseconds} ms"),
             (true, Cause::Lists) => format!("lists of classes put in effect in {milliseconds} ms"),
+            (true, Cause::Protected) => {
+                format!("exempt addresses of protect put in effect in {milliseconds} ms")
+            }
             (true, _) => format!("reloaded {what} in {milliseconds} ms"),
             (false, Cause::TrialEnded | Cause::Revert) => {
                 format!(
@@ -282,6 +289,10 @@ impl Agent {
             }
             (false, Cause::Lists) => {
                 "lists of classes were not put in effect: those before stay in effect".to_owned()
+            }
+            (false, Cause::Protected) => {
+                "exempt addresses of protect were not put in effect: those before stay in effect"
+                    .to_owned()
             }
             (false, _) => format!("{what} was not applied: the previous config stays in effect"),
         };
@@ -306,7 +317,7 @@ impl Agent {
             // Changes of the file during a trial are put in effect by an operator, not by `watch`.
             live.seen = self.file().and_then(|file| config::read_text(file).ok());
         }
-        if matches!(cause, Cause::Geo | Cause::Lists) {
+        if matches!(cause, Cause::Geo | Cause::Lists | Cause::Protected) {
             // `status` has its problem among the notes, and the result of the last reload stays.
             return Reloaded {
                 ok,

@@ -23,7 +23,7 @@ const MESSAGE: usize = 32 << 10;
 /// Follows the host until it is dropped: reacts to the kernel's messages about interfaces and addresses, and checks
 /// every [`PERIOD`] for detached programs.
 pub async fn follow_interfaces(agent: Arc<Agent>) {
-    let watcher = match Watcher::new() {
+    let watcher = match Watcher::new(&GROUPS) {
         Ok(watcher) => Some(watcher),
         Err(error) => {
             let period = humantime::format_duration(PERIOD);
@@ -45,7 +45,7 @@ pub async fn follow_interfaces(agent: Arc<Agent>) {
             tokio::time::sleep(PAUSE).await;
         }
         let is_reported = match &watcher {
-            Some(watcher) => tokio::time::timeout(PERIOD, watcher.changed())
+            Some(watcher) => tokio::time::timeout(PERIOD, watcher.changed(|_| true))
                 .await
                 .is_ok(),
             None => {
@@ -57,40 +57,44 @@ pub async fn follow_interfaces(agent: Arc<Agent>) {
     }
 }
 
-/// Receives the kernel's messages about interfaces and addresses in the agent's network namespace.
-struct Watcher(AsyncFd<Socket>);
+/// Receives the kernel's messages of some groups in the agent's network namespace.
+pub(super) struct Watcher(AsyncFd<Socket>);
 
 impl Watcher {
     #[expect(
         deprecated,
         reason = "its successor is unsafe; the socket is owned by what is returned"
     )]
-    fn new() -> io::Result<Self> {
+    pub(super) fn new(groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        GROUPS
+        groups
             .iter()
             .try_for_each(|group| socket.add_membership(*group))?;
         socket.set_non_blocking(true)?;
         Ok(Self(AsyncFd::with_interest(socket, Interest::READABLE)?))
     }
 
-    /// Waits for a change. The state is then read completely from the kernel instead of from messages, so that lost
-    /// messages do not matter.
-    async fn changed(&self) {
-        let Ok(mut ready) = self.0.readable().await else {
-            // Waiting failed: the interfaces are read every period.
-            return;
-        };
-        let mut message = Vec::with_capacity(MESSAGE);
-        loop {
-            message.clear();
-            match self.0.get_ref().recv(&mut message, 0) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Messages arrived, or some were lost (ENOBUFS).
-                _ => {}
+    /// Waits for a message that `concerns` the caller, or for lost ones. The state is then read completely from the kernel
+    /// instead of from messages, so that lost messages do not matter.
+    pub(super) async fn changed(&self, concerns: impl Fn(&[u8]) -> bool) {
+        let mut is_changed = false;
+        while !is_changed {
+            let Ok(mut ready) = self.0.readable().await else {
+                // Waiting failed: the state is read every period.
+                return;
+            };
+            let mut message = Vec::with_capacity(MESSAGE);
+            loop {
+                message.clear();
+                match self.0.get_ref().recv(&mut message, 0) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Ok(_) => is_changed |= concerns(&message),
+                    // Some were lost (ENOBUFS).
+                    Err(_) => is_changed = true,
+                }
             }
+            ready.clear_ready();
         }
-        ready.clear_ready();
     }
 }

@@ -32,6 +32,8 @@ pub enum Cause {
     Geo,
     /// A list of a class has changed.
     Lists,
+    /// The addresses of `protect` have changed.
+    Protected,
     /// An unconfirmed trial.
     TrialEnded,
     /// `agent revert`.
@@ -48,6 +50,7 @@ impl Cause {
             Self::Try => "try",
             Self::Geo => "geo",
             Self::Lists => "lists",
+            Self::Protected => "protected",
             Self::TrialEnded => "trial-ended",
             Self::Revert => "revert",
         }

@@ -1,0 +1,132 @@
+//! Follows the addresses that `protect` exempts: at boot, routes and names appear after the agent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::status::Protected;
+use datapath::memory::Lasting;
+
+use super::follow::Watcher;
+use super::live::Cause;
+use crate::daemon::Agent;
+use crate::daemon::events::{Event, EventKind};
+use crate::protect;
+
+/// How often names are resolved again.
+const PERIOD: Duration = Duration::from_secs(60);
+/// How long changes are collected.
+const PAUSE: Duration = Duration::from_secs(1);
+/// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_ROUTE`.
+const GROUPS: [u32; 2] = [7, 11];
+
+/// Follows routes and names until it is dropped.
+pub async fn follow_protected(agent: Arc<Agent>) {
+    let watcher = match Watcher::new(&GROUPS) {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            let period = humantime::format_duration(PERIOD);
+            tracing::error!(
+                "waiting for changes of routes failed: {error}; they are read every {period} instead"
+            );
+            None
+        }
+    };
+    loop {
+        let agent = Arc::clone(&agent);
+        // A panic in the task has been reported, and has changed nothing here.
+        let _ = tokio::task::spawn_blocking(move || agent.protect_again()).await;
+        tokio::time::sleep(PAUSE).await;
+        match &watcher {
+            Some(watcher) => {
+                let _ = tokio::time::timeout(PERIOD, watcher.changed(is_of_a_default_route)).await;
+            }
+            None => tokio::time::sleep(PERIOD).await,
+        }
+    }
+}
+
+/// Whether a message of the kernel is about a default route: a router's other routes change all the time.
+fn is_of_a_default_route(message: &[u8]) -> bool {
+    /// The length of `nlmsghdr`; `rtm_dst_len` is the second byte behind it.
+    const HEADER: usize = 16;
+    message
+        .get(HEADER + 1)
+        .is_some_and(|destination_length| *destination_length == 0)
+}
+
+impl Agent {
+    /// Puts the config in effect with the addresses that `protect` exempts now, if they have changed.
+    fn protect_again(&self) {
+        let (config, operators, before) = {
+            let live = self.changing().live();
+            (
+                Arc::clone(&live.source.config),
+                live.operators.clone(),
+                live.protected.clone(),
+            )
+        };
+        // Resolving a name may take seconds, in which other changes do not wait.
+        if protect::of(&config, &operators, &before) == before {
+            return;
+        }
+        let _one = self.changing().one();
+        let (source, databases, is_trial) = {
+            let live = self.changing().live();
+            (
+                live.source.clone(),
+                live.databases().clone(),
+                live.trial.is_some(),
+            )
+        };
+        if !Arc::ptr_eq(&source.config, &config) {
+            // Another config has been put in effect, with the addresses of that moment.
+            return;
+        }
+        let began = Instant::now();
+        let lasting = if is_trial {
+            Lasting::Trial
+        } else {
+            Lasting::Indefinite
+        };
+        let result = self.apply(&source, databases, None, lasting);
+        let is_applied = result.is_ok();
+        self.told(Cause::Protected, self.file(), began, result);
+        if is_applied {
+            self.report_protected(&before);
+        }
+    }
+
+    fn report_protected(&self, before: &[Protected]) {
+        let now = self.changing().live().protected();
+        let list = |what: &str, some: &[Protected], others: &[Protected]| {
+            let named: Vec<String> = some
+                .iter()
+                .filter(|one| !others.contains(one))
+                .map(|one| format!("{} ({})", one.address, one.why))
+                .collect();
+            (!named.is_empty()).then(|| format!("{what}: {}", named.join(", ")))
+        };
+        let parts = [
+            list("exempt", &now, before),
+            list("no longer exempt", before, &now),
+        ];
+        let reason = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
+        tracing::info!("{reason}");
+        self.events()
+            .push(Event::now(EventKind::Protected, now.len() as u64, reason));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_messages_of_default_routes_concern() {
+        // nlmsghdr, then rtmsg: its family and the length of its destination.
+        let message = |length: u8| [&[0; 16][..], &[2, length, 0, 0]].concat();
+        assert!(is_of_a_default_route(&message(0)));
+        assert!(!is_of_a_default_route(&message(24)));
+        assert!(!is_of_a_default_route(&[0; 16]));
+    }
+}

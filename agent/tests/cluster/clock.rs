@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testbed::fleet::{Host, KEYS};
 use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::PATIENCE;
@@ -13,8 +14,10 @@ use testbed::wait::PATIENCE;
 use crate::failover::{fleet, measured};
 use crate::redis::Redis;
 
-pub const TESTS: &[Test] =
-    tests![a_store_whose_clock_steps_by_nearly_a_lease_grants_nothing_twice,];
+pub const TESTS: &[Test] = tests![
+    a_store_whose_clock_steps_by_nearly_a_lease_grants_nothing_twice,
+    windows_go_on_while_the_stores_clock_is_an_hour_behind,
+];
 
 /// Why the store's clock cannot be set here, if it cannot.
 pub fn obstacle() -> Option<&'static str> {
@@ -80,6 +83,68 @@ fn a_store_whose_clock_steps_by_nearly_a_lease_grants_nothing_twice() {
             cluster["limits"][0]["share_from"] == "lease"
         });
     }
+}
+
+/// The hosts' clock goes on from where it was, at its own pace: a window ends, and one that begins passes its count.
+fn windows_go_on_while_the_stores_clock_is_an_hour_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let ahead = folder.path().join("ahead");
+    std::fs::write(&ahead, 0i64.to_ne_bytes()).unwrap();
+    let redis = Redis::start_by(preloaded(folder.path(), &ahead).to_str().unwrap(), &[]);
+    let limit = format!("{KEYS}\nrate = \"100/5s\"\nalgorithm = \"fixed-window\"");
+    let host = Host::start("one", &format!("store = {:?}", redis.url()), &limit);
+    host.until(PATIENCE, "joined", |cluster| {
+        cluster["limits"][0]["share_from"] == "keys"
+    });
+    // A store whose clock is set forward has lost its keys, until the host's next request.
+    let clock = || {
+        let start = Instant::now();
+        loop {
+            let clock = redis.cli(&["hget", "weir:{weir}:keys", "#clock"]);
+            if let Ok(clock) = clock.trim().parse::<u64>() {
+                return clock;
+            }
+            assert!(start.elapsed() < PATIENCE);
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&ahead)
+        .unwrap();
+    let set = |milliseconds: i64| file.write_all_at(&milliseconds.to_ne_bytes(), 0).unwrap();
+    let mut asker = host.connect();
+    let (start, before) = (Instant::now(), clock());
+    set(-3_600_000);
+    let mut passed = 0;
+    // Parts of two windows at least.
+    while passed < 200 {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{passed} in {:?}",
+            start.elapsed()
+        );
+        passed += asker.ask(50);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let (elapsed, on_clock) = (start.elapsed(), clock() - before);
+    eprintln!("{passed} in {elapsed:?}, {on_clock} us on the hosts' clock");
+    assert!(Duration::from_micros(on_clock) <= elapsed + Duration::from_secs(1));
+    let windows = on_clock / 5_000_000 + 2;
+    assert!(passed <= 100 * windows, "{passed} in {on_clock} us");
+    // Forward again: the clock has the store's, and does not jump.
+    set(0);
+    let synced = clock();
+    while clock() < synced + 1_000_000 {
+        assert!(start.elapsed() < 2 * PATIENCE);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let on_clock = Duration::from_micros(clock() - before);
+    assert!(
+        on_clock <= start.elapsed() + Duration::from_secs(1),
+        "{on_clock:?} in {:?}",
+        start.elapsed()
+    );
 }
 
 /// A program that runs the store's server with that clock.

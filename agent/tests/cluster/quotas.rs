@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = tests![
     a_used_up_quota_survives_joins_and_restarts,
     a_used_up_quota_survives_the_end_of_all_hosts,
     a_used_up_quota_survives_an_emptied_store,
+    a_new_host_in_an_emptied_store_resets_no_quota,
     a_reload_of_the_cluster_resets_no_quota,
     a_full_store_multiplies_no_quota,
     a_full_store_grants_no_share_twice,
@@ -161,6 +162,36 @@ fn a_used_up_quota_survives_an_emptied_store() {
     joined(&fleet, 2);
     settle();
     passed.extend(fleet.iter().map(exhaust));
+    assert!(
+        passed.iter().sum::<u64>() as f64 <= most(&redis, begun),
+        "{passed:?}"
+    );
+}
+
+/// A host without a state file finds the empty store first: its secret must not make the others forget their keys.
+fn a_new_host_in_an_emptied_store_resets_no_quota() {
+    let redis = Redis::start(&[]);
+    // A store is new for a lease of ten seconds.
+    let cluster = format!("store = {:?}\nsync = \"1s\"", redis.url());
+    let begun = seconds(&redis);
+    let mut fleet = vec![Host::start("a", &cluster, &daily("fixed-window"))];
+    joined(&fleet, 1);
+    let mut passed = vec![exhaust(&fleet[0])];
+    fleet[0].signal(Signal::SIGSTOP);
+    redis.cli(&["flushall"]);
+    let start = Instant::now();
+    fleet.push(Host::start("b", &cluster, &daily("fixed-window")));
+    let secret = || redis.cli(&["hget", "weir:{weir}:keys", "#secret"]);
+    while secret().trim().is_empty() {
+        assert!(start.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let new = secret();
+    fleet[0].signal(Signal::SIGCONT);
+    joined(&fleet, 2);
+    passed.extend(fleet.iter().map(exhaust));
+    eprintln!("a new host in an emptied store: {passed:?}");
+    assert_ne!(secret(), new, "the fleet's secret was not restored");
     assert!(
         passed.iter().sum::<u64>() as f64 <= most(&redis, begun),
         "{passed:?}"

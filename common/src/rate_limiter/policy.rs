@@ -259,6 +259,24 @@ impl Policy {
         self.until(ahead.max().unwrap_or(0), now)
     }
 
+    /// Nanoseconds until a unit of the allowance is available, on average over the places of a log. Without a log, as
+    /// [`Policy::reset`].
+    #[must_use]
+    pub fn average_reset(&self, words: &[u64], now: u64) -> u64 {
+        let ring = words
+            .get(self.limiter.state_words()..)
+            .filter(|ring| !ring.is_empty());
+        let Some(ring) = ring else {
+            return self.reset(words, now);
+        };
+        let ticks = self.ticks(now);
+        let ahead = ring.iter().filter(|place| is_alive(**place, ticks));
+        let sum: u128 = ahead
+            .map(|place| u128::from(place.wrapping_sub(ticks)))
+            .sum();
+        self.until((sum / ring.len() as u128) as u64, now)
+    }
+
     /// Whether removing the state would change a verdict at `now` or later.
     #[must_use]
     pub fn is_alive(&self, words: &[u64], now: u64) -> bool {

@@ -51,6 +51,8 @@ pub struct Account {
     pub refused: u64,
     /// Whether its consumption is published, even if it is small.
     pub is_hot: bool,
+    /// Whether it has no room in publications, so that each host passes its part. It is kept for as long as its state.
+    pub is_parted: bool,
     /// Whether not all other hosts have received that this host uses the key.
     pub is_new: bool,
 }
@@ -65,6 +67,7 @@ impl Account {
             over: 0,
             refused: 0,
             is_hot: false,
+            is_parted: false,
             is_new: true,
         }
     }
@@ -96,17 +99,21 @@ impl Account {
         if !tiers::conform(tiers, words, now, cost) {
             return false;
         }
-        // The first unit of a window always passes: otherwise a limit of fewer units than hosts would refuse the first
-        // request.
-        if is_bucket(tiers) || (self.is_new && self.open == 0 && cost == 1) {
+        // A limit of fewer units than hosts would refuse the first request on some hosts.
+        let has_few = tiers::most(tiers) as f64 <= self.peers.factor - 1.0;
+        let is_first = self.is_new && self.open == 0 && cost == 1;
+        if is_bucket(tiers) || (is_first && has_few) {
             return true;
         }
-        let alike = (self.open + cost).saturating_sub(1) as f64;
-        let others = ((self.peers.factor - 1.0) * alike).ceil() as u64;
-        tiers::remaining(tiers, words, now)
-            >= cost
-                .saturating_add(others)
-                .saturating_add(self.peers.reserve)
+        tiers::parts(tiers, words).all(|(tier, part)| {
+            let remaining = tier.remaining(part, now);
+            // Units of windows that have ended count no more.
+            let open = self.open.min(tier.most() - remaining);
+            let alike = (open + cost).saturating_sub(1) as f64;
+            let others = ((self.peers.factor - 1.0) * alike).ceil() as u64;
+            let reserved = others.saturating_add(self.peers.reserve);
+            remaining >= cost.saturating_add(reserved)
+        })
     }
 }
 

@@ -96,7 +96,8 @@ impl StateStore {
             let mut accounts = std::mem::take(&mut shard.accounts);
             accounts.retain(|key, account| {
                 if account.spent == 0 && account.refused == 0 {
-                    return account.is_hot;
+                    let is_kept = !account.is_parted || shard.get(*key).is_some();
+                    return account.is_hot && is_kept;
                 }
                 let used = shard
                     .get(*key)
@@ -111,10 +112,12 @@ impl StateStore {
                     }
                     account.begin(*key, used, &mut shard.heard);
                 }
+                account.open = account.open.min(used.units);
                 let Account {
                     spent,
                     over,
                     refused,
+                    open,
                     ..
                 } = *account;
                 cuts.push(Cut {
@@ -123,6 +126,7 @@ impl StateStore {
                     used: used.units,
                     over,
                     refused,
+                    open,
                 });
                 (account.spent, account.over, account.refused) = (0, 0, 0);
                 true
@@ -139,7 +143,10 @@ impl StateStore {
         let now = self.instant(now);
         held.charge_beyond(key, settlement, now);
         if !settlement.is_hot {
-            held.shard.accounts.remove(&key);
+            let accounts = &mut held.shard.accounts;
+            if !accounts.get(&key).is_some_and(|account| account.is_parted) {
+                accounts.remove(&key);
+            }
             return;
         }
         let mut account = held
@@ -150,6 +157,7 @@ impl StateStore {
             .unwrap_or_else(|| Account::new(settlement.peers));
         account.open = account.open.saturating_sub(settlement.release);
         (account.peers, account.is_new) = (settlement.peers, settlement.is_new);
+        account.is_parted = settlement.is_parted;
         held.shard.accounts.insert(key, account);
     }
 

@@ -26,6 +26,8 @@ impl Fingerprint {
 pub struct Fingerprints {
     empty: SipHasher13,
     secret: [u64; 2],
+    /// Whether this host has it from elsewhere.
+    is_known: bool,
 }
 
 impl Fingerprints {
@@ -35,7 +37,11 @@ impl Fingerprints {
     ///
     /// When the system has no randomness.
     pub fn new() -> Result<Self, getrandom::Error> {
-        Ok(Self::under([getrandom::u64()?, getrandom::u64()?]))
+        let secret = [getrandom::u64()?, getrandom::u64()?];
+        Ok(Self {
+            is_known: false,
+            ..Self::under(secret)
+        })
     }
 
     /// With a secret that other hosts, or the previous agent, use as well.
@@ -44,7 +50,12 @@ impl Fingerprints {
         Self {
             empty: SipHasher13::new_with_keys(secret[0], secret[1]),
             secret,
+            is_known: true,
         }
+    }
+
+    pub(super) const fn is_known(&self) -> bool {
+        self.is_known
     }
 
     pub(super) const fn secret(&self) -> [u64; 2] {

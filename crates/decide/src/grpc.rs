@@ -34,10 +34,12 @@ use super::engine_handle::EngineHandle;
 use super::headers;
 use super::health::HealthChecks;
 
-/// The longest message, in bytes.
-const LONGEST_MESSAGE: usize = 256 * 1024;
 /// The most descriptors of one request.
 const MOST_DESCRIPTORS: usize = 100;
+/// The most bytes of one descriptor: Envoy's default limit of a request's headers, and the entries around them.
+const LONGEST_DESCRIPTOR: usize = 64 * 1024;
+/// The longest message, in bytes. Envoy lets a request pass if its message is refused.
+const LONGEST_MESSAGE: usize = MOST_DESCRIPTORS * LONGEST_DESCRIPTOR;
 /// Requests of one connection at a time.
 const STREAMS: u32 = 1_024;
 /// The first bytes of a client: the preface of HTTP/2 and the head of a frame.
@@ -277,4 +279,61 @@ fn headers(engine: &Engine, charge: &Charge, outcome: Outcome) -> Vec<HeaderValu
         })
     };
     headers.into_iter().filter_map(header).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use http_body_util::Full;
+    use tonic::body::Body;
+    use tonic::codegen::Service as _;
+    use tonic::codegen::http;
+
+    use super::*;
+    use crate::{Current, Edge, Offence};
+
+    struct NoEdge;
+
+    impl Edge for NoEdge {
+        fn escalate(&self, _: Offence) {}
+    }
+
+    /// A field of a protocol buffer.
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        let (mut field, mut length) = (vec![number << 3 | 2], bytes.len());
+        while length >= 0x80 {
+            field.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        field.push(length as u8);
+        [field, bytes.to_vec()].concat()
+    }
+
+    /// A client's longest headers, in each of five and of a hundred descriptors: Envoy lets a refused message pass.
+    #[tokio::test]
+    async fn a_message_of_envoys_longest_headers_is_decided() {
+        let text = "[[limit]]\nname = \"agents\"\nscope = \"request\"\nkey = [\"agent\"]\nrate = \"1/day\"";
+        let config = config::parse(Path::new("limits.toml"), text).unwrap();
+        let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
+        let handle = EngineHandle::new(Arc::new(Current::from_pointee(engine)), || 1);
+        let mut service =
+            RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE);
+        for (descriptors, byte) in [(5, b'a'), (MOST_DESCRIPTORS, b'b')] {
+            let value = vec![byte; 60 * 1024];
+            let entry = [field(1, b"agent"), field(2, &value)].concat();
+            let descriptor = field(2, &field(1, &entry));
+            let message = [field(1, b"shop"), descriptor.repeat(descriptors)].concat();
+            let frame = [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat();
+            let request =
+                http::Request::post("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+                    .header("content-type", "application/grpc")
+                    .body(Body::new(Full::new(frame.into())))
+                    .unwrap();
+            let response = service.call(request).await.unwrap();
+            let status = response.headers().get("grpc-status");
+            assert_eq!(status, None, "{descriptors} descriptors");
+        }
+    }
 }

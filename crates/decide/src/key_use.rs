@@ -103,20 +103,23 @@ impl StateStore {
     }
 }
 
-/// By the end of the longest tier; states of one fixed window by its count.
+/// By the end of the longest tier, for a log on average over its units; states of a window by their count.
 fn order(tiers: &[Policy], words: &[u64], now: u64) -> [u64; 2] {
     let longest = tiers::parts(tiers, words)
-        .map(|(tier, part)| (tier.reset(part, now), tier, part))
+        .map(|(tier, part)| (tier.average_reset(part, now), tier, part))
         .max_by_key(|(life, ..)| *life);
     let Some((life, tier, part)) = longest else {
         return [0; 2];
     };
     let end = now.saturating_add(life).saturating_add(END_RESOLUTION / 2) / END_RESOLUTION;
-    let is_fixed_window = tier.words() == 1 && !tier.is_bucket();
-    let count = if is_fixed_window {
-        tier.most() - tier.remaining(part, now)
-    } else {
-        0
+    let count = match part {
+        // It ends later with each unit.
+        _ if tier.is_bucket() => 0,
+        [_] => tier.most() - tier.remaining(part, now),
+        // A word of a window has its end in the upper bits and its count in the lower ones. The previous one's word is
+        // smaller, and what it weighs becomes less.
+        [even, odd] => even.max(odd) & u64::from(u32::MAX),
+        _ => 0,
     };
     [end, count]
 }
@@ -175,6 +178,30 @@ mod tests {
             // A state with less changes nothing.
             other.adopt_use(7, &written.words, later);
             assert_eq!(spend(&other, later, 1), 0, "{policy:?}");
+        }
+    }
+
+    /// The host that passed fewer units writes last, or as the window before becomes less.
+    #[test]
+    fn a_state_with_fewer_units_has_a_smaller_order() {
+        let now = 1_790_000_000 * SECOND / (3_600 * SECOND) * 3_600 * SECOND;
+        for policy in policies() {
+            let (one, other) = (store(policy), store(policy));
+            for store in [&one, &other] {
+                assert_eq!(spend(store, now, 50), 50, "of the window before");
+            }
+            let later = now + 3_660 * SECOND;
+            spend(&one, later, 40);
+            spend(&other, later, 30);
+            let order = |store: &StateStore, at: u64| store.key_use(7, at, LEAST).unwrap().order;
+            for stale in [later, later + 300 * SECOND] {
+                assert!(
+                    order(&other, stale) < order(&one, later),
+                    "{policy:?}: {:?}, {:?}",
+                    order(&other, stale),
+                    order(&one, later)
+                );
+            }
         }
     }
 

@@ -33,6 +33,8 @@ pub struct Cut {
     pub over: u64,
     /// Units that were refused.
     pub refused: u64,
+    /// Windows: units passed here that not all other hosts are known to have received, `spent` included.
+    pub open: u64,
 }
 
 /// The result of an exchange for a key on this host.
@@ -53,8 +55,29 @@ pub struct Settlement {
     pub peers: PeerConsumption,
     /// Whether the key is still exchanged.
     pub is_hot: bool,
+    /// See [`Account::is_parted`].
+    pub is_parted: bool,
     /// See [`Account::is_new`].
     pub is_new: bool,
+}
+
+impl Settlement {
+    /// For a key without room in publications.
+    #[must_use]
+    pub const fn parted(key: u64, peers: PeerConsumption) -> Self {
+        Self {
+            key,
+            charge: 0,
+            at_least: 0,
+            charged_at: None,
+            give_back: 0,
+            release: 0,
+            peers,
+            is_hot: true,
+            is_parted: true,
+            is_new: false,
+        }
+    }
 }
 
 impl Keyed {
@@ -94,10 +117,15 @@ impl Keyed {
         if is_bucket(tiers) {
             return Account::new(PeerConsumption::new(1.0, 0));
         }
+        Account::new(self.part())
+    }
+
+    /// The same part on every host.
+    pub(super) fn part(&self) -> PeerConsumption {
         let (hosts, rank) = (
             self.hosts.load(Ordering::Relaxed),
             self.rank.load(Ordering::Relaxed),
         );
-        Account::new(PeerConsumption::new(hosts as f64, rank))
+        PeerConsumption::new(hosts as f64, rank)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::rate_limiter::{Outcome, Policy};
+use common::share::Share;
 use config::policy::OnFull;
 
 use super::account::Account;
@@ -13,6 +14,8 @@ use super::keyed::Keyed;
 use super::state_store::{LockedShard, SWEEP_AGAIN_NANOSECONDS, Saved};
 use super::tiers;
 
+/// Of a limit whose hosts exchange keys, all keys without room on a host share this part of its part.
+const WITHOUT_ROOM: u64 = 10;
 /// The retry time if there is no room for a key.
 const WHEN_FULL: Duration = Duration::from_secs(1);
 
@@ -84,7 +87,10 @@ impl LockedShard<'_> {
             }
             None => {
                 let mut words = vec![0; self.store.words];
-                if self.store.is_full() && self.store.on_full == OnFull::Share {
+                let is_shared = self.store.is_full() && self.store.on_full == OnFull::Share;
+                let part = self.without_room().filter(|_| is_shared);
+                let tiers = part.as_deref().unwrap_or(tiers);
+                if is_shared {
                     words.copy_from_slice(&self.store.overflow.lock());
                 }
                 if !tiers::is_alive(tiers, &words, now) {
@@ -124,11 +130,14 @@ impl LockedShard<'_> {
     }
 
     fn account(&self, keyed: &Keyed, key: Fingerprint) -> Account {
-        self.shard
-            .accounts
-            .get(&key)
-            .copied()
-            .unwrap_or_else(|| keyed.account(&self.tiers))
+        match self.shard.accounts.get(&key) {
+            Some(account) if account.is_parted => Account {
+                peers: keyed.part(),
+                ..*account
+            },
+            Some(account) => *account,
+            None => keyed.account(&self.tiers),
+        }
     }
 
     /// Restores a copy.
@@ -199,11 +208,12 @@ impl LockedShard<'_> {
 
     pub(super) fn when_full(&self, now: u64, cost: u64) -> Outcome {
         self.store.without_room.fetch_add(1, Ordering::Relaxed);
-        let most = tiers::most(&self.tiers);
+        let part = self.without_room();
+        let tiers = part.as_deref().unwrap_or(&self.tiers);
         match self.store.on_full {
             OnFull::Pass => Outcome {
                 allowed: true,
-                remaining: most,
+                remaining: tiers::most(&self.tiers),
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
             },
@@ -215,11 +225,20 @@ impl LockedShard<'_> {
             },
             OnFull::Share => {
                 let mut words = self.store.overflow.lock();
-                if !tiers::is_alive(&self.tiers, &words, now) {
-                    tiers::open(&self.tiers, &mut words, now);
+                if !tiers::is_alive(tiers, &words, now) {
+                    tiers::open(tiers, &mut words, now);
                 }
-                tiers::decide(&self.tiers, &mut words, now, cost)
+                tiers::decide(tiers, &mut words, now, cost)
             }
         }
+    }
+
+    /// The rates that all keys without room share while hosts exchange keys, if they differ: such a key may have room on
+    /// other hosts, which cannot know of its units here.
+    fn without_room(&self) -> Option<Vec<Policy>> {
+        let keyed = self.store.keyed.as_ref()?;
+        let hosts = keyed.hosts.load(Ordering::Relaxed);
+        let part = Share::one_of(WITHOUT_ROOM.saturating_mul(hosts));
+        Some(self.tiers.iter().map(|tier| tier.at_share(part)).collect())
     }
 }

@@ -94,7 +94,7 @@ impl Engine {
         }
         let mut saved = SavedRequests {
             secret: self.fingerprints.secret(),
-            exchanged_secret: Some(self.exchanged_secret()),
+            exchanged_secret: Some(self.exchanged_secret().0),
             counters: self
                 .limits
                 .iter()

@@ -92,21 +92,25 @@ impl Engine {
         })
     }
 
-    /// The secret of exchanged keys.
+    /// The secret of exchanged keys, and whether it is other hosts' or the previous agent's.
     #[must_use]
-    pub fn exchanged_secret(&self) -> [u64; 2] {
-        self.together.load().secret()
+    pub fn exchanged_secret(&self) -> ([u64; 2], bool) {
+        let fingerprints = self.together.load();
+        (fingerprints.secret(), fingerprints.is_known())
     }
 
     /// Hashes exchanged keys with the hosts' common secret. Keys of another secret are removed, since they cannot be
     /// looked up.
     pub fn name_keys(&self, secret: [u64; 2]) {
-        if self.exchanged_secret() == secret {
+        let (before, is_known) = self.exchanged_secret();
+        if before == secret && is_known {
             return;
         }
         self.together.store(Arc::new(Fingerprints::under(secret)));
-        for (.., store) in self.exchanged() {
-            store.clear();
+        if before != secret {
+            self.exchanged().for_each(|(.., store)| {
+                store.clear();
+            });
         }
     }
 }

@@ -1,34 +1,49 @@
 -- One host publishes what its busy keys consumed and reads what the others have published since it last read. It also
 -- writes the use of its keys, for hosts that join later.
 --
--- KEYS[1]  publications, a hash: '#clock', '#secret' of all hosts, 'p:<host>' the newest publication of one, 'l:<host>'
---          its lease and sync in microseconds
+-- KEYS[1]  publications, a hash: '#clock', '#offset' of it from the store's, '#begun' when the hash was new, '#secret' of all
+--          hosts, '#kept' 1 if a host had it before, 'p:<host>' the newest publication of one, 'l:<host>' its lease and sync
+--          in microseconds
 -- KEYS[2]  when each host published last, a sorted set, in microseconds of the clock below
--- KEYS[3]  use, a hash: '#epoch', '#version', '#restored', and for each key '<order> <order> <state>'
+-- KEYS[3]  use, a hash: '#epoch', '#version', '#restored', for each key '<order> <order> <state>', and 'h:<host>' the
+--          sequence of a host's last request
 -- KEYS[4]  the version at which the use of each key last changed, a sorted set
--- KEYS[5]  when the use of each key ends, a sorted set, in milliseconds of the clock below
+-- KEYS[5]  when the use of each key ends, and a host's sequence, a sorted set, in milliseconds of the clock below
 -- ARGV     host, lease (microseconds), the clock at the last read, a secret in case there is none, publication, 1 to leave,
 --          sync (microseconds), an epoch of the use in case there is none, the version at the last read of the use, the
---          most keys of use to return, the most to store, 1 if this use may be new to the store;
+--          most keys of use to return, their most bytes, the most keys to store, 1 if this use may be new to the store,
+--          1 if the host had its secret before, the sequence of this request, that of the last one with a reply or 0;
 --          then for each key of use: name, two numbers by which states are ordered, milliseconds to its end, state
 -- Returns  the clock, the secret, {host, when, host, when, ...} of all, {host, publication, ...} of the other hosts,
 --          {lease and sync, ...} of all in the same order; of the use: the epoch, the version, the version of the last
---          change that other hosts have to read, {version, name, state, ...}
+--          change that other hosts have to read, {version, name, state, ...}; {1 if the store is new, 1 if it has lost
+--          requests of this host, 1 if more use follows}
 --
--- The clock is the store's, and never goes back while the hash is there. The first command that writes needs memory: a
--- store without memory refuses it, and nothing is changed. After another write, Redis would continue the script.
+-- The clock is the store's. If that is set back, it goes on from where it was. The first command that writes needs memory:
+-- a store without memory refuses it, and nothing is changed. After another write, Redis would continue the script.
+--
+-- A store is new for a lease. Until then, the secret of a host that knew one before replaces that of a new host, so that
+-- hosts need not forget what they know.
 local publications, seen, use, versions, ends = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local host, lease, read, secret, publication = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local leaves, page, most = ARGV[6] == '1', tonumber(ARGV[10]), tonumber(ARGV[11])
+local leaves, page, page_bytes, most = ARGV[6] == '1', tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local restores, is_kept, sequence, replied = ARGV[13] == '1', ARGV[14], ARGV[15], tonumber(ARGV[16])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local known = redis.call('HMGET', publications, '#clock', '#secret')
-now = math.max(now, tonumber(known[1] or '0') + 1)
+local known = redis.call('HMGET', publications, '#clock', '#secret', '#offset', '#begun', '#kept')
+local clock, offset = tonumber(known[1] or '0'), 0
+if now <= clock then offset = math.max(tonumber(known[3] or '0'), clock + 1 - now) end
+now = now + offset
 local function whole(number) return string.format('%.0f', number) end
 -- A host that read a later clock than this read another store's.
 if read >= now then read = 0 end
 
-redis.call('HSET', publications, '#clock', whole(now), '#secret', known[2] or secret)
+local begun = now
+if known[2] then begun = tonumber(known[4] or '0') end
+local is_new = now < begun + lease
+if known[2] and not (is_new and known[5] ~= '1' and is_kept == '1') then secret, is_kept = known[2], known[5] or '0' end
+redis.call('HSET', publications, '#clock', whole(now), '#secret', secret, '#offset', whole(offset), '#begun', whole(begun),
+  '#kept', is_kept)
 -- Each host has its own lease, of at least a second. Hosts of earlier versions do not write it.
 local quiet = redis.call('ZRANGEBYSCORE', seen, '-inf', whole(now - 1000000), 'WITHSCORES', 'LIMIT', 0, 1000)
 for nth = 1, #quiet, 2 do
@@ -54,11 +69,12 @@ local function remove(name)
   redis.call('ZREM', ends, name)
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', whole(milliseconds), 'LIMIT', 0, 1000)) do remove(name) end
-local head = redis.call('HMGET', use, '#epoch', '#version', '#restored')
+local head = redis.call('HMGET', use, '#epoch', '#version', '#restored', 'h:' .. host)
+local has_lost = tonumber(head[4] or '0') < replied
 local epoch, version, restored = head[1] or ARGV[8], tonumber(head[2] or '0'), tonumber(head[3] or '0')
 local count = redis.call('ZCARD', ends)
 -- A later state of a key replaces an earlier one. Every host writes what all have used, as far as it has heard.
-for nth = 13, #ARGV, 5 do
+for nth = 17, #ARGV, 5 do
   local name, first, second = ARGV[nth], tonumber(ARGV[nth + 1]), tonumber(ARGV[nth + 2])
   local entry = table.concat({ ARGV[nth + 1], ARGV[nth + 2], ARGV[nth + 4] }, ' ')
   local before = redis.call('HGET', use, name)
@@ -67,30 +83,39 @@ for nth = 13, #ARGV, 5 do
   local is_later = first > first_before or first == first_before and second >= second_before
   if before ~= entry and is_later and (before or count < most) then
     version = version + 1
-    if ARGV[12] == '1' then restored = version end
+    if restores then restored = version end
     if not before then count = count + 1 end
     redis.call('HSET', use, name, entry)
     redis.call('ZADD', versions, whole(version), name)
     redis.call('ZADD', ends, whole(milliseconds + tonumber(ARGV[nth + 3])), name)
   end
 end
-redis.call('HSET', use, '#epoch', epoch, '#version', whole(version), '#restored', whole(restored))
+-- A host that misses its last request learns that the store has lost what hosts wrote since then.
+local keep = math.max(60000, math.ceil(lease / 1000) * 60)
+redis.call('HSET', use, '#epoch', epoch, '#version', whole(version), '#restored', whole(restored), 'h:' .. host, sequence)
+redis.call('ZADD', ends, whole(milliseconds + keep), 'h:' .. host)
 
-local changes = {}
+local changes, bytes, has_more = {}, 0, '0'
 if page > 0 then
   local from = tonumber(ARGV[9])
   if from > version then from = 0 end
   local changed = redis.call('ZRANGEBYSCORE', versions, '(' .. whole(from), '+inf', 'WITHSCORES', 'LIMIT', 0, page)
+  if #changed == 2 * page then has_more = '1' end
   for nth = 1, #changed, 2 do
+    local entry = redis.call('HGET', use, changed[nth]) or ''
+    bytes = bytes + #entry
+    if nth > 1 and bytes > page_bytes then
+      has_more = '1'
+      break
+    end
     changes[#changes + 1] = changed[nth + 1]
     changes[#changes + 1] = changed[nth]
-    changes[#changes + 1] = redis.call('HGET', use, changed[nth]) or ''
+    changes[#changes + 1] = entry
   end
 end
 
 -- The secret, without which the names of keys mean nothing, is kept for as long as the use.
 local last = redis.call('ZRANGE', ends, -1, -1, 'WITHSCORES')[2]
-local keep = math.max(60000, math.ceil(lease / 1000) * 60)
 redis.call('PEXPIRE', seen, keep)
 if last then keep = math.max(keep, tonumber(last) - milliseconds + 60000) end
 for _, key in ipairs({ publications, use, versions, ends }) do redis.call('PEXPIRE', key, whole(keep)) end
@@ -103,4 +128,5 @@ for nth = 1, #hosts, 2 do
     news[#news + 1] = redis.call('HGET', publications, 'p:' .. hosts[nth]) or ''
   end
 end
-return { whole(now), known[2] or secret, hosts, news, terms, epoch, whole(version), whole(restored), changes }
+return { whole(now), secret, hosts, news, terms, epoch, whole(version), whole(restored), changes,
+  { is_new and '1' or '0', has_lost and '1' or '0', has_more } }

@@ -6,6 +6,7 @@
 //!
 //! - [`wire`]: a publication as bytes.
 //! - [`series`]: the keys of one limit and their consumption, pure.
+//! - `claim`: the demand by which a host takes its part of a window, pure.
 //! - [`peer`]: one host's part in all limits, pure.
 //! - [`use_log`]: the use of keys in the store, for hosts that join or return.
 //! - `sources`: the sources of a limit on packets, in the kernel.
@@ -14,6 +15,7 @@
 //! - `worker`: the thread that connects [`peer`] and `sources` to the store; `request`: what it sends; [`exchanger`]: the
 //!   agent's handle of it.
 
+mod claim;
 mod exchanged_limits;
 pub mod exchanger;
 mod limits;

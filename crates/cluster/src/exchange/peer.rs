@@ -57,6 +57,8 @@ pub struct Peer {
     /// By the hash of the host's name, so that all hosts agree on the order.
     newest: HashMap<HostNumber, Newest>,
     series: HashMap<u64, Series>,
+    /// See [`Self::take_orphaned`].
+    orphaned: Vec<(u64, Vec<u64>)>,
 }
 
 impl Peer {
@@ -77,6 +79,7 @@ impl Peer {
             returning: (1, 0),
             newest: HashMap::new(),
             series: HashMap::new(),
+            orphaned: Vec::new(),
         }
     }
 
@@ -99,6 +102,12 @@ impl Peer {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The number of the last publication.
+    #[must_use]
+    pub const fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     /// The store's clock at the last read, in microseconds.
@@ -182,14 +191,27 @@ impl Peer {
             series: Vec::new(),
         };
         let mut room = self.most_keys;
+        let hosts = (self.window_hosts(), self.rank);
         for (number, series) in &mut self.series {
-            let entries = series.publish(least, room, self.sequence);
+            let entries = series.publish((least, room), self.sequence, self.sync, hosts);
             room -= entries.len();
             if !entries.is_empty() {
                 publication.series.push((*number, entries));
             }
         }
         publication.encode()
+    }
+
+    /// The settlements of each limit's keys without room in the last publication. They need no reply.
+    pub fn take_parted(&mut self) -> Vec<(u64, Vec<Settlement>)> {
+        let parted = |(number, series): (&u64, &mut Series)| (*number, series.take_parted());
+        self.series.iter_mut().map(parted).collect()
+    }
+
+    /// Keys with a record, of all limits.
+    #[cfg(test)]
+    pub fn keys(&self) -> usize {
+        self.series.values().map(Series::keys).sum()
     }
 
     /// The least demand with which a key has room in a publication.
@@ -200,6 +222,11 @@ impl Peer {
         }
         let (_, least, _) = busy.select_nth_unstable_by(self.most_keys, |a, b| b.total_cmp(a));
         *least
+    }
+
+    /// The keys of each limit that a host published last before it ended. It may not have written their use.
+    pub fn take_orphaned(&mut self) -> Vec<(u64, Vec<u64>)> {
+        std::mem::take(&mut self.orphaned)
     }
 
     /// Processes the store's reply to the last publication; returns the settlements of each limit's keys.
@@ -222,23 +249,25 @@ impl Peer {
             .map(|host| host.at)
             .min()
             .unwrap_or(u64::MAX);
-        let present: Vec<HostNumber> = others()
+        let mut present: Vec<HostNumber> = others()
             .filter(is_timely)
             .map(|host| number_of(&host.name))
             .collect();
+        present.sort_unstable();
         // Until all have returned, the ranks of those that are here would be those of others.
         if !self.are_returning() {
             let is_before = |host: &&HostNumber| **host < number_of(&self.name);
             self.rank = present.iter().filter(is_before).count() as u64;
         }
         // A late host keeps its part of a window for as long as it takes part.
-        let known: Vec<HostNumber> = others().map(|host| number_of(&host.name)).collect();
+        let mut known: Vec<HostNumber> = others().map(|host| number_of(&host.name)).collect();
+        known.sort_unstable();
         let syncs: HashMap<HostNumber, u64> = others()
             .map(|host| (number_of(&host.name), host.sync))
             .filter(|(_, sync)| *sync > 0)
             .collect();
         self.newest.retain(|host, newest| {
-            if known.contains(host) {
+            if known.binary_search(host).is_ok() {
                 newest.seen = news.now;
             }
             newest.seen + REMEMBERED > news.now
@@ -268,6 +297,7 @@ impl Peer {
                 read,
                 seen: news.now,
                 at,
+                sync: self.sync,
                 syncs: self.sync as f64 / *syncs.get(&host).unwrap_or(&self.sync) as f64,
             };
             for series in self.series.values_mut() {
@@ -300,14 +330,15 @@ impl Peer {
             rank: self.rank,
         };
         let settle = |(number, series): (&u64, &mut Series)| {
-            series.forget(
-                newest,
-                if series.has_windows() {
-                    &known
-                } else {
-                    &present
-                },
-            );
+            let counted = if series.has_windows() {
+                &known
+            } else {
+                &present
+            };
+            let orphaned = series.forget(newest, &known, counted);
+            if !orphaned.is_empty() {
+                self.orphaned.push((*number, orphaned));
+            }
             (*number, series.settle(me, round))
         };
         self.series.iter_mut().map(settle).collect()

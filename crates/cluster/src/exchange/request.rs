@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::peer::{News, PeerHost};
-use super::use_log::{Changes, MOST_KEYS, Name, PAGE, Writes, decode_entry};
+use super::use_log::{Changes, MOST_KEYS, Name, PAGE_BYTES, Writes, decode_entry};
 use crate::member::Terms;
 
 /// The script that the store runs.
@@ -23,8 +23,10 @@ pub(super) struct Request<'a> {
     pub(super) sync: Duration,
     /// The store's clock at the last read.
     pub(super) read: u64,
-    /// The secret of keys, in case the store has none.
-    pub(super) secret: [u64; 2],
+    /// The secret of keys, in case the store has none, and whether this host had it before.
+    pub(super) secret: ([u64; 2], bool),
+    /// Of this request, and of the last one with a reply.
+    pub(super) sequences: (u64, u64),
     pub(super) publication: &'a [u8],
     pub(super) leaves: bool,
     /// The epoch of the use, in case the store has none.
@@ -39,15 +41,19 @@ impl Request<'_> {
             self.host.as_bytes().to_vec(),
             number(Terms::lease_for(self.sync).as_micros() as u64),
             number(self.read),
-            format!("{:016x}{:016x}", self.secret[0], self.secret[1]).into_bytes(),
+            format!("{:016x}{:016x}", self.secret.0[0], self.secret.0[1]).into_bytes(),
             self.publication.to_vec(),
             number(u64::from(self.leaves)),
             number(self.sync.as_micros() as u64),
             self.epoch.clone().into_bytes(),
             number(self.writes.version),
             number(self.writes.page as u64),
+            number(PAGE_BYTES as u64),
             number(MOST_KEYS as u64),
             number(u64::from(self.writes.restores)),
+            number(u64::from(self.secret.1)),
+            number(self.sequences.0),
+            number(self.sequences.1),
         ];
         for row in &self.writes.rows {
             arguments.extend([
@@ -68,6 +74,8 @@ pub(super) struct Reply {
     pub(super) secret: [u64; 2],
     pub(super) news: News,
     pub(super) changes: Changes,
+    /// Whether the store has been in use for less than a lease.
+    pub(super) is_new: bool,
 }
 
 impl Reply {
@@ -86,9 +94,13 @@ impl Reply {
             String,
             String,
             Keys,
+            Vec<String>,
         );
-        let (now, secret, hosts, publications, terms, epoch, version, restored, keys): Parts =
-            redis::from_redis_value(result).ok()?;
+        let parts: Parts = redis::from_redis_value(result).ok()?;
+        let (now, secret, hosts, publications, terms, epoch, version, restored, keys, flags) =
+            parts;
+        let mut flags = flags.iter().map(|flag| flag == "1");
+        let (is_new, has_lost, has_more) = (flags.next()?, flags.next()?, flags.next()?);
         let word = |text: Option<&str>| u64::from_str_radix(text?, 16).ok();
         let hosts = hosts.into_iter().zip(terms).map(|((name, at), terms)| {
             Some(PeerHost {
@@ -106,7 +118,7 @@ impl Reply {
             publications,
         };
         let until = match keys.last() {
-            Some((version, ..)) if keys.len() >= PAGE => Some(version.parse().ok()?),
+            Some((version, ..)) if has_more => Some(version.parse().ok()?),
             _ => None,
         };
         // Entries of another version are skipped.
@@ -115,6 +127,7 @@ impl Reply {
             .filter_map(|(_, name, entry)| Some((Name::decode(&name)?, decode_entry(&entry)?)));
         let changes = Changes {
             epoch,
+            has_lost,
             version: version.parse().ok()?,
             restored: restored.parse().ok()?,
             until,
@@ -125,6 +138,7 @@ impl Reply {
             secret,
             news,
             changes,
+            is_new,
         })
     }
 }

@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use decide::{Cut, PeerConsumption, Settlement};
 
+use super::claim::Claim;
 use super::wire::Entry;
 
 /// A key is published for this many syncs after its last use, so that a reader that misses one has the next.
 const LINGER: u32 = 5;
-/// A key of windows is kept for this many syncs after any host last published it: a key that returns has been partly
-/// published before.
-const REMEMBERED: u32 = 600;
 /// A host that has passed no unit of a key for this many syncs takes a full part only after all have received it again.
 const FORGOTTEN: u32 = 3;
 /// A host that starts with a window that is busy elsewhere takes an even share divided by this until the others receive
@@ -27,6 +25,8 @@ const UNHEARD_SYNCS: f64 = 2.0;
 /// The weight of the newest value in averages: of few units, and of many in a bucket.
 const NEWEST: f64 = 0.5;
 const NEWEST_OF_MANY: f64 = 0.9;
+/// Thousandths of a unit a second, in units a microsecond.
+const RATE_UNITS: f64 = 1e9;
 /// The number of units in a sync that determines its rate to a seventh.
 const MANY_UNITS: f64 = 50.0;
 
@@ -44,7 +44,9 @@ pub struct Newest {
     pub seen: u64,
     /// When the publication was made, in nanoseconds of the cluster's clock.
     pub at: u64,
-    /// This host's time between two exchanges, relative to that host's.
+    /// This host's time between two exchanges, in microseconds.
+    pub sync: u64,
+    /// The same relative to that host's.
     pub syncs: f64,
 }
 
@@ -76,13 +78,15 @@ struct Pending {
 struct Other {
     sum: u64,
     born: u64,
-    /// In units a sync of this host.
+    /// As published, in units a sync of this host.
     demand: f64,
     /// Units until its next publication: it may sync less often.
     unheard: f64,
     sequence: u64,
-    /// Whether its host's newest publication has the key.
+    /// Whether its host's newest publication has the key, and the host publishes on time.
     is_current: bool,
+    /// Whether its host was there at the last read, and may still write the use of the key.
+    is_open: bool,
 }
 
 #[derive(Debug, Default)]
@@ -98,13 +102,12 @@ struct Key {
     /// Syncs since its last use here.
     idle: u32,
     pending: Vec<Pending>,
+    /// Windows: the demand by which this host takes its part.
+    claim: Claim,
     /// Whether all other hosts have received that this host uses the key.
     is_heard: bool,
-    is_local: bool,
-    /// Whether the others' part is charged to it, since it has no room in publications.
+    /// Whether it has no room in publications: each host passes its part.
     is_parted: bool,
-    /// Syncs since another host last published it.
-    quiet: u32,
     others: BTreeMap<HostNumber, Other>,
     charge: u64,
     /// Units that all hosts have used at least, by those that this host has read for the first time.
@@ -124,6 +127,8 @@ pub struct Series {
     met: HashMap<HostNumber, u64>,
     published: u64,
     local: usize,
+    /// Keys without room in the last publication.
+    parted: Vec<Settlement>,
 }
 
 impl Series {
@@ -136,6 +141,7 @@ impl Series {
             met: HashMap::new(),
             published: 0,
             local: 0,
+            parted: Vec::new(),
         }
     }
 
@@ -157,6 +163,17 @@ impl Series {
         self.local
     }
 
+    /// The settlements of keys without room in the last publication, which need no reply.
+    pub fn take_parted(&mut self) -> Vec<Settlement> {
+        std::mem::take(&mut self.parted)
+    }
+
+    /// Keys with a record.
+    #[cfg(test)]
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Removes keys that are not in use.
     pub fn retain(&mut self, is_used: impl Fn(u64) -> bool) {
         self.keys.retain(|key, _| is_used(*key));
@@ -171,17 +188,23 @@ impl Series {
         for cut in cuts {
             let key = self.keys.entry(cut.key).or_default();
             key.idle = 0;
-            key.sum = key.sum.saturating_add(cut.spent);
-            (key.spent, key.used, key.refused) = (cut.spent, cut.used, cut.refused);
+            // Without room, units of windows have not been published before.
+            let spent = if self.has_windows && key.born.is_none() && key.pending.is_empty() {
+                cut.open.max(cut.spent)
+            } else {
+                cut.spent
+            };
+            key.sum = key.sum.saturating_add(spent);
+            (key.spent, key.used, key.refused) = (spent, cut.used, cut.refused);
             // Units that no reply has acknowledged yet share their fate: without a store, they would be without number.
             match key.pending.last_mut() {
                 Some(last) if last.published.is_none() => {
-                    last.spent = last.spent.saturating_add(cut.spent);
+                    last.spent = last.spent.saturating_add(spent);
                     last.over = last.over.saturating_add(cut.over);
                 }
                 _ => key.pending.push(Pending {
                     published: None,
-                    spent: cut.spent,
+                    spent,
                     over: cut.over,
                 }),
             }
@@ -203,35 +226,57 @@ impl Series {
             .map(|key| key.demand)
     }
 
-    /// The entries of keys with at least this demand, up to `most`; the others stay local. `sequence` is the
-    /// publication's.
-    pub fn publish(&mut self, least: f64, most: usize, sequence: u64) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        self.local = 0;
-        for (number, key) in self.keys.iter_mut().filter(|(_, key)| key.is_told()) {
-            key.is_local = key.demand < least || entries.len() >= most;
-            if key.is_local {
-                self.local += 1;
-                continue;
+    /// The entries of keys with at least this demand, up to `most`; of the others, each host passes its part. `sequence`
+    /// is the publication's, and `sync` is this host's, in microseconds.
+    pub fn publish(
+        &mut self,
+        (least, most): (f64, usize),
+        sequence: u64,
+        sync: u64,
+        (hosts, rank): (u64, u64),
+    ) -> Vec<Entry> {
+        let (has_windows, mut entries) = (self.has_windows, Vec::new());
+        self.parted.clear();
+        self.keys.retain(|number, key| {
+            if !key.is_told() {
+                // All hosts have received its units, and forget it as well.
+                key.end();
+                return true;
             }
+            key.is_parted = key.demand < least || entries.len() >= most;
+            if key.is_parted {
+                let charge = if has_windows {
+                    0
+                } else {
+                    key.others_part(hosts)
+                };
+                self.parted.push(Settlement {
+                    charge,
+                    ..Settlement::parted(*number, PeerConsumption::new(hosts as f64, rank))
+                });
+                // Only the store of states keeps it, unless others publish it.
+                key.end();
+                key.idle = u32::MAX;
+                return !key.others.is_empty();
+            }
+            let demand = if has_windows {
+                key.claim.publish(key.demand)
+            } else {
+                key.demand
+            };
             let born = *key.born.get_or_insert(sequence);
-            let Key {
-                sum,
-                spent,
-                used,
-                refused,
-                ..
-            } = *key;
             entries.push(Entry {
                 key: *number,
-                sum,
+                sum: key.sum,
                 born,
-                spent,
-                used,
-                refused,
+                spent: key.spent,
+                used: key.used,
+                demand: rate_of(demand, sync),
             });
-        }
+            true
+        });
         self.published += entries.len() as u64;
+        self.local = self.parted.len();
         entries
     }
 
@@ -284,12 +329,7 @@ impl Series {
             } else {
                 news
             };
-            let asked = entry.spent.saturating_add(entry.refused) as f64;
-            let demand = averaged(
-                self.has_windows,
-                before.map_or(0.0, |before| before.demand),
-                asked * newest.syncs,
-            );
+            let demand = entry.demand as f64 * newest.sync as f64 / RATE_UNITS;
             let unheard = demand / newest.syncs.min(1.0);
             let Entry { sum, born, .. } = *entry;
             key.others.insert(
@@ -301,6 +341,7 @@ impl Series {
                     unheard,
                     sequence: newest.sequence,
                     is_current: true,
+                    is_open: true,
                 },
             );
             if news == 0 && key.at_least == 0 {
@@ -325,23 +366,36 @@ impl Series {
         }
     }
 
-    /// Removes hosts that have left, and resets the demand of keys that they no longer publish. `newest` is each host's
-    /// last publication; `present` are the hosts that count.
-    pub fn forget(&mut self, newest: &HashMap<HostNumber, Newest>, present: &[HostNumber]) {
+    /// Removes hosts that have left, and resets the demand of keys that they no longer publish. Returns the keys that a
+    /// host published last before it ended: it may not have written their use. `newest` is each host's last publication;
+    /// `known` are the hosts that take part, `present` those that count, both in order.
+    pub fn forget(
+        &mut self,
+        newest: &HashMap<HostNumber, Newest>,
+        known: &[HostNumber],
+        present: &[HostNumber],
+    ) -> Vec<u64> {
+        let mut orphaned = Vec::new();
         self.met.retain(|host, _| newest.contains_key(host));
-        for key in self.keys.values_mut() {
-            key.quiet = key.quiet.saturating_add(1);
+        for (number, key) in &mut self.keys {
+            let mut is_orphaned = false;
             key.others.retain(|host, other| {
                 let Some(newest) = newest.get(host) else {
                     return false;
                 };
-                other.is_current = newest.sequence == other.sequence && present.contains(host);
-                if other.is_current {
-                    key.quiet = 0;
-                }
-                true
+                let is_last = newest.sequence == other.sequence;
+                let is_known = known.binary_search(host).is_ok();
+                is_orphaned |= is_last && other.is_open && !is_known;
+                other.is_open = is_last && is_known;
+                other.is_current = is_last && present.binary_search(host).is_ok();
+                // A host that no longer publishes the key has had all its units received.
+                is_last
             });
+            if is_orphaned {
+                orphaned.push(*number);
+            }
         }
+        orphaned
     }
 
     /// The settlements of the keys whose peers' consumption has changed.
@@ -354,9 +408,12 @@ impl Series {
             } else {
                 round.heard_soon
             };
-            let charge = key.offset() + key.part(has_windows, round.hosts);
+            let charge = key.offset();
             let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
-            key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_local;
+            if has_windows {
+                key.claim.settle(key.demand, round.now, round.heard);
+            }
+            key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_parted;
             let is_hot = key.is_told() || key.others().next().is_some();
             let peers = key.peers(has_windows, me, round);
             let is_same = key.settled == Some(peers) && (is_hot || !key.was_hot);
@@ -364,7 +421,7 @@ impl Series {
             let charged_at = key.charged_at.take();
             let at_least = std::mem::take(&mut key.at_least);
             if is_same && charge == 0 && give_back == 0 && release == 0 && at_least == 0 {
-                return is_hot || key.is_remembered(has_windows);
+                return is_hot || !key.others.is_empty();
             }
             key.settled = Some(peers);
             settlements.push(Settlement {
@@ -376,12 +433,18 @@ impl Series {
                 release,
                 peers,
                 is_hot,
+                is_parted: key.is_parted,
                 is_new: has_windows && !key.is_heard && key.others().next().is_none(),
             });
-            is_hot || key.is_remembered(has_windows)
+            is_hot || !key.others.is_empty()
         });
         settlements
     }
+}
+
+/// A demand in units a sync as it is published, in thousandths of a unit a second. `sync` is in microseconds.
+fn rate_of(demand: f64, sync: u64) -> u64 {
+    (demand * RATE_UNITS / sync.max(1) as f64).ceil() as u64
 }
 
 /// The demand in units a sync: an average of the previous one and the newest.
@@ -399,13 +462,13 @@ fn averaged(has_windows: bool, before: f64, asked: f64) -> f64 {
 impl Key {
     /// Whether it is published: for some syncs, and until all hosts have received all units.
     fn is_told(&self) -> bool {
-        // Without room, nobody receives its units: it waits for room for some time.
-        let is_given_up = self.is_local && self.idle > REMEMBERED;
-        self.idle <= LINGER || (!self.pending.is_empty() && !is_given_up)
+        self.idle <= LINGER || !self.pending.is_empty()
     }
 
-    fn is_remembered(&self, has_windows: bool) -> bool {
-        has_windows && self.quiet < REMEMBERED && !self.others.is_empty()
+    /// Ends its publication: the next one starts with a new sum.
+    fn end(&mut self) {
+        (self.sum, self.born, self.claim) = (0, None, Claim::default());
+        self.pending.clear();
     }
 
     /// The other hosts' entries of the key.
@@ -424,30 +487,19 @@ impl Key {
         charge
     }
 
-    /// Units to be charged for the others, once a bucket's key has no room in publications: all that has passed since its
-    /// first publication could pass on each host.
-    fn part(&mut self, has_windows: bool, hosts: u64) -> u64 {
-        let is_new = self.is_local && !self.is_parted;
-        self.is_parted = self.is_local;
-        if !is_new || has_windows {
-            return 0;
-        }
-        let charged = self.pending.iter_mut().map(|pending| {
+    /// Units to be charged to a bucket for the others: all that has passed without their publications could pass on each
+    /// host.
+    fn others_part(&self, hosts: u64) -> u64 {
+        let missing = self.pending.iter().map(|pending| {
             let others = pending.spent.saturating_mul(hosts - 1);
-            let missing = others.saturating_sub(pending.over);
-            pending.over += missing;
-            missing
+            others.saturating_sub(pending.over)
         });
-        charged.sum()
+        missing.sum()
     }
 
     /// (units that all have received, other units charged on behalf of the others, whether there were any).
     fn acknowledge(&mut self, now: u64, heard: u64) -> (u64, u64, bool) {
         let (mut release, mut over, mut was_heard) = (0, 0, false);
-        // Without room in publications, nobody receives the units: the others keep their parts.
-        if self.is_local {
-            return (0, 0, false);
-        }
         self.pending.retain_mut(|pending| {
             let published = *pending.published.get_or_insert(now);
             if published > heard {
@@ -462,11 +514,16 @@ impl Key {
     }
 
     fn peers(&self, has_windows: bool, me: HostNumber, round: Round) -> PeerConsumption {
-        if self.is_local {
+        if self.is_parted {
             return PeerConsumption::new(round.hosts as f64, round.rank);
         }
+        let own = if has_windows {
+            self.claim.demand()
+        } else {
+            self.demand
+        };
         // A host with much more demand spends what remains: a host with little demand takes none of the last units.
-        let is_larger = |other: &&Other| other.demand > LARGER * self.demand;
+        let is_larger = |other: &&Other| other.demand > LARGER * own;
         let larger: f64 = self
             .others()
             .map(|(_, other)| other)
@@ -484,8 +541,10 @@ impl Key {
         // In proportion to demand.
         let least = if has_windows { LEAST_PART } else { 0.0 };
         let part = |other: &Other| {
-            if self.demand > 0.0 {
-                (other.demand / self.demand).clamp(least, LARGEST_PART)
+            if own > 0.0 {
+                (other.demand / own).clamp(least, LARGEST_PART)
+            } else if has_windows && other.demand > 0.0 {
+                LARGEST_PART
             } else {
                 1.0
             }
@@ -510,5 +569,21 @@ impl Key {
             most_others: most_others.checked_next_power_of_two().unwrap_or(u64::MAX),
             ..PeerConsumption::new(factor, reserve)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The memory that the agent predicts for each published key.
+    #[test]
+    fn a_key_fits_into_two_kibibytes() {
+        // A hash map is at least 7/16 full. Vectors have room for four, and a tree for eleven.
+        let record = (size_of::<(u64, Key)>() + 1) * 16 / 7;
+        let publications = 4 * (size_of::<Pending>() + Claim::EACH);
+        let others = 12 * (size_of::<HostNumber>() + size_of::<Other>());
+        let all = record + publications + others;
+        assert!(all <= 2048, "{all}");
     }
 }

@@ -5,7 +5,10 @@
 use common::limiter::{Algorithm, Rate};
 use common::rate_limiter::Policy;
 
+mod demand;
 mod events;
+mod loss;
+mod room;
 mod world;
 
 use world::{MS, NUMBER, SECOND, TICK, World};

@@ -19,6 +19,7 @@ struct Source {
     used: u64,
     peers: PeerConsumption,
     is_hot: bool,
+    is_parted: bool,
 }
 
 /// The sources of one limit.
@@ -60,6 +61,7 @@ impl Sources {
                 used: source.used,
                 peers: before.map_or(PeerConsumption::new(1.0, 0), |before| before.peers),
                 is_hot: before.is_some_and(|before| before.is_hot),
+                is_parted: before.is_some_and(|before| before.is_parted),
             };
             let is_busy = newly_refused > 0
                 || source.used as f64 >= threshold * burst as f64
@@ -84,12 +86,14 @@ impl Sources {
                     used: source.used,
                     over,
                     refused: newly_refused,
+                    open: 0,
                 });
             }
             known.insert(source.number, next);
         }
         // Of sources that the kernel has removed, only those that others publish are kept.
-        self.known.retain(|_, source| source.is_hot);
+        self.known
+            .retain(|_, source| source.is_hot && !source.is_parted);
         self.known.extend(known);
         self.has_begun = true;
         packets.charge_beyond(limit, &charges)?;
@@ -128,6 +132,7 @@ impl Sources {
             }
             if let Some(source) = self.known.get_mut(&settlement.key) {
                 (source.peers, source.is_hot) = (settlement.peers, settlement.is_hot);
+                source.is_parted = settlement.is_parted;
             }
         }
         packets.charge_beyond(limit, &charges)

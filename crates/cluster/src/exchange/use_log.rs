@@ -9,7 +9,8 @@ use decide::KeyUse;
 
 use super::wire::{decode_words, encode_words};
 
-/// A key that is used all the time is written this long after its first use since the last time, in nanoseconds.
+/// A key that is used all the time is written this long after its first use since the last time, in nanoseconds. Other
+/// hosts that have received the use write it if this one ends before.
 pub const WRITE_AFTER: u64 = 2_000_000_000;
 /// A use that ends within this time is not written, in nanoseconds.
 pub const LEAST_LIFE: u64 = 5_000_000_000;
@@ -17,6 +18,8 @@ pub const LEAST_LIFE: u64 = 5_000_000_000;
 pub const MOST_KEYS: usize = 100_000;
 /// The most keys that a host reads at a time.
 pub const PAGE: usize = 2_000;
+/// The most bytes of states that a host reads at a time, except for the first one.
+pub const PAGE_BYTES: usize = 1 << 20;
 /// A key that is not used any more is written after this many syncs. It is published for longer.
 const IDLE_SYNCS: u64 = 2;
 /// The most keys that a host writes at a time.
@@ -58,6 +61,8 @@ pub struct Writes {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub epoch: String,
+    /// Whether the store has lost a request of this host that it had replied to.
+    pub has_lost: bool,
     pub version: u64,
     /// The version of the last change that all hosts have to read.
     pub restored: u64,
@@ -72,6 +77,7 @@ pub struct Changes {
 pub struct UseLog {
     epoch: Option<String>,
     version: u64,
+    hosts: u64,
     is_behind: bool,
     /// Used keys by (limit, key), and when each was used first and last since it was written.
     changed: HashMap<(u64, u64), (u64, u64)>,
@@ -87,6 +93,7 @@ impl Default for UseLog {
         Self {
             epoch: None,
             version: 0,
+            hosts: 1,
             is_behind: true,
             changed: HashMap::new(),
             lost: VecDeque::new(),
@@ -103,10 +110,19 @@ impl UseLog {
         self.is_behind
     }
 
+    /// Sets the number of hosts in the exchange.
+    pub const fn set_hosts(&mut self, hosts: u64) {
+        self.hosts = hosts;
+    }
+
     /// Records that keys of a limit were used.
     pub fn changed(&mut self, series: u64, keys: impl Iterator<Item = u64>, now: u64) {
         for key in keys {
-            self.changed.entry((series, key)).or_insert((now, now)).1 = now;
+            if let Some((_, last)) = self.changed.get_mut(&(series, key)) {
+                *last = now;
+            } else if self.changed.len() < MOST_KEYS {
+                self.changed.insert((series, key), (now, now));
+            }
         }
     }
 
@@ -152,7 +168,13 @@ impl UseLog {
             self.lost.iter().copied().collect()
         } else {
             let is_due = |((series, key), (first, last)): &(&(u64, u64), &(u64, u64))| {
-                let is_late = now.saturating_sub(*first) >= WRITE_AFTER
+                // Units that no other host has received end with this one.
+                let after = if self.hosts > 1 {
+                    WRITE_AFTER
+                } else {
+                    IDLE_SYNCS * sync
+                };
+                let is_late = now.saturating_sub(*first) >= after
                     || now.saturating_sub(*last) >= IDLE_SYNCS * sync;
                 leaves || (is_late && is_own(*series, *key))
             };
@@ -194,13 +216,10 @@ impl UseLog {
         }
         self.written.clear();
         let is_same = self.epoch.as_ref() == Some(&changes.epoch);
-        let has_lost = !is_same || changes.version < self.version;
+        let has_lost = !is_same || changes.has_lost;
         if has_lost {
-            self.version = if is_same {
-                self.version.min(changes.version)
-            } else {
-                0
-            };
+            // The versions since then are those of other changes now.
+            self.version = 0;
             // The first reply is complete for a host that has asked for everything.
             let is_first = self.epoch.is_none();
             self.epoch = Some(changes.epoch.clone());
@@ -309,6 +328,7 @@ mod tests {
     fn a_change_is_written_until_the_store_has_replied() {
         let mut log = UseLog::default();
         log.replied(&reply("a", 0));
+        log.set_hosts(2);
         log.changed(1, [7].into_iter(), 0);
         assert_eq!(
             log.writes((IDLE_SYNCS * SYNC - 1, SYNC), false, |_, _| true, used)
@@ -331,14 +351,20 @@ mod tests {
 
     #[test]
     fn a_host_writes_its_use_again_after_a_loss() {
-        for (epoch, version) in [("b", 3), ("a", 1)] {
+        // Other hosts have written as much again meanwhile.
+        for (epoch, has_lost) in [("b", false), ("a", true)] {
             let mut log = UseLog::default();
             assert!(log.replied(&reply("a", 0)), "of the run before");
             assert!(!log.replied(&reply("a", 2)));
-            assert!(log.replied(&reply(epoch, version)));
+            assert!(log.replied(&Changes {
+                has_lost,
+                ..reply(epoch, 3)
+            }));
             log.lost(1, vec![7, 8]);
             assert!(log.is_behind());
-            log.replied(&reply(epoch, version));
+            let all = log.writes((0, SYNC), false, |_, _| false, used);
+            assert_eq!((all.version, all.page), (0, PAGE), "of all keys");
+            log.replied(&reply(epoch, 3));
             let writes = log.writes((0, SYNC), false, |_, _| false, used);
             assert_eq!((writes.rows.len(), writes.restores), (2, true));
             log.replied(&Changes {

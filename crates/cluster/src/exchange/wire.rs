@@ -4,7 +4,7 @@
 //! catches up with the next; and the units of this publication, for new readers.
 
 /// The first byte of every publication.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// One host's publication about its busy keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub struct Entry {
     pub spent: u64,
     /// Units of the limit used by all hosts, in this host's record.
     pub used: u64,
-    /// Units that the host refused since the previous publication.
-    pub refused: u64,
+    /// The host's demand by which it may take its part, in thousandths of a unit a second.
+    pub demand: u64,
 }
 
 impl Publication {
@@ -54,7 +54,7 @@ impl Publication {
                 put(&mut bytes, self.sequence.wrapping_sub(entry.born));
                 put(&mut bytes, entry.spent);
                 put(&mut bytes, entry.used);
-                put(&mut bytes, entry.refused);
+                put(&mut bytes, entry.demand);
             }
         }
         bytes
@@ -86,7 +86,7 @@ impl Publication {
                     born,
                     spent,
                     used,
-                    refused: take(rest)?,
+                    demand: take(rest)?,
                 });
             }
             publication.series.push((number, entries));
@@ -151,13 +151,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry() -> impl Strategy<Value = Entry> {
-        any::<[u64; 6]>().prop_map(|[key, sum, born, spent, used, refused]| Entry {
+        any::<[u64; 6]>().prop_map(|[key, sum, born, spent, used, demand]| Entry {
             key,
             sum,
             born,
             spent,
             used,
-            refused,
+            demand,
         })
     }
 

@@ -8,7 +8,7 @@ use api::cluster::{ClusterLimitStatus, ClusterStatus};
 use api::event::EventKind;
 use common::share::Share;
 use config::policy::{Cluster, ClusterMode, Multiplier, WhenStoreIsDown};
-use decide::{Cut, EffectiveShare};
+use decide::{Cut, EffectiveShare, Settlement};
 use events::EventLog;
 use host::StateDirectory;
 use host::clock::boot_nanoseconds;
@@ -32,6 +32,9 @@ const PACKETS: &str = "packets";
 const PRUNE_EVERY: u64 = 10_000_000_000;
 /// The difference from the store's clock above which the clock is set.
 const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
+
+/// While a store is new, each host that joins has at most this part of a limit: other hosts may have used it up.
+pub(super) const HOSTS_OF_A_NEW_STORE: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExchangeState {
@@ -60,6 +63,8 @@ pub(super) struct Worker {
     now: fn() -> u64,
     /// When keys whose use has ended were last removed, while the store is unavailable.
     pruned_at: u64,
+    /// The sequence of the last request with a reply.
+    replied: u64,
     /// How far the store's clock is ahead of this host's.
     ahead: Option<u64>,
     health: Health,
@@ -92,6 +97,7 @@ impl Worker {
             run,
             now,
             pruned_at: 0,
+            replied: 0,
             ahead: None,
             health: Health::new(patience, boot_nanoseconds()),
             state: ExchangeState::Joining,
@@ -169,6 +175,11 @@ impl Worker {
     async fn sync(&mut self) -> bool {
         let cuts = self.cut();
         let publication = self.peer.publish(self.instant(), &cuts);
+        let parted = self.peer.take_parted();
+        let parted = parted
+            .iter()
+            .map(|(number, parted)| (*number, parted.as_slice()));
+        self.apply(&parted.collect());
         let writes = self.writes(false);
         let (asked, begun) = ((self.now)(), boot_nanoseconds());
         match self.ask(&publication, false, &writes).await {
@@ -176,18 +187,16 @@ impl Worker {
                 secret,
                 news,
                 changes,
+                is_new,
             }) => {
                 let answered = (self.now)();
+                self.replied = self.peer.sequence();
                 self.held.engine.load().name_keys(secret);
                 self.answered(begun);
                 self.set_clock(&news, asked, answered);
                 self.settle(&news, asked);
                 self.adopt(&changes);
-                // Until all use is read, the share without a store is in effect.
-                if self.state != ExchangeState::Exchanging && !self.uses.is_behind() {
-                    self.state = ExchangeState::Exchanging;
-                    self.held.enforce(EffectiveShare::WHOLE);
-                }
+                self.join(is_new);
                 changes.until.is_some()
             }
             Err(error) => {
@@ -206,9 +215,27 @@ impl Worker {
         }
     }
 
+    /// Exchanges keys from now on, once all use is read. A new store may not have it yet.
+    fn join(&mut self, is_new: bool) {
+        if self.state == ExchangeState::Exchanging {
+            return;
+        }
+        if !is_new && !self.uses.is_behind() {
+            self.state = ExchangeState::Exchanging;
+            self.held.enforce(EffectiveShare::WHOLE);
+        } else if is_new && self.state == ExchangeState::Joining {
+            let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
+            self.held.enforce(EffectiveShare {
+                share: Share::one_of(hosts),
+                is_open: false,
+            });
+        }
+    }
+
     /// The use of keys to be written to the store.
     fn writes(&mut self, leaves: bool) -> Writes {
         let (engine, now) = (self.held.engine.load(), (self.now)());
+        self.uses.set_hosts(self.peer.hosts());
         let stores: HashMap<u64, _> = engine
             .exchanged()
             .map(|(limit, multiplier, store)| (request_series(limit, multiplier), store))
@@ -299,6 +326,7 @@ impl Worker {
             sync: self.cluster.sync,
             read: self.peer.read(),
             secret: self.held.engine.load().exchanged_secret(),
+            sequences: (self.peer.sequence(), self.replied),
             publication,
             leaves,
             // New with each request: an epoch that a host has seen before would hide a loss.
@@ -322,23 +350,38 @@ impl Worker {
     }
 
     fn settle(&mut self, news: &News, asked: u64) {
-        let settlements: HashMap<_, _> = self.peer.hear(news).into_iter().collect();
-        let (engine, now) = (self.held.engine.load(), (self.now)());
+        let settlements = self.peer.hear(news);
+        for (number, keys) in self.peer.take_orphaned() {
+            self.uses.lost(number, keys);
+        }
         let (hosts, rank) = (self.peer.window_hosts(), self.peer.rank());
         let is_back = self.state != ExchangeState::Exchanging;
-        let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
-        for (limit, multiplier, store) in engine.exchanged() {
+        for (.., store) in self.held.engine.load().exchanged() {
             if is_back {
                 store.rejoin(hosts, rank);
             } else {
                 store.set_hosts(hosts, rank);
             }
+        }
+        let settlements = settlements.iter();
+        let settlements = settlements.map(|(number, settled)| (*number, settled.as_slice()));
+        self.apply(&settlements.collect());
+        let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
+        for (.., store) in self.held.engine.load().exchanged() {
+            store.set_valid_until(asked + lease);
+        }
+    }
+
+    /// Applies settlements, by the limit's number.
+    fn apply(&mut self, settlements: &HashMap<u64, &[Settlement]>) {
+        let (engine, now) = (self.held.engine.load(), (self.now)());
+        for (limit, multiplier, store) in engine.exchanged() {
             let settled = settlements.get(&request_series(limit, multiplier));
             settled
                 .into_iter()
+                .copied()
                 .flatten()
                 .for_each(|settlement| store.settle(settlement, now));
-            store.set_valid_until(asked + lease);
         }
         let packets = Arc::clone(&self.held.packets);
         if !packets.is_running() {
@@ -346,9 +389,9 @@ impl Worker {
         }
         let instant = self.instant();
         for (limit, sources) in &mut self.sources {
-            let settled = settlements
-                .get(&series_number(limit, PACKETS))
-                .map_or(&[][..], Vec::as_slice);
+            let Some(settled) = settlements.get(&series_number(limit, PACKETS)) else {
+                continue;
+            };
             if let Err(error) = sources.settle(&*packets, limit, settled, instant) {
                 tracing::error!("cluster: charging the sources of limit {limit:?} failed: {error}");
             }

@@ -1,7 +1,7 @@
 //! The memory of a policy at rest.
 
 use api::memory::Footprint;
-use config::policy::Config;
+use config::policy::{ClusterMode, Config};
 
 use super::kernel;
 use crate::compile::Plan;
@@ -15,6 +15,10 @@ const PER_LIMIT: u64 = 8192;
 const PER_PREFIX: u64 = 512;
 /// The same for each prefix of a network: the database, and a search tree in both directions' policies.
 const PER_NETWORK: u64 = 192;
+/// The agent's memory for each key that a host of the cluster publishes (`exchange::series` in the crate `cluster`), and
+/// the number of hosts for which it is predicted.
+const PER_EXCHANGED_KEY: u64 = 2048;
+const EXCHANGING_HOSTS: u64 = 4;
 /// During loading: the object with its BTF.
 const LOADING: u64 = 28 * MIB;
 /// During loading: the kernel's verifier, for each rule that can apply to one packet.
@@ -45,8 +49,21 @@ pub fn footprint(config: &Config, plan: &Plan) -> Footprint {
     Footprint {
         table: kernel::table(&plan.ingress.settings),
         policy: images().map(|image| kernel::policy(image, cpus)).sum(),
-        agent: AGENT + own,
+        agent: AGENT + own + exchange(config),
         copy: kernel::copy(&plan.ingress.settings),
         loading: LOADING + VERIFYING * most_rules + COMPILING * own,
     }
+}
+
+/// The memory of busy keys that hosts exchange.
+fn exchange(config: &Config) -> u64 {
+    let of_packets = config.limits.iter().map(|limit| limit.cluster);
+    let of_requests = config.decide.limits.iter().map(|limit| limit.cluster);
+    let has_keys = of_packets
+        .chain(of_requests)
+        .any(|mode| mode == Some(ClusterMode::Keys));
+    let cluster = config.cluster.as_ref().filter(|_| has_keys);
+    cluster.map_or(0, |cluster| {
+        EXCHANGING_HOSTS * cluster.max_hot_keys * PER_EXCHANGED_KEY
+    })
 }

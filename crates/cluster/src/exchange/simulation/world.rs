@@ -12,6 +12,7 @@ use decide::{Fingerprint, Fingerprints, StateStore};
 use super::super::peer::{News, Peer, PeerHost};
 use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
 use super::super::wire::decode_words;
+use super::super::worker::HOSTS_OF_A_NEW_STORE;
 
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1_000 * MS;
@@ -43,6 +44,7 @@ const fn lease_of(sync: u64) -> u64 {
 }
 
 /// What a host has published, and its terms in nanoseconds.
+#[derive(Clone)]
 pub(super) struct Published {
     pub(super) at: u64,
     pub(super) lease: u64,
@@ -51,6 +53,7 @@ pub(super) struct Published {
 }
 
 /// A key's use in the store.
+#[derive(Clone)]
 pub(super) struct Use {
     pub(super) version: u64,
     pub(super) order: [u64; 2],
@@ -58,7 +61,7 @@ pub(super) struct Use {
 }
 
 /// The function of `exchange.lua`, in nanoseconds.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Ledger {
     pub(super) clock: u64,
     pub(super) publications: BTreeMap<String, Published>,
@@ -66,6 +69,10 @@ pub(super) struct Ledger {
     pub(super) version: u64,
     pub(super) restored: u64,
     pub(super) used: BTreeMap<Vec<u8>, Use>,
+    /// The sequence of each host's last request.
+    pub(super) sequences: BTreeMap<String, u64>,
+    /// When it was new.
+    pub(super) begun: Option<u64>,
     /// Whether it refuses commands that need memory.
     pub(super) is_full: bool,
     pub(super) is_away: bool,
@@ -85,14 +92,17 @@ impl Ledger {
         now: u64,
         (lease, sync): (u64, u64),
         peer: &Peer,
-        publication: Vec<u8>,
+        (publication, replied): (Vec<u8>, u64),
         writes: &Writes,
-    ) -> Option<(News, Changes)> {
+    ) -> Option<Reply> {
         if self.is_full || self.is_away {
             return None;
         }
         self.clock = (now / 1_000).max(self.clock + 1);
         let now = self.clock;
+        let is_new = now < *self.begun.get_or_insert(now) + lease / 1_000;
+        let name = peer.name().to_owned();
+        let sequence = self.sequences.insert(name, peer.sequence());
         self.publications
             .retain(|_, host| host.at + host.lease / 1_000 > now);
         let published = Published {
@@ -144,14 +154,31 @@ impl Ledger {
             epoch: self.epoch.to_string(),
             version: self.version,
             restored: self.restored,
+            has_lost: sequence.unwrap_or(0) < replied,
             until: None,
             keys: keys.collect(),
         };
-        Some((news, changes))
+        Some((news, changes, is_new))
     }
 }
 
+/// The last one: whether the store is new.
+type Reply = (News, Changes, bool);
+
+/// A request under way.
+pub(super) struct Request {
+    asked: u64,
+    /// When the store processes it; none if it has, or never does.
+    arrives: Option<u64>,
+    is_answered: bool,
+    publication: Vec<u8>,
+    writes: Writes,
+    /// When the reply arrives.
+    reply: Option<(u64, Reply)>,
+}
+
 pub(super) struct Host {
+    request: Option<Request>,
     pub(super) peer: Peer,
     pub(super) store: Arc<StateStore>,
     pub(super) uses: UseLog,
@@ -162,7 +189,10 @@ pub(super) struct Host {
     pub(super) owed: Vec<f64>,
     /// The last reply.
     pub(super) replied: u64,
+    /// The sequence of the last request with a reply.
+    sequence: u64,
     pub(super) is_exchanging: bool,
+    has_joined: bool,
     /// Whether it has no connection to the store.
     pub(super) is_cut_off: bool,
     /// Whether it stands still.
@@ -173,23 +203,17 @@ impl Host {
     /// As a reload with another `sync` or another number of units does.
     pub(super) fn reload(&mut self, now: u64, policy: Policy, sync: u64) {
         let interval = Duration::from_nanos(sync);
-        let next = StateStore::new(vec![policy], 100_000, OnFull::Pass).keyed(interval);
+        let next = StateStore::new(vec![policy], 100_000, OnFull::Share).keyed(interval);
         let next = Arc::new(next);
         self.store.move_to(&next, now + self.ahead);
         (self.store, self.sync) = (next, sync);
         self.peer.reconfigure(10_000, interval);
     }
 
-    /// As the exchanger does.
-    pub(super) fn exchange(
-        &mut self,
-        now: u64,
-        ledger: &mut Ledger,
-        (asked, answered): (bool, bool),
-    ) {
+    /// Publishes, as the exchanger does. `arrives` is when the store processes it, if it does; the reply takes as long.
+    fn publish(&mut self, now: u64, (arrives, is_answered): (Option<u64>, bool)) {
         let here = now + self.ahead;
-        let lease = lease_of(self.sync);
-        let is_alone = !self.is_exchanging && here >= self.replied + lease;
+        let is_alone = !self.is_exchanging && here >= self.replied + lease_of(self.sync);
         let cuts = if is_alone && !self.store.has_windows() {
             Vec::new()
         } else {
@@ -204,6 +228,15 @@ impl Host {
                 .changed(*number, cuts.iter().map(|cut| cut.key), here);
         }
         let publication = self.peer.publish(self.store.instant(here), &cuts);
+        for settlement in self
+            .peer
+            .take_parted()
+            .iter()
+            .flat_map(|(_, parted)| parted)
+        {
+            self.store.settle(settlement, here);
+        }
+        self.uses.set_hosts(self.peer.hosts());
         let (peer, store) = (&self.peer, &self.store);
         let writes = self.uses.writes(
             (here, self.sync),
@@ -211,22 +244,61 @@ impl Host {
             |number, key| peer.is_own(number, key),
             |_, key| Some((store.definition(), store.key_use(key, here, LEAST_LIFE)?)),
         );
-        let reply = if asked && !self.is_cut_off {
-            ledger.exchange(now, (lease, self.sync), &self.peer, publication, &writes)
-        } else {
-            None
-        };
-        let Some((news, changes)) = reply.filter(|_| answered) else {
-            if here >= self.replied + lease {
-                self.is_exchanging = false;
-                self.uses.read_again();
-                self.store.separate();
-                self.store.set_share(Share::one_of(self.peer.hosts()));
-            }
+        self.request = Some(Request {
+            asked: now,
+            arrives: arrives.filter(|_| !self.is_cut_off),
+            is_answered,
+            publication,
+            writes,
+            reply: None,
+        });
+    }
+
+    /// Lets the store process the request when it arrives, and processes the reply, as the exchanger does.
+    fn advance(&mut self, now: u64, ledger: &mut Ledger) {
+        let lease = lease_of(self.sync);
+        let Some(request) = &mut self.request else {
             return;
         };
-        self.replied = here;
-        let settlements = self.peer.hear(&news);
+        if request.arrives.is_some_and(|at| at <= now) {
+            let at = request.arrives.take().unwrap_or(now);
+            let publication = (std::mem::take(&mut request.publication), self.sequence);
+            let terms = (lease, self.sync);
+            let reply = ledger.exchange(now, terms, &self.peer, publication, &request.writes);
+            request.reply = reply
+                .filter(|_| request.is_answered)
+                .map(|reply| (2 * at - request.asked, reply));
+        }
+        let is_pending = request.arrives.is_some() || request.reply.is_some();
+        let is_late = now >= request.asked + lease / 3;
+        if is_pending && !is_late && request.reply.as_ref().is_none_or(|(at, _)| *at > now) {
+            return;
+        }
+        let reply = request.reply.take().filter(|_| !is_late);
+        let asked = request.asked + self.ahead;
+        self.request = None;
+        match reply {
+            Some((_, reply)) => self.replied(now, asked, &reply),
+            None => self.unanswered(now),
+        }
+    }
+
+    fn unanswered(&mut self, now: u64) {
+        if now + self.ahead >= self.replied + lease_of(self.sync) {
+            self.is_exchanging = false;
+            self.uses.read_again();
+            self.store.separate();
+            self.store.set_share(Share::one_of(self.peer.hosts()));
+        }
+    }
+
+    fn replied(&mut self, now: u64, asked: u64, (news, changes, is_new): &Reply) {
+        let here = now + self.ahead;
+        (self.replied, self.sequence) = (here, self.peer.sequence());
+        let settlements = self.peer.hear(news);
+        for (number, keys) in self.peer.take_orphaned() {
+            self.uses.lost(number, keys);
+        }
         let (hosts, rank) = (self.peer.window_hosts(), self.peer.rank());
         if self.is_exchanging {
             self.store.set_hosts(hosts, rank);
@@ -236,8 +308,8 @@ impl Host {
         for settlement in settlements.iter().flat_map(|(_, settlements)| settlements) {
             self.store.settle(settlement, here);
         }
-        self.store.set_valid_until(here + lease);
-        let has_lost = self.uses.replied(&changes);
+        self.store.set_valid_until(asked + lease_of(self.sync));
+        let has_lost = self.uses.replied(changes);
         for (name, words) in &changes.keys {
             assert_eq!(name.definition, self.store.definition());
             self.store.adopt_use(name.key, words, here);
@@ -246,9 +318,12 @@ impl Host {
             self.uses
                 .lost(NUMBER, self.store.heard_keys(here, LEAST_LIFE));
         }
-        if !self.is_exchanging && !self.uses.is_behind() {
-            self.is_exchanging = true;
+        if !self.is_exchanging && !self.uses.is_behind() && !is_new {
+            (self.is_exchanging, self.has_joined) = (true, true);
             self.store.set_share(Share::WHOLE);
+        } else if !self.has_joined && *is_new {
+            let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
+            self.store.set_share(Share::one_of(hosts));
         }
     }
 }
@@ -259,11 +334,15 @@ pub(super) struct World {
     pub(super) lost: u64,
     /// Per mille of exchanges that are late, and the longest delay: the host continues to decide meanwhile.
     pub(super) stalls: (u64, u64),
+    /// How long a request and a reply take, each.
+    pub(super) one_way: u64,
     pub(super) dice: Dice,
     pub(super) ledger: Ledger,
     pub(super) hosts: Vec<Option<Host>>,
     pub(super) keys: Vec<Fingerprint>,
     pub(super) policy: Policy,
+    /// The most keys of the hosts that join.
+    pub(super) capacity: usize,
     /// Passed units by tick and key.
     pub(super) passed: Vec<Vec<u32>>,
 }
@@ -276,11 +355,17 @@ impl World {
             sync,
             lost: 0,
             stalls: (0, 1),
+            one_way: 0,
             dice: Dice(7),
-            ledger: Ledger::default(),
+            // Its store is not new.
+            ledger: Ledger {
+                begun: Some(0),
+                ..Ledger::default()
+            },
             hosts: Vec::new(),
             keys: (0..keys).map(|key| names.of(&key)).collect(),
             policy,
+            capacity: 100_000,
             passed: Vec::new(),
         };
         (0..hosts).for_each(|_| world.join());
@@ -296,7 +381,7 @@ impl World {
     }
 
     pub(super) fn host(&mut self, sync: u64) -> Host {
-        let store = StateStore::new(vec![self.policy], 100_000, OnFull::Pass)
+        let store = StateStore::new(vec![self.policy], self.capacity, OnFull::Share)
             .keyed(Duration::from_nanos(sync));
         let ahead = self.dice.below(1_000_000) * SECOND;
         let name = format!("host-{}-{}", self.hosts.len(), self.now);
@@ -311,6 +396,7 @@ impl World {
             self.now + ahead,
         );
         Host {
+            request: None,
             peer,
             store: Arc::new(store),
             uses: UseLog::default(),
@@ -319,7 +405,9 @@ impl World {
             next_sync,
             owed: vec![0.0; self.keys.len()],
             replied: self.now + ahead,
+            sequence: 0,
             is_exchanging: false,
+            has_joined: false,
             is_cut_off: false,
             is_stopped: false,
         }
@@ -339,17 +427,17 @@ impl World {
                 continue;
             };
             let now = self.now + host.ahead;
-            if self.now >= host.next_sync {
+            if self.now >= host.next_sync && host.request.is_none() {
                 host.next_sync = self.now + host.sync * 9 / 10 + self.dice.below(host.sync / 5);
                 if self.dice.below(1_000) < self.stalls.0 {
                     host.next_sync += self.dice.below(self.stalls.1);
                 }
-                let arrives = (
-                    self.dice.below(1_000) >= self.lost,
-                    self.dice.below(1_000) >= self.lost,
-                );
-                host.exchange(self.now, &mut self.ledger, arrives);
+                let arrives = self.dice.below(1_000) >= self.lost;
+                let is_answered = self.dice.below(1_000) >= self.lost;
+                let arrives = arrives.then_some(self.now + self.one_way);
+                host.publish(self.now, (arrives, is_answered));
             }
+            host.advance(self.now, &mut self.ledger);
             for (key, fingerprint) in self.keys.iter().enumerate() {
                 host.owed[key] += demand(nth, key, self.passed.len() as u64 * TICK);
                 while host.owed[key] >= 1.0 {

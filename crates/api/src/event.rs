@@ -53,6 +53,8 @@ pub enum EventKind {
     KeysFull,
     /// The sources of a port do not prove their address, since netfilter sends its connections elsewhere.
     Unproven,
+    /// The kernel cannot enforce a limit, which a start left out.
+    LeftOut,
     /// Events were lost because there were too many.
     Lost,
 }
@@ -83,6 +85,7 @@ impl EventKind {
             Self::GeoFailed => "geo-failed",
             Self::KeysFull => "keys-full",
             Self::Unproven => "unproven",
+            Self::LeftOut => "left-out",
             Self::Lost => "lost",
         }
     }
@@ -202,7 +205,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 22] = [
+    const ALL: [EventKind; 23] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -224,6 +227,7 @@ mod tests {
         EventKind::GeoFailed,
         EventKind::KeysFull,
         EventKind::Unproven,
+        EventKind::LeftOut,
         EventKind::Lost,
     ];
 

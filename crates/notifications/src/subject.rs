@@ -23,6 +23,7 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         | EventKind::GeoUpdated
         | EventKind::KeysFull
         | EventKind::Unproven
+        | EventKind::LeftOut
         | EventKind::Lost => None,
     }
 }

@@ -53,6 +53,8 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
 ];
 /// The tests in guests with systemd.
 const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);
+/// The kernel's argument for `--lockdown`.
+const LOCKDOWN: &str = "lockdown=confidentiality";
 /// The timeout of one machine, including the boot.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
@@ -79,6 +81,9 @@ pub struct Arguments {
     /// Leave out end-to-end tests whose result does not depend on the kernel.
     #[arg(long, conflicts_with = "systemd")]
     quick: bool,
+    /// Boot with lockdown=confidentiality, under which no program may read the kernel's memory.
+    #[arg(long, conflicts_with = "systemd")]
+    lockdown: bool,
     /// Test an optimized agent instead of that of `cargo xtask test`, which is built already.
     #[arg(long)]
     release: bool,
@@ -125,7 +130,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         for (test, program) in &programs {
             let name = format!("Linux {}: {test}", kernel.name);
             println!("running    {name}");
-            report.add(&name, run_one(&kernel, program, &built.agent));
+            let argument = arguments.lockdown.then_some(LOCKDOWN);
+            report.add(&name, run_one(&kernel, program, &built.agent, argument));
         }
     }
     report.conclude()
@@ -204,9 +210,18 @@ impl Report {
     }
 }
 
-fn run_one(kernel: &Kernel, program: &Program, agent: &Path) -> Result<Outcome> {
+fn run_one(
+    kernel: &Kernel,
+    program: &Program,
+    agent: &Path,
+    argument: Option<&str>,
+) -> Result<Outcome> {
     let guest = Guest::new(kernel, program, agent)?;
-    ran_a_test(Machine::new(kernel, &guest, PATIENCE)?.run(&mut io::stdout().lock())?)
+    let mut machine = Machine::new(kernel, &guest, PATIENCE)?;
+    if let Some(argument) = argument {
+        machine.add_argument(argument);
+    }
+    ran_a_test(machine.run(&mut io::stdout().lock())?)
 }
 
 fn ran_a_test(outcome: Outcome) -> Result<Outcome> {

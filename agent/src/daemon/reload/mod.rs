@@ -20,6 +20,6 @@ pub use last_valid::{LastValid, keep_as_last_valid};
 pub use live::{Cause, Changing, Live};
 pub use record::{Record, RecordDamaged};
 pub use source::Source;
-pub use summary::in_effect;
+pub use summary::{in_effect, report_left_out};
 pub use trial::TRIALS;
 pub use watch::changes;

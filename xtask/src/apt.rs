@@ -42,17 +42,48 @@ impl Apt {
             }
             self.lists_are_fresh = true;
         }
+        let release = beside_backports(packages);
         println!("installing {}", packages.join(" "));
         // The package redis-server would start it on its usual port; only the program is needed.
         let _no_services = NoServices::at(Path::new(POLICY))?;
         process::capture(
             apt_get()
                 .args(["install", "-y", "--no-install-recommends"])
+                .args(release.iter().flat_map(|release| ["-t", release]))
                 .args(packages),
         )
         .with_context(|| format!("installing {}", packages.join(" ")))?;
         Ok(())
     }
+}
+
+/// Packages that must have the version of another one, if that is installed.
+const TOGETHER: [(&str, &str); 1] = [("qemu-system-x86", "qemu-utils")];
+
+/// The release from which to install packages, if an installed one, as from backports, conflicts with its release's own.
+fn beside_backports(packages: &[&str]) -> Option<String> {
+    TOGETHER
+        .iter()
+        .filter(|(package, _)| packages.contains(package))
+        .find_map(|(package, other)| {
+            let format = "-f=${db:Status-Status} ${Version}";
+            let installed =
+                process::capture(Command::new("dpkg-query").args(["-W", format, other])).ok()?;
+            let version = installed.trim().strip_prefix("installed ")?.to_owned();
+            let offers =
+                process::capture(Command::new("apt-cache").args(["madison", package])).ok()?;
+            release_with(&version, &offers)
+        })
+}
+
+/// The release that has a version, in the output of `apt-cache madison`; `None` if apt takes it without being told.
+fn release_with(version: &str, offers: &str) -> Option<String> {
+    offers.lines().find_map(|line| {
+        let mut columns = line.split('|').map(str::trim);
+        let (_, offered, source) = (columns.next()?, columns.next()?, columns.next()?);
+        let release = source.split_whitespace().nth(1)?.split('/').next()?;
+        (offered == version && release.ends_with("-backports")).then(|| release.to_owned())
+    })
 }
 
 /// Debian's packages call it to decide whether a service may be started: 101 means no.
@@ -116,6 +147,19 @@ fn apt_get() -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packages_come_from_the_release_of_an_installed_one_they_belong_to() {
+        let offers = "qemu-system-x86 | 1:10.0.2+ds-2~bpo12+1 | http://deb.example.org/debian bookworm-backports/main amd64 Packages\n\
+                      qemu-system-x86 | 1:7.2+dfsg-7+deb12u16 | http://deb.example.org/debian bookworm/main amd64 Packages\n";
+        let of = |version: &str| release_with(version, offers);
+        assert_eq!(
+            of("1:10.0.2+ds-2~bpo12+1").as_deref(),
+            Some("bookworm-backports")
+        );
+        assert_eq!(of("1:7.2+dfsg-7+deb12u16"), None);
+        assert_eq!(of("1:9.0"), None);
+    }
 
     #[test]
     fn no_service_is_started_while_packages_are_installed_and_any_may_be_afterwards() {

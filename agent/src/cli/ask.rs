@@ -149,6 +149,17 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
                 ));
             }
         }
+        if !status.left_out.is_empty() {
+            let names: Vec<&str> = status
+                .left_out
+                .iter()
+                .map(|one| one.limit.as_str())
+                .collect();
+            text.push_str(&format!(
+                "\nDEGRADED: not in effect, since the kernel cannot enforce it: {}",
+                names.join(", ")
+            ));
+        }
         if let Some(has_room) = status.has_room {
             text.push_str(if has_room {
                 "\nelastic limits allow more than their rate: the host has spare resources"

@@ -165,7 +165,7 @@ fn run_with(
     let databases = Databases::read(&configured.source.config, &Databases::default(), lists);
     let adds_prefixes =
         || !databases.have_same_prefixes(&Databases::default(), &configured.source.config);
-    let error = match enforce(file, configured.clone(), databases.clone(), stage) {
+    let error = match enforce_possible(file, configured.clone(), databases.clone(), stage) {
         Err(error)
             if matches!(stage, Stage::Starting) && is_of_the_config(&error) && adds_prefixes() =>
         {
@@ -175,12 +175,51 @@ fn run_with(
     };
     let left_out = databases.left_out(&format!("{error:#}"));
     again(stage, |stage| {
-        enforce(file, configured.clone(), left_out.clone(), stage)
+        enforce_possible(file, configured.clone(), left_out.clone(), stage)
     })
     .map_err(|second| match stage {
         Stage::Starting => error,
         Stage::Running => second,
     })
+}
+
+/// Enforces a config, without the limits that this kernel cannot enforce unless `[agent] strict` is set: a host that comes
+/// up with another kernel keeps its other limits.
+fn enforce_possible(
+    file: Option<&Path>,
+    configured: Configured,
+    databases: Databases,
+    stage: &mut Stage,
+) -> anyhow::Result<ExitCode> {
+    let error = match enforce(file, configured.clone(), databases.clone(), stage) {
+        Err(error) if matches!(stage, Stage::Starting) => error,
+        ended => return ended,
+    };
+    let Some(reason) = why_no_connections(&error) else {
+        return Err(error);
+    };
+    let source = &configured.source;
+    if source.config.agent.strict {
+        return Err(error.context("[agent] strict is set, and the kernel cannot enforce a limit"));
+    }
+    let Some(source) = source.without_connections(reason) else {
+        return Err(error);
+    };
+    let possible = Configured {
+        source,
+        ..configured
+    };
+    again(stage, |stage| {
+        enforce(file, possible.clone(), databases.clone(), stage)
+    })
+}
+
+/// The reason of a start that failed because the kernel cannot count open connections.
+fn why_no_connections(error: &anyhow::Error) -> Option<&str> {
+    match error.downcast_ref() {
+        Some(AttachError::Load(LoadError::Connections { reason })) => Some(reason),
+        _ => None,
+    }
 }
 
 /// Enforces a config until the agent is stopped.
@@ -242,7 +281,8 @@ fn enforce(
             &past,
             &events,
         )?;
-        let in_effect = introduce(&config, packets.load().as_deref(), &requests, &groups);
+        let in_effect = introduce(&source, packets.load().as_deref(), &requests, &groups);
+        reload::report_left_out(&events, &source.left_out);
         protect::exempt(&source.config.agent.never_limit, &protected).iter().for_each(|line| tracing::info!("{line}"));
         let parts = Parts {
             packets: Arc::clone(&packets),
@@ -431,6 +471,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
         let source = Source {
             config: Arc::new(Config::built_in(&interfaces)),
             text: None,
+            left_out: Vec::new(),
         };
         return Ok(Some(Configured {
             source,
@@ -531,20 +572,21 @@ fn before_the_trial(file: &Path, source: Source) -> Source {
     Source {
         config: Arc::new(config),
         text: Some(text),
+        left_out: Vec::new(),
     }
 }
 
 /// Logs what is in effect and its notes; returns the former in one line.
 fn introduce(
-    config: &Config,
+    source: &Source,
     packets: Option<&PacketEngine>,
     requests: &decide::Service,
     groups: &GroupManager,
 ) -> String {
-    let in_effect = reload::in_effect(config, packets);
+    let in_effect = reload::in_effect(source, packets);
     tracing::info!(
         "{in_effect}; control socket {}",
-        config.agent.control.display()
+        source.config.agent.control.display()
     );
     for endpoint in requests.endpoints() {
         tracing::info!("deciding {endpoint}");

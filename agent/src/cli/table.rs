@@ -89,14 +89,22 @@ pub fn fitted<const N: usize>(
 
 /// The columns of the terminal, or COLUMNS; `None` if the output is not a terminal, and nothing is cut.
 pub fn width() -> Option<usize> {
-    if let Some(columns) = std::env::var("COLUMNS")
+    if let Some(columns @ 1..) = std::env::var("COLUMNS")
         .ok()
         .and_then(|columns| columns.parse().ok())
     {
         return Some(columns);
     }
     let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
-    is_terminal.then(|| crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)))
+    is_terminal.then(|| known_width(crossterm::terminal::size().ok()))
+}
+
+/// The columns of a terminal of this size. A serial console reports 0 × 0.
+fn known_width(size: Option<(u16, u16)>) -> usize {
+    match size {
+        Some((columns @ 1.., _)) => usize::from(columns),
+        _ => 80,
+    }
 }
 
 /// Names and their definitions, one a line; long ones continue below, indented.
@@ -160,6 +168,13 @@ pub fn seconds(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_of_no_columns_counts_as_eighty_columns() {
+        assert_eq!(known_width(Some((0, 0))), 80);
+        assert_eq!(known_width(None), 80);
+        assert_eq!(known_width(Some((132, 0))), 132);
+    }
 
     #[test]
     fn a_table_fits_the_terminal_and_names_lose_their_middle() {

@@ -62,6 +62,10 @@ impl Agent {
         }
         status.last_reload = live.last();
         status.trial = live.trial();
+        status.left_out = live.left_out().to_vec();
+        status
+            .notes
+            .extend(status.left_out.iter().map(ToString::to_string));
         status.protected = live.protected();
         status.limits = LimitDefinition::of_config(live.config());
         status.never_limit = live

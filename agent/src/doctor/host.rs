@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use api::request::Request;
+use api::status::{LeftOut, Status};
 use caps::{CapSet, Capability};
 use cgroup::{Controller, Enforcement, GroupStatus, Tree, Version};
 use config::group::Group;
@@ -13,6 +14,7 @@ use datapath::{is_kernel_too_old, kernel_release, translations};
 use host::syn_cookies as cookies;
 
 use super::check::{Check, Needed};
+use super::locks;
 use crate::server::control::Client;
 
 /// All checks that do not concern a specific interface.
@@ -23,6 +25,9 @@ pub fn checks(config: &Config) -> Vec<Check> {
     let mut checks = vec![
         kernel(uses_bpf),
         capabilities(uses_bpf),
+        locks::lockdown(config, Path::new("/sys")),
+        locks::modules(Path::new("/sys")),
+        locks::unprivileged(Path::new("/proc")),
         btf(on_groups),
         connections(Needed::from(
             config.limits.iter().any(|limit| limit.concurrent.is_some()),
@@ -37,6 +42,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
     checks.extend(syn_cookies(config));
     checks.extend(translated_ports(config));
     checks.extend(cgroups(config, on_groups));
+    checks.extend(left_out(config));
     checks.push(control_group());
     checks
 }
@@ -50,6 +56,10 @@ fn kernel(uses_bpf: Needed) -> Check {
             release,
             "Weir needs Linux 5.15 or newer: install a newer kernel",
         );
+    }
+    if bpf::is_untested(&release) {
+        let fix = "none is needed if agent check and a trial pass; else install a newer kernel";
+        return Check::limited("kernel", format!("{release}: {}", bpf::TESTED), fix);
     }
     Check::good("kernel", release)
 }
@@ -205,6 +215,10 @@ fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
         (Controller::Pids, "pids"),
         (Controller::Cpuset, "cpuset"),
     ];
+    let is_v1 = |tree: &Tree| {
+        let mut controllers = SHOWN.iter();
+        controllers.any(|(controller, _)| tree.version(*controller) == Some(Version::V1))
+    };
     let tree = match Tree::detect(Path::new("/proc"), &config.agent.cgroup) {
         Ok(tree) => tree,
         Err(error) => {
@@ -225,7 +239,16 @@ fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
     } else {
         "no unified hierarchy, which network limits need; "
     };
-    let found = format!("{place}{}, below {}", found.join(", "), tree.parent());
+    let version = match (tree.unified(""), is_v1(&tree)) {
+        (Some(_), false) => "version 2",
+        (Some(_), true) => "versions 1 and 2",
+        (None, _) => "version 1",
+    };
+    let found = format!(
+        "{version}: {place}{}, below {}",
+        found.join(", "),
+        tree.parent()
+    );
     let mut checks = vec![Check::good("cgroups", found)];
     let lacking = cgroup::lacking(config);
     if lacking.is_empty() && on_groups == Needed::Yes {
@@ -237,6 +260,20 @@ fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
         Check::missing("groups", why, fix)
     }));
     checks
+}
+
+/// The limits that the running agent left out at its start.
+fn left_out(config: &Config) -> Vec<Check> {
+    let status = Client::new(&config.agent.control).ask::<Status>(&Request::Status);
+    let left_out = status.map(|status| status.left_out).unwrap_or_default();
+    let check = |one: &LeftOut| {
+        Check::missing(
+            "limits",
+            one.to_string(),
+            "use a kernel that can, or write a rate; then agent reload",
+        )
+    };
+    left_out.iter().map(check).collect()
 }
 
 /// The groups' enforcement by the running agent, since this process may have privileges that a service lacks. Without

@@ -3,6 +3,7 @@
 mod check;
 mod host;
 mod interfaces;
+mod locks;
 mod report;
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,7 @@ mod instants;
 mod intercept;
 mod interfaces;
 mod keys;
+mod left_out;
 mod levels;
 mod life;
 mod limits;
@@ -78,7 +79,7 @@ const ON_KERNELS: [&[Test]; 9] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 49] = [
+const ON_ANY_KERNEL: [&[Test]; 50] = [
     interfaces::TESTS,
     stacked::TESTS,
     actions::TESTS,
@@ -117,6 +118,7 @@ const ON_ANY_KERNEL: [&[Test]; 49] = [
     top::TESTS,
     tour::TESTS,
     start::TESTS,
+    left_out::TESTS,
     trials::TESTS,
     metrics::TESTS,
     reading::TESTS,
@@ -245,6 +247,10 @@ fn main() {
             "skipped: what takes nft and connection tracking, which this machine does not have"
         );
     }
+    let is_locked_down = left_out::is_locked_down();
+    if !is_locked_down {
+        eprintln!("skipped: what takes a kernel in lockdown: cargo xtask vm --lockdown");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
         .chain(
@@ -311,6 +317,11 @@ fn main() {
             attacks::WITH_NFT
                 .iter()
                 .map(|test| (test, !is_too_old && has_nft)),
+        )
+        .chain(
+            left_out::LOCKED_DOWN
+                .iter()
+                .map(|test| (test, !is_too_old && is_locked_down)),
         )
         .chain(
             scopes::WITH_BOND

@@ -27,7 +27,7 @@ pub const TESTS: &[Test] = tests![
     the_live_document_has_the_figures_of_the_commands,
 ];
 
-const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
+pub const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
 
 pub fn get(network: &Network) -> String {
     let (head, page) = exchange(

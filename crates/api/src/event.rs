@@ -55,6 +55,8 @@ pub enum EventKind {
     Unproven,
     /// The addresses that `protect` exempts have changed.
     Protected,
+    /// The kernel cannot enforce a limit, which a start left out.
+    LeftOut,
     /// Events were lost because there were too many.
     Lost,
 }
@@ -86,6 +88,7 @@ impl EventKind {
             Self::KeysFull => "keys-full",
             Self::Unproven => "unproven",
             Self::Protected => "protected",
+            Self::LeftOut => "left-out",
             Self::Lost => "lost",
         }
     }
@@ -205,7 +208,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 23] = [
+    const ALL: [EventKind; 24] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -228,6 +231,7 @@ mod tests {
         EventKind::KeysFull,
         EventKind::Unproven,
         EventKind::Protected,
+        EventKind::LeftOut,
         EventKind::Lost,
     ];
 

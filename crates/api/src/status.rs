@@ -62,6 +62,9 @@ pub struct Status {
     /// The memory of the policy on packets; `null` where there is none.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,
+    /// Limits of the config that the kernel cannot enforce, and that are not in effect.
+    #[serde(default)]
+    pub left_out: Vec<LeftOut>,
     /// Notes for the operator.
     pub notes: Vec<String>,
     /// The attacks that last now.
@@ -85,6 +88,22 @@ pub struct Status {
     /// The bouncer's state; `null` without `[crowdsec]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crowdsec: Option<CrowdSecStatus>,
+}
+
+/// A limit that is not in effect, since the kernel of this start cannot enforce it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// The limit's name.
+    pub limit: String,
+    /// The reason as text.
+    pub reason: String,
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { limit, reason } = self;
+        write!(formatter, "limit `{limit}` is not in effect: {reason}")
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

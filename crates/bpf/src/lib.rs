@@ -3,9 +3,10 @@
 pub mod btf;
 mod directory;
 pub mod link;
+pub mod lockdown;
 pub mod objects;
 mod release;
 pub mod syscall;
 
 pub use directory::{DirectoryError, create_directory, open_directory};
-pub use release::{is_kernel_too_old, is_too_old, kernel_release};
+pub use release::{TESTED, is_kernel_too_old, is_too_old, is_untested, kernel_release};

@@ -123,10 +123,13 @@ impl Matchers {
     /// Whether any group matches by containers.
     #[must_use]
     pub fn has_containers(&self) -> bool {
-        self.0
-            .iter()
-            .flatten()
-            .any(|matcher| matches!(matcher, Resolved::Container(_)))
+        (0..self.0.len()).any(|group| self.is_of_containers(group))
+    }
+
+    /// Whether a group matches by containers.
+    pub fn is_of_containers(&self, group: usize) -> bool {
+        let mut matchers = self.0.get(group).into_iter().flatten();
+        matchers.any(|matcher| matches!(matcher, Resolved::Container(_)))
     }
 
     /// The units that are named in full: they are limited before they start.

@@ -146,11 +146,13 @@ impl Groups {
         };
         self.listed = Some((Instant::now(), start.elapsed()));
         self.listing = None;
-        for member in &mut self.members {
+        for (nth, member) in self.members.iter_mut().enumerate() {
             member
                 .notes
                 .retain(|note| !note.starts_with("listing the containers"));
-            member.notes.extend(problems.iter().cloned());
+            if self.matchers.is_of_containers(nth) {
+                member.notes.extend(problems.iter().cloned());
+            }
         }
         self.is_changed |= !problems.is_empty() || known != self.known;
         self.asked.retain(|id, _| !known.contains_key(id));

@@ -69,6 +69,10 @@ pub struct AgentConfig {
     /// failed template cannot remove every limit.
     #[key(default = false)]
     pub allow_empty: bool,
+    /// Whether the agent refuses to start if the kernel cannot enforce one of the limits. Without it, such a limit is left
+    /// out with its reason, and the others are in effect.
+    #[key(default = false)]
+    pub strict: bool,
     /// Address and port on which the agent serves Prometheus metrics at `/metrics`, and the live page at `/`.
     #[key(absent = "off", examples = ["127.0.0.1:9464", "[::1]:9464"], restart)]
     pub metrics: Option<SocketAddr>,

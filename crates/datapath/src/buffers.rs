@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bpf::btf::Btf;
+use bpf::lockdown::Lockdown;
 use common::buffer::BufferLayout;
 
 /// The kernel's layout, or [`BufferLayout::UNKNOWN`] where it has no BTF or forbids programs to read its memory.
@@ -10,7 +11,7 @@ pub(crate) fn layout() -> BufferLayout {
     let Some(alignment) = cache_line() else {
         return BufferLayout::UNKNOWN;
     };
-    if is_reading_forbidden(Path::new("/sys")) {
+    if Lockdown::of(Path::new("/sys")) == Lockdown::Confidentiality {
         return BufferLayout::UNKNOWN;
     }
     Btf::of_kernel(Path::new("/sys"))
@@ -39,30 +40,9 @@ fn cache_line() -> Option<u32> {
     }
 }
 
-/// Lockdown in its mode `confidentiality` disables the helper.
-fn is_reading_forbidden(sys: &Path) -> bool {
-    let text = std::fs::read_to_string(sys.join("kernel/security/lockdown")).unwrap_or_default();
-    text.contains("[confidentiality]")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lockdown_is_read_from_the_file_of_its_modes() {
-        let sys = tempfile::tempdir().unwrap();
-        assert!(!is_reading_forbidden(sys.path()));
-        let folder = sys.path().join("kernel/security");
-        std::fs::create_dir_all(&folder).unwrap();
-        for (text, is_forbidden) in [
-            ("none [integrity] confidentiality\n", false),
-            ("none integrity [confidentiality]\n", true),
-        ] {
-            std::fs::write(folder.join("lockdown"), text).unwrap();
-            assert_eq!(is_reading_forbidden(sys.path()), is_forbidden, "{text}");
-        }
-    }
 
     #[test]
     fn this_kernels_layout_is_plausible() {

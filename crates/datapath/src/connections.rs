@@ -137,12 +137,26 @@ impl Connections {
     ///
     /// # Errors
     ///
-    /// When the kernel has no BTF or tracepoints with it, or rejects a program.
+    /// [`LoadError::Connections`], also where the kernel has no BTF, or rejects a program.
     pub(crate) fn start(image: &Image, pins: &PinDirectory) -> Result<Option<Self>, LoadError> {
         if image.connections == 0 {
             return Ok(None);
         }
+        let started = Self::load(image, pins).map_err(|error| match error {
+            LoadError::Connections { .. } => error,
+            // What the kernel refuses here concerns no other limit.
+            error => LoadError::Connections {
+                reason: error.to_string(),
+            },
+        });
+        started.map(Some)
+    }
+
+    fn load(image: &Image, pins: &PinDirectory) -> Result<Self, LoadError> {
         let fail = |reason: String| LoadError::Connections { reason };
+        if let Some(reason) = offsets::forbidden(Path::new("/sys")) {
+            return Err(fail(reason.to_owned()));
+        }
         let settings = offsets::settings().map_err(fail)?;
         let folder = pins.connections(image);
         bpf::create_directory(&folder)?;
@@ -193,13 +207,13 @@ impl Connections {
             .try_into()
             .map_err(of)?;
         program.load("tcp", &btf).map_err(of)?;
-        Ok(Some(Self {
+        Ok(Self {
             ebpf,
             folder,
             look_at: Instant::now(),
             visits: [0; 2],
             swept: Instant::now(),
-        }))
+        })
     }
 
     /// Compares the counts with the sockets: counts the connections that exist and are not counted yet, as if they had

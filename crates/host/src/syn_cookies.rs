@@ -19,6 +19,12 @@ pub fn current() -> Option<u32> {
     fs::read_to_string(PATH).ok()?.trim().parse().ok()
 }
 
+/// Whether this process may change it: it may be read-only in a container or a sandbox.
+#[must_use]
+pub fn is_writable() -> bool {
+    fs::OpenOptions::new().write(true).open(PATH).is_ok()
+}
+
 /// The setting before Weir changed it, which is still to be restored; `None` if it is not changed.
 #[must_use]
 pub fn before(directory: &StateDirectory) -> Option<u32> {

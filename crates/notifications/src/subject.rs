@@ -24,6 +24,7 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         | EventKind::KeysFull
         | EventKind::Unproven
         | EventKind::Protected
+        | EventKind::LeftOut
         | EventKind::Lost => None,
     }
 }

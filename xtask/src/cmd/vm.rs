@@ -53,6 +53,8 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
 ];
 /// The tests in guests with systemd.
 const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);
+/// The kernel's argument for `--lockdown`.
+const LOCKDOWN: &str = "lockdown=confidentiality";
 /// The timeout of one machine, including the boot.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
@@ -83,6 +85,9 @@ pub struct Arguments {
     /// How many machines run at a time. With more than one, each one's output is shown when it ends.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     machines: u8,
+    /// Boot with lockdown=confidentiality, under which no program may read the kernel's memory.
+    #[arg(long, conflicts_with = "systemd")]
+    lockdown: bool,
     /// Test an optimized agent instead of that of `cargo xtask test`, which is built already.
     #[arg(long)]
     release: bool,
@@ -146,7 +151,8 @@ fn on_kernels(arguments: &Arguments, report: &mut Report) -> Result<()> {
         for (test, program) in &programs {
             let name = format!("Linux {}: {test}", kernel.name);
             println!("running    {name}");
-            report.add(&name, run_one(&kernel, program, &built.agent));
+            let argument = arguments.lockdown.then_some(LOCKDOWN);
+            report.add(&name, run_one(&kernel, program, &built.agent, argument));
         }
     }
     Ok(())
@@ -216,6 +222,7 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
         }
         for (is_set, option) in [
             (arguments.quick, "--quick"),
+            (arguments.lockdown, "--lockdown"),
             (arguments.release, "--release"),
         ] {
             if is_set {
@@ -281,9 +288,18 @@ impl Report {
     }
 }
 
-fn run_one(kernel: &Kernel, program: &Program, agent: &Path) -> Result<Outcome> {
+fn run_one(
+    kernel: &Kernel,
+    program: &Program,
+    agent: &Path,
+    argument: Option<&str>,
+) -> Result<Outcome> {
     let guest = Guest::new(kernel, program, agent)?;
-    ran_a_test(Machine::new(kernel, &guest, PATIENCE)?.run(&mut io::stdout().lock())?)
+    let mut machine = Machine::new(kernel, &guest, PATIENCE)?;
+    if let Some(argument) = argument {
+        machine.add_argument(argument);
+    }
+    ran_a_test(machine.run(&mut io::stdout().lock())?)
 }
 
 fn ran_a_test(outcome: Outcome) -> Result<Outcome> {

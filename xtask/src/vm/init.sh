@@ -20,6 +20,7 @@ done
 mkdir /sys/fs/cgroup/anchor
 echo "50000 100000" > /sys/fs/cgroup/anchor/cpu.max
 mount -t bpf bpf /sys/fs/bpf
+mount -t securityfs securityfs /sys/kernel/security
 mount -t tracefs tracefs /sys/kernel/tracing
 ulimit -l unlimited
 stty -onlcr < /dev/console

@@ -111,6 +111,12 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Adds an argument to the kernel's command line.
+    pub fn add_argument(&mut self, argument: &str) {
+        self.kernel_arguments.push(' ');
+        self.kernel_arguments.push_str(argument);
+    }
+
     /// The end of the guest's console output, if it is separate from the tests' output.
     pub fn console(&self) -> String {
         let console = fs::read(self.path("console")).unwrap_or_default();

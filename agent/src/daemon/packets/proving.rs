@@ -50,10 +50,15 @@ impl Proving {
             (Some(syn_cookies::ALWAYS), Some(before)) if !self.always => Some(format!(
                 "{setting} is 2 while forged SYNs arrive; it was {before}"
             )),
-            (Some(value), _) if self.always && value != syn_cookies::ALWAYS => Some(format!(
-                "prove = \"always\" is in effect only while a listener's queue is full: {setting} is {value}; run \
-                 sysctl {setting}=2"
-            )),
+            // Else the agent sets it within a second.
+            (Some(value), _)
+                if self.always && value != syn_cookies::ALWAYS && !syn_cookies::is_writable() =>
+            {
+                Some(format!(
+                    "prove = \"always\" is in effect only while a listener's queue is full: {setting} is {value}; run \
+                     sysctl {setting}=2"
+                ))
+            }
             _ => None,
         }
     }

@@ -296,7 +296,7 @@ impl Agent {
             }
             (false, _) => format!("{what} was not applied: the previous config stays in effect"),
         };
-        let in_effect = in_effect(self.changing().live().config(), self.packets().as_deref());
+        let in_effect = in_effect(&self.changing().live().source, self.packets().as_deref());
         if errors.is_empty() {
             tracing::info!("{line}: {in_effect}");
         } else {

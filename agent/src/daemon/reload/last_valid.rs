@@ -60,6 +60,7 @@ impl LastValid {
         Some(Source {
             config: Arc::new(loaded.config),
             text: Some(text),
+            left_out: Vec::new(),
         })
     }
 }

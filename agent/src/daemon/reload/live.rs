@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::event::seconds_since_1970;
 use api::reload::{LastReload, TrialStatus};
+use api::status::LeftOut;
 use config::Changes;
 use config::policy::Config;
 
@@ -124,6 +125,12 @@ impl Live {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.source.config
+    }
+
+    /// The limits that a start left out.
+    #[must_use]
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.source.left_out
     }
 
     /// The result of the last reload.

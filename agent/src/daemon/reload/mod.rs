@@ -22,6 +22,6 @@ pub use live::{Cause, Changing, Live};
 pub use protected::follow_protected;
 pub use record::{Record, RecordDamaged};
 pub use source::Source;
-pub use summary::in_effect;
+pub use summary::{in_effect, report_left_out};
 pub use trial::TRIALS;
 pub use watch::changes;

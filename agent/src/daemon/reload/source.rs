@@ -3,15 +3,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use api::status::LeftOut;
 use config::ConfigError;
-use config::policy::Config;
+use config::policy::{Config, Limit};
 
 /// A config with its text. Copies share the config.
 #[derive(Clone, Debug)]
 pub struct Source {
+    /// Without the limits that are left out.
     pub config: Arc<Config>,
     /// Its text; `None` for the built-in limits.
     pub text: Option<String>,
+    /// The limits of the text that a start left out, since the kernel cannot enforce them.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl Source {
@@ -36,8 +40,35 @@ impl Source {
             Self {
                 config: Arc::new(loaded.config),
                 text: Some(text),
+                left_out: Vec::new(),
             },
             warnings,
         ))
+    }
+
+    /// The same without the limits that count open connections; `None` if there are none.
+    #[must_use]
+    pub fn without_connections(&self, reason: &str) -> Option<Self> {
+        let counts = |limit: &&Limit| limit.concurrent.is_some();
+        let left_out = self
+            .config
+            .limits
+            .iter()
+            .filter(counts)
+            .map(|limit| LeftOut {
+                limit: limit.name.clone(),
+                reason: reason.to_owned(),
+            });
+        let left_out: Vec<LeftOut> = left_out.collect();
+        if left_out.is_empty() {
+            return None;
+        }
+        let mut config = Config::clone(&self.config);
+        config.limits.retain(|limit| limit.concurrent.is_none());
+        Some(Self {
+            config: Arc::new(config),
+            text: self.text.clone(),
+            left_out: [self.left_out.clone(), left_out].concat(),
+        })
     }
 }

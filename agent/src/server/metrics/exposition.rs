@@ -194,6 +194,12 @@ impl Page<'_> {
             [],
             [([], status.notes.len() as u64)],
         )?;
+        self.gauge(
+            "weir_limits_left_out",
+            "Limits of the config that are not in effect, since the kernel cannot enforce them.",
+            [],
+            [([], status.left_out.len() as u64)],
+        )?;
         let attached: Vec<_> = status
             .interfaces
             .iter()

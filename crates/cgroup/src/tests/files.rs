@@ -254,6 +254,25 @@ fn an_elastic_limit_in_place_is_taken_over_from_an_agent_that_was_killed() {
 }
 
 #[test]
+fn a_runtime_that_fails_is_a_note_of_groups_of_containers_only() {
+    let host = unified();
+    // A socket that nobody listens on.
+    host.file("docker.sock", "");
+    let groups = host
+        .start(
+            "[[group]]\nname = \"web\"\ncontainer = \"web-*\"\npids = 9\n\
+             [[group]]\nname = \"batch\"\nslice = \"batch.slice\"\npids = 9\n",
+        )
+        .unwrap();
+    let notes = groups.view().notes();
+    let of = |group: &str| {
+        let start = format!("group {group}: listing the containers");
+        notes.iter().filter(|note| note.starts_with(&start)).count()
+    };
+    assert_eq!((of("web"), of("batch")), (1, 0), "{notes:?}");
+}
+
+#[test]
 fn containers_are_limited_as_they_come_and_forgotten_as_they_go() {
     let host = untouched();
     let id = "0123456789abcdef".repeat(4);

@@ -6,10 +6,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use bpf::btf::Btf;
+use bpf::lockdown::Lockdown;
 use common::connections::ConnectionSettings;
 
 /// A kernel without BTF tracepoints.
 pub const NO_TRACEPOINT: &str = "the kernel has no BTF for the tracepoint inet_sock_set_state (CONFIG_DEBUG_INFO_BTF, Linux 5.10 or later)";
+
+/// A kernel that lets no program read its memory.
+pub const LOCKED_DOWN: &str = "lockdown in its mode confidentiality forbids programs to read the sockets (lockdown= on the kernel's command line, or Secure Boot)";
 
 /// The types on which the programs depend.
 const TYPES: [&[u8]; 2] = [b"btf_trace_inet_sock_set_state\0", b"bpf_iter_tcp\0"];
@@ -17,6 +21,9 @@ const TYPES: [&[u8]; 2] = [b"btf_trace_inet_sock_set_state\0", b"bpf_iter_tcp\0"
 /// Why limits with `concurrent` are not possible on a kernel, whose `sys` this is.
 #[must_use]
 pub fn unsupported(sys: &Path) -> Option<String> {
+    if let Some(reason) = forbidden(sys) {
+        return Some(reason.to_owned());
+    }
     let Ok(types) = fs::read(sys.join("kernel/btf/vmlinux")) else {
         return Some(NO_TRACEPOINT.to_owned());
     };
@@ -25,6 +32,11 @@ pub fn unsupported(sys: &Path) -> Option<String> {
         return Some(NO_TRACEPOINT.to_owned());
     }
     offsets_at(sys).err()
+}
+
+/// Why a kernel, whose `sys` this is, lets no program read its sockets.
+pub(super) fn forbidden(sys: &Path) -> Option<&'static str> {
+    (Lockdown::of(sys) == Lockdown::Confidentiality).then_some(LOCKED_DOWN)
 }
 
 /// The settings for the running kernel and the agent's network namespace.
@@ -80,6 +92,17 @@ mod tests {
             b"\x9f\xeb\x01\0bpf_iter_tcp\0",
         )
         .unwrap();
+        assert_eq!(unsupported(sys.path()).as_deref(), Some(NO_TRACEPOINT));
+    }
+
+    #[test]
+    fn a_kernel_that_forbids_reading_is_named() {
+        let sys = tempfile::tempdir().unwrap();
+        fs::create_dir_all(sys.path().join("kernel/security")).unwrap();
+        let lock = |modes: &str| fs::write(sys.path().join("kernel/security/lockdown"), modes);
+        lock("none integrity [confidentiality]\n").unwrap();
+        assert_eq!(unsupported(sys.path()).as_deref(), Some(LOCKED_DOWN));
+        lock("none [integrity] confidentiality\n").unwrap();
         assert_eq!(unsupported(sys.path()).as_deref(), Some(NO_TRACEPOINT));
     }
 }

@@ -106,6 +106,39 @@ impl Network {
         })
     }
 
+    /// A command that sees a file system of memory instead of a directory, with what `fill` writes there.
+    pub fn hiding(directory: &str, fill: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command.args([
+            "-m",
+            "sh",
+            "-c",
+            "mount -t tmpfs none \"$0\" && cd \"$0\" && eval \"$1\" && cd / && shift && exec \"$@\"",
+            directory,
+            fill,
+        ]);
+        command.arg(agent().unwrap()).args(arguments);
+        command
+    }
+
+    /// Starts an agent that sees a file system of memory instead of a directory, and waits until it enforces. Its log is
+    /// added to `log`.
+    pub fn start_hiding(
+        &self,
+        (directory, fill): (&str, &str),
+        config: &Path,
+        log: &Path,
+    ) -> Agent<'_> {
+        let config = config.to_str().unwrap();
+        let mut command = Self::hiding(directory, fill, &["--config", config]);
+        let log = std::fs::File::options().create(true).append(true).open(log);
+        command.stderr(log.unwrap());
+        self.wait_for_agent(Agent {
+            network: self,
+            child: self.in_server(|| command.spawn()).unwrap(),
+        })
+    }
+
     /// Starts an agent in a cgroup, without waiting for it.
     pub fn spawn_in_group(&self, cgroup: &Path, config: &Path) -> Agent<'_> {
         let mut command = Command::new("sh");

@@ -2,6 +2,7 @@
 
 mod actions;
 mod attacks;
+mod ban_owners;
 mod bans;
 mod bouncer;
 mod capture;
@@ -78,7 +79,7 @@ const ON_KERNELS: [&[Test]; 9] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 49] = [
+const ON_ANY_KERNEL: [&[Test]; 50] = [
     interfaces::TESTS,
     stacked::TESTS,
     actions::TESTS,
@@ -90,6 +91,7 @@ const ON_ANY_KERNEL: [&[Test]; 49] = [
     limits::TESTS,
     keys::TESTS,
     bans::TESTS,
+    ban_owners::TESTS,
     essential::TESTS,
     flood::TESTS,
     fragments::TESTS,

@@ -392,7 +392,7 @@ fn a_ban_by_a_limit_reaches_the_other_hosts() {
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8], counts[9]), (0, 0, 5));
     // The other host lifts it, and the source starts over.
-    networks[1].told(&["unban", "10.77.0.7"]);
+    networks[1].told(&["unban", "10.77.0.7", "--all"]);
     wait("the removal", || !a.is_banned("10.77.0.7"));
     let page = String::from_utf8(networks[1].command(&["status"]).stdout).unwrap();
     assert!(page.contains("shared bans"), "{page}");

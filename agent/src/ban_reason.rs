@@ -31,16 +31,19 @@ pub fn check(reason: &str) -> Result<(), ReasonError> {
     if length > LONGEST {
         return Err(ReasonError::TooLong(length));
     }
-    reason
-        .chars()
-        .find(|character| is_control(*character))
-        .map_or(Ok(()), |found| Err(ReasonError::Control(found)))
+    find_control(reason).map_or(Ok(()), |found| Err(ReasonError::Control(found)))
 }
 
 /// Whether a terminal prints a text as it is.
 #[must_use]
 pub fn is_printable(text: &str) -> bool {
-    !text.chars().any(is_control)
+    find_control(text).is_none()
+}
+
+/// The first character of a text that a terminal would interpret.
+#[must_use]
+pub fn find_control(text: &str) -> Option<char> {
+    text.chars().find(|character| is_control(*character))
 }
 
 /// Control characters, line ends, and characters that reverse the text's direction or have no width.

@@ -414,19 +414,26 @@ pub enum Command {
         /// The reason, one line of at most 200 characters: shown by bans, show and events
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
+        /// Whose ban it is, such as a program's name; an address is banned while the ban of any owner lasts. Default:
+        /// your user name
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
         /// Ban the address of this SSH session, or a network wider than /8 (IPv6: /16)
         #[arg(long)]
         force: bool,
     },
-    /// Lift bans
+    /// Lift your bans
     Unban {
         /// Addresses or prefixes, as they were banned
-        #[arg(value_name = "CIDR", required_unless_present_any = ["file", "all"], conflicts_with_all = ["file", "all"])]
+        #[arg(value_name = "CIDR", required_unless_present_any = ["file", "all"], conflicts_with = "file")]
         cidrs: Vec<String>,
         /// A list, as agent ban takes it
-        #[arg(long, value_name = "FILE", conflicts_with = "all")]
+        #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
-        /// Lift every ban
+        /// Whose bans to lift, as agent bans lists them; default: your user name
+        #[arg(long, value_name = "NAME", conflicts_with = "all")]
+        owner: Option<String>,
+        /// Lift the bans of all owners, and make exceptions from ban lists and CrowdSec; without CIDR: every ban
         #[arg(long)]
         all: bool,
     },

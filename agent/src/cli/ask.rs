@@ -38,13 +38,23 @@ fn banned(ban: &BanStatus) -> String {
             humantime::format_rfc3339_seconds(since)
         );
     }
+    let owners: Vec<&str> = ban.also.iter().map(|also| also.owner.as_str()).collect();
+    let others = if owners.is_empty() {
+        String::new()
+    } else {
+        format!("; also by {}", owners.join(", "))
+    };
     match ban.expires_in_seconds {
         Some(seconds) => format!(
-            "as {}, for another {}{reason}",
+            "as {}, by {}, for another {}{reason}{others}",
             ban.cidr,
+            ban.owner,
             table::seconds(seconds)
         ),
-        None => format!("as {}, until it is lifted{reason}", ban.cidr),
+        None => format!(
+            "as {}, by {}, until it is lifted{reason}{others}",
+            ban.cidr, ban.owner
+        ),
     }
 }
 

@@ -1,14 +1,14 @@
 //! `agent ban`, `agent unban`, `agent bans`.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 use api::list::{ListStatus, ListsStatus};
-use api::request::{BanOrder, Banned, Excepted, MOST_ORDERS, Request, Unbanned};
+use api::request::{BanOrder, Banned, Excepted, MOST_ORDERS, Request, StillBanned, Unbanned};
 use config::policy::Prefix;
 use config::{PrefixKey, prefix, ssh};
 
@@ -16,6 +16,7 @@ use super::ask::ask;
 use super::exit::USAGE;
 use super::print::Print;
 use super::table::{self, number};
+use crate::ban_owner;
 use crate::ban_reason;
 use crate::cli::arguments::Options;
 use crate::stats::{BanStatus, BansRow, Status};
@@ -39,6 +40,8 @@ impl From<bool> for Force {
 pub struct Terms {
     pub duration: Option<Duration>,
     pub reason: Option<String>,
+    /// The owner, unless it is the user.
+    pub owner: Option<String>,
     pub force: Force,
 }
 
@@ -51,6 +54,7 @@ pub fn ban(
     let Terms {
         duration,
         reason,
+        owner,
         force,
     } = terms;
     let Some(prefixes) = named(cidrs, file, "banned")? else {
@@ -58,6 +62,11 @@ pub fn ban(
     };
     if let Some(Err(error)) = reason.as_deref().map(ban_reason::check) {
         eprintln!("error: --reason: {error}\nnothing was banned");
+        return Ok(ExitCode::from(USAGE));
+    }
+    let owner_of_all = owner.clone().or_else(user);
+    if let Some(Err(error)) = owner_of_all.as_deref().map(ban_owner::check) {
+        eprintln!("error: --owner: {error}\nnothing was banned");
         return Ok(ExitCode::from(USAGE));
     }
     if duration.is_some_and(|duration| duration.is_zero()) {
@@ -77,6 +86,8 @@ pub fn ban(
             cidr: named.prefix.to_string(),
             for_seconds,
             reason: reason.clone(),
+            owner: owner_of_all.clone(),
+            address: named.interface(),
         };
         let orders = part.iter().map(order).collect();
         let some: Banned = match client.ask(&Request::Ban { orders }) {
@@ -105,6 +116,7 @@ pub fn ban(
     for BanStatus {
         cidr,
         expires_in_seconds,
+        address,
         ..
     } in &all.kept
     {
@@ -113,7 +125,14 @@ pub fn ban(
             |left| format!("for {}", table::seconds(left)),
         );
         eprintln!(
-            "{cidr} stays banned {until}, which is longer: to shorten it, agent unban {cidr} first"
+            "{cidr} stays banned {until}, which is longer: to shorten it, agent unban {} first",
+            unban_of(
+                address
+                    .map(|address| address.to_string())
+                    .as_ref()
+                    .unwrap_or(cidr),
+                owner.as_deref()
+            )
         );
     }
     let is_as_ordered = all.kept.is_empty() && all.without_effect.is_empty();
@@ -131,7 +150,33 @@ struct Named {
     address: Option<Prefix>,
 }
 
+/// The user who types the command, unless that is root. Under sudo, it is the user who called it.
+fn user() -> Option<String> {
+    let uid = nix::unistd::getuid();
+    let by_sudo = std::env::var("SUDO_USER").ok().filter(|_| uid.is_root());
+    by_sudo.filter(|user| !user.is_empty()).or_else(|| {
+        let user = nix::unistd::User::from_uid(uid).ok().flatten();
+        user.filter(|_| !uid.is_root()).map(|user| user.name)
+    })
+}
+
+/// `192.0.2.7 --owner sshd`
+fn unban_of(cidr: &str, owner: Option<&str>) -> String {
+    owner.map_or_else(
+        || cidr.to_owned(),
+        |owner| format!("{cidr} --owner {owner:?}"),
+    )
+}
+
 impl Named {
+    /// The IPv6 address that was named.
+    fn interface(&self) -> Option<Ipv6Addr> {
+        match self.address?.address() {
+            IpAddr::V6(address) => Some(address),
+            IpAddr::V4(_) => None,
+        }
+    }
+
     fn widened(&self) -> Option<String> {
         let address = self.address?;
         Some(format!(
@@ -250,19 +295,28 @@ fn too_wide(prefixes: &[Named]) -> Option<String> {
     Some(format!("{} is wider than /8 (IPv6: /16)", wide.prefix))
 }
 
-pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
+pub fn unban(
+    cidrs: &[String],
+    file: Option<&Path>,
+    owner: Option<String>,
+    all_owners: bool,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
     let Some(prefixes) = named(cidrs, file, "unbanned")? else {
         return Ok(ExitCode::from(USAGE));
     };
     let client = options.client();
     let mut all = Unbanned::default();
-    for part in prefixes.chunks(MOST_ORDERS / 2) {
-        // An IPv6 address may have been banned individually, too.
+    for part in prefixes.chunks(MOST_ORDERS) {
+        // The agent finds the ban of an IPv6 address and of its /64.
         let cidrs = part
             .iter()
-            .flat_map(|named| std::iter::once(named.prefix).chain(named.address));
+            .map(|named| named.address.unwrap_or(named.prefix).to_string());
         let some: Unbanned = client.ask(&Request::Unban {
-            cidrs: cidrs.map(|prefix| prefix.to_string()).collect(),
+            cidrs: cidrs.collect(),
+            owner: owner.clone(),
+            user: user(),
+            all: all_owners,
         })?;
         all.unbanned += some.unbanned;
         all.was_banned |= some.was_banned;
@@ -313,7 +367,7 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
         }
         for prefix in &all.still_banned_by_crowdsec {
             println!(
-                "note: CrowdSec still bans {prefix}: agent unban {prefix} once more makes an exception"
+                "note: CrowdSec still bans {prefix}: agent unban {prefix} --all makes an exception"
             );
         }
         if all.banned_by_crowdsec > 0 {
@@ -324,15 +378,31 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
         }
     }
     for still in &all.still_banned {
-        eprintln!(
-            "{} is still banned, as part of {}: agent unban {}",
-            still.cidr, still.by, still.by
-        );
+        let StillBanned {
+            cidr,
+            by,
+            owners,
+            own,
+            ..
+        } = still;
+        let owners = owners.join(", ");
+        if still.wider {
+            let all = if *own { "" } else { " --all" };
+            eprintln!(
+                "{cidr} is still banned, as part of {by}, by {owners}: agent unban {by}{all}"
+            );
+        } else {
+            eprintln!(
+                "{cidr} is still banned by {owners}: agent unban {cidr} --all lifts the bans of all owners"
+            );
+        }
     }
-    Ok(if all.still_banned.is_empty() {
-        ExitCode::SUCCESS
-    } else {
+    // Who lifts a ban of his own succeeds, though others ban the same source.
+    let has_failed = |still: &StillBanned| still.wider || !still.lifted;
+    Ok(if all.still_banned.iter().any(has_failed) {
         ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 
@@ -349,41 +419,54 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
                 .expires_in_seconds
                 .map_or_else(|| "until lifted".to_owned(), table::seconds)
         };
-        let is_plain = |row: &BansRow| row.ban.reason.is_none() && row.ban.origin == "operator";
-        if rows.iter().all(is_plain) {
+        let cidr = |row: &BansRow| match row.ban.address {
+            // It stands for its network.
+            Some(address) => format!("{address} (/64)"),
+            None => row.ban.cidr.clone(),
+        };
+        let reason = |row: &BansRow| row.ban.reason.clone().unwrap_or_else(|| "-".to_owned());
+        let refused = |row: &BansRow| number(row.throttled_packets);
+        let is_ordered = |row: &BansRow| row.ban.origin == "operator";
+        if !rows.iter().all(is_ordered) {
+            let owner = |row: &BansRow| match is_ordered(row) {
+                true => row.ban.owner.clone(),
+                // As the origin.
+                false => "-".to_owned(),
+            };
             let cells = |row: &BansRow| {
+                let origin = row.ban.origin.clone();
                 [
-                    row.ban.cidr.clone(),
+                    cidr(row),
+                    origin,
+                    owner(row),
+                    reason(row),
                     until(row),
-                    number(row.throttled_packets),
+                    refused(row),
                 ]
             };
+            let headings = [
+                "CIDR",
+                "ORIGIN",
+                "OWNER",
+                "REASON",
+                "FOR ANOTHER",
+                "THROTTLED",
+            ];
+            return table::render(headings, 4, rows.iter().map(cells));
+        }
+        let owner = |row: &BansRow| row.ban.owner.clone();
+        if rows.iter().all(|row| row.ban.reason.is_none()) {
+            let cells = |row: &BansRow| [cidr(row), owner(row), until(row), refused(row)];
             return table::render_or(
                 "No bans.",
-                ["CIDR", "FOR ANOTHER", "THROTTLED"],
+                ["CIDR", "OWNER", "FOR ANOTHER", "THROTTLED"],
                 2,
                 rows.iter().map(cells),
             );
         }
-        let reason = |row: &BansRow| row.ban.reason.clone().unwrap_or_else(|| "-".to_owned());
-        let cells = |row: &BansRow| {
-            let BansRow {
-                ban,
-                throttled_packets,
-            } = row;
-            [
-                ban.cidr.clone(),
-                ban.origin.clone(),
-                reason(row),
-                until(row),
-                number(*throttled_packets),
-            ]
-        };
-        table::render(
-            ["CIDR", "ORIGIN", "REASON", "FOR ANOTHER", "THROTTLED"],
-            3,
-            rows.iter().map(cells),
-        )
+        let cells = |row: &BansRow| [cidr(row), owner(row), reason(row), until(row), refused(row)];
+        let headings = ["CIDR", "OWNER", "REASON", "FOR ANOTHER", "THROTTLED"];
+        table::render(headings, 3, rows.iter().map(cells))
     })
 }
 

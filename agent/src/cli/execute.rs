@@ -101,6 +101,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             file,
             duration,
             reason,
+            owner,
             force,
         } => ban::ban(
             &cidrs,
@@ -108,12 +109,23 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             &ban::Terms {
                 duration,
                 reason,
+                owner,
                 force: force.into(),
             },
             options,
         ),
-        Command::Unban { all: true, .. } => ban::unban_all(options),
-        Command::Unban { cidrs, file, .. } => ban::unban(&cidrs, file.as_deref(), options),
+        Command::Unban {
+            cidrs,
+            file: None,
+            all: true,
+            ..
+        } if cidrs.is_empty() => ban::unban_all(options),
+        Command::Unban {
+            cidrs,
+            file,
+            owner,
+            all,
+        } => ban::unban(&cidrs, file.as_deref(), owner, all, options),
         Command::Bans => ban::bans(options),
         Command::Decide(question) => decide::decide(&question, options),
         Command::Groups { emergency: None } => groups::groups(options),

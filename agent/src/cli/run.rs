@@ -261,8 +261,10 @@ fn enforce(
         state.notes().iter().for_each(|note| tracing::warn!("{note}"));
         let (requests, orders) = daemon::start(&config, &shares, restore.as_ref())?;
         let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref(), shares)?;
+        if let Some(packets) = &packets {
+            packets.record_bans_in(state.journal());
+        }
         if let (Some(packets), Some(restore)) = (&packets, &restore) {
-            packets.take_up_reasons(restore);
             packets.take_up_escalations(restore);
         }
         // Errors of groups are reported in `status`; limits on packets apply regardless.

@@ -363,9 +363,9 @@ impl Agent {
                 )
                 .map_err(|error| error.to_string())?;
                 if let Some(restore) = &restore {
-                    packets.take_up_reasons(restore);
                     packets.take_up_escalations(restore);
                 }
+                packets.record_bans_in(self.state.journal());
                 let notes = packets.notes();
                 self.packets.store(Some(Arc::new(packets)));
                 *self.parked() = None;

@@ -13,14 +13,17 @@ use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
 use api::source::ClassOrigin;
 use config::policy::{self, Mode};
 use config::{PrefixKey, prefix};
+use datapath::bans::{By, Owner};
 use notifications::Notifier;
 
 use super::agent::Agent;
 use super::ban_events::ordered;
 use super::capture::CaptureParts;
-use super::packets::PacketEngine;
+use super::packets::{PacketEngine, Whose};
 use super::reload::Cause;
 use super::trace::Verdicts;
+use crate::ban_owner;
+use crate::ban_reason::is_printable;
 use crate::daemon::events::{Follower, Subscription};
 use crate::geo::ClassLists;
 use crate::pcapng::Sample;
@@ -231,7 +234,9 @@ impl Agent {
 
     fn order_bans(&self, packets: &PacketEngine, orders: &[BanOrder]) -> Result<Banned, String> {
         let exceptions = packets.decision_counts().1.len();
-        let banned = packets.order_bans(orders)?;
+        let banned = packets.order_bans(orders);
+        self.flush_bans();
+        let banned = banned?;
         // A ban ends exceptions within it.
         if packets.decision_counts().1.len() != exceptions {
             self.crowdsec.exceptions_changed();
@@ -244,16 +249,31 @@ impl Agent {
         Ok(banned)
     }
 
-    /// Lifts bans, and excepts the prefixes from those of ban lists and of CrowdSec.
-    fn unban(&self, cidrs: &[String]) -> Result<Unbanned, String> {
-        let mut unbanned = self.packet_engine()?.lift_bans(cidrs)?;
+    /// Lifts bans. Prefixes that nobody bans but ban lists, CrowdSec and other hosts become exceptions from these.
+    fn unban(&self, cidrs: &[String], whose: &Whose) -> Result<Unbanned, String> {
+        let unbanned = self.packet_engine()?.lift_bans(cidrs, whose);
+        self.flush_bans();
+        let mut unbanned = unbanned?;
         if !unbanned.exceptions.is_empty() || !unbanned.exceptions_from_hosts.is_empty() {
             self.crowdsec.exceptions_changed();
         }
-        let prefixes: Vec<PrefixKey> = cidrs.iter().filter_map(|cidr| prefix_key(cidr)).collect();
+        // A program that lifts its own bans must not overrule a list.
+        let prefixes: Vec<PrefixKey> = match whose {
+            Whose::Everybody | Whose::User(_) => {
+                cidrs.iter().filter_map(|cidr| prefix_key(cidr)).collect()
+            }
+            Whose::Owner(_) | Whose::Host(_) => Vec::new(),
+        };
         unbanned.excepted = self.lists.except(&prefixes)?;
         unbanned.was_banned |= !unbanned.excepted.is_empty();
         Ok(unbanned)
+    }
+
+    /// Waits until changes of bans survive a kill, unless the disk hangs.
+    fn flush_bans(&self) {
+        if let Some(journal) = self.state.journal() {
+            journal.flush();
+        }
     }
 
     fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, String> {
@@ -299,7 +319,9 @@ impl Handler for Agent {
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),
-            Request::Unban { cidrs } => json(self.unban(&cidrs)?),
+            Request::Unban { cidrs, owner, user, all } => {
+                json(self.unban(&cidrs, &whose(owner.as_deref(), user.as_deref(), all)?)?)
+            }
             Request::UnbanAll => json(self.packet_engine()?.lift_all_bans()?),
             Request::Bans => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.bans()).map_err(text)?),
             Request::Decide { question } => {
@@ -368,6 +390,37 @@ impl Handler for Agent {
     fn follow(&self, last: usize, follower: Follower) -> Result<Subscription, String> {
         self.events.follow(last, follower).map_err(text)
     }
+}
+
+/// Whose bans `agent unban` lifts.
+fn whose(owner: Option<&str>, user: Option<&str>, all: bool) -> Result<Whose, String> {
+    let by_operator = |name: &str| match name {
+        ban_owner::UNRECORDED => Ok(Owner::unnamed(By::Operator)),
+        name => ban_owner::check(name)
+            .map(|()| Owner::named(By::Operator, name))
+            .map_err(text),
+    };
+    let Some(owner) = owner.filter(|_| !all) else {
+        return Ok(if all {
+            Whose::Everybody
+        } else {
+            Whose::User(by_operator(user.unwrap_or(ban_owner::ROOT))?)
+        });
+    };
+    match owner.split_once(':') {
+        _ if owner == "limit" => Ok(Whose::Owner(Owner::unnamed(By::Limit))),
+        Some(("limit", name)) => Ok(Whose::Owner(Owner::named(By::Limit, name))),
+        Some(("host", name)) if is_printable(name) => Ok(Whose::Host(name.to_owned())),
+        Some(("list", _)) => Err(feed_error(owner)),
+        _ if owner == "crowdsec" => Err(feed_error(owner)),
+        _ => Ok(Whose::Owner(by_operator(owner)?)),
+    }
+}
+
+fn feed_error(owner: &str) -> String {
+    format!(
+        "{owner} bans what it contains: agent unban CIDR --all makes an exception from all lists and from CrowdSec"
+    )
 }
 
 fn prefix_key(cidr: &str) -> Option<PrefixKey> {

@@ -47,6 +47,7 @@ pub(super) fn ordered(orders: &[BanOrder], banned: &Banned) -> Vec<Event> {
         );
         Event {
             source,
+            owner: order.owner.clone(),
             ..Event::now(EventKind::Banned, count, reason)
         }
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cluster::bans::{Applied, BanOutbox, HostBans, HostBansError, OwnBan, SharedBan};
+use cluster::bans::{Applied, BanOutbox, HostBans, HostBansError, Lift, OwnBan, SharedBan};
 use config::PrefixKey;
 
 use super::packets::Packets;
@@ -36,7 +36,7 @@ impl HostBans for Running {
     fn change(
         &self,
         bans: &BTreeMap<PrefixKey, Option<SharedBan>>,
-        lifted: &[PrefixKey],
+        lifted: &BTreeMap<PrefixKey, Lift>,
     ) -> Result<Applied, HostBansError> {
         let Some(engine) = self.0.load_full() else {
             return Ok(Applied::default());

@@ -18,4 +18,4 @@ pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, Vie
 pub use counted::{Counted, CountedDocument, names, rows, with_level};
 pub use host::monotonic_nanoseconds;
 pub use reader::{Extent, Live, Reader};
-pub(crate) use reader::{ban_status, bypass_status, own_status, prefix_of, prefix_text};
+pub(crate) use reader::{bypass_status, holder, owner_text, prefix_of, prefix_text};

@@ -7,7 +7,7 @@ mod live;
 mod source;
 mod trace;
 
-pub(crate) use bans::{ban_status, own_status};
+pub(crate) use bans::{holder, owner_text};
 pub use live::Live;
 
 use std::cmp::Reverse;

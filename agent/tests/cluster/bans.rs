@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use cluster::bans::{
-    Applied, BanOutbox, BanSharer, HostBans, HostBansError, Order, OwnBan, SharedBan,
+    Applied, BanOutbox, BanSharer, HostBans, HostBansError, Lift, Order, OwnBan, Scope, SharedBan,
 };
 use config::{PrefixKey, prefix};
 use host::clock::monotonic_nanoseconds;
@@ -52,7 +52,7 @@ impl HostBans for Bans {
     fn change(
         &self,
         bans: &BTreeMap<PrefixKey, Option<SharedBan>>,
-        lifted: &[PrefixKey],
+        lifted: &BTreeMap<PrefixKey, Lift>,
     ) -> Result<Applied, HostBansError> {
         let mut others = self.others.lock().unwrap();
         for (prefix, ban) in bans {
@@ -64,7 +64,7 @@ impl HostBans for Bans {
         self.own
             .lock()
             .unwrap()
-            .retain(|prefix, _| !lifted.contains(prefix));
+            .retain(|prefix, _| !lifted.contains_key(prefix));
         Ok(Applied::default())
     }
 
@@ -116,6 +116,7 @@ impl Host {
             Order {
                 at: monotonic_nanoseconds() as i64,
                 ban,
+                scope: Scope::All,
             },
         );
     }
@@ -128,6 +129,7 @@ impl Host {
                 until,
                 is_by_limit: false,
                 limit: None,
+                owner: None,
                 reason: None,
             }),
         );

@@ -361,8 +361,8 @@ fn bans_of_several_authors_end_one_by_one() {
     );
     let bans = agent.json(&["bans"]);
     assert_eq!(
-        (bans.as_array().unwrap().len(), &bans[0]["origin"]),
-        (1, &"crowdsec".into())
+        (bans.as_array().unwrap().len(), &bans[0]["owner"]),
+        (2, &"crowdsec".into())
     );
     // Who lifts a ban of his own does not overrule CrowdSec.
     let lifted = agent.json(&["unban", "10.77.0.7"]);

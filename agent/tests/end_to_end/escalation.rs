@@ -122,7 +122,10 @@ fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
     network.told(&["ban", "10.77.0.8", "--for", "10m"]);
     network.told(&["ban", "10.77.0.8", "--for", "20m"]);
     assert!(expires("10.77.0.8").unwrap() > 1_000.0);
+    // His shorter ban is beside the limit's, which lasts.
     network.told(&["ban", "10.77.0.6", "--for", "1m"]);
+    assert!(expires("10.77.0.6").unwrap() > 60.0);
+    network.told(&["unban", "10.77.0.6", "--owner", "limit:logins"]);
     assert!(expires("10.77.0.6").unwrap() <= 60.0);
     network.told(&["unban", "10.77.0.8"]);
 
@@ -274,7 +277,10 @@ fn bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not(
     // Lifting a suspended ban discards it.
     network.config("mode = \"observe\"", LIMITS);
     network.told(&["reload"]);
-    assert_eq!(agent.json(&["unban", "10.77.0.7"])["was_banned"], true);
+    assert_eq!(
+        agent.json(&["unban", "10.77.0.7", "--all"])["was_banned"],
+        true
+    );
     network.config("", LIMITS);
     network.told(&["reload"]);
     assert_eq!(

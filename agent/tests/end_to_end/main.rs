@@ -2,6 +2,7 @@
 
 mod actions;
 mod attacks;
+mod ban_owners;
 mod bans;
 mod bouncer;
 mod capture;
@@ -91,6 +92,7 @@ const ON_ANY_KERNEL: [&[Test]; 50] = [
     limits::TESTS,
     keys::TESTS,
     bans::TESTS,
+    ban_owners::TESTS,
     essential::TESTS,
     flood::TESTS,
     fragments::TESTS,

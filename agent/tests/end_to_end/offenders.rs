@@ -241,15 +241,23 @@ fn a_ban_by_a_packet_limit_takes_the_prefix_of_the_key_and_spares_exempt_address
     assert_eq!(shown["never_limit"], true, "{shown}");
 
     // The operator's word is the last, in either direction.
-    network.told(&["unban", "fd77:0:0:3::/64"]);
+    let output = network.command(&["unban", "fd77:0:0:3::/64"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("is still banned by limit:"), "{said}");
+    network.told(&["unban", "fd77:0:0:3::/64", "--all"]);
     settle();
     assert_eq!(cidrs(&agent), ["10.77.0.0/24"]);
     network.told(&["ban", "10.77.0.0/24"]);
     settle();
-    let ban = bans(&agent).pop().unwrap();
+    let bans = bans(&agent);
     assert_eq!(
-        (&ban["origin"], &ban["expires_in_seconds"]),
-        (&"operator".into(), &Value::Null)
+        (
+            bans.len(),
+            &bans[0]["origin"],
+            &bans[0]["expires_in_seconds"]
+        ),
+        (2, &"operator".into(), &Value::Null)
     );
 }
 

@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     bans_outlive_a_store_that_is_away_and_one_that_was_emptied,
     a_killed_agents_bans_stay_and_its_next_run_publishes_nothing_that_was_lifted,
     a_ban_by_a_limit_reaches_the_other_hosts,
+    jails_of_two_hosts_lift_their_own_bans,
     rubbish_in_the_store_is_reported_and_nothing_is_lost,
     bans_of_other_hosts_follow_mode_and_config,
 ];
@@ -343,6 +344,53 @@ fn a_killed_agents_bans_stay_and_its_next_run_publishes_nothing_that_was_lifted(
     wait("the last removal", || !b.is_banned("10.77.0.8"));
 }
 
+fn jails_of_two_hosts_lift_their_own_bans() {
+    let redis = Redis::start(&[]);
+    let networks = [Network::new(), Network::new()];
+    let agents = [
+        networks[0].start("", &table(&redis, "a")),
+        networks[1].start("", &table(&redis, "b")),
+    ];
+    agents.iter().for_each(joined);
+    let owners = |nth: usize| {
+        let bans = agents[nth].json(&["bans"]);
+        let bans = bans.as_array().unwrap().iter();
+        bans.map(|ban| ban["owner"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let jail = |nth: usize, arguments: &[&str]| {
+        let owned = [arguments, &["--owner", "sshd"]].concat();
+        networks[nth].told(&owned);
+    };
+    for shorter in [0, 1] {
+        let longer = 1 - shorter;
+        jail(shorter, &["ban", "10.77.0.7", "--for", "10m"]);
+        jail(longer, &["ban", "10.77.0.7", "--for", "7d"]);
+        let of = |host: usize| format!("host:{}", ["a", "b"][host]);
+        wait("the longer ban", || {
+            owners(shorter) == [of(longer), "sshd".to_owned()]
+        });
+        assert_eq!(agents[shorter].ban_of("10.77.0.7")["owner_on_host"], "sshd");
+        // The first jail's unban leaves the other host's ban, on both hosts.
+        jail(shorter, &["unban", "10.77.0.7"]);
+        assert_eq!(owners(shorter), [of(longer)]);
+        wait("the store", || shared(&agents[shorter])["waiting"] == 0);
+        // And so does that of the longer ban, which is in the store.
+        jail(shorter, &["ban", "10.77.0.7", "--for", "10m"]);
+        wait("the shorter ban", || {
+            shared(&agents[shorter])["waiting"] == 0
+        });
+        jail(longer, &["unban", "10.77.0.7"]);
+        wait("the shorter ban on the other host", || {
+            owners(shorter) == ["sshd"] && owners(longer) == [of(shorter)]
+        });
+        jail(shorter, &["unban", "10.77.0.7"]);
+        wait("the end of all bans", || {
+            owners(0).is_empty() && owners(1).is_empty()
+        });
+    }
+}
+
 fn a_ban_by_a_limit_reaches_the_other_hosts() {
     let redis = Redis::start(&[]);
     let networks = [Network::new(), Network::new()];
@@ -392,7 +440,7 @@ fn a_ban_by_a_limit_reaches_the_other_hosts() {
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8], counts[9]), (0, 0, 5));
     // The other host lifts it, and the source starts over.
-    networks[1].told(&["unban", "10.77.0.7"]);
+    networks[1].told(&["unban", "10.77.0.7", "--all"]);
     wait("the removal", || !a.is_banned("10.77.0.7"));
     let page = String::from_utf8(networks[1].command(&["status"]).stdout).unwrap();
     assert!(page.contains("shared bans"), "{page}");

@@ -122,6 +122,9 @@ pub struct Event {
     pub port: Option<u16>,
     /// `ingress` or `egress`, for limits on packets; `request` for those on requests.
     pub direction: Option<String>,
+    /// The owner of a ban, as in `agent bans`; absent in other events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// The attack of an `attack` or `attack-ended`; absent in other events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attack: Option<Box<Attack>>,
@@ -144,6 +147,7 @@ impl Event {
             protocol: None,
             port: None,
             direction: None,
+            owner: None,
             attack: None,
         }
     }

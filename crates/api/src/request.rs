@@ -40,8 +40,17 @@ pub enum Request {
     },
     /// [`Unbanned`].
     Unban {
-        /// The prefixes as they were banned.
+        /// The prefixes as they were banned; an IPv6 address is one, too.
         cidrs: Vec<String>,
+        /// The owner whose bans are lifted; `None` for the user's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<String>,
+        /// Who types it; `None` for the user of the connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+        /// Whether the bans of all owners are lifted.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        all: bool,
     },
     /// [`Unbanned`]: lifts every ban.
     UnbanAll,
@@ -174,6 +183,12 @@ pub struct BanOrder {
     /// The reason, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The owner; `None` for the user of the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The IPv6 address that was named, if `cidr` is its /64: each address has a ban of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<std::net::Ipv6Addr>,
 }
 
 /// The result of `agent ban`.
@@ -181,7 +196,7 @@ pub struct BanOrder {
 pub struct Banned {
     /// The number of prefixes that are banned as ordered.
     pub banned: u64,
-    /// Prefixes whose existing ban is longer and was kept.
+    /// Prefixes whose existing ban by the same owner is longer and was kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<crate::source::BanStatus>,
     #[serde(default)]
@@ -207,7 +222,7 @@ pub struct Unbanned {
     /// The number of lifted bans.
     #[serde(default)]
     pub unbanned: u64,
-    /// Prefixes that a wider ban still covers.
+    /// Prefixes that other owners still ban, or that are part of a banned prefix.
     #[serde(default)]
     pub still_banned: Vec<StillBanned>,
     /// Prefixes that a ban list contains, and that are excepted from all lists now.
@@ -220,7 +235,7 @@ pub struct Unbanned {
     /// of another prefix, until an operator bans them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exceptions_from_hosts: Vec<String>,
-    /// Prefixes that CrowdSec also bans, after the operator's or a limit's ban was lifted.
+    /// Prefixes that CrowdSec also bans, after another ban was lifted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub still_banned_by_crowdsec: Vec<String>,
     /// Bans by CrowdSec that stay when all others are lifted.
@@ -236,12 +251,24 @@ pub struct Excepted {
     pub list: String,
 }
 
-/// A prefix inside a wider ban.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A prefix that is banned after an `agent unban`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StillBanned {
     pub cidr: String,
-    /// The wider prefix.
+    /// The banned prefix.
     pub by: String,
+    /// Whether that is a wider one; the /64 of an IPv6 address is not.
+    #[serde(default)]
+    pub wider: bool,
+    /// The owners of its bans, as [`crate::source::BanStatus::owner`].
+    #[serde(default)]
+    pub owners: Vec<String>,
+    /// Whether a ban of `cidr` was lifted.
+    #[serde(default)]
+    pub lifted: bool,
+    /// Whether one of the bans is the owner's whose bans were to be lifted.
+    #[serde(default)]
+    pub own: bool,
 }
 
 /// The result of `agent reset`.

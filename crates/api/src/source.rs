@@ -1,5 +1,7 @@
 //! Sources: `agent top --json`, `agent show IP --json` and `agent bans --json`.
 
+use std::net::Ipv6Addr;
+
 use serde::{Deserialize, Serialize};
 
 /// One element of `agent top --json`.
@@ -153,8 +155,8 @@ pub struct SourceRequests {
     pub last_throttled_seconds_ago: Option<f64>,
 }
 
-/// The bans of one prefix. Several authors may ban it; the fields are of the ban that ends last.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A ban of a prefix. Several owners may ban it; in `agent show`, the fields are of the ban that ends last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BanStatus {
     pub cidr: String,
     /// Seconds until the ban ends; `null` if it does not end.
@@ -172,7 +174,17 @@ pub struct BanStatus {
     /// The origin on the host that made it; absent for bans of this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_on_host: Option<String>,
-    /// The bans of the same prefix by others, which end earlier.
+    /// The ban's owner: the user or program that ordered it, `operator` if an earlier version did not record which,
+    /// else as `origin`.
+    #[serde(default)]
+    pub owner: String,
+    /// The owner on the host that made it; absent for bans of this host, and if that host did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_on_host: Option<String>,
+    /// The IPv6 address that was named instead of its /64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv6Addr>,
+    /// In `agent show`: the bans of the same prefix by others, which end earlier. Each has its own element in `agent bans`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<BanHolder>,
 }
@@ -189,16 +201,44 @@ pub struct BanHolder {
     /// As [`BanStatus::origin_on_host`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_on_host: Option<String>,
+    /// As [`BanStatus::owner`].
+    #[serde(default)]
+    pub owner: String,
+    /// As [`BanStatus::owner_on_host`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_on_host: Option<String>,
+    /// As [`BanStatus::address`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv6Addr>,
     /// As [`BanStatus::expires_in_seconds`].
     pub expires_in_seconds: Option<f64>,
 }
 
-/// One element of `agent bans --json`.
+impl BanHolder {
+    /// The ban as one of a prefix.
+    #[must_use]
+    pub fn of(self, cidr: String) -> BanStatus {
+        BanStatus {
+            cidr,
+            expires_in_seconds: self.expires_in_seconds,
+            origin: self.origin,
+            reason: self.reason,
+            since: self.since,
+            origin_on_host: self.origin_on_host,
+            owner: self.owner,
+            owner_on_host: self.owner_on_host,
+            address: self.address,
+            also: Vec::new(),
+        }
+    }
+}
+
+/// One element of `agent bans --json`: one owner's ban of one prefix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BansRow {
     #[serde(flatten)]
     pub ban: BanStatus,
-    /// Packets that the ban refused.
+    /// Packets that all bans of the prefix refused.
     pub throttled_packets: u64,
 }
 

@@ -1,9 +1,10 @@
-//! The bans, who made them, and their ends.
+//! The bans, their owners, and their ends.
 //!
-//! A prefix may be banned by several authors at a time, and is refused until the last of these bans ends. The kernel
-//! does one look-up, which finds the longest prefix that contains an address. So the entry of a prefix has the latest
-//! end of *all* bans that contain it: its own, and those of wider prefixes. An exception is an entry to which bans from
-//! elsewhere (by CrowdSec and by other hosts) do not apply, neither its own nor those of wider prefixes.
+//! A ban belongs to its owner: a user or a program, a limit, CrowdSec, or another host. A prefix has one ban of each
+//! owner, and is refused until the last of them ends. The kernel does one look-up, which finds the longest prefix that
+//! contains an address. So the entry of a prefix has the latest end of *all* bans that contain it: its own, and those of
+//! wider prefixes. An exception is an entry to which bans from elsewhere (by CrowdSec and by other hosts) do not apply,
+//! neither its own nor those of wider prefixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,15 +12,20 @@ use std::sync::Arc;
 use common::ban::Ban;
 use config::PrefixKey;
 
+/// The most bans of one prefix that users and programs have.
+pub const MOST_OF_PREFIX: usize = 64;
+/// The most bans by owners on this host.
+pub const MOST_OWN: usize = 1 << 20;
+
 /// The bans in effect, by prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BanList {
     /// Ordered by address, so that the prefixes within one are adjacent, and the bans of one prefix too.
-    held: BTreeMap<(PrefixKey, By), Held>,
+    held: BTreeMap<BanKey, Held>,
     /// The prefixes to which bans from elsewhere do not apply.
     exceptions: BTreeSet<PrefixKey>,
     /// The bans by limits that are not in effect while the agent is on `observe`.
-    suspended: BTreeMap<PrefixKey, Held>,
+    suspended: BTreeMap<BanKey, Held>,
     /// The number of bans and exceptions of each prefix length: there are few lengths, even with many prefixes.
     lengths: BTreeMap<u32, usize>,
     /// The number of bans of each author.
@@ -37,7 +43,24 @@ pub struct BanEntry {
     pub ban: Ban,
 }
 
-/// One author's ban of a prefix.
+/// A prefix and an owner, who has one ban of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BanKey {
+    pub prefix: PrefixKey,
+    pub owner: Owner,
+    /// The last 64 bits of the IPv6 address that was named instead of its /64; 0 for the prefix itself.
+    pub interface_id: u64,
+}
+
+/// The owner of a ban.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    pub by: By,
+    /// The user or program, or the limit. `None` for CrowdSec and other hosts, and where it is not known.
+    pub name: Option<Arc<str>>,
+}
+
+/// One owner's ban of a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Its end, in nanoseconds of the monotonic clock.
@@ -53,44 +76,37 @@ pub struct Held {
 pub struct Why {
     /// The operator's text, the limit's, or the scenario of a decision by CrowdSec.
     pub text: Arc<str>,
-    /// The name of the limit that made it.
-    pub limit: Option<Arc<str>>,
     /// The ID of CrowdSec's decision.
     pub decision: Option<u64>,
-    /// The host that made it, if that is another one.
-    pub host: Option<Arc<str>>,
+    /// The host that made it, if that is another one, and the owner there.
+    pub host: Option<(Arc<str>, Owner)>,
 }
 
 /// The author of a ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum By {
-    /// The operator, whose ban replaces a limit's ban even if it is shorter, but only a shorter one of the operator's
-    /// own.
+    /// A user or a program, by `agent ban`.
     Operator,
-    /// A limit with `escalate`, which never shortens a ban.
+    /// A limit with `escalate`.
     Limit,
-    /// A decision of CrowdSec's local API. It stands beside the bans of other authors.
+    /// A decision of CrowdSec's local API.
     CrowdSec,
-    /// Another host of the cluster. It stands beside the bans of other authors.
+    /// Another host of the cluster.
     Host,
 }
 
 impl By {
     /// Every author.
     pub const ALL: [Self; 4] = [Self::Operator, Self::Limit, Self::CrowdSec, Self::Host];
-    /// The authors on this host, of which a prefix has one at a time: see [`Ban::own_until`].
+    /// The authors on this host: see [`Ban::own_until`].
     pub const OWN: [Self; 2] = [Self::Operator, Self::Limit];
     /// The authors elsewhere, whose bans do not apply to exceptions.
     pub const ELSEWHERE: [Self; 2] = [Self::CrowdSec, Self::Host];
 
-    /// Its bit in [`Ban::refused`].
-    const fn bit(self) -> u64 {
-        match self {
-            Self::Operator => 0,
-            Self::Limit => Ban::BY_LIMIT,
-            Self::CrowdSec => Ban::BY_CROWDSEC,
-            Self::Host => Ban::BY_HOST,
-        }
+    /// Whether it is on this host.
+    #[must_use]
+    pub fn is_own(self) -> bool {
+        Self::OWN.contains(&self)
     }
 
     /// Whether its bans do not apply to exceptions.
@@ -107,6 +123,45 @@ impl By {
         } else {
             Self::Operator
         }
+    }
+}
+
+impl Owner {
+    /// An author without a name.
+    #[must_use]
+    pub const fn unnamed(by: By) -> Self {
+        Self { by, name: None }
+    }
+
+    #[must_use]
+    pub fn named(by: By, name: &str) -> Self {
+        Self {
+            by,
+            name: Some(name.into()),
+        }
+    }
+}
+
+impl BanKey {
+    /// An owner's ban of a whole prefix.
+    #[must_use]
+    pub const fn new(prefix: PrefixKey, owner: Owner) -> Self {
+        Self {
+            prefix,
+            owner,
+            interface_id: 0,
+        }
+    }
+
+    /// The ban of a prefix by an author who has one without a name.
+    #[must_use]
+    pub const fn of(prefix: PrefixKey, by: By) -> Self {
+        Self::new(prefix, Owner::unnamed(by))
+    }
+
+    /// The first key that a ban of this prefix may have.
+    const fn first(prefix: PrefixKey) -> Self {
+        Self::of(prefix, By::Operator)
     }
 }
 
@@ -150,47 +205,40 @@ pub struct Around {
 #[derive(Clone, Debug)]
 pub struct Record {
     prefix: PrefixKey,
-    held: Vec<(By, Held)>,
+    held: Vec<(BanKey, Held)>,
     is_exception: bool,
 }
 
 impl BanList {
-    /// Reads the entries that an earlier agent left in the trie. The end of a ban from elsewhere may be that of another
-    /// ban: the trie has only the latest.
-    pub fn resume(entries: impl IntoIterator<Item = BanEntry>) -> Self {
+    /// Reads the entries that an earlier agent left in the trie. An entry has the latest end of the bans on this host
+    /// alone: their owners are those that were `saved`, unless their bans end later, which then have been lifted. The
+    /// latest end itself is of an unknown owner where no saved ban has it. The end of a ban from elsewhere may be that of
+    /// another ban.
+    pub fn resume(
+        entries: impl IntoIterator<Item = BanEntry>,
+        saved: &BTreeMap<BanKey, Held>,
+    ) -> Self {
         let mut list = Self::default();
         for BanEntry { prefix, ban } in entries {
-            if ban.own_until != 0
-                || !(ban.is_by_crowdsec() || ban.is_by_host() || ban.is_exception())
-            {
-                list.insert(
-                    prefix,
-                    By::of(&ban),
-                    Held {
-                        until: ban.own_until,
-                        ..Held::default()
-                    },
-                );
+            let elsewhere = [
+                (By::CrowdSec, ban.is_by_crowdsec()),
+                (By::Host, ban.is_by_host()),
+            ];
+            let is_elsewhere = elsewhere.iter().any(|(_, is_by)| *is_by);
+            if ban.own_until != 0 || !(is_elsewhere || ban.is_exception()) {
+                let known: Vec<_> = of_prefix(saved, &prefix)
+                    .filter(|(_, held)| held.until <= ban.own_until)
+                    .map(|(key, held)| (key.clone(), held.clone()))
+                    .collect();
+                if known.iter().all(|(_, held)| held.until < ban.own_until) {
+                    list.insert(BanKey::of(prefix, By::of(&ban)), until(ban.own_until));
+                }
+                for (key, held) in known {
+                    list.insert(key, held);
+                }
             }
-            if ban.is_by_crowdsec() {
-                list.insert(
-                    prefix,
-                    By::CrowdSec,
-                    Held {
-                        until: ban.until,
-                        ..Held::default()
-                    },
-                );
-            }
-            if ban.is_by_host() {
-                list.insert(
-                    prefix,
-                    By::Host,
-                    Held {
-                        until: ban.until,
-                        ..Held::default()
-                    },
-                );
+            for (by, _) in elsewhere.into_iter().filter(|(_, is_by)| *is_by) {
+                list.insert(BanKey::of(prefix, by), until(ban.until));
             }
             if ban.is_exception() {
                 list.add_exception(prefix);
@@ -200,11 +248,10 @@ impl BanList {
     }
 
     /// The bans of an author.
-    pub fn of(&self, author: By) -> impl Iterator<Item = (PrefixKey, &Held)> {
+    pub fn of(&self, author: By) -> impl Iterator<Item = (&BanKey, &Held)> {
         self.held
             .iter()
-            .filter(move |((_, by), _)| *by == author)
-            .map(|((prefix, _), held)| (*prefix, held))
+            .filter(move |(key, _)| key.owner.by == author)
     }
 
     /// The number of bans of an author.
@@ -214,8 +261,8 @@ impl BanList {
     }
 
     /// Stores a ban that is not in effect while the agent is on `observe`.
-    pub fn suspend(&mut self, prefix: PrefixKey, held: Held) {
-        self.suspended.insert(prefix, held);
+    pub fn suspend(&mut self, key: BanKey, held: Held) {
+        self.suspended.insert(key, held);
     }
 
     /// The number of bans that are suspended at an instant.
@@ -228,45 +275,42 @@ impl BanList {
     }
 
     /// Removes the suspended bans, and returns those that have not ended.
-    pub fn take_suspended(&mut self, now: u64) -> Vec<(PrefixKey, Held)> {
+    pub fn take_suspended(&mut self, now: u64) -> Vec<(BanKey, Held)> {
         let suspended = std::mem::take(&mut self.suspended).into_iter();
         suspended
             .filter(|(_, held)| Ban::is_in_effect(held.until, now))
             .collect()
     }
 
-    /// The operator's or a limit's ban of exactly this prefix.
+    /// An owner's ban of exactly this prefix.
     #[must_use]
-    pub fn own(&self, prefix: &PrefixKey) -> Option<(By, &Held)> {
-        By::OWN
-            .iter()
-            .find_map(|by| Some((*by, self.held.get(&(*prefix, *by))?)))
+    pub fn get(&self, key: &BanKey) -> Option<&Held> {
+        self.held.get(key)
     }
 
-    /// One author's ban of exactly this prefix.
-    #[must_use]
-    pub fn by(&self, prefix: &PrefixKey, by: By) -> Option<&Held> {
-        self.held.get(&(*prefix, by))
+    /// The bans of exactly this prefix.
+    pub fn of_prefix(
+        &self,
+        prefix: &PrefixKey,
+    ) -> impl Iterator<Item = (&BanKey, &Held)> + use<'_> {
+        of_prefix(&self.held, prefix)
     }
 
-    /// Sets the reason and the start of an existing ban by the operator or a limit.
-    pub fn set_reason(&mut self, prefix: &PrefixKey, why: Option<Why>, since: u64) {
-        for by in By::OWN {
-            if let Some(held) = self.held.get_mut(&(*prefix, by)) {
-                (held.why, held.since) = (why.clone(), since);
-            }
-        }
+    /// The ban of exactly this prefix by an owner on this host that ends last.
+    #[must_use]
+    pub fn longest_own(&self, prefix: &PrefixKey) -> Option<(&BanKey, &Held)> {
+        self.of_prefix(prefix)
+            .filter(|(key, _)| key.owner.by.is_own())
+            .max_by_key(|(_, held)| held.until)
     }
 
-    /// Every prefix that the operator or a limit banned, suspended ones included.
+    /// Every prefix that an owner on this host banned, suspended bans included.
     #[must_use]
-    pub fn own_prefixes(&self) -> Vec<PrefixKey> {
-        let own = self
-            .held
-            .keys()
-            .filter(|(_, by)| By::OWN.contains(by))
-            .map(|(prefix, _)| prefix);
-        own.chain(self.suspended.keys()).copied().collect()
+    pub fn own_prefixes(&self) -> BTreeSet<PrefixKey> {
+        let own = self.held.keys().chain(self.suspended.keys());
+        own.filter(|key| key.owner.by.is_own())
+            .map(|key| key.prefix)
+            .collect()
     }
 
     /// The number of banned prefixes.
@@ -280,87 +324,82 @@ impl BanList {
         self.prefixes == 0
     }
 
-    /// Every ban by the operator or a limit as an entry of the trie, without its count of refused packets.
-    pub fn own_entries(&self) -> impl Iterator<Item = BanEntry> + '_ {
-        self.held
-            .iter()
-            .filter(|((_, by), _)| By::OWN.contains(by))
-            .map(|((prefix, by), held)| BanEntry {
-                prefix: *prefix,
-                ban: Ban {
-                    until: held.until,
-                    own_until: held.until,
-                    refused: by.bit(),
-                },
-            })
+    /// Every ban by an owner on this host; of one prefix, the one that ends last first.
+    #[must_use]
+    pub fn own(&self) -> Vec<(&BanKey, &Held)> {
+        let own = self.held.iter();
+        let mut own: Vec<_> = own.filter(|(key, _)| key.owner.by.is_own()).collect();
+        own.sort_by_key(|(key, held)| (key.prefix, std::cmp::Reverse(held.until)));
+        own
     }
 
     /// Every banned prefix, in the order of addresses.
     pub fn prefixes(&self) -> impl Iterator<Item = PrefixKey> + '_ {
         let mut last = None;
-        self.held.keys().filter_map(move |(prefix, _)| {
-            (last.replace(*prefix) != Some(*prefix)).then_some(*prefix)
+        self.held.keys().filter_map(move |key| {
+            (last.replace(key.prefix) != Some(key.prefix)).then_some(key.prefix)
         })
     }
 
     /// The bans of exactly this prefix that are in effect, the one that ends last first.
     #[must_use]
-    pub fn holders(&self, prefix: &PrefixKey, now: u64) -> Vec<(By, &Held)> {
-        let of_prefix = (*prefix, By::ALL[0])..=(*prefix, By::ALL[By::ALL.len() - 1]);
-        let held = self
-            .held
-            .range(of_prefix)
-            .map(|((_, by), held)| (*by, held));
-        let applies = |by: By| !by.is_elsewhere() || !self.is_excepted(prefix);
-        let mut holders: Vec<_> = held
-            .filter(|(by, held)| Ban::is_in_effect(held.until, now) && applies(*by))
+    pub fn holders(&self, prefix: &PrefixKey, now: u64) -> Vec<(&BanKey, &Held)> {
+        let is_excepted = self.is_excepted(prefix);
+        let mut holders: Vec<_> = self
+            .of_prefix(prefix)
+            .filter(|(key, held)| {
+                Ban::is_in_effect(held.until, now) && !(is_excepted && key.owner.by.is_elsewhere())
+            })
             .collect();
-        holders.sort_by_key(|(by, held)| (std::cmp::Reverse(held.until), *by));
+        holders.sort_by_key(|(_, held)| std::cmp::Reverse(held.until));
         holders
     }
 
-    /// The existing ban of exactly this prefix, if it stays instead of a new one until `until`: it is longer, and the
-    /// new one's author must not shorten it.
+    /// The owner's existing ban, if it stays instead of a new one until `until`: it is longer.
     #[must_use]
-    pub fn kept(&self, prefix: &PrefixKey, until: u64, by: By, now: u64) -> Option<u64> {
-        let (own, held) = self.own(prefix)?;
+    pub fn kept(&self, key: &BanKey, until: u64, now: u64) -> Option<&Held> {
+        let held = self.get(key)?;
         let is_longer = Ban::is_in_effect(held.until, now) && held.until > until;
-        (is_longer && (by == By::Limit || own == By::Operator)).then_some(held.until)
+        is_longer.then_some(held)
     }
 
-    /// Bans a prefix, in place of its author's previous ban. Of the operator's and a limit's ban, the new one replaces
-    /// the other.
-    pub fn ban(&mut self, prefix: PrefixKey, by: By, held: Held, touched: &mut Touched) {
-        self.touch(&prefix, touched);
-        if By::OWN.contains(&by) {
-            self.suspended.remove(&prefix);
-            By::OWN
-                .iter()
-                .filter(|other| **other != by)
-                .for_each(|other| self.take(&prefix, *other));
-        }
-        self.insert(prefix, by, held);
+    /// Whether there is no room for this ban by an owner on this host.
+    #[must_use]
+    pub fn is_full(&self, key: &BanKey) -> bool {
+        let is_by_operator = |of: &BanKey| of.owner.by == By::Operator;
+        let own: usize = By::OWN.iter().map(|by| self.count_of(*by)).sum();
+        let is_crowded = || {
+            let keys = self.of_prefix(&key.prefix).map(|(of, _)| of);
+            keys.filter(|of| is_by_operator(of)).count() >= MOST_OF_PREFIX
+        };
+        self.get(key).is_none() && (own >= MOST_OWN || is_by_operator(key) && is_crowded())
     }
 
-    /// Lifts an author's ban of exactly this prefix; `false` if there is none.
-    pub fn lift(&mut self, prefix: &PrefixKey, by: By, touched: &mut Touched) -> bool {
-        if !self.held.contains_key(&(*prefix, by)) {
-            return false;
+    /// Bans a prefix, in place of its owner's previous ban.
+    pub fn ban(&mut self, key: BanKey, held: Held, touched: &mut Touched) {
+        self.touch(&key.prefix, touched);
+        self.suspended.remove(&key);
+        self.insert(key, held);
+    }
+
+    /// Lifts an owner's ban; `false` if there is none, suspended or not.
+    pub fn lift(&mut self, key: &BanKey, touched: &mut Touched) -> bool {
+        let was_suspended = self.suspended.remove(key).is_some();
+        if !self.held.contains_key(key) {
+            return was_suspended;
         }
-        self.touch(prefix, touched);
-        self.take(prefix, by);
+        self.touch(&key.prefix, touched);
+        self.take(key);
         true
     }
 
-    /// Lifts the operator's or the limit's ban of exactly this prefix; `false` if there is none, suspended or not.
-    pub fn lift_own(&mut self, prefix: &PrefixKey, touched: &mut Touched) -> bool {
-        let was_suspended = self.suspended.remove(prefix).is_some();
-        let was_banned = By::OWN
-            .iter()
-            .filter(|by| self.lift(prefix, **by, touched))
-            .count()
-            > 0;
-        was_suspended || was_banned
+    /// The bans of exactly this prefix by owners on this host, suspended ones included.
+    pub fn own_keys(&self, prefix: &PrefixKey) -> impl Iterator<Item = &BanKey> {
+        let suspended = of_prefix(&self.suspended, prefix);
+        self.of_prefix(prefix)
+            .chain(suspended)
+            .map(|(key, _)| key)
+            .filter(|key| key.owner.by.is_own())
     }
 
     /// Lets no ban from elsewhere apply to a prefix.
@@ -406,34 +445,28 @@ impl BanList {
     /// Whether an author bans a prefix, one that contains it, or one within it, exceptions aside.
     #[must_use]
     pub fn is_banned_by(&self, author: By, prefix: &PrefixKey, now: u64) -> bool {
-        let (first, last) = span(prefix);
-        let is_banned = |held: &Held| Ban::is_in_effect(held.until, now);
-        let within = self
-            .held
-            .range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1]));
+        let is_banned = |by: By, until: u64| by == author && Ban::is_in_effect(until, now);
         self.containing(prefix)
-            .any(|around| around.by == author && Ban::is_in_effect(around.until, now))
-            || within
-                .filter(|((inner, by), _)| *by == author && inner.length >= prefix.length)
-                .any(|(_, held)| is_banned(held))
+            .any(|around| is_banned(around.by, around.until))
+            || self
+                .within(prefix)
+                .any(|(key, held)| is_banned(key.owner.by, held.until))
     }
 
     /// The bans that have ended.
     #[must_use]
-    pub fn ended(&self, now: u64) -> Vec<(PrefixKey, By)> {
+    pub fn ended(&self, now: u64) -> Vec<BanKey> {
         self.held
             .iter()
             .filter(|(_, held)| !Ban::is_in_effect(held.until, now))
-            .map(|(key, _)| *key)
+            .map(|(key, _)| key.clone())
             .collect()
     }
 
     /// Whether exactly this prefix is banned.
     #[must_use]
     pub fn holds(&self, prefix: &PrefixKey) -> bool {
-        By::ALL
-            .iter()
-            .any(|by| self.held.contains_key(&(*prefix, *by)))
+        self.of_prefix(prefix).next().is_some()
     }
 
     /// The ban that applies to an address or prefix now: of the longest prefix that contains it, the one that ends
@@ -468,9 +501,9 @@ impl BanList {
     /// Everything about exactly one prefix.
     #[must_use]
     pub fn record(&self, prefix: &PrefixKey) -> Record {
-        let held = By::ALL
-            .iter()
-            .filter_map(|by| Some((*by, self.by(prefix, *by)?.clone())));
+        let held = self
+            .of_prefix(prefix)
+            .map(|(key, held)| (key.clone(), held.clone()));
         Record {
             prefix: *prefix,
             held: held.collect(),
@@ -480,10 +513,12 @@ impl BanList {
 
     /// Restores a prefix as it was.
     pub fn restore(&mut self, record: Record) {
-        By::ALL.iter().for_each(|by| self.take(&record.prefix, *by));
+        for (key, _) in self.record(&record.prefix).held {
+            self.take(&key);
+        }
         self.take_exception(&record.prefix);
-        for (by, held) in record.held {
-            self.insert(record.prefix, by, held);
+        for (key, held) in record.held {
+            self.insert(key, held);
         }
         if record.is_exception {
             self.add_exception(record.prefix);
@@ -503,20 +538,25 @@ impl BanList {
             .map(|around| around.until)
             .max()
             .unwrap_or(0);
-        let own_until = self.own(prefix).map_or(0, |(_, held)| held.until);
-        let bits = By::ALL
-            .iter()
-            .filter(|by| self.by(prefix, **by).is_some())
-            .fold(0, |bits, by| bits | by.bit());
-        let exception = if self.exceptions.contains(prefix) {
-            Ban::EXCEPTION
-        } else {
-            0
+        let own = self.longest_own(prefix);
+        let is_by = |author: By| {
+            self.of_prefix(prefix)
+                .any(|(key, _)| key.owner.by == author)
         };
+        let bits = [
+            (
+                Ban::BY_LIMIT,
+                own.is_some_and(|(key, _)| key.owner.by == By::Limit),
+            ),
+            (Ban::BY_CROWDSEC, is_by(By::CrowdSec)),
+            (Ban::BY_HOST, is_by(By::Host)),
+            (Ban::EXCEPTION, self.exceptions.contains(prefix)),
+        ];
+        let authors = bits.iter().filter(|(_, is_set)| *is_set);
         Some(Entry {
             until,
-            own_until,
-            authors: bits | exception,
+            own_until: own.map_or(0, |(_, held)| held.until),
+            authors: authors.fold(0, |bits, (bit, _)| bits | bit),
         })
     }
 
@@ -530,17 +570,19 @@ impl BanList {
             .0
             .entry(*prefix)
             .or_insert_with(|| !self.has_entry(prefix));
-        let (first, last) = span(prefix);
-        let held = self
-            .held
-            .range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1]))
-            .map(|((inner, _), _)| inner);
-        for inner in held
-            .chain(self.exceptions.range(first..=last))
-            .filter(|inner| inner.length >= prefix.length)
-        {
-            touched.0.entry(*inner).or_insert(false);
+        let banned = self.within(prefix).map(|(key, _)| key.prefix);
+        for inner in banned.chain(self.exceptions_within(prefix)) {
+            touched.0.entry(inner).or_insert(false);
         }
+    }
+
+    /// The bans of prefixes within one, its own included.
+    fn within(&self, prefix: &PrefixKey) -> impl Iterator<Item = (&BanKey, &Held)> {
+        let ((first, last), length) = (span(prefix), prefix.length);
+        self.held
+            .range(BanKey::first(first)..)
+            .take_while(move |(key, _)| key.prefix <= last)
+            .filter(move |(key, _)| key.prefix.length >= length)
     }
 
     /// The bans that contain a prefix, its own included, the widest first.
@@ -549,31 +591,29 @@ impl BanList {
             .range(..=prefix.length)
             .flat_map(move |(length, _)| {
                 let outer = prefix.cut(*length);
-                let around = move |by: &By| {
-                    Some(Around {
-                        prefix: outer,
-                        by: *by,
-                        until: self.by(&outer, *by)?.until,
-                    })
-                };
-                By::ALL.iter().filter_map(around)
+                self.of_prefix(&outer).map(|(key, held)| Around {
+                    prefix: key.prefix,
+                    by: key.owner.by,
+                    until: held.until,
+                })
             })
     }
 
-    fn insert(&mut self, prefix: PrefixKey, by: By, held: Held) {
-        let was_banned = self.holds(&prefix);
-        if self.held.insert((prefix, by), held).is_none() {
-            *self.lengths.entry(prefix.length).or_default() += 1;
+    fn insert(&mut self, key: BanKey, held: Held) {
+        let (was_banned, by) = (self.holds(&key.prefix), key.owner.by);
+        let length = key.prefix.length;
+        if self.held.insert(key, held).is_none() {
+            *self.lengths.entry(length).or_default() += 1;
             self.counts[by as usize] += 1;
             self.prefixes += usize::from(!was_banned);
         }
     }
 
-    fn take(&mut self, prefix: &PrefixKey, by: By) {
-        if self.held.remove(&(*prefix, by)).is_some() {
-            self.forget_length(prefix.length);
-            self.counts[by as usize] -= 1;
-            self.prefixes -= usize::from(!self.holds(prefix));
+    fn take(&mut self, key: &BanKey) {
+        if self.held.remove(key).is_some() {
+            self.forget_length(key.prefix.length);
+            self.counts[key.owner.by as usize] -= 1;
+            self.prefixes -= usize::from(!self.holds(&key.prefix));
         }
     }
 
@@ -596,6 +636,24 @@ impl BanList {
                 self.lengths.remove(&length);
             }
         }
+    }
+}
+
+/// The bans of exactly a prefix.
+fn of_prefix<'b>(
+    bans: &'b BTreeMap<BanKey, Held>,
+    prefix: &PrefixKey,
+) -> impl Iterator<Item = (&'b BanKey, &'b Held)> + use<'b> {
+    let prefix = *prefix;
+    bans.range(BanKey::first(prefix)..)
+        .take_while(move |(key, _)| key.prefix == prefix)
+}
+
+/// A ban until an instant, of which nothing else is known.
+fn until(until: u64) -> Held {
+    Held {
+        until,
+        ..Held::default()
     }
 }
 

@@ -377,6 +377,7 @@ impl Poller<'_> {
             );
             let event = Event {
                 source: Some(prefix.to_string()),
+                owner: Some("crowdsec".to_owned()),
                 ..Event::now(EventKind::Banned, 1, reason)
             };
             self.shared.parts.events.push(event);

@@ -43,6 +43,7 @@ pub(super) fn event(offence: &Offence, outcome: &Escalated) -> Option<Event> {
     Some(Event {
         source: Some(offence.prefix.to_string()),
         limit: Some(offence.limit.to_string()),
+        owner: Some(format!("limit:{}", offence.limit)),
         direction: Some(direction.to_owned()),
         ..Event::now(what, 1, reason)
     })

@@ -460,14 +460,13 @@ impl BanLists {
         let (one, listed) = set
             .banning()
             .find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
+        let origin = format!("list:{}", one.list.name);
         Some(BanStatus {
-            origin_on_host: None,
             cidr: listed.prefix().to_string(),
-            expires_in_seconds: None,
-            origin: format!("list:{}", one.list.name),
-            reason: None,
+            owner: origin.clone(),
+            origin,
             since: Some(u64::from(listed.since)),
-            also: Vec::new(),
+            ..BanStatus::default()
         })
     }
 

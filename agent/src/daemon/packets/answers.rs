@@ -11,6 +11,7 @@ use datapath::memory::{MemoryStatus, Room};
 
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
+use super::lifted_bans::Whose;
 use crate::stats::{
     BansRow, Extent, LimitStatus, SourceStatus, Status, TopRow, View, ViewQuery,
     monotonic_nanoseconds,
@@ -123,13 +124,13 @@ impl PacketEngine {
         self.for_client(|in_effect| in_effect.order_bans(orders))
     }
 
-    /// Lifts the bans of these prefixes.
+    /// Lifts bans of these prefixes.
     ///
     /// # Errors
     ///
     /// When a prefix is invalid or the kernel refuses.
-    pub fn lift_bans(&self, cidrs: &[String]) -> Result<Unbanned, String> {
-        self.for_client(|in_effect| in_effect.lift_bans(cidrs))
+    pub fn lift_bans(&self, cidrs: &[String], whose: &Whose) -> Result<Unbanned, String> {
+        self.for_client(|in_effect| in_effect.lift_bans(cidrs, whose))
     }
 
     /// Lifts every ban.

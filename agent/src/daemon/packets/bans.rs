@@ -1,36 +1,40 @@
-//! Bans by operators and limits, and their results.
+//! Bans by users, programs and limits, and their results.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::event::seconds_since_1970;
-use api::request::{BanOrder, Banned, StillBanned, Unbanned, WithoutEffect};
+use api::request::{BanOrder, Banned, WithoutEffect};
 use common::ban::Ban;
 use common::settings::Runtime;
 use config::policy::{Mode, Prefix};
 use config::prefix;
 use datapath::LoadError;
-use datapath::bans::{BanList, By, Held, Touched, Why};
+use datapath::bans::{BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Owner, Touched, Why};
 use datapath::compile::PrefixKey;
 
 use super::in_effect::InEffect;
-use crate::ban_reason;
-use crate::stats::{BanStatus, BansRow, ban_status, monotonic_nanoseconds, own_status};
+use super::saved_bans::AT_ONCE;
+use crate::stats::{BanStatus, BansRow, holder, monotonic_nanoseconds, owner_text};
+use crate::{ban_owner, ban_reason};
 
 impl InEffect {
-    /// Bans every prefix for which a ban has an effect. A longer ban by the operator stays.
+    /// Bans every prefix for which a ban has an effect. A longer ban by the same owner stays.
     pub(super) fn order_bans(&mut self, orders: &[BanOrder]) -> Result<Banned, String> {
         let now = monotonic_nanoseconds();
         let parsed = orders
             .iter()
             .map(|order| parse(order, now))
             .collect::<Result<Vec<_>, _>>()?;
-        let reasons = reasons(orders)?;
+        let (reasons, owners) = (reasons(orders)?, owners(orders)?);
         let since = seconds_since_1970() as u64;
         let (mut bans, mut banned) = (Vec::new(), Banned::default());
-        for ((prefix, until), reason) in parsed.into_iter().zip(reasons) {
-            let key = PrefixKey::from(&prefix);
+        for ((((prefix, until), reason), owner), order) in
+            parsed.into_iter().zip(reasons).zip(owners).zip(orders)
+        {
+            let mut key = BanKey::new(PrefixKey::from(&prefix), owner);
+            key.interface_id = interface_id(order, &prefix)?;
             if let Some(exempt) = self
                 .config
                 .agent
@@ -42,7 +46,7 @@ impl InEffect {
                     "{exempt} is exempt: agent status lists never_limit and the protected addresses"
                 );
                 banned.without_effect.push(WithoutEffect {
-                    cidr: key.to_string(),
+                    cidr: key.prefix.to_string(),
                     reason,
                 });
                 continue;
@@ -54,9 +58,10 @@ impl InEffect {
                 .iter()
                 .find(|exempt| prefix.covers(exempt))
             {
-                banned
-                    .notes
-                    .push(format!("{inside} in {key} is exempt and stays reachable"));
+                banned.notes.push(format!(
+                    "{inside} in {} is exempt and stays reachable",
+                    key.prefix
+                ));
             }
             let why = reason.map(|text| Why {
                 text,
@@ -64,10 +69,18 @@ impl InEffect {
             });
             bans.push((key, Held { until, since, why }));
         }
-        banned.kept = self
-            .ban(&bans, By::Operator, now)
-            .map_err(|error| error.to_string())?;
-        banned.banned = (bans.len() - banned.kept.len()) as u64;
+        let (kept, full) = self.ban(&bans, now).map_err(|error| error.to_string())?;
+        banned.banned = (bans.len() - kept.len() - full.len()) as u64;
+        banned.kept = kept;
+        banned
+            .without_effect
+            .extend(full.iter().map(|prefix| WithoutEffect {
+                cidr: prefix.to_string(),
+                reason: format!(
+                    "there is no room for another ban: a prefix has at most {MOST_OF_PREFIX} by users, and the host \
+                     {MOST_OWN}; agent bans lists them"
+                ),
+            }));
         log_bans(&bans, now);
         if banned.banned > 0 && self.ingress.attached().is_empty() {
             let reason = "no interface is attached: agent status shows why".to_owned();
@@ -86,24 +99,20 @@ impl InEffect {
         match self.config.agent.mode {
             Mode::Observe => {
                 for author in By::ELSEWHERE {
-                    let of_author: Vec<PrefixKey> =
-                        self.bans.of(author).map(|(prefix, _)| prefix).collect();
+                    let of_author: Vec<BanKey> =
+                        self.bans.of(author).map(|(key, _)| key.clone()).collect();
                     for some in of_author.chunks(AT_ONCE) {
-                        self.change_bans(some, |bans, touched| {
-                            some.iter().for_each(|prefix| {
-                                bans.lift(prefix, author, touched);
-                            });
-                        })?;
+                        self.lift_keys(some)?;
                     }
                 }
                 let by_limits: Vec<_> = self
                     .bans
                     .of(By::Limit)
-                    .map(|(prefix, held)| (prefix, held.clone()))
+                    .map(|(key, held)| (key.clone(), held.clone()))
                     .collect();
-                by_limits.into_iter().try_for_each(|(prefix, held)| {
-                    self.lift_by(&prefix, By::Limit)?;
-                    self.bans.suspend(prefix, held);
+                by_limits.into_iter().try_for_each(|(key, held)| {
+                    self.lift_keys(std::slice::from_ref(&key))?;
+                    self.bans.suspend(key, held);
                     Ok(())
                 })
             }
@@ -112,7 +121,7 @@ impl InEffect {
                 let suspended = self.bans.take_suspended(now);
                 // Other hosts have them already, or the next comparison publishes them.
                 let outbox = self.outbox.take();
-                let result = self.ban(&suspended, By::Limit, now);
+                let result = self.ban(&suspended, now);
                 self.outbox = outbox;
                 result.map(drop)
             }
@@ -133,102 +142,6 @@ impl InEffect {
         }
     }
 
-    /// Lifts the bans of exactly these prefixes.
-    pub(super) fn lift_bans(&mut self, cidrs: &[String]) -> Result<Unbanned, String> {
-        let prefixes: Vec<Prefix> = cidrs
-            .iter()
-            .map(|cidr| parse_prefix(cidr))
-            .collect::<Result<_, _>>()?;
-        self.lift(&prefixes.iter().map(PrefixKey::from).collect::<Vec<_>>())
-    }
-
-    /// Lifts every ban by the operator or a limit, on this host and on others.
-    pub(super) fn lift_all_bans(&mut self) -> Result<Unbanned, String> {
-        let mut prefixes = self.bans.own_prefixes();
-        prefixes.extend(self.bans.of(By::Host).map(|(prefix, _)| prefix));
-        prefixes.sort_unstable();
-        prefixes.dedup();
-        let mut unbanned = self.lift_own(&prefixes)?;
-        unbanned.banned_by_crowdsec = self.bans.count_of(By::CrowdSec) as u64;
-        Ok(unbanned)
-    }
-
-    /// Lifts the bans of these prefixes, on other hosts too. Of a prefix that only CrowdSec bans, whole or in part, or
-    /// that other hosts ban as part of another prefix, an exception keeps bans from elsewhere from applying. Where the
-    /// operator, a limit or another host bans it too, their ban alone is lifted: a program that lifts its own bans must not
-    /// overrule CrowdSec.
-    fn lift(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
-        let now = monotonic_nanoseconds();
-        let banned = |prefix: &PrefixKey, by: By| {
-            !self.bans.is_excepted(prefix) && self.bans.is_banned_by(by, prefix, now)
-        };
-        let is_lifted = |prefix: &PrefixKey| {
-            self.bans.own(prefix).is_some() || self.bans.by(prefix, By::Host).is_some()
-        };
-        let of_crowdsec = prefixes
-            .iter()
-            .filter(|prefix| banned(prefix, By::CrowdSec))
-            .copied();
-        let (both, mut alone): (Vec<PrefixKey>, Vec<PrefixKey>) = of_crowdsec.partition(is_lifted);
-        let is_of_hosts = |prefix: &&PrefixKey| {
-            banned(prefix, By::Host) && !banned(prefix, By::CrowdSec) && !is_lifted(prefix)
-        };
-        let of_hosts: Vec<PrefixKey> = prefixes.iter().filter(is_of_hosts).copied().collect();
-        let exceptions = alone.iter().map(ToString::to_string).collect();
-        alone.extend(&of_hosts);
-        let count = self.bans.exceptions().count() + alone.len();
-        if count > MOST_EXCEPTIONS {
-            return Err(format!(
-                "{count} exceptions from bans by CrowdSec and other hosts exceed the most, {MOST_EXCEPTIONS}: delete the \
-                 decisions in CrowdSec with cscli decisions delete, and lift the bans of other hosts with agent unban"
-            ));
-        }
-        let mut unbanned = self.lift_own(prefixes)?;
-        self.except(&alone).map_err(|error| error.to_string())?;
-        unbanned.exceptions_from_hosts = of_hosts.iter().map(ToString::to_string).collect();
-        unbanned.exceptions = exceptions;
-        unbanned.still_banned_by_crowdsec = both.iter().map(ToString::to_string).collect();
-        unbanned.unbanned += alone.len() as u64;
-        unbanned.was_banned = unbanned.unbanned > 0;
-        unbanned.still_banned = prefixes
-            .iter()
-            .filter(|prefix| !both.contains(prefix))
-            .filter_map(|prefix| Some((prefix, self.bans.around(prefix, now)?.prefix)))
-            .map(|(prefix, by)| StillBanned {
-                cidr: prefix.to_string(),
-                by: by.to_string(),
-            })
-            .collect();
-        Ok(unbanned)
-    }
-
-    fn lift_own(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
-        let mut unbanned = Unbanned::default();
-        self.publish_removals(prefixes);
-        for prefix in prefixes {
-            unbanned.unbanned += u64::from(
-                self.unban(prefix).map_err(|error| error.to_string())?
-                    | self.unban_of_host(prefix)?,
-            );
-        }
-        self.escalation.forget(prefixes);
-        unbanned.was_banned = unbanned.unbanned > 0;
-        if unbanned.was_banned {
-            tracing::info!("{} lifted by an operator", listed(prefixes));
-        }
-        Ok(unbanned)
-    }
-
-    /// Lifts another host's ban of exactly this prefix; `false` if there is none.
-    fn unban_of_host(&mut self, prefix: &PrefixKey) -> Result<bool, String> {
-        let is_banned = self.bans.by(prefix, By::Host).is_some();
-        if is_banned {
-            self.lift_by(prefix, By::Host)
-                .map_err(|error| error.to_string())?;
-        }
-        Ok(is_banned)
-    }
-
     /// Lets no ban from elsewhere apply to these prefixes.
     pub(super) fn except(&mut self, prefixes: &[PrefixKey]) -> Result<(), LoadError> {
         self.change_bans(prefixes, |bans, touched| {
@@ -241,8 +154,9 @@ impl InEffect {
 
 /// The most exceptions to bans from elsewhere.
 pub(super) const MOST_EXCEPTIONS: usize = 10_000;
-/// The most bans changed under one lock.
-pub(super) const AT_ONCE: usize = 2_000;
+
+/// The length of the IPv6 network that is banned for an address.
+pub(super) const NETWORK: u32 = 64;
 
 /// The most bans that one line of the log names.
 const NAMED: usize = 5;
@@ -265,12 +179,12 @@ pub(super) fn listed(prefixes: &[PrefixKey]) -> String {
     }
 }
 
-/// All bans of one order have the same end and reason.
-fn log_bans(bans: &[(PrefixKey, Held)], now: u64) {
-    let Some((_, first)) = bans.first() else {
+/// All bans of one order have the same owner, end and reason.
+fn log_bans(bans: &[(BanKey, Held)], now: u64) {
+    let Some((key, first)) = bans.first() else {
         return;
     };
-    let prefixes: Vec<PrefixKey> = bans.iter().map(|(prefix, _)| *prefix).collect();
+    let prefixes: Vec<PrefixKey> = bans.iter().map(|(key, _)| key.prefix).collect();
     let time = match first.until {
         Ban::FOREVER => "until it is lifted".to_owned(),
         until => {
@@ -288,9 +202,43 @@ fn log_bans(bans: &[(PrefixKey, Held)], now: u64) {
         .map(|why| format!(": {}", why.text))
         .unwrap_or_default();
     tracing::info!(
-        "{} ordered by an operator, {time}{reason}",
-        listed(&prefixes)
+        "{} ordered by {}, {time}{reason}",
+        listed(&prefixes),
+        owner_text(&key.owner)
     );
+}
+
+/// The owner of each order; equal ones share memory.
+fn owners(orders: &[BanOrder]) -> Result<Vec<Owner>, String> {
+    let mut known: HashMap<&str, Owner> = HashMap::new();
+    let mut owners = Vec::with_capacity(orders.len());
+    for order in orders {
+        let name = order.owner.as_deref().unwrap_or(ban_owner::ROOT);
+        ban_owner::check(name).map_err(|error| error.to_string())?;
+        let owner = known
+            .entry(name)
+            .or_insert_with(|| Owner::named(By::Operator, name));
+        owners.push(owner.clone());
+    }
+    Ok(owners)
+}
+
+/// [`BanKey::interface_id`] of an order.
+fn interface_id(order: &BanOrder, prefix: &Prefix) -> Result<u64, String> {
+    let Some(address) = order.address else {
+        return Ok(0);
+    };
+    let (prefix, address) = (PrefixKey::from(prefix), address.octets());
+    let whole = PrefixKey {
+        address,
+        length: 128,
+    };
+    if prefix.length != NETWORK || whole.cut(NETWORK) != prefix {
+        return Err(format!(
+            "invalid address {whole} of a ban of {prefix}: it is not in this /64"
+        ));
+    }
+    Ok(u128::from_be_bytes(address) as u64)
 }
 
 /// The reason of each order; equal ones share memory.
@@ -310,7 +258,7 @@ fn reasons(orders: &[BanOrder]) -> Result<Vec<Option<Arc<str>>>, String> {
     Ok(reasons)
 }
 
-fn parse_prefix(cidr: &str) -> Result<Prefix, String> {
+pub(super) fn parse_prefix(cidr: &str) -> Result<Prefix, String> {
     prefix::parse(cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
 }
 
@@ -338,37 +286,48 @@ fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
 }
 
 impl InEffect {
-    /// Bans prefixes by the operator or a limit; returns those whose longer bans stay. An operator's ban ends the
-    /// exceptions within it.
+    /// Bans prefixes; returns those whose owners' longer bans stay, and those that have no room for another ban. A user's
+    /// ban ends the exceptions within it.
     pub(super) fn ban(
         &mut self,
-        orders: &[(PrefixKey, Held)],
-        by: By,
+        orders: &[(BanKey, Held)],
         now: u64,
-    ) -> Result<Vec<BanStatus>, LoadError> {
-        let mut kept = Vec::new();
-        for (prefix, held) in orders {
-            if let Some(until) = self.bans.kept(prefix, held.until, by, now) {
-                kept.push(own_status(&self.bans, prefix, until, now));
+    ) -> Result<(Vec<BanStatus>, Vec<PrefixKey>), LoadError> {
+        let (mut kept, mut full) = (Vec::new(), Vec::new());
+        for (key, held) in orders {
+            if let Some(held) = self.bans.kept(key, held.until, now) {
+                kept.push(holder(key, held, now).of(key.prefix.to_string()));
                 continue;
             }
-            let exceptions = if by == By::Operator {
-                self.bans.exceptions_within(prefix)
+            if self.bans.is_full(key) {
+                full.push(key.prefix);
+                continue;
+            }
+            let exceptions = if key.owner.by == By::Operator {
+                self.bans.exceptions_within(&key.prefix)
             } else {
                 Vec::new()
             };
-            let changed: Vec<PrefixKey> = std::iter::once(*prefix)
+            let changed: Vec<PrefixKey> = std::iter::once(key.prefix)
                 .chain(exceptions.iter().copied())
                 .collect();
             self.change_bans(&changed, |bans, touched| {
                 exceptions.iter().for_each(|exception| {
                     bans.end_exception(exception, touched);
                 });
-                bans.ban(*prefix, by, held.clone(), touched);
+                bans.ban(key.clone(), held.clone(), touched);
             })?;
-            self.publish_ban(prefix, by, held, now);
+            self.record(key, Some(held));
+            // Other hosts need the ban that ends last.
+            if self
+                .bans
+                .longest_own(&key.prefix)
+                .is_some_and(|(longest, _)| longest == key)
+            {
+                self.publish_ban(&key.prefix, now);
+            }
         }
-        Ok(kept)
+        Ok((kept, full))
     }
 
     /// Changes the bans of these prefixes, in the list and in the kernel; if the kernel refuses, in neither.
@@ -413,32 +372,30 @@ impl InEffect {
         })
     }
 
-    /// Lifts the operator's or a limit's ban of exactly this prefix.
-    pub(super) fn unban(&mut self, prefix: &PrefixKey) -> Result<bool, LoadError> {
-        let mut was_banned = false;
-        self.change_bans(&[*prefix], |bans, touched| {
-            was_banned = bans.lift_own(prefix, touched);
-        })?;
-        Ok(was_banned)
+    /// Records a change in the journal.
+    fn record(&self, key: &BanKey, held: Option<&Held>) {
+        if let Some((journal, boot)) = &self.journal {
+            journal.record(key, held, boot);
+        }
     }
 
-    fn lift_by(&mut self, prefix: &PrefixKey, by: By) -> Result<(), LoadError> {
-        self.change_bans(&[*prefix], |bans, touched| {
-            bans.lift(prefix, by, touched);
-        })
+    /// Lifts these bans, and returns their number.
+    pub(super) fn lift_keys(&mut self, keys: &[BanKey]) -> Result<usize, LoadError> {
+        let prefixes: Vec<PrefixKey> = keys.iter().map(|key| key.prefix).collect();
+        let mut lifted = 0;
+        self.change_bans(&prefixes, |bans, touched| {
+            lifted = keys.iter().filter(|key| bans.lift(key, touched)).count();
+        })?;
+        keys.iter().for_each(|key| self.record(key, None));
+        Ok(lifted)
     }
 
     pub(super) fn clear_ended_bans(&mut self) -> Result<(), LoadError> {
         let ended = self.bans.ended(monotonic_nanoseconds());
         for some in ended.chunks(AT_ONCE) {
-            let prefixes: Vec<PrefixKey> = some.iter().map(|(prefix, _)| *prefix).collect();
-            self.change_bans(&prefixes, |bans, touched| {
-                some.iter().for_each(|(prefix, by)| {
-                    bans.lift(prefix, *by, touched);
-                });
-            })?;
+            self.lift_keys(some)?;
         }
-        let prefixes: Vec<PrefixKey> = ended.into_iter().map(|(prefix, _)| prefix).collect();
+        let prefixes: Vec<PrefixKey> = ended.into_iter().map(|key| key.prefix).collect();
         if !prefixes.is_empty() {
             tracing::info!("{} expired", listed(&prefixes));
         }
@@ -454,13 +411,17 @@ impl InEffect {
             .into_iter()
             .map(|entry| (entry.prefix, entry.ban.packets()));
         let refused: HashMap<PrefixKey, u64> = refused.collect();
-        let row = |prefix: PrefixKey| {
-            let ban = ban_status(&self.bans, &prefix, now)?;
-            Some(BansRow {
-                ban,
-                throttled_packets: refused.get(&prefix).copied().unwrap_or_default(),
+        let rows = |prefix: PrefixKey| {
+            let holders = self.bans.holders(&prefix, now).into_iter();
+            let (cidr, throttled_packets) = (
+                prefix.to_string(),
+                refused.get(&prefix).copied().unwrap_or_default(),
+            );
+            holders.map(move |(key, held)| BansRow {
+                ban: holder(key, held, now).of(cidr.clone()),
+                throttled_packets,
             })
         };
-        Ok(self.bans.prefixes().filter_map(row).collect())
+        Ok(self.bans.prefixes().flat_map(rows).collect())
     }
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use config::PrefixKey;
 use config::policy::Mode;
 use datapath::LoadError;
-use datapath::bans::{By, Held};
+use datapath::bans::{BanKey, By, Held};
 
-use super::bans::AT_ONCE;
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
+use super::saved_bans::AT_ONCE;
 
 /// The ban of each prefix; `None` where the author bans it no more.
 pub type DecisionBans = BTreeMap<PrefixKey, Option<Held>>;
@@ -34,12 +34,12 @@ impl PacketEngine {
         {
             let in_effect = self.lock();
             let mut known = BTreeSet::new();
-            for (prefix, held) in in_effect.bans.of(author) {
-                match changes.get(&prefix) {
-                    Some(Some(wanted)) if wanted == held => known.insert(prefix),
+            for (BanKey { prefix, .. }, held) in in_effect.bans.of(author) {
+                match changes.get(prefix) {
+                    Some(Some(wanted)) if wanted == held => known.insert(*prefix),
                     Some(_) => continue,
                     None => {
-                        changes.insert(prefix, None);
+                        changes.insert(*prefix, None);
                         continue;
                     }
                 };
@@ -109,8 +109,8 @@ impl InEffect {
                     .as_ref()
                     .filter(|_| !is_observing && !exempt.contains(prefix))
                 {
-                    Some(held) => bans.ban(**prefix, author, held.clone(), touched),
-                    None => drop(bans.lift(prefix, author, touched).then_some(())),
+                    Some(held) => bans.ban(BanKey::of(**prefix, author), held.clone(), touched),
+                    None => drop(bans.lift(&BanKey::of(**prefix, author), touched)),
                 }
             }
         })?;

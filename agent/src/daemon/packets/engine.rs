@@ -14,21 +14,19 @@ use common::settings::Runtime;
 use common::stream::StreamSettings;
 use common::trace::TracedSources;
 use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
-use datapath::bans::{By, Why};
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use datapath::translations::{self, Translations};
 use datapath::{
-    AttachError, AttachMode, BanEntry, CaptureRings, Datapath, EventRing, ListMap, LoadError,
-    PinDirectory, PinLock, RecordMaps, SavedTable, StreamRings, Turn,
+    AttachError, AttachMode, CaptureRings, Datapath, EventRing, ListMap, LoadError, PinDirectory,
+    PinLock, RecordMaps, SavedTable, StreamRings, Turn,
 };
 
 use super::change::{Change, wait_for_packets};
 use super::in_effect::InEffect;
 use super::proving::Proving;
-use super::saved_bans::saved_reasons;
 use crate::daemon::events::{Evaluated, Event};
-use crate::daemon::state::{MOST_TABLE_WORDS, Moment, Restore, Saved, SavedReason};
+use crate::daemon::state::{BanJournal, MOST_TABLE_WORDS, Moment, Restore, Saved, SavedBan};
 use crate::stats::{self, CountedDocument, Extent, Live, monotonic_nanoseconds};
 
 /// The packet engine; empty while the config has no limits on packets: then the kernel's packet path is not needed.
@@ -160,6 +158,9 @@ impl PacketEngine {
     /// When a map cannot be read.
     pub fn snapshot(&self) -> Result<Saved, LoadError> {
         let mut in_effect = self.lock();
+        if let Some((journal, _)) = &in_effect.journal {
+            journal.begin_save();
+        }
         let mut counted = in_effect.counted_in_all()?;
         for (name, counters) in &mut counted.limits {
             *counters = in_effect.baseline.of_limit(name, *counters);
@@ -169,13 +170,14 @@ impl PacketEngine {
             in_effect.ingress.image().layout.clone(),
         );
         // Reading a million entries of the trie takes seconds, during which no other request would be served.
-        let mut bans = match in_effect.bans.len() {
+        let entries = match in_effect.bans.len() {
             0..=MOST_BANS_WITH_COUNTS => in_effect.ingress.bans()?.all()?,
-            _ => in_effect.bans.own_entries().collect(),
+            _ => Vec::new(),
         };
-        let own = By::OWN.iter().flat_map(|by| in_effect.bans.of(*by));
-        let known = own.filter(|(_, held)| held.why.is_some() || held.since != 0);
-        let reasons: Vec<_> = known.map(|(prefix, held)| (prefix, held.clone())).collect();
+        let packets = entries
+            .iter()
+            .map(|entry| (entry.prefix, entry.ban.packets()));
+        let mut bans = SavedBan::all(&in_effect.bans, &packets.collect());
         let escalations = in_effect.escalation.save(monotonic_nanoseconds());
         drop(in_effect);
         // Scanning a table takes up to a second, without the lock: the mapping stays valid over a reload.
@@ -186,14 +188,12 @@ impl PacketEngine {
             at.monotonic,
             MOST_TABLE_WORDS,
         ));
-        bans.retain(|entry| Ban::is_in_effect(entry.ban.own_until, at.monotonic));
-        let reasons = saved_reasons(&bans, reasons);
+        bans.retain(|ban| Ban::is_in_effect(ban.held.until, at.monotonic));
         let counted = CountedDocument::from(&counted);
         Ok(Saved {
             at: Some(at),
             counted,
             bans,
-            reasons,
             escalations,
             table,
             ..Saved::default()
@@ -212,32 +212,10 @@ impl PacketEngine {
         })
     }
 
-    /// Restores the reasons of the bans in effect.
-    pub fn take_up_reasons(&self, restore: &Restore) {
-        let mut in_effect = self.lock();
-        for SavedReason {
-            text,
-            limit,
-            since,
-            bans,
-        } in &restore.saved.reasons
-        {
-            let limit = limit.as_deref().map(Arc::from);
-            let why = (!text.is_empty()).then(|| Why {
-                text: text.as_str().into(),
-                limit,
-                ..Why::default()
-            });
-            for BanEntry { prefix, ban } in
-                bans.iter().filter_map(|nth| restore.saved.bans.get(*nth))
-            {
-                // Within the same boot, it may be another ban by now.
-                let own_end = in_effect.bans.own(prefix).map(|(_, held)| held.until);
-                if restore.is_reboot || own_end == Some(ban.own_until) {
-                    in_effect.bans.set_reason(prefix, why.clone(), *since);
-                }
-            }
-        }
+    /// Records own bans and removals in this journal from now on.
+    pub fn record_bans_in(&self, journal: Option<Arc<BanJournal>>) {
+        let boot = Moment::now().boot;
+        self.lock().journal = journal.map(|journal| (journal, boot));
     }
 
     /// Notes for the operator.

@@ -8,7 +8,7 @@ use api::event::seconds_since_1970;
 use common::counters::SampleKey;
 use common::key::Key;
 use config::policy::{Escalate, Level, LevelKey, Mode};
-use datapath::bans::{By, Held, Why};
+use datapath::bans::{BanKey, By, Held, MOST_OWN, Owner, Why};
 use datapath::compile::PrefixKey;
 use datapath::{LoadError, MOST_BANS};
 
@@ -233,7 +233,14 @@ impl InEffect {
             observed.record(limit, prefix, escalate, (now, time));
             return Escalated::Observed(Duration::from_nanos(time));
         }
-        if self.bans.count_of(By::Limit) >= MOST_AUTOMATIC && !self.bans.holds(prefix) {
+        let key = BanKey::new(
+            *prefix,
+            Owner {
+                by: By::Limit,
+                name: Some(Arc::clone(limit)),
+            },
+        );
+        if self.bans.count_of(By::Limit) >= MOST_AUTOMATIC && self.bans.get(&key).is_none() {
             return Escalated::Failed(format!(
                 "limits have banned {MOST_AUTOMATIC} sources, the most that they may: agent unban lifts bans"
             ));
@@ -241,7 +248,6 @@ impl InEffect {
         let time = self.escalation.history.time(limit, prefix, escalate, now);
         let why = Why {
             text: offence.reason().into(),
-            limit: Some(Arc::clone(limit)),
             ..Why::default()
         };
         let since = seconds_since_1970() as u64;
@@ -250,8 +256,11 @@ impl InEffect {
             since,
             why: Some(why),
         };
-        match self.ban(&[(*prefix, held)], By::Limit, now) {
-            Ok(kept) if kept.is_empty() => {
+        match self.ban(&[(key, held)], now) {
+            Ok((_, full)) if !full.is_empty() => {
+                Escalated::Failed(format!("this host has {MOST_OWN} bans, the most"))
+            }
+            Ok((kept, _)) if kept.is_empty() => {
                 self.escalation
                     .history
                     .record(limit, prefix, escalate, (now, time));

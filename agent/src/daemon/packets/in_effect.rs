@@ -25,8 +25,8 @@ use super::change::{Change, LastPackets};
 use super::counts;
 use super::proving::Proving;
 use super::refusal_counts::Escalation;
-use super::saved_bans::restore_bans;
-use crate::daemon::state::Restore;
+use super::saved_bans::{restore_bans, resume_bans};
+use crate::daemon::state::{BanJournal, Restore};
 use crate::stats::baseline::Baseline;
 use crate::stats::{self, Counted, Reader, monotonic_nanoseconds, samples};
 
@@ -58,6 +58,8 @@ pub(super) struct InEffect {
     pub(super) last_packets: LastPackets,
     /// Receives this host's bans and removals, if it shares them.
     pub(super) outbox: Option<Arc<BanOutbox>>,
+    /// Receives own bans and removals until they are saved, with the ID of this boot.
+    pub(super) journal: Option<(Arc<BanJournal>, String)>,
 }
 
 /// The saved state, if the kernel no longer has it: after a reboot, or after its pins were removed by a detach.
@@ -90,6 +92,7 @@ impl InEffect {
         restore: Option<&Restore>,
         shares: HashMap<String, cluster::EffectiveShare>,
     ) -> Result<Self, AttachError> {
+        let saved = restore;
         let restore = due(restore, pins)?;
         let mut change = Change::load(
             &config,
@@ -107,9 +110,8 @@ impl InEffect {
         let mut put = |change: &mut Change| {
             change.release_locks(pins)?;
             let entries = change.ingress.bans()?.all()?;
-            let mut bans = BanList::resume(entries);
-            if let Some(restore) = restore {
-                let lost = restore_bans(&mut change.ingress.bans()?, &mut bans, restore);
+            let bans = if let Some(restore) = restore {
+                let (bans, lost) = restore_bans(&mut change.ingress.bans()?, entries, restore);
                 restored.extend(lost.map(|error| {
                     format!("restoring saved bans failed: {error}; some are not in effect")
                 }));
@@ -121,7 +123,10 @@ impl InEffect {
                 restored.extend(result.err().map(|error| {
                     format!("restoring saved counters failed: {error}; they start at 0")
                 }));
-            }
+                bans
+            } else {
+                resume_bans(entries, saved)
+            };
             let runtime = Runtime {
                 bans: bans.len() as u32,
                 ..Runtime::default()
@@ -166,6 +171,7 @@ impl InEffect {
             shares,
             last_packets: LastPackets::default(),
             outbox: None,
+            journal: None,
         };
         if let Err(error) = in_effect.follow_mode() {
             in_effect.notes.push(format!(

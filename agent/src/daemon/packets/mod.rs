@@ -9,6 +9,7 @@ mod engine;
 mod escalation;
 mod in_effect;
 mod interfaces;
+mod lifted_bans;
 mod proving;
 mod refusal_counts;
 mod saved_bans;
@@ -17,4 +18,5 @@ mod switch;
 
 pub use decisions::DecisionBans;
 pub use engine::{PERIOD, PacketEngine, Packets};
+pub use lifted_bans::Whose;
 pub use proving::Proving;

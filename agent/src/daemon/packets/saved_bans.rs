@@ -1,74 +1,58 @@
-//! Bans and their reasons in the state file.
+//! Bans of the state file, in the list of bans and in the kernel.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use common::ban::Ban;
-use datapath::bans::{BanList, By, Held, Touched, Why};
-use datapath::compile::PrefixKey;
+use config::PrefixKey;
+use datapath::bans::{BanKey, BanList, Held, Touched};
 use datapath::{BanEntry, Bans, LoadError};
 
-use crate::daemon::state::{Restore, SavedReason};
+use crate::daemon::state::{Restore, SavedBan};
 
-/// The reasons and the starts of bans, for the state file.
-pub(super) fn saved_reasons(bans: &[BanEntry], held: Vec<(PrefixKey, Held)>) -> Vec<SavedReason> {
-    let held: HashMap<PrefixKey, Held> = held.into_iter().collect();
-    let mut saved: HashMap<(Option<&Why>, u64), Vec<usize>> = HashMap::new();
-    for (nth, entry) in bans.iter().enumerate().filter(|_| !held.is_empty()) {
-        if let Some(held) = held.get(&entry.prefix) {
-            saved
-                .entry((held.why.as_ref(), held.since))
-                .or_default()
-                .push(nth);
-        }
-    }
-    let saved = saved.into_iter().map(|((why, since), bans)| SavedReason {
-        text: why.map(|why| why.text.to_string()).unwrap_or_default(),
-        limit: why
-            .and_then(|why| why.limit.as_ref())
-            .map(ToString::to_string),
-        since,
-        bans,
-    });
-    saved.collect()
+/// The most bans changed under one lock or in one call of the kernel.
+pub(super) const AT_ONCE: usize = 2_000;
+
+/// The bans that an earlier agent of this boot left in the kernel, with the owners that it saved.
+pub(super) fn resume_bans(entries: Vec<BanEntry>, saved: Option<&Restore>) -> BanList {
+    let saved = saved.filter(|saved| !saved.is_reboot);
+    let owners: BTreeMap<BanKey, Held> = saved
+        .map(|restore| restore.saved.owners())
+        .unwrap_or_default();
+    BanList::resume(entries, &owners)
 }
 
-/// Restores saved bans that have not expired. Returns why some failed.
+/// Restores saved bans that have not expired, in place of those that a part of an earlier restoration left. Returns why
+/// some failed.
 pub(super) fn restore_bans(
     trie: &mut Bans<'_>,
-    bans: &mut BanList,
+    entries: Vec<BanEntry>,
     restore: &Restore,
-) -> Option<LoadError> {
+) -> (BanList, Option<LoadError>) {
+    let elsewhere = entries.into_iter().filter_map(|mut entry| {
+        let ban = &mut entry.ban;
+        ban.own_until = 0;
+        (ban.is_by_crowdsec() || ban.is_by_host() || ban.is_exception()).then_some(entry)
+    });
+    let mut bans = BanList::resume(elsewhere, &BTreeMap::new());
+    let (mut touched, mut packets) = (Touched::default(), HashMap::<PrefixKey, u64>::new());
+    for SavedBan {
+        key,
+        held,
+        packets: of_prefix,
+    } in restore.bans()
+    {
+        packets.insert(key.prefix, of_prefix);
+        bans.ban(key, held, &mut touched);
+    }
     let mut failure = None;
-    for entry in &restore.saved.bans {
-        let until = match entry.ban.own_until {
-            Ban::FOREVER => Ban::FOREVER,
-            until if until > restore.then => restore.now.saturating_add(until - restore.then),
-            _ => continue,
-        };
-        if bans.own(&entry.prefix).is_some() {
-            continue;
-        }
-        let mut touched = Touched::default();
-        bans.ban(
-            entry.prefix,
-            By::of(&entry.ban),
-            Held {
-                until,
-                ..Held::default()
-            },
-            &mut touched,
-        );
-        for change in bans.changes(&touched) {
-            let Some(written) = change.entry else {
-                continue;
-            };
-            let result = if change.prefix == entry.prefix {
-                trie.restore(&entry.prefix, &written, entry.ban.packets())
-            } else {
-                trie.write(&[change])
-            };
-            failure = failure.or(result.err());
+    for some in bans.changes(&touched).chunks(AT_ONCE) {
+        failure = failure.or(trie.write(some).err());
+        for change in some {
+            let counted = packets.get(&change.prefix).filter(|packets| **packets > 0);
+            if let (Some(entry), Some(packets)) = (&change.entry, counted) {
+                let result = trie.restore(&change.prefix, entry, *packets);
+                failure = failure.or(result.err());
+            }
         }
     }
-    failure
+    (bans, failure)
 }

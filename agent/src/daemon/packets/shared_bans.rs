@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cluster::bans::{Applied, BanOutbox, Order, OwnBan, SharedBan};
+use api::event::seconds_since_1970;
+use cluster::bans::entry::Kind;
+use cluster::bans::{Applied, BanOutbox, Lift, Order, OwnBan, Scope, SharedBan};
 use common::ban::Ban;
 use config::PrefixKey;
 use config::policy::Mode;
 use datapath::LoadError;
-use datapath::bans::{By, Held, Why};
+use datapath::bans::{BanKey, By, Held, Owner, Why};
 
-use super::bans::AT_ONCE;
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
+use super::saved_bans::AT_ONCE;
 use crate::ban_reason;
-use crate::stats::monotonic_nanoseconds;
+use crate::stats::{monotonic_nanoseconds, owner_text};
 
 impl PacketEngine {
     /// Reports own bans and removals to this outbox from now on. Returns whether it did not before.
@@ -29,22 +31,17 @@ impl PacketEngine {
         !is_same
     }
 
-    /// The bans by operators and limits in effect, each with its start, operators' first.
+    /// Of each prefix that this host bans, the ban that ends last, with its start; operators' first.
     #[must_use]
     pub fn own_bans(&self, most: usize) -> Vec<(PrefixKey, OwnBan, u64)> {
         let (in_effect, now) = (self.lock(), monotonic_nanoseconds());
-        let of = |by: By| {
-            in_effect
-                .bans
-                .of(by)
-                .map(move |(prefix, held)| (by, prefix, held))
-        };
-        let own = By::OWN
-            .iter()
-            .flat_map(|by| of(*by))
-            .filter(|(.., held)| Ban::is_in_effect(held.until, now));
-        own.take(most)
-            .map(|(by, prefix, held)| (prefix, own_ban(by, held), held.since))
+        let mut own = in_effect.bans.own();
+        own.dedup_by_key(|(key, _)| key.prefix);
+        own.retain(|(_, held)| Ban::is_in_effect(held.until, now));
+        own.sort_by_key(|(key, _)| key.owner.by);
+        own.truncate(most);
+        own.into_iter()
+            .map(|(key, held)| (key.prefix, own_ban(key, held), held.since))
             .collect()
     }
 
@@ -56,7 +53,7 @@ impl PacketEngine {
     pub fn change_shared_bans(
         &self,
         bans: &BTreeMap<PrefixKey, Option<SharedBan>>,
-        lifted: &[PrefixKey],
+        lifted: &BTreeMap<PrefixKey, Lift>,
     ) -> Result<Applied, LoadError> {
         let held = bans
             .iter()
@@ -79,13 +76,13 @@ impl PacketEngine {
             .map(|(prefix, ban)| (*prefix, held(ban)))
             .collect();
         let changes = self.changes_to(By::Host, wanted);
-        self.apply_shared_bans(&changes, &[])
+        self.apply_shared_bans(&changes, &BTreeMap::new())
     }
 
     fn apply_shared_bans(
         &self,
         bans: &BTreeMap<PrefixKey, Option<Held>>,
-        lifted: &[PrefixKey],
+        lifted: &BTreeMap<PrefixKey, Lift>,
     ) -> Result<Applied, LoadError> {
         let mut applied = Applied::default();
         let changes: Vec<_> = bans.iter().collect();
@@ -104,6 +101,7 @@ impl PacketEngine {
                 .exempt
                 .extend(in_effect.apply_elsewhere(By::Host, &some)?);
         }
+        let lifted: Vec<_> = lifted.iter().collect();
         for some in lifted.chunks(AT_ONCE) {
             self.lock().lift_removed(some)?;
         }
@@ -119,59 +117,110 @@ impl InEffect {
             .is_some_and(|outbox| outbox.is_waiting(prefix))
     }
 
-    /// Lifts own bans that were removed on another host. Their growth starts over, as after `agent unban`.
-    fn lift_removed(&mut self, prefixes: &[PrefixKey]) -> Result<(), LoadError> {
+    /// Lifts own bans that were removed on another host, and publishes those that stay. Sources that no limit bans any
+    /// more start over, as after `agent unban`.
+    fn lift_removed(&mut self, removed: &[(&PrefixKey, &Lift)]) -> Result<(), LoadError> {
         let mut lifted = Vec::new();
-        for prefix in prefixes {
-            if !self.is_waiting(prefix) && self.unban(prefix)? {
-                lifted.push(*prefix);
+        for (prefix, lift) in removed {
+            if self.is_waiting(prefix) {
+                continue;
             }
+            let is_lifted = |key: &&BanKey| {
+                let of_owner = lift.owner.as_ref().is_none_or(|owner| {
+                    let is_unrecorded = key.owner == Owner::unnamed(By::Operator);
+                    owner_text(&key.owner) == *owner || is_unrecorded && !owner.starts_with("limit")
+                });
+                !lift.is_elsewhere && of_owner && is_older(self.bans.get(key), lift.age)
+            };
+            let keys: Vec<BanKey> = self
+                .bans
+                .own_keys(prefix)
+                .filter(is_lifted)
+                .cloned()
+                .collect();
+            if self.lift_keys(&keys)? > 0 {
+                lifted.push(**prefix);
+            }
+            self.publish_ban(prefix, monotonic_nanoseconds());
         }
-        self.escalation.forget(&lifted);
+        self.let_start_over(&lifted);
         if !lifted.is_empty() {
             tracing::info!("{} lifted on another host", super::bans::listed(&lifted));
         }
         Ok(())
     }
 
-    /// Publishes an own ban, ordered at this instant of the monotonic clock.
-    pub(super) fn publish_ban(&self, prefix: &PrefixKey, by: By, held: &Held, at: u64) {
-        if let Some(outbox) = &self.outbox {
+    /// Publishes the ban of a prefix that ends last, if this host has one, as ordered at this instant of the monotonic
+    /// clock.
+    pub(super) fn publish_ban(&self, prefix: &PrefixKey, at: u64) {
+        let longest = self.bans.longest_own(prefix);
+        if let (Some(outbox), Some((key, held))) = (&self.outbox, longest) {
             outbox.push(
                 *prefix,
                 Order {
                     at: at as i64,
-                    ban: Some(own_ban(by, held)),
+                    ban: Some(own_ban(key, held)),
+                    scope: Scope::All,
                 },
             );
         }
     }
 
-    /// Publishes that an operator lifts the bans of these prefixes.
-    pub(super) fn publish_removals(&self, prefixes: &[PrefixKey]) {
-        let Some(outbox) = &self.outbox else { return };
+    /// Publishes that an operator lifts bans of a prefix.
+    pub(super) fn publish_removal(&self, prefix: &PrefixKey, scope: Scope) {
         let at = monotonic_nanoseconds() as i64;
-        prefixes
-            .iter()
-            .for_each(|prefix| outbox.push(*prefix, Order { at, ban: None }));
+        if let Some(outbox) = &self.outbox {
+            outbox.push(
+                *prefix,
+                Order {
+                    at,
+                    ban: None,
+                    scope,
+                },
+            );
+        }
     }
 }
 
-fn own_ban(by: By, held: &Held) -> OwnBan {
+/// Whether a ban was made before a removal of this age in milliseconds, as far as that is known.
+fn is_older(held: Option<&Held>, age: u64) -> bool {
+    let (now, since) = (
+        seconds_since_1970() as u64,
+        held.map_or(0, |held| held.since),
+    );
+    since == 0 || since > now || now - since >= age / 1_000
+}
+
+fn own_ban(key: &BanKey, held: &Held) -> OwnBan {
+    let is_by_limit = key.owner.by == By::Limit;
+    let name = key.owner.name.clone();
+    let (limit, owner) = if is_by_limit {
+        (name, None)
+    } else {
+        (None, name)
+    };
     OwnBan {
         until: held.until,
-        is_by_limit: by == By::Limit,
-        limit: held.why.as_ref().and_then(|why| why.limit.clone()),
+        is_by_limit,
+        limit,
+        owner,
         reason: held.why.as_ref().map(|why| Arc::clone(&why.text)),
     }
 }
 
-/// Another host's ban. A limit without a known name has an empty one.
+/// Another host's ban.
 fn held(ban: &SharedBan) -> Held {
     let (entry, detail) = (&ban.entry, &ban.entry.detail);
-    let is_by_limit = entry.kind == cluster::bans::entry::Kind::Limit;
-    let limit = is_by_limit.then(|| detail.limit.as_deref().unwrap_or_default().into());
-    // The text comes from the store.
+    let (by, name) = match entry.kind {
+        Kind::Limit => (By::Limit, detail.limit.as_deref()),
+        Kind::Operator | Kind::Removal => (By::Operator, detail.owner.as_deref()),
+    };
+    // The texts come from the store.
+    let name = name.filter(|name| ban_reason::is_printable(name));
+    let owner = Owner {
+        by,
+        name: name.map(Arc::from),
+    };
     let text = detail
         .reason
         .as_deref()
@@ -179,9 +228,8 @@ fn held(ban: &SharedBan) -> Held {
         .unwrap_or_default();
     let why = Why {
         text: text.into(),
-        limit,
         decision: None,
-        host: Some(entry.host.as_str().into()),
+        host: Some((entry.host.as_str().into(), owner)),
     };
     Held {
         until: ban.until,

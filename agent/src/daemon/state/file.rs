@@ -3,12 +3,17 @@
 //! A header of three words (format, checksum, length of the document), a JSON document, and 64-bit words, all little
 //! endian. The checksum is SipHash-1-3 of everything after it: it detects damage, not forgery.
 
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hasher as _;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::{fs, mem};
 
-use datapath::{BanEntry, SavedTable};
+use common::ban::Ban;
+use config::PrefixKey;
+use datapath::SavedTable;
+use datapath::bans::{BanKey, BanList, By, Held, Owner, Why};
 use decide::SavedRequests;
 use host::{Moment, set_aside};
 use serde::{Deserialize, Serialize};
@@ -47,10 +52,8 @@ pub struct Saved {
     pub id: u64,
     /// The counters at that instant.
     pub counted: CountedDocument,
-    /// The bans.
-    pub bans: Vec<BanEntry>,
-    /// The reasons of some of these bans.
-    pub reasons: Vec<SavedReason>,
+    /// The bans by owners on this host; of one prefix, the one that ends last first.
+    pub bans: Vec<SavedBan>,
     /// The durations of the last bans by limits.
     pub escalations: Vec<SavedEscalation>,
     /// The table of sources.
@@ -59,19 +62,104 @@ pub struct Saved {
     pub requests: Option<SavedRequests>,
 }
 
-/// A reason and a start, and the bans that have them: all bans of a list share one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedReason {
+/// A ban.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedBan {
+    pub key: BanKey,
+    pub held: Held,
+    /// The packets that the prefix's bans have refused.
+    pub packets: u64,
+}
+
+impl SavedBan {
+    /// The bans of a list by owners on this host, with the counts of refused packets that are known.
+    #[must_use]
+    pub fn all(bans: &BanList, packets: &HashMap<PrefixKey, u64>) -> Vec<Self> {
+        let saved = |(key, held): (&BanKey, &Held)| Self {
+            key: key.clone(),
+            held: held.clone(),
+            packets: packets.get(&key.prefix).copied().unwrap_or_default(),
+        };
+        bans.own().into_iter().map(saved).collect()
+    }
+}
+
+/// An owner, a reason and a start, and the bans that have them: all bans of a list share one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SavedReason {
     /// The reason as text; empty if there is none.
-    pub text: String,
+    text: String,
     /// The start of the bans, in seconds since 1970; 0 if it is not known.
     #[serde(default)]
-    pub since: u64,
+    since: u64,
     /// The limit that made them, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<String>,
+    limit: Option<String>,
+    /// The user or program that ordered them; missing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    /// [`BanKey::interface_id`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    interface_id: u64,
     /// Indices into [`Saved::bans`].
-    pub bans: Vec<usize>,
+    bans: Vec<usize>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl SavedReason {
+    /// Those of all bans that have one.
+    fn all(bans: &[SavedBan]) -> Vec<Self> {
+        type Common<'b> = (&'b Owner, Option<&'b Why>, u64, u64);
+        let mut all: HashMap<Common<'_>, Vec<usize>> = HashMap::new();
+        for (nth, SavedBan { key, held, .. }) in bans.iter().enumerate() {
+            let is_known = key.owner.name.is_some() || held.why.is_some() || held.since != 0;
+            if is_known {
+                let common = (&key.owner, held.why.as_ref(), held.since, key.interface_id);
+                all.entry(common).or_default().push(nth);
+            }
+        }
+        let reason = |((owner, why, since, interface_id), bans): (Common<'_>, Vec<usize>)| {
+            let name = owner.name.as_ref().map(ToString::to_string);
+            let (limit, owner) = match owner.by {
+                By::Limit => (name, None),
+                _ => (None, name),
+            };
+            Self {
+                text: why.map(|why| why.text.to_string()).unwrap_or_default(),
+                since,
+                limit,
+                owner,
+                interface_id,
+                bans,
+            }
+        };
+        all.into_iter().map(reason).collect()
+    }
+
+    /// Completes its bans, whose owners' names share memory.
+    fn complete(self, bans: &mut [SavedBan]) {
+        let why = (!self.text.is_empty()).then(|| Why {
+            text: self.text.as_str().into(),
+            ..Why::default()
+        });
+        let limit: Option<Arc<str>> = self.limit.as_deref().map(Arc::from);
+        let owner: Option<Arc<str>> = self.owner.as_deref().map(Arc::from);
+        for nth in self.bans {
+            let Some(ban) = bans.get_mut(nth) else {
+                continue;
+            };
+            ban.key.owner.name = match ban.key.owner.by {
+                By::Limit => limit.clone(),
+                _ => owner.clone(),
+            };
+            ban.key.interface_id = self.interface_id;
+            (ban.held.why, ban.held.since) = (why.clone(), self.since);
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -90,6 +178,14 @@ struct Document {
 }
 
 impl Saved {
+    /// The bans by owners on this host.
+    #[must_use]
+    pub fn owners(&self) -> BTreeMap<BanKey, Held> {
+        let bans = self.bans.iter();
+        bans.map(|ban| (ban.key.clone(), ban.held.clone()))
+            .collect()
+    }
+
     /// Reads the file; `None` if there is none.
     ///
     /// # Errors
@@ -133,7 +229,7 @@ impl Saved {
             bans: self.bans.len(),
             table: self.table.as_ref().map(|table| table.layout.clone()),
             requests: self.requests.clone(),
-            reasons: self.reasons.clone(),
+            reasons: SavedReason::all(&self.bans),
             escalations: self.escalations.clone(),
         };
         let fail = |error: serde_json::Error| StateError::Write {
@@ -204,12 +300,20 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
     if let Some(requests) = &mut document.requests {
         requests.words = of_requests.to_vec();
     }
+    let mut bans: Vec<SavedBan> = bans
+        .chunks_exact(BAN)
+        .map(ban)
+        .collect::<Option<_>>()
+        .ok_or(SHORT)?;
+    document
+        .reasons
+        .into_iter()
+        .for_each(|reason| reason.complete(&mut bans));
     Ok(Saved {
         at: Some(document.at),
         id,
         counted: document.counted,
-        bans: bans.chunks_exact(BAN).filter_map(ban).collect(),
-        reasons: document.reasons,
+        bans,
         escalations: document.escalations,
         table: document.table.map(|layout| SavedTable {
             layout,
@@ -219,32 +323,41 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
     })
 }
 
-fn ban_words(entry: &BanEntry) -> [u64; BAN] {
-    let address = u128::from_be_bytes(entry.prefix.address);
+fn ban_words(ban: &SavedBan) -> [u64; BAN] {
+    let prefix = &ban.key.prefix;
+    let address = u128::from_be_bytes(prefix.address);
     let (high, low) = ((address >> 64) as u64, address as u64);
+    let by = match ban.key.owner.by {
+        By::Limit => Ban::BY_LIMIT,
+        _ => 0,
+    };
     [
         high,
         low,
-        u64::from(entry.prefix.length),
-        entry.ban.own_until,
-        entry.ban.refused,
+        u64::from(prefix.length),
+        ban.held.until,
+        ban.packets | by,
     ]
 }
 
-fn ban(words: &[u64]) -> Option<BanEntry> {
-    let [high, low, length, own_until, refused] = *words else {
+fn ban(words: &[u64]) -> Option<SavedBan> {
+    let [high, low, length, until, refused] = *words else {
         return None;
     };
     let address = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
     let length = u32::try_from(length).ok().filter(|length| *length <= 128)?;
-    let ban = common::ban::Ban {
-        until: own_until,
-        own_until,
+    let ban = Ban {
+        until,
+        own_until: until,
         refused,
     };
-    Some(BanEntry {
-        prefix: datapath::compile::PrefixKey { address, length },
-        ban,
+    Some(SavedBan {
+        key: BanKey::of(PrefixKey { address, length }, By::of(&ban)),
+        held: Held {
+            until,
+            ..Held::default()
+        },
+        packets: ban.packets(),
     })
 }
 
@@ -254,15 +367,18 @@ mod tests {
 
     fn saved() -> Saved {
         let entry = |length: u64, until: u64| ban(&[1, 2 << 40, length, until, 7]).unwrap();
-        let reasons = vec![SavedReason {
+        let mut named = entry(128, 9);
+        named.key.owner = Owner::named(By::Operator, "sshd");
+        named.key.interface_id = 7;
+        let mut limit = entry(128, 5);
+        limit.key.owner = Owner::named(By::Limit, "web");
+        limit.held.since = 7;
+        limit.held.why = Some(Why {
             text: "a \"scan\"".into(),
-            since: 7,
-            limit: None,
-            bans: vec![1],
-        }];
+            ..Why::default()
+        });
         Saved {
-            bans: vec![entry(128, 5), entry(64, u64::MAX)],
-            reasons,
+            bans: vec![named, limit, entry(64, u64::MAX)],
             ..Saved::default()
         }
     }
@@ -274,7 +390,7 @@ mod tests {
         assert!(Saved::read(&directory).unwrap().is_none());
         saved().write(&directory).unwrap();
         let read = Saved::read(&directory).unwrap().unwrap();
-        assert_eq!((read.bans, read.reasons), (saved().bans, saved().reasons));
+        assert_eq!(read.bans, saved().bans);
         assert_eq!(read.at.unwrap().boot, Moment::now().boot);
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::ban::Ban;
 
-use super::file::Saved;
+use super::file::{Saved, SavedBan};
+use super::journal::{self, BanJournal};
 use super::{StateDirectory, StateError};
 use host::Moment;
 
@@ -38,22 +39,27 @@ impl Restore {
         }
     }
 
+    /// The bans on this boot's clock that have not ended.
+    pub fn bans(&self) -> impl Iterator<Item = SavedBan> + '_ {
+        let shifted = |ban: &SavedBan| {
+            let until = match ban.held.until {
+                Ban::FOREVER => Ban::FOREVER,
+                until if until > self.then => self.now.saturating_add(until - self.then),
+                _ => return None,
+            };
+            let mut ban = ban.clone();
+            ban.held.until = until;
+            Some(ban)
+        };
+        self.saved.bans.iter().filter_map(shifted)
+    }
+
     /// The bans and counters on this boot's clock, for an agent that has no limits on packets yet.
     #[must_use]
     pub fn parked(&self) -> Saved {
-        let shifted = |until: u64| match until {
-            Ban::FOREVER => Ban::FOREVER,
-            // An end in the past stays one.
-            until => self.now.saturating_add(until).saturating_sub(self.then),
-        };
-        let mut bans = self.saved.bans.clone();
-        for entry in &mut bans {
-            entry.ban.own_until = shifted(entry.ban.own_until);
-            entry.ban.until = shifted(entry.ban.until);
-        }
         Saved {
             at: Some(Moment::now()),
-            bans,
+            bans: self.bans().collect(),
             table: None,
             requests: None,
             // Their times are on the clock of the save.
@@ -74,6 +80,7 @@ pub struct Keeping {
     /// Whether saving has ended. Locked while the file is written, so that the last save is final.
     is_closed: Mutex<bool>,
     trouble: Mutex<Trouble>,
+    journal: Option<Arc<BanJournal>>,
 }
 
 #[derive(Debug, Default)]
@@ -93,9 +100,17 @@ impl Keeping {
         found.extend(prepared.err().map(|error| {
             format!("the state is not saved over reboots, and agent try is refused: {error}")
         }));
-        let saved = Saved::read(&directory).unwrap_or_else(|damaged| {
+        let mut saved = Saved::read(&directory).unwrap_or_else(|damaged| {
             found.push(damaged.to_string());
             None
+        });
+        if let Some(saved) = &mut saved {
+            journal::replay(&directory, saved);
+        }
+        let journal = BanJournal::start(directory.clone()).map_err(|error| {
+            found.push(format!(
+                "a kill loses the owners of new bans: starting a thread failed: {error}"
+            ));
         });
         let now = Moment::now();
         let restore = saved.and_then(|saved| {
@@ -123,9 +138,16 @@ impl Keeping {
                 directory,
                 is_closed: Mutex::new(false),
                 trouble,
+                journal: journal.ok().map(Arc::new),
             },
             restore,
         )
+    }
+
+    /// The journal of bans.
+    #[must_use]
+    pub fn journal(&self) -> Option<Arc<BanJournal>> {
+        self.journal.clone()
     }
 
     /// Notes for the operator.
@@ -189,6 +211,9 @@ impl Keeping {
                 "the state is not saved, and a reboot would restore an older one or none: {error}"
             )
         });
+        if let (None, Some(journal)) = (&failure, &self.journal) {
+            journal.saved();
+        }
         // Writing may take a disk seconds, during which the notes must stay readable.
         let mut trouble = self.trouble();
         if let (Some(failure), None) = (&failure, &trouble.failure) {

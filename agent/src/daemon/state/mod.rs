@@ -2,9 +2,11 @@
 
 mod bans;
 mod file;
+mod journal;
 mod keep;
 
 pub use bans::save_bans;
-pub use file::{MOST_TABLE_WORDS, Saved, SavedReason, StateDamaged};
+pub use file::{MOST_TABLE_WORDS, Saved, SavedBan, StateDamaged};
 pub use host::{Moment, StateDirectory, StateError, StateLock};
+pub use journal::BanJournal;
 pub use keep::{Keeping, Restore};

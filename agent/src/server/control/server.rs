@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::follow;
 use super::response::{LONGEST_CHANGE, LONGEST_REQUEST, Response};
+use crate::ban_owner;
 use crate::daemon::capture::CaptureParts;
 use crate::daemon::events::{Follower, Subscription};
 use crate::daemon::trace::Verdicts;
@@ -222,12 +223,30 @@ impl Peer {
         }
     }
 
-    /// The request with what this user may cause: a user who may not ban has no source banned by `escalate`, either.
+    /// The request with what this user may cause: a user who may not ban has no source banned by `escalate`, either. A
+    /// ban without an owner is this user's.
     fn restricted(self, mut request: Request) -> Request {
-        if let Request::Decide { question } = &mut request {
-            question.bans_nobody = self == Self::Other;
+        match &mut request {
+            Request::Decide { question } => question.bans_nobody = self == Self::Other,
+            Request::Ban { orders } => {
+                for order in orders {
+                    order.owner.get_or_insert_with(|| self.name());
+                }
+            }
+            Request::Unban { user, .. } => {
+                user.get_or_insert_with(|| self.name());
+            }
+            _ => {}
         }
         request
+    }
+
+    /// The owner of its bans. The database of users may be slow, so it is not asked.
+    fn name(self) -> String {
+        match self {
+            Self::Root => ban_owner::ROOT.to_owned(),
+            Self::Own | Self::Other => format!("uid {}", nix::unistd::geteuid()),
+        }
     }
 
     /// Checks whether this user may make the request.

@@ -98,8 +98,8 @@ fn ban() -> BansRow {
         origin: "operator".to_owned(),
         reason: Some("</script><script>alert(1)</script>".to_owned()),
         since: None,
-        origin_on_host: None,
-        also: Vec::new(),
+        owner: "root".to_owned(),
+        ..BanStatus::default()
     };
     BansRow {
         ban,

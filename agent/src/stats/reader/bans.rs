@@ -1,72 +1,44 @@
 //! Documents of bans.
 
+use std::net::Ipv6Addr;
+
 use common::ban::Ban;
-use datapath::bans::{BanList, By, Held};
+use datapath::bans::{BanKey, BanList, By, Held, Owner};
 use datapath::compile::PrefixKey;
 
 use crate::stats::{BanHolder, BanStatus};
 
 /// The bans of exactly this prefix; `None` if none is in effect. The document is of the one that ends last.
 pub(crate) fn ban_status(bans: &BanList, prefix: &PrefixKey, now: u64) -> Option<BanStatus> {
-    let mut holders = bans
-        .holders(prefix, now)
-        .into_iter()
-        .map(|(by, held)| holder(by, held, now));
-    let BanHolder {
-        origin,
-        reason,
-        since,
-        origin_on_host,
-        expires_in_seconds,
-    } = holders.next()?;
-    let also = holders.collect();
+    let holders = bans.holders(prefix, now).into_iter();
+    let mut holders = holders.map(|(key, held)| holder(key, held, now));
+    let first = holders.next()?.of(prefix.to_string());
     Some(BanStatus {
-        cidr: prefix.to_string(),
-        expires_in_seconds,
-        origin,
-        reason,
-        since,
-        origin_on_host,
-        also,
+        also: holders.collect(),
+        ..first
     })
 }
 
-/// The operator's or a limit's ban of exactly this prefix until an instant of the monotonic clock.
-pub(crate) fn own_status(bans: &BanList, prefix: &PrefixKey, until: u64, now: u64) -> BanStatus {
-    let own = bans
-        .own(prefix)
-        .map(|(by, held)| holder(by, held, now))
-        .unwrap_or_default();
-    BanStatus {
-        cidr: prefix.to_string(),
-        expires_in_seconds: seconds_until(until, now),
-        origin: own.origin,
-        reason: own.reason,
-        since: own.since,
-        origin_on_host: None,
-        also: Vec::new(),
-    }
-}
-
-fn holder(by: By, held: &Held, now: u64) -> BanHolder {
+/// One owner's ban.
+pub(crate) fn holder(key: &BanKey, held: &Held, now: u64) -> BanHolder {
     let why = held.why.as_ref();
-    let origin = match (by, why.and_then(|why| why.limit.as_ref())) {
+    let on_host = why.and_then(|why| why.host.as_ref());
+    let origin = match (key.owner.by, on_host) {
         (By::Operator, _) => "operator".to_owned(),
-        (By::Limit, Some(limit)) => format!("limit:{limit}"),
-        (By::Limit, None) => "limit".to_owned(),
-        (By::CrowdSec, _) => "crowdsec".to_owned(),
-        (By::Host, _) => match why.and_then(|why| why.host.as_ref()) {
-            Some(host) => format!("host:{host}"),
-            None => "host".to_owned(),
-        },
+        (By::Host, Some((host, _))) => format!("host:{host}"),
+        _ => owner_text(&key.owner),
     };
-    let origin_on_host = why
-        .filter(|why| why.host.is_some())
-        .map(|why| match &why.limit {
-            Some(limit) if limit.is_empty() => "limit".to_owned(),
-            Some(limit) => format!("limit:{limit}"),
-            None => "operator".to_owned(),
-        });
+    let origin_on_host = on_host.map(|(_, owner)| match owner.by {
+        By::Operator => "operator".to_owned(),
+        _ => owner_text(owner),
+    });
+    let owner = match key.owner.by {
+        By::Host => origin.clone(),
+        _ => owner_text(&key.owner),
+    };
+    let owner_on_host = on_host
+        .filter(|(_, owner)| owner.name.is_some())
+        .map(|(_, owner)| owner_text(owner));
     let reason = why
         .filter(|why| !why.text.is_empty())
         .map(|why| match why.decision {
@@ -79,8 +51,31 @@ fn holder(by: By, held: &Held, now: u64) -> BanHolder {
         reason,
         since,
         origin_on_host,
+        owner,
+        owner_on_host,
+        address: address(key),
         expires_in_seconds: seconds_until(held.until, now),
     }
+}
+
+/// An owner's name in documents.
+#[must_use]
+pub(crate) fn owner_text(owner: &Owner) -> String {
+    match (owner.by, &owner.name) {
+        (By::Operator, Some(name)) => name.to_string(),
+        (By::Operator, None) => "operator".to_owned(),
+        (By::Limit, Some(limit)) => format!("limit:{limit}"),
+        (By::Limit, None) => "limit".to_owned(),
+        (By::CrowdSec, _) => "crowdsec".to_owned(),
+        (By::Host, _) => "host".to_owned(),
+    }
+}
+
+/// The IPv6 address that was named instead of its /64.
+fn address(key: &BanKey) -> Option<Ipv6Addr> {
+    let network = u128::from_be_bytes(key.prefix.address);
+    let id = u128::from(key.interface_id);
+    (id != 0).then(|| Ipv6Addr::from(network | id))
 }
 
 /// Seconds until an instant of the monotonic clock; `None` if it is infinite.

@@ -59,6 +59,7 @@ impl Reader<'_> {
             protocol: (limit.protocol != ProtocolFilter::Any).then(|| limit.protocol.to_string()),
             port: has_port.then_some(record.key.extra as u16),
             direction: Some(limit.direction_name().to_owned()),
+            owner: None,
             attack: None,
         })
     }

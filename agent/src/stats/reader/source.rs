@@ -12,7 +12,8 @@ use config::prefix::mapped;
 use datapath::compile::{LimitAt, PrefixKey};
 use datapath::{Datapath, LoadError};
 
-use super::{Reader, allowance, ban_status, seconds_since};
+use super::bans::ban_status;
+use super::{Reader, allowance, seconds_since};
 use crate::stats::samples::{LimitCounts, Samples};
 use crate::stats::{BanStatus, LastRefused, OpenConnection, SourceLimit, SourceStatus};
 

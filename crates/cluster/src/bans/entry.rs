@@ -60,6 +60,12 @@ pub struct Detail {
     pub limit: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The user or program that ordered the ban, or whose bans a removal lifts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The only host whose bans a removal lifts. Earlier versions lift those of all hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 impl Detail {
@@ -75,9 +81,15 @@ impl Detail {
             .limit
             .clone()
             .filter(|limit| limit.len() <= LONGEST_LIMIT);
+        let owner = self
+            .owner
+            .clone()
+            .filter(|owner| owner.len() <= LONGEST_LIMIT);
         serde_json::to_string(&Self {
             limit,
             reason: None,
+            owner,
+            host: self.host.clone(),
         })
         .unwrap_or_default()
     }
@@ -97,10 +109,9 @@ impl Entry {
         let host = parts.next().filter(|host| is_host(host))?.to_owned();
         let mut detail: Detail = serde_json::from_str(parts.next()?).ok()?;
         let is_plain = |text: &String| !text.chars().any(char::is_control);
-        if !detail
-            .limit
-            .iter()
-            .all(|limit| limit.len() <= LONGEST_LIMIT && is_plain(limit))
+        let mut names = detail.limit.iter().chain(&detail.owner);
+        if !names.all(|name| name.len() <= LONGEST_LIMIT && is_plain(name))
+            || !detail.host.iter().all(|host| is_host(host))
         {
             return None;
         }
@@ -164,6 +175,8 @@ mod tests {
             "B 1 1 a/b {}",
             "B 1 1  {}",
             "B 1 1 a {\"limit\":\"\\u001b[2J\"}",
+            "B 1 1 a {\"owner\":\"\\u001b[2J\"}",
+            "U 1 1 a {\"host\":\"a b\"}",
             &format!("B 1 1 a {{}}{}", " ".repeat(LONGEST)),
         ] {
             assert_eq!(Entry::parse(garbled), None, "{garbled:?}");
@@ -198,11 +211,14 @@ mod tests {
         let long = Detail {
             limit: Some("web".to_owned()),
             reason: Some("x".repeat(LONGEST)),
+            ..Detail::default()
         };
         assert_eq!(long.text(), r#"{"limit":"web"}"#);
         let short = Detail {
-            limit: None,
             reason: Some("a \"b\"".to_owned()),
+            owner: Some("sshd".to_owned()),
+            host: Some("host-1".to_owned()),
+            ..Detail::default()
         };
         let entry = Entry::parse(&format!("B 0 1 a {}", short.text())).unwrap();
         assert_eq!(entry.detail, short);

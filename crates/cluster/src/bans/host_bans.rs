@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::PrefixKey;
 use thiserror::Error;
 
-use super::known_bans::SharedBan;
+use super::known_bans::{Lift, SharedBan};
 use super::outbox::{BanOutbox, OwnBan};
 
 /// The kernel refused a change of bans.
@@ -30,7 +30,7 @@ pub trait HostBans: Send + Sync {
     /// Reports new bans and removals to this outbox from now on, or to none. Returns whether it did not before.
     fn report_to(&self, outbox: Option<&Arc<BanOutbox>>) -> bool;
 
-    /// The bans by operators and limits in effect, each with its start in seconds since 1970 (0 if it is not known):
+    /// Of each prefix that operators and limits ban, the ban that ends last, with its start in seconds since 1970 (0 if it is not known):
     /// operators' first, and at most this many.
     fn own(&self, most: usize) -> Vec<(PrefixKey, OwnBan, u64)>;
 
@@ -42,7 +42,7 @@ pub trait HostBans: Send + Sync {
     fn change(
         &self,
         bans: &BTreeMap<PrefixKey, Option<SharedBan>>,
-        lifted: &[PrefixKey],
+        lifted: &BTreeMap<PrefixKey, Lift>,
     ) -> Result<Applied, HostBansError>;
 
     /// Makes these bans of other hosts, and no others, the ones in effect.

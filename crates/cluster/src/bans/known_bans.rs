@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use config::PrefixKey;
 
 use super::entry::{Detail, Entry, Kind, MOST, prefix_of};
-use super::outbox::{Order, OwnBan};
+use super::outbox::{Order, OwnBan, Scope};
 
 /// The most entries of one reply.
 pub const PAGE: usize = 500;
@@ -91,13 +91,24 @@ pub struct Reply {
     pub entries: Vec<(String, u64, String)>,
 }
 
+/// The own bans of a prefix that a removal on another host lifts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lift {
+    /// Their owner; `None` for all.
+    pub owner: Option<String>,
+    /// Whether it lifts other hosts' bans alone: then own bans are published again.
+    pub is_elsewhere: bool,
+    /// Milliseconds since the removal was ordered. It does not lift later bans.
+    pub age: u64,
+}
+
 /// The changes by a reply on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// Bans of other hosts, by prefix; `None` where there is none any more.
     pub bans: BTreeMap<PrefixKey, Option<SharedBan>>,
     /// Own bans that were removed on another host.
-    pub lifted: BTreeSet<PrefixKey>,
+    pub lifted: BTreeMap<PrefixKey, Lift>,
     /// Orders to publish again, unless later ones wait.
     pub orders: Vec<(PrefixKey, Order)>,
     /// Whether another request must follow at once.
@@ -110,8 +121,8 @@ pub struct Update {
 #[derive(Clone, Debug, Default)]
 struct Whole {
     bans: BTreeMap<PrefixKey, SharedBan>,
-    /// When each removal was ordered.
-    removals: BTreeMap<PrefixKey, u64>,
+    /// The removals, and when each was ordered.
+    removals: BTreeMap<PrefixKey, (u64, Lift)>,
     /// Invalid entries.
     ignored: u64,
 }
@@ -206,6 +217,8 @@ impl KnownBans {
             let detail = |ban: &OwnBan| Detail {
                 limit: ban.limit.as_ref().map(ToString::to_string),
                 reason: ban.reason.as_ref().map(ToString::to_string),
+                owner: ban.owner.as_ref().map(ToString::to_string),
+                host: None,
             };
             let kind = match &order.ban {
                 None => Kind::Removal,
@@ -224,17 +237,46 @@ impl KnownBans {
                 kind,
                 age,
                 lasts,
-                detail: order.ban.as_ref().map(detail).unwrap_or_default(),
+                detail: order
+                    .ban
+                    .as_ref()
+                    .map_or_else(|| self.removal(&order.scope), detail),
             }
         };
         // A ban that has ended while it waited is no news.
         let is_alive =
             |(_, order): &(PrefixKey, Order)| order.ban.as_ref().is_none_or(|ban| now < ban.until);
-        self.in_flight = orders.into_iter().filter(is_alive).collect();
+        let orders: Vec<_> = orders.into_iter().filter(is_alive).collect();
+        let changes = orders.iter().map(change).collect();
+        self.in_flight = orders;
         Request {
             epoch: self.epoch.clone(),
             read: self.read,
-            changes: self.in_flight.iter().map(change).collect(),
+            changes,
+        }
+    }
+
+    /// The detail of a removal by this host.
+    fn removal(&self, scope: &Scope) -> Detail {
+        let (host, owner) = match scope {
+            Scope::All => (None, None),
+            Scope::Own { owner } => (Some(&self.host), owner.clone()),
+            Scope::Of { host, owner } => (Some(host), owner.clone()),
+        };
+        Detail {
+            owner,
+            host: host.cloned(),
+            ..Detail::default()
+        }
+    }
+
+    /// What a removal lifts on this host.
+    fn lift(&self, entry: &Entry, clock: u64) -> Lift {
+        let host = entry.detail.host.as_ref();
+        Lift {
+            owner: entry.detail.owner.clone(),
+            is_elsewhere: host.is_some_and(|host| *host != self.host),
+            age: clock.saturating_sub(entry.made),
         }
     }
 
@@ -294,7 +336,13 @@ impl KnownBans {
                     self.removals.retain(|(removed, _)| *removed != prefix);
                     continue;
                 }
-                Verdict::Late => drop(update.lifted.insert(prefix)),
+                Verdict::Late => {
+                    let lift = Lift {
+                        age: age(&order, now),
+                        ..Lift::default()
+                    };
+                    update.lifted.insert(prefix, lift);
+                }
                 Verdict::Shorter => {}
                 Verdict::NoRoom => drop(self.left_out.insert(prefix)),
             }
@@ -311,10 +359,11 @@ impl KnownBans {
 
     fn take(&mut self, prefix: PrefixKey, entry: Entry, clock: u64, now: u64, update: &mut Update) {
         if entry.kind == Kind::Removal {
+            let lift = self.lift(&entry, clock);
             match &mut self.whole {
                 Some(whole) => {
                     whole.bans.remove(&prefix);
-                    whole.removals.insert(prefix, entry.made);
+                    whole.removals.insert(prefix, (entry.made, lift));
                 }
                 None => {
                     if self.others.remove(&prefix).is_some() {
@@ -327,7 +376,7 @@ impl KnownBans {
                         .is_none_or(|made| *made <= entry.made)
                     {
                         self.published.remove(&prefix);
-                        update.lifted.insert(prefix);
+                        update.lifted.insert(prefix, lift);
                     }
                 }
             }
@@ -411,13 +460,15 @@ impl KnownBans {
             let order = Order {
                 at: now as i64 - age,
                 ban: Some(ban.clone()),
+                scope: Scope::default(),
             };
-            if whole
-                .removals
-                .get(prefix)
-                .is_some_and(|removed| *removed >= made)
-            {
-                update.lifted.insert(*prefix);
+            let removal = whole.removals.get(prefix);
+            if let Some((removed, lift)) = removal.filter(|(removed, _)| *removed >= made) {
+                let lift = Lift {
+                    age: store_now.saturating_sub(*removed),
+                    ..lift.clone()
+                };
+                update.lifted.insert(*prefix, lift);
                 continue;
             }
             let is_missing = match whole.bans.get(prefix) {

@@ -19,6 +19,6 @@ pub mod sharer;
 mod simulation;
 
 pub use host_bans::{Applied, HostBans, HostBansError};
-pub use known_bans::SharedBan;
-pub use outbox::{BanOutbox, Order, OwnBan};
+pub use known_bans::{Lift, SharedBan};
+pub use outbox::{BanOutbox, Order, OwnBan, Scope};
 pub use sharer::BanSharer;

@@ -19,6 +19,8 @@ pub struct OwnBan {
     pub is_by_limit: bool,
     /// The limit's name, if a limit made it and the name is known.
     pub limit: Option<Arc<str>>,
+    /// The user or program that ordered it, if that is known.
+    pub owner: Option<Arc<str>>,
     pub reason: Option<Arc<str>>,
 }
 
@@ -29,6 +31,20 @@ pub struct Order {
     pub at: i64,
     /// The ban; `None` for a removal.
     pub ban: Option<OwnBan>,
+    /// The bans that a removal lifts.
+    pub scope: Scope,
+}
+
+/// The bans of a prefix that a removal lifts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of all owners, on all hosts.
+    #[default]
+    All,
+    /// Those of an owner on this host, or of all.
+    Own { owner: Option<String> },
+    /// Those of an owner on another host, or of all.
+    Of { host: String, owner: Option<String> },
 }
 
 /// The orders that wait for the store, the last one of each prefix.
@@ -124,7 +140,11 @@ mod tests {
             address: [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last],
             length: 128,
         };
-        let removal = |at| Order { at, ban: None };
+        let removal = |at| Order {
+            at,
+            ban: None,
+            scope: Scope::All,
+        };
         outbox.push(prefix(1), removal(1));
         outbox.push(prefix(1), removal(2));
         outbox.push(prefix(2), removal(3));

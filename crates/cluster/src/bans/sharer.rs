@@ -305,10 +305,7 @@ impl Worker {
                 .or_insert_with(|| self.known.others().get(&prefix).cloned());
         }
         if !update.bans.is_empty() || !update.lifted.is_empty() {
-            let result = self.bans.change(
-                &update.bans,
-                &update.lifted.iter().copied().collect::<Vec<_>>(),
-            );
+            let result = self.bans.change(&update.bans, &update.lifted);
             self.applied(result, &update.bans);
         }
         if update.is_whole {
@@ -333,9 +330,7 @@ impl Worker {
         drop(own);
         self.outbox.put_back(orders);
         if !lifted.is_empty() {
-            let result = self
-                .bans
-                .change(&BTreeMap::new(), &lifted.into_iter().collect::<Vec<_>>());
+            let result = self.bans.change(&BTreeMap::new(), &lifted);
             self.applied(result, &BTreeMap::new());
         }
         let result = self.bans.set(self.known.others());
@@ -397,6 +392,7 @@ impl Worker {
             tracing::info!("{prefix} {reason}");
             self.events.push(Event {
                 source: Some(prefix.to_string()),
+                owner: Some(format!("host:{}", ban.entry.host)),
                 ..Event::now(kind, 1, reason)
             });
         }

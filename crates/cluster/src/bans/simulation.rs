@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use config::PrefixKey;
 use proptest::prelude::*;
 
-use super::entry::{Detail, Entry, Kind, MOST};
-use super::known_bans::{Change, KnownBans, PAGE, Reply, Request, Update, Verdict};
-use super::outbox::{BanOutbox, Order, OwnBan};
+use super::entry::{Entry, Kind, MOST};
+use super::known_bans::{Change, KnownBans, Lift, PAGE, Reply, Request, Update, Verdict};
+use super::outbox::{BanOutbox, Order, OwnBan, Scope};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -123,16 +123,12 @@ impl Model {
             ends
         };
         self.version += 1;
-        let detail = Detail {
-            limit: change.detail.limit.clone(),
-            reason: change.detail.reason.clone(),
-        };
         let entry = Entry {
             kind: change.kind,
             ends,
             made,
             host: host.to_owned(),
-            detail,
+            detail: change.detail.clone(),
         };
         self.entries.insert(change.prefix, (entry, self.version));
         Verdict::Stored
@@ -171,6 +167,7 @@ impl Host {
             until,
             is_by_limit: false,
             limit: None,
+            owner: None,
             reason: None,
         };
         self.own.insert(prefix, (ban.clone(), now / SECOND));
@@ -179,18 +176,24 @@ impl Host {
             Order {
                 at: now as i64,
                 ban: Some(ban),
+                scope: Scope::All,
             },
         );
     }
 
     fn unban(&mut self, prefix: PrefixKey, now: u64) {
-        self.own.remove(&prefix);
         self.foreign.remove(&prefix);
+        self.lift(prefix, Scope::All, now);
+    }
+
+    fn lift(&mut self, prefix: PrefixKey, scope: Scope, now: u64) {
+        self.own.remove(&prefix);
         self.outbox.push(
             prefix,
             Order {
                 at: (now + self.ahead) as i64,
                 ban: None,
+                scope,
             },
         );
     }
@@ -201,7 +204,7 @@ impl Host {
             let request = self.known.request(self.outbox.take(200), clock);
             let reply = store.run(&self.name, &request, now);
             let update = self.known.replied(&reply, clock);
-            self.apply(&update);
+            self.apply(&update, clock);
             if update.is_whole {
                 let own: Vec<_> = self
                     .own
@@ -214,7 +217,7 @@ impl Host {
                     clock,
                     clock / SECOND,
                 );
-                self.apply(&compared);
+                self.apply(&compared, clock);
                 self.foreign = self.known.others().keys().copied().collect();
             }
             if !update.is_more && self.outbox.is_empty() {
@@ -223,7 +226,7 @@ impl Host {
         }
     }
 
-    fn apply(&mut self, update: &Update) {
+    fn apply(&mut self, update: &Update, clock: u64) {
         self.outbox.put_back(update.orders.iter().cloned());
         for (prefix, ban) in &update.bans {
             match ban {
@@ -231,8 +234,19 @@ impl Host {
                 None => self.foreign.remove(prefix),
             };
         }
-        for prefix in &update.lifted {
-            self.own.remove(prefix);
+        for (prefix, lift) in &update.lifted {
+            let own = self.own.get(prefix).filter(|_| lift.is_elsewhere);
+            match own {
+                Some((ban, _)) => self.outbox.push(
+                    *prefix,
+                    Order {
+                        at: clock as i64,
+                        ban: Some(ban.clone()),
+                        scope: Scope::All,
+                    },
+                ),
+                None => drop(self.own.remove(prefix)),
+            }
         }
     }
 
@@ -292,6 +306,74 @@ fn a_ban_spreads_and_a_removal_by_any_host_undoes_it() {
     hosts[0].sync(&mut store, 5 * SECOND);
     assert!(hosts[0].refused(5 * SECOND).contains(&prefix(1)));
     assert_eq!(store.entries.len(), 1);
+}
+
+#[test]
+fn a_host_lifts_its_own_ban_and_no_other_hosts() {
+    for longer in [0, 1] {
+        let (mut store, mut hosts) = (Model::new(), hosts(3));
+        let mut sync = |hosts: &mut Vec<Host>, now: u64| {
+            for nth in [0, 1, 2, 1, 0, 2] {
+                hosts[nth].sync(&mut store, now);
+            }
+        };
+        sync(&mut hosts, SECOND);
+        for (nth, host) in hosts.iter_mut().enumerate().take(2) {
+            let seconds = if nth == longer { 6_000 } else { 600 };
+            host.ban(prefix(1), Some(seconds), 2 * SECOND);
+        }
+        sync(&mut hosts, 2 * SECOND);
+        // The ban of the first host is in the store if it is the longer one.
+        let owner = Some("sshd".to_owned());
+        hosts[0].lift(prefix(1), Scope::Own { owner }, 4 * SECOND);
+        sync(&mut hosts, 4 * SECOND);
+        assert!(!hosts[0].own.contains_key(&prefix(1)), "{longer}");
+        for host in &mut hosts {
+            assert_eq!(
+                host.refused(5 * SECOND),
+                BTreeSet::from([prefix(1)]),
+                "{longer} {}",
+                host.name
+            );
+        }
+        // A third host lifts that of the second.
+        let scope = Scope::Of {
+            host: "host-2".to_owned(),
+            owner: None,
+        };
+        hosts[2].lift(prefix(1), scope, 6 * SECOND);
+        sync(&mut hosts, 6 * SECOND);
+        for host in &mut hosts {
+            assert!(
+                host.refused(7 * SECOND).is_empty(),
+                "{longer} {}",
+                host.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_removal_reports_its_age_and_owner() {
+    let (mut store, mut hosts) = (Model::new(), hosts(2));
+    hosts[0].sync(&mut store, SECOND);
+    hosts[1].sync(&mut store, SECOND);
+    let scope = Scope::Of {
+        host: "host-2".to_owned(),
+        owner: Some("sshd".to_owned()),
+    };
+    hosts[0].lift(prefix(1), scope, 2 * SECOND);
+    hosts[0].sync(&mut store, 2 * SECOND);
+    let clock = 9 * SECOND + hosts[1].ahead;
+    let request = hosts[1].known.request(Vec::new(), clock);
+    let reply = store.run("host-2", &request, 9 * SECOND);
+    let update = hosts[1].known.replied(&reply, clock);
+    let lift = Lift {
+        owner: Some("sshd".to_owned()),
+        is_elsewhere: false,
+        age: 7_000,
+    };
+    assert_eq!(update.lifted, BTreeMap::from([(prefix(1), lift)]));
 }
 
 #[test]

@@ -1,0 +1,347 @@
+//! The bans that were made and lifted since the last save, so that a killed agent loses no owner.
+//!
+//! A file of one line a change, which a thread appends: no order waits for a disk that hangs. The kernel has the bans
+//! themselves. Before a snapshot of the state the file is set aside, and deleted after that is saved.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use config::{PrefixKey, prefix};
+use datapath::bans::{BanKey, By, Held, Owner, Why};
+use host::{Moment, StateDirectory};
+use serde::{Deserialize, Serialize};
+
+use super::file::{Saved, SavedBan};
+
+const NAME: &str = "bans";
+/// The changes before the snapshot that is being saved.
+const BEFORE: &str = "bans.before";
+/// The largest file: beyond it, the owners of changes since the last save are lost with a kill.
+const LARGEST: u64 = 16 << 20;
+/// The most changes that wait for the thread.
+const WAITING: usize = 8_192;
+/// How long a client waits for the file.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The journal of a running agent.
+#[derive(Debug)]
+pub struct BanJournal(SyncSender<Command>);
+
+#[derive(Debug)]
+enum Command {
+    Append(Box<Line>),
+    Rotate,
+    Forget,
+    Flush(SyncSender<()>),
+}
+
+/// A change.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    /// The boot whose monotonic clock `until` is on.
+    boot: String,
+    prefix: String,
+    is_by_limit: bool,
+    name: Option<String>,
+    interface_id: u64,
+    /// The ban's end; `None` if it is lifted.
+    until: Option<u64>,
+    since: u64,
+    text: Option<String>,
+}
+
+impl BanJournal {
+    /// A journal in this directory.
+    ///
+    /// # Errors
+    ///
+    /// When the thread cannot be started.
+    pub fn start(directory: StateDirectory) -> io::Result<Self> {
+        let (sender, commands) = sync_channel(WAITING);
+        thread::Builder::new()
+            .name("weir-bans".to_owned())
+            .spawn(move || run(&directory, &commands))?;
+        Ok(Self(sender))
+    }
+
+    /// Records that a ban on this host was made, or lifted with `None`.
+    pub fn record(&self, key: &BanKey, held: Option<&Held>, boot: &str) {
+        if !key.owner.by.is_own() {
+            return;
+        }
+        let why = held.and_then(|held| held.why.as_ref());
+        let line = Line {
+            boot: boot.to_owned(),
+            prefix: key.prefix.to_string(),
+            is_by_limit: key.owner.by == By::Limit,
+            name: key.owner.name.as_ref().map(ToString::to_string),
+            interface_id: key.interface_id,
+            until: held.map(|held| held.until),
+            since: held.map_or(0, |held| held.since),
+            text: why.map(|why| why.text.to_string()),
+        };
+        // While the disk hangs, a kill loses owners, and no order waits.
+        let _ = self.0.try_send(Command::Append(Box::new(line)));
+    }
+
+    /// Begins a snapshot of the state, which has all changes before it.
+    pub fn begin_save(&self) {
+        let _ = self.0.try_send(Command::Rotate);
+    }
+
+    /// Forgets the changes before the last snapshot, which is saved.
+    pub fn saved(&self) {
+        let _ = self.0.try_send(Command::Forget);
+    }
+
+    /// Waits until all changes are in the file, or for a second if the disk hangs.
+    pub fn flush(&self) {
+        let (done, is_done) = sync_channel(1);
+        if self.0.try_send(Command::Flush(done)).is_ok() {
+            let _ = is_done.recv_timeout(PATIENCE);
+        }
+    }
+}
+
+/// Executes commands until the journal is dropped.
+fn run(directory: &StateDirectory, commands: &Receiver<Command>) {
+    let mut is_failing = false;
+    while let Ok(first) = commands.recv() {
+        let mut lines = Vec::new();
+        let mut flushed = Vec::new();
+        let mut result = Ok(());
+        for command in std::iter::once(first).chain(commands.try_iter()) {
+            match command {
+                Command::Append(line) => {
+                    result =
+                        result.and(serde_json::to_writer(&mut lines, &line).map_err(Into::into));
+                    lines.push(b'\n');
+                }
+                Command::Rotate => {
+                    result = result.and(append(directory, NAME, &std::mem::take(&mut lines)));
+                    result = result.and(rotate(directory));
+                }
+                Command::Forget => result = result.and(remove(directory, BEFORE)),
+                Command::Flush(done) => flushed.push(done),
+            }
+        }
+        result = result.and(append(directory, NAME, &lines));
+        if let (Err(error), false) = (&result, is_failing) {
+            tracing::warn!(
+                "writing the journal of bans failed: {error}; a kill loses the owners of new bans"
+            );
+        }
+        is_failing = result.is_err();
+        for done in flushed {
+            let _ = done.try_send(());
+        }
+    }
+}
+
+fn append(directory: &StateDirectory, name: &str, lines: &[u8]) -> io::Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(directory.file(name))?;
+    if file.metadata()?.len() + lines.len() as u64 > LARGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    file.write_all(lines)
+}
+
+/// Moves all changes to the file of those before the snapshot.
+fn rotate(directory: &StateDirectory) -> io::Result<()> {
+    let (path, before) = (directory.file(NAME), directory.file(BEFORE));
+    if !path.exists() {
+        return Ok(());
+    }
+    if !before.exists() {
+        return fs::rename(path, before);
+    }
+    // The last save failed.
+    append(directory, BEFORE, &fs::read(&path)?)?;
+    fs::remove_file(path)
+}
+
+fn remove(directory: &StateDirectory, name: &str) -> io::Result<()> {
+    match fs::remove_file(directory.file(name)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Deletes the journal: its changes are saved.
+///
+/// # Errors
+///
+/// When a file cannot be deleted.
+pub(super) fn clear(directory: &StateDirectory) -> io::Result<()> {
+    remove(directory, BEFORE).and(remove(directory, NAME))
+}
+
+/// Applies the changes after the last save to a saved state. Lines that a power failure cut off are ignored.
+pub(super) fn replay(directory: &StateDirectory, saved: &mut Saved) {
+    let boot = saved.at.as_ref().map(|at| at.boot.clone());
+    let boot = boot.unwrap_or_else(|| Moment::now().boot);
+    let texts = [BEFORE, NAME].map(|name| fs::read(directory.file(name)).unwrap_or_default());
+    if texts.iter().all(Vec::is_empty) {
+        return;
+    }
+    let bans = std::mem::take(&mut saved.bans).into_iter();
+    let mut bans: BTreeMap<BanKey, SavedBan> = bans.map(|ban| (ban.key.clone(), ban)).collect();
+    let lines = texts
+        .iter()
+        .flat_map(|text| text.split(|byte| *byte == b'\n'));
+    let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+    for line in lines.filter(|line| line.boot == boot) {
+        let Some((key, held)) = line.parse() else {
+            continue;
+        };
+        match held {
+            None => drop(bans.remove(&key)),
+            Some(held) => {
+                let packets = 0;
+                bans.insert(key.clone(), SavedBan { key, held, packets });
+            }
+        }
+    }
+    saved.bans = bans.into_values().collect();
+    saved
+        .bans
+        .sort_by_key(|ban| (ban.key.prefix, std::cmp::Reverse(ban.held.until)));
+}
+
+impl Line {
+    fn parse(self) -> Option<(BanKey, Option<Held>)> {
+        let by = if self.is_by_limit {
+            By::Limit
+        } else {
+            By::Operator
+        };
+        let key = BanKey {
+            prefix: PrefixKey::from(&prefix::parse(&self.prefix).ok()?),
+            owner: Owner {
+                by,
+                name: self.name.as_deref().map(Into::into),
+            },
+            interface_id: self.interface_id,
+        };
+        let why = self.text.map(|text| Why {
+            text: text.into(),
+            ..Why::default()
+        });
+        let held = self.until.map(|until| Held {
+            until,
+            since: self.since,
+            why,
+        });
+        Some((key, held))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(last: u8, name: &str) -> BanKey {
+        let prefix = config::policy::Prefix::of_address([192, 0, 2, last].into());
+        BanKey::new(PrefixKey::from(&prefix), Owner::named(By::Operator, name))
+    }
+
+    fn held(until: u64) -> Held {
+        Held {
+            until,
+            since: 7,
+            why: Some(Why {
+                text: "scan".into(),
+                ..Why::default()
+            }),
+        }
+    }
+
+    fn saved(bans: &[(BanKey, Held)]) -> Saved {
+        let ban = |(key, held): &(BanKey, Held)| SavedBan {
+            key: key.clone(),
+            held: held.clone(),
+            packets: 3,
+        };
+        Saved {
+            at: Some(Moment::now()),
+            bans: bans.iter().map(ban).collect(),
+            ..Saved::default()
+        }
+    }
+
+    fn replayed(directory: &StateDirectory, bans: &[(BanKey, Held)]) -> Vec<(BanKey, Held)> {
+        let mut saved = saved(bans);
+        replay(directory, &mut saved);
+        saved
+            .bans
+            .into_iter()
+            .map(|ban| (ban.key, ban.held))
+            .collect()
+    }
+
+    #[test]
+    fn changes_after_the_last_save_are_applied_and_earlier_ones_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let journal = BanJournal::start(directory.clone()).unwrap();
+        let boot = Moment::now().boot;
+        let first = [(key(1, "sshd"), held(100))];
+        assert_eq!(replayed(&directory, &first), first, "there is none");
+        journal.record(&key(1, "recidive"), Some(&held(200)), &boot);
+        journal.record(&key(2, "sshd"), Some(&held(300)), &boot);
+        journal.record(&key(2, "sshd"), None, &boot);
+        journal.record(&key(3, "sshd"), Some(&held(300)), "another boot");
+        journal.record(
+            &BanKey::of(key(4, "").prefix, By::CrowdSec),
+            Some(&held(9)),
+            &boot,
+        );
+        journal.flush();
+        let both = [(key(1, "recidive"), held(200)), first[0].clone()];
+        assert_eq!(replayed(&directory, &first), both);
+        // A snapshot that fails, another change, and one that is saved.
+        journal.begin_save();
+        journal.record(&key(1, "sshd"), None, &boot);
+        journal.begin_save();
+        journal.record(&key(5, "sshd"), Some(&held(1)), &boot);
+        journal.flush();
+        let after = [both[0].clone(), (key(5, "sshd"), held(1))];
+        assert_eq!(replayed(&directory, &first), after);
+        journal.saved();
+        journal.flush();
+        assert_eq!(replayed(&directory, &both[..1]), after);
+        journal.begin_save();
+        journal.saved();
+        journal.flush();
+        assert!(!directory.file(NAME).exists() && !directory.file(BEFORE).exists());
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let journal = BanJournal::start(directory.clone()).unwrap();
+        let boot = Moment::now().boot;
+        journal.record(&key(1, "sshd"), Some(&held(100)), &boot);
+        journal.record(&key(2, "sshd"), Some(&held(100)), &boot);
+        journal.flush();
+        let text = fs::read(directory.file(NAME)).unwrap();
+        // Without its last line end, the last line is whole.
+        for length in 0..text.len() - 1 {
+            fs::write(directory.file(NAME), &text[..length]).unwrap();
+            assert!(replayed(&directory, &[]).len() < 2, "{length}");
+        }
+    }
+}

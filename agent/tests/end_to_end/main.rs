@@ -80,7 +80,7 @@ const ON_KERNELS: [&[Test]; 9] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 50] = [
+const ON_ANY_KERNEL: [&[Test]; 51] = [
     interfaces::TESTS,
     stacked::TESTS,
     actions::TESTS,

@@ -115,7 +115,7 @@ fn every_turn_of_the_agents_life_is_logged_at_its_level() {
 
     network.told(&["ban", "192.0.2.1", "192.0.2.0/28", "--for", "10m"]);
     logged.says(
-        "<6>bans of 192.0.2.1, 192.0.2.0/28 ordered by an operator, for 10m",
+        "<6>bans of 192.0.2.1, 192.0.2.0/28 ordered by root, for 10m",
         &[],
     );
     network.told(&["unban", "192.0.2.1", "192.0.2.0/28"]);
@@ -136,7 +136,7 @@ fn every_turn_of_the_agents_life_is_logged_at_its_level() {
     network.told(&["ban", "--file", list.to_str().unwrap()]);
     logged.says(
         "<6>200 bans, of 198.51.100.0,",
-        &["and 195 others ordered by an operator, until it is lifted"],
+        &["and 195 others ordered by root, until it is lifted"],
     );
 
     network.config("", &LIMIT.replace("1000", "500"));

@@ -10,13 +10,68 @@ use config::policy::{Config, Prefix, Shield};
 use config::ssh;
 use datapath::compile::PrefixKey;
 
-/// Why a store's address is exempt.
-const STORE: &str = "the cluster's store";
+/// The most gateways that are exempt: any neighbour may announce itself as one.
+const MOST_GATEWAYS: usize = 16;
+/// The most addresses of a store's name.
+const MOST_OF_NAME: usize = 16;
 
-/// The exempt addresses of a config; `operators` are the SSH sessions from which commands came. A store whose name cannot be
-/// resolved keeps its addresses of `before`.
+/// What `protect` has found on this host, but for SSH sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    gateways: BTreeSet<IpAddr>,
+    /// The addresses of names of stores, as they were resolved last.
+    names: BTreeMap<String, BTreeSet<IpAddr>>,
+}
+
+impl Found {
+    /// With the gateways that the host has now. Those of before stay if they cannot be read.
+    #[must_use]
+    pub fn with_gateways(mut self) -> Self {
+        match datapath::default_gateways() {
+            Ok(gateways) => self.gateways = gateways.into_iter().take(MOST_GATEWAYS).collect(),
+            Err(error) => tracing::warn!("reading the default routes failed: {error}"),
+        }
+        self
+    }
+
+    /// With these names, which [`resolve`] returned.
+    #[must_use]
+    pub fn with_names(mut self, names: BTreeMap<String, BTreeSet<IpAddr>>) -> Self {
+        self.names.extend(names);
+        self
+    }
+}
+
+/// The addresses of the names of a config's stores; without those that cannot be resolved now. It may take many seconds, so
+/// that nothing may wait for it.
 #[must_use]
-pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, before: &[Protected]) -> Vec<Protected> {
+pub fn resolve(config: &Config) -> BTreeMap<String, BTreeSet<IpAddr>> {
+    if !config.agent.protect.0.contains(&Shield::Store) {
+        return BTreeMap::new();
+    }
+    let names = store_hosts(config)
+        .into_iter()
+        .filter(|host| host.parse::<IpAddr>().is_err());
+    names
+        .filter_map(|host| {
+            let addresses = (host.as_str(), 0).to_socket_addrs().ok()?;
+            let addresses = addresses.map(|address| address.ip()).take(MOST_OF_NAME);
+            let addresses = addresses.collect();
+            Some((host, addresses))
+        })
+        .collect()
+}
+
+/// The exempt addresses of a config where no agent runs.
+#[must_use]
+pub fn now(config: &Config) -> Vec<Protected> {
+    let found = Found::default().with_gateways().with_names(resolve(config));
+    of(config, &BTreeSet::new(), &found)
+}
+
+/// The exempt addresses of a config; `operators` are the SSH sessions from which commands came.
+#[must_use]
+pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, found: &Found) -> Vec<Protected> {
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
     for shield in &config.agent.protect.0 {
         match shield {
@@ -26,22 +81,17 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, before: &[Protected]) -
                     "an SSH session that started the agent or sent it a command",
                 )
             })),
-            // A host whose routes cannot be read has no gateways to exempt.
-            Shield::Gateways => {
-                all.extend(
-                    datapath::default_gateways()
-                        .unwrap_or_default()
-                        .into_iter()
-                        .map(|address| (address, "a default gateway")),
-                );
-            }
-            Shield::Store => {
-                all.extend(
-                    stores(config, before)
-                        .into_iter()
-                        .map(|address| (address, STORE)),
-                );
-            }
+            Shield::Gateways => all.extend(
+                found
+                    .gateways
+                    .iter()
+                    .map(|address| (*address, "a default gateway")),
+            ),
+            Shield::Store => all.extend(
+                stores(config, found)
+                    .into_iter()
+                    .map(|address| (address, "the cluster's store")),
+            ),
         }
     }
     all.into_iter()
@@ -89,18 +139,13 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The addresses of the cluster's stores: those that can be resolved now, and those of `before` if one cannot.
-fn stores(config: &Config, before: &[Protected]) -> BTreeSet<IpAddr> {
-    let mut addresses = BTreeSet::new();
+/// The addresses of the cluster's stores.
+fn stores(config: &Config, found: &Found) -> BTreeSet<IpAddr> {
+    let mut addresses = BTreeSet::<IpAddr>::new();
     for host in store_hosts(config) {
-        match (host.as_str(), 0).to_socket_addrs() {
-            Ok(resolved) => addresses.extend(resolved.map(|address| address.ip())),
-            Err(_) => addresses.extend(
-                before
-                    .iter()
-                    .filter(|one| one.why == STORE)
-                    .map(|one| one.address),
-            ),
+        match host.parse() {
+            Ok(address) => _ = addresses.insert(address),
+            Err(_) => addresses.extend(found.names.get(&host).into_iter().flatten()),
         }
     }
     addresses.retain(|address| !address.is_loopback());
@@ -149,5 +194,38 @@ mod tests {
             .collect();
         assert!(exempt(&many, &[])[0].ends_with("10.0.0.19 and 30 others (never_limit)"));
         assert!(exempt(&[], &[]).is_empty());
+    }
+
+    #[test]
+    fn a_store_has_the_addresses_of_its_own_name_and_keeps_them_while_it_cannot_be_resolved() {
+        let text = "[cluster]\nstore = [\"redis://a.invalid:6379\", \"redis://192.0.2.7:6379\"]\n[[limit]]\nname = \"p\"\n\
+                    rate = \"1/s\"\ncluster = true\n";
+        let config = config::parse(std::path::Path::new("limits.toml"), text)
+            .unwrap()
+            .config;
+        let addresses = |found: &Found| {
+            of(&config, &BTreeSet::new(), found)
+                .into_iter()
+                .map(|one| one.address.to_string())
+                .filter(|address| address.starts_with("192.0.2.") || address.starts_with("198."))
+                .collect::<Vec<_>>()
+        };
+        let named = |host: &str, last: u8| {
+            BTreeMap::from([(
+                host.to_owned(),
+                BTreeSet::from([[198, 51, 100, last].into()]),
+            )])
+        };
+        let found = Found::default().with_names(named("b.invalid", 9));
+        assert_eq!(addresses(&found), ["192.0.2.7"]);
+        let found = found.with_names(named("a.invalid", 1));
+        assert_eq!(addresses(&found), ["192.0.2.7", "198.51.100.1"]);
+        // Another name, or none, changes nothing.
+        let found = found
+            .with_names(named("b.invalid", 8))
+            .with_names(BTreeMap::new());
+        assert_eq!(addresses(&found), ["192.0.2.7", "198.51.100.1"]);
+        let found = found.with_names(named("a.invalid", 2));
+        assert_eq!(addresses(&found), ["192.0.2.7", "198.51.100.2"]);
     }
 }

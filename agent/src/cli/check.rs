@@ -1,6 +1,5 @@
 //! `agent check`: validates a config and prints what it would enforce.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -142,7 +141,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         valid: true,
         warnings,
         lacking,
-        protected: protect::of(&loaded.config, &BTreeSet::new(), &[]),
+        protected: protect::now(&loaded.config),
         interfaces: links.placements,
         limits: LimitDefinition::of_config(&loaded.config),
         groups: loaded

@@ -33,7 +33,7 @@ use crate::daemon::state::{Keeping, Restore, StateDirectory};
 use crate::daemon::{self, Agent, StartError};
 use crate::geo::Databases;
 use crate::log;
-use crate::protect;
+use crate::protect::{self, Found};
 use crate::server::control::Server;
 use crate::server::metrics::Exporter;
 use crate::stats::monotonic_nanoseconds;
@@ -234,7 +234,9 @@ fn enforce(
         seen,
         not_in_effect,
     } = configured;
-    let protected = protect::of(&source.config, &BTreeSet::new(), &[]);
+    // Names are resolved later: a start does not wait for them.
+    let found = Found::default().with_gateways();
+    let protected = protect::of(&source.config, &BTreeSet::new(), &found);
     let (applied, overlaps) = databases.applied(&source.config);
     let config = Arc::new(protect::applied(applied, &protected));
     let plan = compile::plan(&config)?;
@@ -302,7 +304,7 @@ fn enforce(
         kept.iter().for_each(|note| tracing::warn!("{note}"));
         databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
         reload::report_changes(&events, &databases.changes(&Databases::default()));
-        let mut live = Live::new(source, seen, protected, databases);
+        let mut live = Live::new(source, seen, (found, protected), databases);
         let status = match (&file, not_in_effect) {
             (Some(file), Some(NotInEffect { why, errors })) => {
                 live.start_failed(file, errors);
@@ -310,7 +312,7 @@ fn enforce(
             }
             _ => in_effect,
         };
-        let lists = daemon::lists::start(live.config(), live.databases(), Arc::clone(&packets), Arc::clone(&events));
+        let lists = daemon::lists::start(&config, live.databases(), Arc::clone(&packets), Arc::clone(&events));
         let agent = Agent::new(
             file,
             live,

@@ -11,6 +11,7 @@ mod guest;
 mod package;
 mod service;
 mod units;
+mod verbs;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ const BOOTS: [&[&[Test]]; 2] = [
         confined::OPTIMIZED,
         groups::TESTS,
         units::TESTS,
+        verbs::TESTS,
     ],
     &[boot::TESTS],
 ];

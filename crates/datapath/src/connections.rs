@@ -137,17 +137,21 @@ impl Connections {
     ///
     /// # Errors
     ///
-    /// [`LoadError::Connections`], also where the kernel has no BTF, or rejects a program.
+    /// [`LoadError::Connections`] where the kernel cannot count them: it has no BTF, or rejects a program.
     pub(crate) fn start(image: &Image, pins: &PinDirectory) -> Result<Option<Self>, LoadError> {
         if image.connections == 0 {
             return Ok(None);
         }
-        let started = Self::load(image, pins).map_err(|error| match error {
-            LoadError::Connections { .. } => error,
-            // What the kernel refuses here concerns no other limit.
-            error => LoadError::Connections {
-                reason: error.to_string(),
-            },
+        let started = Self::load(image, pins).map_err(|error| {
+            // What this kernel refuses concerns no other limit. What fails for the moment is tried again as a whole, while the
+            // policy of before is in effect.
+            if error.is_of_the_kernel() {
+                LoadError::Connections {
+                    reason: error.to_string(),
+                }
+            } else {
+                error
+            }
         });
         started.map(Some)
     }

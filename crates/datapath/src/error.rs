@@ -129,6 +129,27 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Whether the kernel refuses a program or map, now and at every attempt; otherwise it may have no memory or descriptors
+    /// at this moment.
+    pub(crate) fn is_of_the_kernel(&self) -> bool {
+        let passing = [
+            libc::ENOMEM,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::EAGAIN,
+            libc::EINTR,
+            libc::EBUSY,
+            libc::ENOSPC,
+        ];
+        match self {
+            Self::NotPermitted | Self::Kernel { .. } | Self::Verifier { .. } => true,
+            Self::Map(error) => !errno(error).is_some_and(|errno| passing.contains(&errno)),
+            Self::Program(error) => !errno(error).is_some_and(|errno| passing.contains(&errno)),
+            Self::Ebpf(error) => !errno(error).is_some_and(|errno| passing.contains(&errno)),
+            _ => false,
+        }
+    }
+
     /// Classifies an error of loading an object.
     pub(crate) fn from_aya(error: EbpfError) -> Self {
         match errno(&error) {

@@ -33,6 +33,7 @@ use super::engine::Engine;
 use super::engine_handle::EngineHandle;
 use super::headers;
 use super::health::HealthChecks;
+use super::received::Bounded;
 
 /// The most descriptors of one request.
 const MOST_DESCRIPTORS: usize = 100;
@@ -40,6 +41,8 @@ const MOST_DESCRIPTORS: usize = 100;
 const LONGEST_DESCRIPTOR: usize = 64 * 1024;
 /// The longest message, in bytes. Envoy lets a request pass if its message is refused.
 const LONGEST_MESSAGE: usize = MOST_DESCRIPTORS * LONGEST_DESCRIPTOR;
+/// The longest question about health: the name of a service.
+const LONGEST_HEALTH_CHECK: usize = 1024;
 /// Requests of one connection at a time.
 const STREAMS: u32 = 1_024;
 /// The first bytes of a client: the preface of HTTP/2 and the head of a frame.
@@ -50,8 +53,9 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, handle: EngineHandle) {
-    let service =
-        RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE);
+    let service = Bounded::new(
+        RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE),
+    );
     let server = tonic::transport::Server::builder()
         .timeout(PATIENCE)
         .max_concurrent_streams(STREAMS)
@@ -59,7 +63,9 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .http2_keepalive_timeout(Some(PATIENCE))
         .max_connection_age(LONGEST)
         .max_connection_age_grace(PATIENCE)
-        .add_service(HealthServer::new(HealthChecks))
+        .add_service(
+            HealthServer::new(HealthChecks).max_decoding_message_size(LONGEST_HEALTH_CHECK),
+        )
         .add_service(service);
     let (sender, connections) = mpsc::unbounded_channel();
     let take = move |connection: Connection<_>| {
@@ -318,8 +324,9 @@ mod tests {
         let config = config::parse(Path::new("limits.toml"), text).unwrap();
         let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
         let handle = EngineHandle::new(Arc::new(Current::from_pointee(engine)), || 1);
-        let mut service =
-            RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE);
+        let mut service = Bounded::new(
+            RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE),
+        );
         for (descriptors, byte) in [(5, b'a'), (MOST_DESCRIPTORS, b'b')] {
             let value = vec![byte; 60 * 1024];
             let entry = [field(1, b"agent"), field(2, &value)].concat();

@@ -33,6 +33,7 @@ mod line;
 mod locked_shard;
 mod memory;
 mod offence;
+mod received;
 mod refusals;
 mod resolve;
 mod saved;

@@ -121,19 +121,6 @@ impl OwnNetwork {
     }
 }
 
-/// The addresses that a config exempts from lists.
-pub(super) fn exempt(config: &Config) -> Vec<Prefix> {
-    let protected = protect::of(config, &BTreeSet::new(), &[]);
-    let protected = protected.iter().map(|one| Prefix::of_address(one.address));
-    config
-        .agent
-        .never_limit
-        .iter()
-        .copied()
-        .chain(protected)
-        .collect()
-}
-
 /// The addresses of interfaces that are up, each with its network.
 fn connected() -> Vec<(String, IpNet)> {
     let mut all = Vec::new();
@@ -174,7 +161,11 @@ pub(super) fn warnings<'l>(
     config: &Config,
     lists: impl Iterator<Item = (&'l str, &'l [PrefixKey])>,
 ) -> Vec<String> {
-    let (own, exempt) = (OwnNetwork::of_host(), exempt(config));
+    let own = OwnNetwork::of_host();
+    let protected = protect::now(config);
+    let protected = protected.iter().map(|one| Prefix::of_address(one.address));
+    let never_limit = config.agent.never_limit.iter().copied();
+    let exempt: Vec<Prefix> = never_limit.chain(protected).collect();
     let state = host::StateDirectory::at(&config.agent.state_dir);
     let exceptions = lists::read_exceptions(&state).unwrap_or_default();
     let exceptions = exceptions.into_iter().collect();

@@ -23,7 +23,7 @@ use lists::{Listed, MOST_PREFIXES, find, merge, read_exceptions, write_exception
 use notify::RecommendedWatcher;
 
 use super::one::{One, Outcome};
-use super::own::{self, OwnNetwork, contains};
+use super::own::{OwnNetwork, contains};
 use super::source::{self, Content, Failure};
 use super::watch::{self, Message};
 use crate::daemon::events::{Event, EventKind, EventLog};
@@ -129,7 +129,7 @@ impl BanLists {
             }
             set.databases = databases.clone();
             set.is_suspended = config.agent.mode == Mode::Observe;
-            set.exempt = own::exempt(config);
+            set.exempt.clone_from(&config.agent.never_limit);
             let names: BTreeSet<&str> = config
                 .ban_lists
                 .iter()

@@ -25,12 +25,13 @@ use super::source::Source;
 use super::summary::in_effect;
 use crate::daemon::Agent;
 use crate::geo::Databases;
-use crate::protect::{self, Protected};
+use crate::protect::{self, Found, Protected};
 use crate::supervisor::Supervisor;
 
 /// A config that passed all checks that change nothing.
 struct Prepared {
     before: Arc<Config>,
+    found: Found,
     protected: Vec<Protected>,
     effective: Arc<Config>,
     /// Notes on classes that share addresses.
@@ -159,6 +160,7 @@ impl Agent {
         let config = &source.config;
         let Prepared {
             before,
+            found,
             protected,
             effective,
             overlaps,
@@ -190,9 +192,11 @@ impl Agent {
         report_changes(self.events(), &changes);
         let mut live = self.changing().live();
         live.source = source.clone();
+        live.found = found;
         live.protected = protected;
         live.databases = databases;
         self.changing().databases_replaced.notify_one();
+        self.changing().stores_replaced.notify_one();
         Ok(Applied {
             notes,
             changes: Changes::between(&before, config),
@@ -205,17 +209,18 @@ impl Agent {
         databases: &Databases,
         operator: Option<IpAddr>,
     ) -> Result<Prepared, ReloadError> {
-        let (before, operators, protected) = {
+        let (before, operators, found) = {
             let mut live = self.changing().live();
             live.operators.extend(operator);
             (
                 Arc::clone(&live.source.config),
                 live.operators.clone(),
-                live.protected.clone(),
+                live.found.clone(),
             )
         };
         self.check_fixed(&before, config)?;
-        let protected = protect::of(config, &operators, &protected);
+        let found = found.with_gateways();
+        let protected = protect::of(config, &operators, &found);
         let (applied, overlaps) = databases.applied(config);
         let effective = Arc::new(protect::applied(applied, &protected));
         let plan = compile::plan_after(&effective, &self.layout())?;
@@ -223,6 +228,7 @@ impl Agent {
         let (engine, moves) = self.requests().engine().after(&effective)?;
         Ok(Prepared {
             before,
+            found,
             protected,
             effective,
             overlaps,

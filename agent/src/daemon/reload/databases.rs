@@ -16,6 +16,7 @@ use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::files;
 use crate::geo::{DatabaseChange, Databases};
+use crate::protect;
 
 /// The interval at which files are compared without a report of a change: folders may appear later.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -120,7 +121,9 @@ impl Agent {
         };
         let next = Databases::read(&source.config, &before, lists);
         if before.have_same_prefixes(&next, &source.config) {
-            self.lists().replace(&source.config, &next);
+            let protected = self.changing().live().protected();
+            let effective = protect::applied(Config::clone(&source.config), &protected);
+            self.lists().replace(&effective, &next);
             report_changes(self.events(), &next.changes(&before));
             self.changing().live().databases = next;
             return;

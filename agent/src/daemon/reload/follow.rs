@@ -19,6 +19,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const GROUPS: [u32; 3] = [1, 5, 9];
 /// The size of a kernel message.
 const MESSAGE: usize = 32 << 10;
+/// How many messages are read before others have their turn.
+const AT_A_TIME: usize = 64;
 
 /// Follows the host until it is dropped: reacts to the kernel's messages about interfaces and addresses, and checks
 /// every [`PERIOD`] for detached programs.
@@ -75,26 +77,31 @@ impl Watcher {
         Ok(Self(AsyncFd::with_interest(socket, Interest::READABLE)?))
     }
 
-    /// Waits for a message that `concerns` the caller, or for lost ones. The state is then read completely from the kernel
-    /// instead of from messages, so that lost messages do not matter.
-    pub(super) async fn changed(&self, concerns: impl Fn(&[u8]) -> bool) {
-        let mut is_changed = false;
+    /// Waits for a message that `concerns` the caller, or for lost ones, and returns whether some were lost. The state is then
+    /// read completely from the kernel instead of from messages.
+    pub(super) async fn changed(&self, concerns: impl Fn(&[u8]) -> bool) -> bool {
+        let (mut is_changed, mut are_lost) = (false, false);
         while !is_changed {
             let Ok(mut ready) = self.0.readable().await else {
                 // Waiting failed: the state is read every period.
-                return;
+                return true;
             };
             let mut message = Vec::with_capacity(MESSAGE);
-            loop {
+            for _ in 0..AT_A_TIME {
                 message.clear();
                 match self.0.get_ref().recv(&mut message, 0) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        ready.clear_ready();
+                        break;
+                    }
                     Ok(_) => is_changed |= concerns(&message),
-                    // Some were lost (ENOBUFS).
-                    Err(_) => is_changed = true,
+                    // ENOBUFS.
+                    Err(_) => (is_changed, are_lost) = (true, true),
                 }
             }
-            ready.clear_ready();
+            // What else is due has its turn while a router changes its routes.
+            tokio::task::yield_now().await;
         }
+        are_lost
     }
 }

@@ -14,7 +14,7 @@ use config::policy::Config;
 use super::on_trial::Trial;
 use super::source::Source;
 use crate::geo::Databases;
-use crate::protect::Protected;
+use crate::protect::{Found, Protected};
 
 /// The cause of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,7 @@ pub(super) struct Applied {
 #[derive(Debug)]
 pub struct Live {
     pub(super) source: Source,
+    pub(super) found: Found,
     pub(super) protected: Vec<Protected>,
     /// Those of the classes and ban lists in effect.
     pub(super) databases: Databases,
@@ -92,11 +93,12 @@ impl Live {
     pub fn new(
         source: Source,
         seen: Option<String>,
-        protected: Vec<Protected>,
+        (found, protected): (Found, Vec<Protected>),
         databases: Databases,
     ) -> Self {
         Self {
             source,
+            found,
             protected,
             databases,
             operators: BTreeSet::new(),
@@ -167,6 +169,8 @@ pub struct Changing {
     pub(crate) trial_began: tokio::sync::Notify,
     /// Woken when a config is put in effect, which may have other databases.
     pub(crate) databases_replaced: tokio::sync::Notify,
+    /// Woken when a config is put in effect, which may name other stores.
+    pub(crate) stores_replaced: tokio::sync::Notify,
 }
 
 impl Changing {
@@ -177,6 +181,7 @@ impl Changing {
             one: Mutex::new(()),
             trial_began: tokio::sync::Notify::new(),
             databases_replaced: tokio::sync::Notify::new(),
+            stores_replaced: tokio::sync::Notify::new(),
         }
     }
 

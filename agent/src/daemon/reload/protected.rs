@@ -1,5 +1,7 @@
 //! Follows the addresses that `protect` exempts: at boot, routes and names appear after the agent.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,15 +14,19 @@ use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind};
 use crate::protect;
 
-/// How often names are resolved again.
+/// How often names are resolved again, and the longest pause after changes.
 const PERIOD: Duration = Duration::from_secs(60);
-/// How long changes are collected.
+/// The pause after a change. While changes go on, such as a neighbour that announces routers, it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
 /// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_ROUTE`.
 const GROUPS: [u32; 2] = [7, 11];
 
-/// Follows routes and names until it is dropped.
+/// Follows default routes and the names of stores until it is dropped.
 pub async fn follow_protected(agent: Arc<Agent>) {
+    tokio::join!(follow_gateways(Arc::clone(&agent)), follow_names(agent));
+}
+
+async fn follow_gateways(agent: Arc<Agent>) {
     let watcher = match Watcher::new(&GROUPS) {
         Ok(watcher) => Some(watcher),
         Err(error) => {
@@ -31,16 +37,47 @@ pub async fn follow_protected(agent: Arc<Agent>) {
             None
         }
     };
+    let mut pause = PAUSE;
     loop {
         let agent = Arc::clone(&agent);
         // A panic in the task has been reported, and has changed nothing here.
-        let _ = tokio::task::spawn_blocking(move || agent.protect_again()).await;
-        tokio::time::sleep(PAUSE).await;
-        match &watcher {
-            Some(watcher) => {
-                let _ = tokio::time::timeout(PERIOD, watcher.changed(is_of_a_default_route)).await;
+        let is_done = tokio::task::spawn_blocking(move || agent.protect_again(BTreeMap::new()))
+            .await
+            .unwrap_or(false);
+        tokio::time::sleep(pause).await;
+        let since = Instant::now();
+        let are_lost = match &watcher {
+            // Looked for again.
+            _ if !is_done => false,
+            Some(watcher) => watcher.changed(is_of_a_default_route).await,
+            None => {
+                tokio::time::sleep(PERIOD).await;
+                false
             }
-            None => tokio::time::sleep(PERIOD).await,
+        };
+        pause = if are_lost {
+            // Too many routes change to read all of them each time.
+            PERIOD
+        } else if since.elapsed() > pause {
+            PAUSE
+        } else {
+            PERIOD.min(pause * 2)
+        };
+    }
+}
+
+async fn follow_names(agent: Arc<Agent>) {
+    loop {
+        let followed = Arc::clone(&agent);
+        let _ = tokio::task::spawn_blocking(move || {
+            let config = Arc::clone(&followed.changing().live().source.config);
+            let names = protect::resolve(&config);
+            names.is_empty() || followed.protect_again(names)
+        })
+        .await;
+        tokio::select! {
+            () = agent.changing().stores_replaced.notified() => {}
+            () = tokio::time::sleep(PERIOD) => {}
         }
     }
 }
@@ -55,33 +92,26 @@ fn is_of_a_default_route(message: &[u8]) -> bool {
 }
 
 impl Agent {
-    /// Puts the config in effect with the addresses that `protect` exempts now, if they have changed.
-    fn protect_again(&self) {
-        let (config, operators, before) = {
-            let live = self.changing().live();
-            (
-                Arc::clone(&live.source.config),
-                live.operators.clone(),
-                live.protected.clone(),
-            )
-        };
-        // Resolving a name may take seconds, in which other changes do not wait.
-        if protect::of(&config, &operators, &before) == before {
-            return;
-        }
+    /// Puts the config in effect with the addresses that `protect` exempts now, if they have changed; returns whether they are
+    /// in effect.
+    fn protect_again(&self, names: BTreeMap<String, BTreeSet<IpAddr>>) -> bool {
         let _one = self.changing().one();
-        let (source, databases, is_trial) = {
-            let live = self.changing().live();
+        let (source, databases, is_trial, before) = {
+            let found = self.changing().live().found.clone();
+            let found = found.with_names(names).with_gateways();
+            let mut live = self.changing().live();
+            live.found = found;
+            let next = protect::of(&live.source.config, &live.operators, &live.found);
+            if next == live.protected {
+                return true;
+            }
             (
                 live.source.clone(),
                 live.databases().clone(),
                 live.trial.is_some(),
+                live.protected.clone(),
             )
         };
-        if !Arc::ptr_eq(&source.config, &config) {
-            // Another config has been put in effect, with the addresses of that moment.
-            return;
-        }
         let began = Instant::now();
         let lasting = if is_trial {
             Lasting::Trial
@@ -94,6 +124,7 @@ impl Agent {
         if is_applied {
             self.report_protected(&before);
         }
+        is_applied
     }
 
     fn report_protected(&self, before: &[Protected]) {

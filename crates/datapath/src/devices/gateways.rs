@@ -8,7 +8,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::devices::netlink::dump;
+use crate::devices::netlink::dump_of;
 
 /// The gateways of the default routes, IPv4 and IPv6.
 ///
@@ -20,13 +20,13 @@ pub fn default_gateways() -> io::Result<Vec<IpAddr>> {
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut question = RouteMessage::default();
         question.header.address_family = family;
-        for reply in dump(RouteNetlinkMessage::GetRoute(question))? {
-            let RouteNetlinkMessage::NewRoute(route) = reply else {
-                continue;
-            };
-            let is_default = route.header.destination_prefix_length == 0
-                && route.header.kind == RouteType::Unicast;
-            if is_default {
+        let is_default = |reply: &RouteNetlinkMessage| {
+            matches!(reply, RouteNetlinkMessage::NewRoute(route)
+                if route.header.destination_prefix_length == 0
+                    && route.header.kind == RouteType::Unicast)
+        };
+        for reply in dump_of(RouteNetlinkMessage::GetRoute(question), is_default)? {
+            if let RouteNetlinkMessage::NewRoute(route) = reply {
                 gateways.extend(of(&route.attributes));
             }
         }

@@ -17,8 +17,16 @@ const NLM_F_DUMP_INTR: u16 = 0x10;
 
 /// Requests a netlink dump, and returns all of its messages.
 pub(crate) fn dump(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    dump_of(question, |_| true)
+}
+
+/// The same of those messages that are wanted: a router has a million routes.
+pub(crate) fn dump_of(
+    question: RouteNetlinkMessage,
+    is_wanted: impl Fn(&RouteNetlinkMessage) -> bool,
+) -> io::Result<Vec<RouteNetlinkMessage>> {
     for _ in 0..ATTEMPTS {
-        match exchange(question.clone(), NLM_F_DUMP | NLM_F_REQUEST) {
+        match exchange(question.clone(), NLM_F_DUMP | NLM_F_REQUEST, &is_wanted) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             replies => return replies,
         }
@@ -30,7 +38,7 @@ pub(crate) fn dump(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlink
 
 /// Sends a netlink request that changes something, and waits for its acknowledgement, which `flags` must request.
 pub(crate) fn execute(request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-    exchange(request, flags).map(drop)
+    exchange(request, flags, |_| true).map(drop)
 }
 
 /// The host's own address in a message.
@@ -48,7 +56,11 @@ pub(crate) fn local(message: &AddressMessage) -> Option<IpAddr> {
     local.or(any)
 }
 
-fn exchange(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+fn exchange(
+    question: RouteNetlinkMessage,
+    flags: u16,
+    is_wanted: impl Fn(&RouteNetlinkMessage) -> bool,
+) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -75,7 +87,7 @@ fn exchange(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNe
                 // An error with code 0 is the acknowledgement.
                 NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(reply) => replies.push(reply),
+                NetlinkPayload::InnerMessage(reply) if is_wanted(&reply) => replies.push(reply),
                 _ => {}
             }
             // Messages are aligned to four bytes, and none is shorter than its header.

@@ -56,7 +56,7 @@ const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);
 /// The kernel's argument for `--lockdown`.
 const LOCKDOWN: &str = "lockdown=confidentiality";
 /// The timeout of one machine, including the boot.
-const PATIENCE: Duration = Duration::from_secs(1_800);
+const PATIENCE: Duration = Duration::from_secs(3_000);
 
 /// Set up, build, and run tests in virtual machines with other kernels.
 #[derive(clap::Args)]
@@ -197,7 +197,12 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
         }
     }
     if arguments.systemd {
-        for distribution in distributions(arguments)? {
+        let distributions = distributions(arguments)?;
+        ensure!(
+            distributions.len() == 1,
+            "guests would write the package at the same time: choose one with --guest"
+        );
+        for distribution in distributions {
             for chosen in chosen(&arguments.chosen, vec![WITH_SYSTEMD])? {
                 machines.push(("--guest", distribution.name, chosen));
             }

@@ -152,10 +152,12 @@ fn append(directory: &StateDirectory, name: &str, lines: &[u8]) -> io::Result<()
         .create(true)
         .mode(0o600)
         .open(directory.file(name))?;
+    // A line that a full disk cut off ends before the next one.
+    let lines = [b"\n", lines].concat();
     if file.metadata()?.len() + lines.len() as u64 > LARGEST {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    file.write_all(lines)
+    file.write_all(&lines)
 }
 
 /// Moves all changes to the file of those before the snapshot.
@@ -343,5 +345,24 @@ mod tests {
             fs::write(directory.file(NAME), &text[..length]).unwrap();
             assert!(replayed(&directory, &[]).len() < 2, "{length}");
         }
+    }
+
+    #[test]
+    fn a_line_after_a_cut_off_one_is_replayed() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let boot = Moment::now().boot;
+        for name in [NAME, BEFORE] {
+            let torn = format!(r#"{{"boot":"{boot}","prefix":"192.0.2.9/32","is_by"#);
+            fs::write(directory.file(name), torn).unwrap();
+        }
+        let journal = BanJournal::start(directory.clone()).unwrap();
+        journal.record(&key(1, "sshd"), Some(&held(100)), &boot);
+        journal.flush();
+        let first = [(key(1, "sshd"), held(100))];
+        assert_eq!(replayed(&directory, &[]), first);
+        journal.begin_save();
+        journal.flush();
+        assert_eq!(replayed(&directory, &[]), first);
     }
 }

@@ -153,11 +153,21 @@ struct Named {
 /// The user who types the command, unless that is root. Under sudo, it is the user who called it.
 fn user() -> Option<String> {
     let uid = nix::unistd::getuid();
-    let by_sudo = std::env::var("SUDO_USER").ok().filter(|_| uid.is_root());
-    by_sudo.filter(|user| !user.is_empty()).or_else(|| {
-        let user = nix::unistd::User::from_uid(uid).ok().flatten();
-        user.filter(|_| !uid.is_root()).map(|user| user.name)
-    })
+    let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+    if let (true, Some(user)) = (uid.is_root(), variable("SUDO_USER")) {
+        return Some(owner_of(user, &variable("SUDO_UID").unwrap_or_default()));
+    }
+    let user = nix::unistd::User::from_uid(uid).ok().flatten();
+    user.filter(|_| !uid.is_root())
+        .map(|user| owner_of(user.name, &uid.to_string()))
+}
+
+/// The owner of a user's bans; `uid 1000` if the name is reserved.
+fn owner_of(user: String, uid: &str) -> String {
+    match ban_owner::check(&user) {
+        Err(ban_owner::OwnerError::Reserved(_)) => format!("uid {uid}").trim_end().to_owned(),
+        _ => user,
+    }
 }
 
 /// `192.0.2.7 --owner sshd`
@@ -330,6 +340,7 @@ pub fn unban(
     tell_unbanned(
         &all,
         options,
+        owner.as_deref(),
         &prefixes
             .iter()
             .map(|named| named.prefix.to_string())
@@ -340,10 +351,15 @@ pub fn unban(
 
 pub fn unban_all(options: &Options) -> anyhow::Result<ExitCode> {
     let all: Unbanned = options.client().ask(&Request::UnbanAll)?;
-    tell_unbanned(&all, options, "every prefix")
+    tell_unbanned(&all, options, None, "every prefix")
 }
 
-fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Result<ExitCode> {
+fn tell_unbanned(
+    all: &Unbanned,
+    options: &Options,
+    owner: Option<&str>,
+    named: &str,
+) -> anyhow::Result<ExitCode> {
     Print::from(options.json).document(all, |all| match all.was_banned {
         true if all.unbanned == 0 => {}
         true => println!("{} unbanned", number(all.unbanned)),
@@ -387,9 +403,9 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
         } = still;
         let owners = owners.join(", ");
         if still.wider {
-            let all = if *own { "" } else { " --all" };
+            let command = wider_command(by, *own, owner);
             eprintln!(
-                "{cidr} is still banned, as part of {by}, by {owners}: agent unban {by}{all}"
+                "{cidr} is still banned, as part of {by}, by {owners}: agent unban {command}"
             );
         } else {
             eprintln!(
@@ -404,6 +420,15 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// `192.0.2.0/24 --owner sshd`, if a ban of the wider prefix is the named owner's.
+fn wider_command(by: &str, is_own: bool, owner: Option<&str>) -> String {
+    if is_own {
+        unban_of(by, owner)
+    } else {
+        format!("{by} --all")
+    }
 }
 
 pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
@@ -518,6 +543,21 @@ fn ban_lists(lists: &ListsStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ban_names_a_user_or_a_reserved_names_uid() {
+        assert_eq!(owner_of("alice".to_owned(), "1000"), "alice");
+        assert_eq!(owner_of("operator".to_owned(), "1000"), "uid 1000");
+        assert_eq!(owner_of("list".to_owned(), "7"), "uid 7");
+    }
+
+    #[test]
+    fn the_command_for_a_wider_ban_names_its_owner() {
+        let command = |is_own, owner| wider_command("192.0.2.0/24", is_own, owner);
+        assert_eq!(command(true, Some("sshd")), "192.0.2.0/24 --owner \"sshd\"");
+        assert_eq!(command(true, None), "192.0.2.0/24");
+        assert_eq!(command(false, Some("sshd")), "192.0.2.0/24 --all");
+    }
 
     #[test]
     fn a_list_has_comments_and_every_wrong_line_is_told() {

@@ -322,7 +322,11 @@ impl Handler for Agent {
             Request::Unban { cidrs, owner, user, all } => {
                 json(self.unban(&cidrs, &whose(owner.as_deref(), user.as_deref(), all)?)?)
             }
-            Request::UnbanAll => json(self.packet_engine()?.lift_all_bans()?),
+            Request::UnbanAll => {
+                let unbanned = self.packet_engine()?.lift_all_bans();
+                self.flush_bans();
+                json(unbanned?)
+            }
             Request::Bans => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.bans()).map_err(text)?),
             Request::Decide { question } => {
                 json(self.requests.engine().decide(&question, self.requests.now()).map_err(text)?)

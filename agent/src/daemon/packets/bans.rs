@@ -133,11 +133,11 @@ impl InEffect {
         match self.bans.suspended(monotonic_nanoseconds()) {
             0 => None,
             1 => Some(
-                "1 ban that a limit made is suspended in observe mode; agent unban discards it"
+                "1 ban that a limit made is suspended in observe mode; agent unban CIDR --all discards it"
                     .to_owned(),
             ),
             count => Some(format!(
-                "{count} bans that limits made are suspended in observe mode; agent unban discards them"
+                "{count} bans that limits made are suspended in observe mode; agent unban CIDR --all discards them"
             )),
         }
     }

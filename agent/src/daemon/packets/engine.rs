@@ -158,9 +158,8 @@ impl PacketEngine {
     /// When a map cannot be read.
     pub fn snapshot(&self) -> Result<Saved, LoadError> {
         let mut in_effect = self.lock();
-        if let Some((journal, _)) = &in_effect.journal {
-            journal.begin_save();
-        }
+        let journal = in_effect.journal.as_ref();
+        let snapshot = journal.map_or(0, |(journal, _)| journal.begin_save());
         let mut counted = in_effect.counted_in_all()?;
         for (name, counters) in &mut counted.limits {
             *counters = in_effect.baseline.of_limit(name, *counters);
@@ -192,6 +191,7 @@ impl PacketEngine {
         let counted = CountedDocument::from(&counted);
         Ok(Saved {
             at: Some(at),
+            snapshot,
             counted,
             bans,
             escalations,

@@ -242,7 +242,7 @@ impl InEffect {
         );
         if self.bans.count_of(By::Limit) >= MOST_AUTOMATIC && self.bans.get(&key).is_none() {
             return Escalated::Failed(format!(
-                "limits have banned {MOST_AUTOMATIC} sources, the most that they may: agent unban lifts bans"
+                "limits have banned {MOST_AUTOMATIC} sources, the most that they may: agent unban CIDR --all lifts bans"
             ));
         }
         let time = self.escalation.history.time(limit, prefix, escalate, now);

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use api::request::{StillBanned, Unbanned};
-use cluster::bans::Scope;
+use cluster::bans::{Order, Scope};
 use config::PrefixKey;
-use datapath::bans::{BanKey, By, Owner};
+use datapath::bans::{BanKey, BanList, By, Owner};
 
 use super::bans::{MOST_EXCEPTIONS, NETWORK, listed, parse_prefix};
 use super::in_effect::InEffect;
+use super::shared_bans::{own_ban, started};
 use crate::stats::{holder, monotonic_nanoseconds, owner_text};
 
 /// Whose bans are lifted.
@@ -223,42 +224,19 @@ impl InEffect {
 
     /// Lifts the bans of a target, and publishes it; returns 1 if there were any.
     fn lift_target(&mut self, target: &Target, whose: &Whose) -> Result<u64, datapath::LoadError> {
-        self.publish_removals(target, whose);
+        let now = monotonic_nanoseconds();
+        if let Some(outbox) = &self.outbox {
+            for (prefix, order) in target.orders(&self.bans, whose, now) {
+                outbox.push(prefix, order);
+            }
+        }
         let of_hosts = target
             .of_hosts
             .iter()
             .map(|prefix| BanKey::of(*prefix, By::Host));
         let keys: Vec<BanKey> = target.keys.iter().cloned().chain(of_hosts).collect();
         let count = self.lift_keys(&keys)?;
-        for prefix in target.places() {
-            self.publish_ban(&prefix, monotonic_nanoseconds());
-        }
         Ok(u64::from(count > 0))
-    }
-
-    /// Publishes that the bans of a target are lifted. A ban that stays is published afterwards.
-    fn publish_removals(&self, target: &Target, whose: &Whose) {
-        for place in target.places() {
-            let of_host = self.bans.get(&BanKey::of(place, By::Host));
-            let host = of_host
-                .and_then(|held| held.why.as_ref())
-                .and_then(|why| why.host.as_ref())
-                .map(|(host, _)| host.to_string());
-            let owner = whose.owner().map(owner_text);
-            let scope = if *whose == Whose::Everybody {
-                Some(Scope::All)
-            } else if target.of_hosts.contains(&place) {
-                host.map(|host| Scope::Of { host, owner })
-            } else {
-                // The store has the other host's ban.
-                let is_published = of_host.is_none();
-                let is_lifted = target.keys.iter().any(|key| key.prefix == place);
-                (is_lifted && is_published).then_some(Scope::Own { owner })
-            };
-            if let Some(scope) = scope {
-                self.publish_removal(&place, scope);
-            }
-        }
     }
 
     /// Lets sources start over that no limit bans any more.
@@ -317,6 +295,55 @@ impl Target {
         *wide != self.prefix && Some(*wide) != network
     }
 
+    /// What other hosts need when the bans of this list are lifted: of each prefix, a removal, or the ban that ends last
+    /// afterwards.
+    fn orders(&self, bans: &BanList, whose: &Whose, now: u64) -> Vec<(PrefixKey, Order)> {
+        let places = self.places().into_iter();
+        places
+            .filter_map(|place| Some((place, self.order(bans, &place, whose, now)?)))
+            .collect()
+    }
+
+    fn order(&self, bans: &BanList, place: &PrefixKey, whose: &Whose, now: u64) -> Option<Order> {
+        let of_host = bans.get(&BanKey::of(*place, By::Host));
+        let host = of_host
+            .and_then(|held| held.why.as_ref())
+            .and_then(|why| why.host.as_ref())
+            .map(|(host, _)| host.to_string());
+        let owner = whose.owner().map(owner_text);
+        let removal = |scope| Order {
+            at: now as i64,
+            ban: None,
+            scope,
+        };
+        if *whose == Whose::Everybody {
+            return Some(removal(Scope::All));
+        }
+        if self.of_hosts.contains(place) {
+            // This host receives the removal too, and publishes its own ban then.
+            return Some(removal(Scope::Of { host: host?, owner }));
+        }
+        // The store has the ban that ends last, and suspended ones.
+        let longest = bans.longest_own(place).map(|(key, _)| key);
+        let is_published = |key: &BanKey| {
+            key.prefix == *place && (Some(key) == longest || bans.get(key).is_none())
+        };
+        if !self.keys.iter().any(is_published) {
+            return None;
+        }
+        let own = bans.of_prefix(place);
+        let rest = own.filter(|(key, _)| key.owner.by.is_own() && !self.keys.contains(key));
+        match rest.max_by_key(|(_, held)| held.until) {
+            Some((key, held)) => Some(Order {
+                at: started(held, now),
+                ban: Some(own_ban(key, held)),
+                scope: Scope::All,
+            }),
+            // If there is one, the store has the other host's ban.
+            None => of_host.is_none().then(|| removal(Scope::Own { owner })),
+        }
+    }
+
     /// The prefixes whose bans are lifted, or the named one.
     fn places(&self) -> BTreeSet<PrefixKey> {
         let keys = self.keys.iter().map(|key| key.prefix);
@@ -341,4 +368,96 @@ fn network_of(prefix: &PrefixKey) -> Option<(PrefixKey, u64)> {
     let is_address = prefix.length == 128 && !prefix.is_ipv4();
     let interface_id = u128::from_be_bytes(prefix.address) as u64;
     is_address.then(|| (prefix.cut(NETWORK), interface_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::event::seconds_since_1970;
+    use datapath::bans::{Held, Touched, Why};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn key(name: &str) -> BanKey {
+        let prefix = config::policy::Prefix::of_address([192, 0, 2, 1].into());
+        BanKey::new(PrefixKey::from(&prefix), Owner::named(By::Operator, name))
+    }
+
+    /// The bans of users, by name and end in seconds, and perhaps one of host b.
+    fn list(own: &[(&str, u64)], is_by_host: bool) -> BanList {
+        let (mut bans, mut touched) = (BanList::default(), Touched::default());
+        for (name, until) in own {
+            let held = Held {
+                until: *until * SECOND,
+                since: seconds_since_1970() as u64 - 90,
+                why: None,
+            };
+            bans.ban(key(name), held, &mut touched);
+        }
+        if is_by_host {
+            let why = Why {
+                host: Some(("b".into(), Owner::named(By::Operator, "sshd"))),
+                ..Why::default()
+            };
+            let held = Held {
+                until: u64::MAX,
+                since: 1,
+                why: Some(why),
+            };
+            let of_host = BanKey::of(key("").prefix, By::Host);
+            bans.ban(of_host, held, &mut touched);
+        }
+        bans
+    }
+
+    fn target(lifted: &[&str], is_of_host: bool) -> Target {
+        let prefix = key("").prefix;
+        Target {
+            prefix,
+            keys: lifted.iter().map(|name| key(name)).collect(),
+            of_hosts: is_of_host.then_some(prefix).into_iter().collect(),
+            exception: Exception::No,
+        }
+    }
+
+    fn order(bans: &BanList, target: &Target, whose: &Whose) -> Option<Order> {
+        let mut orders = target.orders(bans, whose, 100 * SECOND);
+        assert!(orders.len() < 2);
+        orders.pop().map(|(_, order)| order)
+    }
+
+    #[test]
+    fn a_lifted_ban_of_another_host_is_published_despite_own_bans() {
+        let bans = list(&[("recidive", 900)], true);
+        let whose = Whose::Host("b".to_owned());
+        let order = order(&bans, &target(&[], true), &whose).unwrap();
+        let host = "b".to_owned();
+        assert_eq!(order.scope, Scope::Of { host, owner: None });
+        assert_eq!(order.ban, None);
+    }
+
+    #[test]
+    fn an_order_lifts_what_the_store_has_and_renews_nothing() {
+        let whose = Whose::Owner(Owner::named(By::Operator, "sshd"));
+        let sshd = ("sshd", 600);
+        // The longest ban stays, and nothing was lifted.
+        let both = list(&[sshd, ("recidive", 900)], false);
+        assert_eq!(order(&both, &target(&["sshd"], false), &whose), None);
+        assert_eq!(order(&both, &target(&[], false), &whose), None);
+        // A shorter one stays, which began 90 s ago.
+        let shorter = list(&[sshd, ("recidive", 300)], false);
+        let rest = order(&shorter, &target(&["sshd"], false), &whose).unwrap();
+        assert!((0..=10 * SECOND as i64).contains(&rest.at), "{}", rest.at);
+        let ban = rest.ban.unwrap();
+        assert_eq!(ban.owner.as_deref(), Some("recidive"));
+        // None stays.
+        let removal = order(&list(&[sshd], false), &target(&["sshd"], false), &whose).unwrap();
+        let owner = Some("sshd".to_owned());
+        assert_eq!(removal.scope, Scope::Own { owner });
+        // The store has another host's.
+        assert_eq!(
+            order(&list(&[sshd], true), &target(&["sshd"], false), &whose),
+            None
+        );
+    }
 }

@@ -18,6 +18,9 @@ use super::saved_bans::AT_ONCE;
 use crate::ban_reason;
 use crate::stats::{monotonic_nanoseconds, owner_text};
 
+/// The age in seconds of a ban whose start is not known.
+const UNKNOWN_AGE: u64 = 7 * 86_400;
+
 impl PacketEngine {
     /// Reports own bans and removals to this outbox from now on. Returns whether it did not before.
     pub fn report_bans_to(&self, outbox: Option<&Arc<BanOutbox>>) -> bool {
@@ -165,21 +168,6 @@ impl InEffect {
             );
         }
     }
-
-    /// Publishes that an operator lifts bans of a prefix.
-    pub(super) fn publish_removal(&self, prefix: &PrefixKey, scope: Scope) {
-        let at = monotonic_nanoseconds() as i64;
-        if let Some(outbox) = &self.outbox {
-            outbox.push(
-                *prefix,
-                Order {
-                    at,
-                    ban: None,
-                    scope,
-                },
-            );
-        }
-    }
 }
 
 /// Whether a ban was made before a removal of this age in milliseconds, as far as that is known.
@@ -191,7 +179,17 @@ fn is_older(held: Option<&Held>, age: u64) -> bool {
     since == 0 || since > now || now - since >= age / 1_000
 }
 
-fn own_ban(key: &BanKey, held: &Held) -> OwnBan {
+/// When a ban began, on the monotonic clock; if that is not known, long before any removal.
+pub(super) fn started(held: &Held, now: u64) -> i64 {
+    let wall = seconds_since_1970() as u64;
+    let age = match held.since {
+        0 => UNKNOWN_AGE,
+        since => wall.saturating_sub(since).min(UNKNOWN_AGE),
+    };
+    now as i64 - (age * 1_000_000_000) as i64
+}
+
+pub(super) fn own_ban(key: &BanKey, held: &Held) -> OwnBan {
     let is_by_limit = key.owner.by == By::Limit;
     let name = key.owner.name.clone();
     let (limit, owner) = if is_by_limit {

@@ -50,6 +50,8 @@ pub struct Saved {
     pub at: Option<Moment>,
     /// The file's checksum, which identifies it.
     pub id: u64,
+    /// The journal's number of the snapshot; 0 without one.
+    pub snapshot: u64,
     /// The counters at that instant.
     pub counted: CountedDocument,
     /// The bans by owners on this host; of one prefix, the one that ends last first.
@@ -312,6 +314,7 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
     Ok(Saved {
         at: Some(document.at),
         id,
+        snapshot: 0,
         counted: document.counted,
         bans,
         escalations: document.escalations,

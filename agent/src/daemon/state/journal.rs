@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -30,13 +31,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The journal of a running agent.
 #[derive(Debug)]
-pub struct BanJournal(SyncSender<Command>);
+pub struct BanJournal {
+    commands: SyncSender<Command>,
+    /// The number of snapshots.
+    snapshots: AtomicU64,
+}
 
 #[derive(Debug)]
 enum Command {
     Append(Box<Line>),
-    Rotate,
-    Forget,
+    /// Sets the changes before this snapshot aside.
+    Rotate(u64),
+    /// Deletes them, unless the file has changes between it and a later snapshot.
+    Forget(u64),
     Flush(SyncSender<()>),
 }
 
@@ -66,7 +73,10 @@ impl BanJournal {
         thread::Builder::new()
             .name("weir-bans".to_owned())
             .spawn(move || run(&directory, &commands))?;
-        Ok(Self(sender))
+        Ok(Self {
+            commands: sender,
+            snapshots: AtomicU64::new(0),
+        })
     }
 
     /// Records that a ban on this host was made, or lifted with `None`.
@@ -86,23 +96,26 @@ impl BanJournal {
             text: why.map(|why| why.text.to_string()),
         };
         // While the disk hangs, a kill loses owners, and no order waits.
-        let _ = self.0.try_send(Command::Append(Box::new(line)));
+        let _ = self.commands.try_send(Command::Append(Box::new(line)));
     }
 
-    /// Begins a snapshot of the state, which has all changes before it.
-    pub fn begin_save(&self) {
-        let _ = self.0.try_send(Command::Rotate);
+    /// Begins a snapshot of the state, which has all changes before it. Returns its number.
+    pub fn begin_save(&self) -> u64 {
+        let number = self.snapshots.fetch_add(1, Ordering::Relaxed) + 1;
+        let _ = self.commands.try_send(Command::Rotate(number));
+        number
     }
 
-    /// Forgets the changes before the last snapshot, which is saved.
-    pub fn saved(&self) {
-        let _ = self.0.try_send(Command::Forget);
+    /// Forgets the changes before this snapshot, which is saved, unless a later one has begun: then they stay until that
+    /// is saved.
+    pub fn saved(&self, number: u64) {
+        let _ = self.commands.try_send(Command::Forget(number));
     }
 
     /// Waits until all changes are in the file, or for a second if the disk hangs.
     pub fn flush(&self) {
         let (done, is_done) = sync_channel(1);
-        if self.0.try_send(Command::Flush(done)).is_ok() {
+        if self.commands.try_send(Command::Flush(done)).is_ok() {
             let _ = is_done.recv_timeout(PATIENCE);
         }
     }
@@ -110,7 +123,7 @@ impl BanJournal {
 
 /// Executes commands until the journal is dropped.
 fn run(directory: &StateDirectory, commands: &Receiver<Command>) {
-    let mut is_failing = false;
+    let (mut is_failing, mut last) = (false, 0);
     while let Ok(first) = commands.recv() {
         let mut lines = Vec::new();
         let mut flushed = Vec::new();
@@ -122,11 +135,13 @@ fn run(directory: &StateDirectory, commands: &Receiver<Command>) {
                         result.and(serde_json::to_writer(&mut lines, &line).map_err(Into::into));
                     lines.push(b'\n');
                 }
-                Command::Rotate => {
+                Command::Rotate(number) => {
+                    last = number;
                     result = result.and(append(directory, NAME, &std::mem::take(&mut lines)));
                     result = result.and(rotate(directory));
                 }
-                Command::Forget => result = result.and(remove(directory, BEFORE)),
+                Command::Forget(number) if number < last => {}
+                Command::Forget(_) => result = result.and(remove(directory, BEFORE)),
                 Command::Flush(done) => flushed.push(done),
             }
         }
@@ -152,10 +167,12 @@ fn append(directory: &StateDirectory, name: &str, lines: &[u8]) -> io::Result<()
         .create(true)
         .mode(0o600)
         .open(directory.file(name))?;
+    // A line that a full disk cut off ends before the next one.
+    let lines = [b"\n", lines].concat();
     if file.metadata()?.len() + lines.len() as u64 > LARGEST {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    file.write_all(lines)
+    file.write_all(&lines)
 }
 
 /// Moves all changes to the file of those before the snapshot.
@@ -314,16 +331,16 @@ mod tests {
         // A snapshot that fails, another change, and one that is saved.
         journal.begin_save();
         journal.record(&key(1, "sshd"), None, &boot);
-        journal.begin_save();
+        let second = journal.begin_save();
         journal.record(&key(5, "sshd"), Some(&held(1)), &boot);
         journal.flush();
         let after = [both[0].clone(), (key(5, "sshd"), held(1))];
         assert_eq!(replayed(&directory, &first), after);
-        journal.saved();
+        journal.saved(second);
         journal.flush();
         assert_eq!(replayed(&directory, &both[..1]), after);
-        journal.begin_save();
-        journal.saved();
+        let third = journal.begin_save();
+        journal.saved(third);
         journal.flush();
         assert!(!directory.file(NAME).exists() && !directory.file(BEFORE).exists());
     }
@@ -343,5 +360,42 @@ mod tests {
             fs::write(directory.file(NAME), &text[..length]).unwrap();
             assert!(replayed(&directory, &[]).len() < 2, "{length}");
         }
+    }
+
+    #[test]
+    fn a_line_after_a_cut_off_one_is_replayed() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let boot = Moment::now().boot;
+        for name in [NAME, BEFORE] {
+            let torn = format!(r#"{{"boot":"{boot}","prefix":"192.0.2.9/32","is_by"#);
+            fs::write(directory.file(name), torn).unwrap();
+        }
+        let journal = BanJournal::start(directory.clone()).unwrap();
+        journal.record(&key(1, "sshd"), Some(&held(100)), &boot);
+        journal.flush();
+        let first = [(key(1, "sshd"), held(100))];
+        assert_eq!(replayed(&directory, &[]), first);
+        journal.begin_save();
+        journal.flush();
+        assert_eq!(replayed(&directory, &[]), first);
+    }
+
+    #[test]
+    fn a_saved_snapshot_keeps_the_changes_of_a_later_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let journal = BanJournal::start(directory.clone()).unwrap();
+        let boot = Moment::now().boot;
+        let first = journal.begin_save();
+        journal.record(&key(1, "sshd"), Some(&held(100)), &boot);
+        let second = journal.begin_save();
+        journal.saved(first);
+        journal.flush();
+        let between = [(key(1, "sshd"), held(100))];
+        assert_eq!(replayed(&directory, &[]), between);
+        journal.saved(second);
+        journal.flush();
+        assert_eq!(replayed(&directory, &[]), []);
     }
 }

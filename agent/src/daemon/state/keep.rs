@@ -212,7 +212,7 @@ impl Keeping {
             )
         });
         if let (None, Some(journal)) = (&failure, &self.journal) {
-            journal.saved();
+            journal.saved(saved.snapshot);
         }
         // Writing may take a disk seconds, during which the notes must stay readable.
         let mut trouble = self.trouble();

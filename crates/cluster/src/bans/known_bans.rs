@@ -289,7 +289,7 @@ impl KnownBans {
     pub fn replied(&mut self, reply: &Reply, now: u64) -> Update {
         let mut update = Update::default();
         self.clock = (reply.now, now);
-        self.settle(reply, now, &mut update);
+        let is_late = self.settle(reply, now);
         if self.epoch != reply.epoch || reply.from != self.read {
             if !self.epoch.is_empty() {
                 update.orders = self.recent_removals(now);
@@ -313,11 +313,17 @@ impl KnownBans {
         let last = reply.entries.last().map(|(_, version, _)| *version);
         self.read = last.filter(|_| update.is_more).unwrap_or(reply.version);
         update.is_whole = !update.is_more && self.whole.is_some();
+        if is_late && self.whole.is_none() {
+            self.read_all();
+            update.is_more = true;
+        }
         update
     }
 
-    /// Records the verdicts on the orders in flight.
-    fn settle(&mut self, reply: &Reply, now: u64, update: &mut Update) {
+    /// Records the verdicts on the orders in flight. Returns whether a ban came later than a removal: which bans that
+    /// lifts is in the store, and may have been read before.
+    fn settle(&mut self, reply: &Reply, now: u64) -> bool {
+        let mut is_late = false;
         let orders = std::mem::take(&mut self.in_flight);
         for ((prefix, order), verdict) in orders.into_iter().zip(&reply.verdicts) {
             self.left_out.remove(&prefix);
@@ -337,17 +343,18 @@ impl KnownBans {
                     continue;
                 }
                 Verdict::Late => {
-                    let lift = Lift {
-                        age: age(&order, now),
-                        ..Lift::default()
-                    };
-                    update.lifted.insert(prefix, lift);
+                    is_late = true;
+                    // The comparison finds that the removal is later.
+                    self.published
+                        .insert(prefix, reply.now.saturating_sub(age(&order, now)));
+                    continue;
                 }
                 Verdict::Shorter => {}
                 Verdict::NoRoom => drop(self.left_out.insert(prefix)),
             }
             self.published.remove(&prefix);
         }
+        is_late
     }
 
     fn ignore(&mut self) {

@@ -354,6 +354,48 @@ fn a_host_lifts_its_own_ban_and_no_other_hosts() {
 }
 
 #[test]
+fn a_late_ban_is_lifted_by_no_removal_of_another_hosts() {
+    for is_read_before in [false, true] {
+        for scope in [
+            Scope::All,
+            Scope::Of {
+                host: "host-2".to_owned(),
+                owner: None,
+            },
+        ] {
+            let stays = scope != Scope::All;
+            let (mut store, mut hosts) = (Model::new(), hosts(3));
+            for host in &mut hosts {
+                host.sync(&mut store, SECOND);
+            }
+            hosts[0].ban(prefix(1), Some(600), 2 * SECOND);
+            let waiting = hosts[0].outbox.take(1);
+            hosts[2].lift(prefix(1), scope, 4 * SECOND);
+            hosts[2].sync(&mut store, 4 * SECOND);
+            if is_read_before {
+                let own = std::mem::take(&mut hosts[0].own);
+                hosts[0].sync(&mut store, 5 * SECOND);
+                hosts[0].own = own;
+            } else {
+                hosts[0].known.read_all();
+            }
+            hosts[0].outbox.put_back(waiting);
+            for nth in [0, 1, 2] {
+                hosts[nth].sync(&mut store, 60 * SECOND);
+            }
+            for host in &mut hosts {
+                assert_eq!(
+                    host.refused(61 * SECOND).contains(&prefix(1)),
+                    stays,
+                    "{is_read_before} {}",
+                    host.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_removal_reports_its_age_and_owner() {
     let (mut store, mut hosts) = (Model::new(), hosts(2));
     hosts[0].sync(&mut store, SECOND);

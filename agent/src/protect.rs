@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_store_has_the_addresses_of_its_own_name_and_keeps_them_while_it_cannot_be_resolved() {
-        let text = "[cluster]\nstore = [\"redis://a.invalid:6379\", \"redis://192.0.2.7:6379\"]\n[[limit]]\nname = \"p\"\n\
+        let text = "[agent]\ninterfaces = [\"eth0\"]\n[cluster]\nstore = [\"redis://a.invalid:6379\", \"redis://192.0.2.7:6379\"]\n[[limit]]\nname = \"p\"\n\
                     rate = \"1/s\"\ncluster = true\n";
         let config = config::parse(std::path::Path::new("limits.toml"), text)
             .unwrap()

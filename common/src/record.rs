@@ -216,7 +216,12 @@ mod tests {
 
     #[test]
     fn the_sample_has_its_share_of_sources_and_smaller_samples_are_within() {
-        let seed = HashSeed::of_number(2);
+        let seed = HashSeed::new([
+            0x2545_f491_4f6c_dd1d,
+            0x94d0_49bb_1331_11eb,
+            0xbf58_476d_1ce4_e5b9,
+            0x9e37_79b9,
+        ]);
         let sampled = |nth: u64, one_in| {
             RecordKey {
                 lo: nth << 32,

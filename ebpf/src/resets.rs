@@ -188,7 +188,7 @@ impl Memory for Maps {
 
     #[inline(always)]
     fn key(&self) -> [u64; 2] {
-        [setting!(seed.words[0]), setting!(seed.words[1])]
+        [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])]
     }
 
     #[inline(always)]

@@ -163,21 +163,11 @@ impl Host for Kernel {
     #[inline(always)]
     fn seed(&self) -> HashSeed {
         HashSeed {
-            words: [
-                setting!(seed.words[0]),
-                setting!(seed.words[1]),
-                setting!(seed.words[2]),
-                setting!(seed.words[3]),
-                setting!(seed.words[4]),
-                setting!(seed.words[5]),
-                setting!(seed.words[6]),
-                setting!(seed.words[7]),
-                setting!(seed.words[8]),
-                setting!(seed.words[9]),
-                setting!(seed.words[10]),
-                setting!(seed.words[11]),
-                setting!(seed.words[12]),
-                setting!(seed.words[13]),
+            multipliers: [
+                setting!(seed.multipliers[0]),
+                setting!(seed.multipliers[1]),
+                setting!(seed.multipliers[2]),
+                setting!(seed.multipliers[3]),
             ],
         }
     }

@@ -119,10 +119,7 @@ fn every_turn_of_the_agents_life_is_logged_at_its_level() {
         &[],
     );
     network.told(&["unban", "192.0.2.1", "192.0.2.0/28"]);
-    logged.says(
-        "<6>bans of 192.0.2.1, 192.0.2.0/28 lifted by an operator",
-        &[],
-    );
+    logged.says("<6>bans of 192.0.2.1, 192.0.2.0/28 lifted by root", &[]);
     network.told(&["ban", "192.0.2.9", "--for", "1s"]);
     logged.says("<6>ban of 192.0.2.9 expired", &[]);
     let list = network.folder.path().join("list");

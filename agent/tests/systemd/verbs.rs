@@ -11,15 +11,13 @@ use crate::service::{UNIT, start};
 pub const TESTS: &[Test] = tests![every_verb_does_its_work_under_the_unit];
 
 const CANDIDATE: &str = "/root/candidate.toml";
-const CAPTURE: &str = "/root/verbs.pcap";
 const REQUESTS: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"5/h\"\n";
 
 /// The verbs that follow, by their order: what each prints.
-const TO_THE_SERVICE: [(&[&str], &str); 31] = [
+const TO_THE_SERVICE: [(&[&str], &str); 27] = [
     (&["status"], "weir0"),
     (&["limits"], "logins"),
     (&["top", "--once"], "10.77.0.2"),
-    (&["top", "--once", "--by", "prefix"], ""),
     (&["events"], "10.77.0.2"),
     (&["show", "10.77.0.2"], "packets"),
     (&["groups"], ""),
@@ -29,9 +27,9 @@ const TO_THE_SERVICE: [(&[&str], &str); 31] = [
         "allowed",
     ),
     (&["reset", "10.77.0.2"], "forgotten"),
-    (&["ban", "192.0.2.9", "--for", "1h"], "192.0.2.9"),
+    (&["ban", "192.0.2.9", "--for", "1h"], "1 banned"),
     (&["bans"], "192.0.2.9"),
-    (&["unban", "192.0.2.9"], "192.0.2.9"),
+    (&["unban", "192.0.2.9"], "1 unbanned"),
     (&["reload"], ""),
     (&["reload", "--diff"], "no differences"),
     (&["try", CANDIDATE, "--for", "1h"], ""),
@@ -42,31 +40,19 @@ const TO_THE_SERVICE: [(&[&str], &str); 31] = [
     (&["record", "--for", "1h"], ""),
     (&["record", "--status"], ""),
     (&["record", "--stop"], ""),
-    (
-        &[
-            "record",
-            "--capture",
-            CAPTURE,
-            "--of",
-            "all",
-            "--for",
-            "2s",
-            "--force",
-        ],
-        CAPTURE,
-    ),
-    (&["replay", CAPTURE], ""),
     (&["check"], "logins"),
     (&["doctor"], ""),
-    (&["import", "/dev/null"], ""),
     (&["completions", "bash"], "agent"),
     (&["man", "agent"], "agent"),
     (&["schema"], "limits"),
 ];
-/// Verbs that need something else: a recording of an hour, a trace build, no agent, or they are the service.
-const OTHERS: [&str; 5] = ["suggest", "trace", "detach", "run", "help"];
+/// Verbs that need something else: a file or a recording of an hour, a trace build, no agent, or they are the service.
+const OTHERS: [&str; 7] = [
+    "suggest", "replay", "import", "trace", "detach", "run", "help",
+];
 
 fn every_verb_does_its_work_under_the_unit() {
+    start(&format!("{}{REQUESTS}", limit(10)));
     let help = run("agent", &["--help"]);
     let verbs = help
         .lines()
@@ -85,7 +71,6 @@ fn every_verb_does_its_work_under_the_unit() {
             "`{verb}` is not tried here"
         );
     }
-    start(&format!("{}{REQUESTS}", limit(10)));
     fs::write(CANDIDATE, format!("{}{REQUESTS}", limit(20))).unwrap();
     assert_eq!(received(2, 15), 10);
     let failed: Vec<String> = TO_THE_SERVICE

@@ -413,7 +413,7 @@ fn tell_unbanned(
             );
         }
     }
-    // Who lifts a ban of his own succeeds, though others ban the same source.
+    // A user who lifts a ban of his own succeeds, though others ban the same source.
     let has_failed = |still: &StillBanned| still.wider || !still.lifted;
     Ok(if all.still_banned.iter().any(has_failed) {
         ExitCode::FAILURE

@@ -68,7 +68,8 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     };
     let (class_lists, list_notes) = lists::of_classes(&loaded.config);
     let databases = Databases::read(&loaded.config, &Databases::default(), class_lists);
-    let lists = lists::forecast(&loaded.config, &databases);
+    let protected = protect::now(&loaded.config);
+    let lists = lists::forecast(&loaded.config, &databases, &protected);
     let problems: Vec<String> = databases
         .problems()
         .into_iter()
@@ -141,7 +142,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         valid: true,
         warnings,
         lacking,
-        protected: protect::now(&loaded.config),
+        protected,
         interfaces: links.placements,
         limits: LimitDefinition::of_config(&loaded.config),
         groups: loaded

@@ -1,4 +1,4 @@
-//! What the kernel forbids programs.
+//! Restrictions of the kernel on programs: lockdown, security modules, unprivileged BPF.
 
 use std::fs;
 use std::path::Path;
@@ -65,7 +65,7 @@ pub fn modules(sys: &Path) -> Check {
     }
 }
 
-/// Who may load programs without the capability.
+/// Whether users without the capability may load programs.
 pub fn unprivileged(proc: &Path) -> Check {
     const NAME: &str = "unprivileged BPF";
     let setting = fs::read_to_string(proc.join("sys/kernel/unprivileged_bpf_disabled"));

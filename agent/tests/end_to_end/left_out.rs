@@ -165,7 +165,7 @@ fn a_start_whose_only_limit_is_left_out_runs_and_says_so() {
     let status = agent.json(&["status"]);
     assert_eq!(status["left_out"][0]["limit"], "open");
     assert_eq!(status["interfaces"][0]["state"], "attached");
-    // What needs no limit is in effect, too.
+    // Bans require no limit.
     network.told(&["ban", "10.77.0.9"]);
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(9), udp_from(8)], 20);

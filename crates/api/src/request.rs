@@ -45,7 +45,7 @@ pub enum Request {
         /// The owner whose bans are lifted; `None` for the user's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<String>,
-        /// Who types it; `None` for the user of the connection.
+        /// The user who types it; `None` for the user of the connection.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         user: Option<String>,
         /// Whether the bans of all owners are lifted.

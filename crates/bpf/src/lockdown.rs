@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// What lockdown forbids.
+/// The modes of lockdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lockdown {
     /// Nothing, or the kernel has no lockdown.

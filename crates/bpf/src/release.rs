@@ -6,7 +6,7 @@ const OLDEST: (u32, u32) = (5, 15);
 /// The oldest release that the tests run on.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
 
-/// What is known of releases from [`OLDEST`] on; docs/start/install.md has the same words.
+/// How well releases from [`OLDEST`] on are tested; docs/start/install.md has the same words.
 pub const TESTED: &str = "tested from 6.1; 5.15 is expected to work, last tried by hand";
 
 /// The release of the running kernel, as `uname -r` prints it.

@@ -143,8 +143,8 @@ impl Connections {
             return Ok(None);
         }
         let started = Self::load(image, pins).map_err(|error| {
-            // What this kernel refuses concerns no other limit. What fails for the moment is tried again as a whole, while the
-            // policy of before is in effect.
+            // A refusal by this kernel concerns no other limit. After a failure of the moment the whole start is tried again, while
+            // the policy of before is in effect.
             if error.is_of_the_kernel() {
                 LoadError::Connections {
                     reason: error.to_string(),

@@ -132,22 +132,25 @@ impl LoadError {
     /// Whether the kernel refuses a program or map, now and at every attempt; otherwise it may have no memory or descriptors
     /// at this moment.
     pub(crate) fn is_of_the_kernel(&self) -> bool {
-        let passing = [
-            libc::ENOMEM,
-            libc::EMFILE,
-            libc::ENFILE,
-            libc::EAGAIN,
-            libc::EINTR,
-            libc::EBUSY,
-            libc::ENOSPC,
-        ];
-        match self {
-            Self::NotPermitted | Self::Kernel { .. } | Self::Verifier { .. } => true,
-            Self::Map(error) => !errno(error).is_some_and(|errno| passing.contains(&errno)),
-            Self::Program(error) => !errno(error).is_some_and(|errno| passing.contains(&errno)),
-            Self::Ebpf(error) => !errno(error).is_some_and(|errno| passing.contains(&errno)),
-            _ => false,
-        }
+        let number = match self {
+            Self::NotPermitted | Self::Kernel { .. } | Self::Verifier { .. } => return true,
+            Self::Map(error) => errno(error),
+            Self::Program(error) => errno(error),
+            Self::Ebpf(error) => errno(error),
+            _ => return false,
+        };
+        !matches!(
+            number,
+            Some(
+                libc::ENOMEM
+                    | libc::EMFILE
+                    | libc::ENFILE
+                    | libc::EAGAIN
+                    | libc::EINTR
+                    | libc::EBUSY
+                    | libc::ENOSPC
+            )
+        )
     }
 
     /// Classifies an error of loading an object.

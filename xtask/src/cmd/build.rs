@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
 use super::setup;
 use crate::object::{self, Function, Logging};
 use crate::process;
-use crate::suite;
+use crate::suite::{self, TestProgram};
 use crate::toolchain::{TARGET, Toolchain};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
@@ -90,26 +89,32 @@ pub fn all(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Re
     build_agent(workspace, profile, Logging::None)
 }
 
-/// The agent that `cargo xtask test` builds. Another build of it would have other features of dependencies.
-pub fn of_tests(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
+/// The agent that `cargo xtask test` builds, and these of its tests. Another build of it would have other features of
+/// dependencies.
+pub fn of_tests(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    targets: &[&str],
+) -> Result<(Built, Vec<TestProgram>)> {
     let object = objects(workspace, toolchain)?;
-    suite::build(&mut tests(workspace, &object, &["end_to_end"]))?;
-    Ok(Built {
+    let programs = tests(workspace, &object, targets)?;
+    let built = Built {
         object,
         agent: workspace.agent("debug"),
         profile: Profile::Debug,
-    })
+    };
+    Ok((built, programs))
 }
 
-/// A `cargo test` of these targets of the workspace, as in `cargo xtask test`.
-pub fn tests(workspace: &Workspace, object: &Path, targets: &[&str]) -> Command {
+/// Builds these tests as `cargo xtask test` does.
+pub fn tests(workspace: &Workspace, object: &Path, targets: &[&str]) -> Result<Vec<TestProgram>> {
     let mut cargo = workspace.cargo();
     cargo
         .args(["test", "--locked"])
         .args(EVERY_PACKAGE)
         .args(targets.iter().flat_map(|target| ["--test", target]))
         .env("WEIR_EBPF_OBJECT", object);
-    cargo
+    suite::build(&mut cargo)
 }
 
 /// Builds only the eBPF objects, and returns the one for limits on packets.

@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let most_bytes = arguments.dist.then_some(MOST_BYTES);
     let built = match (arguments.dist, arguments.debug) {
         (true, _) => build::all(&workspace, &toolchain, Profile::Dist)?,
-        (false, true) => build::of_tests(&workspace, &toolchain)?,
+        (false, true) => build::of_tests(&workspace, &toolchain, &["end_to_end"])?.0,
         (false, false) => build::all(&workspace, &toolchain, Profile::Release)?,
     };
     let packages = packages(&workspace, &built)?;

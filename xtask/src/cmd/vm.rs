@@ -372,24 +372,17 @@ fn build_all(
     profile: Profile,
     chosen: Vec<Chosen>,
 ) -> Result<(Built, Vec<(String, Program)>)> {
-    let built = match profile {
-        // Cargo builds it with the tests.
-        Profile::Debug => build::of_tests(workspace, toolchain)?,
-        Profile::Release | Profile::Dist => build::all(workspace, toolchain, profile)?,
-    };
-    let programs = build_tests(workspace, &built, chosen)?;
-    Ok((built, programs))
-}
-
-fn build_tests(
-    workspace: &Workspace,
-    built: &Built,
-    chosen: Vec<Chosen>,
-) -> Result<Vec<(String, Program)>> {
     let targets: Vec<&str> = chosen.iter().map(|one| one.test.as_str()).collect();
-    let built = suite::build(&mut build::tests(workspace, &built.object, &targets))?;
+    let (built, programs) = match profile {
+        Profile::Debug => build::of_tests(workspace, toolchain, &targets)?,
+        Profile::Release | Profile::Dist => {
+            let built = build::all(workspace, toolchain, profile)?;
+            let programs = build::tests(workspace, &built.object, &targets)?;
+            (built, programs)
+        }
+    };
     let program = |Chosen { test, arguments }| {
-        let found = built
+        let found = programs
             .iter()
             .find(|program| program.is_integration && program.target == test);
         let path = found
@@ -405,7 +398,8 @@ fn build_tests(
             },
         ))
     };
-    chosen.into_iter().map(program).collect()
+    let chosen = chosen.into_iter().map(program).collect::<Result<_>>()?;
+    Ok((built, chosen))
 }
 
 #[cfg(test)]

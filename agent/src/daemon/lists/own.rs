@@ -11,7 +11,7 @@ use lists::{Listed, find};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
-use crate::protect;
+use crate::protect::Protected;
 
 /// Resolvers of this host, with those behind systemd-resolved.
 const RESOLVERS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
@@ -159,10 +159,10 @@ fn nameservers(text: &str) -> Vec<IpAddr> {
 /// The warnings about a config's lists, with the content of each.
 pub(super) fn warnings<'l>(
     config: &Config,
+    protected: &[Protected],
     lists: impl Iterator<Item = (&'l str, &'l [PrefixKey])>,
 ) -> Vec<String> {
     let own = OwnNetwork::of_host();
-    let protected = protect::now(config);
     let protected = protected.iter().map(|one| Prefix::of_address(one.address));
     let never_limit = config.agent.never_limit.iter().copied();
     let exempt: Vec<Prefix> = never_limit.chain(protected).collect();

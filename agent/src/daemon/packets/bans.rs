@@ -374,8 +374,8 @@ impl InEffect {
 
     /// Records a change in the journal.
     fn record(&self, key: &BanKey, held: Option<&Held>) {
-        if let Some((journal, boot)) = &self.journal {
-            journal.record(key, held, boot);
+        if let Some(journal) = &self.journal {
+            journal.record(key, held);
         }
     }
 

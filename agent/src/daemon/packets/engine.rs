@@ -159,7 +159,7 @@ impl PacketEngine {
     pub fn snapshot(&self) -> Result<Saved, LoadError> {
         let mut in_effect = self.lock();
         let journal = in_effect.journal.as_ref();
-        let snapshot = journal.map_or(0, |(journal, _)| journal.begin_save());
+        let snapshot = journal.map_or(0, |journal| journal.begin_save());
         let mut counted = in_effect.counted_in_all()?;
         for (name, counters) in &mut counted.limits {
             *counters = in_effect.baseline.of_limit(name, *counters);
@@ -214,8 +214,7 @@ impl PacketEngine {
 
     /// Records own bans and removals in this journal from now on.
     pub fn record_bans_in(&self, journal: Option<Arc<BanJournal>>) {
-        let boot = Moment::now().boot;
-        self.lock().journal = journal.map(|journal| (journal, boot));
+        self.lock().journal = journal;
     }
 
     /// Notes for the operator.

@@ -58,8 +58,8 @@ pub(super) struct InEffect {
     pub(super) last_packets: LastPackets,
     /// Receives this host's bans and removals, if it shares them.
     pub(super) outbox: Option<Arc<BanOutbox>>,
-    /// Receives own bans and removals until they are saved, with the ID of this boot.
-    pub(super) journal: Option<(Arc<BanJournal>, String)>,
+    /// Receives own bans and removals until they are saved.
+    pub(super) journal: Option<Arc<BanJournal>>,
 }
 
 /// The saved state, if the kernel no longer has it: after a reboot, or after its pins were removed by a detach.

@@ -51,6 +51,15 @@ impl Whose {
         }
     }
 
+    /// Who lifts them, for the log.
+    fn text(&self) -> String {
+        match self {
+            Self::Everybody => "an operator".to_owned(),
+            Self::Owner(owner) | Self::User(owner) => owner_text(owner),
+            Self::Host(host) => format!("an operator, for host {host}"),
+        }
+    }
+
     /// Whether the bans of this owner on this host are lifted.
     fn has(&self, owner: &Owner) -> bool {
         let is_unrecorded = *owner == Owner::unnamed(By::Operator);
@@ -135,7 +144,11 @@ impl InEffect {
         let prefixes: Vec<PrefixKey> = prefixes.into_iter().collect();
         self.let_start_over(&prefixes);
         if unbanned.was_banned {
-            tracing::info!("{} lifted by an operator", listed(&prefixes));
+            tracing::info!(
+                "{} lifted by {}",
+                listed(&prefixes),
+                Whose::Everybody.text()
+            );
         }
         unbanned.banned_by_crowdsec = self.bans.count_of(By::CrowdSec) as u64;
         Ok(unbanned)
@@ -295,8 +308,8 @@ impl Target {
         *wide != self.prefix && Some(*wide) != network
     }
 
-    /// What other hosts need when the bans of this list are lifted: of each prefix, a removal, or the ban that ends last
-    /// afterwards.
+    /// The orders for other hosts, before these bans are lifted in this list: for each prefix a removal, or the ban that will
+    /// end last.
     fn orders(&self, bans: &BanList, whose: &Whose, now: u64) -> Vec<(PrefixKey, Order)> {
         let places = self.places().into_iter();
         places
@@ -350,16 +363,6 @@ impl Target {
         keys.chain(self.of_hosts.iter().copied())
             .chain(std::iter::once(self.prefix))
             .collect()
-    }
-}
-
-impl Whose {
-    fn text(&self) -> String {
-        match self {
-            Self::Everybody => "an operator".to_owned(),
-            Self::Owner(owner) | Self::User(owner) => owner_text(owner),
-            Self::Host(host) => format!("an operator, for host {host}"),
-        }
     }
 }
 

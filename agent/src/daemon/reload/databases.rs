@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::policy::Config;
-use datapath::memory::Lasting;
 use notify::RecommendedWatcher;
 use tokio::sync::Notify;
 
@@ -100,12 +99,12 @@ impl Agent {
     /// Puts the databases and lists in effect again if they have changed. A file that cannot be used changes nothing.
     fn read_databases_if_changed(&self) {
         let _one = self.changing().one();
-        let (source, before, is_trial) = {
+        let (source, before, lasting) = {
             let live = self.changing().live();
             (
                 live.source.clone(),
                 live.databases().clone(),
-                live.trial.is_some(),
+                live.lasting(),
             )
         };
         let lists = self.lists().of_classes(&source.config);
@@ -129,11 +128,6 @@ impl Agent {
             return;
         }
         let began = Instant::now();
-        let lasting = if is_trial {
-            Lasting::Trial
-        } else {
-            Lasting::Indefinite
-        };
         let result = self.apply(&source, next.clone(), None, lasting);
         if let Err(error) = &result {
             // Until its file changes again, or a reload.

@@ -25,16 +25,7 @@ const AT_A_TIME: usize = 64;
 /// Follows the host until it is dropped: reacts to the kernel's messages about interfaces and addresses, and checks
 /// every [`PERIOD`] for detached programs.
 pub async fn follow_interfaces(agent: Arc<Agent>) {
-    let watcher = match Watcher::new(&GROUPS) {
-        Ok(watcher) => Some(watcher),
-        Err(error) => {
-            let period = humantime::format_duration(PERIOD);
-            tracing::error!(
-                "waiting for changes of interfaces failed: {error}; they are read every {period} instead"
-            );
-            None
-        }
-    };
+    let watcher = Watcher::start(&GROUPS, "interfaces", PERIOD);
     // Whether interfaces may have changed since they were attached.
     let mut is_changed = true;
     loop {
@@ -63,11 +54,22 @@ pub async fn follow_interfaces(agent: Arc<Agent>) {
 pub(super) struct Watcher(AsyncFd<Socket>);
 
 impl Watcher {
+    /// The messages of these groups, about changes of `what`. `None` with an error in the log: then it is read every `period`.
+    pub(super) fn start(groups: &[u32], what: &str, period: Duration) -> Option<Self> {
+        let started = Self::new(groups).inspect_err(|error| {
+            let period = humantime::format_duration(period);
+            tracing::error!(
+                "waiting for changes of {what} failed: {error}; they are read every {period} instead"
+            );
+        });
+        started.ok()
+    }
+
     #[expect(
         deprecated,
         reason = "its successor is unsafe; the socket is owned by what is returned"
     )]
-    pub(super) fn new(groups: &[u32]) -> io::Result<Self> {
+    fn new(groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         groups
@@ -99,7 +101,7 @@ impl Watcher {
                     Err(_) => (is_changed, are_lost) = (true, true),
                 }
             }
-            // What else is due has its turn while a router changes its routes.
+            // A router that changes its routes must not keep other tasks waiting.
             tokio::task::yield_now().await;
         }
         are_lost

@@ -10,6 +10,7 @@ use api::reload::{LastReload, TrialStatus};
 use api::status::LeftOut;
 use config::Changes;
 use config::policy::Config;
+use datapath::memory::Lasting;
 
 use super::on_trial::Trial;
 use super::source::Source;
@@ -151,6 +152,15 @@ impl Live {
     #[must_use]
     pub const fn databases(&self) -> &Databases {
         &self.databases
+    }
+
+    /// For how long the config is in effect.
+    pub(super) const fn lasting(&self) -> Lasting {
+        if self.trial.is_some() {
+            Lasting::Trial
+        } else {
+            Lasting::Indefinite
+        }
     }
 
     /// The config on trial.

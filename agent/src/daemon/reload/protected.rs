@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::status::Protected;
-use datapath::memory::Lasting;
 
 use super::follow::Watcher;
 use super::live::Cause;
@@ -27,16 +26,7 @@ pub async fn follow_protected(agent: Arc<Agent>) {
 }
 
 async fn follow_gateways(agent: Arc<Agent>) {
-    let watcher = match Watcher::new(&GROUPS) {
-        Ok(watcher) => Some(watcher),
-        Err(error) => {
-            let period = humantime::format_duration(PERIOD);
-            tracing::error!(
-                "waiting for changes of routes failed: {error}; they are read every {period} instead"
-            );
-            None
-        }
-    };
+    let watcher = Watcher::start(&GROUPS, "routes", PERIOD);
     let mut pause = PAUSE;
     loop {
         let agent = Arc::clone(&agent);
@@ -96,7 +86,7 @@ impl Agent {
     /// in effect.
     fn protect_again(&self, names: BTreeMap<String, BTreeSet<IpAddr>>) -> bool {
         let _one = self.changing().one();
-        let (source, databases, is_trial, before) = {
+        let (source, databases, lasting, before) = {
             let found = self.changing().live().found.clone();
             let found = found.with_names(names).with_gateways();
             let mut live = self.changing().live();
@@ -108,16 +98,11 @@ impl Agent {
             (
                 live.source.clone(),
                 live.databases().clone(),
-                live.trial.is_some(),
+                live.lasting(),
                 live.protected.clone(),
             )
         };
         let began = Instant::now();
-        let lasting = if is_trial {
-            Lasting::Trial
-        } else {
-            Lasting::Indefinite
-        };
         let result = self.apply(&source, databases, None, lasting);
         let is_applied = result.is_ok();
         self.told(Cause::Protected, self.file(), began, result);

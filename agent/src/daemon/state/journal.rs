@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct BanJournal {
     commands: SyncSender<Command>,
+    /// This boot's ID.
+    boot: String,
     /// The number of snapshots.
     snapshots: AtomicU64,
 }
@@ -75,18 +77,19 @@ impl BanJournal {
             .spawn(move || run(&directory, &commands))?;
         Ok(Self {
             commands: sender,
+            boot: Moment::now().boot,
             snapshots: AtomicU64::new(0),
         })
     }
 
     /// Records that a ban on this host was made, or lifted with `None`.
-    pub fn record(&self, key: &BanKey, held: Option<&Held>, boot: &str) {
+    pub fn record(&self, key: &BanKey, held: Option<&Held>) {
         if !key.owner.by.is_own() {
             return;
         }
         let why = held.and_then(|held| held.why.as_ref());
         let line = Line {
-            boot: boot.to_owned(),
+            boot: self.boot.clone(),
             prefix: key.prefix.to_string(),
             is_by_limit: key.owner.by == By::Limit,
             name: key.owner.name.as_ref().map(ToString::to_string),
@@ -269,6 +272,13 @@ impl Line {
 mod tests {
     use super::*;
 
+    fn journal() -> (tempfile::TempDir, StateDirectory, BanJournal) {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let journal = BanJournal::start(directory.clone()).unwrap();
+        (folder, directory, journal)
+    }
+
     fn key(last: u8, name: &str) -> BanKey {
         let prefix = config::policy::Prefix::of_address([192, 0, 2, last].into());
         BanKey::new(PrefixKey::from(&prefix), Owner::named(By::Operator, name))
@@ -310,29 +320,27 @@ mod tests {
 
     #[test]
     fn changes_after_the_last_save_are_applied_and_earlier_ones_forgotten() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = StateDirectory::at(folder.path());
-        let journal = BanJournal::start(directory.clone()).unwrap();
-        let boot = Moment::now().boot;
+        let (_folder, directory, journal) = journal();
         let first = [(key(1, "sshd"), held(100))];
         assert_eq!(replayed(&directory, &first), first, "there is none");
-        journal.record(&key(1, "recidive"), Some(&held(200)), &boot);
-        journal.record(&key(2, "sshd"), Some(&held(300)), &boot);
-        journal.record(&key(2, "sshd"), None, &boot);
-        journal.record(&key(3, "sshd"), Some(&held(300)), "another boot");
-        journal.record(
-            &BanKey::of(key(4, "").prefix, By::CrowdSec),
-            Some(&held(9)),
-            &boot,
-        );
+        journal.record(&key(1, "recidive"), Some(&held(200)));
+        journal.record(&key(2, "sshd"), Some(&held(300)));
+        journal.record(&key(2, "sshd"), None);
+        let of_another_boot = BanJournal {
+            commands: journal.commands.clone(),
+            boot: "another boot".to_owned(),
+            snapshots: AtomicU64::new(0),
+        };
+        of_another_boot.record(&key(3, "sshd"), Some(&held(300)));
+        journal.record(&BanKey::of(key(4, "").prefix, By::CrowdSec), Some(&held(9)));
         journal.flush();
         let both = [(key(1, "recidive"), held(200)), first[0].clone()];
         assert_eq!(replayed(&directory, &first), both);
         // A snapshot that fails, another change, and one that is saved.
         journal.begin_save();
-        journal.record(&key(1, "sshd"), None, &boot);
+        journal.record(&key(1, "sshd"), None);
         let second = journal.begin_save();
-        journal.record(&key(5, "sshd"), Some(&held(1)), &boot);
+        journal.record(&key(5, "sshd"), Some(&held(1)));
         journal.flush();
         let after = [both[0].clone(), (key(5, "sshd"), held(1))];
         assert_eq!(replayed(&directory, &first), after);
@@ -347,12 +355,9 @@ mod tests {
 
     #[test]
     fn a_line_that_was_cut_off_is_ignored() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = StateDirectory::at(folder.path());
-        let journal = BanJournal::start(directory.clone()).unwrap();
-        let boot = Moment::now().boot;
-        journal.record(&key(1, "sshd"), Some(&held(100)), &boot);
-        journal.record(&key(2, "sshd"), Some(&held(100)), &boot);
+        let (_folder, directory, journal) = journal();
+        journal.record(&key(1, "sshd"), Some(&held(100)));
+        journal.record(&key(2, "sshd"), Some(&held(100)));
         journal.flush();
         let text = fs::read(directory.file(NAME)).unwrap();
         // Without its last line end, the last line is whole.
@@ -372,7 +377,7 @@ mod tests {
             fs::write(directory.file(name), torn).unwrap();
         }
         let journal = BanJournal::start(directory.clone()).unwrap();
-        journal.record(&key(1, "sshd"), Some(&held(100)), &boot);
+        journal.record(&key(1, "sshd"), Some(&held(100)));
         journal.flush();
         let first = [(key(1, "sshd"), held(100))];
         assert_eq!(replayed(&directory, &[]), first);
@@ -383,12 +388,9 @@ mod tests {
 
     #[test]
     fn a_saved_snapshot_keeps_the_changes_of_a_later_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = StateDirectory::at(folder.path());
-        let journal = BanJournal::start(directory.clone()).unwrap();
-        let boot = Moment::now().boot;
+        let (_folder, directory, journal) = journal();
         let first = journal.begin_save();
-        journal.record(&key(1, "sshd"), Some(&held(100)), &boot);
+        journal.record(&key(1, "sshd"), Some(&held(100)));
         let second = journal.begin_save();
         journal.saved(first);
         journal.flush();

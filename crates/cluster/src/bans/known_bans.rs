@@ -270,7 +270,7 @@ impl KnownBans {
         }
     }
 
-    /// What a removal lifts on this host.
+    /// The bans on this host that a removal lifts.
     fn lift(&self, entry: &Entry, clock: u64) -> Lift {
         let host = entry.detail.host.as_ref();
         Lift {

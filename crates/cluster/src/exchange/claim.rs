@@ -15,7 +15,7 @@ struct Published {
 /// The demand of one key, and what the others may have received of it.
 #[derive(Debug, Default)]
 pub struct Claim {
-    /// What another host may have as the last one, the oldest first.
+    /// The publications that another host may have as the last one, the oldest first.
     published: Vec<Published>,
     demand: f64,
 }

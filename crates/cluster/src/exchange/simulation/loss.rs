@@ -34,7 +34,7 @@ fn the_use_of_a_killed_host_is_written_by_the_others() {
             world.join();
             world.run(SECOND, &idle);
             let passed = [before, world.exhaust(hosts)];
-            // What it has passed since its last exchange ends with it, and alone the use of three syncs.
+            // The units since its last exchange are lost with it; those of three syncs if it is alone.
             let lost = if hosts == 1 { 300 } else { 100 } * 6 * N / 10_000;
             eprintln!("{name}, one of {hosts} killed: {passed:?}");
             assert!(world.total(0) <= N + lost, "{name}, {hosts}: {passed:?}");

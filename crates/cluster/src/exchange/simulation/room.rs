@@ -30,7 +30,7 @@ fn keys_without_room_pass_their_limit() {
         world.run(8 * SECOND, &demand(0.02 * count as f64));
         let passed = world.total(0);
         eprintln!("{name}: {passed} of {count}");
-        // What passes before the first exchange counts for every host.
+        // Units before the first exchange count for every host.
         let most = if name == "bucket" { 11 } else { count };
         assert!(passed <= most, "{name}: {passed} of {count}");
         assert!(passed >= count - 1, "{name}: {passed} of {count}");

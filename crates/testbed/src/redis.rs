@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -87,7 +88,10 @@ impl Redis {
 
     fn wait(&mut self) {
         let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        // It listens on the Unix socket last.
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err()
+            || UnixStream::connect(self.socket()).is_err()
+        {
             assert!(
                 self.child.try_wait().unwrap().is_none(),
                 "redis-server ended: {}",

@@ -4,7 +4,7 @@
 mod grpc;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use testbed::measure::Series;
+use testbed::port::Port;
 use testbed::process::memory;
 
 const PART: &str = "decisions";
@@ -47,6 +48,7 @@ struct Server {
     grpc: String,
     kind: Kind,
     _folder: tempfile::TempDir,
+    _ports: [Port; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,7 +125,8 @@ impl Kind {
 
     fn start(self) -> Result<Server> {
         let folder = tempfile::tempdir().context("making a folder")?;
-        let (port, grpc_port) = (free_port()?, free_port()?);
+        let ports = [Port::reserve(), Port::reserve()];
+        let [port, grpc_port] = ports.each_ref().map(Port::number);
         let [at, grpc] = [port, grpc_port].map(|port| format!("127.0.0.1:{port}"));
         let program = |variable: &str| {
             let what = || format!("{variable} names no program: run `cargo xtask bench decisions`");
@@ -175,6 +178,7 @@ impl Kind {
             grpc,
             kind: self,
             _folder: folder,
+            _ports: ports,
         };
         let start = Instant::now();
         while [&server.at, &server.grpc]
@@ -248,14 +252,6 @@ fn throttle(key: u64, hourly: u64) -> String {
     format!(
         "{{\"key\":\"user-{key:07}\",\"max_burst\":{hourly},\"count_per_period\":{hourly},\"period\":3600,\"quantity\":1}}"
     )
-}
-
-/// A port that nothing listens on now.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .context("a port")?
-        .port())
 }
 
 fn config_text(folder: &Path, at: &str, grpc: &str) -> String {

@@ -4,12 +4,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testbed::port::Port;
 use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::PATIENCE;
 
 use crate::fleet::{BURST, Host, Outcome, RATE, Spread, drive};
-use crate::redis::{Redis, free_port, program};
+use crate::redis::{Redis, program};
 
 pub const TESTS: &[Test] = tests![
     a_sentinels_replica_that_lagged_grants_nothing_twice,
@@ -67,7 +68,7 @@ impl Drop for Running {
 pub struct Guarded {
     pub master: Redis,
     pub replica: Redis,
-    port: u16,
+    port: Port,
     _sentinel: Running,
     _folder: tempfile::TempDir,
 }
@@ -89,10 +90,11 @@ impl Guarded {
             thread::sleep(Duration::from_millis(20));
         }
         let folder = tempfile::tempdir().unwrap();
-        let (config, port) = (folder.path().join("sentinel.conf"), free_port());
+        let (config, port) = (folder.path().join("sentinel.conf"), Port::reserve());
         let text = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n\
+            "port {}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n\
              sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 3000\n",
+            port.number(),
             master.port()
         );
         std::fs::write(&config, text).unwrap();
@@ -126,13 +128,13 @@ impl Guarded {
     pub fn config(&self) -> String {
         format!(
             "store = \"redis://127.0.0.1:{}\"\nsentinel = \"fleet\"",
-            self.port
+            self.port.number()
         )
     }
 
     fn ask(&self, arguments: &[&str]) -> String {
         let output = Command::new("redis-cli")
-            .args(["-p", &self.port.to_string()])
+            .args(["-p", &self.port.number().to_string()])
             .args(arguments)
             .output()
             .unwrap();

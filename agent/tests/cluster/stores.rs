@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use testbed::port::Port;
 use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::PATIENCE;
 
 use crate::fleet::Host;
-use crate::redis::{Redis, free_port, program};
+use crate::redis::{Redis, program};
 
 pub const TESTS: &[Test] = tests![
     a_store_with_tls_works_and_its_password_is_never_printed,
@@ -97,7 +98,8 @@ fn a_store_with_tls_works_and_its_password_is_never_printed() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let port = free_port();
+    let reserved = Port::reserve();
+    let port = reserved.number();
     let _redis = Redis::start(&[
         "--tls-port",
         &port.to_string(),
@@ -208,7 +210,8 @@ fn sentinels_name_the_master() {
     let master = Redis::start(&[]);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("sentinel.conf");
-    let port = free_port();
+    let reserved = Port::reserve();
+    let port = reserved.number();
     let text = format!(
         "port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n",
         master.port()

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod mixtures;
 pub mod mmdb;
 pub mod network;
+pub mod port;
 pub mod process;
 mod program;
 pub mod recipes;

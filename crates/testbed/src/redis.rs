@@ -1,13 +1,14 @@
 //! A redis-server or valkey-server of the test, on a free loopback port; stopped on drop.
 
 use std::cell::RefCell;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::port::Port;
 use crate::wait::PATIENCE;
 
 /// Why there is no store here; `None` if there is one.
@@ -60,7 +61,7 @@ pub struct Redis {
     program: String,
     child: Child,
     folder: tempfile::TempDir,
-    port: u16,
+    port: Port,
     arguments: Vec<String>,
 }
 
@@ -72,9 +73,9 @@ impl Redis {
 
     /// The same with another program.
     pub fn start_by(program: &str, arguments: &[&str]) -> Self {
-        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        let (folder, port) = (tempfile::tempdir().unwrap(), Port::reserve());
         let arguments: Vec<String> = arguments.iter().map(|&one| one.to_owned()).collect();
-        let child = spawn(program, &folder, port, &arguments);
+        let child = spawn(program, &folder, port.number(), &arguments);
         let mut redis = Self {
             program: program.to_owned(),
             child,
@@ -89,7 +90,7 @@ impl Redis {
     fn wait(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         // It listens on the Unix socket last.
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err()
+        while TcpStream::connect(("127.0.0.1", self.port())).is_err()
             || UnixStream::connect(self.socket()).is_err()
         {
             assert!(
@@ -111,7 +112,7 @@ impl Redis {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn url(&self) -> String {
@@ -120,7 +121,7 @@ impl Redis {
         } else {
             "redis"
         };
-        format!("{scheme}://127.0.0.1:{}", self.port)
+        format!("{scheme}://127.0.0.1:{}", self.port())
     }
 
     /// Its Unix socket, which network namespaces do not hide.
@@ -160,7 +161,7 @@ impl Redis {
 
     /// Restarts it on its port, empty.
     pub fn restart(&mut self) {
-        self.child = spawn(&self.program, &self.folder, self.port, &self.arguments);
+        self.child = spawn(&self.program, &self.folder, self.port(), &self.arguments);
         self.wait();
     }
 }
@@ -201,19 +202,4 @@ fn spawn(program: &str, folder: &tempfile::TempDir, port: u16, arguments: &[Stri
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
-}
-
-/// A port without a listener, also a moment ago.
-pub fn free_port() -> u16 {
-    // The port of a Cluster's node plus 10,000 must be valid as well.
-    loop {
-        let port = TcpListener::bind(("127.0.0.1", 0))
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        if port < 55_000 {
-            return port;
-        }
-    }
 }

@@ -1,48 +1,25 @@
-//! A redis-server for a test: on a loopback port of its own, in a folder of its own, ended by its process id.
+//! A redis-server for a test, and what a test asks it.
 
-use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, Stdio};
+#[cfg(feature = "cluster")]
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(feature = "cluster")]
+use std::time::Instant;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use redis_limits::Store;
+use testbed::redis::Redis;
 
 /// A running server, killed when dropped.
-pub struct Server {
-    child: Child,
-    port: u16,
-    folder: tempfile::TempDir,
-    options: &'static [&'static str],
-}
+pub struct Server(Redis);
 
 impl Server {
     /// Starts one, and waits until it answers.
     pub fn start() -> Self {
-        Self::with(&[])
-    }
-
-    fn with(options: &'static [&'static str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        // Another program may take the port between the two steps; then this server ends, and the next port is tried.
-        for _ in 0..10 {
-            let port = free_port();
-            let mut child = spawn(port, &folder, options);
-            if answers(&mut child, port) {
-                return Self {
-                    child,
-                    port,
-                    folder,
-                    options,
-                };
-            }
-        }
-        panic!("redis-server found no port on loopback");
+        Self(Redis::start(&[]))
     }
 
     pub fn address(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.0.url()
     }
 
     pub fn store(&self, timeout: Duration) -> Store {
@@ -51,22 +28,20 @@ impl Server {
 
     /// Holds it where it is: it neither answers nor closes a connection.
     pub fn pause(&self) {
-        kill(self.pid(), Signal::SIGSTOP).unwrap();
+        self.0.hang();
     }
 
     pub fn go_on(&self) {
-        kill(self.pid(), Signal::SIGCONT).unwrap();
+        self.0.go_on();
     }
 
     pub fn stop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.kill();
     }
 
     /// On the same port, with nothing in memory.
     pub fn restart(&mut self) {
-        self.child = spawn(self.port, &self.folder, self.options);
-        assert!(answers(&mut self.child, self.port), "it came not back");
+        self.0.restart();
     }
 
     /// Its reply as text.
@@ -97,16 +72,6 @@ impl Server {
             .inspect(|life| assert_ne!(*life, -1, "a key for good"));
         Duration::from_millis(lives.max().unwrap_or(0).max(0) as u64)
     }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
 }
 
 /// Two nodes that share the slots.
@@ -116,13 +81,17 @@ pub struct Cluster([Server; 2]);
 #[cfg(feature = "cluster")]
 impl Cluster {
     pub fn start() -> Self {
-        let nodes = [(); 2].map(|()| {
-            Server::with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"])
-        });
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"];
+        let nodes = [(); 2].map(|()| Server(Redis::start(&options)));
         nodes[0].command(&["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]);
         nodes[1].command(&["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]);
         nodes[1].command(&["CLUSTER", "SET-CONFIG-EPOCH", "2"]);
-        nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &nodes[1].port.to_string()]);
+        nodes[0].command(&[
+            "CLUSTER",
+            "MEET",
+            "127.0.0.1",
+            &nodes[1].0.port().to_string(),
+        ]);
         let deadline = Instant::now() + Duration::from_secs(30);
         for node in &nodes {
             loop {
@@ -145,54 +114,4 @@ impl Cluster {
     pub fn keys(&self) -> [u64; 2] {
         [self.0[0].keys(), self.0[1].keys()]
     }
-}
-
-/// A port that is free, and whose neighbour 10,000 further, which a cluster's nodes talk on, is a port, too.
-fn free_port() -> u16 {
-    loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        if port < 55_000 {
-            return port;
-        }
-    }
-}
-
-fn spawn(port: u16, folder: &tempfile::TempDir, options: &[&str]) -> Child {
-    let port = port.to_string();
-    let settings = [
-        "--port",
-        &port,
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--daemonize",
-        "no",
-    ];
-    Command::new("redis-server")
-        .args(settings)
-        .args(options)
-        .arg("--dir")
-        .arg(folder.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("redis-server is there: `cargo xtask setup` installs it")
-}
-
-fn answers(child: &mut Child, port: u16) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-    while child.try_wait().unwrap().is_none() {
-        if let Ok(mut connection) = client.get_connection_with_timeout(Duration::from_secs(1))
-            && redis::cmd("PING").query::<String>(&mut connection).is_ok()
-        {
-            return true;
-        }
-        assert!(Instant::now() < deadline, "redis-server does not answer");
-        thread::sleep(Duration::from_millis(10));
-    }
-    false
 }

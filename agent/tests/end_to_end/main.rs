@@ -63,24 +63,22 @@ mod trials;
 mod weights;
 
 use libtest_mimic::Arguments;
-use testbed::trials::{Test, is_on_kernels_only, trial};
+use testbed::trials::{Test, is_quick, trial};
 use testbed::{flows, foreign, network as support, redis, tcp, wire};
 
 /// Tests whose results depend on the kernel: hooks, devices, offloads, sockets and replies. Each kernel that is tested runs
 /// them, and those for which the build machine may lack something.
-const ON_KERNELS: [&[Test]; 9] = [
-    attacks::ON_KERNELS,
+const ON_KERNELS: [&[Test]; 7] = [
     connections::ON_KERNELS,
     hooks::TESTS,
-    weights::TESTS,
-    replies::TESTS,
-    neighbours::TESTS,
+    weights::ON_KERNELS,
+    replies::ON_KERNELS,
     heavy_prefixes::ON_KERNELS,
     prove::ON_KERNELS,
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 51] = [
+const ON_ANY_KERNEL: [&[Test]; 54] = [
     interfaces::TESTS,
     stacked::TESTS,
     actions::TESTS,
@@ -103,7 +101,10 @@ const ON_ANY_KERNEL: [&[Test]; 51] = [
     scopes::TESTS,
     record::TESTS,
     capture::TESTS,
-    attacks::ON_ANY_KERNEL,
+    attacks::TESTS,
+    weights::ON_ANY_KERNEL,
+    replies::ON_ANY_KERNEL,
+    neighbours::TESTS,
     connections::ON_ANY_KERNEL,
     connection_limits::ON_ANY_KERNEL,
     safety::TESTS,
@@ -150,7 +151,7 @@ fn main() {
     };
     eprintln!("skipped: {reason}");
     let mut rooms = ON_KERNELS.to_vec();
-    if !is_on_kernels_only() {
+    if !is_quick() {
         rooms.extend(ON_ANY_KERNEL);
     }
     let has_fq = obstacle.is_none() && support::has_fq();
@@ -177,10 +178,10 @@ fn main() {
         eprintln!(
             "skipped: what takes a cgroup with a limit on memory, which this machine does not have"
         );
-    } else if is_on_kernels_only() {
+    } else if is_quick() {
         eprintln!("skipped: what takes a cgroup with a limit on memory, by --quick");
     }
-    let has_memory_groups = has_memory_groups && !is_on_kernels_only();
+    let has_memory_groups = has_memory_groups && !is_quick();
     let tells_usage = memory::kernel_tells_usage();
     if !tells_usage {
         eprintln!(

@@ -14,11 +14,13 @@ use testbed::trials::Test;
 use crate::support::{Agent, INTERFACE, Network};
 use crate::tcp::{Info, Offload};
 
-pub const TESTS: &[Test] = tests![
-    a_merged_buffer_is_weighed_as_its_packets_by_native_xdp,
-    a_merged_buffer_is_weighed_as_its_packets_by_generic_xdp,
+pub const ON_KERNELS: &[Test] = tests![
     a_merged_buffer_is_weighed_as_its_packets_by_traffic_control,
     a_buffer_that_is_cut_later_is_weighed_as_its_packets_on_egress,
+];
+pub const ON_ANY_KERNEL: &[Test] = tests![
+    a_merged_buffer_is_weighed_as_its_packets_by_native_xdp,
+    a_merged_buffer_is_weighed_as_its_packets_by_generic_xdp,
 ];
 
 /// Needs the kernel's VXLAN.

@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use testbed::groups::{self, Host, Worker, cgroups_of, hierarchies};
 use testbed::host_load::HostCpus;
 use testbed::test;
-use testbed::trials::{Test, trial_unless};
+use testbed::trials::{Test, is_quick, trial_unless};
 
 /// Why a test cannot run here, if it cannot.
 type Obstacle = fn() -> Option<String>;
@@ -74,21 +74,25 @@ fn main() {
             no_network,
         ),
         (
-            test!(outbound::usage_is_right_over_restarts_and_kills_of_the_agent),
-            no_network,
-        ),
-        (
             test!(limits_that_an_old_kernel_lacks_are_reported_and_the_others_apply),
             new_kernel,
+        ),
+        (
+            test!(detaching_sends_processes_back_and_leaves_nothing),
+            nothing,
+        ),
+        (test!(places::a_cgroup_is_limited_where_it_is), no_network),
+    ];
+    // The same on every kernel.
+    let of_the_agent: &[(Test, Obstacle)] = &[
+        (
+            test!(outbound::usage_is_right_over_restarts_and_kills_of_the_agent),
+            no_network,
         ),
         (test!(processes_are_in_their_group_under_churn), no_unified),
         (test!(children_follow), nothing),
         (
             test!(a_group_outlives_its_agent_and_the_next_one_goes_on),
-            nothing,
-        ),
-        (
-            test!(detaching_sends_processes_back_and_leaves_nothing),
             nothing,
         ),
         (
@@ -104,7 +108,6 @@ fn main() {
             test!(a_reload_reports_what_it_cannot_enforce_of_a_group),
             nothing,
         ),
-        (test!(places::a_cgroup_is_limited_where_it_is), no_network),
         (
             test!(places::a_delegated_cgroup_keeps_its_processes_unless_forced),
             no_unified,
@@ -117,9 +120,14 @@ fn main() {
     ];
     let arguments = Arguments::from_args();
     let common = common_obstacle();
+    let quick = is_quick().then(|| "--quick leaves out what is the same everywhere".to_owned());
     let trials = tests
         .iter()
-        .map(|(test, obstacle)| trial_unless(test, common.clone().or_else(obstacle)))
+        .map(|test| (test, None))
+        .chain(of_the_agent.iter().map(|test| (test, quick.clone())))
+        .map(|((test, obstacle), quick)| {
+            trial_unless(test, common.clone().or(quick).or_else(obstacle))
+        })
         .collect();
     testbed::trials::run(&arguments, trials)
 }

@@ -31,7 +31,7 @@ use datapath::{Datapath, Entry, OBJECT, OwnAddresses, PinDirectory, is_kernel_to
 use libtest_mimic::{Arguments, Trial};
 use testbed::memory::Memory;
 use testbed::tests;
-use testbed::trials::{Test, is_long, is_on_kernels_only, trial};
+use testbed::trials::{Test, is_long, is_quick, trial};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -69,34 +69,34 @@ fn main() {
         ));
     }
     let others: &[Test] = tests![
-        two_cpus::two_cpus_that_meet_new_sources_at_once_pass_one_burst_each,
         banks::a_share_is_that_of_both_banks_and_what_was_set_at_run_time_stays,
         sixteen_rules_on_a_packet_load_and_seventeen_are_refused,
-        essential::each_kind_of_essential_traffic_passes_its_burst,
         connections::a_connection_without_a_socket_is_not_counted_any_more_and_one_with_a_socket_stays,
         lists::the_merged_lists_decide_which_packets_are_refused,
-        lists::a_million_prefixes_of_a_list_load_and_cost_little,
-        replay::a_replay_comes_to_the_verdicts_and_counters_of_the_kernel,
-        a_refused_source_has_an_event_at_once_and_then_once_a_second,
         two_cpus::two_cpus_that_refuse_one_source_at_once_report_it_once,
         the_verifier_is_done_well_before_it_gives_up,
         answers_of_both_hooks_are_those_of_the_function,
         a_frame_that_may_lack_its_tag_is_not_challenged_by_xdp,
         hooks::what_is_detached_limits_nothing_from_then_on,
-        an_elastic_limit_allows_more_with_spare_resources,
         trace::the_ordinary_object_has_no_log,
         packets_that_are_shaped_leave_one_after_the_other,
     ];
     trials.extend(others.iter().map(trial));
     // The same on every kernel.
     let arithmetic: &[Test] = tests![
+        two_cpus::two_cpus_that_meet_new_sources_at_once_pass_one_burst_each,
+        essential::each_kind_of_essential_traffic_passes_its_burst,
+        lists::a_million_prefixes_of_a_list_load_and_cost_little,
+        a_refused_source_has_an_event_at_once_and_then_once_a_second,
+        an_elastic_limit_allows_more_with_spare_resources,
         prefixes::a_source_has_the_class_of_its_longest_prefix,
+        replay::a_replay_comes_to_the_verdicts_and_counters_of_the_kernel,
         replay::a_replay_of_limits_for_some_sources_and_interfaces_does_so_too,
         replay::a_replay_of_keys_of_networks_does_so_too,
         levels::a_botnet_below_every_limit_is_held_to_its_levels_and_polite_sources_pass,
     ];
-    if is_on_kernels_only() {
-        eprintln!("skipped: prefixes, levels and two replays, by --quick");
+    if is_quick() {
+        eprintln!("skipped: what is the same on every kernel, by --quick");
     } else {
         trials.extend(arithmetic.iter().map(trial));
     }

@@ -16,12 +16,14 @@ use crate::package::install;
 
 pub const TESTS: &[Test] = tests![
     groups_limit_a_unit_through_systemd_and_give_it_back,
+    groups_leave_login_sessions_whole,
+    groups_limit_containers_as_podman_starts_them,
+];
+pub const THOROUGH: &[Test] = tests![
     groups_never_lift_a_services_limits_or_its_sandbox,
     groups_move_workers_into_a_scope_beside_their_service_and_back,
     groups_let_a_service_start_and_restart_its_workers,
-    groups_leave_login_sessions_whole,
     groups_send_a_users_process_back_where_it_came_from,
-    groups_limit_containers_as_podman_starts_them,
 ];
 
 /// A guest is emulated, and shares its CPUs with others.

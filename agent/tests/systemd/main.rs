@@ -17,21 +17,26 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use testbed::trials::Test;
+use testbed::trials::{Test, is_quick, timed};
 
 /// The tests of each boot, in their order.
 const BOOTS: [&[&[Test]]; 2] = [
     &[
         package::TESTS,
         service::TESTS,
+        service::THOROUGH,
         confined::TESTS,
         confined::OPTIMIZED,
         groups::TESTS,
+        groups::THOROUGH,
         units::TESTS,
+        units::THOROUGH,
         verbs::TESTS,
     ],
     &[boot::TESTS],
 ];
+/// Those that `--quick` leaves out.
+const THOROUGH: [&[Test]; 3] = [service::THOROUGH, groups::THOROUGH, units::THOROUGH];
 /// Asks for one more boot.
 const REBOOT: u8 = 75;
 
@@ -48,13 +53,16 @@ fn main() -> ExitCode {
         eprintln!("skipped: what takes a guest with systemd: run `cargo xtask vm --systemd`");
     }
     let is_debug = std::env::var_os("WEIR_DEBUG").is_some();
-    let is_slow =
-        |name: &str| is_debug && confined::OPTIMIZED.iter().any(|(other, _)| *other == name);
+    let mut left_out = Vec::new();
     if is_debug {
-        confined::OPTIMIZED
-            .iter()
-            .for_each(|(name, _)| eprintln!("skipped: {name}: it takes an optimized agent"));
+        eprintln!("skipped: what takes an optimized agent");
+        left_out.extend(confined::OPTIMIZED);
     }
+    if is_quick() {
+        eprintln!("skipped: the thorough part, by --quick");
+        left_out.extend(THOROUGH.into_iter().flatten());
+    }
+    let is_left_out = |name: &str| left_out.iter().any(|(other, _)| *other == name);
     let boots = || {
         (1..)
             .zip(BOOTS)
@@ -64,8 +72,8 @@ fn main() -> ExitCode {
     let trials = tests()
         .filter(|(number, _)| boot.is_none_or(|boot| boot == *number))
         .map(|(_, (name, test))| {
-            Trial::test(*name, || with_journal(*test))
-                .with_ignored_flag(boot.is_none() || is_slow(name))
+            Trial::test(*name, || with_journal(name, *test))
+                .with_ignored_flag(boot.is_none() || is_left_out(name))
         })
         .collect();
     // They share the one agent that a host has.
@@ -96,9 +104,9 @@ fn main() -> ExitCode {
 }
 
 /// Runs a test, and shows what the guest logged meanwhile if it fails.
-fn with_journal(test: fn()) -> Result<(), Failed> {
+fn with_journal(name: &str, test: fn()) -> Result<(), Failed> {
     let start = guest::journal_cursor();
-    panic::catch_unwind(AssertUnwindSafe(test)).map_err(|_| {
+    panic::catch_unwind(AssertUnwindSafe(|| timed(name, test))).map_err(|_| {
         println!(
             "--- journal since the test's start\n{}---",
             guest::journal_since(&start)

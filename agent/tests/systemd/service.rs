@@ -16,17 +16,19 @@ use crate::package::{install, remove};
 
 pub const TESTS: &[Test] = tests![
     the_units_are_right_and_confined,
-    a_trial_takes_a_file_that_the_service_cannot_read,
     a_killed_agent_is_back_and_its_limits_never_end,
     a_stuck_agent_is_replaced,
-    a_reload_of_a_wrong_file_fails_and_changes_nothing,
     a_restart_with_a_wrong_file_goes_on_with_the_last_valid_one,
     an_upgrade_with_a_wrong_file_and_no_other_leaves_the_limits_and_shows_the_failure,
-    another_control_socket_serves_reload,
     members_of_the_group_ask_and_only_root_changes,
+    bpffs_and_memory_are_the_units_own_to_use,
+];
+pub const THOROUGH: &[Test] = tests![
+    a_trial_takes_a_file_that_the_service_cannot_read,
+    a_reload_of_a_wrong_file_fails_and_changes_nothing,
+    another_control_socket_serves_reload,
     a_service_with_a_user_of_its_own_asks_for_decisions_as_a_member_of_the_group,
     a_start_that_fails_is_tried_for_as_long_as_it_takes,
-    bpffs_and_memory_are_the_units_own_to_use,
 ];
 
 pub const UNIT: &str = "weir.service";

@@ -11,10 +11,9 @@ use crate::Test;
 use crate::guest::{configure, json, make_network, property, run, systemctl, within};
 use crate::package::{install, remove};
 
-pub const TESTS: &[Test] = tests![
-    groups_lose_no_member_when_the_agent_stops_restarts_or_is_killed,
-    groups_lose_no_member_in_an_upgrade_or_a_removal,
-];
+pub const TESTS: &[Test] = tests![groups_lose_no_member_in_an_upgrade_or_a_removal];
+pub const THOROUGH: &[Test] =
+    tests![groups_lose_no_member_when_the_agent_stops_restarts_or_is_killed];
 
 const UNIT: &str = "weir.service";
 const WORKER: &str = "/usr/local/bin/worker";

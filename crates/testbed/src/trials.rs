@@ -12,9 +12,10 @@ pub fn is_long() -> bool {
     std::env::var_os("WEIR_LONG").is_some()
 }
 
-/// Whether only what depends on the kernel is tested: set by `cargo xtask vm --quick`.
-pub fn is_on_kernels_only() -> bool {
-    std::env::var_os("WEIR_ON_KERNELS_ONLY").is_some()
+/// Whether only what differs most between machines is tested: set by `cargo xtask vm --quick`.
+#[must_use]
+pub fn is_quick() -> bool {
+    std::env::var_os("WEIR_QUICK").is_some()
 }
 
 /// A test and the name of its function.
@@ -27,14 +28,19 @@ const SLOW: Duration = Duration::from_secs(5);
 #[must_use]
 pub fn trial(&(name, test): &Test) -> Trial {
     Trial::test(name, move || {
-        let start = Instant::now();
-        test();
-        let took = start.elapsed();
-        if took >= SLOW {
-            eprintln!("slow: {name} took {:.0} s", took.as_secs_f64());
-        }
+        timed(name, test);
         Ok(())
     })
+}
+
+/// Runs a test, and says how long it took if that is long.
+pub fn timed(name: &str, test: fn()) {
+    let start = Instant::now();
+    test();
+    let took = start.elapsed();
+    if took >= SLOW {
+        eprintln!("slow: {name} took {:.0} s", took.as_secs_f64());
+    }
 }
 
 /// A test that is skipped with this reason, if there is one.

@@ -79,7 +79,7 @@ pub struct Arguments {
         requires = "systemd"
     )]
     guest: Vec<String>,
-    /// Leave out end-to-end tests whose result does not depend on the kernel.
+    /// Leave out tests whose result depends little on the kernel or on systemd.
     #[arg(long)]
     quick: bool,
     /// How many machines run at a time. With more than one, each one's output is shown when it ends.
@@ -144,7 +144,7 @@ fn on_kernels(arguments: &Arguments, report: &mut Report) -> Result<()> {
     if arguments.quick {
         programs
             .iter_mut()
-            .for_each(|(_, program)| program.variables.push("WEIR_ON_KERNELS_ONLY=1"));
+            .for_each(|(_, program)| program.variables.push("WEIR_QUICK=1"));
     }
     for release in releases {
         let kernel = release.provide()?;
@@ -178,6 +178,7 @@ fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
                     ("weir-next.deb", &packages.next),
                 ],
                 is_debug: !arguments.release,
+                is_quick: arguments.quick,
             };
             let outcome = image.run(&cargo, PATIENCE, &mut io::stdout().lock());
             report.add(&name, outcome.and_then(ran_a_test));

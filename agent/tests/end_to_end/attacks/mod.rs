@@ -17,12 +17,9 @@ macro_rules! attacks {
 }
 
 /// Tests whose results depend on the kernel.
-pub const ON_KERNELS: &[Test] = attacks![
+pub const TESTS: &[Test] = attacks![
     proofs::an_ack_in_fragments_is_judged_by_its_header,
     counts::hidden_handshakes_open_no_connection,
-];
-/// Tests of the agent, with the same results on every kernel.
-pub const ON_ANY_KERNEL: &[Test] = attacks![
     proofs::an_ack_behind_extension_headers_is_judged_by_its_cookie,
     proofs::a_cookie_opens_no_second_connection_free_of_charge,
     counts::fragmented_acks_reserve_open_connections,

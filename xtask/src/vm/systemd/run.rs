@@ -27,6 +27,7 @@ pub struct Cargo<'c> {
     pub packages: [(&'static str, &'c Path); 2],
     /// Whether their agent is a debug build, which tests of large tables skip.
     pub is_debug: bool,
+    pub is_quick: bool,
 }
 
 impl Image {
@@ -98,6 +99,9 @@ fn pack(cargo: &Cargo<'_>, archive: &Path) -> Result<()> {
     let mut variables = "WEIR_AGENT=/usr/bin/agent WEIR_VM=1 WEIR_SYSTEMD=1".to_owned();
     if cargo.is_debug {
         variables.push_str(" WEIR_DEBUG=1");
+    }
+    if cargo.is_quick {
+        variables.push_str(" WEIR_QUICK=1");
     }
     let text = environment(&variables, &cargo.program.arguments)?;
     fs::write(folder.path().join("environment"), text)

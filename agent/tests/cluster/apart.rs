@@ -1,12 +1,10 @@
 //! An error of one limit, or of the way to the store, does not touch the other limits.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use testbed::delay::delayed;
 use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::PATIENCE;
@@ -279,52 +277,9 @@ fn a_cluster_that_loses_one_of_three_masters_loses_no_other_limits() {
     }
 }
 
-/// Takes connections, and passes on what comes after so much time, either way.
-fn slow_way(to: SocketAddr, one_way: Duration) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let pass = move |mut from: TcpStream, mut to: TcpStream| {
-        let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
-        let mut reader = from.try_clone().unwrap();
-        thread::spawn(move || {
-            let mut buffer = [0; 65_536];
-            while let Ok(count @ 1..) = reader.read(&mut buffer) {
-                if sender
-                    .send((Instant::now() + one_way, buffer[..count].to_vec()))
-                    .is_err()
-                {
-                    break;
-                }
-            }
-        });
-        for (due, bytes) in receiver {
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            if to.write_all(&bytes).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(Shutdown::Both);
-        let _ = from.flush();
-    };
-    thread::spawn(move || {
-        for client in listener.incoming().map_while(Result::ok) {
-            let Ok(server) = TcpStream::connect(to) else {
-                continue;
-            };
-            for stream in [&client, &server] {
-                stream.set_nodelay(true).unwrap();
-            }
-            let (back, forth) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            thread::spawn(move || pass(client, server));
-            thread::spawn(move || pass(back, forth));
-        }
-    });
-    address
-}
-
 fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
     let redis = Redis::start(&[]);
-    let way = slow_way(
+    let way = delayed(
         ([127, 0, 0, 1], redis.port()).into(),
         Duration::from_millis(25),
     );

@@ -4,15 +4,19 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
-use testbed::fleet::{Host, Spread, windows};
+use testbed::delay::delayed;
+use testbed::fleet::{BURST, Host, KEYS, RATE, Spread, drive, windows};
 use testbed::redis::Redis;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::PATIENCE;
 
 pub const TESTS: &[Test] = tests![
     windows_hold_while_the_store_is_away,
     windows_hold_while_the_store_stalls,
     windows_hold_while_a_host_stands_still,
+    windows_and_buckets_hold_while_the_store_is_far_away,
+    a_bucket_holds_when_demand_comes_in_pulses,
 ];
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -27,9 +31,8 @@ fn wait_until_left(left: Duration) {
 }
 
 /// Measures even demand of five times the count while something happens.
-fn windows_hold(what: &str, redis: &Redis, time: Duration, events: impl FnOnce(&[Host])) {
-    let url = redis.url();
-    for outcome in windows::measure_during(&url, 4, Spread::Even, WINDOW, time, events) {
+fn windows_hold(what: &str, url: &str, time: Duration, events: impl FnOnce(&[Host])) {
+    for outcome in windows::measure_during(url, 4, Spread::Even, WINDOW, time, events) {
         eprintln!("{what}: {outcome:?}");
         let windows::Outcome {
             algorithm,
@@ -49,7 +52,7 @@ fn windows_hold(what: &str, redis: &Redis, time: Duration, events: impl FnOnce(&
 /// A window begins while no host has the store.
 fn windows_hold_while_the_store_is_away() {
     let redis = Redis::start(&[]);
-    windows_hold("a store away for 5 s", &redis, 3 * WINDOW, |_| {
+    windows_hold("a store away for 5 s", &redis.url(), 3 * WINDOW, |_| {
         wait_until_left(AWAY / 2);
         redis.hang();
         thread::sleep(AWAY);
@@ -60,7 +63,7 @@ fn windows_hold_while_the_store_is_away() {
 fn windows_hold_while_the_store_stalls() {
     let redis = Redis::start(&[]);
     let time = 2 * WINDOW + WINDOW / 2;
-    windows_hold("a store away for 2 s in 3", &redis, time, |_| {
+    windows_hold("a store away for 2 s in 3", &redis.url(), time, |_| {
         let start = Instant::now();
         while start.elapsed() < time {
             redis.hang();
@@ -73,10 +76,84 @@ fn windows_hold_while_the_store_stalls() {
 
 fn windows_hold_while_a_host_stands_still() {
     let redis = Redis::start(&[]);
-    windows_hold("a host stopped for 5 s", &redis, 3 * WINDOW, |fleet| {
-        wait_until_left(AWAY / 2);
-        fleet[0].signal(Signal::SIGSTOP);
-        thread::sleep(AWAY);
-        fleet[0].signal(Signal::SIGCONT);
+    windows_hold(
+        "a host stopped for 5 s",
+        &redis.url(),
+        3 * WINDOW,
+        |fleet| {
+            wait_until_left(AWAY / 2);
+            fleet[0].signal(Signal::SIGSTOP);
+            thread::sleep(AWAY);
+            fleet[0].signal(Signal::SIGCONT);
+        },
+    );
+}
+
+/// A reply takes almost as long as its timeout, a third of the lease: each host reads the others' use half a second late.
+fn windows_and_buckets_hold_while_the_store_is_far_away() {
+    let redis = Redis::start(&[]);
+    let store = delayed(
+        ([127, 0, 0, 1], redis.port()).into(),
+        Duration::from_millis(160),
+    );
+    let url = format!("redis://{store}");
+    windows_hold("160 ms to the store", &url, 2 * WINDOW, |_| ());
+    let fleet = hosts_on(
+        &url,
+        &format!("{KEYS}\nrate = \"{RATE}/s\"\nburst = {BURST}"),
+    );
+    let outcome = drive(&fleet, Spread::Even, 5.0, 2 * WINDOW);
+    eprintln!("160 ms to the store, a bucket: {outcome:?}");
+    assert!(outcome.error() <= 0.1, "{outcome:?}");
+}
+
+/// Four hosts that exchange keys.
+fn hosts_on(url: &str, limit: &str) -> Vec<Host> {
+    let fleet: Vec<Host> = (0..4)
+        .map(|nth| Host::start(&format!("host-{nth}"), &format!("store = {url:?}"), limit))
+        .collect();
+    for host in &fleet {
+        host.until(PATIENCE, "joined", |cluster| {
+            cluster["hosts"] == 4 && cluster["limits"][0]["share_from"] == "keys"
+        });
+    }
+    fleet
+}
+
+/// Demand on all hosts for a fifth of a second in two. Only before the first exchange each host has the burst.
+fn a_bucket_holds_when_demand_comes_in_pulses() {
+    const RATE: u64 = 50;
+    const BURST: u64 = 50;
+    const PULSE: Duration = Duration::from_millis(200);
+    const PAUSE: Duration = Duration::from_millis(1_800);
+
+    let redis = Redis::start(&[]);
+    let fleet = hosts_on(
+        &redis.url(),
+        &format!("{KEYS}\nrate = \"{RATE}/s\"\nburst = {BURST}"),
+    );
+    let start = Instant::now();
+    let passed: u64 = thread::scope(|scope| {
+        let ask = |host: &Host| {
+            let mut asker = host.connect();
+            scope.spawn(move || {
+                let mut passed = 0;
+                for nth in 0..9 {
+                    let due = (PULSE + PAUSE) * nth;
+                    thread::sleep(due.saturating_sub(start.elapsed()));
+                    while start.elapsed() < due + PULSE {
+                        passed += asker.ask(10);
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                }
+                passed
+            })
+        };
+        let asked: Vec<_> = fleet.iter().map(ask).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).sum()
     });
+    let limit = BURST + (RATE as f64 * start.elapsed().as_secs_f64()) as u64;
+    eprintln!("pulses: {passed} of {limit}");
+    assert!(passed <= limit * 11 / 10 + 3 * BURST, "{passed} of {limit}");
+    assert!(passed >= 4 * BURST, "{passed} of {limit}");
 }

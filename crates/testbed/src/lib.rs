@@ -6,6 +6,7 @@
 )]
 
 pub mod application;
+pub mod delay;
 pub mod fleet;
 pub mod flows;
 pub mod foreign;

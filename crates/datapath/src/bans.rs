@@ -67,6 +67,9 @@ pub struct Held {
     pub until: u64,
     /// Its start, in seconds since 1970; 0 if it is not known.
     pub since: u64,
+    /// Its start, in nanoseconds since boot (`CLOCK_BOOTTIME`), which no change of the wall clock affects; negative if it is
+    /// from before the boot, `None` if it is not known.
+    pub began: Option<i64>,
     /// Its reason, if it is known.
     pub why: Option<Why>,
 }

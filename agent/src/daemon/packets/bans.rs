@@ -13,6 +13,7 @@ use config::prefix;
 use datapath::LoadError;
 use datapath::bans::{BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Owner, Touched, Why};
 use datapath::compile::PrefixKey;
+use host::clock::boot_nanoseconds;
 
 use super::in_effect::InEffect;
 use super::saved_bans::AT_ONCE;
@@ -28,7 +29,7 @@ impl InEffect {
             .map(|order| parse(order, now))
             .collect::<Result<Vec<_>, _>>()?;
         let (reasons, owners) = (reasons(orders)?, owners(orders)?);
-        let since = seconds_since_1970() as u64;
+        let (since, began) = (seconds_since_1970() as u64, Some(boot_nanoseconds() as i64));
         let (mut bans, mut banned) = (Vec::new(), Banned::default());
         for ((((prefix, until), reason), owner), order) in
             parsed.into_iter().zip(reasons).zip(owners).zip(orders)
@@ -67,7 +68,13 @@ impl InEffect {
                 text,
                 ..Why::default()
             });
-            bans.push((key, Held { until, since, why }));
+            let held = Held {
+                until,
+                since,
+                began,
+                why,
+            };
+            bans.push((key, held));
         }
         let (kept, full) = self.ban(&bans, now).map_err(|error| error.to_string())?;
         banned.banned = (bans.len() - kept.len() - full.len()) as u64;

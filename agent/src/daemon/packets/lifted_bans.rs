@@ -376,8 +376,8 @@ fn network_of(prefix: &PrefixKey) -> Option<(PrefixKey, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::event::seconds_since_1970;
     use datapath::bans::{Held, Touched, Why};
+    use host::clock::boot_nanoseconds;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -392,8 +392,8 @@ mod tests {
         for (name, until) in own {
             let held = Held {
                 until: *until * SECOND,
-                since: seconds_since_1970() as u64 - 90,
-                why: None,
+                began: Some(boot_nanoseconds() as i64 - 90 * SECOND as i64),
+                ..Held::default()
             };
             bans.ban(key(name), held, &mut touched);
         }
@@ -404,8 +404,8 @@ mod tests {
             };
             let held = Held {
                 until: u64::MAX,
-                since: 1,
                 why: Some(why),
+                ..Held::default()
             };
             let of_host = BanKey::of(key("").prefix, By::Host);
             bans.ban(of_host, held, &mut touched);

@@ -263,6 +263,7 @@ impl Line {
             until,
             since: self.since,
             why,
+            ..Held::default()
         });
         Some((key, held))
     }
@@ -292,6 +293,7 @@ mod tests {
                 text: "scan".into(),
                 ..Why::default()
             }),
+            ..Held::default()
         }
     }
 

@@ -3,7 +3,7 @@
 //! A header of three words (format, checksum, length of the document), a JSON document, and 64-bit words, all little
 //! endian. The checksum is SipHash-1-3 of everything after it: it detects damage, not forgery.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hasher as _;
 use std::io;
 use std::path::PathBuf;
@@ -50,8 +50,8 @@ pub struct Saved {
     pub at: Option<Moment>,
     /// The file's checksum, which identifies it.
     pub id: u64,
-    /// The journal's number of the snapshot; 0 without one.
-    pub snapshot: u64,
+    /// The number of the journal's last change that it includes; 0 without one.
+    pub journaled: u64,
     /// The counters at that instant.
     pub counted: CountedDocument,
     /// The bans by owners on this host; of one prefix, the one that ends last first.
@@ -167,6 +167,9 @@ impl SavedReason {
 #[derive(Serialize, Deserialize)]
 struct Document {
     at: Moment,
+    /// Missing in files of earlier versions.
+    #[serde(default)]
+    journaled: u64,
     counted: CountedDocument,
     bans: usize,
     table: Option<datapath::SavedLayout>,
@@ -180,14 +183,6 @@ struct Document {
 }
 
 impl Saved {
-    /// The bans by owners on this host.
-    #[must_use]
-    pub fn owners(&self) -> BTreeMap<BanKey, Held> {
-        let bans = self.bans.iter();
-        bans.map(|ban| (ban.key.clone(), ban.held.clone()))
-            .collect()
-    }
-
     /// Reads the file; `None` if there is none.
     ///
     /// # Errors
@@ -227,6 +222,7 @@ impl Saved {
     pub fn write(&self, directory: &StateDirectory) -> Result<(), StateError> {
         let document = Document {
             at: self.at.clone().unwrap_or_else(Moment::now),
+            journaled: self.journaled,
             counted: self.counted.clone(),
             bans: self.bans.len(),
             table: self.table.as_ref().map(|table| table.layout.clone()),
@@ -314,7 +310,7 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
     Ok(Saved {
         at: Some(document.at),
         id,
-        snapshot: 0,
+        journaled: document.journaled,
         counted: document.counted,
         bans,
         escalations: document.escalations,

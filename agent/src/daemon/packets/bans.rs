@@ -163,7 +163,7 @@ impl InEffect {
 pub(super) const MOST_EXCEPTIONS: usize = 10_000;
 
 /// The length of the IPv6 network that is banned for an address.
-pub(super) const NETWORK: u32 = 64;
+const NETWORK: u32 = 64;
 
 /// The most bans that one line of the log names.
 const NAMED: usize = 5;
@@ -235,17 +235,23 @@ fn interface_id(order: &BanOrder, prefix: &Prefix) -> Result<u64, String> {
     let Some(address) = order.address else {
         return Ok(0);
     };
-    let (prefix, address) = (PrefixKey::from(prefix), address.octets());
-    let whole = PrefixKey {
-        address,
+    let address = PrefixKey {
+        address: address.octets(),
         length: 128,
     };
-    if prefix.length != NETWORK || whole.cut(NETWORK) != prefix {
-        return Err(format!(
-            "invalid address {whole} of a ban of {prefix}: it is not in this /64"
-        ));
+    match network_of(&address) {
+        Some((network, interface_id)) if network == PrefixKey::from(prefix) => Ok(interface_id),
+        _ => Err(format!(
+            "invalid address {address} of a ban of {prefix}: it is not in this /64"
+        )),
     }
-    Ok(u128::from_be_bytes(address) as u64)
+}
+
+/// The /64 of an IPv6 address, and its last 64 bits.
+pub(super) fn network_of(prefix: &PrefixKey) -> Option<(PrefixKey, u64)> {
+    let is_address = prefix.length == 128 && !prefix.is_ipv4();
+    let interface_id = u128::from_be_bytes(prefix.address) as u64;
+    is_address.then(|| (prefix.cut(NETWORK), interface_id))
 }
 
 /// The reason of each order; equal ones share memory.

@@ -7,7 +7,7 @@ use cluster::bans::{Order, Scope};
 use config::PrefixKey;
 use datapath::bans::{BanKey, BanList, By, Owner};
 
-use super::bans::{MOST_EXCEPTIONS, NETWORK, listed, parse_prefix};
+use super::bans::{MOST_EXCEPTIONS, listed, network_of, parse_prefix};
 use super::in_effect::InEffect;
 use super::shared_bans::{own_ban, started};
 use crate::stats::{holder, monotonic_nanoseconds, owner_text};
@@ -364,13 +364,6 @@ impl Target {
             .chain(std::iter::once(self.prefix))
             .collect()
     }
-}
-
-/// The /64 of an IPv6 address, and its last 64 bits.
-fn network_of(prefix: &PrefixKey) -> Option<(PrefixKey, u64)> {
-    let is_address = prefix.length == 128 && !prefix.is_ipv4();
-    let interface_id = u128::from_be_bytes(prefix.address) as u64;
-    is_address.then(|| (prefix.cut(NETWORK), interface_id))
 }
 
 #[cfg(test)]

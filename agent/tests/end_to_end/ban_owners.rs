@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     bans_of_a_version_without_owners_are_everybodys,
     invalid_owners_ban_no_source,
     a_prefix_has_at_most_64_bans_of_users,
+    a_jail_bans_any_number_of_addresses_of_a_network,
 ];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"100000/s\"\n";
@@ -488,4 +489,50 @@ fn a_prefix_has_at_most_64_bans_of_users() {
     network.told(&["ban", "10.77.0.7", "--owner", "jail-3"]);
     network.told(&["unban", "10.77.0.7", "--all"]);
     assert!(!refuses_7(&network));
+}
+
+fn a_jail_bans_any_number_of_addresses_of_a_network() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    let cidr = "fd77:0:0:3::/64";
+    let order = |nth: u64| {
+        let address = format!("fd77:0:0:3::{nth:x}");
+        json!({"cidr": cidr, "for_seconds": 1_000 + nth, "owner": "sshd", "address": address})
+    };
+    let orders: Vec<Value> = (1..=70).map(order).collect();
+    let reply = socket(&network, &json!({"verb": "ban", "orders": orders}));
+    assert_eq!(
+        (&reply["banned"], &reply["without_effect"]),
+        (&70.into(), &json!([]))
+    );
+    let notes = reply["notes"].to_string();
+    assert!(
+        notes.contains("sshd has 64 bans of fd77:0:0:3::/64"),
+        "{notes}"
+    );
+    // The whole has the latest end of the first 64.
+    let bans = owners(&agent, cidr);
+    assert_eq!(bans.len(), 7);
+    let ends: Vec<f64> = bans.iter().map(|ban| ban.1.unwrap()).collect();
+    assert!(
+        ends[0] <= 1_070.0 && ends[6] <= 1_064.0 && ends[6] > ends[0] - 7.0,
+        "{ends:?}"
+    );
+    let whole = |ban: &Value| ban["owner"] == "sshd" && ban["address"].is_null();
+    let rows = agent.json(&["bans"]);
+    assert_eq!(
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .filter(|ban| whole(ban))
+            .count(),
+        1
+    );
+    // Another jail has room, too.
+    network.told(&["ban", "fd77:0:0:3::1", "--owner", "recidive"]);
+    let output = network.command(&["unban", "fd77:0:0:3::1", "--owner", "sshd"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    network.told(&["unban", cidr, "--owner", "sshd"]);
+    assert_eq!(names(&agent, cidr), ["recidive"]);
 }

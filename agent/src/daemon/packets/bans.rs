@@ -11,7 +11,9 @@ use common::settings::Runtime;
 use config::policy::{Mode, Prefix};
 use config::prefix;
 use datapath::LoadError;
-use datapath::bans::{BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Owner, Touched, Why};
+use datapath::bans::{
+    BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Merge, Owner, Touched, Why,
+};
 use datapath::compile::PrefixKey;
 use host::clock::boot_nanoseconds;
 
@@ -76,9 +78,12 @@ impl InEffect {
             };
             bans.push((key, held));
         }
-        let (kept, full) = self.ban(&bans, now).map_err(|error| error.to_string())?;
+        let Ordered { kept, full, merged } =
+            self.ban(&bans, now).map_err(|error| error.to_string())?;
         banned.banned = (bans.len() - kept.len() - full.len()) as u64;
         banned.kept = kept;
+        merged.iter().for_each(|note| tracing::info!("{note}"));
+        banned.notes.extend(merged);
         banned
             .without_effect
             .extend(full.iter().map(|prefix| WithoutEffect {
@@ -298,22 +303,48 @@ fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
     Ok((prefix, until))
 }
 
+/// The bans of orders that are not as ordered.
+#[derive(Debug, Default)]
+pub(super) struct Ordered {
+    /// The owners' longer bans, which stay.
+    pub(super) kept: Vec<BanStatus>,
+    /// The prefixes without room for another ban.
+    pub(super) full: Vec<PrefixKey>,
+    /// Notes about bans that became one.
+    merged: Vec<String>,
+}
+
+/// A note about bans that became one.
+fn merged(merge: &Merge) -> String {
+    let Merge { keys, whole, .. } = merge;
+    format!(
+        "{} has {} bans of {}: one ban of the whole prefix takes their place, until the last of them ends",
+        owner_text(&whole.owner),
+        keys.len(),
+        whole.prefix
+    )
+}
+
 impl InEffect {
-    /// Bans prefixes; returns those whose owners' longer bans stay, and those that have no room for another ban. A user's
-    /// ban ends the exceptions within it.
+    /// Bans prefixes. A user's ban ends the exceptions within it.
     pub(super) fn ban(
         &mut self,
         orders: &[(BanKey, Held)],
         now: u64,
-    ) -> Result<(Vec<BanStatus>, Vec<PrefixKey>), LoadError> {
-        let (mut kept, mut full) = (Vec::new(), Vec::new());
+    ) -> Result<Ordered, LoadError> {
+        let mut ordered = Ordered::default();
         for (key, held) in orders {
             if let Some(held) = self.bans.kept(key, held.until, now) {
-                kept.push(holder(key, held, now).of(key.prefix.to_string()));
+                let kept = holder(key, held, now).of(key.prefix.to_string());
+                ordered.kept.push(kept);
                 continue;
             }
+            if let Some(merge) = self.bans.to_merge(key) {
+                ordered.merged.push(merged(&merge));
+                self.merge(merge)?;
+            }
             if self.bans.is_full(key) {
-                full.push(key.prefix);
+                ordered.full.push(key.prefix);
                 continue;
             }
             let exceptions = if key.owner.by == By::Operator {
@@ -340,7 +371,22 @@ impl InEffect {
                 self.publish_ban(&key.prefix, now);
             }
         }
-        Ok((kept, full))
+        Ok(ordered)
+    }
+
+    /// Lets one ban of a whole prefix take the place of several.
+    fn merge(&mut self, Merge { keys, whole, held }: Merge) -> Result<(), LoadError> {
+        self.change_bans(&[whole.prefix], |bans, touched| {
+            keys.iter().for_each(|key| {
+                bans.lift(key, touched);
+            });
+            bans.ban(whole.clone(), held.clone(), touched);
+        })?;
+        // First, so that a kill between the two loses no owner.
+        self.record(&whole, Some(&held));
+        let replaced = keys.iter().filter(|key| **key != whole);
+        replaced.for_each(|key| self.record(key, None));
+        Ok(())
     }
 
     /// Changes the bans of these prefixes, in the list and in the kernel; if the kernel refuses, in neither.

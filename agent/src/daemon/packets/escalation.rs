@@ -258,10 +258,10 @@ impl InEffect {
             why: Some(why),
         };
         match self.ban(&[(key, held)], now) {
-            Ok((_, full)) if !full.is_empty() => {
+            Ok(ordered) if !ordered.full.is_empty() => {
                 Escalated::Failed(format!("this host has {MOST_OWN} bans, the most"))
             }
-            Ok((kept, _)) if kept.is_empty() => {
+            Ok(ordered) if ordered.kept.is_empty() => {
                 self.escalation
                     .history
                     .record(limit, prefix, escalate, (now, time));

@@ -385,7 +385,7 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
     },
-    /// Reset the state of one source, or of all sources of one limit, to the whole allowance
+    /// Reset the states of one source, or those of all sources under one limit, to the whole allowance
     Reset {
         /// The source's address
         #[arg(required_unless_present = "limit", conflicts_with = "limit")]

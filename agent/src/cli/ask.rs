@@ -724,11 +724,16 @@ pub fn reset(
             "states"
         };
         let done = format!("{} {states} of {whose} forgotten", number(reset.forgotten));
-        match source {
-            Some(_) => format!(
-                "{done}, of limits on packets; limits on requests and limits that sources share keep theirs: agent reset --limit NAME"
-            ),
-            None => done,
+        if source.is_none() {
+            return done;
         }
+        let kept = match &reset.kept[..] {
+            [] => "limits that sources share keep theirs".to_owned(),
+            kept => format!(
+                "limits that sources share keep theirs, and so do limits on requests by more than the address ({})",
+                kept.join(", ")
+            ),
+        };
+        format!("{done}; {kept}: agent reset --limit NAME")
     })
 }

@@ -27,6 +27,8 @@ const ALONE: &[Row] = &[
     ("check {}/invalid.toml --json", 2),
     ("check {}/missing.toml", 2),
     ("check {}/limits.toml --config {}/invalid.toml", 2),
+    ("check {}/no-interface.toml", 0),
+    ("check {}/no-pattern.toml", 0),
     ("doctor {}/limits.toml", 0),
     ("doctor {}/no-interface.toml", 1),
     ("doctor {}/invalid.toml", 2),
@@ -266,6 +268,10 @@ fn files(folder: &Path) {
         (
             "no-interface.toml",
             limits("interfaces = [\"weir-none0\"]", on_packets),
+        ),
+        (
+            "no-pattern.toml",
+            limits("interfaces = [\"lo\", \"weir-none*\"]", on_packets),
         ),
     ] {
         std::fs::write(folder.join(name), text).unwrap();

@@ -27,6 +27,8 @@ const ALONE: &[Row] = &[
     ("check {}/invalid.toml --json", 2),
     ("check {}/missing.toml", 2),
     ("check {}/limits.toml --config {}/invalid.toml", 2),
+    ("check {}/no-interface.toml", 0),
+    ("check {}/no-pattern.toml", 0),
     ("doctor {}/limits.toml", 0),
     ("doctor {}/no-interface.toml", 1),
     ("doctor {}/invalid.toml", 2),
@@ -157,6 +159,9 @@ const WITH_AGENT: &[Row] = &[
     ("ban 300.0.0.1", 2),
     ("ban 192.0.2.1 --for 0s", 2),
     ("ban 192.0.2.1 --for soon", 2),
+    ("ban 192.0.2.1 --until 2020-01-01T00:00:00Z", 2),
+    ("ban 192.0.2.1 --until tomorrow", 2),
+    ("ban 192.0.2.1 --until 2126-01-01T00:00:00Z --for 1h", 2),
     ("ban 0.0.0.0/0", 2),
     ("ban --file {}/missing", 2),
     ("ban --file {}/invalid.toml", 2),
@@ -263,6 +268,10 @@ fn files(folder: &Path) {
         (
             "no-interface.toml",
             limits("interfaces = [\"weir-none0\"]", on_packets),
+        ),
+        (
+            "no-pattern.toml",
+            limits("interfaces = [\"lo\", \"weir-none*\"]", on_packets),
         ),
     ] {
         std::fs::write(folder.join(name), text).unwrap();

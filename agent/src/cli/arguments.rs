@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use api::capture::{CaptureOf, SAMPLES};
 use api::heavy_prefixes::SHARES;
@@ -11,7 +11,7 @@ use config::units;
 use decide::Wait;
 use ipnet::IpNet;
 
-use super::suggestions;
+use super::{suggestions, until};
 use crate::import::Format;
 use crate::log::{LogFormat, LogLevel};
 
@@ -385,7 +385,7 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
     },
-    /// Reset the state of one source, or of all sources of one limit, to the whole allowance
+    /// Reset the states of one source, or those of all sources under one limit, to the whole allowance
     Reset {
         /// The source's address
         #[arg(required_unless_present = "limit", conflicts_with = "limit")]
@@ -411,6 +411,9 @@ pub enum Command {
         /// For how long: seconds, or a time such as 10m or 2h30m; default: until it is lifted
         #[arg(long = "for", value_name = "TIME", value_parser = duration)]
         duration: Option<Duration>,
+        /// Until when: a time such as 2026-03-31T18:00:00Z, or "2026-03-31 18:00" in this host's time zone
+        #[arg(long, value_name = "TIME", value_parser = until::parse, conflicts_with = "duration")]
+        until: Option<SystemTime>,
         /// The reason, one line of at most 200 characters: shown by bans, show and events
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,

@@ -25,36 +25,32 @@ use crate::stats::{
 
 /// A ban as text.
 fn banned(ban: &BanStatus) -> String {
-    let reason = ban
+    let BanStatus { cidr, holder, also } = ban;
+    let reason = holder
         .reason
         .as_ref()
         .map(|reason| format!(": {reason}"))
         .unwrap_or_default();
-    if let (Some(list), Some(since)) = (ban.origin.strip_prefix("list:"), ban.since) {
+    if let (Some(list), Some(since)) = (holder.origin.strip_prefix("list:"), holder.since) {
         let since = std::time::UNIX_EPOCH + std::time::Duration::from_secs(since);
         return format!(
-            "as {}, by list {list} since {}",
-            ban.cidr,
+            "as {cidr}, by list {list} since {}",
             humantime::format_rfc3339_seconds(since)
         );
     }
-    let owners: Vec<&str> = ban.also.iter().map(|also| also.owner.as_str()).collect();
+    let owners: Vec<&str> = also.iter().map(|also| also.owner.as_str()).collect();
     let others = if owners.is_empty() {
         String::new()
     } else {
         format!("; also by {}", owners.join(", "))
     };
-    match ban.expires_in_seconds {
+    let owner = &holder.owner;
+    match holder.expires_in_seconds {
         Some(seconds) => format!(
-            "as {}, by {}, for another {}{reason}{others}",
-            ban.cidr,
-            ban.owner,
+            "as {cidr}, by {owner}, for another {}{reason}{others}",
             table::seconds(seconds)
         ),
-        None => format!(
-            "as {}, by {}, until it is lifted{reason}{others}",
-            ban.cidr, ban.owner
-        ),
+        None => format!("as {cidr}, by {owner}, until it is lifted{reason}{others}"),
     }
 }
 
@@ -728,11 +724,16 @@ pub fn reset(
             "states"
         };
         let done = format!("{} {states} of {whose} forgotten", number(reset.forgotten));
-        match source {
-            Some(_) => format!(
-                "{done}, of limits on packets; limits on requests and limits that sources share keep theirs: agent reset --limit NAME"
-            ),
-            None => done,
+        if source.is_none() {
+            return done;
         }
+        let kept = match &reset.kept[..] {
+            [] => "limits that sources share keep theirs".to_owned(),
+            kept => format!(
+                "limits that sources share keep theirs, and so do limits on requests by more than the address ({})",
+                kept.join(", ")
+            ),
+        };
+        format!("{done}; {kept}: agent reset --limit NAME")
     })
 }

@@ -113,21 +113,16 @@ pub fn ban(
             .iter()
             .for_each(|ban| eprintln!("no effect: {}: {}", ban.cidr, ban.reason));
     })?;
-    for BanStatus {
-        cidr,
-        expires_in_seconds,
-        address,
-        ..
-    } in &all.kept
-    {
-        let until = expires_in_seconds.map_or_else(
+    for BanStatus { cidr, holder, .. } in &all.kept {
+        let until = holder.expires_in_seconds.map_or_else(
             || "until it is lifted".to_owned(),
             |left| format!("for {}", table::seconds(left)),
         );
         eprintln!(
             "{cidr} stays banned {until}, which is longer: to shorten it, agent unban {} first",
             unban_of(
-                address
+                holder
+                    .address
                     .map(|address| address.to_string())
                     .as_ref()
                     .unwrap_or(cidr),
@@ -440,26 +435,30 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
     }
     ask(options, &Request::Bans, |rows: &Vec<BansRow>| {
         let until = |row: &BansRow| {
-            row.ban
+            let holder = &row.ban.holder;
+            holder
                 .expires_in_seconds
                 .map_or_else(|| "until lifted".to_owned(), table::seconds)
         };
-        let cidr = |row: &BansRow| match row.ban.address {
+        let cidr = |row: &BansRow| match row.ban.holder.address {
             // It stands for its network.
             Some(address) => format!("{address} (/64)"),
             None => row.ban.cidr.clone(),
         };
-        let reason = |row: &BansRow| row.ban.reason.clone().unwrap_or_else(|| "-".to_owned());
+        let reason = |row: &BansRow| {
+            let reason = row.ban.holder.reason.clone();
+            reason.unwrap_or_else(|| "-".to_owned())
+        };
         let refused = |row: &BansRow| number(row.throttled_packets);
-        let is_ordered = |row: &BansRow| row.ban.origin == "operator";
+        let is_ordered = |row: &BansRow| row.ban.holder.origin == "operator";
         if !rows.iter().all(is_ordered) {
             let owner = |row: &BansRow| match is_ordered(row) {
-                true => row.ban.owner.clone(),
+                true => row.ban.holder.owner.clone(),
                 // As the origin.
                 false => "-".to_owned(),
             };
             let cells = |row: &BansRow| {
-                let origin = row.ban.origin.clone();
+                let origin = row.ban.holder.origin.clone();
                 [
                     cidr(row),
                     origin,
@@ -479,8 +478,8 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
             ];
             return table::render(headings, 4, rows.iter().map(cells));
         }
-        let owner = |row: &BansRow| row.ban.owner.clone();
-        if rows.iter().all(|row| row.ban.reason.is_none()) {
+        let owner = |row: &BansRow| row.ban.holder.owner.clone();
+        if rows.iter().all(|row| row.ban.holder.reason.is_none()) {
             let cells = |row: &BansRow| [cidr(row), owner(row), until(row), refused(row)];
             return table::render_or(
                 "No bans.",

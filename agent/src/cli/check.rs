@@ -118,7 +118,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         .and_then(|memory| Some((memory.refused.clone()?, memory.of_running_agent)));
     // If the devices cannot be listed, there are none here; `lacking` reports the error.
     let links = HostLinks::read(&loaded.config).unwrap_or_default();
-    let gaps = links.gaps(&loaded.config.limits);
+    let (gaps, awaited) = (links.gaps(&loaded.config.limits), links.awaited());
     let mut warnings: Vec<String> = loaded
         .warnings
         .iter()
@@ -158,6 +158,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
             .into_iter()
             .chain(databases.summaries())
             .chain(lists.notes)
+            .chain(awaited)
             .collect(),
     };
     print.document(&checked, |checked| show(file, &loaded.config, checked))?;

@@ -64,7 +64,9 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     // Bans outlive the kernel's copy of them.
-    match daemon::state::save_bans(&StateDirectory::at(&agent.state_dir), &pins) {
+    let restored_at = |file| daemon::packets::restored_at(&pins.generations(), file);
+    let directory = StateDirectory::at(&agent.state_dir);
+    match daemon::state::save_bans(&directory, &pins, restored_at) {
         Ok(0) => {}
         Ok(count) => println!(
             "saved {count} {}, for the next agent",

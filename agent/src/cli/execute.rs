@@ -11,7 +11,7 @@ use super::exit::usage;
 use super::top::Rows;
 use super::{
     ask, ban, capture, check, decide, detach, doctor, events, groups, import, package, record,
-    reload, replay, run, suggest, top, trace,
+    reload, replay, run, suggest, top, trace, until,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, Options, TopBy};
 use crate::pcapng::Sample;
@@ -100,6 +100,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             cidrs,
             file,
             duration,
+            until,
             reason,
             owner,
             force,
@@ -107,7 +108,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             &cidrs,
             file.as_deref(),
             &ban::Terms {
-                duration,
+                duration: duration.or_else(|| until.map(until::left)),
                 reason,
                 owner,
                 force: force.into(),

@@ -29,5 +29,6 @@ mod suggestions;
 mod table;
 mod top;
 mod trace;
+mod until;
 
 pub use execute::execute;

@@ -297,12 +297,31 @@ impl Agent {
         self.packets().ok_or_else(none)
     }
 
+    /// Resets the states of a source under limits on packets and on requests.
+    fn reset(&self, source: IpAddr) -> Result<Reset, String> {
+        let has_requests = !self.changing.live().config().decide.limits.is_empty();
+        let of_packets = match self.packet_engine() {
+            Ok(packets) => packets.reset(source).map_err(text)?,
+            Err(_) if has_requests => 0,
+            Err(none) => return Err(none),
+        };
+        let (of_requests, kept) = self.requests.engine().reset_source(source);
+        Ok(Reset {
+            forgotten: of_packets + of_requests,
+            kept,
+        })
+    }
+
     fn reset_limit(&self, limit: &str) -> Result<Reset, String> {
-        match (self.requests.engine().reset(limit), self.packets()) {
-            (Some(forgotten), _) => Ok(Reset { forgotten }),
-            (None, Some(packets)) => packets.reset_limit(limit),
-            (None, None) => Err(format!("unknown limit {limit:?}: agent limits lists all")),
-        }
+        let forgotten = match (self.requests.engine().reset(limit), self.packets()) {
+            (Some(forgotten), _) => forgotten,
+            (None, Some(packets)) => packets.reset_limit(limit)?,
+            (None, None) => {
+                return Err(format!("unknown limit {limit:?}: agent limits lists all"));
+            }
+        };
+        let kept = Vec::new();
+        Ok(Reset { forgotten, kept })
     }
 }
 
@@ -315,7 +334,7 @@ impl Handler for Agent {
             Request::HeavyPrefixes { share } => json(self.prefixes.summary(share)?),
             Request::View { query } => json(self.view(query)?),
             Request::Show { source } => json(self.show(source.to_canonical(), self.packets())?),
-            Request::Reset { source } => json(self.packet_engine()?.reset(source.to_canonical()).map_err(text)?),
+            Request::Reset { source } => json(self.reset(source.to_canonical())?),
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),

@@ -168,10 +168,8 @@ fn a_pattern_may_match_an_interface_later_and_a_name_is_missing() {
     };
     let (verdict, lacking) = of("weir-none*");
     assert_eq!(verdict, Verdict::Limited);
-    assert!(
-        lacking[0].starts_with("no interface matches `weir-none*` yet"),
-        "{lacking:?}"
-    );
+    let names = |text: &String| text.contains("weir-none");
+    assert!(!lacking.iter().any(names), "{lacking:?}");
     let (verdict, lacking) = of("weir-none0");
     assert_eq!(verdict, Verdict::Missing);
     assert!(

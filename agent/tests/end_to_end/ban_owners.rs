@@ -17,9 +17,11 @@ pub const TESTS: &[Test] = tests![
     two_addresses_of_a_network_have_bans_of_their_own,
     a_user_lifts_his_own_bans_and_is_told_whose_stay,
     owners_survive_restarts_a_kill_a_detach_and_a_reboot,
+    owners_survive_kills_before_the_first_save_after_a_reboot,
     bans_of_a_version_without_owners_are_everybodys,
     invalid_owners_ban_no_source,
     a_prefix_has_at_most_64_bans_of_users,
+    a_jail_bans_any_number_of_addresses_of_a_network,
 ];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"100000/s\"\n";
@@ -293,6 +295,67 @@ fn owners_survive_restarts_a_kill_a_detach_and_a_reboot() {
     assert!(!refuses_7(&network));
 }
 
+fn owners_survive_kills_before_the_first_save_after_a_reboot() {
+    let network = Network::new();
+    let config = network.config("max_sources = 2000", LIMIT);
+    let owned = |agent: &Agent<'_>| {
+        let bans = agent.json(&["bans"]);
+        let owned =
+            |ban: &Value| ["cidr", "owner", "address", "reason"].map(|name| ban[name].clone());
+        bans.as_array()
+            .unwrap()
+            .iter()
+            .map(owned)
+            .collect::<Vec<_>>()
+    };
+    // The file of the journal alone, before the first save ever.
+    let next = network.state().join("state.next");
+    std::fs::create_dir_all(network.state()).unwrap();
+    // Opening a pipe without a reader blocks every save.
+    nix::unistd::mkfifo(&next, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let agent = network.start_in_boot("a", &config);
+    network.told(&["ban", "10.77.0.7", "--for", "1h", "--owner", "sshd"]);
+    network.told(&["ban", "10.77.0.7", "--owner", "recidive"]);
+    let expected = owned(&agent);
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_in_boot("a", &config);
+    assert_eq!(owned(&agent), expected);
+    agent.stop(Signal::SIGKILL);
+    std::fs::remove_file(&next).unwrap();
+    let agent = network.start_in_boot("a", &config);
+    network.told(&["ban", "fd77:0:0:3::1", "fd77:0:0:3::2", "--for", "2h"]);
+    let expected = owned(&agent);
+    assert_eq!(expected.len(), 4);
+    agent.stop(Signal::SIGTERM);
+    network.told(&["detach", "--config", config.to_str().unwrap()]);
+    // After the reboot no save succeeds.
+    nix::unistd::mkfifo(&next, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!(owned(&agent), expected);
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!(owned(&agent), expected);
+    network.told(&["ban", "10.77.0.7", "--for", "10m", "--owner", "web"]);
+    network.told(&["ban", "10.77.0.8", "--owner", "web", "--reason", "scan"]);
+    network.told(&["unban", "10.77.0.7", "--owner", "recidive"]);
+    network.told(&["unban", "fd77:0:0:3::1"]);
+    let expected = owned(&agent);
+    assert_eq!(names(&agent, "10.77.0.7"), ["sshd", "web"]);
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!(owned(&agent), expected);
+    agent.stop(Signal::SIGKILL);
+    // And another reboot, with the state of the one before the last.
+    network.told(&["detach", "--config", config.to_str().unwrap()]);
+    let agent = network.start_in_boot("c", &config);
+    assert_eq!(owned(&agent), expected);
+    network.told(&["unban", "10.77.0.7", "--owner", "sshd"]);
+    assert!(refuses_7(&network));
+    network.told(&["unban", "10.77.0.7", "--owner", "web"]);
+    assert!(!refuses_7(&network));
+    agent.stop(Signal::SIGKILL);
+}
+
 /// Rewrites the state file as a version without owners wrote it.
 fn forget_owners(path: &Path) {
     let bytes = std::fs::read(path).unwrap();
@@ -426,4 +489,50 @@ fn a_prefix_has_at_most_64_bans_of_users() {
     network.told(&["ban", "10.77.0.7", "--owner", "jail-3"]);
     network.told(&["unban", "10.77.0.7", "--all"]);
     assert!(!refuses_7(&network));
+}
+
+fn a_jail_bans_any_number_of_addresses_of_a_network() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    let cidr = "fd77:0:0:3::/64";
+    let order = |nth: u64| {
+        let address = format!("fd77:0:0:3::{nth:x}");
+        json!({"cidr": cidr, "for_seconds": 1_000 + nth, "owner": "sshd", "address": address})
+    };
+    let orders: Vec<Value> = (1..=70).map(order).collect();
+    let reply = socket(&network, &json!({"verb": "ban", "orders": orders}));
+    assert_eq!(
+        (&reply["banned"], &reply["without_effect"]),
+        (&70.into(), &json!([]))
+    );
+    let notes = reply["notes"].to_string();
+    assert!(
+        notes.contains("sshd has 64 bans of fd77:0:0:3::/64"),
+        "{notes}"
+    );
+    // The whole has the latest end of the first 64.
+    let bans = owners(&agent, cidr);
+    assert_eq!(bans.len(), 7);
+    let ends: Vec<f64> = bans.iter().map(|ban| ban.1.unwrap()).collect();
+    assert!(
+        ends[0] <= 1_070.0 && ends[6] <= 1_064.0 && ends[6] > ends[0] - 7.0,
+        "{ends:?}"
+    );
+    let whole = |ban: &Value| ban["owner"] == "sshd" && ban["address"].is_null();
+    let rows = agent.json(&["bans"]);
+    assert_eq!(
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .filter(|ban| whole(ban))
+            .count(),
+        1
+    );
+    // Another jail has room, too.
+    network.told(&["ban", "fd77:0:0:3::1", "--owner", "recidive"]);
+    let output = network.command(&["unban", "fd77:0:0:3::1", "--owner", "sshd"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    network.told(&["unban", cidr, "--owner", "sshd"]);
+    assert_eq!(names(&agent, cidr), ["recidive"]);
 }

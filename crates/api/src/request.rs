@@ -272,10 +272,13 @@ pub struct StillBanned {
 }
 
 /// The result of `agent reset`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reset {
     /// The number of states that were removed.
     pub forgotten: u64,
+    /// Of a source: the limits on requests whose keys have other entries than the address, and which keep their states.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<String>,
 }
 
 /// The result of `agent limits --reset-counters`.

@@ -155,10 +155,20 @@ pub struct SourceRequests {
     pub last_throttled_seconds_ago: Option<f64>,
 }
 
-/// A ban of a prefix. Several owners may ban it; in `agent show`, the fields are of the ban that ends last.
+/// A ban of a prefix. Several owners may ban it; in `agent show`, this is the ban that ends last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BanStatus {
     pub cidr: String,
+    #[serde(flatten)]
+    pub holder: BanHolder,
+    /// In `agent show`: the bans of the same prefix by others, which end earlier. Each has its own element in `agent bans`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<BanHolder>,
+}
+
+/// One owner's ban.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BanHolder {
     /// Seconds until the ban ends; `null` if it does not end.
     pub expires_in_seconds: Option<f64>,
     /// The ban's origin: `operator`, `list:NAME`, `limit:NAME`, `limit` if the name was lost in a crash of the agent,
@@ -184,34 +194,6 @@ pub struct BanStatus {
     /// The IPv6 address that was named instead of its /64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv6Addr>,
-    /// In `agent show`: the bans of the same prefix by others, which end earlier. Each has its own element in `agent bans`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<BanHolder>,
-}
-
-/// A ban of a prefix that others ban longer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct BanHolder {
-    /// As [`BanStatus::origin`].
-    pub origin: String,
-    /// As [`BanStatus::reason`].
-    pub reason: Option<String>,
-    /// As [`BanStatus::since`].
-    pub since: Option<u64>,
-    /// As [`BanStatus::origin_on_host`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin_on_host: Option<String>,
-    /// As [`BanStatus::owner`].
-    #[serde(default)]
-    pub owner: String,
-    /// As [`BanStatus::owner_on_host`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner_on_host: Option<String>,
-    /// As [`BanStatus::address`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<Ipv6Addr>,
-    /// As [`BanStatus::expires_in_seconds`].
-    pub expires_in_seconds: Option<f64>,
 }
 
 impl BanHolder {
@@ -220,14 +202,7 @@ impl BanHolder {
     pub fn of(self, cidr: String) -> BanStatus {
         BanStatus {
             cidr,
-            expires_in_seconds: self.expires_in_seconds,
-            origin: self.origin,
-            reason: self.reason,
-            since: self.since,
-            origin_on_host: self.origin_on_host,
-            owner: self.owner,
-            owner_on_host: self.owner_on_host,
-            address: self.address,
+            holder: self,
             also: Vec::new(),
         }
     }
@@ -284,4 +259,43 @@ pub struct LastRefused {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     pub seconds_ago: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The documents are those of the versions in which each struct had all fields.
+    #[test]
+    fn a_ban_is_one_flat_document() {
+        let whole = json!({
+            "cidr": "2001:db8::/64", "expires_in_seconds": 1.5, "origin": "host:b", "reason": "scan", "since": 7,
+            "origin_on_host": "operator", "owner": "host:b", "owner_on_host": "sshd", "address": "2001:db8::1",
+            "also": [{
+                "expires_in_seconds": null, "origin": "limit:web", "reason": null, "since": null, "owner": "limit:web",
+            }],
+            "throttled_packets": 3,
+        });
+        let least = json!({
+            "cidr": "192.0.2.1", "expires_in_seconds": null, "origin": "operator", "reason": null, "since": null,
+            "owner": "root", "throttled_packets": 0,
+        });
+        for document in [whole, least] {
+            let row: BansRow = serde_json::from_value(document.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&row).unwrap(), document);
+            assert_eq!(row.ban.cidr, document["cidr"]);
+            assert_eq!(row.ban.holder.owner, document["owner"]);
+        }
+        // What an earlier agent leaves out.
+        let row: BansRow = serde_json::from_value(json!({
+            "cidr": "192.0.2.1", "expires_in_seconds": 60, "throttled_packets": 1,
+        }))
+        .unwrap();
+        let expected = BanHolder {
+            expires_in_seconds: Some(60.0),
+            ..BanHolder::default()
+        };
+        assert_eq!(row.ban.holder, expected);
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::ban::Ban;
 use config::PrefixKey;
 
-/// The most bans of one prefix that users and programs have.
+/// The most bans of one prefix that users and programs have; beyond it, [`BanList::to_merge`] makes room.
 pub const MOST_OF_PREFIX: usize = 64;
 /// The most bans by owners on this host.
 pub const MOST_OWN: usize = 1 << 20;
@@ -67,6 +67,9 @@ pub struct Held {
     pub until: u64,
     /// Its start, in seconds since 1970; 0 if it is not known.
     pub since: u64,
+    /// Its start, in nanoseconds since boot (`CLOCK_BOOTTIME`), which no change of the wall clock affects; negative if it is
+    /// from before the boot, `None` if it is not known.
+    pub began: Option<i64>,
     /// Its reason, if it is known.
     pub why: Option<Why>,
 }
@@ -199,6 +202,15 @@ pub struct Around {
     pub by: By,
     /// The ban's end.
     pub until: u64,
+}
+
+/// Bans of one prefix by one owner, and the ban of the whole prefix that takes their place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merge {
+    pub keys: Vec<BanKey>,
+    pub whole: BanKey,
+    /// The one of them that ends last.
+    pub held: Held,
 }
 
 /// Everything about exactly one prefix, to restore it when the trie cannot be written.
@@ -366,13 +378,41 @@ impl BanList {
     /// Whether there is no room for this ban by an owner on this host.
     #[must_use]
     pub fn is_full(&self, key: &BanKey) -> bool {
-        let is_by_operator = |of: &BanKey| of.owner.by == By::Operator;
         let own: usize = By::OWN.iter().map(|by| self.count_of(*by)).sum();
-        let is_crowded = || {
-            let keys = self.of_prefix(&key.prefix).map(|(of, _)| of);
-            keys.filter(|of| is_by_operator(of)).count() >= MOST_OF_PREFIX
-        };
-        self.get(key).is_none() && (own >= MOST_OWN || is_by_operator(key) && is_crowded())
+        self.get(key).is_none() && own >= MOST_OWN || self.is_crowded(key)
+    }
+
+    /// Whether users and programs have so many bans of this prefix that there is no room for this one.
+    fn is_crowded(&self, key: &BanKey) -> bool {
+        let is_by_operator = |of: &BanKey| of.owner.by == By::Operator;
+        let keys = self.of_prefix(&key.prefix).map(|(of, _)| of);
+        self.get(key).is_none()
+            && is_by_operator(key)
+            && keys.filter(|of| is_by_operator(of)).count() >= MOST_OF_PREFIX
+    }
+
+    /// The bans that make room for this one in a crowded prefix, when one ban of the whole prefix takes their place: those
+    /// by the user or program who has most of them, as long as it has several. Such are bans of single addresses of a /64,
+    /// which is refused until the last of them ends.
+    #[must_use]
+    pub fn to_merge(&self, key: &BanKey) -> Option<Merge> {
+        if !self.is_crowded(key) {
+            return None;
+        }
+        let mut by_owner: BTreeMap<&Owner, Vec<BanKey>> = BTreeMap::new();
+        for (of, _) in self.of_prefix(&key.prefix) {
+            if of.owner.by == By::Operator {
+                by_owner.entry(&of.owner).or_default().push(of.clone());
+            }
+        }
+        let (owner, keys) = by_owner
+            .into_iter()
+            .max_by_key(|(_, keys)| keys.len())
+            .filter(|(_, keys)| keys.len() > 1)?;
+        let held = keys.iter().filter_map(|of| self.get(of));
+        let held = held.max_by_key(|held| held.until)?.clone();
+        let whole = BanKey::new(key.prefix, owner.clone());
+        Some(Merge { keys, whole, held })
     }
 
     /// Bans a prefix, in place of its owner's previous ban.

@@ -8,6 +8,7 @@ use api::limit::{Count, LimitDefinition, LimitStatus, REQUEST_DIRECTION};
 use api::source::SourceRequests;
 use config::policy::{KeyEntry, RequestLimit};
 
+use super::charge::Charge;
 use super::engine::Engine;
 use super::limit::Limit;
 use super::refusals::{MOST_AT_ONCE, Record, Taken};
@@ -110,13 +111,12 @@ impl Engine {
         let address = address.to_canonical();
         let row = |(nth, limit): (usize, &Limit)| {
             let record = self.refusals.of(&limit.refused_source(Some(address)));
-            let is_by_address = matches!(&limit.policy.key[..], [entry] if is_any_source(entry));
-            let outcome = is_by_address
-                .then(|| self.charge_of(nth, std::iter::empty(), Some(address), 1, true));
-            let outcome = outcome.and_then(Result::ok).and_then(|charge| {
-                let store = self.store_of(&charge)?;
-                Some(store.peek(charge.key, now, charge.cost))
-            });
+            let outcome = self
+                .charge_of_source(nth, limit, address)
+                .and_then(|charge| {
+                    let store = self.store_of(&charge)?;
+                    Some(store.peek(charge.key, now, charge.cost))
+                });
             if record.is_none() && outcome.is_none() {
                 return None;
             }
@@ -139,6 +139,45 @@ impl Engine {
         };
         self.limits.iter().enumerate().filter_map(row).collect()
     }
+
+    /// Removes the states of an address under limits whose key is the address alone. Returns their number, and the names
+    /// of the other limits.
+    #[must_use]
+    pub fn reset_source(&self, address: IpAddr) -> (u64, Vec<String>) {
+        let address = address.to_canonical();
+        let (mut forgotten, mut others) = (0, Vec::new());
+        for (nth, limit) in self.limits.iter().enumerate() {
+            if !is_by_address(limit) {
+                others.push(limit.policy.name.clone());
+                continue;
+            }
+            let Some(charge) = self.charge_of_source(nth, limit, address) else {
+                continue;
+            };
+            let Some(store) = self.store_of(&charge) else {
+                continue;
+            };
+            if store.hold(charge.key).knows(charge.key) {
+                store.forget(charge.key);
+                forgotten += 1;
+            }
+            if !limit.line.is_empty() {
+                self.waiting().changed();
+            }
+        }
+        (forgotten, others)
+    }
+
+    /// A request of an address to a limit whose key is the address alone.
+    fn charge_of_source(&self, nth: usize, limit: &Limit, address: IpAddr) -> Option<Charge> {
+        let charge = || self.charge_of(nth, std::iter::empty(), Some(address), 1, true);
+        is_by_address(limit).then(charge)?.ok()
+    }
+}
+
+/// Whether its key is the client's address alone.
+fn is_by_address(limit: &Limit) -> bool {
+    matches!(&limit.policy.key[..], [entry] if is_any_source(entry))
 }
 
 /// Whether it counts by the client's address, without a fixed value.

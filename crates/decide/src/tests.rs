@@ -646,6 +646,46 @@ fn resetting_a_limit_forgets_every_key() {
 }
 
 #[test]
+fn resetting_a_source_forgets_its_limits_by_address_alone() {
+    let limit = |name: &str, key: &str| {
+        format!(
+            "[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = {key}\nrate = \"1/h\"\nburst = 1\nipv4_prefix = 24\n"
+        )
+    };
+    let engine = engine(
+        &[
+            limit("address", "[\"source\"]"),
+            limit("both", "[\"source\", \"user\"]"),
+        ]
+        .concat(),
+    );
+    let ask = |name: &str, source: &str| {
+        let mut question = Question {
+            limit: name.to_owned(),
+            ..ask("alice", 1)
+        };
+        if name == "address" {
+            question.key.clear();
+        }
+        let answer = engine.decide(&from(source, question), SECOND);
+        answer.unwrap().allowed
+    };
+    let (first, same, other) = ("192.0.2.1", "192.0.2.9", "198.51.100.1");
+    for (name, source) in [("address", first), ("address", other), ("both", first)] {
+        assert!(ask(name, source) && !ask(name, source), "{name} {source}");
+    }
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    let others = vec!["both".to_owned()];
+    assert_eq!(
+        engine.reset_source(address("::ffff:192.0.2.9")),
+        (1, others.clone())
+    );
+    assert_eq!(engine.reset_source(address(same)), (0, others));
+    assert!(ask("address", first) && !ask("address", first));
+    assert!(!ask("address", other) && !ask("both", first));
+}
+
+#[test]
 fn an_address_is_the_same_however_it_is_written() {
     let question: Question = serde_json::from_str(
         "{\"limit\":\"credits\",\"key\":{\"user\":\"a\"},\"source\":\"::ffff:192.0.2.1\"}",

@@ -37,11 +37,17 @@ impl Moment {
     #[must_use]
     pub fn now() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self::of_boot(boot.trim())
+    }
+
+    /// The current instant, of the boot with this ID.
+    #[must_use]
+    pub fn of_boot(boot: &str) -> Self {
         let wall = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         Self {
-            boot: boot.trim().to_owned(),
+            boot: boot.to_owned(),
             monotonic: monotonic_nanoseconds(),
             wall: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
         }

@@ -85,6 +85,7 @@ fn held(effect: Effect) -> Held {
         until: effect.until,
         since: effect.since,
         why: Some(why),
+        ..Held::default()
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use api::list::ListsStatus;
 use api::request::Excepted;
-use api::source::BanStatus;
+use api::source::{BanHolder, BanStatus};
 use common::list::build::build_lists;
 use config::human;
 use config::policy::{BanList, Config, ListSource, Mode, Prefix};
@@ -461,13 +461,13 @@ impl BanLists {
             .banning()
             .find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
         let origin = format!("list:{}", one.list.name);
-        Some(BanStatus {
-            cidr: listed.prefix().to_string(),
+        let holder = BanHolder {
             owner: origin.clone(),
             origin,
             since: Some(u64::from(listed.since)),
-            ..BanStatus::default()
-        })
+            ..BanHolder::default()
+        };
+        Some(holder.of(listed.prefix().to_string()))
     }
 
     /// Excepts those of the prefixes that a list contains, for good.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::PoisonError;
 
-use api::request::{BanOrder, Banned, CountersReset, Reset, Unbanned};
+use api::request::{BanOrder, Banned, CountersReset, Unbanned};
 use config::prefix;
 use datapath::LoadError;
 use datapath::compile::PrefixKey;
@@ -69,31 +69,27 @@ impl PacketEngine {
         self.for_client(|in_effect| in_effect.reader().show(source))
     }
 
-    /// Resets the state of a source under every limit.
+    /// Resets the state of a source under every limit; returns the number of states.
     ///
     /// # Errors
     ///
     /// When a map cannot be written.
-    pub fn reset(&self, source: IpAddr) -> Result<Reset, LoadError> {
-        self.for_client(|in_effect| {
-            Ok(Reset {
-                forgotten: in_effect.reader().reset(source)?,
-            })
-        })
+    pub fn reset(&self, source: IpAddr) -> Result<u64, LoadError> {
+        self.for_client(|in_effect| in_effect.reader().reset(source))
     }
 
-    /// Resets the state of every source under a limit.
+    /// Resets the state of every source under a limit; returns the number of states.
     ///
     /// # Errors
     ///
     /// When there is no such limit or a map cannot be written.
-    pub fn reset_limit(&self, limit: &str) -> Result<Reset, String> {
+    pub fn reset_limit(&self, limit: &str) -> Result<u64, String> {
         self.for_client(|in_effect| {
             let reset = in_effect
                 .reader()
                 .reset_limit(limit)
                 .map_err(|error| error.to_string())?;
-            let forgotten = reset.ok_or_else(|| {
+            reset.ok_or_else(|| {
                 let names: Vec<&str> = in_effect
                     .config
                     .limits
@@ -101,8 +97,7 @@ impl PacketEngine {
                     .map(|limit| limit.name.as_str())
                     .collect();
                 format!("unknown limit {limit:?} (available: {})", names.join(", "))
-            })?;
-            Ok(Reset { forgotten })
+            })
         })
     }
 

@@ -11,8 +11,11 @@ use common::settings::Runtime;
 use config::policy::{Mode, Prefix};
 use config::prefix;
 use datapath::LoadError;
-use datapath::bans::{BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Owner, Touched, Why};
+use datapath::bans::{
+    BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Merge, Owner, Touched, Why,
+};
 use datapath::compile::PrefixKey;
+use host::clock::boot_nanoseconds;
 
 use super::in_effect::InEffect;
 use super::saved_bans::AT_ONCE;
@@ -28,7 +31,7 @@ impl InEffect {
             .map(|order| parse(order, now))
             .collect::<Result<Vec<_>, _>>()?;
         let (reasons, owners) = (reasons(orders)?, owners(orders)?);
-        let since = seconds_since_1970() as u64;
+        let (since, began) = (seconds_since_1970() as u64, Some(boot_nanoseconds() as i64));
         let (mut bans, mut banned) = (Vec::new(), Banned::default());
         for ((((prefix, until), reason), owner), order) in
             parsed.into_iter().zip(reasons).zip(owners).zip(orders)
@@ -67,11 +70,20 @@ impl InEffect {
                 text,
                 ..Why::default()
             });
-            bans.push((key, Held { until, since, why }));
+            let held = Held {
+                until,
+                since,
+                began,
+                why,
+            };
+            bans.push((key, held));
         }
-        let (kept, full) = self.ban(&bans, now).map_err(|error| error.to_string())?;
+        let Ordered { kept, full, merged } =
+            self.ban(&bans, now).map_err(|error| error.to_string())?;
         banned.banned = (bans.len() - kept.len() - full.len()) as u64;
         banned.kept = kept;
+        merged.iter().for_each(|note| tracing::info!("{note}"));
+        banned.notes.extend(merged);
         banned
             .without_effect
             .extend(full.iter().map(|prefix| WithoutEffect {
@@ -156,7 +168,7 @@ impl InEffect {
 pub(super) const MOST_EXCEPTIONS: usize = 10_000;
 
 /// The length of the IPv6 network that is banned for an address.
-pub(super) const NETWORK: u32 = 64;
+const NETWORK: u32 = 64;
 
 /// The most bans that one line of the log names.
 const NAMED: usize = 5;
@@ -228,17 +240,23 @@ fn interface_id(order: &BanOrder, prefix: &Prefix) -> Result<u64, String> {
     let Some(address) = order.address else {
         return Ok(0);
     };
-    let (prefix, address) = (PrefixKey::from(prefix), address.octets());
-    let whole = PrefixKey {
-        address,
+    let address = PrefixKey {
+        address: address.octets(),
         length: 128,
     };
-    if prefix.length != NETWORK || whole.cut(NETWORK) != prefix {
-        return Err(format!(
-            "invalid address {whole} of a ban of {prefix}: it is not in this /64"
-        ));
+    match network_of(&address) {
+        Some((network, interface_id)) if network == PrefixKey::from(prefix) => Ok(interface_id),
+        _ => Err(format!(
+            "invalid address {address} of a ban of {prefix}: it is not in this /64"
+        )),
     }
-    Ok(u128::from_be_bytes(address) as u64)
+}
+
+/// The /64 of an IPv6 address, and its last 64 bits.
+pub(super) fn network_of(prefix: &PrefixKey) -> Option<(PrefixKey, u64)> {
+    let is_address = prefix.length == 128 && !prefix.is_ipv4();
+    let interface_id = u128::from_be_bytes(prefix.address) as u64;
+    is_address.then(|| (prefix.cut(NETWORK), interface_id))
 }
 
 /// The reason of each order; equal ones share memory.
@@ -285,22 +303,48 @@ fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
     Ok((prefix, until))
 }
 
+/// The bans of orders that are not as ordered.
+#[derive(Debug, Default)]
+pub(super) struct Ordered {
+    /// The owners' longer bans, which stay.
+    pub(super) kept: Vec<BanStatus>,
+    /// The prefixes without room for another ban.
+    pub(super) full: Vec<PrefixKey>,
+    /// Notes about bans that became one.
+    merged: Vec<String>,
+}
+
+/// A note about bans that became one.
+fn merged(merge: &Merge) -> String {
+    let Merge { keys, whole, .. } = merge;
+    format!(
+        "{} has {} bans of {}: one ban of the whole prefix takes their place, until the last of them ends",
+        owner_text(&whole.owner),
+        keys.len(),
+        whole.prefix
+    )
+}
+
 impl InEffect {
-    /// Bans prefixes; returns those whose owners' longer bans stay, and those that have no room for another ban. A user's
-    /// ban ends the exceptions within it.
+    /// Bans prefixes. A user's ban ends the exceptions within it.
     pub(super) fn ban(
         &mut self,
         orders: &[(BanKey, Held)],
         now: u64,
-    ) -> Result<(Vec<BanStatus>, Vec<PrefixKey>), LoadError> {
-        let (mut kept, mut full) = (Vec::new(), Vec::new());
+    ) -> Result<Ordered, LoadError> {
+        let mut ordered = Ordered::default();
         for (key, held) in orders {
             if let Some(held) = self.bans.kept(key, held.until, now) {
-                kept.push(holder(key, held, now).of(key.prefix.to_string()));
+                let kept = holder(key, held, now).of(key.prefix.to_string());
+                ordered.kept.push(kept);
                 continue;
             }
+            if let Some(merge) = self.bans.to_merge(key) {
+                ordered.merged.push(merged(&merge));
+                self.merge(merge)?;
+            }
             if self.bans.is_full(key) {
-                full.push(key.prefix);
+                ordered.full.push(key.prefix);
                 continue;
             }
             let exceptions = if key.owner.by == By::Operator {
@@ -327,7 +371,22 @@ impl InEffect {
                 self.publish_ban(&key.prefix, now);
             }
         }
-        Ok((kept, full))
+        Ok(ordered)
+    }
+
+    /// Lets one ban of a whole prefix take the place of several.
+    fn merge(&mut self, Merge { keys, whole, held }: Merge) -> Result<(), LoadError> {
+        self.change_bans(&[whole.prefix], |bans, touched| {
+            keys.iter().for_each(|key| {
+                bans.lift(key, touched);
+            });
+            bans.ban(whole.clone(), held.clone(), touched);
+        })?;
+        // First, so that a kill between the two loses no owner.
+        self.record(&whole, Some(&held));
+        let replaced = keys.iter().filter(|key| **key != whole);
+        replaced.for_each(|key| self.record(key, None));
+        Ok(())
     }
 
     /// Changes the bans of these prefixes, in the list and in the kernel; if the kernel refuses, in neither.

@@ -61,17 +61,7 @@ impl Change {
             Ok(before) => (Some(before), None),
             Err(why) => (None, (!why.is_empty() && pins.has_hooks()).then_some(why)),
         };
-        let has_table = |restore: &&Restore| {
-            restore
-                .saved
-                .table
-                .as_ref()
-                .is_some_and(SavedTable::is_known)
-        };
-        let saved = restore
-            .filter(|_| before.is_none())
-            .filter(has_table)
-            .cloned();
+        let (saved, unknown) = with_table(restore.filter(|_| before.is_none()));
         let table = saved.as_ref().and_then(|saved| saved.saved.table.as_ref());
         let known = match (&before, table) {
             (Some(before), _) => before.layout().clone(),
@@ -139,6 +129,7 @@ impl Change {
         let mut notes = carry.afresh.clone();
         notes.extend(max_sources);
         notes.extend(memory_notes);
+        let afresh = afresh.or(unknown);
         notes.extend(afresh.map(|why| format!("the state of every source is reset: {why}")));
         Ok(Self {
             ingress,
@@ -314,6 +305,19 @@ impl Change {
     }
 }
 
+/// The saved state, if it has a table that this version can read; else why not, if it has another one.
+fn with_table(restore: Option<&Restore>) -> (Option<Restore>, Option<&'static str>) {
+    let table = restore.and_then(|restore| restore.saved.table.as_ref());
+    match table {
+        Some(table) if table.is_known() => (restore.cloned(), None),
+        Some(_) => (
+            None,
+            Some("the table of sources in the state file is of another version"),
+        ),
+        None => (None, None),
+    }
+}
+
 fn present(interfaces: &[String]) -> Result<Vec<Interface>, LoadError> {
     host_links::present(interfaces).map_err(LoadError::Interfaces)
 }
@@ -382,6 +386,42 @@ impl LastPackets {
     pub(super) fn wait(&mut self) {
         if self.0.take().is_some_and(|waiting| waiting.join().is_err()) {
             wait_for_packets();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::state::Saved;
+    use common::settings::TableIdentity;
+    use serde_json::json;
+
+    #[test]
+    fn a_saved_table_of_another_version_is_reported() {
+        let saved_by = |version: u32| {
+            let layout = json!({
+                "version": version, "seed": [1, 2, 3, 4], "sets": 1, "slot_words": 2, "scale": [1, 0], "ring_words": 0,
+                "layout": serde_json::to_value(Layout::default()).unwrap(),
+            });
+            let table = SavedTable {
+                layout: serde_json::from_value(layout).unwrap(),
+                words: Vec::new(),
+            };
+            Restore::of_this_boot(Saved {
+                table: Some(table),
+                ..Saved::default()
+            })
+        };
+        let known = saved_by(TableIdentity::VERSION);
+        let (restore, reason) = with_table(Some(&known));
+        assert!(restore.is_some() && reason.is_none());
+        let (restore, reason) = with_table(Some(&saved_by(TableIdentity::VERSION + 1)));
+        assert!(restore.is_none() && reason.unwrap().contains("another version"));
+        let without = Restore::of_this_boot(Saved::default());
+        for none in [None, Some(&without)] {
+            let (restore, reason) = with_table(none);
+            assert!(restore.is_none() && reason.is_none());
         }
     }
 }

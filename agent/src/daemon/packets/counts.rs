@@ -9,6 +9,7 @@ use common::packet::Direction;
 use config::policy::Limit;
 use datapath::compile::Image;
 use datapath::{Datapath, Generation, Generations, LoadError};
+use host::Moment;
 use serde::{Deserialize, Serialize};
 
 use crate::stats::{self, Counted, CountedDocument};
@@ -38,6 +39,9 @@ struct Base {
     last: u64,
     /// The state file with which it started after a reboot or a detach.
     restored: Option<u64>,
+    /// When that was restored, which says how its clock was converted; missing in bases of earlier versions.
+    #[serde(default)]
+    restored_at: Option<Moment>,
     /// The state file whose restoration has begun on the same boot.
     #[serde(default)]
     restoring: Option<u64>,
@@ -172,7 +176,14 @@ pub fn is_restored(generations: &Generations, file: u64) -> bool {
     Base::read(generations).restored == Some(file)
 }
 
-/// Starts the base with a state file's counts, once.
+/// The moment at which a state file was restored, if it was.
+#[must_use]
+pub fn restored_at(generations: &Generations, file: u64) -> Option<Moment> {
+    let base = Base::read(generations);
+    base.restored_at.filter(|_| base.restored == Some(file))
+}
+
+/// Starts the base with a state file's counts, once, as of this moment.
 ///
 /// # Errors
 ///
@@ -181,6 +192,7 @@ pub fn restore(
     generations: &Generations,
     file: u64,
     saved: &CountedDocument,
+    present: &Moment,
 ) -> Result<(), LoadError> {
     let base = Base::read(generations);
     if base.restored == Some(file) {
@@ -191,6 +203,7 @@ pub fn restore(
     Base {
         counted: CountedDocument::from(&counted),
         restored: Some(file),
+        restored_at: Some(present.clone()),
         restoring: None,
         ..base
     }

@@ -159,7 +159,7 @@ impl PacketEngine {
     pub fn snapshot(&self) -> Result<Saved, LoadError> {
         let mut in_effect = self.lock();
         let journal = in_effect.journal.as_ref();
-        let snapshot = journal.map_or(0, |journal| journal.begin_save());
+        let journaled = journal.map_or(0, |journal| journal.begin_save());
         let mut counted = in_effect.counted_in_all()?;
         for (name, counters) in &mut counted.limits {
             *counters = in_effect.baseline.of_limit(name, *counters);
@@ -191,7 +191,7 @@ impl PacketEngine {
         let counted = CountedDocument::from(&counted);
         Ok(Saved {
             at: Some(at),
-            snapshot,
+            journaled,
             counted,
             bans,
             escalations,

@@ -11,6 +11,7 @@ use config::policy::{Escalate, Level, LevelKey, Mode};
 use datapath::bans::{BanKey, By, Held, MOST_OWN, Owner, Why};
 use datapath::compile::PrefixKey;
 use datapath::{LoadError, MOST_BANS};
+use host::clock::boot_nanoseconds;
 
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
@@ -250,17 +251,17 @@ impl InEffect {
             text: offence.reason().into(),
             ..Why::default()
         };
-        let since = seconds_since_1970() as u64;
         let held = Held {
             until: now.saturating_add(time),
-            since,
+            since: seconds_since_1970() as u64,
+            began: Some(boot_nanoseconds() as i64),
             why: Some(why),
         };
         match self.ban(&[(key, held)], now) {
-            Ok((_, full)) if !full.is_empty() => {
+            Ok(ordered) if !ordered.full.is_empty() => {
                 Escalated::Failed(format!("this host has {MOST_OWN} bans, the most"))
             }
-            Ok((kept, _)) if kept.is_empty() => {
+            Ok(ordered) if ordered.kept.is_empty() => {
                 self.escalation
                     .history
                     .record(limit, prefix, escalate, (now, time));

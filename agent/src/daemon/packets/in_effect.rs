@@ -104,8 +104,9 @@ impl InEffect {
         )?;
         // If an agent of this boot has already restored the state, and was killed during its start, the state is in
         // effect.
+        let generations = pins.generations();
         let restore =
-            restore.filter(|restore| !counts::is_restored(&pins.generations(), restore.saved.id));
+            restore.filter(|restore| !counts::is_restored(&generations, restore.saved.id));
         let mut restored = Vec::new();
         let mut put = |change: &mut Change| {
             change.release_locks(pins)?;
@@ -116,16 +117,19 @@ impl InEffect {
                     format!("restoring saved bans failed: {error}; some are not in effect")
                 }));
                 let result = counts::restore(
-                    &pins.generations(),
+                    &generations,
                     restore.saved.id,
                     &restore.saved.counted,
+                    &restore.present,
                 );
                 restored.extend(result.err().map(|error| {
                     format!("restoring saved counters failed: {error}; they start at 0")
                 }));
                 bans
             } else {
-                resume_bans(entries, saved)
+                let restored =
+                    saved.and_then(|saved| counts::restored_at(&generations, saved.saved.id));
+                resume_bans(entries, saved, restored.as_ref())
             };
             let runtime = Runtime {
                 bans: bans.len() as u32,

@@ -3,8 +3,26 @@
 use datapath::host_links::HostLinks;
 use datapath::{AttachMode, Datapath, Interface, LoadError, OwnAddresses, Turn};
 
+use super::engine::PacketEngine;
 use super::in_effect::InEffect;
 use crate::stats::{InterfaceState, InterfaceStatus};
+
+impl PacketEngine {
+    /// The interfaces of the config to which no program is attached; patterns that match none only if nothing is attached.
+    #[must_use]
+    pub fn waits_for(&self) -> Vec<String> {
+        let interfaces = self.lock().interfaces().unwrap_or_default();
+        let is_attached = |one: &InterfaceStatus| one.state == InterfaceState::Attached;
+        let is_anywhere = interfaces.iter().any(is_attached);
+        let is_awaited = |one: &InterfaceStatus| match one.state {
+            InterfaceState::Attached => false,
+            InterfaceState::Unmatched => !is_anywhere,
+            _ => true,
+        };
+        let awaited = interfaces.into_iter().filter(is_awaited);
+        awaited.map(|one| one.name).collect()
+    }
+}
 
 impl InEffect {
     pub(super) fn interface_notes(&self) -> Vec<String> {

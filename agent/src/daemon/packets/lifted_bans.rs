@@ -7,7 +7,7 @@ use cluster::bans::{Order, Scope};
 use config::PrefixKey;
 use datapath::bans::{BanKey, BanList, By, Owner};
 
-use super::bans::{MOST_EXCEPTIONS, NETWORK, listed, parse_prefix};
+use super::bans::{MOST_EXCEPTIONS, listed, network_of, parse_prefix};
 use super::in_effect::InEffect;
 use super::shared_bans::{own_ban, started};
 use crate::stats::{holder, monotonic_nanoseconds, owner_text};
@@ -366,18 +366,11 @@ impl Target {
     }
 }
 
-/// The /64 of an IPv6 address, and its last 64 bits.
-fn network_of(prefix: &PrefixKey) -> Option<(PrefixKey, u64)> {
-    let is_address = prefix.length == 128 && !prefix.is_ipv4();
-    let interface_id = u128::from_be_bytes(prefix.address) as u64;
-    is_address.then(|| (prefix.cut(NETWORK), interface_id))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::event::seconds_since_1970;
     use datapath::bans::{Held, Touched, Why};
+    use host::clock::boot_nanoseconds;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -392,8 +385,8 @@ mod tests {
         for (name, until) in own {
             let held = Held {
                 until: *until * SECOND,
-                since: seconds_since_1970() as u64 - 90,
-                why: None,
+                began: Some(boot_nanoseconds() as i64 - 90 * SECOND as i64),
+                ..Held::default()
             };
             bans.ban(key(name), held, &mut touched);
         }
@@ -404,8 +397,8 @@ mod tests {
             };
             let held = Held {
                 until: u64::MAX,
-                since: 1,
                 why: Some(why),
+                ..Held::default()
             };
             let of_host = BanKey::of(key("").prefix, By::Host);
             bans.ban(of_host, held, &mut touched);

@@ -16,6 +16,7 @@ mod saved_bans;
 mod shared_bans;
 mod switch;
 
+pub use counts::restored_at;
 pub use decisions::DecisionBans;
 pub use engine::{PERIOD, PacketEngine, Packets};
 pub use lifted_bans::Whose;

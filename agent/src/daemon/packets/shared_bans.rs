@@ -11,6 +11,7 @@ use config::PrefixKey;
 use config::policy::Mode;
 use datapath::LoadError;
 use datapath::bans::{BanKey, By, Held, Owner, Why};
+use host::clock::boot_nanoseconds;
 
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
@@ -18,8 +19,11 @@ use super::saved_bans::AT_ONCE;
 use crate::ban_reason;
 use crate::stats::{monotonic_nanoseconds, owner_text};
 
-/// The age in seconds of a ban whose start is not known.
-const UNKNOWN_AGE: u64 = 7 * 86_400;
+const SECOND: u64 = 1_000_000_000;
+const MILLISECOND: u64 = 1_000_000;
+
+/// The age of a ban whose start is not known.
+const UNKNOWN_AGE: u64 = 7 * 86_400 * SECOND;
 
 impl PacketEngine {
     /// Reports own bans and removals to this outbox from now on. Returns whether it did not before.
@@ -38,13 +42,14 @@ impl PacketEngine {
     #[must_use]
     pub fn own_bans(&self, most: usize) -> Vec<(PrefixKey, OwnBan, u64)> {
         let (in_effect, now) = (self.lock(), monotonic_nanoseconds());
+        let (wall, boot) = (seconds_since_1970() as u64, boot_nanoseconds());
         let mut own = in_effect.bans.own();
         own.dedup_by_key(|(key, _)| key.prefix);
         own.retain(|(_, held)| Ban::is_in_effect(held.until, now));
         own.sort_by_key(|(key, _)| key.owner.by);
         own.truncate(most);
         own.into_iter()
-            .map(|(key, held)| (key.prefix, own_ban(key, held), held.since))
+            .map(|(key, held)| (key.prefix, own_ban(key, held), since(held, wall, boot)))
             .collect()
     }
 
@@ -123,7 +128,7 @@ impl InEffect {
     /// Lifts own bans that were removed on another host, and publishes those that stay. Sources that no limit bans any
     /// more start over, as after `agent unban`.
     fn lift_removed(&mut self, removed: &[(&PrefixKey, &Lift)]) -> Result<(), LoadError> {
-        let mut lifted = Vec::new();
+        let (mut lifted, now) = (Vec::new(), boot_nanoseconds());
         for (prefix, lift) in removed {
             if self.is_waiting(prefix) {
                 continue;
@@ -133,7 +138,7 @@ impl InEffect {
                     let is_unrecorded = key.owner == Owner::unnamed(By::Operator);
                     owner_text(&key.owner) == *owner || is_unrecorded && !owner.starts_with("limit")
                 });
-                !lift.is_elsewhere && of_owner && is_older(self.bans.get(key), lift.age)
+                !lift.is_elsewhere && of_owner && is_older(self.bans.get(key), lift.age, now)
             };
             let keys: Vec<BanKey> = self
                 .bans
@@ -170,23 +175,27 @@ impl InEffect {
     }
 }
 
+/// The age of a ban in nanoseconds at an instant since boot, if it is known. The wall clock may have been set since it began.
+fn age(held: &Held, now: u64) -> Option<u64> {
+    let age = (now as i64).saturating_sub(held.began?);
+    Some(u64::try_from(age).unwrap_or(0))
+}
+
 /// Whether a ban was made before a removal of this age in milliseconds, as far as that is known.
-fn is_older(held: Option<&Held>, age: u64) -> bool {
-    let (now, since) = (
-        seconds_since_1970() as u64,
-        held.map_or(0, |held| held.since),
-    );
-    since == 0 || since > now || now - since >= age / 1_000
+fn is_older(held: Option<&Held>, of_removal: u64, now: u64) -> bool {
+    held.and_then(|held| age(held, now))
+        .is_none_or(|age| age >= of_removal.saturating_mul(MILLISECOND))
+}
+
+/// When a ban began, in seconds since 1970 by the present wall clock; 0 if that is not known.
+fn since(held: &Held, wall: u64, boot: u64) -> u64 {
+    age(held, boot).map_or(0, |age| wall.saturating_sub(age / SECOND))
 }
 
 /// When a ban began, on the monotonic clock; if that is not known, long before any removal.
 pub(super) fn started(held: &Held, now: u64) -> i64 {
-    let wall = seconds_since_1970() as u64;
-    let age = match held.since {
-        0 => UNKNOWN_AGE,
-        since => wall.saturating_sub(since).min(UNKNOWN_AGE),
-    };
-    now as i64 - (age * 1_000_000_000) as i64
+    let age = age(held, boot_nanoseconds()).map_or(UNKNOWN_AGE, |age| age.min(UNKNOWN_AGE));
+    now as i64 - age as i64
 }
 
 pub(super) fn own_ban(key: &BanKey, held: &Held) -> OwnBan {
@@ -233,5 +242,41 @@ fn held(ban: &SharedBan) -> Held {
         until: ban.until,
         since: entry.made / 1_000,
         why: Some(why),
+        ..Held::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_lifts_earlier_bans_whatever_the_wall_clock_is_set_to() {
+        let now = 1_000 * SECOND;
+        let began_100_s_ago = |since: u64| Held {
+            since,
+            began: Some(900 * SECOND as i64),
+            ..Held::default()
+        };
+        let wall = seconds_since_1970() as u64;
+        // By the wall clock it began an hour ago, now, in an hour, or at an unknown time.
+        for since in [wall - 3_600, wall, wall + 3_600, 0] {
+            let held = began_100_s_ago(since);
+            for (age, is_lifted) in [(0, true), (100_000, true), (100_001, false)] {
+                assert_eq!(is_older(Some(&held), age, now), is_lifted, "{since} {age}");
+            }
+            assert_eq!(super::since(&held, wall, now), wall - 100);
+        }
+        // Before the boot, and unknown.
+        let earlier = Held {
+            began: Some(-5_000 * SECOND as i64),
+            ..Held::default()
+        };
+        assert!(is_older(Some(&earlier), 6_000_000, now));
+        assert!(!is_older(Some(&earlier), 6_000_001, now));
+        assert!(is_older(Some(&Held::default()), u64::MAX, now) && is_older(None, 0, now));
+        assert_eq!(super::since(&Held::default(), wall, now), 0);
+        let unknown = now as i64 - UNKNOWN_AGE as i64;
+        assert_eq!(started(&Held::default(), now), unknown);
     }
 }

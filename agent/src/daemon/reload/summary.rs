@@ -18,6 +18,17 @@ pub fn report_left_out(events: &EventLog, left_out: &[LeftOut]) {
     }
 }
 
+/// The interfaces to which programs are attached, and those that the agent waits for.
+fn interfaces(on: &[String], waits_for: &[String]) -> String {
+    let (on, waits_for) = (on.join(", "), waits_for.join(", "));
+    match (on.is_empty(), waits_for.is_empty()) {
+        (false, true) => on,
+        (false, false) => format!("{on}, waiting for {waits_for}"),
+        (true, false) => format!("no interface yet, waiting for {waits_for}"),
+        (true, true) => "no interface".to_owned(),
+    }
+}
+
 /// Mode, limits, interfaces, groups and cluster of a config in effect.
 #[must_use]
 pub fn in_effect(source: &Source, packets: Option<&PacketEngine>) -> String {
@@ -35,11 +46,7 @@ pub fn in_effect(source: &Source, packets: Option<&PacketEngine>) -> String {
                 .into_iter()
                 .map(|(name, mode)| format!("{name} ({mode})"))
                 .collect();
-            let on = if on.is_empty() {
-                "no interface, until one of the config appears".to_owned()
-            } else {
-                on.join(", ")
-            };
+            let on = interfaces(&on, &packets.waits_for());
             let count = config.limits.len();
             parts.push(format!("{does} {count} limit{} on {on}", plural(count)));
         }
@@ -66,4 +73,28 @@ pub fn in_effect(source: &Source, packets: Option<&PacketEngine>) -> String {
         ));
     }
     parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_names_the_interfaces_that_it_waits_for() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let said = |on: &[&str], waits_for: &[&str]| interfaces(&names(on), &names(waits_for));
+        assert_eq!(
+            said(&["eth0 (native)", "eth1 (tc)"], &[]),
+            "eth0 (native), eth1 (tc)"
+        );
+        assert_eq!(
+            said(&["eth0 (native)"], &["srv9"]),
+            "eth0 (native), waiting for srv9"
+        );
+        assert_eq!(
+            said(&[], &["srv9", "tap*"]),
+            "no interface yet, waiting for srv9, tap*"
+        );
+        assert_eq!(said(&[], &[]), "no interface");
+    }
 }

@@ -10,30 +10,37 @@ use host::{Moment, StateDirectory};
 
 use super::file::{Saved, SavedBan};
 use super::journal;
+use super::restore::Restore;
 
 /// Replaces the bans in the state file with those in the kernel, which a stopped agent left in effect: it may have been
-/// killed before it saved them. Returns the number of banned prefixes.
+/// killed before it saved them. `restored_at` returns the moment of this boot at which an agent restored the file with a
+/// checksum. Returns the number of banned prefixes.
 ///
 /// # Errors
 ///
 /// When they cannot be read or saved.
-pub fn save_bans(directory: &StateDirectory, pins: &PinDirectory) -> anyhow::Result<usize> {
+pub fn save_bans(
+    directory: &StateDirectory,
+    pins: &PinDirectory,
+    restored_at: impl FnOnce(u64) -> Option<Moment>,
+) -> anyhow::Result<usize> {
     let now = Moment::now();
     let mut bans = pins.bans()?;
     bans.retain(|entry| Ban::is_in_effect(entry.ban.own_until, now.monotonic));
-    let mut saved = Saved::read(directory)?;
-    if let Some(saved) = &mut saved {
-        journal::replay(directory, saved);
-    }
-    if bans.is_empty() && saved.is_none() {
+    let saved = Saved::read(directory)?;
+    let known = Restore::new(saved, journal::read(directory), now.clone());
+    if bans.is_empty() && known.is_none() {
         return Ok(0);
     }
-    let saved = saved.unwrap_or_else(|| Saved {
-        at: Some(now.clone()),
-        ..Saved::default()
+    let restore = known.unwrap_or_else(|| {
+        Restore::of_this_boot(Saved {
+            at: Some(now.clone()),
+            ..Saved::default()
+        })
     });
+    let restored = restored_at(restore.saved.id).filter(|at| at.boot == now.boot);
     // Of another boot, its clock is not that of the kernel's bans.
-    if saved.at.as_ref().is_some_and(|at| at.boot != now.boot) {
+    if restore.is_reboot && restored.is_none() {
         anyhow::ensure!(
             bans.is_empty(),
             "the state file is from before the reboot; start the agent once, so that it saves {} bans",
@@ -43,9 +50,9 @@ pub fn save_bans(directory: &StateDirectory, pins: &PinDirectory) -> anyhow::Res
     }
     let packets = bans.iter().map(|entry| (entry.prefix, entry.ban.packets()));
     let packets: HashMap<PrefixKey, u64> = packets.collect();
-    let list = BanList::resume(bans, &saved.owners());
+    let list = BanList::resume(bans, &restore.owners(restored.as_ref()));
     let bans = SavedBan::all(&list, &packets);
-    Saved { bans, ..saved }.write(directory)?;
+    restore.with_bans(bans).write(directory)?;
     journal::clear(directory)?;
     Ok(packets.len())
 }

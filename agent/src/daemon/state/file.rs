@@ -3,7 +3,7 @@
 //! A header of three words (format, checksum, length of the document), a JSON document, and 64-bit words, all little
 //! endian. The checksum is SipHash-1-3 of everything after it: it detects damage, not forgery.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hasher as _;
 use std::io;
 use std::path::PathBuf;
@@ -30,9 +30,9 @@ const FORMAT: u64 = u64::from_le_bytes(*b"WEIRST01");
 const WORD: usize = mem::size_of::<u64>();
 /// Words of a ban.
 const BAN: usize = 5;
-/// The most words of the table in the file: 32 MiB. With the maximum of 2²⁰ bans, and 16 MiB of keys of requests, a
-/// file has 89 MiB.
+/// The most words of the table in the file: 32 MiB.
 pub const MOST_TABLE_WORDS: usize = 4 << 20;
+const SECOND: i64 = 1_000_000_000;
 
 /// A state file cannot be used.
 #[derive(Debug, Error)]
@@ -50,8 +50,8 @@ pub struct Saved {
     pub at: Option<Moment>,
     /// The file's checksum, which identifies it.
     pub id: u64,
-    /// The journal's number of the snapshot; 0 without one.
-    pub snapshot: u64,
+    /// The number of the journal's last change that it includes; 0 without one.
+    pub journaled: u64,
     /// The counters at that instant.
     pub counted: CountedDocument,
     /// The bans by owners on this host; of one prefix, the one that ends last first.
@@ -94,15 +94,21 @@ struct SavedReason {
     /// The start of the bans, in seconds since 1970; 0 if it is not known.
     #[serde(default)]
     since: u64,
+    /// [`Held::began`] in seconds, rounded down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    began: Option<i64>,
     /// The limit that made them, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<String>,
     /// The user or program that ordered them; missing in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
-    /// [`BanKey::interface_id`].
+    /// [`BanKey::interface_id`] of all bans, in files of earlier versions.
     #[serde(default, skip_serializing_if = "is_zero")]
     interface_id: u64,
+    /// That of each ban; empty if all are 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    interface_ids: Vec<u64>,
     /// Indices into [`Saved::bans`].
     bans: Vec<usize>,
 }
@@ -115,28 +121,36 @@ const fn is_zero(number: &u64) -> bool {
 impl SavedReason {
     /// Those of all bans that have one.
     fn all(bans: &[SavedBan]) -> Vec<Self> {
-        type Common<'b> = (&'b Owner, Option<&'b Why>, u64, u64);
+        type Common<'b> = (&'b Owner, Option<&'b Why>, u64, Option<i64>);
         let mut all: HashMap<Common<'_>, Vec<usize>> = HashMap::new();
         for (nth, SavedBan { key, held, .. }) in bans.iter().enumerate() {
             let is_known = key.owner.name.is_some() || held.why.is_some() || held.since != 0;
             if is_known {
-                let common = (&key.owner, held.why.as_ref(), held.since, key.interface_id);
+                let began = held.began.map(|began| began.div_euclid(SECOND));
+                let common = (&key.owner, held.why.as_ref(), held.since, began);
                 all.entry(common).or_default().push(nth);
             }
         }
-        let reason = |((owner, why, since, interface_id), bans): (Common<'_>, Vec<usize>)| {
+        let reason = |((owner, why, since, began), of): (Common<'_>, Vec<usize>)| {
             let name = owner.name.as_ref().map(ToString::to_string);
             let (limit, owner) = match owner.by {
                 By::Limit => (name, None),
                 _ => (None, name),
             };
+            let ids = of.iter().map(|nth| bans[*nth].key.interface_id);
+            let mut interface_ids: Vec<u64> = ids.collect();
+            if interface_ids.iter().all(is_zero) {
+                interface_ids.clear();
+            }
             Self {
                 text: why.map(|why| why.text.to_string()).unwrap_or_default(),
                 since,
+                began,
                 limit,
                 owner,
-                interface_id,
-                bans,
+                interface_id: 0,
+                interface_ids,
+                bans: of,
             }
         };
         all.into_iter().map(reason).collect()
@@ -150,7 +164,8 @@ impl SavedReason {
         });
         let limit: Option<Arc<str>> = self.limit.as_deref().map(Arc::from);
         let owner: Option<Arc<str>> = self.owner.as_deref().map(Arc::from);
-        for nth in self.bans {
+        let began = self.began.map(|began| began.saturating_mul(SECOND));
+        for (place, nth) in self.bans.into_iter().enumerate() {
             let Some(ban) = bans.get_mut(nth) else {
                 continue;
             };
@@ -158,8 +173,9 @@ impl SavedReason {
                 By::Limit => limit.clone(),
                 _ => owner.clone(),
             };
-            ban.key.interface_id = self.interface_id;
-            (ban.held.why, ban.held.since) = (why.clone(), self.since);
+            let interface_id = self.interface_ids.get(place);
+            ban.key.interface_id = interface_id.copied().unwrap_or(self.interface_id);
+            (ban.held.why, ban.held.since, ban.held.began) = (why.clone(), self.since, began);
         }
     }
 }
@@ -167,6 +183,9 @@ impl SavedReason {
 #[derive(Serialize, Deserialize)]
 struct Document {
     at: Moment,
+    /// Missing in files of earlier versions.
+    #[serde(default)]
+    journaled: u64,
     counted: CountedDocument,
     bans: usize,
     table: Option<datapath::SavedLayout>,
@@ -180,14 +199,6 @@ struct Document {
 }
 
 impl Saved {
-    /// The bans by owners on this host.
-    #[must_use]
-    pub fn owners(&self) -> BTreeMap<BanKey, Held> {
-        let bans = self.bans.iter();
-        bans.map(|ban| (ban.key.clone(), ban.held.clone()))
-            .collect()
-    }
-
     /// Reads the file; `None` if there is none.
     ///
     /// # Errors
@@ -227,6 +238,7 @@ impl Saved {
     pub fn write(&self, directory: &StateDirectory) -> Result<(), StateError> {
         let document = Document {
             at: self.at.clone().unwrap_or_else(Moment::now),
+            journaled: self.journaled,
             counted: self.counted.clone(),
             bans: self.bans.len(),
             table: self.table.as_ref().map(|table| table.layout.clone()),
@@ -314,7 +326,7 @@ fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
     Ok(Saved {
         at: Some(document.at),
         id,
-        snapshot: 0,
+        journaled: document.journaled,
         counted: document.counted,
         bans,
         escalations: document.escalations,
@@ -367,12 +379,16 @@ fn ban(words: &[u64]) -> Option<SavedBan> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datapath::bans::MOST_OWN;
 
     fn saved() -> Saved {
         let entry = |length: u64, until: u64| ban(&[1, 2 << 40, length, until, 7]).unwrap();
         let mut named = entry(128, 9);
         named.key.owner = Owner::named(By::Operator, "sshd");
         named.key.interface_id = 7;
+        named.held.began = Some(-3 * SECOND);
+        let mut other = named.clone();
+        other.key.interface_id = u64::MAX;
         let mut limit = entry(128, 5);
         limit.key.owner = Owner::named(By::Limit, "web");
         limit.held.since = 7;
@@ -381,7 +397,7 @@ mod tests {
             ..Why::default()
         });
         Saved {
-            bans: vec![named, limit, entry(64, u64::MAX)],
+            bans: vec![named, limit, other, entry(64, u64::MAX)],
             ..Saved::default()
         }
     }
@@ -395,6 +411,43 @@ mod tests {
         let read = Saved::read(&directory).unwrap().unwrap();
         assert_eq!(read.bans, saved().bans);
         assert_eq!(read.at.unwrap().boot, Moment::now().boot);
+    }
+
+    #[test]
+    fn bans_take_no_more_of_a_file_than_documented() {
+        const OF_BAN: usize = 69;
+        const OF_GROUP: usize = 1_280;
+        let last = MOST_OWN - 1;
+        let bytes = |reasons: &[SavedReason]| serde_json::to_vec(reasons).unwrap().len();
+        // The longest texts, of the longest characters.
+        let group = |bans: usize| SavedReason {
+            text: "\u{1f6ab}".repeat(crate::ban_reason::LONGEST),
+            since: u64::MAX,
+            began: Some(i64::MIN / SECOND),
+            limit: None,
+            owner: Some("\u{1f6ab}".repeat(crate::ban_owner::LONGEST)),
+            interface_id: 0,
+            interface_ids: vec![u64::MAX; bans],
+            bans: vec![last; bans],
+        };
+        let words = BAN * WORD;
+        let alone = bytes(&[group(1), group(1)]) - bytes(&[group(1)]);
+        assert!(words + alone <= OF_BAN + OF_GROUP, "{alone}");
+        let more = bytes(&[group(2)]) - bytes(&[group(1)]);
+        assert_eq!(words + more, OF_BAN);
+        // Single IPv6 addresses of one order share a group.
+        let bans: Vec<SavedBan> = (1..=100)
+            .map(|id| {
+                let mut ban = saved().bans[0].clone();
+                ban.key.interface_id = id;
+                ban
+            })
+            .collect();
+        assert_eq!(SavedReason::all(&bans).len(), 1);
+        let documented = include_str!("../../../../docs/operations/changing.md");
+        let kib = OF_GROUP as f64 / 1024.0;
+        let text = format!("{OF_BAN} bytes a ban, and {kib} KiB more");
+        assert!(documented.contains(&text), "{text}");
     }
 
     #[test]

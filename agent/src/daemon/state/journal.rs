@@ -1,9 +1,10 @@
 //! The bans that were made and lifted since the last save, so that a killed agent loses no owner.
 //!
 //! A file of one line a change, which a thread appends: no order waits for a disk that hangs. The kernel has the bans
-//! themselves. Before a snapshot of the state the file is set aside, and deleted after that is saved.
+//! themselves. Before a snapshot of the state the file is set aside, and deleted after that is saved. Changes are
+//! numbered, and the saved state has the number of the last one that it includes: no change is lost or applied twice,
+//! whenever an agent ends and however often the host reboots before the first save.
 
-use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -17,7 +18,7 @@ use datapath::bans::{BanKey, By, Held, Owner, Why};
 use host::{Moment, StateDirectory};
 use serde::{Deserialize, Serialize};
 
-use super::file::{Saved, SavedBan};
+use super::file::Saved;
 
 const NAME: &str = "bans";
 /// The changes before the snapshot that is being saved.
@@ -35,16 +36,28 @@ pub struct BanJournal {
     commands: SyncSender<Command>,
     /// This boot's ID.
     boot: String,
-    /// The number of snapshots.
-    snapshots: AtomicU64,
+    /// The number of the last change.
+    last: AtomicU64,
+}
+
+/// A recorded change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// One more than that of the change before; 0 in files of earlier versions.
+    pub number: u64,
+    /// Its instant. Of a change without a number, only the boot is known.
+    pub at: Moment,
+    pub key: BanKey,
+    /// The ban, on the clocks of that boot; `None` if it was lifted.
+    pub held: Option<Held>,
 }
 
 #[derive(Debug)]
 enum Command {
     Append(Box<Line>),
-    /// Sets the changes before this snapshot aside.
+    /// Sets the changes up to this one aside.
     Rotate(u64),
-    /// Deletes them, unless the file has changes between it and a later snapshot.
+    /// Deletes them, unless the file has later ones too.
     Forget(u64),
     Flush(SyncSender<()>),
 }
@@ -52,8 +65,17 @@ enum Command {
 /// A change.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
-    /// The boot whose monotonic clock `until` is on.
+    /// The boot whose clocks the line's instants are on.
     boot: String,
+    /// As [`Recorded::number`].
+    #[serde(default)]
+    number: u64,
+    /// As [`Moment::monotonic`].
+    #[serde(default)]
+    monotonic: u64,
+    /// As [`Moment::wall`].
+    #[serde(default)]
+    wall: u64,
     prefix: String,
     is_by_limit: bool,
     name: Option<String>,
@@ -61,16 +83,18 @@ struct Line {
     /// The ban's end; `None` if it is lifted.
     until: Option<u64>,
     since: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    began: Option<i64>,
     text: Option<String>,
 }
 
 impl BanJournal {
-    /// A journal in this directory.
+    /// A journal in this directory, after the change with the number `last`.
     ///
     /// # Errors
     ///
     /// When the thread cannot be started.
-    pub fn start(directory: StateDirectory) -> io::Result<Self> {
+    pub fn start(directory: StateDirectory, last: u64) -> io::Result<Self> {
         let (sender, commands) = sync_channel(WAITING);
         thread::Builder::new()
             .name("weir-bans".to_owned())
@@ -78,7 +102,7 @@ impl BanJournal {
         Ok(Self {
             commands: sender,
             boot: Moment::now().boot,
-            snapshots: AtomicU64::new(0),
+            last: AtomicU64::new(last),
         })
     }
 
@@ -88,29 +112,34 @@ impl BanJournal {
             return;
         }
         let why = held.and_then(|held| held.why.as_ref());
+        let at = Moment::of_boot(&self.boot);
         let line = Line {
-            boot: self.boot.clone(),
+            boot: at.boot,
+            number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
+            monotonic: at.monotonic,
+            wall: at.wall,
             prefix: key.prefix.to_string(),
             is_by_limit: key.owner.by == By::Limit,
             name: key.owner.name.as_ref().map(ToString::to_string),
             interface_id: key.interface_id,
             until: held.map(|held| held.until),
             since: held.map_or(0, |held| held.since),
+            began: held.and_then(|held| held.began),
             text: why.map(|why| why.text.to_string()),
         };
         // While the disk hangs, a kill loses owners, and no order waits.
         let _ = self.commands.try_send(Command::Append(Box::new(line)));
     }
 
-    /// Begins a snapshot of the state, which has all changes before it. Returns its number.
+    /// Begins a snapshot of the state, which has all changes before it. Returns the number of the last one.
     pub fn begin_save(&self) -> u64 {
-        let number = self.snapshots.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.last.load(Ordering::Relaxed);
         let _ = self.commands.try_send(Command::Rotate(number));
         number
     }
 
-    /// Forgets the changes before this snapshot, which is saved, unless a later one has begun: then they stay until that
-    /// is saved.
+    /// Forgets the changes up to this one, which are saved, unless a snapshot with later ones has begun: then they stay
+    /// until that is saved.
     pub fn saved(&self, number: u64) {
         let _ = self.commands.try_send(Command::Forget(number));
     }
@@ -208,40 +237,30 @@ pub(super) fn clear(directory: &StateDirectory) -> io::Result<()> {
     remove(directory, BEFORE).and(remove(directory, NAME))
 }
 
-/// Applies the changes after the last save to a saved state. Lines that a power failure cut off are ignored.
-pub(super) fn replay(directory: &StateDirectory, saved: &mut Saved) {
-    let boot = saved.at.as_ref().map(|at| at.boot.clone());
-    let boot = boot.unwrap_or_else(|| Moment::now().boot);
+/// The changes in their order. Lines that a power failure cut off are ignored.
+#[must_use]
+pub(super) fn read(directory: &StateDirectory) -> Vec<Recorded> {
     let texts = [BEFORE, NAME].map(|name| fs::read(directory.file(name)).unwrap_or_default());
-    if texts.iter().all(Vec::is_empty) {
-        return;
-    }
-    let bans = std::mem::take(&mut saved.bans).into_iter();
-    let mut bans: BTreeMap<BanKey, SavedBan> = bans.map(|ban| (ban.key.clone(), ban)).collect();
     let lines = texts
         .iter()
         .flat_map(|text| text.split(|byte| *byte == b'\n'));
-    let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-    for line in lines.filter(|line| line.boot == boot) {
-        let Some((key, held)) = line.parse() else {
-            continue;
-        };
-        match held {
-            None => drop(bans.remove(&key)),
-            Some(held) => {
-                let packets = 0;
-                bans.insert(key.clone(), SavedBan { key, held, packets });
-            }
-        }
-    }
-    saved.bans = bans.into_values().collect();
-    saved
-        .bans
-        .sort_by_key(|ban| (ban.key.prefix, std::cmp::Reverse(ban.held.until)));
+    lines
+        .filter_map(|line| serde_json::from_slice::<Line>(line).ok())
+        .filter_map(Line::parse)
+        .collect()
+}
+
+/// The number of the last change that was saved or recorded.
+#[must_use]
+pub(super) fn last(saved: Option<&Saved>, changes: &[Recorded]) -> u64 {
+    let recorded = changes.iter().map(|change| change.number).max();
+    recorded
+        .max(saved.map(|saved| saved.journaled))
+        .unwrap_or(0)
 }
 
 impl Line {
-    fn parse(self) -> Option<(BanKey, Option<Held>)> {
+    fn parse(self) -> Option<Recorded> {
         let by = if self.is_by_limit {
             By::Limit
         } else {
@@ -262,9 +281,20 @@ impl Line {
         let held = self.until.map(|until| Held {
             until,
             since: self.since,
+            began: self.began,
             why,
         });
-        Some((key, held))
+        let at = Moment {
+            boot: self.boot,
+            monotonic: self.monotonic,
+            wall: self.wall,
+        };
+        Some(Recorded {
+            number: self.number,
+            at,
+            key,
+            held,
+        })
     }
 }
 
@@ -275,7 +305,7 @@ mod tests {
     fn journal() -> (tempfile::TempDir, StateDirectory, BanJournal) {
         let folder = tempfile::tempdir().unwrap();
         let directory = StateDirectory::at(folder.path());
-        let journal = BanJournal::start(directory.clone()).unwrap();
+        let journal = BanJournal::start(directory.clone(), 40).unwrap();
         (folder, directory, journal)
     }
 
@@ -288,6 +318,7 @@ mod tests {
         Held {
             until,
             since: 7,
+            began: Some(-3),
             why: Some(Why {
                 text: "scan".into(),
                 ..Why::default()
@@ -295,58 +326,42 @@ mod tests {
         }
     }
 
-    fn saved(bans: &[(BanKey, Held)]) -> Saved {
-        let ban = |(key, held): &(BanKey, Held)| SavedBan {
-            key: key.clone(),
-            held: held.clone(),
-            packets: 3,
-        };
-        Saved {
-            at: Some(Moment::now()),
-            bans: bans.iter().map(ban).collect(),
-            ..Saved::default()
-        }
-    }
-
-    fn replayed(directory: &StateDirectory, bans: &[(BanKey, Held)]) -> Vec<(BanKey, Held)> {
-        let mut saved = saved(bans);
-        replay(directory, &mut saved);
-        saved
-            .bans
-            .into_iter()
-            .map(|ban| (ban.key, ban.held))
+    /// The recorded changes, without their instants.
+    fn changes(directory: &StateDirectory) -> Vec<(u64, BanKey, Option<Held>)> {
+        let changes = read(directory).into_iter();
+        changes
+            .map(|change| (change.number, change.key, change.held))
             .collect()
     }
 
     #[test]
-    fn changes_after_the_last_save_are_applied_and_earlier_ones_forgotten() {
+    fn changes_are_numbered_and_forgotten_when_they_are_saved() {
         let (_folder, directory, journal) = journal();
-        let first = [(key(1, "sshd"), held(100))];
-        assert_eq!(replayed(&directory, &first), first, "there is none");
+        assert_eq!(changes(&directory), [], "there is none");
         journal.record(&key(1, "recidive"), Some(&held(200)));
-        journal.record(&key(2, "sshd"), Some(&held(300)));
         journal.record(&key(2, "sshd"), None);
-        let of_another_boot = BanJournal {
-            commands: journal.commands.clone(),
-            boot: "another boot".to_owned(),
-            snapshots: AtomicU64::new(0),
-        };
-        of_another_boot.record(&key(3, "sshd"), Some(&held(300)));
         journal.record(&BanKey::of(key(4, "").prefix, By::CrowdSec), Some(&held(9)));
         journal.flush();
-        let both = [(key(1, "recidive"), held(200)), first[0].clone()];
-        assert_eq!(replayed(&directory, &first), both);
+        let both = [
+            (41, key(1, "recidive"), Some(held(200))),
+            (42, key(2, "sshd"), None),
+        ];
+        assert_eq!(changes(&directory), both);
+        let now = Moment::now();
+        for Recorded { at, .. } in read(&directory) {
+            assert!(at.boot == now.boot && at.monotonic <= now.monotonic && at.wall <= now.wall);
+        }
         // A snapshot that fails, another change, and one that is saved.
-        journal.begin_save();
+        assert_eq!(journal.begin_save(), 42);
         journal.record(&key(1, "sshd"), None);
         let second = journal.begin_save();
         journal.record(&key(5, "sshd"), Some(&held(1)));
         journal.flush();
-        let after = [both[0].clone(), (key(5, "sshd"), held(1))];
-        assert_eq!(replayed(&directory, &first), after);
+        assert_eq!(changes(&directory).len(), 4);
         journal.saved(second);
         journal.flush();
-        assert_eq!(replayed(&directory, &both[..1]), after);
+        let last = (44, key(5, "sshd"), Some(held(1)));
+        assert_eq!(changes(&directory), [last]);
         let third = journal.begin_save();
         journal.saved(third);
         journal.flush();
@@ -363,27 +378,26 @@ mod tests {
         // Without its last line end, the last line is whole.
         for length in 0..text.len() - 1 {
             fs::write(directory.file(NAME), &text[..length]).unwrap();
-            assert!(replayed(&directory, &[]).len() < 2, "{length}");
+            assert!(read(&directory).len() < 2, "{length}");
         }
     }
 
     #[test]
-    fn a_line_after_a_cut_off_one_is_replayed() {
+    fn a_line_after_a_cut_off_one_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let directory = StateDirectory::at(folder.path());
-        let boot = Moment::now().boot;
         for name in [NAME, BEFORE] {
-            let torn = format!(r#"{{"boot":"{boot}","prefix":"192.0.2.9/32","is_by"#);
+            let torn = r#"{"boot":"a","prefix":"192.0.2.9/32","is_by"#;
             fs::write(directory.file(name), torn).unwrap();
         }
-        let journal = BanJournal::start(directory.clone()).unwrap();
+        let journal = BanJournal::start(directory.clone(), 0).unwrap();
         journal.record(&key(1, "sshd"), Some(&held(100)));
         journal.flush();
-        let first = [(key(1, "sshd"), held(100))];
-        assert_eq!(replayed(&directory, &[]), first);
+        let first = [(1, key(1, "sshd"), Some(held(100)))];
+        assert_eq!(changes(&directory), first);
         journal.begin_save();
         journal.flush();
-        assert_eq!(replayed(&directory, &[]), first);
+        assert_eq!(changes(&directory), first);
     }
 
     #[test]
@@ -394,10 +408,23 @@ mod tests {
         let second = journal.begin_save();
         journal.saved(first);
         journal.flush();
-        let between = [(key(1, "sshd"), held(100))];
-        assert_eq!(replayed(&directory, &[]), between);
+        assert_eq!(changes(&directory), [(41, key(1, "sshd"), Some(held(100)))]);
         journal.saved(second);
         journal.flush();
-        assert_eq!(replayed(&directory, &[]), []);
+        assert_eq!(changes(&directory), []);
+    }
+
+    #[test]
+    fn a_line_of_an_earlier_version_has_no_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let line = r#"{"boot":"a","prefix":"192.0.2.1/32","is_by_limit":false,"name":"sshd","interface_id":0,"until":100,"since":7,"text":"scan"}"#;
+        fs::write(directory.file(NAME), line).unwrap();
+        let held = Held {
+            began: None,
+            ..held(100)
+        };
+        assert_eq!(changes(&directory), [(0, key(1, "sshd"), Some(held))]);
+        assert_eq!(read(&directory)[0].at.boot, "a");
     }
 }

@@ -4,74 +4,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use common::ban::Ban;
-
-use super::file::{Saved, SavedBan};
-use super::journal::{self, BanJournal};
-use super::{StateDirectory, StateError};
 use host::Moment;
+
+use super::file::Saved;
+use super::journal::{self, BanJournal};
+use super::restore::Restore;
+use super::{StateDirectory, StateError};
 
 /// The interval of saves. Changes since the last one are lost with a power failure.
 const EVERY: Duration = Duration::from_secs(20);
-
-/// The saved state of an earlier agent.
-#[derive(Clone, Debug)]
-pub struct Restore {
-    /// Whether there was a reboot since. If not, the kernel still has its state.
-    pub is_reboot: bool,
-    pub saved: Saved,
-    /// The present on the clock of the save.
-    pub then: u64,
-    /// The present on this boot's monotonic clock.
-    pub now: u64,
-}
-
-impl Restore {
-    /// State that was saved on this boot's clock.
-    #[must_use]
-    pub fn of_this_boot(saved: Saved) -> Self {
-        let now = Moment::now().monotonic;
-        Self {
-            is_reboot: false,
-            saved,
-            then: now,
-            now,
-        }
-    }
-
-    /// The bans on this boot's clock that have not ended.
-    pub fn bans(&self) -> impl Iterator<Item = SavedBan> + '_ {
-        let shifted = |ban: &SavedBan| {
-            let until = match ban.held.until {
-                Ban::FOREVER => Ban::FOREVER,
-                until if until > self.then => self.now.saturating_add(until - self.then),
-                _ => return None,
-            };
-            let mut ban = ban.clone();
-            ban.held.until = until;
-            Some(ban)
-        };
-        self.saved.bans.iter().filter_map(shifted)
-    }
-
-    /// The bans and counters on this boot's clock, for an agent that has no limits on packets yet.
-    #[must_use]
-    pub fn parked(&self) -> Saved {
-        Saved {
-            at: Some(Moment::now()),
-            bans: self.bans().collect(),
-            table: None,
-            requests: None,
-            // Their times are on the clock of the save.
-            escalations: if self.is_reboot {
-                Vec::new()
-            } else {
-                self.saved.escalations.clone()
-            },
-            ..self.saved.clone()
-        }
-    }
-}
 
 /// The state file of a running agent.
 #[derive(Debug)]
@@ -100,35 +41,18 @@ impl Keeping {
         found.extend(prepared.err().map(|error| {
             format!("the state is not saved over reboots, and agent try is refused: {error}")
         }));
-        let mut saved = Saved::read(&directory).unwrap_or_else(|damaged| {
+        let saved = Saved::read(&directory).unwrap_or_else(|damaged| {
             found.push(damaged.to_string());
             None
         });
-        if let Some(saved) = &mut saved {
-            journal::replay(&directory, saved);
-        }
-        let journal = BanJournal::start(directory.clone()).map_err(|error| {
+        let changes = journal::read(&directory);
+        let last = journal::last(saved.as_ref(), &changes);
+        let journal = BanJournal::start(directory.clone(), last).map_err(|error| {
             found.push(format!(
                 "a kill loses the owners of new bans: starting a thread failed: {error}"
             ));
         });
-        let now = Moment::now();
-        let restore = saved.and_then(|saved| {
-            let at = saved.at.clone()?;
-            let is_reboot = at.boot != now.boot;
-            let then = if is_reboot {
-                at.continued(&now)
-            } else {
-                now.monotonic
-            };
-            // If the kernel reports no boot ID, the clock may have restarted.
-            (is_reboot || at.monotonic <= now.monotonic).then_some(Restore {
-                is_reboot,
-                saved,
-                then,
-                now: now.monotonic,
-            })
-        });
+        let restore = Restore::new(saved, changes, Moment::now());
         let trouble = Mutex::new(Trouble {
             found,
             failure: None,
@@ -212,7 +136,7 @@ impl Keeping {
             )
         });
         if let (None, Some(journal)) = (&failure, &self.journal) {
-            journal.saved(saved.snapshot);
+            journal.saved(saved.journaled);
         }
         // Writing may take a disk seconds, during which the notes must stay readable.
         let mut trouble = self.trouble();

@@ -4,9 +4,11 @@ mod bans;
 mod file;
 mod journal;
 mod keep;
+mod restore;
 
 pub use bans::save_bans;
 pub use file::{MOST_TABLE_WORDS, Saved, SavedBan, StateDamaged};
 pub use host::{Moment, StateDirectory, StateError, StateLock};
 pub use journal::BanJournal;
-pub use keep::{Keeping, Restore};
+pub use keep::Keeping;
+pub use restore::Restore;

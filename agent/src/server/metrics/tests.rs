@@ -12,7 +12,7 @@ use config::policy::LivePage;
 use super::exposition::tests::documents;
 use super::{Documents, Exporter};
 use crate::server::control::Handler;
-use crate::stats::{BanStatus, BansRow, MOST_BANS, Precision, SourceLoad, TopRow, View};
+use crate::stats::{BanHolder, BansRow, MOST_BANS, Precision, SourceLoad, TopRow, View};
 
 /// Replies with ever more packets.
 #[derive(Default)]
@@ -92,17 +92,16 @@ fn top_row() -> TopRow {
 }
 
 fn ban() -> BansRow {
-    let ban = BanStatus {
-        cidr: "198.51.100.0/24".to_owned(),
+    let holder = BanHolder {
         expires_in_seconds: None,
         origin: "operator".to_owned(),
         reason: Some("</script><script>alert(1)</script>".to_owned()),
         since: None,
         owner: "root".to_owned(),
-        ..BanStatus::default()
+        ..BanHolder::default()
     };
     BansRow {
-        ban,
+        ban: holder.of("198.51.100.0/24".to_owned()),
         throttled_packets: 9,
     }
 }

@@ -81,6 +81,50 @@ fn a_prefix_has_a_bounded_number_of_bans_that_users_name() {
 }
 
 #[test]
+fn addresses_of_a_crowded_network_become_a_ban_of_the_whole() {
+    let network = host(1).cut(64);
+    let address = |name: &str, interface_id| BanKey {
+        interface_id,
+        ..jail(network, name)
+    };
+    let mut list = BanList::default();
+    let most = MOST_OF_PREFIX as u64;
+    ban(&mut list, jail(network, "recidive"), until(5));
+    for id in 1..most {
+        assert_eq!(list.to_merge(&address("sshd", id)), None);
+        ban(&mut list, address("sshd", id), until(100 + id % 7));
+    }
+    // Whoever orders another one, the one who has most makes room.
+    for key in [address("sshd", most), jail(network, "web")] {
+        let merge = list.to_merge(&key).unwrap();
+        assert_eq!(merge.keys.len(), MOST_OF_PREFIX - 1);
+        assert_eq!(merge.whole, jail(network, "sshd"));
+        assert_eq!(merge.held, until(106));
+    }
+    assert_eq!(list.to_merge(&address("sshd", 1)), None, "it has one");
+    let merge = list.to_merge(&address("sshd", most)).unwrap();
+    let before = list.entry(&network);
+    for key in &merge.keys {
+        assert!(lift(&mut list, key));
+    }
+    ban(&mut list, merge.whole, merge.held);
+    assert_eq!(list.entry(&network), before);
+    assert_eq!(list.count_of(By::Operator), 2);
+    // The whole and more addresses are merged again; bans by as many owners are not.
+    for id in 1..most {
+        ban(&mut list, address("sshd", id), until(200));
+    }
+    let merge = list.to_merge(&address("sshd", most)).unwrap();
+    assert_eq!((merge.keys.len(), merge.held), (MOST_OF_PREFIX, until(200)));
+    let mut list = BanList::default();
+    for nth in 0..most {
+        ban(&mut list, address(&format!("jail-{nth}"), 1), until(100));
+    }
+    let another = address("another", 1);
+    assert!(list.to_merge(&another).is_none() && list.is_full(&another));
+}
+
+#[test]
 fn a_suspended_ban_is_taken_up_again_unless_it_ended_or_was_lifted() {
     let limit = |byte| BanKey::new(host(byte), Owner::named(By::Limit, "web"));
     let mut list = BanList::default();

@@ -100,10 +100,13 @@ impl HostLinks {
         let none = (self.enforcing.is_empty() && !self.devices.is_empty()).then(|| {
             "no interface of the config exists: no limit on packets would be in effect".to_owned()
         });
-        self.lacking_names()
-            .chain(self.lacking_patterns())
-            .chain(none)
-            .collect()
+        self.lacking_names().chain(none).collect()
+    }
+
+    /// Configured patterns that match no interface yet, which is no mistake by itself.
+    #[must_use]
+    pub fn awaited(&self) -> Vec<String> {
+        self.lacking_patterns().collect()
     }
 
     fn available(&self) -> String {

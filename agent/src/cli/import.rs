@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use host::read::{argument_name, read_argument};
 use serde::Serialize;
 
 use super::exit::usage;
@@ -117,25 +118,16 @@ fn read(files: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut left = MOST_BYTES;
     let mut inputs = Vec::new();
     for path in files {
-        let is_standard = path == Path::new("-");
-        let name = if is_standard {
-            "standard input".to_owned()
-        } else {
-            path.display().to_string()
-        };
-        let mut bytes = Vec::new();
-        let result = if is_standard {
-            io::stdin().lock().take(left + 1).read_to_end(&mut bytes)
-        } else {
-            File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut bytes))
-        };
-        result.map_err(|error| format!("reading {name} failed: {error}"))?;
-        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
-            format!(
-                "{name}: the input is larger than {} MiB; import parts of it",
-                MOST_BYTES >> 20
-            )
+        let name = argument_name(path);
+        let bytes = read_argument(path, left).map_err(|error| {
+            if error.is_too_large() {
+                let most = MOST_BYTES >> 20;
+                format!("{name}: the input is larger than {most} MiB; import parts of it")
+            } else {
+                error.to_string()
+            }
         })?;
+        left -= bytes.len() as u64;
         inputs.push((name, bytes));
     }
     Ok(inputs)

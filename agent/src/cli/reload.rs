@@ -85,7 +85,7 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
 
 /// The text of a valid config. Errors are shown with their positions, without a request to the agent.
 fn checked(file: &Path) -> Result<String, String> {
-    let text = config::read_text(file).map_err(|error| error.to_string())?;
+    let text = config::read_argument(file).map_err(|error| error.to_string())?;
     config::parse(file, &text).map_err(|error| ConfigError::Invalid(error).to_string())?;
     if text.len() > LONGEST_CONFIG {
         let (file, length) = (file.display(), text.len());

@@ -1,11 +1,11 @@
 //! Errors of leases and of the store.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use config::policy::Cluster;
+use host::read::ReadError;
 use redis::RedisError;
 use thiserror::Error;
 
@@ -38,11 +38,8 @@ pub enum StoreError {
         help: &'static str,
     },
     /// A file of authorities cannot be read.
-    #[error("reading [cluster] authorities {} failed: {error}", path.display())]
-    Authorities {
-        path: PathBuf,
-        error: Arc<io::Error>,
-    },
+    #[error("[cluster] authorities: {0}")]
+    Authorities(Arc<ReadError>),
     /// The reply is not one of the script's.
     #[error(
         "invalid reply of the store: {0}; another program may use the same keys: set another [cluster] name"

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod descriptors;
 pub mod load;
 pub mod mounts;
+pub mod read;
 mod state_directory;
 pub mod syn_cookies;
 pub mod unix_socket;

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use config::group::{CpuShare, Group};
+use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;
@@ -18,6 +19,9 @@ use super::properties;
 use super::restrict;
 use super::tree::{Tree, write};
 use super::units::{Properties, Units, Value};
+
+/// The permissions of a new file.
+const MODE: u32 = 0o600;
 
 /// A limit that Weir wrote into a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -343,10 +347,13 @@ impl InPlace {
                 _ => Ok(()),
             }
         } else {
-            let next = self.path.with_extension("new");
             let text = serde_json::to_vec(&self.sets).map_err(io::Error::from);
-            text.and_then(|text| fs::write(&next, text))
-                .and_then(|()| fs::rename(&next, &self.path))
+            text.and_then(|text| {
+                // In /run: a reboot ends the limits.
+                replace(&self.path, MODE, Survives::Kill, |file| {
+                    file.write_all(&text)
+                })
+            })
         };
         saved
             .err()

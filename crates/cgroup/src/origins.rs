@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
 use super::process::{Membership, Process};
 
+/// The permissions of a new file.
+const MODE: u32 = 0o600;
 /// The depth to which parents are searched.
 const GENERATIONS: usize = 64;
 
@@ -88,10 +91,11 @@ impl Origins {
         if self.is_saved && before == self.by_pid.len() {
             return Ok(());
         }
-        // Atomic, so that a killed agent leaves the old file or the new one.
-        let next = self.path.with_extension("new");
-        fs::write(&next, serde_json::to_vec(&self.by_pid)?)?;
-        fs::rename(&next, &self.path)?;
+        let text = serde_json::to_vec(&self.by_pid)?;
+        // In /run: a reboot ends the processes.
+        replace(&self.path, MODE, Survives::Kill, |file| {
+            file.write_all(&text)
+        })?;
         self.is_saved = true;
         Ok(())
     }

@@ -5,6 +5,7 @@ pub mod descriptors;
 pub mod load;
 pub mod mounts;
 pub mod read;
+pub mod replace;
 mod state_directory;
 pub mod syn_cookies;
 pub mod unix_socket;

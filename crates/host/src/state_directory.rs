@@ -10,6 +10,8 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access};
 use thiserror::Error;
 
+use crate::replace::{Survives, replace, synchronize};
+
 /// For the owner only: configs and keys contain other people's addresses.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -141,7 +143,7 @@ impl StateDirectory {
         self.0.join(name)
     }
 
-    /// Replaces a file with the concatenated parts. After a crash it is the old file or the new one.
+    /// Replaces a file with the concatenated parts. After a power failure it is the old file or the new one.
     ///
     /// # Errors
     ///
@@ -149,23 +151,10 @@ impl StateDirectory {
     pub fn replace(&self, name: &str, parts: &[&[u8]]) -> Result<(), StateError> {
         self.prepare()?;
         let path = self.file(name);
-        let next = self.file(&format!("{name}.next"));
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(FILE_MODE)
-                .open(&next)?;
-            parts.iter().try_for_each(|part| file.write_all(part))?;
-            file.sync_all()?;
-            fs::rename(&next, &path)?;
-            self.sync()
-        };
-        write().map_err(|source| StateError::Write {
-            path: path.clone(),
-            source,
-        })
+        let replaced = replace(&path, FILE_MODE, Survives::PowerLoss, |file| {
+            parts.iter().try_for_each(|part| file.write_all(part))
+        });
+        replaced.map_err(|source| StateError::Write { path, source })
     }
 
     /// Removes a file; a missing file is no error.
@@ -180,13 +169,8 @@ impl StateDirectory {
         };
         match fs::remove_file(self.file(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.and_then(|()| self.sync()).map_err(fail),
+            result => result.and_then(|()| synchronize(&self.0)).map_err(fail),
         }
-    }
-
-    /// Makes renames and removals durable.
-    fn sync(&self) -> io::Result<()> {
-        File::open(&self.0)?.sync_all()
     }
 }
 

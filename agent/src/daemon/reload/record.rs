@@ -177,7 +177,7 @@ mod tests {
     fn where_it_cannot_be_written_the_error_names_the_place() {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
-        fs::create_dir_all(folder.path().join("state/trial.json.next")).unwrap();
+        fs::create_dir_all(folder.path().join("state/trial.json")).unwrap();
         let error = Record {
             tried: None,
             before: None,

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use config::group::{CpuShare, Group};
+use host::read::read;
 use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ use super::restrict;
 use super::tree::{Tree, write};
 use super::units::{Properties, Units, Value};
 
+/// The largest file that is read.
+const LARGEST: u64 = 64 << 20;
 /// The permissions of a new file.
 const MODE: u32 = 0o600;
 
@@ -99,8 +102,8 @@ impl InPlace {
     /// Continues with the file of an earlier agent at `path`, if it exists.
     #[must_use]
     pub fn open(path: &Path) -> Self {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let mut sets: BTreeMap<String, Set> = serde_json::from_str(&text).unwrap_or_default();
+        let text = read(path, LARGEST).unwrap_or_default();
+        let mut sets: BTreeMap<String, Set> = serde_json::from_slice(&text).unwrap_or_default();
         for set in sets.values_mut() {
             if let Set::Unit(before) = set {
                 *set = Set::Properties(Changed {

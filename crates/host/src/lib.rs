@@ -12,4 +12,4 @@ pub mod unix_socket;
 
 pub use clock::{Moment, monotonic_nanoseconds};
 pub use mounts::{Mount, mounts};
-pub use state_directory::{StateDirectory, StateError, StateLock, set_aside};
+pub use state_directory::{Damaged, StateDirectory, StateError, StateLock, read_saved};

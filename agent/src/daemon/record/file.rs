@@ -11,7 +11,7 @@ use std::time::Duration;
 use api::record::RecordGap;
 use config::human::{self, number};
 use host::read::{self, RegularFile};
-use host::{StateDirectory, StateError};
+use host::{Damaged, StateDirectory, StateError};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
@@ -108,6 +108,11 @@ impl RecordFile {
         parse(&bytes).map_err(|reason| fail(format!("the recording cannot be used: {reason}")))
     }
 
+    /// Reads the recording of an earlier agent; `None` if there is none. A damaged one is renamed.
+    pub(super) fn of_earlier_agent(directory: &StateDirectory) -> Result<Option<Self>, Damaged> {
+        directory.read(NAME, LONGEST[0], parse)
+    }
+
     /// Replaces the file atomically.
     ///
     /// # Errors
@@ -125,11 +130,8 @@ impl RecordFile {
     }
 
     /// Keeps the file under another name, where the next one does not replace it.
-    pub(super) fn set_aside(directory: &StateDirectory, name: Option<&str>) -> io::Result<()> {
-        std::fs::rename(
-            directory.file(NAME),
-            directory.file(name.unwrap_or(PREVIOUS)),
-        )
+    pub(super) fn keep(directory: &StateDirectory) -> io::Result<()> {
+        std::fs::rename(directory.file(NAME), directory.file(PREVIOUS))
     }
 
     /// The recorded traffic.

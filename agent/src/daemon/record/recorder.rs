@@ -43,14 +43,11 @@ impl Recorder {
     }
 
     fn resume(&self) {
-        let file = match RecordFile::read(&RecordFile::path(&self.directory)) {
-            Ok(file) => file,
-            Err(error) if error.is_missing => return,
-            Err(error) => {
-                let note = match RecordFile::set_aside(&self.directory, Some("recording.damaged")) {
-                    Ok(()) => format!("{error}; it was renamed to recording.damaged"),
-                    Err(_) => error.to_string(),
-                };
+        let file = match RecordFile::of_earlier_agent(&self.directory) {
+            Ok(Some(file)) => file,
+            Ok(None) => return,
+            Err(damaged) => {
+                let note = format!("the recording does not go on: {damaged}");
                 tracing::warn!("{note}");
                 lock(&self.notes).push(note);
                 return;
@@ -110,7 +107,7 @@ impl Recorder {
         drop(running);
         let path = RecordFile::path(&self.directory);
         if path.exists() {
-            RecordFile::set_aside(&self.directory, None).map_err(|error| {
+            RecordFile::keep(&self.directory).map_err(|error| {
                 format!("keeping the previous recording as recording.previous failed: {error}")
             })?;
         }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use config::{PrefixKey, prefix};
 use datapath::bans::{BanKey, By, Held, Owner, Why};
+use host::read::read;
 use host::{Moment, StateDirectory};
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +189,8 @@ fn rotate(directory: &StateDirectory) -> io::Result<()> {
         return fs::rename(path, before);
     }
     // The last save failed.
-    append(directory, BEFORE, &fs::read(&path)?)?;
+    let changes = read(&path, LARGEST).map_err(io::Error::other)?;
+    append(directory, BEFORE, &changes)?;
     fs::remove_file(path)
 }
 
@@ -212,7 +214,7 @@ pub(super) fn clear(directory: &StateDirectory) -> io::Result<()> {
 pub(super) fn replay(directory: &StateDirectory, saved: &mut Saved) {
     let boot = saved.at.as_ref().map(|at| at.boot.clone());
     let boot = boot.unwrap_or_else(|| Moment::now().boot);
-    let texts = [BEFORE, NAME].map(|name| fs::read(directory.file(name)).unwrap_or_default());
+    let texts = [BEFORE, NAME].map(|name| read(&directory.file(name), LARGEST).unwrap_or_default());
     if texts.iter().all(Vec::is_empty) {
         return;
     }

@@ -101,7 +101,9 @@ impl Keeping {
             format!("the state is not saved over reboots, and agent try is refused: {error}")
         }));
         let mut saved = Saved::read(&directory).unwrap_or_else(|damaged| {
-            found.push(damaged.to_string());
+            found.push(format!(
+                "{damaged}; bans, counters and slow limits start over"
+            ));
             None
         });
         if let Some(saved) = &mut saved {

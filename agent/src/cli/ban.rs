@@ -9,7 +9,7 @@ use anyhow::Context;
 use api::list::{ListStatus, ListsStatus};
 use api::request::{BanOrder, Banned, Excepted, MOST_ORDERS, Request, StillBanned, Unbanned};
 use config::policy::Prefix;
-use config::{PrefixKey, prefix, ssh};
+use config::{PrefixKey, human, prefix, ssh};
 use host::read::{argument_name, read_text_argument};
 
 use super::ask::ask;
@@ -122,7 +122,7 @@ pub fn ban(
     {
         let until = expires_in_seconds.map_or_else(
             || "until it is lifted".to_owned(),
-            |left| format!("for {}", table::seconds(left)),
+            |left| format!("for {}", human::seconds(left)),
         );
         eprintln!(
             "{cidr} stays banned {until}, which is longer: to shorten it, agent unban {} first",
@@ -436,7 +436,7 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
         let until = |row: &BansRow| {
             row.ban
                 .expires_in_seconds
-                .map_or_else(|| "until lifted".to_owned(), table::seconds)
+                .map_or_else(|| "until lifted".to_owned(), human::seconds)
         };
         let cidr = |row: &BansRow| match row.ban.address {
             // It stands for its network.
@@ -494,7 +494,7 @@ fn ban_lists(lists: &ListsStatus) -> String {
     let ago = |seconds: Option<f64>| {
         seconds.map_or_else(
             || "never".to_owned(),
-            |ago| format!("{} ago", table::seconds(ago)),
+            |ago| format!("{} ago", human::seconds(ago)),
         )
     };
     let cells = |list: &ListStatus| {
@@ -504,7 +504,7 @@ fn ban_lists(lists: &ListsStatus) -> String {
             number(list.throttled_packets),
             ago(list.updated_seconds_ago),
             ago(list.checked_seconds_ago),
-            table::seconds(list.next_in_seconds),
+            human::seconds(list.next_in_seconds),
             list.action.clone(),
             list.source.clone(),
         ]

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::human;
 use config::policy::Cluster;
 use host::read::ReadError;
 use redis::RedisError;
@@ -24,7 +25,7 @@ pub enum ClusterError {
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
     /// It does not reply in time.
-    #[error("no reply within {} ms", .0.as_millis())]
+    #[error("no reply within {}", human::time(*.0))]
     Slow(Duration),
     /// The store cannot be reached, or another server uses its address.
     #[error("{0}")]

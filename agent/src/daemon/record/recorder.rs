@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use api::event::seconds_since_1970;
 use api::record::{LENGTHS, RecordGap, RecordState, RecordStatus, WRONG_LENGTH};
+use config::human;
 use host::StateDirectory;
 
 use super::super::packets::Packets;
@@ -223,8 +224,8 @@ impl Recorder {
 fn not_written(status: &RecordStatus) -> String {
     let error = status.error.as_deref().unwrap_or("it is being written");
     format!(
-        "the recording has ended and is not written yet: {error}; it is tried again every {} s, and at once by agent record \
+        "the recording has ended and is not written yet: {error}; it is tried again every {}, and at once by agent record \
          --stop",
-        RETRY_EVERY.as_secs()
+        human::time(RETRY_EVERY)
     )
 }

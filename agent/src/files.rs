@@ -1,12 +1,11 @@
-//! Files that others replace: bounded reads, and changes.
+//! Files that others replace: whether they have changed.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use host::read::{ReadError, RegularFile};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -28,28 +27,13 @@ pub fn read(
     path: &Path,
     known: Option<Fingerprint>,
     most: u64,
-) -> Result<(Option<Vec<u8>>, Fingerprint), String> {
-    let fail = |error: io::Error| format!("reading {} failed: {error}", path.display());
-    // A pipe without a writer would block.
-    let file = File::options()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK)
-        .open(path)
-        .map_err(fail)?;
-    let about = file.metadata().map_err(fail)?;
-    if !about.is_file() {
-        return Err(format!("{} is not a regular file", path.display()));
-    }
-    let found = fingerprint_of(&about);
+) -> Result<(Option<Vec<u8>>, Fingerprint), ReadError> {
+    let file = RegularFile::open(path)?;
+    let found = fingerprint_of(file.metadata());
     if known == Some(found) {
         return Ok((None, found));
     }
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(fail)?;
-    if bytes.len() as u64 > most {
-        return Err(format!("{} is larger than {most} bytes", path.display()));
-    }
-    Ok((Some(bytes), found))
+    Ok((Some(file.read(most)?), found))
 }
 
 /// The fingerprint of a file; `None` if it is missing.

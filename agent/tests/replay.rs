@@ -198,7 +198,7 @@ fn each_limit_class_and_source_has_what_the_definition_allows() {
     let output = folder.run(&["day.pcap"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for words in [
-        "2,050 packets from 2023-11-14T22:13:20Z in 10.0 s",
+        "2,050 packets from 2023-11-14T22:13:20Z in 10 s",
         "class payer",
         "10.0.0.2",
         "76.20 %",

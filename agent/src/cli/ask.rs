@@ -48,7 +48,7 @@ fn banned(ban: &BanStatus) -> String {
     match holder.expires_in_seconds {
         Some(seconds) => format!(
             "as {cidr}, by {owner}, for another {}{reason}{others}",
-            table::seconds(seconds)
+            human::seconds(seconds)
         ),
         None => format!("as {cidr}, by {owner}, until it is lifted{reason}{others}"),
     }
@@ -257,12 +257,12 @@ fn interface(interface: &InterfaceStatus) -> String {
 fn changes(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(trial) = &status.trial {
-        let left = table::seconds(trial.ends_in_seconds);
+        let left = human::seconds(trial.ends_in_seconds);
         lines.push(match &trial.rollback {
             Some(rollback) => format!(
                 "on trial: {}, and rolling back fails since {} ({} attempts): {}; to keep it: agent confirm",
                 trial.file,
-                table::seconds(rollback.failing_for_seconds),
+                human::seconds(rollback.failing_for_seconds),
                 rollback.attempts,
                 rollback.error
             ),
@@ -300,7 +300,7 @@ fn crowdsec_text(crowdsec: &CrowdSecStatus) -> String {
     let ago = |ago: Option<f64>| {
         ago.map_or_else(
             || "never".to_owned(),
-            |ago| format!("{} ago", table::seconds(ago)),
+            |ago| format!("{} ago", human::seconds(ago)),
         )
     };
     let (decisions, prefixes) = (number(crowdsec.decisions), number(crowdsec.banned_prefixes));
@@ -370,8 +370,8 @@ fn cluster_text(cluster: &ClusterStatus) -> String {
     {
         store.push_str(&format!(
             ", replied {} ago within {}",
-            table::seconds(ago),
-            table::seconds(answered_in)
+            human::seconds(ago),
+            human::seconds(answered_in)
         ));
     }
     if let Some(error) = cluster.last_error.as_ref().filter(|_| cluster.failures > 0) {
@@ -505,7 +505,7 @@ fn passed(packets: u64, precision: Precision) -> String {
 fn ago(seconds: Option<f64>) -> String {
     seconds.map_or_else(
         || "-".to_owned(),
-        |seconds| format!("{} ago", table::seconds(seconds)),
+        |seconds| format!("{} ago", human::seconds(seconds)),
     )
 }
 
@@ -555,7 +555,7 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 || "not in the recorded statistics".to_owned(),
                 |last| {
                     let limit = at_level(&last.limit, last.level.as_deref());
-                    format!("{} ago by limit {limit}", table::seconds(last.seconds_ago))
+                    format!("{} ago by limit {limit}", human::seconds(last.seconds_ago))
                 },
             );
             let head = table::pairs([
@@ -599,7 +599,7 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                             None => limit.name.clone(),
                         },
                         number(limit.remaining),
-                        table::seconds(limit.retry_after_seconds),
+                        human::seconds(limit.retry_after_seconds),
                         passed(limit.passed_packets, limit.passed_precision),
                         number(limit.throttled_packets),
                         number(limit.would_throttle_packets),
@@ -648,7 +648,7 @@ fn connections(open: &[OpenConnection]) -> Option<String> {
         [
             open.port.to_string(),
             open.local_port.to_string(),
-            table::seconds(open.open_seconds),
+            human::seconds(open.open_seconds),
         ]
     };
     let rendered = table::render(
@@ -675,7 +675,7 @@ fn requests(rows: &[SourceRequests]) -> Option<String> {
             limit.remaining.map_or_else(|| "-".to_owned(), number),
             limit
                 .retry_after_seconds
-                .map_or_else(|| "-".to_owned(), table::seconds),
+                .map_or_else(|| "-".to_owned(), human::seconds),
             number(limit.throttled_requests),
             number(limit.would_throttle_requests),
             ago(limit.last_throttled_seconds_ago),

@@ -1,6 +1,5 @@
 //! `agent ban`, `agent unban`, `agent bans`.
 
-use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +9,8 @@ use anyhow::Context;
 use api::list::{ListStatus, ListsStatus};
 use api::request::{BanOrder, Banned, Excepted, MOST_ORDERS, Request, StillBanned, Unbanned};
 use config::policy::Prefix;
-use config::{PrefixKey, prefix, ssh};
+use config::{PrefixKey, human, prefix, ssh};
+use host::read::{argument_name, read_text_argument};
 
 use super::ask::ask;
 use super::exit::USAGE;
@@ -57,7 +57,7 @@ pub fn ban(
         owner,
         force,
     } = terms;
-    let Some(prefixes) = named(cidrs, file, "banned")? else {
+    let Some(prefixes) = named(cidrs, file, "banned") else {
         return Ok(ExitCode::from(USAGE));
     };
     if let Some(Err(error)) = reason.as_deref().map(ban_reason::check) {
@@ -116,7 +116,7 @@ pub fn ban(
     for BanStatus { cidr, holder, .. } in &all.kept {
         let until = holder.expires_in_seconds.map_or_else(
             || "until it is lifted".to_owned(),
-            |left| format!("for {}", table::seconds(left)),
+            |left| format!("for {}", human::seconds(left)),
         );
         eprintln!(
             "{cidr} stays banned {until}, which is longer: to shorten it, agent unban {} first",
@@ -192,26 +192,20 @@ impl Named {
     }
 }
 
+/// The most bytes of a list: a million of the longest prefixes.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// The prefixes on the command line and in the list; `None` if one is invalid, which has been printed.
-fn named(cidrs: &[String], file: Option<&Path>, done: &str) -> anyhow::Result<Option<Vec<Named>>> {
+fn named(cidrs: &[String], file: Option<&Path>, done: &str) -> Option<Vec<Named>> {
     let listed = match file {
         None => parse("", &cidrs.join("\n")),
-        Some(path) if path == Path::new("-") => parse(
-            "standard input",
-            &io::read_to_string(io::stdin()).context("reading standard input failed")?,
-        ),
-        Some(path) => match std::fs::read_to_string(path) {
-            Ok(text) => parse(&path.display().to_string(), &text),
-            Err(error) => Err(vec![format!(
-                "error: reading {} failed: {error}",
-                path.display()
-            )]),
+        Some(path) => match read_text_argument(path, MOST_BYTES) {
+            Ok(text) => parse(&argument_name(path), &text),
+            Err(error) => Err(vec![format!("error: {error}")]),
         },
     };
-    listed.map(Some).or_else(|wrong| {
-        eprintln!("{}\nnothing was {done}", summed_up(wrong).join("\n"));
-        Ok(None)
-    })
+    let fail = |wrong| eprintln!("{}\nnothing was {done}", summed_up(wrong).join("\n"));
+    listed.map_err(fail).ok()
 }
 
 /// The most invalid lines that are printed.
@@ -307,7 +301,7 @@ pub fn unban(
     all_owners: bool,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
-    let Some(prefixes) = named(cidrs, file, "unbanned")? else {
+    let Some(prefixes) = named(cidrs, file, "unbanned") else {
         return Ok(ExitCode::from(USAGE));
     };
     let client = options.client();
@@ -438,7 +432,7 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
             let holder = &row.ban.holder;
             holder
                 .expires_in_seconds
-                .map_or_else(|| "until lifted".to_owned(), table::seconds)
+                .map_or_else(|| "until lifted".to_owned(), human::seconds)
         };
         let cidr = |row: &BansRow| match row.ban.holder.address {
             // It stands for its network.
@@ -499,7 +493,7 @@ fn ban_lists(lists: &ListsStatus) -> String {
     let ago = |seconds: Option<f64>| {
         seconds.map_or_else(
             || "never".to_owned(),
-            |ago| format!("{} ago", table::seconds(ago)),
+            |ago| format!("{} ago", human::seconds(ago)),
         )
     };
     let cells = |list: &ListStatus| {
@@ -509,7 +503,7 @@ fn ban_lists(lists: &ListsStatus) -> String {
             number(list.throttled_packets),
             ago(list.updated_seconds_ago),
             ago(list.checked_seconds_ago),
-            table::seconds(list.next_in_seconds),
+            human::seconds(list.next_in_seconds),
             list.action.clone(),
             list.source.clone(),
         ]

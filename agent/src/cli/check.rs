@@ -276,10 +276,10 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
             .map(|limit| limit.name.as_str());
         let shared = shared.chain(cluster.share_bans.then_some("bans by operators and limits"));
         println!(
-            "\nshared with other hosts as {} through {}, synchronized every {} ms; {} when the store is down: {}",
+            "\nshared with other hosts as {} through {}, synchronized every {}; {} when the store is down: {}",
             cluster.node,
             stores.join(", "),
-            cluster.sync.as_millis(),
+            human::time(cluster.sync),
             cluster.when_store_is_down,
             shared.collect::<Vec<_>>().join(", ")
         );
@@ -288,8 +288,8 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
         println!(
             "\nbans by CrowdSec from {}, pulled every {}, all of them every {}",
             crowdsec.shown_url(),
-            humantime::format_duration(crowdsec.update),
-            humantime::format_duration(crowdsec.reconcile)
+            human::time(crowdsec.update),
+            human::time(crowdsec.reconcile)
         );
     }
     if let Some(memory) = &checked.packet_memory {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use api::request::Request;
+use config::human;
 use decide::{Answer, Question};
 
 use super::exit::usage;
@@ -35,7 +36,7 @@ pub fn decide(decide: &Decide, options: &Options) -> anyhow::Result<ExitCode> {
 fn text(answer: &Answer) -> String {
     let retry_after = answer
         .retry_after_seconds
-        .map_or_else(|| "never".to_owned(), table::seconds);
+        .map_or_else(|| "never".to_owned(), human::seconds);
     table::pairs([
         ("limit", answer.limit.clone()),
         (
@@ -44,7 +45,7 @@ fn text(answer: &Answer) -> String {
         ),
         ("remaining", table::number(answer.remaining)),
         ("retry after", retry_after),
-        ("reset after", table::seconds(answer.reset_after_seconds)),
+        ("reset after", human::seconds(answer.reset_after_seconds)),
     ])
 }
 

@@ -184,8 +184,8 @@ fn usage_row(group: &GroupStatus) -> [String; 6] {
             group.name.clone()
         },
         number(group.pids.len() as u64),
-        table::seconds(group.cpu.usage_seconds),
-        table::seconds(group.cpu.throttled_seconds),
+        human::seconds(group.cpu.usage_seconds),
+        human::seconds(group.cpu.throttled_seconds),
         memory.max_bytes.map_or_else(
             || used.clone(),
             |max| format!("{used} of {}", human::size(max)),
@@ -277,7 +277,7 @@ fn day_row(row: &UsageRow) -> [String; 8] {
     [
         row.day.clone(),
         row.group.clone(),
-        table::seconds(usage.cpu_seconds),
+        human::seconds(usage.cpu_seconds),
         format!(
             "{:.3}",
             usage.memory_byte_seconds / f64::from(1 << 30) / 3_600.0

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use api::heavy_prefixes::{HeavyPrefix, HeavyPrefixes};
 use api::request::Request;
+use config::human;
 
 use super::print::Print;
 use super::table::{self, number};
@@ -34,7 +35,7 @@ pub fn once(count: Option<usize>, share: f64, options: &Options) -> anyhow::Resu
 
 fn text(found: &HeavyPrefixes) -> String {
     if found.samples == 0 {
-        return format!("No packets in {:.1} s.", found.seconds);
+        return format!("No packets in {}.", human::seconds(found.seconds));
     }
     let row = |row: &HeavyPrefix| {
         [
@@ -89,10 +90,10 @@ fn text(found: &HeavyPrefixes) -> String {
         String::new()
     };
     format!(
-        "{table}\n\n{} of {} packets/s come from elsewhere. By {sampled} of {:.1} s from {} sources{error}{lost}.",
+        "{table}\n\n{} of {} packets/s come from elsewhere. By {sampled} of {} from {} sources{error}{lost}.",
         percent(found.elsewhere),
         number(found.packets_per_second as u64),
-        found.seconds,
+        human::seconds(found.seconds),
         number(found.sources),
     )
 }
@@ -133,7 +134,7 @@ mod tests {
             text(&found),
             "PREFIX           OWN       SHARE  PACKETS/s  THROTTLED/s  SOURCES\n\
              198.18.0.0/16  40.1%  50.0% ±1.1     12,345           10  >=3,112\n\n\
-             59.9% of 25,000 packets/s come from elsewhere. By 8,000 sampled packets of 2.0 s from 5,000 sources; with 95 % \
+             59.9% of 25,000 packets/s come from elsewhere. By 8,000 sampled packets of 2 s from 5,000 sources; with 95 % \
              probability no share is off by more than 3.1%."
         );
         let quiet = HeavyPrefixes {
@@ -148,7 +149,7 @@ mod tests {
             text(&quiet)
         );
         assert!(
-            text(&quiet).ends_with("By all packets of 2.0 s from 5,000 sources."),
+            text(&quiet).ends_with("By all packets of 2 s from 5,000 sources."),
             "{}",
             text(&quiet)
         );
@@ -157,7 +158,7 @@ mod tests {
                 seconds: 2.0,
                 ..HeavyPrefixes::default()
             }),
-            "No packets in 2.0 s."
+            "No packets in 2 s."
         );
     }
 }

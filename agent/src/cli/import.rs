@@ -1,18 +1,22 @@
 //! `agent import`: rules of other limiters as limits.toml.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use host::read::{argument_name, read_argument};
+use host::replace::{Survives, replace};
 use serde::Serialize;
 
 use super::exit::usage;
 use super::print::Print;
 use crate::cli::arguments::Import as Question;
 use crate::import::{self, Import, LeftOut, ListFile, MOST_BYTES, Options};
+
+/// The permissions of a new list, less the umask.
+const MODE: u32 = 0o666;
 
 /// An import as JSON.
 #[derive(Serialize)]
@@ -117,25 +121,16 @@ fn read(files: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut left = MOST_BYTES;
     let mut inputs = Vec::new();
     for path in files {
-        let is_standard = path == Path::new("-");
-        let name = if is_standard {
-            "standard input".to_owned()
-        } else {
-            path.display().to_string()
-        };
-        let mut bytes = Vec::new();
-        let result = if is_standard {
-            io::stdin().lock().take(left + 1).read_to_end(&mut bytes)
-        } else {
-            File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut bytes))
-        };
-        result.map_err(|error| format!("reading {name} failed: {error}"))?;
-        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
-            format!(
-                "{name}: the input is larger than {} MiB; import parts of it",
-                MOST_BYTES >> 20
-            )
+        let name = argument_name(path);
+        let bytes = read_argument(path, left).map_err(|error| {
+            if error.is_too_large() {
+                let most = MOST_BYTES >> 20;
+                format!("{name}: the input is larger than {most} MiB; import parts of it")
+            } else {
+                error.to_string()
+            }
         })?;
+        left -= bytes.len() as u64;
         inputs.push((name, bytes));
     }
     Ok(inputs)
@@ -146,21 +141,16 @@ fn write(directory: &Path, lists: &[ListFile]) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory)
         .with_context(|| format!("making {} failed", directory.display()))?;
     for list in lists {
-        let failed = || format!("writing {} failed", list.path.display());
-        let mut file = tempfile(&list.path).with_context(failed)?;
-        writeln!(file.1, "# {}, by agent import", list.name).with_context(failed)?;
-        for prefix in &list.prefixes {
-            writeln!(file.1, "{prefix}").with_context(failed)?;
-        }
-        file.1.flush().with_context(failed)?;
-        std::fs::rename(&file.0, &list.path).with_context(failed)?;
+        // A power failure must not leave an empty list in the place of one that bans.
+        let written = replace(&list.path, MODE, Survives::PowerLoss, |file| {
+            let mut file = io::BufWriter::new(file);
+            writeln!(file, "# {}, by agent import", list.name)?;
+            for prefix in &list.prefixes {
+                writeln!(file, "{prefix}")?;
+            }
+            file.flush()
+        });
+        written.with_context(|| format!("writing {} failed", list.path.display()))?;
     }
     Ok(())
-}
-
-/// A new file beside `path`.
-fn tempfile(path: &Path) -> io::Result<(PathBuf, io::BufWriter<File>)> {
-    let beside = path.with_extension(format!("new-{}", std::process::id()));
-    let file = File::options().write(true).create_new(true).open(&beside)?;
-    Ok((beside, io::BufWriter::new(file)))
 }

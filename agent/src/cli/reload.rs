@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::reload::{Confirmed, Reloaded};
 use api::request::{LONGEST_CONFIG, Request};
-use config::{ConfigError, ssh};
+use config::{ConfigError, human, ssh};
 
 use super::exit::{USAGE, invalid, usage};
 use super::print::Print;
@@ -22,7 +22,10 @@ pub fn reload(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode
         file,
     })?;
     tell(&answer, options, || {
-        let mut lines = vec![format!("reloaded in {} ms", answer.milliseconds)];
+        let mut lines = vec![format!(
+            "reloaded in {}",
+            human::time(Duration::from_millis(answer.milliseconds))
+        )];
         lines.extend(differences(&answer));
         lines.join("\n")
     })
@@ -75,7 +78,7 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
     };
     let answer: Reloaded = options.client().ask(&request)?;
     tell(&answer, options, || {
-        let time = humantime::format_duration(duration);
+        let time = human::time(duration);
         format!(
             "{} is in effect for {time}, then the previous config again; to keep it: agent confirm",
             file.display()
@@ -85,7 +88,7 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
 
 /// The text of a valid config. Errors are shown with their positions, without a request to the agent.
 fn checked(file: &Path) -> Result<String, String> {
-    let text = config::read_text(file).map_err(|error| error.to_string())?;
+    let text = config::read_argument(file).map_err(|error| error.to_string())?;
     config::parse(file, &text).map_err(|error| ConfigError::Invalid(error).to_string())?;
     if text.len() > LONGEST_CONFIG {
         let (file, length) = (file.display(), text.len());

@@ -99,7 +99,7 @@ pub fn replay(file: &Path, question: &Replay, print: Print) -> anyhow::Result<Ex
 
 /// A config and its text, which may be from a pipe: it is read once.
 fn compiled(file: &Path) -> Result<((Config, Plan), String), String> {
-    let text = config::read_text(file).map_err(|error| error.to_string())?;
+    let text = config::read_argument(file).map_err(|error| error.to_string())?;
     let config = config::parse(file, &text)
         .map_err(|error| error.to_string())?
         .config;

@@ -544,8 +544,10 @@ fn before_the_trial(file: &Path, source: Source) -> Source {
     let record = match Record::read(agent) {
         Ok(Some(record)) => record,
         Ok(None) => return source,
-        Err(error) => {
-            tracing::warn!("{error}");
+        Err(damaged) => {
+            tracing::warn!(
+                "the record of a trial is lost: {damaged}; the config file is in effect without changes"
+            );
             return source;
         }
     };

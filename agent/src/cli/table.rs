@@ -1,13 +1,11 @@
 //! Tables for people, rendered by `tabled`: it measures non-ASCII text, and is maintained.
 
-use std::time::Duration;
-
 use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Alignment, Padding, Style};
 
 pub use config::human::number;
-use config::human::{self, columns, cut};
+use config::human::{columns, cut};
 
 /// The least number of characters to which a name is cut.
 const SHORTEST: usize = 12;
@@ -153,16 +151,6 @@ pub fn pairs<'n>(rows: impl AsRef<[(&'n str, String)]>) -> String {
         .map(|(name, value)| format!("{name:width$}  {value}"))
         .collect::<Vec<_>>()
         .join("\n")
-}
-
-/// Seconds as text.
-pub fn seconds(value: f64) -> String {
-    match value {
-        value if value <= 0.0 => "-".to_owned(),
-        value if value < 1.0 => format!("{:.0} ms", value * 1e3),
-        value if value < 120.0 => format!("{value:.1} s"),
-        value => human::time(Duration::from_secs(value as u64)),
-    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use api::request::{BanOrder, Banned};
-use config::{PrefixKey, prefix};
+use config::{PrefixKey, human, prefix};
 
 use crate::daemon::events::{Event, EventKind};
 
-/// `for 10m`, or until an operator ends it.
+/// `for 10 min`, or until an operator ends it.
 fn ban_time(seconds: Option<f64>) -> String {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.map_or_else(
@@ -15,7 +15,7 @@ fn ban_time(seconds: Option<f64>) -> String {
         |time| {
             format!(
                 "for {}",
-                humantime::format_duration(Duration::from_secs(time.as_secs().max(1)))
+                human::time(Duration::from_secs(time.as_secs().max(1)))
             )
         },
     )

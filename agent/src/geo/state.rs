@@ -56,7 +56,10 @@ impl State {
             Ok((Some(bytes), _)) => Database::read(&bytes, kind, &wanted, wants_networks)
                 .map(|database| Some(Arc::new(database)))
                 .map_err(|error| format!("{} cannot be used: {error}", path.display())),
-            Err(error) => Err(format!("{error}; put a database in MaxMind's format there")),
+            Err(error) => Err(format!(
+                "{}; put a database in MaxMind's format there",
+                error.without_fix()
+            )),
         };
         let (database, problem) = match database {
             Ok(database) => (database, None),

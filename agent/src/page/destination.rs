@@ -1,14 +1,15 @@
 //! The file of a page, which is replaced as a whole.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use host::replace::{self, Survives, replace};
 use thiserror::Error;
 
-/// Names of the temporary file that are tried.
-const ATTEMPTS: u32 = 100;
+/// The permissions of a new page, less the umask.
+const MODE: u32 = 0o666;
 
 /// A page cannot be written.
 #[derive(Debug, Error)]
@@ -59,7 +60,7 @@ impl Destination {
         }
         // Found now, and not when hours of packets have been read.
         match target(path).map_err(error)? {
-            Target::Replaced => drop(Temporary::beside(path).map_err(error)?),
+            Target::Replaced => replace::check(path).map_err(error)?,
             // A pipe's reader would take this for the end.
             Target::Written
                 if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) => {}
@@ -83,7 +84,7 @@ impl Destination {
                     source,
                 })
             }
-            Self::File(path) => replace(path, page).map_err(|source| PageError::Write {
+            Self::File(path) => write(path, page).map_err(|source| PageError::Write {
                 path: path.clone(),
                 source,
             }),
@@ -110,67 +111,24 @@ fn target(path: &Path) -> io::Result<Target> {
     }
 }
 
-fn replace(path: &Path, page: &str) -> io::Result<()> {
+fn write(path: &Path, page: &str) -> io::Result<()> {
     match target(path)? {
         Target::Written => OpenOptions::new()
             .write(true)
             .truncate(true)
             .open(path)?
             .write_all(page.as_bytes()),
-        Target::Replaced => {
-            let mut temporary = Temporary::beside(path)?;
-            // A file that others could not read stays so.
-            if let Ok(old) = path.symlink_metadata() {
-                let mode = temporary.file.metadata()?.mode() & old.mode();
-                temporary
-                    .file
-                    .set_permissions(Permissions::from_mode(mode))?;
-            }
-            temporary.file.write_all(page.as_bytes())?;
-            temporary.file.sync_all()?;
-            fs::rename(&temporary.path, path)
-        }
-    }
-}
-
-/// A new file in the directory of another one. Removed when dropped, unless it was renamed.
-struct Temporary {
-    path: PathBuf,
-    file: File,
-}
-
-impl Temporary {
-    fn beside(target: &Path) -> io::Result<Self> {
-        let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        for attempt in 0..ATTEMPTS {
-            let mut hidden = std::ffi::OsString::from(".weir-");
-            hidden.push(format!("{}-{attempt}.", std::process::id()));
-            // Long names leave no room for more.
-            hidden.push(if name.len() < 200 {
-                name
-            } else {
-                "html".as_ref()
-            });
-            let path = target.with_file_name(hidden);
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(file) => return Ok(Self { path, file }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // Renamed, or of no use.
-        let _ = fs::remove_file(&self.path);
+        Target::Replaced => replace(path, MODE, Survives::PowerLoss, |file| {
+            file.write_all(page.as_bytes())
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {

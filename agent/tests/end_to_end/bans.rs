@@ -392,7 +392,7 @@ fn the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots() {
         (&event["verdict"], event["reason"].as_str().unwrap()),
         (
             &"banned".into(),
-            &*format!("ordered by an operator for 1h: {why}")
+            &*format!("ordered by an operator for 1 h: {why}")
         )
     );
     assert_eq!(

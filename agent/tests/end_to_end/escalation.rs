@@ -86,7 +86,7 @@ fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
         banned[0]["reason"]
             .as_str()
             .unwrap()
-            .ends_with("banned for 5m"),
+            .ends_with("banned for 5 min"),
         "{}",
         banned[0]
     );

@@ -115,7 +115,7 @@ fn every_turn_of_the_agents_life_is_logged_at_its_level() {
 
     network.told(&["ban", "192.0.2.1", "192.0.2.0/28", "--for", "10m"]);
     logged.says(
-        "<6>bans of 192.0.2.1, 192.0.2.0/28 ordered by root, for 10m",
+        "<6>bans of 192.0.2.1, 192.0.2.0/28 ordered by root, for 10 min",
         &[],
     );
     network.told(&["unban", "192.0.2.1", "192.0.2.0/28"]);

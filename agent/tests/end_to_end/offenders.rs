@@ -151,7 +151,7 @@ fn keeps_exceeding(attach: &str) {
         );
         assert_eq!(
             ban["reason"],
-            "limit \"packets\" refused 1000 packets within 10m"
+            "limit \"packets\" refused 1000 packets within 10 min"
         );
         let left = ban["expires_in_seconds"].as_f64().unwrap();
         assert!(left > 0.0 && left <= 2.0, "{left}");
@@ -170,7 +170,7 @@ fn keeps_exceeding(attach: &str) {
         banned[0]["reason"]
             .as_str()
             .unwrap()
-            .ends_with(": banned for 2s"),
+            .ends_with(": banned for 2 s"),
         "{}",
         banned[0]
     );
@@ -287,7 +287,7 @@ fn what_a_packet_limit_would_ban_is_reported_once_in_observe_mode() {
         event["reason"]
             .as_str()
             .unwrap()
-            .contains("in enforce mode it would be banned for 1h"),
+            .contains("in enforce mode it would be banned for 1 h"),
         "{event}"
     );
     burst(&network, &[udp_from(7)], 4_000);

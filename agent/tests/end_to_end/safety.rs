@@ -186,8 +186,11 @@ fn a_trial_that_cannot_be_changes_nothing() {
         );
     }
     // Where it cannot be written down what to go back to, nothing is tried.
-    let record = network.state().join("trial.json.next");
+    let record = network.state().join("trial.json");
     std::fs::create_dir(&record).unwrap();
+    // Nor can it be set aside.
+    let aside = network.state().join("trial.json.damaged");
+    std::fs::create_dir_all(aside.join("content")).unwrap();
     let output = network.command(&["try", &right]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(
@@ -195,6 +198,7 @@ fn a_trial_that_cannot_be_changes_nothing() {
         "{output:?}"
     );
     std::fs::remove_dir(&record).unwrap();
+    std::fs::remove_dir_all(&aside).unwrap();
     assert!(agent.json(&["status"])["trial"].is_null());
     assert_eq!(agent.limit("packets")["burst"], 100);
     // Nothing of it is left for the next agent either.

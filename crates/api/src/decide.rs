@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use config::units;
+use config::{human, units};
 use serde::{Deserialize, Serialize};
 
 /// A request: one limit, one key, one cost.
@@ -80,8 +80,8 @@ impl FromStr for Wait {
         let time = Duration::from_nanos(nanoseconds);
         if time > LONGEST_WAIT {
             return Err(format!(
-                "invalid wait {text:?}: a request waits {} s at most",
-                LONGEST_WAIT.as_secs()
+                "invalid wait {text:?}: a request waits {} at most",
+                human::time(LONGEST_WAIT)
             ));
         }
         Ok(Self(time))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use config::human;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::Request;
 use hyper::body::Bytes;
@@ -84,7 +85,7 @@ fn list_one(socket: &Path) -> Result<Known, String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     let body = runtime.block_on(async {
         let reply = tokio::time::timeout(PATIENCE, request(socket)).await;
-        reply.map_err(|_| format!("no reply within {} s", PATIENCE.as_secs()))?
+        reply.map_err(|_| format!("no reply within {}", human::time(PATIENCE)))?
     })?;
     parse(&body)
 }

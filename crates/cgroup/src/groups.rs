@@ -74,8 +74,8 @@ pub struct Groups {
     pub known: Known,
     pub listed: Option<(Instant, Duration)>,
     pub listing: Option<Listing>,
-    /// When a container that no runtime lists is requested again, and the pause after that.
-    pub asked: HashMap<String, (Instant, Duration)>,
+    /// When a container that no runtime lists is requested again, and how often it was.
+    pub asked: HashMap<String, (Instant, u32)>,
     pub walked: Option<(Instant, Duration)>,
     pub domains: Domains,
     pub stays: HashMap<u32, Stay>,

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use config::group::{CpuShare, Group};
+use host::read::read;
+use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;
@@ -18,6 +20,11 @@ use super::properties;
 use super::restrict;
 use super::tree::{Tree, write};
 use super::units::{Properties, Units, Value};
+
+/// The largest file that is read.
+const LARGEST: u64 = 64 << 20;
+/// The permissions of a new file.
+const MODE: u32 = 0o600;
 
 /// A limit that Weir wrote into a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,8 +102,8 @@ impl InPlace {
     /// Continues with the file of an earlier agent at `path`, if it exists.
     #[must_use]
     pub fn open(path: &Path) -> Self {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let mut sets: BTreeMap<String, Set> = serde_json::from_str(&text).unwrap_or_default();
+        let text = read(path, LARGEST).unwrap_or_default();
+        let mut sets: BTreeMap<String, Set> = serde_json::from_slice(&text).unwrap_or_default();
         for set in sets.values_mut() {
             if let Set::Unit(before) = set {
                 *set = Set::Properties(Changed {
@@ -343,10 +350,13 @@ impl InPlace {
                 _ => Ok(()),
             }
         } else {
-            let next = self.path.with_extension("new");
             let text = serde_json::to_vec(&self.sets).map_err(io::Error::from);
-            text.and_then(|text| fs::write(&next, text))
-                .and_then(|()| fs::rename(&next, &self.path))
+            text.and_then(|text| {
+                // In /run: a reboot ends the limits.
+                replace(&self.path, MODE, Survives::Kill, |file| {
+                    file.write_all(&text)
+                })
+            })
         };
         saved
             .err()

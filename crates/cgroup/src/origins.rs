@@ -3,13 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use host::read::read;
+use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
 use super::process::{Membership, Process};
 
+/// The largest file that is read.
+const LARGEST: u64 = 64 << 20;
+/// The permissions of a new file.
+const MODE: u32 = 0o600;
 /// The depth to which parents are searched.
 const GENERATIONS: usize = 64;
 
@@ -34,9 +40,9 @@ impl Origins {
     /// Continues with the file of an earlier agent at `path`, if it exists.
     #[must_use]
     pub fn open(path: &Path) -> Self {
-        let text = fs::read_to_string(path).unwrap_or_default();
+        let text = read(path, LARGEST).unwrap_or_default();
         // Without it, processes go back to the root of each hierarchy.
-        let by_pid = serde_json::from_str(&text).unwrap_or_default();
+        let by_pid = serde_json::from_slice(&text).unwrap_or_default();
         Self {
             path: path.to_owned(),
             by_pid,
@@ -88,10 +94,11 @@ impl Origins {
         if self.is_saved && before == self.by_pid.len() {
             return Ok(());
         }
-        // Atomic, so that a killed agent leaves the old file or the new one.
-        let next = self.path.with_extension("new");
-        fs::write(&next, serde_json::to_vec(&self.by_pid)?)?;
-        fs::rename(&next, &self.path)?;
+        let text = serde_json::to_vec(&self.by_pid)?;
+        // In /run: a reboot ends the processes.
+        replace(&self.path, MODE, Survives::Kill, |file| {
+            file.write_all(&text)
+        })?;
         self.is_saved = true;
         Ok(())
     }

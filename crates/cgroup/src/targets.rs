@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use config::group::{CpuShare, Group};
+use host::backoff::Backoff;
 
 use super::error::GroupsError;
 use super::groups::Groups;
@@ -20,8 +21,8 @@ use super::{containers, limit, properties};
 
 /// The interval at which containers are listed again, because of renames: Podman's service may start for each request.
 const LIST: Duration = Duration::from_secs(60);
-/// The first pause before a container that no runtime lists is requested again.
-const UNKNOWN: Duration = Duration::from_millis(200);
+/// The pauses before a container that no runtime lists is requested again; at least five times what listing takes.
+const UNKNOWN: Backoff = Backoff::new(Duration::from_millis(200), LIST);
 /// How long a new container waits for the reply. A later reply is processed at a tick.
 const REPLY: Duration = Duration::from_millis(100);
 /// The shortest interval between two walks over the cgroups; also at least this multiple of a walk's duration.
@@ -178,16 +179,11 @@ impl Groups {
         if self.known.contains_key(&id) || self.listing.is_some() {
             return;
         }
-        let (due, pause) = self
-            .asked
-            .get(&id)
-            .copied()
-            .unwrap_or((Instant::now(), UNKNOWN));
+        let (due, requests) = self.asked.get(&id).copied().unwrap_or((Instant::now(), 0));
         if Instant::now() >= due {
-            self.asked.insert(
-                id,
-                (Instant::now() + pause.max(took * 5), (pause * 2).min(LIST)),
-            );
+            let requests = requests.saturating_add(1);
+            let pause = UNKNOWN.pause(requests).max(took * 5);
+            self.asked.insert(id, (Instant::now() + pause, requests));
             self.list_containers(REPLY);
         }
     }

@@ -1,17 +1,17 @@
 //! The file of the groups' usage, and the readings for it.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use api::group::UsageRow;
-use host::{Moment, StateDirectory, set_aside};
+use host::{Moment, StateDirectory};
 
 use super::account;
 use super::groups::Groups;
 use super::ledger::{Ledger, Reading, Traffic};
 
 const NAME: &str = "usage.json";
+/// The largest file that is read.
+const LARGEST: u64 = 256 << 20;
 /// The interval at which the file is written.
 const SAVE: Duration = Duration::from_secs(20);
 /// The interval between two readings is at least this multiple of a reading's duration.
@@ -30,31 +30,13 @@ impl Book {
     /// Continues with the file of an earlier agent.
     #[must_use]
     pub fn open(directory: StateDirectory) -> Self {
-        let path = directory.file(NAME);
-        let read = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map(Some)
-                .map_err(|error| error.to_string()),
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error.to_string()),
-        };
+        let read = directory.read(NAME, LARGEST, |text| serde_json::from_slice(text));
         let (ledger, trouble) = match read {
             Ok(ledger) => (ledger, None),
-            Err(reason) => {
-                // If it cannot be renamed, the next save replaces it.
-                let aside = set_aside(&path);
-                let path = path.display();
-                (
-                    None,
-                    Some(format!(
-                        "the usage of groups starts over: {path} is invalid ({reason}); {aside}"
-                    )),
-                )
-            }
+            Err(damaged) => (
+                None,
+                Some(format!("the usage of groups starts over: {damaged}")),
+            ),
         };
         let ledger = ledger.unwrap_or_else(|| Ledger::new(Moment::now()));
         Self {
@@ -154,6 +136,8 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

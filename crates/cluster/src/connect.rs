@@ -3,7 +3,7 @@
 //! Nothing is cached: each connection is opened when it is needed and replaced after an error, so that it reaches a
 //! store that has restarted or moved.
 
-use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::policy::Cluster;
@@ -20,6 +20,8 @@ use super::error::StoreError;
 
 /// The timeout for connecting, in timeouts of a request: names, certificates and a Cluster's slots take longer.
 const CONNECTING: u32 = 3;
+/// The largest file of authorities: a system's has some 220 KiB.
+const LONGEST_AUTHORITIES: u64 = 4 << 20;
 
 /// A connection. Clones share it and send requests concurrently.
 #[derive(Clone)]
@@ -53,10 +55,8 @@ pub(super) async fn connect(
     let certificates = match &cluster.authorities {
         None => None,
         Some(path) => {
-            let read = fs::read(path).map_err(|error| StoreError::Authorities {
-                path: path.clone(),
-                error: error.into(),
-            })?;
+            let read = host::read::read(path, LONGEST_AUTHORITIES)
+                .map_err(|error| StoreError::Authorities(Arc::new(error)))?;
             Some(TlsCertificates {
                 client_tls: None,
                 root_cert: Some(read),

@@ -1,11 +1,12 @@
 //! Errors of leases and of the store.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::human;
 use config::policy::Cluster;
+use host::read::ReadError;
 use redis::RedisError;
 use thiserror::Error;
 
@@ -24,7 +25,7 @@ pub enum ClusterError {
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
     /// It does not reply in time.
-    #[error("no reply within {} ms", .0.as_millis())]
+    #[error("no reply within {}", human::time(*.0))]
     Slow(Duration),
     /// The store cannot be reached, or another server uses its address.
     #[error("{0}")]
@@ -38,11 +39,8 @@ pub enum StoreError {
         help: &'static str,
     },
     /// A file of authorities cannot be read.
-    #[error("reading [cluster] authorities {} failed: {error}", path.display())]
-    Authorities {
-        path: PathBuf,
-        error: Arc<io::Error>,
-    },
+    #[error("[cluster] authorities: {0}")]
+    Authorities(Arc<ReadError>),
     /// The reply is not one of the script's.
     #[error(
         "invalid reply of the store: {0}; another program may use the same keys: set another [cluster] name"

@@ -4,12 +4,14 @@
 //! `when_store_is_down` allows, and reported to the ledger.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use host::{StateDirectory, StateError};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 const NAME: &str = "cluster";
+/// The largest file that is read.
+const LARGEST: u64 = 16 << 20;
 /// The file with the hosts that exchange keys.
 const EXCHANGE: &str = "exchange";
 
@@ -41,12 +43,11 @@ pub struct PastLimit {
 }
 
 impl Past {
-    /// Reads the state of the run before. A file that cannot be read counts as missing.
+    /// Reads the state of the run before. A damaged file is renamed, and counts as missing.
     #[must_use]
     pub fn read(directory: &StateDirectory) -> Self {
-        let text = |name| fs::read(directory.file(name)).unwrap_or_default();
-        let past: Self = serde_json::from_slice(&text(NAME)).unwrap_or_default();
-        let Exchanging { hosts } = serde_json::from_slice(&text(EXCHANGE)).unwrap_or_default();
+        let past: Self = read(directory, NAME);
+        let Exchanging { hosts } = read(directory, EXCHANGE);
         Self {
             exchanging: hosts,
             ..past
@@ -88,6 +89,15 @@ impl Past {
     }
 }
 
+fn read<T: Default + DeserializeOwned>(directory: &StateDirectory, name: &str) -> T {
+    let read = directory.read(name, LARGEST, |text| serde_json::from_slice(text));
+    let past = read.unwrap_or_else(|damaged| {
+        tracing::warn!("cluster: {damaged}; this host starts without its former shares");
+        None
+    });
+    past.unwrap_or_default()
+}
+
 fn replace(
     directory: &StateDirectory,
     name: &str,
@@ -111,6 +121,8 @@ impl FromIterator<(String, PastLimit)> for Past {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -12,6 +12,7 @@ use api::cluster::ClusterStatus;
 use api::event::EventKind;
 use config::policy::Cluster;
 use events::EventLog;
+use host::backoff::Backoff;
 use host::clock::boot_nanoseconds;
 use host::{StateDirectory, StateError};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -415,8 +416,9 @@ impl Worker {
         }
     }
 
+    /// The pause after a failed request. It does not grow: leases are short.
     fn pause(&self) -> Duration {
-        ASK_AGAIN.max(self.cluster.sync)
+        Backoff::steady(ASK_AGAIN.max(self.cluster.sync)).pause(1)
     }
 
     fn failed(&mut self, error: &StoreError, now: u64) {

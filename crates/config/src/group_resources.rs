@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use common::limiter::Rate;
 
@@ -430,7 +429,7 @@ fn count_rate(rate: Rate) -> String {
         .into_iter()
         .find(|(_, seconds)| rate.per_nanoseconds == seconds * 1_000_000_000);
     let time = unit.map_or_else(
-        || human::time(Duration::from_nanos(rate.per_nanoseconds)),
+        || units::time_text(rate.per_nanoseconds),
         |(unit, _)| unit.to_owned(),
     );
     format!("{}/{time}", human::number(rate.count))

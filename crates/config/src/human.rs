@@ -34,21 +34,34 @@ pub fn byte_rate(bytes_per_second: u64) -> String {
     )
 }
 
-/// The two largest units of a time: `6 d 23 h`, `2 min 5 s`, `12.5 s`, `40 ms`.
+/// The two largest units of a time: `6 d 23 h`, `2 min 5 s`, `12.5 s`, `40 ms`. Days are the largest unit: months and years
+/// differ in length.
 #[must_use]
 pub fn time(time: Duration) -> String {
-    let seconds = time.as_secs();
+    let milliseconds = time.as_nanos().saturating_add(500_000) / 1_000_000;
+    // A value that would be rounded up to the next unit uses that unit.
+    let tenths = (milliseconds + 50) / 100;
+    let seconds = time.as_secs().max(60);
     let two = |large: u64, large_unit: &str, small: u64, small_unit: &str| match small {
-        0 => format!("{large} {large_unit}"),
-        _ => format!("{large} {large_unit} {small} {small_unit}"),
+        0 => format!("{} {large_unit}", number(large)),
+        _ => format!("{} {large_unit} {small} {small_unit}", number(large)),
     };
     match seconds {
-        0 => format!("{} ms", time.as_millis()),
-        1..60 if time.subsec_millis() >= 50 => format!("{:.1} s", time.as_secs_f64()),
-        1..60 => format!("{seconds} s"),
+        _ if milliseconds < 1_000 => format!("{milliseconds} ms"),
+        _ if tenths < 600 && tenths.is_multiple_of(10) => format!("{} s", tenths / 10),
+        _ if tenths < 600 => format!("{}.{} s", tenths / 10, tenths % 10),
         60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
         3_600..86_400 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "min"),
         _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
+    }
+}
+
+/// Seconds as a time; `-` if there are none.
+#[must_use]
+pub fn seconds(value: f64) -> String {
+    match Duration::try_from_secs_f64(value) {
+        Ok(value) if !value.is_zero() => time(value),
+        _ => "-".to_owned(),
     }
 }
 
@@ -156,9 +169,20 @@ mod tests {
             (125.0, "2 min 5 s"),
             (7_200.0, "2 h"),
             (601_200.0, "6 d 23 h"),
+            (0.0, "0 ms"),
+            (0.000_4, "0 ms"),
+            (0.999_4, "999 ms"),
+            (0.999_6, "1 s"),
+            (9.999_95, "10 s"),
+            (59.94, "59.9 s"),
+            (59.96, "1 min"),
+            (119.9, "1 min 59 s"),
+            (3_155_760_000.0, "36,525 d"),
         ] {
             assert_eq!(time(Duration::from_secs_f64(seconds)), text);
         }
+        let texts = [-1.0, 0.0, f64::NAN, 0.5].map(seconds);
+        assert_eq!(texts, ["-", "-", "-", "500 ms"]);
         assert_eq!(number(1_234_567), "1,234,567");
         assert_eq!(
             (cut("äöüäöüäöü", 5).as_str(), cut("ssh", 3).as_str()),

@@ -51,7 +51,7 @@ mod words;
 pub use changes::{Change, Changes, needing_restart};
 pub use excerpt::excerpt;
 pub use formula::{Formula, FormulaError};
-pub use load::{ConfigError, Loaded, load, parse, paths, read_text};
+pub use load::{ConfigError, Loaded, load, parse, paths, read_argument, read_text};
 pub use policy::DEFAULT_SOCKET;
 pub use prefix_key::PrefixKey;
 pub use ssh::ssh_warning;

@@ -1,9 +1,8 @@
 //! Reading a limits.toml.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
+use host::read::{self, ReadError};
 use thiserror::Error;
 use toml::de::DeTable;
 
@@ -15,6 +14,9 @@ use super::report::{self, Placed, Problems, Report, Span};
 use super::schema::{read_all, read_one};
 use super::table::Table;
 use super::{ban_list, class, cluster, crowdsec, geo, group, notify, requests, tcp};
+
+/// The most bytes of a config.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// A valid config, and its warnings.
 #[derive(Clone, Debug)]
@@ -29,8 +31,8 @@ pub struct Loaded {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("reading {} failed: {source}; name a readable file with --config", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error("{}; name a readable file with --config", .0.without_fix())]
+    Read(ReadError),
     /// The file is invalid.
     #[error("{0}")]
     Invalid(Report),
@@ -41,7 +43,7 @@ impl ConfigError {
     #[must_use]
     pub fn document(&self) -> serde_json::Value {
         match self {
-            Self::Read { .. } => {
+            Self::Read(_) => {
                 serde_json::json!({ "valid": false, "errors": [{ "message": self.to_string() }] })
             }
             Self::Invalid(report) => serde_json::json!({ "valid": false, "errors": report.errors }),
@@ -49,27 +51,31 @@ impl ConfigError {
     }
 }
 
-/// Reads and validates a file.
+/// Reads and validates an argument of a command.
 ///
 /// # Errors
 ///
 /// When the file cannot be read or is invalid; the error lists all problems.
 pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
-    parse(path, &read_text(path)?).map_err(ConfigError::Invalid)
+    parse(path, &read_argument(path)?).map_err(ConfigError::Invalid)
 }
 
 /// Reads a file's text.
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// When it cannot be read, or is not a regular file.
 pub fn read_text(path: &Path) -> Result<String, ConfigError> {
-    let read = |source| ConfigError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let bytes = fs::read(path).map_err(read)?;
-    String::from_utf8(bytes).map_err(|_| read(io::Error::other("it is not UTF-8 text")))
+    read::read_text(path, MOST_BYTES).map_err(ConfigError::Read)
+}
+
+/// Reads the text of an argument of a command, which may be a pipe.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn read_argument(path: &Path) -> Result<String, ConfigError> {
+    read::read_text_argument(path, MOST_BYTES).map_err(ConfigError::Read)
 }
 
 /// The `[agent]` paths in a config that may be invalid otherwise; missing ones have their defaults.

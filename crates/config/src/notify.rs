@@ -58,7 +58,8 @@ pub struct Notify {
     /// Time for one attempt. A command that takes longer is killed, with its children.
     #[key(default = Duration::from_secs(10), range = (0.1, 60.0), examples = ["10s"])]
     pub timeout: Duration,
-    /// Time for which a failed notification is tried again. The pause doubles from 1 s to 1 min.
+    /// Time for which a failed notification is tried again. The pause doubles from 1 s to 1 min, and is up to a half
+    /// shorter at random.
     #[key(default = Duration::from_secs(900), range = (0.001, 86_400.0), examples = ["15m", "1h"])]
     pub retry_for: Duration,
     /// Name in `agent status`, metrics and logs; unique.

@@ -1,5 +1,7 @@
 use std::fs;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -918,6 +920,26 @@ fn multipliers_are_exact() {
         ),
         (None, None, None)
     );
+}
+
+#[test]
+fn a_config_without_an_end_is_an_error_and_a_pipe_an_argument() {
+    for path in ["/dev/zero", "/"] {
+        let text = read_text(Path::new(path)).unwrap_err().to_string();
+        assert!(
+            text.starts_with(&format!("reading {path} failed: it is a "))
+                && text.ends_with("not a regular file; name a readable file with --config"),
+            "{text}"
+        );
+    }
+    let text = load(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert!(text.contains("it is larger than 64 MiB; name"), "{text}");
+    let (pipe, mut writer) = io::pipe().unwrap();
+    let example = include_str!("../../../config/limits.example.toml");
+    writer.write_all(example.as_bytes()).unwrap();
+    drop(writer);
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    assert_eq!(read_argument(Path::new(&path)).unwrap(), example);
 }
 
 proptest! {

@@ -252,6 +252,22 @@ pub fn time(text: &str) -> Result<u64, Wrong> {
     time_nanoseconds(text).map_err(|message| wrong(message, "write a time as \"1s\" or \"5m\""))
 }
 
+/// A time as it is written in limits.toml, for [`time`]: in the largest unit of which it is a whole number.
+#[must_use]
+pub fn time_text(nanoseconds: u64) -> String {
+    let units = [
+        (86_400_000_000_000, "d"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "m"),
+        (1_000_000_000, "s"),
+    ];
+    let is_whole = |(unit, _): &(u64, &str)| nanoseconds != 0 && nanoseconds.is_multiple_of(*unit);
+    match units.into_iter().find(is_whole) {
+        Some((unit, name)) => format!("{}{name}", nanoseconds / unit),
+        None => format!("{}ms", nanoseconds / 1_000_000),
+    }
+}
+
 fn time_nanoseconds(text: &str) -> Result<u64, String> {
     let (number, suffix) = split_number(text.trim());
     let number = if number.is_empty() {
@@ -380,6 +396,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_time_is_read_as_it_was_written(milliseconds in 1u64..366 * 86_400_000, scale in prop_oneof![Just(1u64), Just(1_000), Just(60_000), Just(3_600_000), Just(86_400_000)]) {
+            // In many of them a whole number of a larger unit.
+            let milliseconds = (milliseconds / scale * scale).max(1);
+            let text = time_text(milliseconds * 1_000_000);
+            prop_assert_eq!(time(&text).ok(), Some(milliseconds * 1_000_000), "{}", text);
+        }
+
         #[test]
         fn what_is_written_is_what_is_read(count in 1u64..LARGEST_COUNT, time in 1u64..60, unit in prop_oneof![Just(("s", 1u64)), Just(("min", 60)), Just(("h", 3_600))]) {
             let read = rate(&format!("{count}/{time}{}", unit.0), Unit::Packets);

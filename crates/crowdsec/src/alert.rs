@@ -204,7 +204,7 @@ mod tests {
         let alert = Alert {
             limit: "logins".to_owned(),
             prefix: prefix("192.0.2.7"),
-            message: "limit \"logins\" refused 20 requests within 1m".to_owned(),
+            message: "limit \"logins\" refused 20 requests within 1 min".to_owned(),
             count: 20,
             within: Duration::from_secs(60),
             at,

@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use api::decide::Question;
+use config::human;
 use host::descriptors::places;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
@@ -155,7 +156,7 @@ where
             Err(_) => {
                 return refuse(
                     StatusCode::REQUEST_TIMEOUT,
-                    &format!("the body did not arrive within {} s", PATIENCE.as_secs()),
+                    &format!("the body did not arrive within {}", human::time(PATIENCE)),
                 );
             }
         },

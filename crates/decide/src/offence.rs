@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::PrefixKey;
 use config::policy::Escalate;
-use humantime::format_duration;
+use config::{PrefixKey, human};
 
 /// A source whose refusals lead to a ban.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +33,7 @@ impl Offence {
             Scope::Packet => "packets",
             Scope::Request => "requests",
         };
-        let within = format_duration(Duration::from_nanos(self.escalate.within));
+        let within = human::time(Duration::from_nanos(self.escalate.within));
         format!(
             "limit {:?} refused {} {unit} within {within}",
             &*self.limit, self.escalate.after

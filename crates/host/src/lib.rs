@@ -1,13 +1,16 @@
 //! The host's facilities besides BPF: clocks, load, mounts, sockets, and files that survive a reboot.
 
+pub mod backoff;
 pub mod clock;
 pub mod descriptors;
 pub mod load;
 pub mod mounts;
+pub mod read;
+pub mod replace;
 mod state_directory;
 pub mod syn_cookies;
 pub mod unix_socket;
 
 pub use clock::{Moment, monotonic_nanoseconds};
 pub use mounts::{Mount, mounts};
-pub use state_directory::{StateDirectory, StateError, StateLock, set_aside};
+pub use state_directory::{Damaged, StateDirectory, StateError, StateLock, read_saved};

@@ -1,5 +1,6 @@
 //! The state directory, and atomic replacement of its files.
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -9,6 +10,9 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access};
 use thiserror::Error;
+
+use crate::read;
+use crate::replace::{Survives, replace, synchronize};
 
 /// For the owner only: configs and keys contain other people's addresses.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -44,10 +48,18 @@ fn help(source: &io::Error) -> &'static str {
     }
 }
 
-/// Renames a file that cannot be used to `NAME.damaged`, so that it is reported once. Returns the outcome as a clause of a
-/// message.
-#[must_use]
-pub fn set_aside(path: &Path) -> String {
+/// A file of the state directory cannot be used.
+#[derive(Debug, Error)]
+#[error("{} cannot be used: {reason}; {aside}", path.display())]
+pub struct Damaged {
+    path: PathBuf,
+    reason: String,
+    /// Whether the file was renamed, as a clause.
+    aside: String,
+}
+
+/// Renames a file that cannot be used to `NAME.damaged`. Returns the outcome as a clause of a message.
+fn set_aside(path: &Path) -> String {
     let mut damaged = path.as_os_str().to_owned();
     damaged.push(".damaged");
     let damaged = PathBuf::from(damaged);
@@ -58,8 +70,36 @@ pub fn set_aside(path: &Path) -> String {
     }
 }
 
+/// Reads what an earlier agent wrote into a file of at most `most` bytes; `None` if it is missing.
+///
+/// # Errors
+///
+/// When it cannot be read or parsed. It is then renamed to `NAME.damaged`: it is reported once, and no later write
+/// replaces it.
+pub fn read_saved<T, E: Display>(
+    path: &Path,
+    most: u64,
+    parse: impl FnOnce(&[u8]) -> Result<T, E>,
+) -> Result<Option<T>, Damaged> {
+    let reason = match read::read(path, most) {
+        Ok(bytes) => match parse(&bytes) {
+            Ok(saved) => return Ok(Some(saved)),
+            Err(error) => error.to_string(),
+        },
+        Err(error) if error.is_missing() => return Ok(None),
+        Err(error) => error.reason(),
+    };
+    Err(Damaged {
+        path: path.to_owned(),
+        reason,
+        aside: set_aside(path),
+    })
+}
+
 /// The file that is locked while an agent uses the directory; it contains the agent's process ID.
 const LOCK: &str = "lock";
+/// The most bytes of a process ID.
+const LONGEST_LOCK: u64 = 32;
 
 /// Locks a state directory until it is dropped or the agent ends.
 #[derive(Debug)]
@@ -122,7 +162,7 @@ impl StateDirectory {
                 Ok(Some(StateLock(lock)))
             }
             Err((_, Errno::EWOULDBLOCK)) => {
-                let process = fs::read_to_string(&path)
+                let process = read::read_text(&path, LONGEST_LOCK)
                     .ok()
                     .filter(|process| !process.is_empty());
                 let process = process.unwrap_or_else(|| "unknown".to_owned());
@@ -141,7 +181,7 @@ impl StateDirectory {
         self.0.join(name)
     }
 
-    /// Replaces a file with the concatenated parts. After a crash it is the old file or the new one.
+    /// Replaces a file with the concatenated parts. After a power failure it is the old file or the new one.
     ///
     /// # Errors
     ///
@@ -149,23 +189,24 @@ impl StateDirectory {
     pub fn replace(&self, name: &str, parts: &[&[u8]]) -> Result<(), StateError> {
         self.prepare()?;
         let path = self.file(name);
-        let next = self.file(&format!("{name}.next"));
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(FILE_MODE)
-                .open(&next)?;
-            parts.iter().try_for_each(|part| file.write_all(part))?;
-            file.sync_all()?;
-            fs::rename(&next, &path)?;
-            self.sync()
-        };
-        write().map_err(|source| StateError::Write {
-            path: path.clone(),
-            source,
-        })
+        let replaced = replace(&path, FILE_MODE, Survives::PowerLoss, |file| {
+            parts.iter().try_for_each(|part| file.write_all(part))
+        });
+        replaced.map_err(|source| StateError::Write { path, source })
+    }
+
+    /// Reads a file by [`read_saved`].
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read or parsed; it is then renamed.
+    pub fn read<T, E: Display>(
+        &self,
+        name: &str,
+        most: u64,
+        parse: impl FnOnce(&[u8]) -> Result<T, E>,
+    ) -> Result<Option<T>, Damaged> {
+        read_saved(&self.file(name), most, parse)
     }
 
     /// Removes a file; a missing file is no error.
@@ -180,13 +221,8 @@ impl StateDirectory {
         };
         match fs::remove_file(self.file(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.and_then(|()| self.sync()).map_err(fail),
+            result => result.and_then(|()| synchronize(&self.0)).map_err(fail),
         }
-    }
-
-    /// Makes renames and removals durable.
-    fn sync(&self) -> io::Result<()> {
-        File::open(&self.0)?.sync_all()
     }
 }
 
@@ -213,17 +249,53 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_said_to_be_renamed_only_if_it_was() {
+    fn a_file_that_cannot_be_used_is_renamed_and_reported_once() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state");
-        fs::write(&path, "x").unwrap();
-        assert_eq!(set_aside(&path), "it was renamed to state.damaged");
-        assert!(folder.path().join("state.damaged").exists() && !path.exists());
-        let clause = set_aside(&path);
+        let state = StateDirectory::at(folder.path());
+        let read = || {
+            state.read("state", 4, |bytes| match bytes {
+                b"good" => Ok(1),
+                _ => Err("it is bad"),
+            })
+        };
+        assert_eq!(read().unwrap(), None);
+        state.replace("state", &[b"good"]).unwrap();
+        assert_eq!(read().unwrap(), Some(1));
+        for (content, reason) in [("bad", "it is bad"), ("large", "it is larger than 4 B")] {
+            state.replace("state", &[content.as_bytes()]).unwrap();
+            let expected = format!(
+                "{} cannot be used: {reason}; it was renamed to state.damaged",
+                state.file("state").display()
+            );
+            assert_eq!(read().unwrap_err().to_string(), expected);
+            let damaged = fs::read_to_string(state.file("state.damaged")).unwrap();
+            assert_eq!(damaged, content);
+            assert_eq!(read().unwrap(), None);
+        }
+        nix::unistd::mkfifo(&state.file("state"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = read().unwrap_err().to_string();
         assert!(
-            clause.starts_with("renaming it to state.damaged failed: "),
-            "{clause}"
+            error.contains("it is a FIFO") && error.contains("was renamed"),
+            "{error}"
         );
+    }
+
+    #[test]
+    fn a_file_is_reported_as_renamed_only_if_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(folder.path());
+        state.replace("state", &[b"bad"]).unwrap();
+        // A file cannot be renamed to a directory.
+        fs::create_dir(state.file("state.damaged")).unwrap();
+        let read = || state.read::<(), _>("state", 4, |_| Err("it is bad"));
+        for _ in 0..2 {
+            let error = read().unwrap_err().to_string();
+            assert!(
+                error.contains("; renaming it to state.damaged failed: "),
+                "{error}"
+            );
+            assert!(state.file("state").exists());
+        }
     }
 
     #[test]

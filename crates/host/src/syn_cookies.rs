@@ -3,6 +3,7 @@
 use std::{fs, io};
 
 use crate::StateDirectory;
+use crate::read::read_text;
 
 /// The setting's name for messages.
 pub const SETTING: &str = "net.ipv4.tcp_syncookies";
@@ -12,6 +13,8 @@ pub const ALWAYS: u32 = 2;
 const PATH: &str = "/proc/sys/net/ipv4/tcp_syncookies";
 /// The file of the state directory with the setting before Weir changed it.
 const BEFORE: &str = "tcp_syncookies";
+/// The most bytes of that file.
+const LONGEST: u64 = 64;
 
 /// The setting: 0 never, 1 while a listener's queue is full, 2 always; `None` if the kernel has no SYN cookies.
 #[must_use]
@@ -28,11 +31,8 @@ pub fn is_writable() -> bool {
 /// The setting before Weir changed it, which is still to be restored; `None` if it is not changed.
 #[must_use]
 pub fn before(directory: &StateDirectory) -> Option<u32> {
-    fs::read_to_string(directory.file(BEFORE))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    let text = read_text(&directory.file(BEFORE), LONGEST).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Sets it to [`ALWAYS`]. The former setting is stored first, so that a later agent can restore it.

@@ -1,10 +1,9 @@
 //! The last valid copy of each list, and the exceptions, in the state directory.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
 use std::path::PathBuf;
 
 use config::PrefixKey;
+use host::read::{ReadError, read, read_text};
 use host::{StateDirectory, StateError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -13,6 +12,8 @@ use crate::list::Listed;
 use crate::nomatch::MOST_PREFIXES;
 
 const EXCEPTIONS: &str = "list-exceptions";
+/// The largest file of exceptions: more than a million prefixes.
+const MOST_EXCEPTIONS: u64 = 64 << 20;
 /// Changes with the format of copies.
 const VERSION: u32 = 1;
 /// Bytes of a prefix: its address, its length, and the time in little-endian order.
@@ -53,8 +54,8 @@ struct Head {
 /// A copy cannot be used.
 #[derive(Debug, Error)]
 pub enum CopyError {
-    #[error("reading {} failed: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error("{}", .0.without_fix())]
+    Read(ReadError),
     #[error("{} is damaged and not used", .0.display())]
     Damaged(PathBuf),
     #[error(transparent)]
@@ -73,12 +74,11 @@ impl Copy {
     /// When it cannot be read, or is damaged.
     pub fn read(state: &StateDirectory, list: &str) -> Result<Option<Self>, CopyError> {
         let path = state.file(&name_of(list));
-        let mut bytes = Vec::new();
         let most = (LONGEST_HEAD + MOST_PREFIXES * RECORD) as u64;
-        match File::open(&path).and_then(|file| file.take(most).read_to_end(&mut bytes)) {
-            Ok(_) => decode(&bytes).map(Some).ok_or(CopyError::Damaged(path)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(CopyError::Read { path, source }),
+        match read(&path, most) {
+            Ok(bytes) => decode(&bytes).map(Some).ok_or(CopyError::Damaged(path)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(CopyError::Read(error)),
         }
     }
 
@@ -153,10 +153,10 @@ fn listed(record: &[u8; RECORD]) -> Option<Listed> {
 /// When they cannot be read, or a line is invalid.
 pub fn read_exceptions(state: &StateDirectory) -> Result<Vec<PrefixKey>, CopyError> {
     let path = state.file(EXCEPTIONS);
-    let text = match fs::read_to_string(&path) {
+    let text = match read_text(&path, MOST_EXCEPTIONS) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(CopyError::Read { path, source }),
+        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        Err(error) => return Err(CopyError::Read(error)),
     };
     let prefix = |line: &str| {
         config::prefix::parse(line)
@@ -187,6 +187,8 @@ pub fn write_exceptions<'p>(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -119,7 +119,7 @@ mod tests {
             source: Some("192.0.2.7".to_owned()),
             limit: Some("web".to_owned()),
             time: 1_763_718_281.5,
-            ..Event::now(EventKind::Banned, 1, "for 10m".to_owned())
+            ..Event::now(EventKind::Banned, 1, "for 10 min".to_owned())
         };
         batch.add(&Arc::new(event));
         batch.add(&Arc::new(Event::now(
@@ -138,7 +138,7 @@ mod tests {
             document,
             json!({
                 "id": "8f-1", "time": 1_763_718_282.0, "host": "host-1", "notify": "pager", "events": null,
-                "text": "weir on host-1:\nbanned 192.0.2.7, web: for 10m\nand 99 more: banned",
+                "text": "weir on host-1:\nbanned 192.0.2.7, web: for 10 min\nand 99 more: banned",
                 "left_out": { "banned": 99 }, "undelivered": 2,
             })
         );

@@ -13,7 +13,6 @@ mod command;
 mod document;
 mod notifier;
 mod outbox;
-mod retry;
 mod subject;
 mod target;
 mod webhook;

@@ -7,13 +7,16 @@ use api::Event;
 use api::notification::{NotificationFailing, NotificationStatus};
 use common::rate_limiter::Policy;
 use config::policy::Notify;
+use host::backoff::Backoff;
 
 use crate::batch::Batch;
 use crate::document::Document;
-use crate::retry::pause;
 
 /// How long the first event waits for others of the same moment.
 pub const GATHER: Duration = Duration::from_millis(500);
+
+/// The pauses between attempts.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// A failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,8 +209,8 @@ impl Outbox {
             .map(|failing| Change::Recovered(failing.attempts))
     }
 
-    /// Records a failed attempt. `jitter` is from 0 to 1.
-    pub fn failed(&mut self, failure: Failure, now: Instant, jitter: f64) -> Vec<Change> {
+    /// Records a failed attempt. `random` is from 0 to 1.
+    pub fn failed(&mut self, failure: Failure, now: Instant, random: f64) -> Vec<Change> {
         let Some(delivery) = &mut self.delivery else {
             return Vec::new();
         };
@@ -231,7 +234,7 @@ impl Outbox {
             Retry::After(after) => after,
             Retry::Later | Retry::Never => Duration::ZERO,
         };
-        delivery.due = now + pause(delivery.failures, jitter).max(requested);
+        delivery.due = now + PAUSES.pause_by(delivery.failures, random).max(requested);
         let is_over =
             delivery.due.saturating_duration_since(delivery.began) > self.config.retry_for;
         if is_over || failure.retry == Retry::Never {

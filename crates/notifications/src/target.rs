@@ -8,9 +8,10 @@ use api::Event;
 use api::event::seconds_since_1970;
 use api::notification::NotificationStatus;
 use config::policy::{Notify, NotifyTarget};
+use host::backoff::random;
 
 use crate::outbox::{Change, Failure, Outbox, Step};
-use crate::{command, retry, webhook};
+use crate::{command, webhook};
 
 /// One `[[notify]]` in effect.
 pub struct Target {
@@ -106,7 +107,7 @@ impl Target {
         }
         let changes = match result {
             Ok(()) => outbox.delivered().into_iter().collect(),
-            Err(failure) => outbox.failed(failure, Instant::now(), retry::jitter()),
+            Err(failure) => outbox.failed(failure, Instant::now(), random()),
         };
         let name = &self.config.name;
         for change in changes {

@@ -1,12 +1,11 @@
 //! Webhooks: one POST per attempt.
 
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
 use config::human;
 use config::policy::WebhookUrl;
+use host::read::read_secret;
 use http_client::{Bounds, Client};
 
 use crate::outbox::{Failure, Retry};
@@ -15,8 +14,6 @@ use crate::outbox::{Failure, Retry};
 const MOST_REPLY: u64 = 64 << 10;
 /// The reply that errors quote.
 const QUOTED: usize = 200;
-/// The longest token.
-const LONGEST_SECRET: u64 = 4_096;
 
 /// Posts a document.
 pub fn post(
@@ -26,9 +23,10 @@ pub fn post(
     timeout: Duration,
 ) -> Result<(), Failure> {
     let authorization = secret_file
-        .map(|path| secret(path).map(|secret| format!("Bearer {secret}")))
+        .map(|path| read_secret(path).map(|secret| format!("Bearer {secret}")))
         .transpose();
-    let authorization = authorization.map_err(Failure::retried)?;
+    let authorization =
+        authorization.map_err(|error| Failure::retried(format!("secret_file: {error}")))?;
     let mut headers = vec![("content-type", "application/json")];
     headers.extend(
         authorization
@@ -72,35 +70,14 @@ const fn is_final(status: u16) -> bool {
     matches!(status, 400 | 410 | 413 | 415 | 422)
 }
 
-/// The token in a file.
-fn secret(path: &Path) -> Result<String, String> {
-    let read = || -> io::Result<String> {
-        // Opening a pipe would wait for its writer.
-        if !path.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a file"));
-        }
-        let mut text = String::new();
-        File::open(path)?
-            .take(LONGEST_SECRET + 1)
-            .read_to_string(&mut text)?;
-        let secret = text.trim();
-        if secret.is_empty()
-            || text.len() as u64 > LONGEST_SECRET
-            || !secret.chars().all(|c| c.is_ascii_graphic())
-        {
-            return Err(io::Error::other("it is not one line with a token"));
-        }
-        Ok(secret.to_owned())
-    };
-    read().map_err(|error| format!("reading the secret in {} failed: {error}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::net::TcpListener;
     use std::thread;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
 
@@ -240,15 +217,15 @@ mod tests {
             fs::write(&file, content).unwrap();
             reasons.push(post(&url, Some(&file), "{}", PATIENCE).unwrap_err().reason);
         }
-        reasons.push(
-            post(&url, Some(folder.path()), "{}", PATIENCE)
-                .unwrap_err()
-                .reason,
-        );
+        let fifo = folder.path().join("fifo");
+        mkfifoat(CWD, &fifo, Mode::RWXU).unwrap();
+        for path in [folder.path(), &fifo, Path::new("/dev/zero")] {
+            reasons.push(post(&url, Some(path), "{}", PATIENCE).unwrap_err().reason);
+        }
         assert!(
             reasons
                 .iter()
-                .all(|reason| reason.starts_with("reading the secret in /")),
+                .all(|reason| reason.starts_with("secret_file: reading /")),
             "{reasons:?}"
         );
     }

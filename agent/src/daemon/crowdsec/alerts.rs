@@ -5,14 +5,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::policy::CrowdSec;
 use crowdsec::{Alert, Machine};
+use host::backoff::Backoff;
 
 use super::shared::{Shared, reveal};
 
 /// The most alerts in one request.
 const AT_ONCE: usize = 50;
-/// The pause after a failure, and the longest after several.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pauses after failures.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Sends alerts until the bouncer is closed.
 pub(super) fn run(shared: &Shared) {
@@ -58,13 +58,8 @@ pub(super) fn run(shared: &Shared) {
                     );
                 }
                 state.sent.failure = Some(reason);
-                after = Some(
-                    Instant::now()
-                        + PAUSE
-                            .saturating_mul(1 << failures.min(6))
-                            .min(LONGEST_PAUSE),
-                );
                 failures = failures.saturating_add(1);
+                after = Some(Instant::now() + PAUSES.pause(failures));
             }
         }
     }

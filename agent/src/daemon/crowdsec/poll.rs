@@ -11,6 +11,7 @@ use crowdsec::{Bouncer, Decisions, Effect, LapiError, Machine, Pull, StreamPage,
 use datapath::bans::{Held, Why};
 use datapath::memory;
 use host::Moment;
+use host::backoff::Backoff;
 
 use super::saved::SavedBouncer;
 use super::shared::{Shared, reveal};
@@ -18,7 +19,7 @@ use crate::daemon::events::{Event, EventKind};
 use crate::daemon::packets::DecisionBans;
 use crate::stats::monotonic_nanoseconds;
 
-/// The longest pause after failures.
+/// The longest pause after failures, where `update` is not longer. The first is `update`.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The shortest time between two saves of decisions. Exceptions are saved at once.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
@@ -228,10 +229,7 @@ impl Poller<'_> {
             return settings.update.saturating_sub(now.elapsed());
         }
         let longest = LONGEST_PAUSE.max(settings.update);
-        settings
-            .update
-            .saturating_mul(1 << (self.failures - 1).min(10))
-            .min(longest)
+        Backoff::new(settings.update, longest).pause(self.failures)
     }
 
     fn request(&mut self, settings: &Arc<CrowdSec>, pull: Pull) -> Result<Vec<u8>, String> {

@@ -1,11 +1,8 @@
 //! The file of decisions and exceptions in the state directory.
 
-use std::fs::File;
-use std::io::Read as _;
-
 use config::{PrefixKey, prefix};
 use crowdsec::SavedDecision;
-use host::{Moment, StateDirectory, StateError, set_aside};
+use host::{Moment, StateDirectory, StateError};
 use serde::{Deserialize, Serialize};
 
 const NAME: &str = "crowdsec";
@@ -22,27 +19,12 @@ pub(super) struct SavedBouncer {
 }
 
 impl SavedBouncer {
-    /// Reads the file. A damaged one is set aside, and the reason returned.
+    /// Reads the file; `None` if it is missing or damaged, with a note for the operator.
     pub(super) fn read(directory: &StateDirectory) -> (Option<Self>, Option<String>) {
-        let path = directory.file(NAME);
-        let Ok(file) = File::open(&path) else {
-            return (None, None);
-        };
-        let mut text = Vec::new();
-        let result = file
-            .take(LARGEST)
-            .read_to_end(&mut text)
-            .map_err(|error| error.to_string());
-        match result.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string()))
-        {
-            Ok(saved) => (Some(saved), None),
-            Err(error) => {
-                // If it cannot be renamed, the next save replaces it.
-                let aside = set_aside(&path);
-                let path = path.display();
-                let note = format!(
-                    "{path} cannot be used: {error}; {aside}, and exceptions from CrowdSec's bans start over"
-                );
+        match directory.read(NAME, LARGEST, |text| serde_json::from_slice(text)) {
+            Ok(saved) => (saved, None),
+            Err(damaged) => {
+                let note = format!("{damaged}; exceptions from CrowdSec's bans start over");
                 (None, Some(note))
             }
         }

@@ -1,8 +1,6 @@
 //! State that the bouncer's threads share.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -10,6 +8,7 @@ use config::PrefixKey;
 use config::policy::{CrowdSec, Secret};
 use crowdsec::{Alert, Ignored};
 use host::StateDirectory;
+use host::read::read_secret;
 
 use crate::daemon::events::EventLog;
 use crate::daemon::packets::Packets;
@@ -120,29 +119,28 @@ impl Shared {
     }
 }
 
-/// The largest file of a secret.
-const LONGEST_SECRET: u64 = 4_096;
-
 /// Reads a secret.
 pub(super) fn reveal(secret: Option<&Secret>) -> Result<String, String> {
-    let path = match secret {
-        Some(Secret::Text(text)) => return Ok(text.reveal().to_owned()),
-        Some(Secret::File(path)) => path,
-        None => return Err("the config has no api_key and no api_key_file".to_owned()),
-    };
-    let read = || -> io::Result<String> {
-        if fs::metadata(path)?.len() > LONGEST_SECRET {
-            return Err(io::Error::other("it is larger than 4 KiB"));
-        }
-        fs::read_to_string(path)
-    };
-    let text = read().map_err(|error| format!("reading {} failed: {error}", path.display()))?;
-    let text = text.trim();
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(format!(
-            "{} must have one line of printable ASCII characters without spaces",
-            path.display()
-        ));
+    match secret {
+        Some(Secret::Text(text)) => Ok(text.reveal().to_owned()),
+        Some(Secret::File(path)) => read_secret(path).map_err(|error| error.to_string()),
+        None => Err("the config has no api_key and no api_key_file".to_owned()),
     }
-    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_without_an_end_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Each has a length of 0.
+        for path in [fifo.as_path(), "/dev/zero".as_ref()] {
+            let error = reveal(Some(&Secret::File(path.to_owned()))).unwrap_err();
+            assert!(error.contains("not a regular file"), "{error}");
+        }
+    }
 }

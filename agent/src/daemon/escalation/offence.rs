@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use config::human;
 use decide::{Offence, Scope};
-use humantime::format_duration;
 
 use crate::daemon::events::{Event, EventKind};
 
@@ -30,11 +30,7 @@ pub(super) fn event(offence: &Offence, outcome: &Escalated) -> Option<Event> {
         ),
         Escalated::Unchanged | Escalated::Failed(_) => return None,
     };
-    let reason = format!(
-        "{}: {ban} for {}",
-        offence.reason(),
-        format_duration(rounded(*time))
-    );
+    let reason = format!("{}: {ban} for {}", offence.reason(), human::time(*time));
     let direction = if offence.scope == Scope::Packet {
         "ingress"
     } else {
@@ -47,13 +43,4 @@ pub(super) fn event(offence: &Offence, outcome: &Escalated) -> Option<Event> {
         direction: Some(direction.to_owned()),
         ..Event::now(what, 1, reason)
     })
-}
-
-/// Rounded to seconds if it is at least one.
-fn rounded(time: Duration) -> Duration {
-    if time < Duration::from_secs(1) {
-        time
-    } else {
-        Duration::from_secs(time.as_secs())
-    }
 }

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use cgroup::GroupManager;
+use config::human;
 use datapath::EventRing;
 use decide::{Current, FullStores};
 use tokio::io::unix::AsyncFd;
@@ -226,7 +227,7 @@ fn attack_event(turn: Turn) -> Event {
                 (attack.ended.unwrap_or_default() - attack.started).max(0.0) as u64,
             );
             let (refused, peak) = (attack.refused_packets, attack.peak_per_second);
-            let lasted = humantime::format_duration(lasted);
+            let lasted = human::time(lasted);
             let reason =
                 format!("{refused} packets were refused in {lasted}, at most {peak} packets/s");
             (EventKind::AttackEnded, refused, reason, attack)

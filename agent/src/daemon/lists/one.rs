@@ -9,13 +9,14 @@ use api::list::ListStatus;
 use config::policy::{BanList, GeoKey, ListSource};
 use geo::Database;
 use host::StateDirectory;
+use host::backoff::Backoff;
 use lists::{Copy, Listed, Origin, Parsed, dated, parse, shrinks_too_much};
 
 use super::source::{Content, Failure};
 use crate::files::Fingerprint;
 use crate::geo::Databases;
 
-/// The pause after the first failure of a URL; it doubles with each further one, up to the list's interval.
+/// The pause after the first failure of a URL. The longest is the list's interval.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A list. Copies share the prefixes.
@@ -171,13 +172,11 @@ impl One {
                 why: problem,
                 retry_after,
             }) => {
-                let pause = FIRST_PAUSE
-                    .saturating_mul(1 << self.failures.min(16))
-                    .min(self.list.every);
+                self.failures = self.failures.saturating_add(1);
+                let pause = Backoff::new(FIRST_PAUSE, self.list.every).pause(self.failures);
                 let now = Instant::now();
                 self.not_before = retry_after.map(|after| now + after);
                 self.due = (now + pause).max(self.not_before.unwrap_or(now));
-                self.failures = self.failures.saturating_add(1);
                 // A file that is as it was fails as before.
                 let is_known = self.problem.as_ref() == Some(&problem);
                 self.problem = Some(problem);

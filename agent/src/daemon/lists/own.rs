@@ -1,11 +1,12 @@
 //! Ban lists that refuse the host's own network: addresses that this host needs, and which lists contain them.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
 
 use config::PrefixKey;
 use config::policy::{Config, Prefix};
+use host::read::read_text;
 use ipnet::IpNet;
 use lists::{Listed, find};
 use nix::ifaddrs::getifaddrs;
@@ -15,6 +16,8 @@ use crate::protect::Protected;
 
 /// Resolvers of this host, with those behind systemd-resolved.
 const RESOLVERS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+/// The largest of these files, in bytes.
+const LONGEST_RESOLV_CONF: u64 = 1 << 20;
 /// The most addresses of a warning.
 const MOST_NAMED: usize = 8;
 
@@ -36,7 +39,7 @@ impl OwnNetwork {
     pub fn of_host() -> Self {
         let resolvers = RESOLVERS
             .iter()
-            .filter_map(|file| fs::read_to_string(file).ok());
+            .filter_map(|file| read_text(Path::new(file), LONGEST_RESOLV_CONF).ok());
         let resolvers: Vec<IpAddr> = resolvers.flat_map(|text| nameservers(&text)).collect();
         let gateways = datapath::default_gateways().unwrap_or_default();
         Self::of(connected(), &gateways, &resolvers)

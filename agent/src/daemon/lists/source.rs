@@ -60,7 +60,7 @@ pub(super) fn read(
     path: &Path,
     known: Option<Fingerprint>,
 ) -> Result<(Content, Fingerprint), String> {
-    let (bytes, found) = files::read(path, known, MOST_BYTES)?;
+    let (bytes, found) = files::read(path, known, MOST_BYTES).map_err(|error| error.to_string())?;
     let text = |bytes| Content::Text {
         bytes,
         etag: None,

@@ -9,7 +9,7 @@ use api::request::{BanOrder, Banned, WithoutEffect};
 use common::ban::Ban;
 use common::settings::Runtime;
 use config::policy::{Mode, Prefix};
-use config::prefix;
+use config::{human, prefix};
 use datapath::LoadError;
 use datapath::bans::{
     BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Merge, Owner, Touched, Why,
@@ -200,12 +200,8 @@ fn log_bans(bans: &[(BanKey, Held)], now: u64) {
     let time = match first.until {
         Ban::FOREVER => "until it is lifted".to_owned(),
         until => {
-            format!(
-                "for {}",
-                humantime::format_duration(Duration::from_secs(
-                    (until - now).div_ceil(1_000_000_000)
-                ))
-            )
+            let seconds = (until - now).div_ceil(1_000_000_000);
+            format!("for {}", human::time(Duration::from_secs(seconds)))
         }
     };
     let reason = first

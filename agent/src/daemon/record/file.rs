@@ -3,7 +3,6 @@
 //! Two words (format, checksum), then a JSON document, compressed with zstd. The checksum is SipHash-1-3 of everything
 //! after it: it detects damage, not forgery. What a forged file may contain is checked when it is read.
 
-use std::fs::File;
 use std::hash::Hasher as _;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +10,8 @@ use std::time::Duration;
 
 use api::record::RecordGap;
 use config::human::{self, number};
-use host::{StateDirectory, StateError};
+use host::read::{self, RegularFile};
+use host::{Damaged, StateDirectory, StateError};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
@@ -101,21 +101,16 @@ impl RecordFile {
             reason,
             is_missing: false,
         };
-        let bytes = (|| {
-            let mut bytes = Vec::new();
-            File::open(path)?
-                .take(LONGEST[0] + 1)
-                .read_to_end(&mut bytes)?;
-            Ok(bytes)
-        })();
-        let bytes = bytes.map_err(|error: io::Error| RecordFileError {
-            is_missing: matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ),
-            ..fail(error.to_string())
+        let bytes = read::read(path, LONGEST[0]).map_err(|error| RecordFileError {
+            is_missing: error.is_missing(),
+            ..fail(error.reason())
         })?;
         parse(&bytes).map_err(|reason| fail(format!("the recording cannot be used: {reason}")))
+    }
+
+    /// Reads the recording of an earlier agent; `None` if there is none. A damaged one is renamed.
+    pub(super) fn of_earlier_agent(directory: &StateDirectory) -> Result<Option<Self>, Damaged> {
+        directory.read(NAME, LONGEST[0], parse)
     }
 
     /// Replaces the file atomically.
@@ -135,11 +130,8 @@ impl RecordFile {
     }
 
     /// Keeps the file under another name, where the next one does not replace it.
-    pub(super) fn set_aside(directory: &StateDirectory, name: Option<&str>) -> io::Result<()> {
-        std::fs::rename(
-            directory.file(NAME),
-            directory.file(name.unwrap_or(PREVIOUS)),
-        )
+    pub(super) fn keep(directory: &StateDirectory) -> io::Result<()> {
+        std::fs::rename(directory.file(NAME), directory.file(PREVIOUS))
     }
 
     /// The recorded traffic.
@@ -196,14 +188,9 @@ pub const fn note() -> &'static str {
 /// Whether the file begins as a recording does.
 #[must_use]
 pub fn is_recording(path: &Path) -> bool {
-    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
-    let mut start = [0; FORMAT.len()];
     // The last byte is the version.
-    is_file
-        && File::open(path)
-            .and_then(|mut file| file.read_exact(&mut start))
-            .is_ok()
-        && start[..FORMAT.len() - 1] == FORMAT[..FORMAT.len() - 1]
+    let start = &FORMAT[..FORMAT.len() - 1];
+    RegularFile::open(path).is_ok_and(|file| file.starts_with(start))
 }
 
 fn checksum(body: &[u8]) -> u64 {
@@ -213,9 +200,6 @@ fn checksum(body: &[u8]) -> u64 {
 }
 
 fn parse(bytes: &[u8]) -> Result<RecordFile, String> {
-    if bytes.len() as u64 > LONGEST[0] {
-        return Err("it is too long".to_owned());
-    }
     let (format, rest) = bytes
         .split_at_checked(FORMAT.len())
         .ok_or("it is incomplete")?;

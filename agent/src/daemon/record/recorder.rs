@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use api::event::seconds_since_1970;
 use api::record::{LENGTHS, RecordGap, RecordState, RecordStatus, WRONG_LENGTH};
+use config::human;
 use host::StateDirectory;
 
 use super::super::packets::Packets;
@@ -43,14 +44,11 @@ impl Recorder {
     }
 
     fn resume(&self) {
-        let file = match RecordFile::read(&RecordFile::path(&self.directory)) {
-            Ok(file) => file,
-            Err(error) if error.is_missing => return,
-            Err(error) => {
-                let note = match RecordFile::set_aside(&self.directory, Some("recording.damaged")) {
-                    Ok(()) => format!("{error}; it was renamed to recording.damaged"),
-                    Err(_) => error.to_string(),
-                };
+        let file = match RecordFile::of_earlier_agent(&self.directory) {
+            Ok(Some(file)) => file,
+            Ok(None) => return,
+            Err(damaged) => {
+                let note = format!("the recording does not go on: {damaged}");
                 tracing::warn!("{note}");
                 lock(&self.notes).push(note);
                 return;
@@ -110,7 +108,7 @@ impl Recorder {
         drop(running);
         let path = RecordFile::path(&self.directory);
         if path.exists() {
-            RecordFile::set_aside(&self.directory, None).map_err(|error| {
+            RecordFile::keep(&self.directory).map_err(|error| {
                 format!("keeping the previous recording as recording.previous failed: {error}")
             })?;
         }
@@ -226,8 +224,8 @@ impl Recorder {
 fn not_written(status: &RecordStatus) -> String {
     let error = status.error.as_deref().unwrap_or("it is being written");
     format!(
-        "the recording has ended and is not written yet: {error}; it is tried again every {} s, and at once by agent record \
+        "the recording has ended and is not written yet: {error}; it is tried again every {}, and at once by agent record \
          --stop",
-        RETRY_EVERY.as_secs()
+        human::time(RETRY_EVERY)
     )
 }

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::event::seconds_since_1970;
 use api::reload::{LastReload, Reloaded};
-use config::Changes;
 use config::policy::Config;
+use config::{Changes, human};
 use datapath::compile::{self, Plan};
 use datapath::host_links::interfaces;
 use datapath::memory::{self, Lasting};
@@ -271,6 +271,7 @@ impl Agent {
             .clone()
             .unwrap_or_else(|| "the built-in limits".to_owned());
         let milliseconds = began.elapsed().as_millis() as u64;
+        let took = human::time(Duration::from_millis(milliseconds));
         let line = match (errors.is_empty(), cause) {
             (true, Cause::TrialEnded) => {
                 format!("the trial of {what} was not confirmed: rolled back to the previous config")
@@ -279,12 +280,12 @@ impl Agent {
                 format!("the trial of {what} was reverted: rolled back to the previous config")
             }
             (true, Cause::Try) => format!("{what} is in effect, on trial"),
-            (true, Cause::Geo) => format!("databases of [geo] put in effect in {milliseconds} ms"),
-            (true, Cause::Lists) => format!("lists of classes put in effect in {milliseconds} ms"),
+            (true, Cause::Geo) => format!("databases of [geo] put in effect in {took}"),
+            (true, Cause::Lists) => format!("lists of classes put in effect in {took}"),
             (true, Cause::Protected) => {
-                format!("exempt addresses of protect put in effect in {milliseconds} ms")
+                format!("exempt addresses of protect put in effect in {took}")
             }
-            (true, _) => format!("reloaded {what} in {milliseconds} ms"),
+            (true, _) => format!("reloaded {what} in {took}"),
             (false, Cause::TrialEnded | Cause::Revert) => {
                 format!(
                     "the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds"

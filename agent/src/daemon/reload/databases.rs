@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::human;
 use config::policy::Config;
 use notify::RecommendedWatcher;
 use tokio::sync::Notify;
@@ -50,7 +51,7 @@ pub async fn follow_databases(agent: Arc<Agent>) {
             let wake = Arc::clone(&changed);
             let watcher = files::watch(&folders, move || wake.notify_one());
             if let Err(error) = &watcher {
-                let period = humantime::format_duration(PERIOD);
+                let period = human::time(PERIOD);
                 tracing::warn!(
                     "watching the databases of [geo] failed: {error}; they are compared every {period}"
                 );

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::human;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use tokio::io::Interest;
@@ -57,7 +58,7 @@ impl Watcher {
     /// The messages of these groups, about changes of `what`. `None` with an error in the log: then it is read every `period`.
     pub(super) fn start(groups: &[u32], what: &str, period: Duration) -> Option<Self> {
         let started = Self::new(groups).inspect_err(|error| {
-            let period = humantime::format_duration(period);
+            let period = human::time(period);
             tracing::error!(
                 "waiting for changes of {what} failed: {error}; they are read every {period} instead"
             );

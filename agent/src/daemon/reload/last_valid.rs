@@ -5,7 +5,6 @@
 //! and its log.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,7 +44,7 @@ impl LastValid {
     ///
     /// When the state directory cannot be written.
     pub fn keep(&self, text: &str) -> Result<(), StateError> {
-        if fs::read_to_string(self.path()).is_ok_and(|kept| kept == text) {
+        if config::read_text(&self.path()).is_ok_and(|kept| kept == text) {
             return Ok(());
         }
         self.0.replace(NAME, &[text.as_bytes()])
@@ -54,7 +53,7 @@ impl LastValid {
     /// Reads the copy; `None` if there is none that is valid for this version.
     #[must_use]
     pub fn read(&self, file: &Path) -> Option<Source> {
-        let text = fs::read_to_string(self.path()).ok()?;
+        let text = config::read_text(&self.path()).ok()?;
         // Paths in it are relative to the config file.
         let loaded = config::parse(file, &text).ok()?;
         Some(Source {

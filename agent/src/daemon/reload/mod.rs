@@ -20,7 +20,7 @@ pub use follow::follow_interfaces;
 pub use last_valid::{LastValid, keep_as_last_valid};
 pub use live::{Cause, Changing, Live};
 pub use protected::follow_protected;
-pub use record::{Record, RecordDamaged};
+pub use record::Record;
 pub use source::Source;
 pub use summary::{in_effect, report_left_out};
 pub use trial::TRIALS;

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use api::reload::{RollbackStatus, TrialStatus};
+use host::backoff::Backoff;
 
 use super::error::ReloadError;
 use super::source::Source;
 
-/// The pause before the next rollback attempt: initial and maximum; it doubles each time.
-const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30);
+/// The pauses before the next rollback attempt.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// A config on trial.
 #[derive(Debug)]
@@ -72,10 +73,7 @@ impl Trial {
             Some(failing) => (failing.attempts + 1, failing.since),
             None => (1, now),
         };
-        let wait = RETRY
-            .start()
-            .saturating_mul(1 << (attempts - 1).min(16))
-            .min(*RETRY.end());
+        let wait = PAUSES.pause(u32::try_from(attempts).unwrap_or(u32::MAX));
         self.failing = Some(Failing {
             attempts,
             since,

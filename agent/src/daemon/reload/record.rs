@@ -6,27 +6,17 @@
 //! reload`, `agent confirm`, or a change of the file.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use config::policy::AgentConfig;
-use host::set_aside;
+use host::{Damaged, read_saved};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::daemon::state::{StateDirectory, StateError};
 
 const NAME: &str = "trial.json";
-
-/// A record cannot be read.
-#[derive(Debug, Error)]
-#[error("the record of a trial, {}, cannot be read: {reason}; {aside}, and the config file is in effect without changes", path.display())]
-pub struct RecordDamaged {
-    path: PathBuf,
-    reason: String,
-    /// Whether the file was renamed, as a clause.
-    aside: String,
-}
+/// The largest record: two configs of at most 64 MiB, with escapes.
+const LARGEST: u64 = 512 << 20;
 
 /// A trial, as it is written to the state directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,40 +38,13 @@ impl Record {
     /// # Errors
     ///
     /// When it cannot be read. It is then renamed, so that this is reported once.
-    pub fn read(agent: &AgentConfig) -> Result<Option<Self>, RecordDamaged> {
-        for path in [
-            StateDirectory::at(&agent.state_dir).file(NAME),
-            Self::beside_the_socket(agent),
-        ] {
-            if let Some(record) = Self::read_at(&path)? {
-                return Ok(Some(record));
-            }
+    pub fn read(agent: &AgentConfig) -> Result<Option<Self>, Damaged> {
+        let read = |path: &Path| read_saved(path, LARGEST, |text| serde_json::from_slice(text));
+        let path = StateDirectory::at(&agent.state_dir).file(NAME);
+        match read(&path)? {
+            None => read(&Self::beside_the_socket(agent)),
+            record => Ok(record),
         }
-        Ok(None)
-    }
-
-    fn read_at(path: &Path) -> Result<Option<Self>, RecordDamaged> {
-        let read = fs::read(path)
-            .map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
-        let reason = match read {
-            Ok(Ok(record)) => return Ok(Some(record)),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                return Ok(None);
-            }
-            Ok(Err(reason)) => reason,
-            Err(error) => error.to_string(),
-        };
-        Err(RecordDamaged {
-            path: path.to_owned(),
-            reason,
-            // If it cannot be renamed, the next agent reports it again.
-            aside: set_aside(path),
-        })
     }
 
     /// Writes the record atomically.
@@ -177,7 +140,7 @@ mod tests {
     fn where_it_cannot_be_written_the_error_names_the_place() {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
-        fs::create_dir_all(folder.path().join("state/trial.json.next")).unwrap();
+        fs::create_dir_all(folder.path().join("state/trial.json")).unwrap();
         let error = Record {
             tried: None,
             before: None,

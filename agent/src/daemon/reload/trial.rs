@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use api::reload::{Confirmed, Reloaded};
+use config::human;
 use datapath::memory::Lasting;
 
 use super::error::ReloadError;
@@ -208,9 +209,9 @@ impl Agent {
             .map(|trial| trial.failed(error.to_owned()));
         let Some(wait) = wait else { return };
         let reason = format!(
-            "the trial of {} is over, and rolling back failed; it stays in effect, and the next attempt follows in {} s: {error}",
+            "the trial of {} is over, and rolling back failed; it stays in effect, and the next attempt follows in {}: {error}",
             tried.display(),
-            wait.as_secs()
+            human::time(wait)
         );
         let attempts = self
             .changing()

@@ -5,20 +5,17 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher as _;
-use std::io;
-use std::path::PathBuf;
+use std::mem;
 use std::sync::Arc;
-use std::{fs, mem};
 
 use common::ban::Ban;
 use config::PrefixKey;
 use datapath::SavedTable;
 use datapath::bans::{BanKey, BanList, By, Held, Owner, Why};
 use decide::SavedRequests;
-use host::{Moment, set_aside};
+use host::{Damaged, Moment};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
-use thiserror::Error;
 
 use super::{StateDirectory, StateError};
 use crate::daemon::escalation::SavedEscalation;
@@ -30,19 +27,11 @@ const FORMAT: u64 = u64::from_le_bytes(*b"WEIRST01");
 const WORD: usize = mem::size_of::<u64>();
 /// Words of a ban.
 const BAN: usize = 5;
+/// The largest file that is read.
+const LARGEST: u64 = 1 << 30;
 /// The most words of the table in the file: 32 MiB.
 pub const MOST_TABLE_WORDS: usize = 4 << 20;
 const SECOND: i64 = 1_000_000_000;
-
-/// A state file cannot be used.
-#[derive(Debug, Error)]
-#[error("the state file {} cannot be used: {reason}; {aside}, and bans, counters and slow limits start over", path.display())]
-pub struct StateDamaged {
-    path: PathBuf,
-    reason: String,
-    /// Whether the file was renamed, as a clause.
-    aside: String,
-}
 
 #[derive(Clone, Debug, Default)]
 pub struct Saved {
@@ -204,30 +193,8 @@ impl Saved {
     /// # Errors
     ///
     /// When it is damaged. It is then renamed, so that this is reported once.
-    pub fn read(directory: &StateDirectory) -> Result<Option<Self>, StateDamaged> {
-        let path = directory.file(NAME);
-        let reason = match fs::read(&path) {
-            Ok(bytes) => match parse(&bytes) {
-                Ok(saved) => return Ok(Some(saved)),
-                Err(reason) => reason.to_owned(),
-            },
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                return Ok(None);
-            }
-            Err(error) => error.to_string(),
-        };
-        // If it cannot be renamed, the next save replaces it.
-        let aside = set_aside(&path);
-        Err(StateDamaged {
-            path,
-            reason,
-            aside,
-        })
+    pub fn read(directory: &StateDirectory) -> Result<Option<Self>, Damaged> {
+        directory.read(NAME, LARGEST, parse)
     }
 
     /// Replaces the file atomically.
@@ -378,6 +345,8 @@ fn ban(words: &[u64]) -> Option<SavedBan> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use datapath::bans::MOST_OWN;
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use config::{PrefixKey, prefix};
 use datapath::bans::{BanKey, By, Held, Owner, Why};
+use host::read;
 use host::{Moment, StateDirectory};
 use serde::{Deserialize, Serialize};
 
@@ -217,7 +218,8 @@ fn rotate(directory: &StateDirectory) -> io::Result<()> {
         return fs::rename(path, before);
     }
     // The last save failed.
-    append(directory, BEFORE, &fs::read(&path)?)?;
+    let changes = read::read(&path, LARGEST).map_err(io::Error::other)?;
+    append(directory, BEFORE, &changes)?;
     fs::remove_file(path)
 }
 
@@ -240,7 +242,8 @@ pub(super) fn clear(directory: &StateDirectory) -> io::Result<()> {
 /// The changes in their order. Lines that a power failure cut off are ignored.
 #[must_use]
 pub(super) fn read(directory: &StateDirectory) -> Vec<Recorded> {
-    let texts = [BEFORE, NAME].map(|name| fs::read(directory.file(name)).unwrap_or_default());
+    let texts =
+        [BEFORE, NAME].map(|name| read::read(&directory.file(name), LARGEST).unwrap_or_default());
     let lines = texts
         .iter()
         .flat_map(|text| text.split(|byte| *byte == b'\n'));

@@ -42,7 +42,9 @@ impl Keeping {
             format!("the state is not saved over reboots, and agent try is refused: {error}")
         }));
         let saved = Saved::read(&directory).unwrap_or_else(|damaged| {
-            found.push(damaged.to_string());
+            found.push(format!(
+                "{damaged}; bans, counters and slow limits start over"
+            ));
             None
         });
         let changes = journal::read(&directory);
@@ -126,17 +128,21 @@ impl Keeping {
     }
 
     fn save(&self, saved: &Saved) {
+        self.save_by(|| saved.write(&self.directory), saved.journaled);
+    }
+
+    fn save_by(&self, write: impl FnOnce() -> Result<(), StateError>, journaled: u64) {
         let is_closed = self.is_closed();
         if *is_closed {
             return;
         }
-        let failure = saved.write(&self.directory).err().map(|error: StateError| {
+        let failure = write().err().map(|error| {
             format!(
                 "the state is not saved, and a reboot would restore an older one or none: {error}"
             )
         });
         if let (None, Some(journal)) = (&failure, &self.journal) {
-            journal.saved(saved.journaled);
+            journal.saved(journaled);
         }
         // Writing may take a disk seconds, during which the notes must stay readable.
         let mut trouble = self.trouble();
@@ -149,36 +155,34 @@ impl Keeping {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
-    use std::fs::File;
-    use std::io::Read as _;
-    use std::time::Instant;
 
     #[test]
     fn notes_are_read_while_a_disk_hangs() {
         let folder = tempfile::tempdir().unwrap();
         let (keeping, _) = Keeping::open(StateDirectory::at(folder.path()));
-        // Opening it for writing blocks until a reader opens it.
-        let next = folder.path().join("state.next");
-        nix::unistd::mkfifo(&next, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (began, has_begun) = channel();
+        let (end, is_over) = channel::<()>();
         thread::scope(|scope| {
-            let saving = scope.spawn(|| keeping.save(&Saved::default()));
-            let until = Instant::now() + Duration::from_secs(60);
-            while keeping.is_closed.try_lock().is_ok() {
-                assert!(
-                    Instant::now() < until && !saving.is_finished(),
-                    "nothing was saved"
-                );
-                thread::yield_now();
-            }
+            let keeping = &keeping;
+            scope.spawn(move || {
+                let hang = || {
+                    began.send(()).unwrap();
+                    is_over.recv().unwrap();
+                    let source = std::io::ErrorKind::StorageFull.into();
+                    Err(StateError::Write {
+                        path: "state".into(),
+                        source,
+                    })
+                };
+                keeping.save_by(hang, 0);
+            });
+            has_begun.recv().unwrap();
             assert_eq!(keeping.notes(), Vec::<String>::new());
-            assert!(!saving.is_finished());
-            File::open(&next)
-                .unwrap()
-                .read_to_end(&mut Vec::new())
-                .unwrap();
+            end.send(()).unwrap();
         });
-        // A pipe cannot be synchronised.
         assert_eq!(keeping.notes().len(), 1);
     }
 }

@@ -7,7 +7,7 @@ mod keep;
 mod restore;
 
 pub use bans::save_bans;
-pub use file::{MOST_TABLE_WORDS, Saved, SavedBan, StateDamaged};
+pub use file::{MOST_TABLE_WORDS, Saved, SavedBan};
 pub use host::{Moment, StateDirectory, StateError, StateLock};
 pub use journal::BanJournal;
 pub use keep::Keeping;

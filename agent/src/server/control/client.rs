@@ -31,7 +31,7 @@ pub enum ClientError {
     #[error("the control socket {} may not be used by this user: run as root, or join the group weir", .0.display())]
     NotPermitted(PathBuf),
     /// The agent does not reply in time.
-    #[error("the agent on {} did not reply within {} s: it is stopped or overloaded; see its log (journalctl -u weir)", path.display(), patience.as_secs())]
+    #[error("the agent on {} did not reply within {}: it is stopped or overloaded; see its log (journalctl -u weir)", path.display(), config::human::time(*patience))]
     Silent {
         path: PathBuf,
         /// The timeout.

@@ -10,6 +10,7 @@ use api::event::{Event, EventKind, seconds_since_1970};
 use config::PrefixKey;
 use config::policy::{Cluster, Config};
 use events::EventLog;
+use host::backoff::Backoff;
 use host::clock::{boot_nanoseconds, monotonic_nanoseconds};
 use redis::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -30,8 +31,8 @@ pub const SCRIPT: &str = include_str!("share_bans.lua");
 const LONGEST_INTERVAL: Duration = Duration::from_millis(250);
 /// The interval at which everything in the store is compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(30);
-/// The pause after a failed request.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The pause after a failed request. It does not grow: bans are shared as soon as the store is back.
+const PAUSE: Backoff = Backoff::steady(Duration::from_millis(200));
 /// The most requests in a row, before a stop or a reload is noticed.
 const IN_A_ROW: usize = 20;
 /// The most new bans of one reply with separate events; one event counts the rest.
@@ -474,7 +475,7 @@ impl Worker {
 
     fn failed(&mut self, error: &StoreError) {
         let now = boot_nanoseconds();
-        self.ask_after = now + PAUSE.as_nanos() as u64;
+        self.ask_after = now + PAUSE.pause(1).as_nanos() as u64;
         if self.health.failed(error, now) == Some(Turn::Down) {
             let reason =
                 format!("sharing bans failed: {error}; known bans apply until they expire");

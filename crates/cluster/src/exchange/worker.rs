@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::cluster::{ClusterLimitStatus, ClusterStatus};
 use api::event::EventKind;
 use common::share::Share;
+use config::human;
 use config::policy::{Cluster, ClusterMode, Multiplier, WhenStoreIsDown};
 use decide::{Cut, EffectiveShare, Settlement};
 use events::EventLog;
@@ -462,9 +463,9 @@ impl Worker {
         if self.state == ExchangeState::Exchanging
             && away >= Terms::lease_for(self.cluster.sync).as_nanos() as u64
         {
-            let seconds = away as f64 / 1e9;
             tracing::warn!(
-                "cluster: no exchange for {seconds:.1} s: the other hosts removed this host meanwhile"
+                "cluster: no exchange for {}: the other hosts removed this host meanwhile",
+                human::time(Duration::from_nanos(away))
             );
         }
         if let Some(Turn::Up(failures)) = self.health.granted(begun, boot_nanoseconds()) {

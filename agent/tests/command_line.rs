@@ -148,7 +148,7 @@ fn a_wrong_path_is_told_with_its_name() {
             &[&missing, "No such file"],
         );
         let directory = folder.path().to_str().unwrap();
-        tells(&[verb, &[directory]].concat(), 2, &["Is a directory"]);
+        tells(&[verb, &[directory]].concat(), 2, &["it is a directory"]);
     }
     let socket = path("nobody.sock");
     for verb in [

@@ -9,7 +9,8 @@ use testbed::fleet::{Host, KEYS, Spread, windows};
 use testbed::redis::Redis;
 use testbed::tests;
 use testbed::trials::Test;
-use testbed::wait::PATIENCE;
+
+use crate::quotas::{fleet, joined};
 
 pub const TESTS: &[Test] = tests![
     windows_hold_while_the_store_is_away,
@@ -100,19 +101,6 @@ fn windows_hold_while_the_store_is_far_away() {
     windows_hold("160 ms to the store", &url, 2 * WINDOW, |_| ());
 }
 
-/// Four hosts that exchange keys.
-fn hosts_on(url: &str, limit: &str) -> Vec<Host> {
-    let fleet: Vec<Host> = (0..4)
-        .map(|nth| Host::start(&format!("host-{nth}"), &format!("store = {url:?}"), limit))
-        .collect();
-    for host in &fleet {
-        host.until(PATIENCE, "joined", |cluster| {
-            cluster["hosts"] == 4 && cluster["limits"][0]["share_from"] == "keys"
-        });
-    }
-    fleet
-}
-
 /// Demand on all hosts for a fifth of a second in two. Only before the first exchange each host has the burst.
 fn a_bucket_holds_when_demand_comes_in_pulses() {
     const RATE: u64 = 50;
@@ -121,10 +109,12 @@ fn a_bucket_holds_when_demand_comes_in_pulses() {
     const PAUSE: Duration = Duration::from_millis(1_800);
 
     let redis = Redis::start(&[]);
-    let fleet = hosts_on(
-        &redis.url(),
+    let fleet = fleet(
+        4,
+        &format!("store = {:?}", redis.url()),
         &format!("{KEYS}\nrate = \"{RATE}/s\"\nburst = {BURST}"),
     );
+    joined(&fleet, 4);
     let start = Instant::now();
     let passed: u64 = thread::scope(|scope| {
         let ask = |host: &Host| {

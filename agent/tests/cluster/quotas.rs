@@ -32,7 +32,7 @@ fn daily(algorithm: &str) -> String {
 }
 
 /// Waits until `hosts` exchange keys.
-fn joined(fleet: &[Host], hosts: usize) {
+pub fn joined(fleet: &[Host], hosts: usize) {
     for host in fleet {
         host.until(PATIENCE, "one of all", |cluster| {
             cluster["hosts"] == hosts && cluster["limits"][0]["share_from"] == "keys"
@@ -231,7 +231,7 @@ fn fill(redis: &Redis) {
     assert_eq!(redis.cli(&["config", "set", "maxmemory", "1"]), "OK");
 }
 
-fn fleet(count: usize, cluster: &str, limit: &str) -> Vec<Host> {
+pub fn fleet(count: usize, cluster: &str, limit: &str) -> Vec<Host> {
     (0..count)
         .map(|nth| Host::start(&format!("host-{nth}"), cluster, limit))
         .collect()

@@ -287,7 +287,7 @@ mod tests {
             assert_eq!(row.ban.cidr, document["cidr"]);
             assert_eq!(row.ban.holder.owner, document["owner"]);
         }
-        // What an earlier agent leaves out.
+        // A row of an earlier agent, with fewer fields.
         let row: BansRow = serde_json::from_value(json!({
             "cidr": "192.0.2.1", "expires_in_seconds": 60, "throttled_packets": 1,
         }))

@@ -26,7 +26,7 @@ pub struct ReadError {
 enum Problem {
     #[error("{0}")]
     Io(io::Error),
-    /// What it is instead.
+    /// The kind of file that it is.
     #[error("it is {0}, not a regular file")]
     NotRegular(&'static str),
     #[error("it is larger than {}", bound(*.0))]

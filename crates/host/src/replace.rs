@@ -18,7 +18,7 @@ const ATTEMPTS: u32 = 100;
 /// The bytes of the file's name in the new file's, whose suffix must fit into the 255 of a name.
 const LONGEST_NAME: usize = 240;
 
-/// What new content survives.
+/// The failures that new content survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
     /// A power failure: the file and its folder are synchronized.
@@ -93,7 +93,7 @@ fn keep_access(file: &File, old: &Metadata, is_public: bool) -> io::Result<()> {
     let new = file.metadata()?;
     let mut mode = old.mode() & 0o777;
     if is_public && new.uid() != old.uid() {
-        // Whoever made it is not given what it is to contain.
+        // The new content is not for the owner of the old file.
         mode &= new.mode();
     } else if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
         let is_kept = fchown(file, Some(old.uid()), Some(old.gid())).is_ok();
@@ -155,7 +155,7 @@ impl Next {
 impl Drop for Next {
     fn drop(&mut self) {
         if !self.is_renamed {
-            // What cannot be removed is left to the next writer.
+            // The next writer removes it, if this fails.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,12 +1,12 @@
-//! A TCP port on loopback for a server that is told its port.
+//! Reserved TCP ports on loopback, for servers with a port on their command line.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, setsockopt, socket, sockopt,
 };
 
-/// What a node of a Redis Cluster adds to its port, for the port that the other nodes talk to.
+/// The distance from the port of a Redis Cluster's node to its port for other nodes.
 const BUS: u16 = 10_000;
 
 /// A free port, and the one [`BUS`] above it, reserved until this is dropped: a bound socket that does not listen keeps
@@ -45,7 +45,7 @@ fn bound(port: u16) -> nix::Result<(OwnedFd, u16)> {
         None,
     )?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    let fd = socket.as_raw_fd();
     bind(fd, &SockaddrIn::new(127, 0, 0, 1, port))?;
     let address: SockaddrIn = getsockname(fd)?;
     Ok((socket, address.port()))

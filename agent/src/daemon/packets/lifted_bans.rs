@@ -51,7 +51,7 @@ impl Whose {
         }
     }
 
-    /// Who lifts them, for the log.
+    /// The name of their owner, for the log.
     fn text(&self) -> String {
         match self {
             Self::Everybody => "an operator".to_owned(),

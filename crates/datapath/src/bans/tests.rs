@@ -94,7 +94,7 @@ fn addresses_of_a_crowded_network_become_a_ban_of_the_whole() {
         assert_eq!(list.to_merge(&address("sshd", id)), None);
         ban(&mut list, address("sshd", id), until(100 + id % 7));
     }
-    // Whoever orders another one, the one who has most makes room.
+    // The owner with most bans makes room, for any owner's further ban.
     for key in [address("sshd", most), jail(network, "web")] {
         let merge = list.to_merge(&key).unwrap();
         assert_eq!(merge.keys.len(), MOST_OF_PREFIX - 1);

@@ -81,10 +81,11 @@ impl Watcher {
     }
 
     /// Waits for a message that `concerns` the caller, or for lost ones, and returns whether some were lost. The state is then
-    /// read completely from the kernel instead of from messages.
+    /// read completely from the kernel instead of from messages. It may be dropped at any time: it returns what it has read
+    /// without waiting again.
     pub(super) async fn changed(&self, concerns: impl Fn(&[u8]) -> bool) -> bool {
         let (mut is_changed, mut are_lost) = (false, false);
-        while !is_changed {
+        loop {
             let Ok(mut ready) = self.0.readable().await else {
                 // Waiting failed: the state is read every period.
                 return true;
@@ -102,9 +103,43 @@ impl Watcher {
                     Err(_) => (is_changed, are_lost) = (true, true),
                 }
             }
+            if is_changed {
+                return are_lost;
+            }
             // A router that changes its routes must not keep other tasks waiting.
             tokio::task::yield_now().await;
         }
-        are_lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel acknowledges it.
+    fn no_operation() -> [u8; 16] {
+        const NLMSG_NOOP: u16 = 1;
+        const NLM_F_REQUEST_AND_ACK: u16 = 5;
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&16_u32.to_ne_bytes());
+        header[4..6].copy_from_slice(&NLMSG_NOOP.to_ne_bytes());
+        header[6..8].copy_from_slice(&NLM_F_REQUEST_AND_ACK.to_ne_bytes());
+        header
+    }
+
+    #[tokio::test]
+    async fn a_message_at_the_end_of_the_period_is_not_lost() {
+        let watcher = Watcher::new(&[]).unwrap();
+        watcher.0.get_ref().send(&no_operation(), 0).unwrap();
+        // Its period has ended at each call.
+        let mut calls = 0;
+        while tokio::time::timeout(Duration::ZERO, watcher.changed(|_| true))
+            .await
+            .is_err()
+        {
+            calls += 1;
+            assert!(calls < 10_000, "the message was read and forgotten");
+            tokio::task::yield_now().await;
+        }
     }
 }

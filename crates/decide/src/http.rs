@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use api::decide::Question;
+use config::policy::RequestProtocol;
 use host::descriptors::places;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
@@ -212,10 +213,14 @@ where
 
 /// The reply to one body: a request, or an array of them.
 async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
+    let bans_nobody = !handle.engine().bans_from(RequestProtocol::Http);
     let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if !is_batch {
         let question: Question = match serde_json::from_slice(body) {
-            Ok(question) => question,
+            Ok(question) => Question {
+                bans_nobody,
+                ..question
+            },
             Err(error) => {
                 return refuse(
                     StatusCode::BAD_REQUEST,
@@ -232,7 +237,7 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
             Err(error) => refuse(status_of(&error), &error.to_string()),
         };
     }
-    let questions: Vec<Question> = match serde_json::from_slice(body) {
+    let mut questions: Vec<Question> = match serde_json::from_slice(body) {
         Ok(questions) => questions,
         Err(error) => {
             return refuse(
@@ -247,6 +252,9 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
             questions.len()
         );
         return refuse(StatusCode::BAD_REQUEST, &reason);
+    }
+    for question in &mut questions {
+        question.bans_nobody = bans_nobody;
     }
     // Each element has its own verdict: one status for all would mislead.
     match each(&questions, handle).await {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::rate_limiter::Outcome;
 use config::policy::RequestProtocol;
 use config::request_key::{SOURCE, entry_name, is_remote_address};
+use host::clients::{Client, accept};
 use host::descriptors::places;
 use rls::envoy::config::core::v3::HeaderValue;
 use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -29,7 +30,7 @@ use tonic::{Request, Response, Status};
 
 use super::answer::answer;
 use super::charge::Charge;
-use super::connection::{Connection, PATIENCE, accept};
+use super::connection::{Connection, PATIENCE};
 use super::engine::Engine;
 use super::engine_handle::EngineHandle;
 use super::headers;
@@ -64,13 +65,14 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .http2_keepalive_timeout(Some(PATIENCE))
         .max_connection_age(LONGEST)
         .max_connection_age_grace(PATIENCE)
-        .add_service(
+        .add_service(Bounded::new(
             HealthServer::new(HealthChecks).max_decoding_message_size(LONGEST_HEALTH_CHECK),
-        )
+        ))
         .add_service(service);
     let (sender, connections) = mpsc::unbounded_channel();
-    let take = move |connection: Connection<_>| {
-        drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))));
+    let take = move |client: Client<_>| {
+        let connection = Connection::new(client).opened_by(OPENING);
+        drop(sender.send(Ok::<_, io::Error>(connection)));
     };
     tokio::select! {
         () = accept(listener, places().grpc, take) => {}

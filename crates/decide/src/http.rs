@@ -5,11 +5,12 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 
 use api::decide::Question;
 use config::policy::RequestProtocol;
+use host::clients::{Activity, Client, accept};
 use host::descriptors::places;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
@@ -22,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::answer::Decided;
-use super::connection::{PATIENCE, accept};
+use super::connection::{Connection, PATIENCE};
 use super::engine_handle::EngineHandle;
 use super::error::DecideError;
 use super::headers;
@@ -59,27 +60,33 @@ struct Refusal {
 
 /// Serves until it is dropped.
 pub async fn serve(listener: Listener, handle: EngineHandle) {
-    let places = places().http;
-    let spawn =
-        |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
+    serve_clients(listener, handle, places().http).await;
+}
+
+/// The same for up to `most` clients at a time.
+async fn serve_clients(listener: Listener, handle: EngineHandle, most: usize) {
     match listener {
         Listener::Tcp(listener) => {
-            accept(listener, places, |stream| {
-                spawn(Box::pin(connection(
-                    stream,
-                    handle.clone(),
-                    Reach::Browsers,
-                )));
+            accept(listener, most, |client| {
+                spawn(client, handle.clone(), Reach::Browsers);
             })
             .await;
         }
         Listener::Unix(listener) => {
-            accept(listener, places, |stream| {
-                spawn(Box::pin(connection(stream, handle.clone(), Reach::Files)));
+            accept(listener, most, |client| {
+                spawn(client, handle.clone(), Reach::Files);
             })
             .await;
         }
     }
+}
+
+fn spawn<S>(client: Client<S>, handle: EngineHandle, reach: Reach)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Boxed, since a task moves its future.
+    tokio::spawn(Box::pin(connection(client, handle, reach)));
 }
 
 /// Who reaches a listener.
@@ -91,14 +98,18 @@ enum Reach {
     Files,
 }
 
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    handle: EngineHandle,
-    reach: Reach,
-) {
+async fn connection<S>(client: Client<S>, handle: EngineHandle, reach: Reach)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let activity = client.activity();
     let service = service_fn(move |request| {
-        let handle = handle.clone();
-        async move { Ok::<_, Infallible>(respond(request, &handle, reach).await) }
+        let (handle, activity) = (handle.clone(), activity.clone());
+        async move {
+            let reply = respond(request, &handle, reach, &activity).await;
+            activity.reply();
+            Ok::<_, Infallible>(reply)
+        }
     });
     // Errors of one client concern no other.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -106,7 +117,7 @@ async fn connection(
         // Replies are small: one buffer costs less than a list of two.
         .writev(false)
         .header_read_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Connection::new(client)), service)
         .await;
 }
 
@@ -115,6 +126,7 @@ async fn respond<B>(
     request: Request<B>,
     handle: &EngineHandle,
     reach: Reach,
+    activity: &Activity,
 ) -> Response<Full<Bytes>>
 where
     B: Body<Data = Bytes>,
@@ -162,7 +174,11 @@ where
         },
     };
     match body {
-        Ok(body) => decide(&body, handle).await,
+        Ok(body) => {
+            // Until here, the client may have to make room.
+            activity.begin();
+            decide(&body, handle).await
+        }
         Err(error) if error.is::<LengthLimitError>() => refuse(
             StatusCode::PAYLOAD_TOO_LARGE,
             &format!("the body exceeds {LONGEST_BODY} bytes: send fewer requests at once"),
@@ -334,3 +350,6 @@ fn header(response: &mut Response<Full<Bytes>>, name: HeaderName, value: Option<
         response.headers_mut().insert(name, value);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! From a refusal in user space to the kernel edge.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -17,6 +17,7 @@ use crate::traffic::{PORT, burst, udp_from};
 pub const TESTS: &[Test] = tests![
     who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge,
     who_may_only_ask_bans_nobody_by_asking,
+    clients_of_decide_ban_only_where_escalate_from_has_their_endpoint,
     bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not,
 ];
 
@@ -143,11 +144,22 @@ fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
     assert!(decide("10.77.0.8"));
 }
 
-/// A member of the socket's group, who may ask but not ban, asks in a victim's name.
-fn who_may_only_ask_bans_nobody_by_asking() {
+/// Runs as another user, who is in the sockets' group.
+fn as_member<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     const NOBODY: libc::uid_t = 65_534;
     const UNCHANGED: libc::uid_t = libc::uid_t::MAX;
 
+    let member = || {
+        // SAFETY: the call takes numbers, and changes this thread's user alone.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, UNCHANGED, NOBODY, UNCHANGED) };
+        assert_eq!(changed, 0);
+        act()
+    };
+    thread::scope(|scope| scope.spawn(member).join().unwrap())
+}
+
+/// A member of the socket's group, who may ask but not ban, asks in a victim's name.
+fn who_may_only_ask_bans_nobody_by_asking() {
     let network = Network::new();
     let agent = network.start("", LIMITS);
     let control = network.control();
@@ -162,22 +174,14 @@ fn who_may_only_ask_bans_nobody_by_asking() {
         BufReader::new(stream).read_line(&mut reply).unwrap();
         reply
     };
-    let by_member = thread::scope(|scope| {
-        let member = || {
-            // SAFETY: the call takes numbers, and changes this thread's user alone.
-            let changed =
-                unsafe { libc::syscall(libc::SYS_setresuid, UNCHANGED, NOBODY, UNCHANGED) };
-            assert_eq!(changed, 0);
-            let replies: Vec<String> = (0..60)
-                .map(|nth| if nth % 2 == 0 { &question } else { &waiting })
-                .map(|question| ask(json!({"verb": "decide", "question": question})))
-                .collect();
-            let bans = json!([{"cidr": "10.77.0.7", "for_seconds": null, "reason": null}]);
-            (replies, ask(json!({"verb": "ban", "orders": bans})))
-        };
-        scope.spawn(member).join().unwrap()
+    let (replies, ban) = as_member(|| {
+        let replies: Vec<String> = (0..60)
+            .map(|nth| if nth % 2 == 0 { &question } else { &waiting })
+            .map(|question| ask(json!({"verb": "decide", "question": question})))
+            .collect();
+        let bans = json!([{"cidr": "10.77.0.7", "for_seconds": null, "reason": null}]);
+        (replies, ask(json!({"verb": "ban", "orders": bans})))
     });
-    let (replies, ban) = by_member;
     let passed = replies
         .iter()
         .filter(|reply| reply.contains("\"allowed\":true"));
@@ -190,6 +194,90 @@ fn who_may_only_ask_bans_nobody_by_asking() {
     }
     agent.wait_for("the ban", |_| agent.is_banned("10.77.0.8"));
     assert!(!agent.is_banned("10.77.0.7"));
+}
+
+/// The same members reach the Unix socket of `[decide]`: alone, in arrays, and with `wait`.
+fn clients_of_decide_ban_only_where_escalate_from_has_their_endpoint() {
+    let network = Network::new();
+    let socket = network.folder.path().join("decide.sock");
+    let decide = |more: &str| {
+        format!(
+            "[decide]\nhttp = \"unix:{}\"\n{more}{LIMITS}",
+            socket.display()
+        )
+    };
+    let agent = network.start("", &decide(""));
+    fs::set_permissions(network.folder.path(), Permissions::from_mode(0o711)).unwrap();
+    let post = |body: Value| {
+        let (mut stream, body) = (UnixStream::connect(&socket).unwrap(), body.to_string());
+        write!(
+            stream,
+            "POST /v1/decide HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    };
+    let ask = |source: &str| {
+        let one = json!({"limit": "logins", "key": {"user": "alice"}, "source": source});
+        let mut waiting = one.clone();
+        waiting["wait"] = json!("1ms");
+        (0..20)
+            .flat_map(|_| {
+                [
+                    post(one.clone()),
+                    post(waiting.clone()),
+                    post(json!([one, waiting])),
+                ]
+            })
+            .collect::<Vec<_>>()
+    };
+    let passed = |replies: &[String]| {
+        let passed = replies
+            .iter()
+            .map(|reply| reply.matches("\"allowed\":true").count());
+        passed.sum::<usize>()
+    };
+    assert_eq!(
+        passed(&as_member(|| ask("10.77.0.7"))),
+        5,
+        "limited all the same"
+    );
+    let check = network.command(&[
+        "check",
+        network.folder.path().join("limits.toml").to_str().unwrap(),
+    ]);
+    let said = String::from_utf8([check.stdout, check.stderr].concat()).unwrap();
+    assert!(
+        said.contains("escalate of limit \"logins\" bans nobody"),
+        "{said}"
+    );
+
+    // The permission needs no restart.
+    network.config("", &decide("escalate_from = [\"http\"]\n"));
+    network.told(&["reload"]);
+    assert_eq!(passed(&as_member(|| ask("10.77.0.8"))), 0);
+    agent.wait_for("the ban", |_| agent.is_banned("10.77.0.8"));
+    // Bans are made in the order of the refusals.
+    assert!(!agent.is_banned("10.77.0.7"));
+    network.config("", &decide(""));
+    network.told(&["reload"]);
+    ask("10.77.0.6");
+    for _ in 0..20 {
+        agent.json(&[
+            "decide",
+            "--limit",
+            "logins",
+            "--key",
+            "user=alice",
+            "--source",
+            "10.77.0.5",
+        ]);
+    }
+    agent.wait_for("the ban by root", |_| agent.is_banned("10.77.0.5"));
+    assert!(!agent.is_banned("10.77.0.6"));
 }
 
 /// Across reloads, a trial and a killed agent: what `escalate` banned is enforced in enforce mode only, what an operator

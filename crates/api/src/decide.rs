@@ -35,7 +35,7 @@ pub struct Question {
     /// How long the request may wait in the key's queue until it conforms; without it, it is refused at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
-    /// Set by the server for those who may not ban: a refusal does not count towards a ban of the source by `escalate`.
+    /// Set by the server for clients that may not cause bans: a refusal does not count towards a ban of the source by `escalate`.
     #[serde(skip)]
     pub bans_nobody: bool,
 }

@@ -257,19 +257,36 @@ pub fn check_bans(limits: &[Located<'_, Limit>], problems: &mut Problems) {
                 message,
                 "set action = \"drop\", or leave out escalate",
             );
-        } else if (limit.protocol != ProtocolFilter::Tcp || limit.unit == Unit::Connections)
-            && !limit.proves_by_cookies()
-        {
-            let message =
-                "escalate bans source addresses, which senders can forge to have others banned";
-            let help = if limit.unit == Unit::Connections {
-                "set prove = true, and list addresses that must not be banned in [agent] never_limit"
-            } else {
-                "set protocol = \"tcp\" where that fits, and list addresses that must not be banned in [agent] \
-                 never_limit"
-            };
+        } else if let Some((packets, fix)) = forgeable(limit) {
+            let message = format!(
+                "escalate bans source addresses, which senders can forge to have others banned, here by {packets}"
+            );
+            let help =
+                format!("{fix}, and list addresses that must not be banned in [agent] never_limit");
             problems.warning(span, message, help);
         }
+    }
+}
+
+/// Packets of a limit that count towards a ban although anybody can send them in another's name, and the fix. The kernel counts them by
+/// [`common::escalation`].
+fn forgeable(limit: &Limit) -> Option<(&'static str, &'static str)> {
+    let tcp_only = "set protocol = \"tcp\" where that fits";
+    let no_ban = "leave out escalate where that fits";
+    match (limit.unit, limit.protocol) {
+        (Unit::Connections, _) if !limit.bans_by_syns() => None,
+        (Unit::Connections, _) if limit.proves_by_resets() => Some((
+            "SYNs in the name of a source that has proven its address",
+            "set prove = \"always\" where this host accepts the connections itself",
+        )),
+        (Unit::Connections, _) => Some(("SYNs", "set prove = true")),
+        // Segments count only if this host has their connection.
+        (_, ProtocolFilter::Tcp) => None,
+        (Unit::Requests, ProtocolFilter::Any) => Some(("DNS queries over UDP", tcp_only)),
+        (Unit::Requests, _) => Some(("DNS queries over UDP", no_ban)),
+        (_, ProtocolFilter::Any) => Some(("UDP and ICMP packets", tcp_only)),
+        (_, ProtocolFilter::Udp) => Some(("UDP packets", no_ban)),
+        (_, ProtocolFilter::Icmp) => Some(("ICMP packets", no_ban)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::policy::{RequestCost, RequestLimit};
+use super::policy::{RequestCost, RequestLimit, RequestProtocol};
 use super::report::{Problems, Wrong};
 use super::schema::{Key, Kind, Located, Table, Text};
 
@@ -28,6 +28,10 @@ pub struct Decide {
     /// Address and port of Envoy's rate limit service (`envoy.service.ratelimit.v3`).
     #[key(absent = "off", examples = ["127.0.0.1:8081"], restart)]
     pub grpc: Option<SocketAddr>,
+    /// Endpoints whose clients may cause bans: `escalate` counts refusals of their requests, and bans the `source` that they name.
+    /// Refusals over the other endpoints ban nobody. `agent decide` by root always counts, by other users never.
+    #[key(absent = "none", examples = ["http", "grpc"])]
+    pub escalate_from: Vec<RequestProtocol>,
     /// Number of keys of each limit, for each multiplier of a class.
     #[key(absent = "1_000_000, or fewer where all limits together would take more than 1 GiB")]
     #[key(range = (1.0, MOST_KEYS))]
@@ -44,6 +48,15 @@ pub struct Decide {
     /// `[[limit]]` with `scope = "request"`, in the file's order.
     #[key(skip)]
     pub limits: Vec<RequestLimit>,
+}
+
+impl Decide {
+    /// The protocols whose addresses are set.
+    pub fn served(&self) -> impl Iterator<Item = RequestProtocol> {
+        let http = self.http.is_some().then_some(RequestProtocol::Http);
+        let grpc = self.grpc.is_some().then_some(RequestProtocol::Grpc);
+        http.into_iter().chain(grpc)
+    }
 }
 
 /// The address of a server.
@@ -91,14 +104,29 @@ fn check(read: &Located<'_, Decide>, problems: &mut Problems) {
         Some(Endpoint::Tcp(address)) => Some(address),
         _ => None,
     };
-    for (key, address) in [(Decide::HTTP, http), (Decide::GRPC, read.table.grpc)] {
+    for (key, protocol, address) in [
+        (Decide::HTTP, RequestProtocol::Http, http),
+        (Decide::GRPC, RequestProtocol::Grpc, read.table.grpc),
+    ] {
         if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
+            let bans = match read.table.escalate_from.contains(&protocol) {
+                true => ", and have any source banned by escalate",
+                false => "",
+            };
             let message = format!(
-                "{address} is reachable from other hosts: any client there can use up allowances"
+                "{address} is reachable from other hosts: any client there can use up allowances{bans}"
             );
             let help =
                 "listen on 127.0.0.1 or a Unix socket: http = \"unix:/run/weir/decide.sock\"";
             problems.warning(read.span_of(&key), message, help);
+        }
+    }
+    for (protocol, span) in read.elements::<RequestProtocol>(&Decide::ESCALATE_FROM) {
+        if !read.table.served().any(|served| served == protocol) {
+            let message =
+                format!("\"{protocol}\" in escalate_from has no effect: {protocol} is not set");
+            let help = format!("set {protocol}, or take \"{protocol}\" out of escalate_from");
+            problems.warning(span, message, help);
         }
     }
 }

@@ -207,12 +207,18 @@ impl Value for Escalate {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::path::Path;
 
+    use common::escalation;
+    use common::packet::build::Frame;
+    use common::packet::{self, Depth, Link, parse};
+    use common::rule::Rule;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Loaded, parse};
+    use crate::Loaded;
+    use crate::policy::{ProtocolFilter, Unit};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -225,6 +231,11 @@ mod tests {
         } else {
             text
         };
+        let text = if lines.contains("bytes") {
+            text.replacen("10/s", "10MB/s", 1)
+        } else {
+            text
+        };
         let errors = |report: crate::report::Report| {
             report
                 .errors
@@ -232,7 +243,7 @@ mod tests {
                 .map(|error| (error.message, error.help))
                 .collect()
         };
-        parse(Path::new("limits.toml"), &text).map_err(errors)
+        crate::parse(Path::new("limits.toml"), &text).map_err(errors)
     }
 
     fn escalate(inner: &str) -> Escalate {
@@ -401,6 +412,85 @@ mod tests {
         ))
         .unwrap();
         assert!(wide.warnings.is_empty(), "{:?}", wide.warnings);
+    }
+
+    /// Of all limits, `check` warns exactly of those under which the kernel counts a packet without a connection or a proof.
+    #[test]
+    fn a_ban_that_forged_packets_can_cause_is_a_warning() {
+        let frame = || Frame::ethernet().ipv4([192, 0, 2, 1], [192, 0, 2, 2]);
+        let packets = [
+            (ProtocolFilter::Tcp, frame().tcp(1, 2, 2, b"")),
+            (
+                ProtocolFilter::Tcp,
+                frame().tcp(1, 2, 16, b"GET / HTTP/1.1\r\n"),
+            ),
+            (ProtocolFilter::Udp, frame().udp(1, 53, &[0; 24])),
+            (ProtocolFilter::Icmp, frame().icmp(8)),
+        ]
+        .map(|(protocol, frame)| (protocol, frame.build()));
+        let mut of_kind = BTreeMap::new();
+        for protocol in ["any", "tcp", "udp", "icmp"] {
+            for unit in ["packets", "bytes", "connections", "requests"] {
+                for prove in [
+                    "",
+                    "prove = true",
+                    "prove = \"always\"",
+                    "prove = \"reset\"",
+                ] {
+                    let case = format!("protocol = {protocol:?}\nunit = {unit:?}\n{prove}");
+                    // Not all of them are supported.
+                    let Ok(loaded) = read(&format!(
+                        "{case}\nescalate = {{ after = 9, within = \"9s\", ban = \"9m\" }}"
+                    )) else {
+                        continue;
+                    };
+                    let limit = &loaded.config.limits[0];
+                    let rule = Rule::EMPTY.escalating(true, limit.bans_by_syns());
+                    let counts = |bytes: &[u8]| {
+                        let packet = parse(bytes, Link::Ethernet, Depth::Ports).unwrap();
+                        let is_of_unit = match limit.unit {
+                            Unit::Connections => packet.kind == packet::Kind::Connection,
+                            Unit::Requests => packet.kind != packet::Kind::Connection,
+                            Unit::Packets | Unit::Bytes => true,
+                        };
+                        is_of_unit
+                            && escalation::Counts::of(&rule, &packet) == escalation::Counts::Always
+                    };
+                    let is_fed = packets.iter().any(|(of, bytes)| {
+                        let is_limited = [*of, ProtocolFilter::Any].contains(&limit.protocol);
+                        // No request is an ICMP packet.
+                        is_limited
+                            && (unit, *of) != ("requests", ProtocolFilter::Icmp)
+                            && counts(bytes)
+                    });
+                    let warning = loaded
+                        .warnings
+                        .iter()
+                        .find(|warning| warning.message.contains("senders can forge"));
+                    assert_eq!(warning.is_some(), is_fed, "{case}: {:?}", loaded.warnings);
+                    let by = warning.and_then(|warning| warning.message.split_once("here by "));
+                    *of_kind
+                        .entry(by.map_or("", |(_, by)| by).to_owned())
+                        .or_insert(0) += 1;
+                }
+            }
+        }
+        let found: Vec<(&str, u32)> = of_kind.iter().map(|(by, count)| (&**by, *count)).collect();
+        assert_eq!(
+            found,
+            [
+                ("", 16),
+                ("DNS queries over UDP", 2),
+                ("ICMP packets", 2),
+                ("SYNs", 2),
+                (
+                    "SYNs in the name of a source that has proven its address",
+                    2
+                ),
+                ("UDP and ICMP packets", 2),
+                ("UDP packets", 2),
+            ]
+        );
     }
 
     proptest! {

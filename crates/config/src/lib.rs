@@ -45,6 +45,7 @@ pub mod ssh;
 mod suggestion;
 mod table;
 mod tcp;
+mod ticks;
 pub mod units;
 mod words;
 

@@ -8,7 +8,7 @@ use super::schema::{At, Key, Kind, Place, Text, Value};
 use super::units;
 
 /// One Ethernet frame without jumbo frames, in bytes: a smaller byte limit never passes one.
-const FULL_FRAME: u64 = 1514;
+pub const FULL_FRAME: u64 = 1514;
 /// The most rates of one limit.
 const MOST_RATES: usize = 7;
 /// The largest burst of packets.

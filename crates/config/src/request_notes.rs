@@ -33,6 +33,7 @@ pub fn check(whole: &Whole<'_>, problems: &mut Problems) {
         rates(read, problems);
         keys(whole, read, problems);
         modes(whole, read, problems);
+        bans(whole, read, problems);
     }
     costs(whole, problems);
 }
@@ -249,6 +250,32 @@ fn modes(whole: &Whole<'_>, read: &Located<'_, RequestLimit>, problems: &mut Pro
             "leave out one of them",
         );
     }
+}
+
+/// Warns of an `escalate` that no client of `[decide]` may cause.
+fn bans(whole: &Whole<'_>, read: &Located<'_, RequestLimit>, problems: &mut Problems) {
+    let (limit, decide) = (&read.table, whole.decide);
+    let served: Vec<String> = decide.served().map(|served| served.to_string()).collect();
+    let refuses = limit.enforcement == RequestEnforcement::Enforce;
+    let is_listed = || {
+        decide
+            .served()
+            .any(|served| decide.escalate_from.contains(&served))
+    };
+    if limit.escalate.is_none() || !refuses || served.is_empty() || is_listed() {
+        return;
+    }
+    let message = format!(
+        "escalate of limit {:?} bans nobody for requests over {}: [decide] escalate_from does not list {}",
+        limit.name,
+        served.join(" and "),
+        if served.len() == 1 { "it" } else { "them" },
+    );
+    let help = format!(
+        "add escalate_from = [\"{}\"] to [decide] if every client there may have any source banned, or leave out escalate",
+        served.join("\", \"")
+    );
+    problems.warning(read.span_of(&RequestLimit::ESCALATE), message, help);
 }
 
 /// Reports costs that a limit never refuses, or never passes.

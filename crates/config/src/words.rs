@@ -135,6 +135,7 @@ texts!(
     Scope,
     RequestUnit,
     RequestEnforcement,
+    RequestProtocol,
     Algorithm
 );
 switches!(Prove = InUse, ClusterMode = Shares);
@@ -307,6 +308,13 @@ words!(
         Throttle = "throttle",
         /// All new keys share one bucket.
         Share = "share",
+    }
+);
+words!(
+    /// The protocols of `[decide]`, by the keys of their addresses.
+    RequestProtocol {
+        Http = "http",
+        Grpc = "grpc",
     }
 );
 words!(

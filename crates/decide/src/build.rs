@@ -223,6 +223,7 @@ impl Engine {
             sources,
             fingerprints,
             edge,
+            escalate_from: config.decide.escalate_from.clone(),
             waiting: before.map_or_else(Arc::default, |before| Arc::clone(&before.waiting)),
             bounds: Bounds {
                 per_key: config.decide.max_waiting_per_key as usize,

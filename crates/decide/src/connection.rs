@@ -1,84 +1,36 @@
-//! Connections of applications, with bounds on their number, on the time to the first bytes, and on the time that a
-//! reply stays unread.
+//! Connections of applications, with bounds on the time to the first bytes, and on the time that a reply stays unread.
 
-use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use host::clients::{Activity, Client};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
 /// The timeout of each step of a client.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause after `accept` fails, most likely because file descriptors are used up.
-const WHEN_REFUSED: Duration = Duration::from_millis(100);
 
-/// A source of connections.
-pub trait Accept {
-    type Stream;
-    /// Accepts a connection.
-    fn poll(&self, context: &mut Context<'_>) -> Poll<io::Result<Self::Stream>>;
-}
-
-impl Accept for TcpListener {
-    type Stream = TcpStream;
-
-    fn poll(&self, context: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
-        let (stream, _) = ready!(self.poll_accept(context))?;
-        // A reply is one small segment. If this fails, replies are only slower.
-        let _ = stream.set_nodelay(true);
-        Poll::Ready(Ok(stream))
-    }
-}
-
-impl Accept for UnixListener {
-    type Stream = UnixStream;
-
-    fn poll(&self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
-        self.poll_accept(context).map_ok(|(stream, _)| stream)
-    }
-}
-
-/// Accepts up to `places` connections at a time; more wait in the system's queue.
-pub async fn accept<L: Accept>(
-    listener: L,
-    places: usize,
-    mut take: impl FnMut(Connection<L::Stream>),
-) {
-    let places = Arc::new(Semaphore::new(places));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        match poll_fn(|context| listener.poll(context)).await {
-            Ok(stream) => take(Connection {
-                stream,
-                opening: None,
-                unread: None,
-                _place: place,
-            }),
-            Err(_) => sleep(WHEN_REFUSED).await,
-        }
-    }
-}
-
-/// A connection that occupies a place.
+/// A connection with these bounds.
 pub struct Connection<S> {
-    stream: S,
+    stream: Client<S>,
     /// The deadline for the opening bytes, and how many are missing.
     opening: Option<(Pin<Box<Sleep>>, usize)>,
     /// The deadline for the client to read.
     unread: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
 }
 
 impl<S> Connection<S> {
+    pub const fn new(stream: Client<S>) -> Self {
+        Self {
+            stream,
+            opening: None,
+            unread: None,
+        }
+    }
+
     /// Aborts unless the client sends its first `bytes` in time.
     pub fn opened_by(mut self, bytes: usize) -> Self {
         self.opening = Some((Box::pin(sleep(PATIENCE)), bytes));
@@ -158,7 +110,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
 }
 
 impl<S> Connected for Connection<S> {
-    type ConnectInfo = ();
+    type ConnectInfo = Activity;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Activity {
+        self.stream.activity()
+    }
 }

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use common::limiter::Rate;
 use common::rate_limiter::Outcome;
 use config::Formula;
-use config::policy::RequestLimit;
+use config::policy::{RequestLimit, RequestProtocol};
 use hyper::header::HeaderValue;
 
 use super::answer::{Decided, answer};
@@ -37,6 +37,8 @@ pub struct Engine {
     /// For limits whose keys hosts exchange: under their common secret.
     pub(super) together: Arc<ArcSwap<Fingerprints>>,
     pub(super) edge: Arc<dyn Edge>,
+    /// The protocols whose clients may cause bans.
+    pub(super) escalate_from: Vec<RequestProtocol>,
     pub(super) waiting: Arc<Waiting>,
     pub(super) bounds: Bounds,
     pub(super) refusals: Arc<Refusals>,
@@ -286,6 +288,11 @@ impl Engine {
             outcome.retry_after = Some(Duration::ZERO);
         }
         outcome
+    }
+
+    /// Whether refusals of requests over this protocol count towards a ban of the source that they name.
+    pub(super) fn bans_from(&self, protocol: RequestProtocol) -> bool {
+        self.escalate_from.contains(&protocol)
     }
 
     /// Counts a refusal towards `escalate`. Also under `mode = "observe"`, where the agent only reports the ban.

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use common::rate_limiter::Outcome;
+use config::policy::RequestProtocol;
 use config::request_key::{SOURCE, entry_name, is_remote_address};
+use host::clients::{Client, accept};
 use host::descriptors::places;
 use rls::envoy::config::core::v3::HeaderValue;
 use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -28,7 +30,7 @@ use tonic::{Request, Response, Status};
 
 use super::answer::answer;
 use super::charge::Charge;
-use super::connection::{Connection, PATIENCE, accept};
+use super::connection::{Connection, PATIENCE};
 use super::engine::Engine;
 use super::engine_handle::EngineHandle;
 use super::headers;
@@ -63,13 +65,14 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .http2_keepalive_timeout(Some(PATIENCE))
         .max_connection_age(LONGEST)
         .max_connection_age_grace(PATIENCE)
-        .add_service(
+        .add_service(Bounded::new(
             HealthServer::new(HealthChecks).max_decoding_message_size(LONGEST_HEALTH_CHECK),
-        )
+        ))
         .add_service(service);
     let (sender, connections) = mpsc::unbounded_channel();
-    let take = move |connection: Connection<_>| {
-        drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))));
+    let take = move |client: Client<_>| {
+        let connection = Connection::new(client).opened_by(OPENING);
+        drop(sender.send(Ok::<_, io::Error>(connection)));
     };
     tokio::select! {
         () = accept(listener, places().grpc, take) => {}
@@ -126,6 +129,7 @@ fn decide(
         address(entries(), is_remote_address),
         address(entries(), is_source),
     );
+    let bans_nobody = !engine.bans_from(RequestProtocol::Grpc);
     let mut asked = Vec::new();
     for (nth, descriptor) in descriptors.iter().enumerate() {
         let cost = cost(request, descriptor)?;
@@ -145,7 +149,10 @@ fn decide(
                 .map_err(|error| error.to_string())?;
             asked.push(Asked {
                 descriptor: nth,
-                charge,
+                charge: Charge {
+                    bans_nobody,
+                    ..charge
+                },
             });
         }
     }
@@ -291,6 +298,7 @@ fn headers(engine: &Engine, charge: &Charge, outcome: Outcome) -> Vec<HeaderValu
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::Full;
     use tonic::body::Body;
@@ -304,6 +312,48 @@ mod tests {
 
     impl Edge for NoEdge {
         fn escalate(&self, _: Offence) {}
+    }
+
+    /// Counts bans.
+    #[derive(Default)]
+    struct Bans(AtomicUsize);
+
+    impl Edge for Bans {
+        fn escalate(&self, _: Offence) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn clients_ban_only_where_escalate_from_has_grpc() {
+        for (from, bans) in [("[]", 0), ("[\"http\"]", 0), ("[\"http\", \"grpc\"]", 2)] {
+            let text = format!(
+                "[agent]\ninterfaces = [\"eth0\"]\n[decide]\nhttp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"\n\
+                 escalate_from = {from}\n[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"remote_address\"]\n\
+                 rate = \"5/day\"\nescalate = {{ after = 20, within = \"1h\", ban = \"5m\" }}\n"
+            );
+            let config = config::parse(Path::new("limits.toml"), &text).unwrap();
+            let edge = Arc::new(Bans::default());
+            let engine = Engine::new(&config.config, edge.clone()).unwrap();
+            let entry = Entry {
+                key: "remote_address".to_owned(),
+                value: "192.0.2.7".to_owned(),
+            };
+            let request = RateLimitRequest {
+                domain: "shop".to_owned(),
+                descriptors: vec![RateLimitDescriptor {
+                    entries: vec![entry],
+                    ..RateLimitDescriptor::default()
+                }],
+                hits_addend: 1,
+            };
+            let refused = (0..45)
+                .map(|_| decide(&engine, &request, 1).unwrap())
+                .filter(|response| response.overall_code == i32::from(Code::OverLimit));
+            // The limit is the same for all.
+            assert_eq!(refused.count(), 40, "{from}");
+            assert_eq!(edge.0.load(Ordering::Relaxed), bans, "{from}");
+        }
     }
 
     /// A field of a protocol buffer.

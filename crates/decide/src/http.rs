@@ -5,11 +5,13 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 
 use api::decide::Question;
 use config::human;
+use config::policy::RequestProtocol;
+use host::clients::{Activity, Client, accept};
 use host::descriptors::places;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
@@ -22,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::answer::Decided;
-use super::connection::{PATIENCE, accept};
+use super::connection::{Connection, PATIENCE};
 use super::engine_handle::EngineHandle;
 use super::error::DecideError;
 use super::headers;
@@ -59,27 +61,33 @@ struct Refusal {
 
 /// Serves until it is dropped.
 pub async fn serve(listener: Listener, handle: EngineHandle) {
-    let places = places().http;
-    let spawn =
-        |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
+    serve_clients(listener, handle, places().http).await;
+}
+
+/// The same for up to `most` clients at a time.
+async fn serve_clients(listener: Listener, handle: EngineHandle, most: usize) {
     match listener {
         Listener::Tcp(listener) => {
-            accept(listener, places, |stream| {
-                spawn(Box::pin(connection(
-                    stream,
-                    handle.clone(),
-                    Reach::Browsers,
-                )));
+            accept(listener, most, |client| {
+                spawn(client, handle.clone(), Reach::Browsers);
             })
             .await;
         }
         Listener::Unix(listener) => {
-            accept(listener, places, |stream| {
-                spawn(Box::pin(connection(stream, handle.clone(), Reach::Files)));
+            accept(listener, most, |client| {
+                spawn(client, handle.clone(), Reach::Files);
             })
             .await;
         }
     }
+}
+
+fn spawn<S>(client: Client<S>, handle: EngineHandle, reach: Reach)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Boxed, since a task moves its future.
+    tokio::spawn(Box::pin(connection(client, handle, reach)));
 }
 
 /// Who reaches a listener.
@@ -91,14 +99,18 @@ enum Reach {
     Files,
 }
 
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    handle: EngineHandle,
-    reach: Reach,
-) {
+async fn connection<S>(client: Client<S>, handle: EngineHandle, reach: Reach)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let activity = client.activity();
     let service = service_fn(move |request| {
-        let handle = handle.clone();
-        async move { Ok::<_, Infallible>(respond(request, &handle, reach).await) }
+        let (handle, activity) = (handle.clone(), activity.clone());
+        async move {
+            let reply = respond(request, &handle, reach, &activity).await;
+            activity.reply();
+            Ok::<_, Infallible>(reply)
+        }
     });
     // Errors of one client concern no other.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -106,7 +118,7 @@ async fn connection(
         // Replies are small: one buffer costs less than a list of two.
         .writev(false)
         .header_read_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Connection::new(client)), service)
         .await;
 }
 
@@ -115,6 +127,7 @@ async fn respond<B>(
     request: Request<B>,
     handle: &EngineHandle,
     reach: Reach,
+    activity: &Activity,
 ) -> Response<Full<Bytes>>
 where
     B: Body<Data = Bytes>,
@@ -162,7 +175,11 @@ where
         },
     };
     match body {
-        Ok(body) => decide(&body, handle).await,
+        Ok(body) => {
+            // Until here, the client may have to make room.
+            activity.begin();
+            decide(&body, handle).await
+        }
         Err(error) if error.is::<LengthLimitError>() => refuse(
             StatusCode::PAYLOAD_TOO_LARGE,
             &format!("the body exceeds {LONGEST_BODY} bytes: send fewer requests at once"),
@@ -213,10 +230,14 @@ where
 
 /// The reply to one body: a request, or an array of them.
 async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
+    let bans_nobody = !handle.engine().bans_from(RequestProtocol::Http);
     let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if !is_batch {
         let question: Question = match serde_json::from_slice(body) {
-            Ok(question) => question,
+            Ok(question) => Question {
+                bans_nobody,
+                ..question
+            },
             Err(error) => {
                 return refuse(
                     StatusCode::BAD_REQUEST,
@@ -233,7 +254,7 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
             Err(error) => refuse(status_of(&error), &error.to_string()),
         };
     }
-    let questions: Vec<Question> = match serde_json::from_slice(body) {
+    let mut questions: Vec<Question> = match serde_json::from_slice(body) {
         Ok(questions) => questions,
         Err(error) => {
             return refuse(
@@ -248,6 +269,9 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
             questions.len()
         );
         return refuse(StatusCode::BAD_REQUEST, &reason);
+    }
+    for question in &mut questions {
+        question.bans_nobody = bans_nobody;
     }
     // Each element has its own verdict: one status for all would mislead.
     match each(&questions, handle).await {
@@ -327,3 +351,6 @@ fn header(response: &mut Response<Full<Bytes>>, name: HeaderName, value: Option<
         response.headers_mut().insert(name, value);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
+use host::clients::Activity;
 use hyper::Request;
 use hyper::body::{Bytes, Frame};
 use tonic::Status;
@@ -46,6 +47,10 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Bounded<S> {
     }
 
     fn call(&mut self, request: Request<Body>) -> S::Future {
+        // A connection that is in use is not the first to make room for another.
+        if let Some(activity) = request.extensions().get::<Activity>() {
+            activity.reply();
+        }
         let received = Arc::clone(&self.received);
         self.service
             .call(request.map(|body| Body::new(Message::new(body, received))))

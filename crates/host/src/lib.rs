@@ -1,6 +1,7 @@
 //! The host's facilities besides BPF: clocks, load, mounts, sockets, and files that survive a reboot.
 
 pub mod backoff;
+pub mod clients;
 pub mod clock;
 pub mod descriptors;
 pub mod load;

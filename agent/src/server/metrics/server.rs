@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use api::request;
 use config::policy::LivePage;
+use host::clients::accept;
 use host::descriptors::places;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -18,17 +19,17 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::TEXT_FORMAT;
 use thiserror::Error;
-use tokio::sync::Semaphore;
 
 use super::exposition::{Documents, Exposition};
 use super::live::{DOCUMENT, LiveServer};
 use super::reply::{Reply, text};
 use crate::server::control::Handler;
 
-/// The timeout for the head of a request.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest duration of a connection.
-const LONGEST: Duration = Duration::from_secs(15);
+/// The timeouts of clients.
+const TIMEOUTS: Timeouts = Timeouts {
+    head: Duration::from_secs(5),
+    connection: Duration::from_secs(15),
+};
 /// A page is reused for this multiple of the time it took to make, so that constant scraping takes at most a tenth of a
 /// thread's time.
 const REST: u32 = 9;
@@ -52,11 +53,21 @@ pub enum ExporterError {
     Prepare(prometheus::Error),
 }
 
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// For the head of a request.
+    pub head: Duration,
+    /// For the whole connection.
+    pub connection: Duration,
+}
+
 /// A bound port that does not serve yet.
 #[derive(Debug)]
 pub struct Exporter {
     listener: TcpListener,
     address: SocketAddr,
+    pub(super) timeouts: Timeouts,
 }
 
 impl Exporter {
@@ -86,7 +97,11 @@ impl Exporter {
         let listener = TcpListener::bind(address).map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        Ok(Self { listener, address })
+        Ok(Self {
+            listener,
+            address,
+            timeouts: TIMEOUTS,
+        })
     }
 
     /// The address; with a configured port 0, the one that the system chose.
@@ -115,10 +130,10 @@ impl Exporter {
             .enable_all()
             .build()
             .map_err(ExporterError::Thread)?;
-        let listener = self.listener;
+        let (listener, timeouts) = (self.listener, self.timeouts);
         thread::Builder::new()
             .name("weir-metrics".to_owned())
-            .spawn(move || runtime.block_on(serve(listener, pages)))
+            .spawn(move || runtime.block_on(serve(listener, pages, timeouts)))
             .map_err(ExporterError::Thread)?;
         Ok(())
     }
@@ -175,7 +190,7 @@ impl<H: Handler> Pages<H> {
     }
 }
 
-async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>) {
+async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>, timeouts: Timeouts) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -183,32 +198,23 @@ async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>) {
             return;
         }
     };
-    let places = Arc::new(Semaphore::new(places().metrics));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let pages = Arc::clone(&pages);
-                tokio::spawn(async move {
-                    let service = service_fn(move |request| {
-                        let pages = Arc::clone(&pages);
-                        async move { Ok::<_, Infallible>(respond(&request, &pages)) }
-                    });
-                    let connection = hyper::server::conn::http1::Builder::new()
-                        .timer(TokioTimer::new())
-                        .header_read_timeout(PATIENCE)
-                        .serve_connection(TokioIo::new(stream), service);
-                    // Errors of one scraper concern no other.
-                    let _ = tokio::time::timeout(LONGEST, connection).await;
-                    drop(place);
-                });
-            }
-            // Most likely file descriptors are used up: wait and retry.
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    }
+    accept(listener, places().metrics, |client| {
+        let (pages, activity) = (Arc::clone(&pages), client.activity());
+        let service = service_fn(move |request| {
+            let reply = respond(&request, &pages);
+            activity.reply();
+            std::future::ready(Ok::<_, Infallible>(reply))
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(timeouts.head)
+            .serve_connection(TokioIo::new(client), service);
+        // Errors of one scraper concern no other.
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(timeouts.connection, connection).await;
+        });
+    })
+    .await;
 }
 
 fn respond(request: &Request<Incoming>, pages: &Pages<impl Handler>) -> Reply {

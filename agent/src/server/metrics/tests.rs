@@ -10,6 +10,7 @@ use api::request::Request;
 use config::policy::LivePage;
 
 use super::exposition::tests::documents;
+use super::server::Timeouts;
 use super::{Documents, Exporter};
 use crate::server::control::Handler;
 use crate::stats::{BanHolder, BansRow, MOST_BANS, Precision, SourceLoad, TopRow, View};
@@ -104,6 +105,52 @@ fn ban() -> BansRow {
         ban: holder.of("198.51.100.0/24".to_owned()),
         throttled_packets: 9,
     }
+}
+
+/// Without timeouts, only clients that are closed make room: 300 that send nothing, half a head, or read nothing more after a reply.
+#[test]
+fn idle_clients_delay_no_scrape() {
+    const IDLE: usize = 300;
+    let mut exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let never = Duration::from_secs(1_000_000);
+    exporter.timeouts = Timeouts {
+        head: never,
+        connection: never,
+    };
+    let address = exporter.address();
+    exporter
+        .start(Arc::new(Busy::default()), LivePage::Nowhere)
+        .unwrap();
+    let connect = |text: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    let texts = [
+        "",
+        "GET /metrics HTTP/1.1\r\nx: ",
+        "GET /other HTTP/1.1\r\nhost: weir\r\n\r\n",
+    ];
+    let idle: Vec<TcpStream> = (0..IDLE).map(|nth| connect(texts[nth % 3])).collect();
+    let mut honest = connect("GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
+    let mut page = String::new();
+    honest.read_to_string(&mut page).unwrap();
+    assert!(page.contains("weir_build_info"), "{page}");
+    let is_open = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        loop {
+            match stream.read(&mut [0; 4_096]) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    };
+    let open = idle.iter().filter(|stream| is_open(stream)).count();
+    assert!(
+        open < host::descriptors::places().metrics,
+        "{open} are open"
+    );
 }
 
 /// A server on this address, whose port the system chooses.

@@ -611,6 +611,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
     let Decide {
         http,
         grpc,
+        escalate_from,
         max_keys,
         max_waiting,
         max_waiting_per_key,
@@ -619,7 +620,10 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
     } = loaded.config.decide;
     assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
     assert_eq!((grpc, max_keys, requests), (None, None, Vec::new()));
-    assert_eq!((max_waiting, max_waiting_per_key), (1_024, 64));
+    assert_eq!(
+        (max_waiting, max_waiting_per_key, escalate_from),
+        (1_024, 64, Vec::new())
+    );
     let limit = &limits[0];
     assert_eq!(
         (limit.rates.burst, limit.initial, limit.refill_every),
@@ -668,4 +672,64 @@ fn everything_that_can_be_written_is_read() {
         (limit.rate_text(), limit.domain.as_deref()),
         ("600/min, 9000/h".to_owned(), Some("shop"))
     );
+}
+
+/// `escalate` bans nobody over an endpoint that `escalate_from` does not list: a config from before this key is told so.
+#[test]
+fn an_escalate_that_no_client_may_cause_is_a_warning() {
+    const HTTP: &str = "http = \"127.0.0.1:9465\"\n";
+    const GRPC: &str = "grpc = \"127.0.0.1:8081\"\n";
+    const ESCALATE: &str = "escalate = { after = 20, within = \"1m\", ban = \"5m\" }\n";
+    let warnings = |decide: &str, more: &str| {
+        let text = limit(&format!("{BASE}{more}"))
+            .replace(HTTP, decide)
+            .replace("[decide]", "[agent]\ninterfaces = [\"eth0\"]\n[decide]");
+        let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
+        let words =
+            |warning: &crate::report::Placed| format!("{}; {}", warning.message, warning.help);
+        loaded.warnings.iter().map(words).collect::<Vec<_>>()
+    };
+    let from = |list: &str| format!("escalate_from = {list}\n");
+    for (decide, named, help) in [
+        (HTTP.to_owned(), "over http:", "[\"http\"]"),
+        (GRPC.to_owned(), "over grpc:", "[\"grpc\"]"),
+        (
+            [HTTP, GRPC].concat(),
+            "over http and grpc:",
+            "[\"http\", \"grpc\"]",
+        ),
+        ([HTTP, &from("[]")].concat(), "over http:", "[\"http\"]"),
+    ] {
+        let found = warnings(&decide, ESCALATE);
+        assert!(
+            matches!(&found[..], [one] if one.contains("bans nobody") && one.contains(named)
+                && one.contains(&format!("add escalate_from = {help} to [decide]"))),
+            "{decide}: {found:?}"
+        );
+        // Without a ban there is nothing to permit.
+        assert_eq!(warnings(&decide, ""), [""; 0], "{decide}");
+    }
+    for decide in [
+        [HTTP, &from("[\"http\"]")].concat(),
+        [HTTP, GRPC, &from("[\"grpc\"]")].concat(),
+    ] {
+        assert_eq!(warnings(&decide, ESCALATE), [""; 0], "{decide}");
+    }
+    let unset = warnings(&[HTTP, &from("[\"http\", \"grpc\"]")].concat(), ESCALATE);
+    assert!(
+        matches!(&unset[..], [one] if one.contains("\"grpc\" in escalate_from has no effect")),
+        "{unset:?}"
+    );
+    let reachable = HTTP.replace("127.0.0.1", "0.0.0.0");
+    for (decide, bans) in [
+        (reachable.clone(), false),
+        ([reachable, from("[\"http\"]")].concat(), true),
+    ] {
+        let found = warnings(&decide, "");
+        let said = "use up allowances, and have any source banned by escalate;";
+        assert!(
+            matches!(&found[..], [one] if one.contains(said) == bans),
+            "{found:?}"
+        );
+    }
 }

@@ -34,6 +34,6 @@ pub use crate::request_key::{EntryValue, KeyEntry, RequestKey};
 pub use crate::request_limit::RequestLimit;
 pub use crate::words::{
     Attach, ClusterMode, Key, Mode, NotifyOn, OnExit, OnFull, ProtocolFilter, Prove,
-    RequestEnforcement, RequestUnit, Shield, Unit, WhenStoreIsDown,
+    RequestEnforcement, RequestProtocol, RequestUnit, Shield, Unit, WhenStoreIsDown,
 };
 pub use common::limiter::Algorithm;

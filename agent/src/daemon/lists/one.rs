@@ -290,13 +290,13 @@ impl One {
     }
 
     /// The list in `agent status`.
-    pub fn status(&self, throttled_packets: u64) -> ListStatus {
+    pub fn status(&self, prefixes: u64, throttled_packets: u64) -> ListStatus {
         let ago = |then: u64| (seconds_since_1970() - then as f64).max(0.0);
         ListStatus {
             name: self.list.name.clone(),
             source: self.list.source().shown(),
             action: self.list.action.to_string(),
-            prefixes: self.prefixes.len() as u64,
+            prefixes,
             throttled_packets,
             updated_seconds_ago: self.origin.as_ref().map(|origin| ago(origin.updated)),
             checked_seconds_ago: self.origin.as_ref().map(|origin| ago(origin.checked)),

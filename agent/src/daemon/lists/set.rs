@@ -76,6 +76,8 @@ impl Set {
 struct InEffect {
     map: ListMap,
     names: Vec<String>,
+    /// The number of prefixes of each.
+    prefixes: Vec<u64>,
 }
 
 impl BanLists {
@@ -138,8 +140,9 @@ impl BanLists {
             set.refused.retain(|name, _| names.contains(name.as_str()));
         }
         self.watch();
-        self.read_due();
+        let read = self.read_due();
         self.apply();
+        self.report_all(&read);
         // The worker waits for the earliest list.
         let _ = self.wake.send(Message::Replaced);
     }
@@ -167,9 +170,8 @@ impl BanLists {
     /// Reads all lists that are due, and puts them in effect.
     pub(super) fn refresh(&self) {
         let _work = self.work();
-        if self.read_due() {
-            self.apply();
-        }
+        let read = self.read_due();
+        self.put_in_effect(&read);
     }
 
     /// Reads all files again that have changed.
@@ -180,9 +182,8 @@ impl BanLists {
                 one.due = Instant::now();
             }
         }
-        if self.read_due() {
-            self.apply();
-        }
+        let read = self.read_due();
+        self.put_in_effect(&read);
     }
 
     /// Takes up the result of a request.
@@ -197,10 +198,16 @@ impl BanLists {
         };
         one.is_fetching = false;
         let outcome = one.take_up(content, &self.state);
-        self.record(&one, &outcome);
-        if outcome == Outcome::Updated {
+        self.put(&one);
+        self.put_in_effect(&[(one, outcome)]);
+    }
+
+    /// Puts the lists in effect if a content changed, and reports the readings.
+    fn put_in_effect(&self, read: &[(One, Outcome)]) {
+        if read.iter().any(|(_, outcome)| *outcome == Outcome::Updated) {
             self.apply();
         }
+        self.report_all(read);
     }
 
     /// Replaces a list's state by one that was changed without the lock that `status` takes. Under `work`, nobody else
@@ -216,9 +223,9 @@ impl BanLists {
         }
     }
 
-    /// Reads files and begins requests; returns whether a content changed.
-    fn read_due(&self) -> bool {
-        let mut is_changed = false;
+    /// Reads files and begins requests; returns the lists that were read.
+    fn read_due(&self) -> Vec<(One, Outcome)> {
+        let mut read = Vec::new();
         let now = Instant::now();
         let is_due = |one: &&One| one.due <= now && !one.is_fetching;
         let due: Vec<One> = self.set().lists.iter().filter(is_due).cloned().collect();
@@ -226,14 +233,12 @@ impl BanLists {
             match one.list.source() {
                 ListSource::File(path) => {
                     let outcome = one.read(&path, &self.state);
-                    self.record(&one, &outcome);
-                    is_changed |= outcome == Outcome::Updated;
+                    read.push((one, outcome));
                 }
                 ListSource::Geo(keys) => {
                     let databases = self.set().databases.clone();
                     let outcome = one.look_up(&keys, &databases, &self.state);
-                    self.record(&one, &outcome);
-                    is_changed |= outcome == Outcome::Updated;
+                    read.push((one, outcome));
                 }
                 ListSource::Url(url) => {
                     let known = one.valid_origin().cloned();
@@ -257,21 +262,22 @@ impl BanLists {
                                 Err(format!("starting a thread failed: {error}").into()),
                                 &self.state,
                             );
-                            self.record(&one, &outcome);
+                            read.push((one, outcome));
                         }
                     }
                 }
             }
         }
-        is_changed
+        read.iter().for_each(|(one, _)| self.put(one));
+        read
     }
 
-    /// Puts a list's state after a read, and reports the outcome.
-    fn record(&self, one: &One, outcome: &Outcome) {
-        self.put(one);
-        self.report(one, outcome);
-        if *outcome == Outcome::Updated && one.list.class().is_some() {
-            self.of_classes_changed.notify_one();
+    fn report_all(&self, read: &[(One, Outcome)]) {
+        for (one, outcome) in read {
+            self.report(one, outcome);
+            if *outcome == Outcome::Updated && one.list.class().is_some() {
+                self.of_classes_changed.notify_one();
+            }
         }
     }
 
@@ -383,6 +389,7 @@ impl BanLists {
                     "{prefixes} prefixes in all, and at most {MOST_PREFIXES} are supported"
                 )));
             }
+            let of_each = contents.iter().map(|list| list.len() as u64).collect();
             let slices: Vec<&[Listed]> = contents.iter().map(|list| list.as_slice()).collect();
             let merged = merge(&slices, &exceptions);
             drop(slices);
@@ -401,6 +408,7 @@ impl BanLists {
             Some(InEffect {
                 map: ListMap::create(&trees).map_err(|error| fail(error.to_string()))?,
                 names,
+                prefixes: of_each,
             })
         };
         packets
@@ -539,14 +547,31 @@ impl BanLists {
     /// The part of `agent status`.
     #[must_use]
     pub fn status(&self) -> ListsStatus {
+        let has_packets = self.packets.load().is_some();
         let set = self.set();
         let mut refused = set.refused.clone();
-        if let Some(InEffect { map, names }) = &set.in_effect {
-            for (name, packets) in names.iter().zip(map.refused()) {
+        let mut in_effect = HashMap::new();
+        if let Some(InEffect {
+            map,
+            names,
+            prefixes,
+        }) = &set.in_effect
+        {
+            for ((name, prefixes), packets) in names.iter().zip(prefixes).zip(map.refused()) {
                 *refused.entry(name.clone()).or_default() += packets;
+                in_effect.insert(name.as_str(), *prefixes);
             }
         }
-        let status = |one: &One| one.status(refused.get(&one.list.name).copied().unwrap_or(0));
+        let status = |one: &One| {
+            let name = one.list.name.as_str();
+            let is_enforced = has_packets && one.list.class().is_none();
+            let prefixes = match in_effect.get(name) {
+                Some(prefixes) => *prefixes,
+                None if is_enforced => 0,
+                None => one.prefixes.len() as u64,
+            };
+            one.status(prefixes, refused.get(name).copied().unwrap_or(0))
+        };
         ListsStatus {
             lists: set.lists.iter().map(status).collect(),
             exceptions: set.exceptions.iter().map(ToString::to_string).collect(),

@@ -73,6 +73,7 @@ const fn uses(command: &Command) -> (&'static str, &'static [Shared]) {
         Command::Groups { .. } => ("groups", AGENT),
         Command::Usage { csv: false, .. } => ("usage", AGENT),
         Command::Usage { csv: true, .. } => ("usage --csv", &[Config, Control]),
+        Command::Notify { .. } => ("notify test", AGENT),
         Command::Reset { .. } => ("reset", AGENT),
         Command::Decide(_) => ("decide", AGENT),
         Command::Ban { .. } => ("ban", AGENT),
@@ -129,7 +130,7 @@ mod tests {
     use crate::cli::arguments::Cli;
 
     /// A command line of each verb, without options of all verbs.
-    const LINES: [&str; 30] = [
+    const LINES: [&str; 31] = [
         "run",
         "check",
         "status",
@@ -142,6 +143,7 @@ mod tests {
         "usage",
         "usage --csv",
         "reset 192.0.2.1",
+        "notify test",
         "decide --limit a",
         "ban 192.0.2.1",
         "unban 192.0.2.1",

@@ -91,6 +91,16 @@ fn duration(text: &str) -> Result<Duration, String> {
     duration.map_err(|_| "write seconds, or a time such as 10m or 2h30m".to_owned())
 }
 
+/// Parses whole days.
+fn days(text: &str) -> Result<u64, &'static str> {
+    const DAY: u64 = 24 * 60 * 60;
+    let time = humantime::parse_duration(text).ok();
+    let whole = time.filter(|time| time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(DAY));
+    let days = whole.map(|time| time.as_secs() / DAY);
+    days.filter(|days| (1..=36_500).contains(days))
+        .ok_or("write whole days, such as 7d")
+}
+
 /// Parses a sample: one in so many.
 fn sample(text: &str) -> Result<u32, &'static str> {
     let number = text
@@ -113,6 +123,17 @@ fn share(text: &str) -> Result<f64, &'static str> {
         .map(|percent| percent / 100.0)
         .filter(|share| SHARES.contains(share));
     share.ok_or("write a percentage from 0.1% to 100%")
+}
+
+/// `agent notify test`.
+#[derive(Debug, Subcommand)]
+pub enum NotifyCommand {
+    /// Send a notification about nothing, and report whether it was delivered; exits with 1 if one was not
+    Test {
+        /// The name of the [[notify]]; without it, each one is tested
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
 }
 
 /// Parses a size in bytes.
@@ -381,16 +402,19 @@ pub enum Command {
         /// The last day; default: today
         #[arg(long, value_name = "YYYY-MM-DD", value_parser = cgroup::parse_day)]
         to: Option<String>,
+        /// The last days with today, such as 7d
+        #[arg(long, value_name = "TIME", value_parser = days, conflicts_with_all = ["from", "to"])]
+        last: Option<u64>,
         /// Print comma-separated values
         #[arg(long)]
         csv: bool,
     },
-    /// Reset the states of one source, or those of all sources under one limit, to the whole allowance
+    /// Reset the states of one source, or of all sources under one limit, to the whole allowance
     Reset {
         /// The source's address
-        #[arg(required_unless_present = "limit", conflicts_with = "limit")]
+        #[arg(required_unless_present = "limit")]
         source: Option<IpAddr>,
-        /// Reset every source of this limit
+        /// Reset this limit only: for the source, or for every source if none is given
         #[arg(long, value_name = "NAME")]
         limit: Option<String>,
     },
@@ -514,6 +538,11 @@ pub enum Command {
     Import(Import),
     /// Remove from the kernel what a stopped agent left in effect
     Detach(ConfigFile),
+    /// Try out the receivers of events
+    Notify {
+        #[command(subcommand)]
+        command: NotifyCommand,
+    },
     /// Report what this host supports and how to fix what is missing; exits with 1 if the config requires it
     Doctor(ConfigFile),
     /// Print a shell's completions, for packages

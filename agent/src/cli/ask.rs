@@ -697,26 +697,26 @@ pub fn reset(
     limit: Option<String>,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
+    if let Some(limit) = &limit {
+        let limits: Vec<LimitStatus> = options.client().ask(&Request::Limits)?;
+        let names = limits.iter().map(|limit| limit.definition.name.as_str());
+        if let Some(unknown) = unknown("limit", limit, names) {
+            return Ok(usage(&unknown));
+        }
+    }
+    let under = |limit: &String| format!(" under limit {limit}");
     let (request, whose) = match (source, limit) {
-        (Some(source), _) => (Request::Reset { source }, source.to_string()),
+        (Some(source), limit) => {
+            let whose = format!("{source}{}", limit.as_ref().map_or_else(String::new, under));
+            (Request::Reset { source, limit }, whose)
+        }
         (None, limit) => {
             let limit = limit.unwrap_or_default();
-            let limits: Vec<LimitStatus> = options.client().ask(&Request::Limits)?;
-            if let Some(unknown) = unknown(
-                "limit",
-                &limit,
-                limits.iter().map(|limit| limit.definition.name.as_str()),
-            ) {
-                return Ok(usage(&unknown));
-            }
-            (
-                Request::ResetLimit {
-                    limit: limit.clone(),
-                },
-                format!("limit {limit}"),
-            )
+            let whose = format!("limit {limit}");
+            (Request::ResetLimit { limit }, whose)
         }
     };
+    let is_of_all_limits = matches!(request, Request::Reset { limit: None, .. });
     ask(options, &request, |reset: &Reset| {
         let states = if reset.forgotten == 1 {
             "state"
@@ -724,7 +724,7 @@ pub fn reset(
             "states"
         };
         let done = format!("{} {states} of {whose} forgotten", number(reset.forgotten));
-        if source.is_none() {
+        if !is_of_all_limits {
             return done;
         }
         let kept = match &reset.kept[..] {

@@ -10,10 +10,10 @@ use super::accepted::unused;
 use super::exit::usage;
 use super::top::Rows;
 use super::{
-    ask, ban, capture, check, decide, detach, doctor, events, groups, import, package, record,
-    reload, replay, run, suggest, top, trace, until,
+    ask, ban, capture, check, decide, detach, doctor, events, groups, import, notify, package,
+    record, reload, replay, run, suggest, top, trace, until,
 };
-use crate::cli::arguments::{Cli, Command, ConfigFile, Options, TopBy};
+use crate::cli::arguments::{Cli, Command, ConfigFile, NotifyCommand, Options, TopBy};
 use crate::pcapng::Sample;
 
 /// Executes a command line.
@@ -137,8 +137,15 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             group,
             from,
             to,
+            last,
             csv,
-        } => groups::usage(&Request::Usage { group, from, to }, csv.into(), options),
+        } => {
+            let from = from.or_else(|| last.map(cgroup::first_of_last));
+            groups::usage(&Request::Usage { group, from, to }, csv.into(), options)
+        }
+        Command::Notify {
+            command: NotifyCommand::Test { name },
+        } => notify::test(name, options),
         Command::Reload { diff, .. } => {
             // The agent that the file names, also by position.
             let options = &Options {

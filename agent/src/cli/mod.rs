@@ -16,6 +16,7 @@ mod groups;
 mod heavy_prefixes;
 mod html;
 mod import;
+mod notify;
 mod options;
 mod package;
 mod print;

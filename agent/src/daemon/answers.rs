@@ -298,14 +298,20 @@ impl Agent {
     }
 
     /// Resets the states of a source under limits on packets and on requests.
-    fn reset(&self, source: IpAddr) -> Result<Reset, String> {
+    fn reset(&self, source: IpAddr, limit: Option<&str>) -> Result<Reset, String> {
         let has_requests = !self.changing.live().config().decide.limits.is_empty();
         let of_packets = match self.packet_engine() {
-            Ok(packets) => packets.reset(source).map_err(text)?,
-            Err(_) if has_requests => 0,
+            Ok(packets) => packets.reset(source, limit).map_err(text)?,
+            Err(_) if has_requests => Some(0),
             Err(none) => return Err(none),
         };
-        let (of_requests, kept) = self.requests.engine().reset_source(source);
+        let (of_requests, kept) = self.requests.engine().reset_source(source, limit);
+        if let (Some(limit), true) = (limit, of_packets.is_none() && of_requests.is_none()) {
+            return Err(format!(
+                "limit {limit:?} counts by more than the address: agent reset --limit {limit} resets every key"
+            ));
+        }
+        let (of_packets, of_requests) = (of_packets.unwrap_or(0), of_requests.unwrap_or(0));
         Ok(Reset {
             forgotten: of_packets + of_requests,
             kept,
@@ -334,7 +340,8 @@ impl Handler for Agent {
             Request::HeavyPrefixes { share } => json(self.prefixes.summary(share)?),
             Request::View { query } => json(self.view(query)?),
             Request::Show { source } => json(self.show(source.to_canonical(), self.packets())?),
-            Request::Reset { source } => json(self.reset(source.to_canonical())?),
+            Request::TestNotifications { name } => json(self.notifier.test(name.as_deref())?),
+            Request::Reset { source, limit } => json(self.reset(source.to_canonical(), limit.as_deref())?),
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),

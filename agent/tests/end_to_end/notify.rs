@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::tests;
 use testbed::trials::Test;
 
@@ -24,6 +24,7 @@ pub const TESTS: &[Test] = tests![
     a_command_and_a_webhook_receive_every_kind_of_event,
     a_storm_of_bans_is_a_few_notifications_that_count_all_of_them,
     commands_that_hang_or_write_without_end_are_killed,
+    a_test_says_which_receiver_does_not_receive,
     a_reload_changes_receivers,
 ];
 
@@ -504,6 +505,53 @@ fn commands_that_hang_or_write_without_end_are_killed() {
             nix::sys::signal::Signal::SIGKILL,
         );
     }
+}
+
+/// A test reaches each receiver at once, also one that is told of nothing else, and says which one does not receive.
+fn a_test_says_which_receiver_does_not_receive() {
+    let network = Network::new();
+    let (record, file) = (recorder(&network), network.folder.path().join("received"));
+    let failing = script(&network, "failing", "echo no such team >&2; exit 3");
+    let agent = network.start(
+        "",
+        &format!(
+            "{LIMIT}[[notify]]\nname = \"pager\"\non = [\"oom-kill\"]\ncommand = [{record:?}, {file:?}]\nrate = \"1/day\"\n\
+             [[notify]]\nname = \"chat\"\non = [\"ban\"]\ncommand = [{failing:?}]\n"
+        ),
+    );
+    let output = network.command(&["notify", "test", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let tests: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&tests[0]["name"], &tests[0]["error"]),
+        (&json!("pager"), &Value::Null)
+    );
+    assert_eq!(tests[1]["name"], "chat");
+    let error = tests[1]["error"].as_str().unwrap();
+    assert!(
+        error.contains("exit status") && error.contains("no such team"),
+        "{error}"
+    );
+    network.told(&["notify", "test", "pager"]);
+    let received = recorded(&file);
+    assert_eq!(received.len(), 2);
+    assert_ne!(received[0]["id"], received[1]["id"]);
+    for document in &received {
+        assert_eq!(document["events"], json!([]));
+        let text = document["text"].as_str().unwrap();
+        assert!(text.ends_with(": a test of notify \"pager\""), "{text}");
+    }
+    let unknown = network.command(&["notify", "test", "page"]);
+    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("unknown notify \"page\" (available: pager, chat)"),
+        "{said}"
+    );
+    // A test is no delivery: what waits is not counted, and what failed is not tried again.
+    let status = agent.json(&["status"]);
+    assert_eq!(of(&status, "pager")["delivered"], 0);
+    assert_eq!(of(&status, "chat")["failing"], Value::Null);
 }
 
 fn a_reload_changes_receivers() {

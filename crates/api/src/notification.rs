@@ -40,3 +40,13 @@ pub struct NotificationFailing {
     /// `null` if the notification was dropped.
     pub next_attempt_in_seconds: Option<f64>,
 }
+
+/// The result of one attempt of `agent notify test`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotificationTest {
+    pub name: String,
+    /// `command PATH` or `webhook https://HOST/…`.
+    pub to: String,
+    /// Why it was not delivered; `null` if it was.
+    pub error: Option<String>,
+}

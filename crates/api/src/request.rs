@@ -26,6 +26,9 @@ pub enum Request {
     Reset {
         /// The source whose state is reset.
         source: IpAddr,
+        /// The only limit under which it is; `None` for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<String>,
     },
     ResetLimit {
         /// The limit whose state is reset, for every key.
@@ -132,6 +135,11 @@ pub enum Request {
         /// The last day.
         to: Option<String>,
     },
+    /// A list of [`crate::notification::NotificationTest`]: sends a notification about nothing.
+    TestNotifications {
+        /// The `[[notify]]`; `None` for all.
+        name: Option<String>,
+    },
     /// [`crate::group::Done`].
     Emergency { group: String, what: Emergency },
 }
@@ -163,6 +171,8 @@ impl Request {
             | Self::Revert => false,
             // Packets are other users' data.
             Self::Capture { .. } => false,
+            // It runs commands, and shows who receives events.
+            Self::TestNotifications { .. } => false,
             // It changes what the kernel programs log, and shows other users' traffic.
             Self::Trace { .. } => false,
             Self::Ban { .. } | Self::Unban { .. } | Self::UnbanAll | Self::Emergency { .. } => {

@@ -76,6 +76,13 @@ pub fn parse_day(text: &str) -> Result<String, String> {
     }
 }
 
+/// The first of the last `days`, of which today is one.
+#[must_use]
+pub fn first_of_last(days: u64) -> String {
+    let before = days.saturating_sub(1).saturating_mul(DAY);
+    day(Moment::now().wall.saturating_sub(before))
+}
+
 /// The days of a span, and each day's part of it.
 fn shares(from: u64, to: u64) -> Vec<(String, f64)> {
     if from >= to || from / DAY == to / DAY {

@@ -52,7 +52,7 @@ pub use api::group::{Emergency, Usage, UsageRow};
 pub use error::GroupsError;
 pub use lacking::lacking;
 pub use leave::detach;
-pub use ledger::parse_day;
+pub use ledger::{first_of_last, parse_day};
 pub use limit::host_percent;
 pub use tree::{Controller, Tree, Version};
 pub use watch::GroupManager;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::check_headers::CheckHeaders;
 use super::policy::{RequestCost, RequestLimit, RequestProtocol};
 use super::report::{Problems, Wrong};
 use super::schema::{Key, Kind, Located, Table, Text};
@@ -28,6 +29,10 @@ pub struct Decide {
     /// Address and port of Envoy's rate limit service (`envoy.service.ratelimit.v3`).
     #[key(absent = "off", examples = ["127.0.0.1:8081"], restart)]
     pub grpc: Option<SocketAddr>,
+    /// The headers that `GET /v1/check` reads, for proxies that ask about each request: `auth_request` of nginx, `forward_auth` of
+    /// Caddy, `forwardAuth` of Traefik. The proxy's URL names the limits: `/v1/check?limit=logins`.
+    #[key(absent = "off: `/v1/check` is not found")]
+    pub check: Option<CheckHeaders>,
     /// Endpoints whose clients may cause bans: `escalate` counts refusals of their requests, and bans the `source` that they name.
     /// Refusals over the other endpoints ban nobody. `agent decide` by root always counts, by other users never.
     #[key(absent = "none", examples = ["http", "grpc"])]
@@ -120,6 +125,11 @@ fn check(read: &Located<'_, Decide>, problems: &mut Problems) {
                 "listen on 127.0.0.1 or a Unix socket: http = \"unix:/run/weir/decide.sock\"";
             problems.warning(read.span_of(&key), message, help);
         }
+    }
+    if read.table.check.is_some() && read.table.http.is_none() {
+        let message = "check has no effect: http is not set";
+        let help = "set http, or leave out check";
+        problems.warning(read.span_of(&Decide::CHECK), message, help);
     }
     for (protocol, span) in read.elements::<RequestProtocol>(&Decide::ESCALATE_FROM) {
         if !read.table.served().any(|served| served == protocol) {

@@ -6,6 +6,7 @@ mod agent;
 pub mod ban_list;
 mod built_in;
 mod changes;
+mod check_headers;
 mod checks;
 mod class;
 pub mod cluster;

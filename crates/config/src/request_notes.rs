@@ -36,6 +36,7 @@ pub fn check(whole: &Whole<'_>, problems: &mut Problems) {
         bans(whole, read, problems);
     }
     costs(whole, problems);
+    headers(whole, problems);
 }
 
 /// `replaces` must name another, wider limit on requests.
@@ -276,6 +277,28 @@ fn bans(whole: &Whole<'_>, read: &Located<'_, RequestLimit>, problems: &mut Prob
         served.join("\", \"")
     );
     problems.warning(read.span_of(&RequestLimit::ESCALATE), message, help);
+}
+
+/// Warns of headers of `/v1/check` that no limit needs: most likely their entry is misspelt.
+fn headers(whole: &Whole<'_>, problems: &mut Problems) {
+    let (Some(endpoint), Some(check)) = (&whole.endpoint, &whole.decide.check) else {
+        return;
+    };
+    let limits = || whole.limits.iter().map(|read| &read.table);
+    for (entry, header) in &check.key {
+        let is_counted = |limit: &RequestLimit| limit.key.iter().any(|known| known.name == *entry);
+        if !limits().any(is_counted) {
+            let message = format!(
+                "header {} of check has no effect: no limit counts by {entry:?}",
+                header.as_str()
+            );
+            let names: Vec<&str> = limits()
+                .flat_map(|limit| limit.key.iter())
+                .map(|entry| entry.name.as_str())
+                .collect();
+            problems.warning(endpoint.clone(), message, suggestion(entry, &names));
+        }
+    }
 }
 
 /// Reports costs that a limit never refuses, or never passes.

@@ -224,6 +224,7 @@ impl Engine {
             fingerprints,
             edge,
             escalate_from: config.decide.escalate_from.clone(),
+            check: config.decide.check.clone(),
             waiting: before.map_or_else(Arc::default, |before| Arc::clone(&before.waiting)),
             bounds: Bounds {
                 per_key: config.decide.max_waiting_per_key as usize,

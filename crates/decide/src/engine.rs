@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use common::limiter::Rate;
 use common::rate_limiter::Outcome;
 use config::Formula;
-use config::policy::{RequestLimit, RequestProtocol};
+use config::policy::{CheckHeaders, RequestLimit, RequestProtocol};
 use hyper::header::HeaderValue;
 
 use super::answer::{Decided, answer};
@@ -39,6 +39,8 @@ pub struct Engine {
     pub(super) edge: Arc<dyn Edge>,
     /// The protocols whose clients may cause bans.
     pub(super) escalate_from: Vec<RequestProtocol>,
+    /// The headers that `/v1/check` reads.
+    pub(super) check: Option<CheckHeaders>,
     pub(super) waiting: Arc<Waiting>,
     pub(super) bounds: Bounds,
     pub(super) refusals: Arc<Refusals>,

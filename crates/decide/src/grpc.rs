@@ -36,6 +36,7 @@ use super::engine_handle::EngineHandle;
 use super::headers;
 use super::health::HealthChecks;
 use super::received::Bounded;
+use super::together::tightest;
 
 /// The most descriptors of one request.
 const MOST_DESCRIPTORS: usize = 100;
@@ -166,8 +167,7 @@ fn decide(
         };
         descriptors.len()
     ];
-    let mut tightest: Option<(&Charge, Outcome)> = None;
-    for (asked, outcome) in asked.iter().zip(outcomes) {
+    for (asked, outcome) in asked.iter().zip(&outcomes) {
         let limit = current_limit(engine, &asked.charge);
         let status = &mut statuses[asked.descriptor];
         let is_tighter = |other: Option<u64>| {
@@ -193,12 +193,6 @@ fn decide(
                 duration_until_reset: duration(outcome.reset_after),
             };
         }
-        let is_tightest = tightest.is_none_or(|(_, other)| {
-            (outcome.allowed, outcome.remaining) < (other.allowed, other.remaining)
-        });
-        if is_tightest {
-            tightest = Some((&asked.charge, outcome));
-        }
     }
     let is_over = statuses
         .iter()
@@ -206,8 +200,8 @@ fn decide(
     Ok(RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
-        response_headers_to_add: tightest
-            .map(|(charge, outcome)| headers(engine, charge, outcome))
+        response_headers_to_add: tightest(&outcomes)
+            .map(|nth| headers(engine, &charges[nth], outcomes[nth]))
             .unwrap_or_default(),
     })
 }

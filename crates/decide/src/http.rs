@@ -1,6 +1,6 @@
-//! JSON over HTTP/1.1: `POST /v1/decide`, and `GET /v1/health` for health checks.
+//! HTTP/1.1: `POST /v1/decide` in JSON, `GET /v1/check` for proxies, and `GET /v1/health` for health checks.
 //!
-//! hyper without a framework: there are two routes. Requests are bounded in size; heads, bodies and pauses in time;
+//! hyper without a framework: there are three routes. Requests are bounded in size; heads, bodies and pauses in time;
 //! connections in number.
 
 use std::convert::Infallible;
@@ -135,23 +135,20 @@ where
 {
     match request.uri().path() {
         "/v1/decide" => {}
+        "/v1/check" => {
+            activity.begin();
+            return check::respond(&request, handle, reach);
+        }
         "/v1/health" => return json(StatusCode::OK, &Health { status: "ok" }),
         _ => {
             return refuse(
                 StatusCode::NOT_FOUND,
-                "unknown path: use /v1/decide or /v1/health",
+                "unknown path: use /v1/decide, /v1/check or /v1/health",
             );
         }
     }
     if request.method() != Method::POST {
-        let mut response = refuse(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method not allowed: use POST",
-        );
-        response
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("POST"));
-        return response;
+        return refuse_method("POST");
     }
     if reach == Reach::Browsers
         && let Some(refusal) = refusal_of_page(request.headers())
@@ -298,8 +295,15 @@ async fn each(
     Ok(answers)
 }
 
-fn one(Decided { answer, policy }: &Decided) -> Response<Full<Bytes>> {
-    let mut response = json(status(answer.allowed), answer);
+fn one(decided: &Decided) -> Response<Full<Bytes>> {
+    let answer = &decided.answer;
+    with_headers(json(status(answer.allowed), answer), decided)
+}
+
+fn with_headers(
+    mut response: Response<Full<Bytes>>,
+    Decided { answer, policy }: &Decided,
+) -> Response<Full<Bytes>> {
     if let Some(policy) = policy {
         response
             .headers_mut()
@@ -323,6 +327,14 @@ const fn status(allowed: bool) -> StatusCode {
     } else {
         StatusCode::TOO_MANY_REQUESTS
     }
+}
+
+fn refuse_method(allowed: &'static str) -> Response<Full<Bytes>> {
+    let reason = format!("method not allowed: use {allowed}");
+    let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, &reason);
+    let allowed = HeaderValue::from_static(allowed);
+    response.headers_mut().insert(ALLOW, allowed);
+    response
 }
 
 fn refuse(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
@@ -352,5 +364,6 @@ fn header(response: &mut Response<Full<Bytes>>, name: HeaderName, value: Option<
     }
 }
 
+mod check;
 #[cfg(test)]
 mod tests;

@@ -28,17 +28,7 @@ impl Engine {
 
     /// Validates a question.
     pub(super) fn charge(&self, question: &Question) -> Result<Charge, DecideError> {
-        let Some(nth) = self.by_name.get(&question.limit).copied() else {
-            let names: Vec<&str> = self
-                .limits
-                .iter()
-                .map(|limit| limit.policy.name.as_str())
-                .collect();
-            return Err(DecideError::UnknownLimit {
-                name: question.limit.clone(),
-                help: suggest(&question.limit, &names),
-            });
-        };
+        let nth = self.named(&question.limit)?;
         let source = address(question)?;
         let entries = question
             .key
@@ -64,6 +54,27 @@ impl Engine {
             bans_nobody: question.bans_nobody,
             ..charge
         })
+    }
+
+    /// Validates a request for a limit, some of whose entries may concern other limits.
+    pub(super) fn charge_of_any<'q>(
+        &self,
+        limit: &str,
+        entries: impl Iterator<Item = (&'q str, &'q str)> + Clone,
+        source: Option<IpAddr>,
+        cost: u64,
+    ) -> Result<Charge, DecideError> {
+        let nth = self.replacement(self.named(limit)?, entries.clone(), source);
+        self.charge_of(nth, entries, source, cost, false)
+    }
+
+    fn named(&self, limit: &str) -> Result<usize, DecideError> {
+        let names = || self.limits.iter().map(|limit| limit.policy.name.as_str());
+        let unknown = || DecideError::UnknownLimit {
+            name: limit.to_owned(),
+            help: suggest(limit, &names().collect::<Vec<_>>()),
+        };
+        self.by_name.get(limit).copied().ok_or_else(unknown)
     }
 
     /// The limit that replaces the named one for this key, if there is one.

@@ -143,14 +143,18 @@ impl Engine {
     /// Removes the states of an address under limits whose key is the address alone. Returns their number, and the names
     /// of the other limits.
     #[must_use]
-    pub fn reset_source(&self, address: IpAddr) -> (u64, Vec<String>) {
+    pub fn reset_source(&self, address: IpAddr, only: Option<&str>) -> (Option<u64>, Vec<String>) {
         let address = address.to_canonical();
-        let (mut forgotten, mut others) = (0, Vec::new());
+        let (mut forgotten, mut others) = (only.is_none().then_some(0), Vec::new());
         for (nth, limit) in self.limits.iter().enumerate() {
+            if only.is_some_and(|only| limit.policy.name != only) {
+                continue;
+            }
             if !is_by_address(limit) {
                 others.push(limit.policy.name.clone());
                 continue;
             }
+            let forgotten = forgotten.get_or_insert(0);
             let Some(charge) = self.charge_of_source(nth, limit, address) else {
                 continue;
             };
@@ -159,7 +163,7 @@ impl Engine {
             };
             if store.hold(charge.key).knows(charge.key) {
                 store.forget(charge.key);
-                forgotten += 1;
+                *forgotten += 1;
             }
             if !limit.line.is_empty() {
                 self.waiting().changed();

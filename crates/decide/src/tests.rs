@@ -677,10 +677,17 @@ fn resetting_a_source_forgets_its_limits_by_address_alone() {
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     let others = vec!["both".to_owned()];
     assert_eq!(
-        engine.reset_source(address("::ffff:192.0.2.9")),
-        (1, others.clone())
+        engine.reset_source(address("::ffff:192.0.2.9"), None),
+        (Some(1), others.clone())
     );
-    assert_eq!(engine.reset_source(address(same)), (0, others));
+    assert_eq!(
+        engine.reset_source(address(same), None),
+        (Some(0), others.clone())
+    );
+    let only = |limit| engine.reset_source(address(same), Some(limit));
+    assert_eq!(only("address"), (Some(0), Vec::new()));
+    assert_eq!(only("both"), (None, others));
+    assert_eq!(only("of packets"), (None, Vec::new()));
     assert!(ask("address", first) && !ask("address", first));
     assert!(!ask("address", other) && !ask("both", first));
 }

@@ -14,6 +14,12 @@ struct Undo {
     state: Saved,
 }
 
+/// The outcome to report of several: one that refuses, and of those the one with the least left.
+pub(super) fn tightest(outcomes: &[Outcome]) -> Option<usize> {
+    let order = |nth: &usize| (outcomes[*nth].allowed, outcomes[*nth].remaining);
+    (0..outcomes.len()).min_by_key(order)
+}
+
 impl Engine {
     /// Locks the shards of all charges; returns them and each charge's index among them.
     fn hold_all(&self, charges: &[Charge]) -> (Vec<LockedShard<'_>>, Vec<Option<usize>>) {

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod descriptors;
 pub mod load;
 pub mod mounts;
+pub mod names;
 pub mod read;
 pub mod replace;
 mod state_directory;

@@ -56,6 +56,20 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// A document without events, by which an operator tests the receiver.
+    pub fn test(
+        id: &'a str,
+        time: f64,
+        host: &'a str,
+        notify: &'a str,
+        nothing: &'a Batch,
+    ) -> Self {
+        Self {
+            text: format!("weir on {host}: a test of notify {notify:?}"),
+            ..Self::new(id, time, host, notify, nothing, 0)
+        }
+    }
+
     /// The JSON text. Its types cannot fail to serialise.
     pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use api::Event;
-use api::notification::{NotificationFailing, NotificationStatus};
+use api::notification::{NotificationFailing, NotificationStatus, NotificationTest};
 use arc_swap::ArcSwap;
 use config::human;
 use config::policy::{Config, Notify};
@@ -79,6 +79,39 @@ impl Notifier {
             .iter()
             .map(|target| target.status())
             .collect()
+    }
+
+    /// Sends a notification about nothing to the receiver with this name, or to all at once; waits for each attempt.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such receiver.
+    pub fn test(&self, name: Option<&str>) -> Result<Vec<NotificationTest>, String> {
+        let targets = self.targets.load_full();
+        let is_wanted = |target: &&Arc<Target>| name.is_none_or(|name| target.config.name == name);
+        let wanted: Vec<&Arc<Target>> = targets.iter().filter(is_wanted).collect();
+        if wanted.is_empty() {
+            let names: Vec<&str> = targets
+                .iter()
+                .map(|target| target.config.name.as_str())
+                .collect();
+            return Err(match (names.is_empty(), name) {
+                (false, Some(name)) => {
+                    format!("unknown notify {name:?} (available: {})", names.join(", "))
+                }
+                _ => "the config in effect has no [[notify]]".to_owned(),
+            });
+        }
+        Ok(thread::scope(|scope| {
+            let attempts: Vec<_> = wanted
+                .iter()
+                .map(|target| scope.spawn(|| target.test()))
+                .collect();
+            attempts
+                .into_iter()
+                .filter_map(|attempt| attempt.join().ok())
+                .collect()
+        }))
     }
 
     /// Notes for the operator about failing receivers.

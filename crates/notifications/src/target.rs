@@ -6,16 +6,19 @@ use std::time::{Duration, Instant};
 
 use api::Event;
 use api::event::seconds_since_1970;
-use api::notification::NotificationStatus;
+use api::notification::{NotificationStatus, NotificationTest};
 use config::policy::{Notify, NotifyTarget};
 use host::backoff::random;
 
+use crate::batch::Batch;
+use crate::document::Document;
 use crate::outbox::{Change, Failure, Outbox, Step};
 use crate::{command, webhook};
 
 /// One `[[notify]]` in effect.
 pub struct Target {
     pub config: Notify,
+    host: String,
     outbox: Mutex<Outbox>,
     wake: Condvar,
     is_stopped: AtomicBool,
@@ -32,6 +35,7 @@ impl Target {
         ));
         Self {
             config,
+            host: host.to_owned(),
             outbox,
             wake: Condvar::new(),
             is_stopped: AtomicBool::new(false),
@@ -47,6 +51,19 @@ impl Target {
 
     pub fn status(&self) -> NotificationStatus {
         self.lock().status(Instant::now())
+    }
+
+    /// Sends a notification about nothing, at once and once, whatever waits.
+    pub fn test(&self) -> NotificationTest {
+        let (time, nothing) = (seconds_since_1970(), Batch::default());
+        let id = format!("test-{time}");
+        let document = Document::test(&id, time, &self.host, &self.config.name, &nothing);
+        let error = self.attempt(&document.json()).err();
+        NotificationTest {
+            name: self.config.name.clone(),
+            to: self.status().to,
+            error: error.map(|failure| failure.reason),
+        }
     }
 
     /// Ends the thread, and the command that it runs. Does not wait for it.

@@ -1,4 +1,4 @@
-//! The blocks of docs/RECIPES.md, by the name after `recipe=`.
+//! The blocks of pages, by the name after `recipe=`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,9 +6,18 @@ use std::path::Path;
 /// A block: its language and its text.
 pub type Block = (String, String);
 
-/// Every block.
+const RECIPES: &str = "RECIPES.md";
+
+/// Every block of docs/RECIPES.md.
 pub fn all() -> BTreeMap<String, Block> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/RECIPES.md");
+    blocks_of(RECIPES)
+}
+
+/// Every block of a page below docs.
+pub fn blocks_of(page: &str) -> BTreeMap<String, Block> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(page);
     let page = std::fs::read_to_string(path).unwrap();
     let mut blocks = BTreeMap::new();
     let mut lines = page.lines();
@@ -34,10 +43,15 @@ pub fn all() -> BTreeMap<String, Block> {
     blocks
 }
 
-/// The text of one block.
+/// The text of one block of docs/RECIPES.md.
 pub fn recipe(name: &str) -> String {
-    all()
-        .remove(name)
-        .unwrap_or_else(|| panic!("docs/RECIPES.md has no recipe {name}"))
+    recipe_of(RECIPES, name)
+}
+
+/// The text of one block of a page below docs.
+pub fn recipe_of(page: &str, name: &str) -> String {
+    let block = blocks_of(page).remove(name);
+    block
+        .unwrap_or_else(|| panic!("docs/{page} has no recipe {name}"))
         .1
 }

@@ -34,7 +34,7 @@ struct Suite {
     provide: fn(&mut Apt) -> Result<PathBuf>,
 }
 
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 8] = [
     Suite {
         target: "envoy",
         tests: "",
@@ -58,6 +58,18 @@ const SUITES: [Suite; 6] = [
         tests: "recipe_ansible",
         variable: "WEIR_ANSIBLE",
         provide: |apt| ANSIBLE.ensure(apt),
+    },
+    Suite {
+        target: "proxies",
+        tests: "nginx_",
+        variable: "WEIR_NGINX",
+        provide: |apt| installed(apt, "nginx", "nginx"),
+    },
+    Suite {
+        target: "proxies",
+        tests: "caddy_",
+        variable: "WEIR_CADDY",
+        provide: |apt| installed(apt, "caddy", "caddy"),
     },
     Suite {
         target: "browser",

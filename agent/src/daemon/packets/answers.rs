@@ -69,13 +69,14 @@ impl PacketEngine {
         self.for_client(|in_effect| in_effect.reader().show(source))
     }
 
-    /// Resets the state of a source under every limit; returns the number of states.
+    /// Resets the state of a source, under one limit or every one; returns the number of states, or `None` if no limit by
+    /// address has the name.
     ///
     /// # Errors
     ///
     /// When a map cannot be written.
-    pub fn reset(&self, source: IpAddr) -> Result<u64, LoadError> {
-        self.for_client(|in_effect| in_effect.reader().reset(source))
+    pub fn reset(&self, source: IpAddr, limit: Option<&str>) -> Result<Option<u64>, LoadError> {
+        self.for_client(|in_effect| in_effect.reader().reset(source, limit))
     }
 
     /// Resets the state of every source under a limit; returns the number of states.

@@ -213,6 +213,8 @@ impl Client {
                 PATIENCE_WITH_CHANGES
             }
             Request::Confirm | Request::Revert => PATIENCE_WITH_CHANGES,
+            // A receiver may take a minute.
+            Request::TestNotifications { .. } => PATIENCE_WITH_CHANGES,
             Request::Ban { .. } | Request::Unban { .. } | Request::UnbanAll | Request::Bans => {
                 PATIENCE_WITH_CHANGES
             }

@@ -3,7 +3,7 @@
 //! Both are read-only. The page is served only to requests that name an address, `localhost` or a configured name: a web
 //! site whose name is made to resolve to this host (DNS rebinding) cannot read the document through a browser.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -171,10 +171,8 @@ impl<H: Handler> LiveServer<H> {
     }
 
     fn is_own(&self, host: &str) -> bool {
-        let plain = host.trim_start_matches('[').trim_end_matches(']');
         let name = host.trim_end_matches('.');
-        plain.parse::<IpAddr>().is_ok()
-            || name.eq_ignore_ascii_case("localhost")
+        host::names::is_this_host(host)
             || self
                 .served
                 .names()

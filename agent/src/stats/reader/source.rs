@@ -185,12 +185,21 @@ impl Reader<'_> {
         ban_status(self.bans, &self.bans.around(&whole, now)?.prefix, now)
     }
 
-    /// Resets every state of an address; returns their number.
+    /// Resets the states of an address, under one limit or every one; returns their number, or `None` if no limit by address
+    /// has the name.
     ///
     /// # Errors
     ///
     /// When the table cannot be mapped.
-    pub fn reset(&self, address: IpAddr) -> Result<u64, LoadError> {
+    pub fn reset(&self, address: IpAddr, limit: Option<&str>) -> Result<Option<u64>, LoadError> {
+        let is_wanted = |at: &LimitAt| {
+            limit.is_none_or(|name| {
+                self.config
+                    .limits
+                    .get(at.limit)
+                    .is_some_and(|limit| limit.name == name)
+            })
+        };
         let ((_, now), sources) = (self.now(), self.sources()?);
         let octets = mapped(address);
         let Address { hi, lo } = Address::from_ipv6(octets);
@@ -207,8 +216,17 @@ impl Reader<'_> {
                 .max()
                 .unwrap_or(0)
         };
-        let mut forgotten = 0;
+        let (mut forgotten, mut is_there) = (0, limit.is_none());
         for group in self.groups() {
+            let rules: Vec<Rule> = group
+                .states
+                .iter()
+                .filter(|(of, _)| is_wanted(of))
+                .map(|(_, rule)| *rule)
+                .collect();
+            if rules.is_empty() {
+                continue;
+            }
             let ports = match group.key.key {
                 kind if kind == KeyKind::Address as u8 => 0..=0,
                 // Others are in the network, too.
@@ -218,7 +236,7 @@ impl Reader<'_> {
                 kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
                 _ => continue,
             };
-            let rules: Vec<Rule> = group.rules().copied().collect();
+            is_there = true;
             for local_port in ports {
                 let key = group.key.key_of(&Subject {
                     local_port,
@@ -227,7 +245,7 @@ impl Reader<'_> {
                 forgotten += u64::from(sources.reset(&key, &rules, now));
             }
         }
-        Ok(forgotten)
+        Ok(is_there.then_some(forgotten))
     }
 
     /// Resets the states of all keys under one limit; returns their number, or `None` if there is no such limit.

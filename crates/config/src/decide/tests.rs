@@ -611,6 +611,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
     let Decide {
         http,
         grpc,
+        check,
         escalate_from,
         max_keys,
         max_waiting,
@@ -619,7 +620,8 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         limits,
     } = loaded.config.decide;
     assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
-    assert_eq!((grpc, max_keys, requests), (None, None, Vec::new()));
+    assert_eq!((grpc, check, max_keys), (None, None, None));
+    assert_eq!(requests, Vec::new());
     assert_eq!(
         (max_waiting, max_waiting_per_key, escalate_from),
         (1_024, 64, Vec::new())

@@ -131,6 +131,9 @@ fn kind(of: &Kind, key: &Key) -> Value {
             schema["maxProperties"] = json!(1);
             schema
         }
+        Kind::Map(value) => {
+            json!({ "type": "object", "additionalProperties": kind(value, key) })
+        }
         Kind::Either(kinds) => {
             json!({ "anyOf": kinds.iter().map(|of| kind(of, key)).collect::<Vec<_>>() })
         }

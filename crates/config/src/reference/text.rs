@@ -60,6 +60,7 @@ impl Key {
             Kind::List(kind) => format!("list of: {}", self.in_words(kind)),
             Kind::Table(_) => "table".to_owned(),
             Kind::OneKey(_) => "table of one key".to_owned(),
+            Kind::Map(value) => format!("table of names, each with: {}", self.in_words(value)),
             Kind::Either(kinds) => kinds
                 .iter()
                 .map(|kind| self.in_words(kind))

@@ -102,6 +102,8 @@ pub enum Kind {
     Table(&'static [Key]),
     /// A table with exactly one of these keys.
     OneKey(&'static [Key]),
+    /// A table whose keys are names that the operator chooses, each with such a value.
+    Map(&'static Kind),
     /// One of several types.
     Either(&'static [Kind]),
 }

@@ -74,6 +74,7 @@ impl Key {
                 format!("{{ {} }}", shown.join(", "))
             }
             Kind::OneKey(keys) => format!("{{ {} }}", keys[0].example()),
+            Kind::Map(value) => format!("{{ name = {} }}", self.example_of(value)),
             Kind::Either(kinds) => {
                 let is_plain = |kind: &&Kind| matches!(kind, Kind::Boolean | Kind::Integer(..));
                 let telling = kinds.iter().find(|kind| !is_plain(kind));
@@ -106,7 +107,7 @@ impl Key {
             Kind::Path(_) => noun("an absolute path", "absolute paths"),
             Kind::Prefix(_) => noun("an address or prefix", "addresses or prefixes"),
             Kind::List(element) => format!("a list of {}", self.words(element, true)),
-            Kind::Table(_) | Kind::OneKey(_) => noun("a table", "tables"),
+            Kind::Table(_) | Kind::OneKey(_) | Kind::Map(_) => noun("a table", "tables"),
             // Of `OneOrMore`.
             Kind::Either([one, Kind::List(_)]) if !matches!(one, Kind::Boolean) => {
                 format!("{}, or a list", self.words(one, is_plural))

@@ -1,5 +1,6 @@
 //! The values of types that many keys have.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -304,6 +305,39 @@ impl<T: Value> Value for Vec<T> {
 
     fn shown(&self) -> String {
         let all: Vec<String> = self.iter().map(T::shown).collect();
+        all.join(", ")
+    }
+}
+
+impl<T: Value> Value for BTreeMap<String, T> {
+    const KIND: Kind = Kind::Map(&T::KIND);
+    const MASK: Option<Mask> = T::MASK;
+
+    /// The valid values: an invalid one is reported.
+    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
+        let Some(table) = at.get_ref().as_table() else {
+            key.wrong_type(at, problems);
+            return None;
+        };
+        let values = table.iter().filter_map(|(name, at)| {
+            let value = T::read(at, key, problems)?;
+            Some((name.get_ref().to_string(), value))
+        });
+        Some(values.collect())
+    }
+
+    fn write(&self) -> Option<toml::Value> {
+        let values = self
+            .iter()
+            .filter_map(|(name, value)| Some((name.clone(), value.write()?)));
+        Some(toml::Value::Table(values.collect()))
+    }
+
+    fn shown(&self) -> String {
+        let all: Vec<String> = self
+            .iter()
+            .map(|(name, value)| format!("{name} = {}", value.shown()))
+            .collect();
         all.join(", ")
     }
 }

@@ -529,7 +529,7 @@ fn a_test_says_which_receiver_does_not_receive() {
     assert_eq!(tests[1]["name"], "chat");
     let error = tests[1]["error"].as_str().unwrap();
     assert!(
-        error.contains("exit status") && error.contains("no such team"),
+        error.contains("exited with status 3") && error.contains("no such team"),
         "{error}"
     );
     network.told(&["notify", "test", "pager"]);

@@ -232,6 +232,7 @@ impl Engine {
                 in_all: (config.decide.max_waiting as usize).min(places().http / 2),
             },
             refusals,
+            unsupported: before.map_or_else(Arc::default, |before| Arc::clone(&before.unsupported)),
         })
     }
 }

@@ -26,6 +26,7 @@ use super::refusals::Refusals;
 use super::sources::{SourceClass, Sources};
 use super::state_store::StateStore;
 use super::tiers;
+use super::unsupported::Unsupported;
 
 /// All limits on requests, and the classes of clients.
 pub struct Engine {
@@ -44,6 +45,7 @@ pub struct Engine {
     pub(super) waiting: Arc<Waiting>,
     pub(super) bounds: Bounds,
     pub(super) refusals: Arc<Refusals>,
+    pub(super) unsupported: Arc<Unsupported>,
 }
 
 /// The current engine, which is replaced when the config is reloaded.

@@ -133,7 +133,14 @@ fn decide(
     let bans_nobody = !engine.bans_from(RequestProtocol::Grpc);
     let mut asked = Vec::new();
     for (nth, descriptor) in descriptors.iter().enumerate() {
-        let cost = cost(request, descriptor)?;
+        if descriptor.is_negative_hits {
+            engine.unsupported.count_refund();
+            continue;
+        }
+        if descriptor.limit.is_some() {
+            engine.unsupported.count_limit();
+        }
+        let cost = cost(request, descriptor);
         let entries = || {
             descriptor
                 .entries
@@ -230,15 +237,9 @@ fn address<'e>(
 }
 
 /// The descriptor's hits, else the request's, else 1.
-fn cost(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<u64, String> {
-    if descriptor.is_negative_hits {
-        return Err("is_negative_hits is not supported: leave it out".to_owned());
-    }
-    if descriptor.limit.is_some() {
-        return Err("limit in a descriptor is not supported: write it in limits.toml".to_owned());
-    }
+fn cost(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> u64 {
     let of_request = u64::from(request.hits_addend.max(1));
-    Ok(descriptor.hits_addend.unwrap_or(of_request))
+    descriptor.hits_addend.unwrap_or(of_request)
 }
 
 /// The client's limit, which Envoy sends as `x-ratelimit-limit`. Envoy has whole units of time; for other windows only
@@ -295,6 +296,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::Full;
+    use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
     use tonic::body::Body;
     use tonic::codegen::Service as _;
     use tonic::codegen::http;
@@ -348,6 +350,57 @@ mod tests {
             assert_eq!(refused.count(), 40, "{from}");
             assert_eq!(edge.0.load(Ordering::Relaxed), bans, "{from}");
         }
+    }
+
+    /// An error would make Envoy let the request pass.
+    #[test]
+    fn what_is_not_supported_is_reported_and_the_rest_decided() {
+        let text = "[[limit]]\nname = \"paths\"\nscope = \"request\"\nkey = [\"path\"]\nrate = \"2/day\"\n";
+        let config = config::parse(Path::new("limits.toml"), text).unwrap();
+        let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
+        let of = |path: &str| RateLimitDescriptor {
+            entries: vec![Entry {
+                key: "path".to_owned(),
+                value: path.to_owned(),
+            }],
+            ..RateLimitDescriptor::default()
+        };
+        let refund = RateLimitDescriptor {
+            is_negative_hits: true,
+            ..of("/")
+        };
+        let with_limit = RateLimitDescriptor {
+            limit: Some(RateLimitOverride {
+                requests_per_unit: 1_000,
+                ..RateLimitOverride::default()
+            }),
+            ..of("/")
+        };
+        let codes = |descriptors: &[&RateLimitDescriptor]| {
+            let request = RateLimitRequest {
+                domain: "shop".to_owned(),
+                descriptors: descriptors.iter().map(|one| (*one).clone()).collect(),
+                hits_addend: 1,
+            };
+            let response = decide(&engine, &request, 1).unwrap();
+            let code = |status: &DescriptorStatus| status.code == i32::from(Code::Ok);
+            response.statuses.iter().map(code).collect::<Vec<_>>()
+        };
+        assert_eq!(engine.notes().count(), 0);
+        assert_eq!(codes(&[&refund, &with_limit]), [true, true]);
+        assert_eq!(codes(&[&of("/"), &refund]), [true, true]);
+        assert_eq!(
+            codes(&[&refund, &with_limit, &of("/other")]),
+            [true, false, true]
+        );
+        let notes: Vec<String> = engine.notes().collect();
+        assert_eq!(
+            notes,
+            [
+                "3 descriptors over gRPC had is_negative_hits, which is not supported: nothing is given back",
+                "2 descriptors over gRPC had limit, which is not supported: the limits of limits.toml apply",
+            ]
+        );
     }
 
     /// A field of a protocol buffer.

@@ -48,6 +48,7 @@ mod table;
 mod tests;
 mod tiers;
 mod together;
+mod unsupported;
 mod waiting;
 
 pub use account::PeerConsumption;

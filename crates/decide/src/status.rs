@@ -36,9 +36,10 @@ impl Engine {
         self.limits.iter().map(status).collect()
     }
 
-    /// Limits whose stores were full.
+    /// Notes for the operator: limits whose stores were full, and what clients sent in vain.
     pub fn notes(&self) -> impl Iterator<Item = String> {
-        self.limits.iter().filter_map(Limit::full_note)
+        let full = self.limits.iter().filter_map(Limit::full_note);
+        full.chain(self.unsupported.notes())
     }
 
     /// Sets the counters of all limits to 0 and removes the records of refusals; returns the number of limits.

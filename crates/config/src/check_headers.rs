@@ -59,11 +59,20 @@ fn check(read: &Located<'_, CheckHeaders>, problems: &mut Problems) {
             message,
             "write it as source = \"X-Forwarded-For\", beside key",
         );
-    } else if table.key.is_empty() && table.source.is_none() {
+    } else if names_none(read, &CheckHeaders::KEY) && names_none(read, &CheckHeaders::SOURCE) {
         let message = "check names no header";
         let help = format!("add {}", CheckHeaders::KEY.example());
         problems.error(read.place.span(), message, help);
     }
+}
+
+/// Whether a key is not there, or an empty table. An invalid value is reported otherwise.
+fn names_none(read: &Located<'_, CheckHeaders>, key: &Key) -> bool {
+    read.find(key).is_none_or(|at| {
+        at.get_ref()
+            .as_table()
+            .is_some_and(|table| table.is_empty())
+    })
 }
 
 #[cfg(test)]
@@ -113,6 +122,11 @@ mod tests {
                 "{ key = \"X-User\" }",
                 "key is a string",
                 "write a table: key = { name = \"X-User\" }",
+            ),
+            (
+                "{ key = {} }",
+                "check names no header",
+                "add key = { name = \"X-User\" }",
             ),
             (
                 "{ key = { user = 5 } }",

@@ -302,7 +302,7 @@ impl Agent {
         let has_requests = !self.changing.live().config().decide.limits.is_empty();
         let of_packets = match self.packet_engine() {
             Ok(packets) => packets.reset(source, limit).map_err(text)?,
-            Err(_) if has_requests => Some(0),
+            Err(_) if has_requests => None,
             Err(none) => return Err(none),
         };
         let (of_requests, kept) = self.requests.engine().reset_source(source, limit);

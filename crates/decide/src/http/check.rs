@@ -161,7 +161,7 @@ fn only_value(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, 
     let bytes = value.map_or(&[][..], |value| value.as_bytes());
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
-        // ISO 8859-1, as headers once were: each value remains another key.
+        // ISO 8859-1, as headers once were: the same text is the same key.
         Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
     };
     Ok(Some(text).filter(|text| !text.is_empty()))

@@ -15,7 +15,7 @@ use host::clients::{Activity, Client, accept};
 use host::descriptors::places;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER};
+use hyper::header::{HeaderMap, ORIGIN};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,22 +23,16 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
+use self::reply::{Reach, json, refuse, refuse_method, status, with_headers};
 use super::answer::Decided;
 use super::connection::{Connection, PATIENCE};
 use super::engine_handle::EngineHandle;
 use super::error::DecideError;
-use super::headers;
 
 /// The longest body of a request, in bytes.
 const LONGEST_BODY: usize = 256 * 1024;
 /// The longest array of requests.
 const MOST_QUESTIONS: usize = 1_000;
-
-/// The bytes of most replies: room for them is allocated at once.
-const USUAL_REPLY: usize = 256;
-
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// A listening socket.
 pub enum Listener {
@@ -51,12 +45,6 @@ pub enum Listener {
 #[derive(Serialize)]
 struct Health {
     status: &'static str,
-}
-
-/// An HTTP error.
-#[derive(Serialize)]
-struct Refusal {
-    error: String,
 }
 
 /// Serves until it is dropped.
@@ -88,15 +76,6 @@ where
 {
     // Boxed, since a task moves its future.
     tokio::spawn(Box::pin(connection(client, handle, reach)));
-}
-
-/// Who reaches a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    /// Whoever reaches the port, and so each web page in a browser that does.
-    Browsers,
-    /// Programs that may open the socket's file. No page can; a proxy may pass on what a browser sent.
-    Files,
 }
 
 async fn connection<S>(client: Client<S>, handle: EngineHandle, reach: Reach)
@@ -300,20 +279,6 @@ fn one(decided: &Decided) -> Response<Full<Bytes>> {
     with_headers(json(status(answer.allowed), answer), decided)
 }
 
-fn with_headers(
-    mut response: Response<Full<Bytes>>,
-    Decided { answer, policy }: &Decided,
-) -> Response<Full<Bytes>> {
-    if let Some(policy) = policy {
-        response
-            .headers_mut()
-            .insert(RATELIMIT_POLICY, policy.clone());
-        header(&mut response, RATELIMIT, Some(headers::limit(answer)));
-    }
-    header(&mut response, RETRY_AFTER, headers::retry_after(answer));
-    response
-}
-
 const fn status_of(error: &DecideError) -> StatusCode {
     match error {
         DecideError::Ending => StatusCode::SERVICE_UNAVAILABLE,
@@ -321,49 +286,7 @@ const fn status_of(error: &DecideError) -> StatusCode {
     }
 }
 
-const fn status(allowed: bool) -> StatusCode {
-    if allowed {
-        StatusCode::OK
-    } else {
-        StatusCode::TOO_MANY_REQUESTS
-    }
-}
-
-fn refuse_method(allowed: &'static str) -> Response<Full<Bytes>> {
-    let reason = format!("method not allowed: use {allowed}");
-    let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, &reason);
-    let allowed = HeaderValue::from_static(allowed);
-    response.headers_mut().insert(ALLOW, allowed);
-    response
-}
-
-fn refuse(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
-    json(
-        status,
-        &Refusal {
-            error: reason.to_owned(),
-        },
-    )
-}
-
-fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> {
-    let mut body = Vec::with_capacity(USUAL_REPLY);
-    // These documents are strings and numbers, which always serialise.
-    let _ = serde_json::to_writer(&mut body, document);
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-fn header(response: &mut Response<Full<Bytes>>, name: HeaderName, value: Option<String>) {
-    if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
-        response.headers_mut().insert(name, value);
-    }
-}
-
 mod check;
+mod reply;
 #[cfg(test)]
 mod tests;

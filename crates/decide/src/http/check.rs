@@ -10,7 +10,7 @@ use hyper::header::{HOST, HeaderMap};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, StatusCode};
 
-use super::{Reach, refuse, refuse_method, status, with_headers};
+use super::reply::{Reach, refuse, refuse_method, status, with_headers};
 use crate::answer::Decided;
 use crate::charge::Charge;
 use crate::engine::Engine;

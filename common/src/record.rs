@@ -3,7 +3,7 @@
 //! Packets are counted before their verdict, so that the limits in effect do not clip the rates. They are counted in parts
 //! of a second, each under a key of its own: the agent reads a part when it is over, and nothing depends on when it does.
 
-use crate::key::{HashSeed, Key};
+use crate::key::{Hash, Key};
 use crate::packet::{Direction, Kind, Packet, Protocol};
 use crate::rule::Size;
 
@@ -93,18 +93,25 @@ impl RecordKey {
             && packet.ports.source < WELL_KNOWN
     }
 
-    /// Whether its source is recorded if one in `one_in` sources is, a power of two: all packets of a source or none, so
-    /// that the distribution of sources is not distorted. The hash is keyed, so that no source can choose to be recorded.
+    /// The key whose hash selects recorded sources.
     #[inline(always)]
     #[must_use]
-    pub fn is_sampled(&self, seed: &HashSeed, one_in: u32) -> bool {
-        let key = Key {
+    pub const fn source(&self) -> Key {
+        Key {
             hi: self.hi,
             lo: self.lo,
             extra: 0,
             group: 0,
-        };
-        seed.hash(&key).0 as u32 & one_in.wrapping_sub(1) == 0
+        }
+    }
+
+    /// Whether the source with this hash is recorded if one in `one_in` sources is, a power of two: all packets of a source
+    /// or none, so that the distribution of sources is not distorted. The hash is keyed, so that no source can choose to be
+    /// recorded.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_sampled(source: Hash, one_in: u32) -> bool {
+        source.0 as u32 & one_in.wrapping_sub(1) == 0
     }
 }
 
@@ -144,6 +151,7 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::HashSeed;
     use crate::packet::build::Frame;
     use crate::packet::{Depth, Link, parse};
 
@@ -216,18 +224,13 @@ mod tests {
 
     #[test]
     fn the_sample_has_its_share_of_sources_and_smaller_samples_are_within() {
-        let seed = HashSeed::new([
-            0x2545_f491_4f6c_dd1d,
-            0x94d0_49bb_1331_11eb,
-            0xbf58_476d_1ce4_e5b9,
-            0x9e37_79b9,
-        ]);
+        let seed = HashSeed::of_number(2);
         let sampled = |nth: u64, one_in| {
-            RecordKey {
+            let key = RecordKey {
                 lo: nth << 32,
                 ..RecordKey::default()
-            }
-            .is_sampled(&seed, one_in)
+            };
+            RecordKey::is_sampled(seed.hash(&key.source()), one_in)
         };
         for one_in in [1u32, 2, 16, 64] {
             let count = (0..100_000).filter(|nth| sampled(*nth, one_in)).count() as f64;

@@ -6,7 +6,7 @@ use crate::bank::Bank;
 use crate::buffer::BufferLayout;
 use crate::capture::CaptureSettings;
 use crate::essential::PacketBucket;
-use crate::key::HashSeed;
+use crate::key::{HashSeed, SEED_WORDS};
 use crate::prefix::Roots;
 use crate::rule::RuleSpan;
 use crate::scope::Scoping;
@@ -106,7 +106,9 @@ impl Settings {
 
     /// No policy: every packet passes. The default of a program until the agent writes its own.
     pub const NONE: Self = Self {
-        seed: HashSeed::new([0; 4]),
+        seed: HashSeed {
+            words: [0; SEED_WORDS],
+        },
         shape: Shape {
             sets: 1,
             slot_words: 2,
@@ -240,7 +242,7 @@ pub struct TableIdentity {
 
 impl TableIdentity {
     /// Changes whenever a word of the table, the rings or the samples changes its meaning.
-    pub const VERSION: u32 = 6;
+    pub const VERSION: u32 = 7;
 
     /// The identity of a table created for `settings`.
     #[must_use]

@@ -287,7 +287,7 @@ fn query<const W: usize>(
 #[inline(always)]
 fn concluded(connection: Key, segment: Header, is_valid: bool) -> Proof {
     let (hash, now) = (
-        Kernel.seed().hash(&connection).0,
+        Kernel.hash_by_call(&connection),
         clock::coarse_nanoseconds(),
     );
     let Some(place) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
@@ -317,7 +317,7 @@ fn concluded(connection: Key, segment: Header, is_valid: bool) -> Proof {
 /// After a reset, the connection's cookie may open another one.
 #[inline(always)]
 fn end(connection: Key) {
-    let hash = Kernel.seed().hash(&connection).0;
+    let hash = Kernel.hash_by_call(&connection);
     let Some(place) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
         return;
     };

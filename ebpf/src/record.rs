@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::{__sk_buff, BPF_NOEXIST, xdp_md};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
-use common::key::HashSeed;
+use common::key::Hash;
 use common::packet::{Depth, Direction, Kind, Link, parse};
 use common::program::Frame;
 use common::record::{RecordKey, Recorded};
@@ -10,7 +10,8 @@ use common::rule::Size;
 
 use crate::atomics;
 use crate::context::{TcFrame, XdpFrame};
-use crate::maps::{RECORD_EVEN, RECORD_LOST, RECORD_ODD, RUNTIME, direction, setting};
+use crate::maps::{RECORD_EVEN, RECORD_LOST, RECORD_ODD, RUNTIME, direction};
+use crate::throttle::Kernel;
 
 /// The initial counters. Not on the stack, which has no room for them.
 static UNSEEN: Recorded = Recorded {
@@ -104,15 +105,8 @@ extern "C" fn weir_record(hi: u64, lo: u64, service: u32, size: u64, kind: u32) 
         local_port: (service >> 16) as u16,
         protocol: service as u16,
     };
-    let seed = HashSeed {
-        multipliers: [
-            setting!(seed.multipliers[0]),
-            setting!(seed.multipliers[1]),
-            setting!(seed.multipliers[2]),
-            setting!(seed.multipliers[3]),
-        ],
-    };
-    if !key.is_sampled(&seed, one_in()) {
+    let source = Hash(Kernel.hash_by_call(&key.source()));
+    if !RecordKey::is_sampled(source, one_in()) {
         return 0;
     }
     let size = Size {

@@ -125,14 +125,11 @@ impl Maps {
     /// The places of the source's set, and its hash.
     #[inline(always)]
     fn places(source: Address) -> Option<(*mut Known, u64)> {
-        let hash = Kernel
-            .seed()
-            .hash(&Key {
-                hi: source.hi,
-                lo: source.lo,
-                ..Key::default()
-            })
-            .0;
+        let hash = Kernel.hash_by_call(&Key {
+            hi: source.hi,
+            lo: source.lo,
+            ..Key::default()
+        });
         Some((PROVEN_SOURCES.get_ptr_mut(Known::set(hash))?.cast(), hash))
     }
 }
@@ -188,7 +185,7 @@ impl Memory for Maps {
 
     #[inline(always)]
     fn key(&self) -> [u64; 2] {
-        [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])]
+        [setting!(seed.words[0]), setting!(seed.words[1])]
     }
 
     #[inline(always)]

@@ -159,7 +159,7 @@ extern "C" fn weir_source(hi: u64, lo: u64, extra: u64) -> u32 {
     let Some(packet_state) = PACKET_STATE.get_ptr_mut(0) else {
         return 0;
     };
-    let seed = [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])];
+    let seed = [setting!(seed.words[0]), setting!(seed.words[1])];
     // SAFETY: a value of the map, as in `weir_sample`, and one that only this CPU uses.
     unsafe { (*statistics).add_source(hash(seed, (*packet_state).source()), clock::nanoseconds()) };
     0

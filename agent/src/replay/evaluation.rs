@@ -16,12 +16,7 @@ use super::timeline::{Step, Timeline};
 use crate::stats::counted::{of_level, of_limit};
 
 /// The seed of the table of sources: fixed, so that every replay of a capture gives the same result.
-const SEED: HashSeed = HashSeed::new([
-    0x9e37_79b9_7f4a_7c15,
-    0xbf58_476d_1ce4_e5b9,
-    0x94d0_49bb_1331_11eb,
-    0x2545_f491_4f6c_dd1d,
-]);
+const SEED: HashSeed = HashSeed::of_number(1);
 
 /// The result of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

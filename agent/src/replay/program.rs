@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use common::connections::{Admission, Tuple};
 use common::counters::{Bypass, Counters, TableCounters, Traffic};
 use common::essential::{ESSENTIAL_BUCKETS, Essential};
-use common::key::{HashSeed, Key};
+use common::key::{Hash, HashSeed, Key};
 use common::limiter::Algorithm;
 use common::packet::{Address, Depth, Direction};
 use common::prefix::PrefixEntry;
@@ -277,8 +277,8 @@ impl<'m> Host for &MemoryProgram<'m> {
     }
 
     #[inline(always)]
-    fn seed(&self) -> HashSeed {
-        self.settings.seed
+    fn hash(&self, key: &Key) -> Hash {
+        self.settings.seed.hash(key)
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The interface between the evaluation and its host: the kernel or user space.
 
-use crate::key::{HashSeed, Key};
+use crate::key::{Hash, Key};
 use crate::limiter::Algorithm;
 use crate::rule::{Rule, Size};
 use crate::table::{Counted, Set, Shape};
@@ -34,8 +34,8 @@ pub trait Host: Sized {
     fn now(&self) -> Ticks;
     /// The shape of the table.
     fn shape(&self) -> Shape;
-    /// The table's secret.
-    fn seed(&self) -> HashSeed;
+    /// The hash of a key under the table's secret.
+    fn hash(&self, key: &Key) -> Hash;
     /// The number of ring words of each slot.
     fn ring_words(&self) -> u32;
     /// The most rules for any packet: the verifier removes code for more.

@@ -62,7 +62,7 @@ impl Slot {
     /// The set of a key without a slot.
     #[inline(always)]
     pub(super) fn for_new<H: Host>(host: &H, key: &Key) -> Self {
-        let hash = host.seed().hash(key);
+        let hash = host.hash(key);
         Self {
             set: host.shape().set(hash),
             word: NO_SLOT,

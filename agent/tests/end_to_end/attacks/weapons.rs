@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::peer::{ACK, FIRST, PORT, Peer, SYN, limit, listen};
 use crate::prove::{network, proofs};
-use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
+use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::burst;
 use common::packet::build::Frame;
 
@@ -115,5 +115,38 @@ pub fn single_segments_ban_nobody_and_those_of_a_connection_do() {
             agent.wait_for("the ban", |_| agent.is_banned(name));
         }
         assert!(!agent.is_banned(NAME), "{attach}");
+    }
+}
+
+/// Whatever the secret, sums of words times odd numbers are equal for two addresses that differ in the uppermost bits of both
+/// halves. The table keeps addresses in network byte order: those bits are in the last byte of each half.
+pub fn addresses_with_chosen_bits_share_no_allowance() {
+    const VICTIM6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 9];
+    for attach in HOOKS {
+        let network = network("1", attach);
+        let agent = network.start(
+            &format!("attach = {attach:?}"),
+            "[[limit]]\nname = \"web\"\nprotocol = \"udp\"\nipv6_prefix = 128\nrate = \"20/day\"\nburst = 20",
+        );
+        let frame = |source| {
+            Frame::between(CLIENT_MAC, SERVER_MAC)
+                .ipv6(source, SERVER6)
+                .udp(4_000, 9, b"")
+                .build()
+        };
+        let (mut both, mut upper, mut lower) = (VICTIM6, VICTIM6, VICTIM6);
+        both[7] ^= 0x80;
+        both[15] ^= 0x80;
+        upper[7] ^= 0x80;
+        lower[15] ^= 0x80;
+        for (nth, source) in [both, upper, lower, VICTIM6].into_iter().enumerate() {
+            burst(&network, &[frame(source)], 30);
+            let sources = nth as u64 + 1;
+            assert_eq!(
+                agent.counts("web"),
+                (20 * sources, 10 * sources),
+                "{attach}"
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData};
-use common::key::HashSeed;
+use common::key::{HashSeed, SEED_WORDS};
 use common::settings::{Settings, TableIdentity};
 
 use crate::compile::Layout;
@@ -206,9 +206,10 @@ fn layout_at(pin: &Path) -> Option<Layout> {
 
 /// A secret seed, from the kernel's random numbers.
 fn random_seed() -> Result<HashSeed, LoadError> {
-    let mut random = [0u8; 32];
-    getrandom::fill(&mut random).map_err(|error| LoadError::Random(error.to_string()))?;
-    let word =
-        |nth: usize| u64::from_ne_bytes(random[nth * 8..][..8].try_into().unwrap_or_default());
-    Ok(HashSeed::new([word(0), word(1), word(2), word(3)]))
+    let mut random = [[0u8; 8]; SEED_WORDS];
+    getrandom::fill(random.as_flattened_mut())
+        .map_err(|error| LoadError::Random(error.to_string()))?;
+    Ok(HashSeed {
+        words: random.map(u64::from_ne_bytes),
+    })
 }

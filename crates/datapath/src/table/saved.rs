@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use common::key::HashSeed;
+use common::key::{HashSeed, SEED_WORDS};
 use common::settings::{Settings, TableIdentity};
 use common::table::Shape;
 use common::time::{TickScale, is_alive};
@@ -20,7 +20,8 @@ const A_MINUTE: u64 = 60_000_000_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedLayout {
     version: u32,
-    seed: [u64; 4],
+    /// [`HashSeed::words`]: of another number in other versions.
+    seed: Vec<u64>,
     sets: u32,
     slot_words: u32,
     scale: (u32, u32),
@@ -81,7 +82,7 @@ impl SavedTable {
         }
         let layout = SavedLayout {
             version: TableIdentity::VERSION,
-            seed: settings.seed.multipliers,
+            seed: settings.seed.words.to_vec(),
             sets: settings.shape.sets,
             slot_words: settings.shape.slot_words,
             scale: (scale.left, scale.right),
@@ -96,11 +97,13 @@ impl SavedTable {
     pub const fn is_known(&self) -> bool {
         let SavedLayout {
             version,
+            ref seed,
             sets,
             slot_words,
             ..
         } = self.layout;
         version == TableIdentity::VERSION
+            && seed.len() == SEED_WORDS
             && sets > 0
             && sets <= 1 << 24
             && matches!(slot_words, 2 | 4 | 8)
@@ -132,10 +135,10 @@ impl SavedTable {
         own + table.min(own + slots * 2 * memory::PAGE)
     }
 
-    pub(crate) const fn seed(&self) -> HashSeed {
-        HashSeed {
-            multipliers: self.layout.seed,
-        }
+    pub(crate) fn seed(&self) -> HashSeed {
+        let words =
+            std::array::from_fn(|nth| self.layout.seed.get(nth).copied().unwrap_or_default());
+        HashSeed { words }
     }
 
     /// The table in this process's memory, with the saved slots at their indices.

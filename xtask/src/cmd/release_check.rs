@@ -32,7 +32,7 @@ const fn step(name: &'static str, arguments: &'static [&'static str]) -> Step {
     Step { name, arguments }
 }
 
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     step("setup", &["setup", "all"]),
     step("lint", &["lint"]),
     step("test", &["test", "--long"]),
@@ -44,6 +44,7 @@ const STEPS: [Step; 17] = [
     ),
     step("integration", &["integration"]),
     step("kernels", &["vm", "--kernels", "--release"]),
+    step("arm64", &["vm", "--arch", "aarch64", "--quick"]),
     step("guests", &["vm", "--systemd", "--release"]),
     step("package", &["package", "--dist"]),
     step("docs", &["docs"]),

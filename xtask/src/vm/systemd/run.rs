@@ -13,7 +13,8 @@ use crate::process;
 use crate::tally::Tally;
 use crate::vm::guest::{Guest, Program, environment};
 use crate::vm::machine::{Disk, Machine, Outcome, temporary_folder};
-use crate::vm::tool::{copy_stripped, tool};
+use crate::vm::programs::Programs;
+use crate::vm::tool::tool;
 
 /// The exit status with which a test program requests a reboot.
 const REBOOT: i32 = 75;
@@ -48,7 +49,11 @@ impl Image {
                 .arg(&root),
         )?;
         let archive = folder.path().join("tests.tar");
-        pack(cargo, &archive)?;
+        pack(
+            cargo,
+            &Programs::provide(self.kernel.architecture)?,
+            &archive,
+        )?;
         let guest = Guest::with_root_disk(&self.kernel)?;
         let mut total = Outcome {
             status: 0,
@@ -86,13 +91,13 @@ impl Image {
 }
 
 /// Writes the archive that the guest unpacks into its folder for tests.
-fn pack(cargo: &Cargo<'_>, archive: &Path) -> Result<()> {
+fn pack(cargo: &Cargo<'_>, programs: &Programs, archive: &Path) -> Result<()> {
     let folder = temporary_folder()?;
     let copy = |from: &Path, name: &str| {
         fs::copy(from, folder.path().join(name))
             .with_context(|| format!("copying {}", from.display()))
     };
-    copy_stripped(&cargo.program.path, &folder.path().join("program"))?;
+    programs.copy_stripped(&cargo.program.path, &folder.path().join("program"))?;
     for (name, path) in cargo.packages {
         copy(path, name)?;
     }

@@ -54,6 +54,8 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
 const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);
 /// The kernel's argument for `--lockdown`.
 const LOCKDOWN: &str = "lockdown=confidentiality";
+/// The kernel's arguments for `--cgroup-v1`; systemd 256 and 257 require the second.
+const CGROUP_V1: &str = "systemd.unified_cgroup_hierarchy=0 SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1";
 /// The timeout of one machine, including the boot.
 const PATIENCE: Duration = Duration::from_secs(3_000);
 
@@ -87,6 +89,9 @@ pub struct Arguments {
     /// Boot with lockdown=confidentiality, under which no program may read the kernel's memory.
     #[arg(long, conflicts_with = "systemd")]
     lockdown: bool,
+    /// Boot guests with systemd on cgroup v1, as older distributions do.
+    #[arg(long, requires = "systemd", conflicts_with_all = ["kernel", "kernels"])]
+    cgroup_v1: bool,
     /// The architecture of the kernels' machines, this machine's by default. For another one, the tests and the agent are
     /// built anew, which takes as long as a first build.
     #[arg(long, value_name = "NAME", value_parser = Architecture::find, conflicts_with_all = ["systemd", "release"])]
@@ -183,6 +188,7 @@ fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
                 ],
                 is_debug: !arguments.release,
                 is_quick: arguments.quick,
+                kernel_arguments: arguments.cgroup_v1.then_some(CGROUP_V1),
             };
             let outcome = image.run(&cargo, PATIENCE, &mut io::stdout().lock());
             report.add(&name, outcome.and_then(ran_a_test));
@@ -234,6 +240,7 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
         for (is_set, option) in [
             (arguments.quick, "--quick"),
             (arguments.lockdown, "--lockdown"),
+            (arguments.cgroup_v1, "--cgroup-v1"),
             (arguments.release, "--release"),
         ] {
             if is_set {

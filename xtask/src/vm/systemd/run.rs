@@ -29,6 +29,8 @@ pub struct Cargo<'c> {
     /// Whether their agent is a debug build, which tests of large tables skip.
     pub is_debug: bool,
     pub is_quick: bool,
+    /// Added to the kernel's command line.
+    pub kernel_arguments: Option<&'static str>,
 }
 
 impl Image {
@@ -71,7 +73,10 @@ impl Image {
                     is_read_only: true,
                 },
             ];
-            let machine = Machine::from_disks(&self.kernel, &guest, disks, patience)?;
+            let mut machine = Machine::from_disks(&self.kernel, &guest, disks, patience)?;
+            if let Some(arguments) = cargo.kernel_arguments {
+                machine.add_argument(arguments);
+            }
             let outcome = machine
                 .run(to)
                 .with_context(|| format!("the console's end:\n{}", machine.console()))?;

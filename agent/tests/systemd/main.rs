@@ -10,6 +10,7 @@ mod confined;
 mod groups;
 mod guest;
 mod package;
+mod sandbox;
 mod service;
 mod units;
 mod verbs;
@@ -26,6 +27,7 @@ const BOOTS: [&[&[Test]]; 2] = [
         package::TESTS,
         service::TESTS,
         service::THOROUGH,
+        sandbox::TESTS,
         confined::TESTS,
         confined::OPTIMIZED,
         groups::TESTS,
@@ -48,6 +50,10 @@ fn main() -> ExitCode {
         && option == guest::EXCHANGE
     {
         print!("{}", guest::exchange(socket, request));
+        return ExitCode::SUCCESS;
+    }
+    if std::env::args().any(|argument| argument == sandbox::PROBE) {
+        print!("{}", sandbox::probe());
         return ExitCode::SUCCESS;
     }
     let arguments = Arguments::from_args();

@@ -71,13 +71,7 @@ const STEPS: [Step; 20] = [
     step("guests", &["vm", "--systemd", "--release"]),
     step(
         "cgroup-v1",
-        &[
-            "vm",
-            "--systemd",
-            "--guest",
-            "bookworm",
-            "--cgroup-v1",
-        ],
+        &["vm", "--systemd", "--guest", "bookworm", "--cgroup-v1"],
     ),
     step("package", &["package", "--dist"]),
     step("docs", &["docs"]),

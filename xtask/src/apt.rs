@@ -58,7 +58,12 @@ impl Apt {
 }
 
 /// Packages that must have the version of another one, if that is installed.
-const TOGETHER: [(&str, &str); 1] = [("qemu-system-x86", "qemu-utils")];
+const TOGETHER: [(&str, &str); 4] = [
+    ("qemu-system-x86", "qemu-utils"),
+    ("qemu-system-x86", "qemu-system-common"),
+    ("qemu-system-arm", "qemu-utils"),
+    ("qemu-system-arm", "qemu-system-common"),
+];
 
 /// The release from which to install packages, if an installed one, as from backports, conflicts with its release's own.
 fn beside_backports(packages: &[&str]) -> Option<String> {

@@ -17,12 +17,14 @@ pub const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// A suite of Debian's archive, with its current lists.
 pub struct Suite {
     name: &'static str,
+    /// Debian's name of the packages' architecture.
+    architecture: &'static str,
     folder: PathBuf,
 }
 
 impl Suite {
     /// Fetches the suite's lists into `folder`.
-    pub fn open(name: &'static str, folder: PathBuf) -> Result<Self> {
+    pub fn open(name: &'static str, architecture: &'static str, folder: PathBuf) -> Result<Self> {
         if !Path::new(KEYRING).exists() {
             bail!(
                 "{KEYRING} is missing, without which nothing of Debian's can be trusted: install debian-archive-keyring"
@@ -38,9 +40,14 @@ impl Suite {
         } else {
             "debian"
         };
-        let source =
-            format!("deb [arch=amd64 signed-by={KEYRING}] {MIRROR}/{archive} {name} main\n");
-        let suite = Self { name, folder };
+        let source = format!(
+            "deb [arch={architecture} signed-by={KEYRING}] {MIRROR}/{archive} {name} main\n"
+        );
+        let suite = Self {
+            name,
+            architecture,
+            folder,
+        };
         let sources = suite.sources();
         fs::write(&sources, source).with_context(|| format!("writing {}", sources.display()))?;
         process::capture(suite.apt("apt-get").arg("update"))
@@ -58,9 +65,14 @@ impl Suite {
         Ok(fitting.max_by_key(|name| numbers(name)).map(str::to_owned))
     }
 
-    /// Downloads a package and its dependencies with this suffix, and unpacks them all into `root`.
-    pub fn unpack(&self, package: &str, end: &str, root: &Path) -> Result<()> {
-        let packages = self.with_dependencies(package, end)?;
+    /// Downloads a package and the dependencies that are wanted by their name, and unpacks them all into `root`.
+    pub fn unpack(
+        &self,
+        package: &str,
+        is_wanted: impl Fn(&str) -> bool,
+        root: &Path,
+    ) -> Result<()> {
+        let packages = self.with_dependencies(package, is_wanted)?;
         println!(
             "fetching   {} of Debian's {}",
             packages.join(", "),
@@ -84,7 +96,11 @@ impl Suite {
         fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))
     }
 
-    fn with_dependencies(&self, package: &str, end: &str) -> Result<Vec<String>> {
+    fn with_dependencies(
+        &self,
+        package: &str,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>> {
         let mut found = BTreeSet::new();
         let mut open = vec![package.to_owned()];
         while let Some(package) = open.pop() {
@@ -98,7 +114,7 @@ impl Suite {
                 )?;
             open.extend(
                 dependencies(&said)
-                    .filter(|name| name.ends_with(end))
+                    .filter(|name| is_wanted(name))
                     .map(str::to_owned),
             );
             found.insert(package);
@@ -134,7 +150,7 @@ impl Suite {
             "-o",
             "APT::Sandbox::User=",
             "-o",
-            "APT::Architecture=amd64",
+            &format!("APT::Architecture={}", self.architecture),
             "-o",
             "Acquire::Languages=none",
         ]);

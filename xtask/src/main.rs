@@ -1,6 +1,7 @@
 //! `cargo xtask`: sets up, builds, checks and tests Weir. One module per verb, in `cmd`.
 
 mod apt;
+mod architecture;
 mod bench;
 mod cargo_tools;
 mod cleanup;

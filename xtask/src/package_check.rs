@@ -34,10 +34,11 @@ const LIBRARIES: [&str; 6] = [
     "ld-linux-aarch64.so",
 ];
 const CONFIG: &str = "etc/weir/limits.toml";
-const INSTALLED: [&str; 13] = [
+const INSTALLED: [&str; 14] = [
     "usr/bin/agent",
     CONFIG,
     "usr/lib/systemd/system/weir.service",
+    "usr/lib/systemd/system/weir.service.d/groups.conf",
     "usr/share/man/man1/agent.1",
     "usr/share/man/man5/limits.toml.5",
     "usr/share/doc/weir/limits.schema.json",

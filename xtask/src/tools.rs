@@ -21,14 +21,16 @@ pub enum Group {
     All,
 }
 
-struct Tool {
-    programs: &'static [&'static str],
-    package: &'static str,
-    group: Group,
-    reason: &'static str,
+/// Programs of a Debian package.
+pub struct Tool {
+    pub programs: &'static [&'static str],
+    pub package: &'static str,
+    pub group: Group,
+    /// Why they are needed.
+    pub reason: &'static str,
 }
 
-const TOOLS: [Tool; 17] = [
+const TOOLS: [Tool; 16] = [
     Tool {
         programs: &["ip", "tc"],
         package: "iproute2",
@@ -58,12 +60,6 @@ const TOOLS: [Tool; 17] = [
         package: "openssl",
         group: Group::Test,
         reason: "certificates for the store",
-    },
-    Tool {
-        programs: &["qemu-system-x86_64"],
-        package: "qemu-system-x86",
-        group: Group::Vm,
-        reason: "other kernels, in virtual machines",
     },
     Tool {
         programs: &["busybox"],
@@ -142,9 +138,14 @@ pub enum Detail {
     Changes,
 }
 
-/// Ensures that the tools of a group are available.
-pub fn ensure(group: Group, detail: Detail, apt: &mut Apt) -> Result<()> {
-    let wanted = || TOOLS.iter().filter(|tool| tool.group <= group);
+/// Ensures that the tools of a group are available, and those of `more` that belong to it.
+pub fn ensure(group: Group, more: &[&Tool], detail: Detail, apt: &mut Apt) -> Result<()> {
+    let wanted = || {
+        TOOLS
+            .iter()
+            .chain(more.iter().copied())
+            .filter(|tool| tool.group <= group)
+    };
     let missing: Vec<&Tool> = wanted().filter(|tool| !tool.is_there()).collect();
     if detail == Detail::Full {
         for tool in wanted().filter(|tool| tool.is_there()) {

@@ -5,10 +5,12 @@
 //! after a reboot, which [`boot::prepare`] prepares.
 
 mod boot;
+mod cgroup_v1;
 mod confined;
 mod groups;
 mod guest;
 mod package;
+mod sandbox;
 mod service;
 mod units;
 mod verbs;
@@ -25,6 +27,7 @@ const BOOTS: [&[&[Test]]; 2] = [
         package::TESTS,
         service::TESTS,
         service::THOROUGH,
+        sandbox::TESTS,
         confined::TESTS,
         confined::OPTIMIZED,
         groups::TESTS,
@@ -35,6 +38,8 @@ const BOOTS: [&[&[Test]]; 2] = [
     ],
     &[boot::TESTS],
 ];
+/// The tests in guests with cgroup v1.
+const ON_CGROUP_V1: [&[&[Test]]; 1] = [&[cgroup_v1::TESTS]];
 /// Those that `--quick` leaves out.
 const THOROUGH: [&[Test]; 3] = [service::THOROUGH, groups::THOROUGH, units::THOROUGH];
 /// Asks for one more boot.
@@ -45,6 +50,10 @@ fn main() -> ExitCode {
         && option == guest::EXCHANGE
     {
         print!("{}", guest::exchange(socket, request));
+        return ExitCode::SUCCESS;
+    }
+    if std::env::args().any(|argument| argument == sandbox::PROBE) {
+        print!("{}", sandbox::probe());
         return ExitCode::SUCCESS;
     }
     let arguments = Arguments::from_args();
@@ -63,9 +72,15 @@ fn main() -> ExitCode {
         left_out.extend(THOROUGH.into_iter().flatten());
     }
     let is_left_out = |name: &str| left_out.iter().any(|(other, _)| *other == name);
+    let rooms: &[&[&[Test]]] = if cgroup_v1::is_there() {
+        &ON_CGROUP_V1
+    } else {
+        eprintln!("skipped: groups on cgroup v1: run `cargo xtask vm --systemd --cgroup-v1`");
+        &BOOTS
+    };
     let boots = || {
         (1..)
-            .zip(BOOTS)
+            .zip(rooms)
             .flat_map(|(number, rooms)| rooms.iter().map(move |room| (number, *room)))
     };
     let tests = || boots().flat_map(|(number, room)| room.iter().map(move |test| (number, test)));

@@ -12,6 +12,11 @@ pub enum GroupsError {
         "no cgroup file system is mounted: no process group is enforced; run mount -t cgroup2 cgroup2 /sys/fs/cgroup"
     )]
     NotMounted,
+    /// The agent lacks a capability.
+    #[error(
+        "CAP_SYS_PTRACE is missing: programs of other users' processes are not seen, nor matched by exe; weir.service.d/groups.conf grants it"
+    )]
+    ProgramsHidden,
     /// A file cannot be read.
     #[error("reading {} failed: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },

@@ -196,7 +196,10 @@ impl Groups {
                 )
             }
         };
-        let default_tasks = self.units.as_ref().and_then(|units| units.default_tasks());
+        let kept = restrict::KeptTasks {
+            default: self.units.as_ref().and_then(|units| units.default_tasks()),
+            own: self.members[group].held.pids,
+        };
         let mut all = BTreeSet::new();
         for root in self.tree.roots(Cpuset::Wanted) {
             let here = from
@@ -204,11 +207,7 @@ impl Groups {
                 .filter(|one| self.tree.is_hierarchy(root, &one.controllers));
             for path in here.flat_map(|one| left_cgroups(&one.path, &to)) {
                 let directory = root.join(path.trim_start_matches('/'));
-                all.extend(restrict::restrictions(
-                    &directory,
-                    default_tasks,
-                    &self.own_programs,
-                ));
+                all.extend(restrict::restrictions(&directory, kept, &self.own_programs));
             }
         }
         all.into_iter().collect()

@@ -158,6 +158,9 @@ impl Groups {
 
     pub(super) fn begin(&mut self) {
         self.connect(CONNECT);
+        if !self.host.shows_programs() {
+            self.note(&GroupsError::ProgramsHidden);
+        }
         for nth in 0..self.members.len() {
             let member = &mut self.members[nth];
             match member.load_network(&self.host.pins) {

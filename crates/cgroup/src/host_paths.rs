@@ -42,6 +42,15 @@ impl Host {
         }
     }
 
+    /// Whether this process may see the programs of other users' processes.
+    pub fn shows_programs(&self) -> bool {
+        const CAP_SYS_PTRACE: u64 = 1 << 19;
+        let status = std::fs::read_to_string(self.proc.join("self/status")).unwrap_or_default();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+        effective.is_none_or(|bits| bits & CAP_SYS_PTRACE != 0)
+    }
+
     /// Whether an agent has recorded moved processes or limits in place.
     pub fn has_notes(&self) -> bool {
         self.origins.exists() || self.in_place().exists()
@@ -56,4 +65,28 @@ impl Host {
 /// Whether systemd is this host's first process.
 fn is_running() -> bool {
     Path::new("/run/systemd/system").is_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use config::parse;
+
+    use super::*;
+
+    #[test]
+    fn programs_are_hidden_without_the_capability() {
+        let proc = tempfile::tempdir().unwrap();
+        let text = "[[group]]\nname = \"a\"\npid = 7\n";
+        let config = parse(Path::new("limits.toml"), text).unwrap().config;
+        let mut host = Host::this(&config.agent);
+        host.proc = proc.path().to_owned();
+        fs::create_dir(proc.path().join("self")).unwrap();
+        for (capabilities, expected) in [("000001ffffffffff", true), ("000000c000001000", false)] {
+            let status = format!("Name:\ta\nCapEff:\t{capabilities}\nCapBnd:\t000001ffffffffff\n");
+            fs::write(proc.path().join("self/status"), status).unwrap();
+            assert_eq!(host.shows_programs(), expected, "{capabilities}");
+        }
+    }
 }

@@ -95,18 +95,36 @@ fn is_of_huge_pages(file: &str) -> bool {
     file.starts_with("hugetlb.") && file.ends_with(".max")
 }
 
-/// The restrictions that a process would lose by leaving the cgroup in this directory, as text. `default_tasks` is the
-/// service manager's default limit on processes, which scopes have as well; `own_programs` are Weir's.
+/// Limits on processes that a process does not lose by leaving its cgroup.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeptTasks {
+    /// The service manager's default, which scopes have as well.
+    pub default: Option<u64>,
+    /// The group's own: it replaces one that is at least as high.
+    pub own: Option<u64>,
+}
+
+impl KeptTasks {
+    fn has(&self, limit: &str) -> bool {
+        let tasks = limit
+            .strip_prefix("pids.max ")
+            .and_then(|it| it.parse().ok());
+        tasks.is_some_and(|tasks: u64| {
+            self.default == Some(tasks) || self.own.is_some_and(|own| own <= tasks)
+        })
+    }
+}
+
+/// The restrictions that a process would lose by leaving the cgroup in this directory, as text. `own_programs` are Weir's.
 #[must_use]
 pub fn restrictions(
     directory: &Path,
-    default_tasks: Option<u64>,
+    kept: KeptTasks,
     own_programs: &BTreeSet<u32>,
 ) -> Vec<String> {
-    let every_unit_has = default_tasks.map(|tasks| format!("pids.max {tasks}"));
     let mut lost: Vec<String> = limits(directory)
         .into_iter()
-        .filter(|one| Some(one) != every_unit_has.as_ref())
+        .filter(|limit| !kept.has(limit))
         .collect();
     if let Ok(metadata) = fs::metadata(directory)
         && metadata.uid() != 0
@@ -265,10 +283,35 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_on_processes_is_lost_only_to_a_group_with_a_higher_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("pids.max"), "50\n").unwrap();
+        fs::write(folder.path().join("memory.max"), "4096\n").unwrap();
+        let of = |own| {
+            let kept = KeptTasks {
+                own,
+                ..KeptTasks::default()
+            };
+            restrictions(folder.path(), kept, &BTreeSet::new())
+        };
+        let both = ["memory.max 4096", "pids.max 50"];
+        assert_eq!(of(None), both);
+        assert_eq!(of(Some(51)), both);
+        assert_eq!(of(Some(50)), both[..1]);
+        assert_eq!(of(Some(1)), both[..1]);
+    }
+
+    #[test]
     fn what_every_unit_has_is_no_restriction_and_an_owner_is_one() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("pids.max"), "4915\n").unwrap();
-        let of = |tasks| restrictions(folder.path(), tasks, &BTreeSet::new());
+        let of = |default| {
+            let kept = KeptTasks {
+                default,
+                ..KeptTasks::default()
+            };
+            restrictions(folder.path(), kept, &BTreeSet::new())
+        };
         assert_eq!(of(Some(4915)), [""; 0]);
         assert_eq!(of(None), ["pids.max 4915"]);
         if nix::unistd::geteuid().is_root() {

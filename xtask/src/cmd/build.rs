@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
 use super::setup;
+use crate::architecture::Architecture;
 use crate::object::{self, Function, Logging};
 use crate::process;
 use crate::suite::{self, TestProgram};
@@ -108,13 +110,37 @@ pub fn of_tests(
 
 /// Builds these tests as `cargo xtask test` does.
 pub fn tests(workspace: &Workspace, object: &Path, targets: &[&str]) -> Result<Vec<TestProgram>> {
-    let mut cargo = workspace.cargo();
+    suite::build(with_targets(workspace.cargo().arg("test"), object, targets))
+}
+
+/// [`of_tests`] for guests of this architecture.
+pub fn of_tests_for(
+    architecture: &Architecture,
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    targets: &[&str],
+) -> Result<(Built, Vec<TestProgram>)> {
+    if architecture.cross().is_none() {
+        return of_tests(workspace, toolchain, targets);
+    }
+    let object = objects(workspace, toolchain)?;
+    let mut cargo = architecture.cargo("test", workspace, toolchain);
+    let programs = suite::build(with_targets(&mut cargo, &object, targets))
+        .with_context(|| format!("building for {}", architecture.name))?;
+    let built = Built {
+        object,
+        agent: architecture.agent(workspace),
+        profile: Profile::Debug,
+    };
+    Ok((built, programs))
+}
+
+fn with_targets<'c>(cargo: &'c mut Command, object: &Path, targets: &[&str]) -> &'c mut Command {
     cargo
-        .args(["test", "--locked"])
+        .arg("--locked")
         .args(EVERY_PACKAGE)
         .args(targets.iter().flat_map(|target| ["--test", target]))
-        .env("WEIR_EBPF_OBJECT", object);
-    suite::build(&mut cargo)
+        .env("WEIR_EBPF_OBJECT", object)
 }
 
 /// Builds only the eBPF objects, and returns the one for limits on packets.

@@ -128,10 +128,10 @@ fn valkey(apt: &mut Apt) -> Result<PathBuf> {
     let folder = workspace::cache("valkey-bookworm")?;
     let program = folder.join("root/usr/bin").join(SERVER);
     if !process::is_executable(&program) {
-        let suite = debian::Suite::open("bookworm-backports", folder.join("apt"))?;
+        let suite = debian::Suite::open("bookworm-backports", "amd64", folder.join("apt"))?;
         // Its libraries are those of redis-server, which is installed.
         for package in ["valkey-tools", SERVER] {
-            suite.unpack(package, package, &folder.join("root"))?;
+            suite.unpack(package, |_| false, &folder.join("root"))?;
         }
     }
     ensure!(

@@ -32,7 +32,7 @@ const fn step(name: &'static str, arguments: &'static [&'static str]) -> Step {
     Step { name, arguments }
 }
 
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 20] = [
     step("setup", &["setup", "all"]),
     step("lint", &["lint"]),
     step("test", &["test", "--long"]),
@@ -44,7 +44,35 @@ const STEPS: [Step; 17] = [
     ),
     step("integration", &["integration"]),
     step("kernels", &["vm", "--kernels", "--release"]),
+    step(
+        "arm64-verdicts",
+        &[
+            "vm",
+            "--arch",
+            "aarch64",
+            "--",
+            "--test",
+            "kernel",
+            "many_verdicts",
+        ],
+    ),
+    step(
+        "arm64-packets",
+        &[
+            "vm",
+            "--arch",
+            "aarch64",
+            "--",
+            "--test",
+            "end_to_end",
+            "traffic_control",
+        ],
+    ),
     step("guests", &["vm", "--systemd", "--release"]),
+    step(
+        "cgroup-v1",
+        &["vm", "--systemd", "--guest", "bookworm", "--cgroup-v1"],
+    ),
     step("package", &["package", "--dist"]),
     step("docs", &["docs"]),
     step("rest", &["rest"]),

@@ -3,9 +3,10 @@
 use anyhow::Result;
 
 use crate::apt::Apt;
+use crate::architecture::Architecture;
 use crate::cargo_tools::{DEB, DENY};
 use crate::toolchain::Toolchain;
-use crate::tools::{self, Detail, Group};
+use crate::tools::{self, Detail, Group, Tool};
 
 /// Find the eBPF toolchain and the system's tools, and provide what is missing.
 #[derive(clap::Args)]
@@ -13,11 +14,19 @@ pub struct Arguments {
     /// The action on them.
     #[arg(value_enum, default_value_t = Group::Test)]
     group: Group,
+    /// The architecture of virtual machines, this machine's by default.
+    #[arg(long, value_name = "NAME", value_parser = Architecture::find)]
+    arch: Option<&'static Architecture>,
 }
 
 /// Prints each tool and each action in one line.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    ensure(arguments.group, Detail::Full)?;
+    let guests = match arguments.arch {
+        Some(architecture) => architecture.tools(),
+        None if arguments.group >= Group::Vm => Architecture::host()?.tools(),
+        None => Vec::new(),
+    };
+    ensure_with(arguments.group, &guests, Detail::Full)?;
     DENY.ensure(Detail::Full)?;
     DEB.ensure(Detail::Full)?;
     Ok(())
@@ -25,7 +34,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Ensures that all tools of a group are available.
 pub fn ensure(group: Group, detail: Detail) -> Result<Toolchain> {
+    ensure_with(group, &[], detail)
+}
+
+/// Ensures that the tools for guests of this architecture are available.
+pub fn ensure_guests(architecture: &Architecture) -> Result<Toolchain> {
+    ensure_with(Group::Vm, &architecture.tools(), Detail::Changes)
+}
+
+fn ensure_with(group: Group, more: &[&Tool], detail: Detail) -> Result<Toolchain> {
     let mut apt = Apt::default();
-    tools::ensure(group, detail, &mut apt)?;
+    tools::ensure(group, more, detail, &mut apt)?;
     Toolchain::ensure(detail, &mut apt)
 }

@@ -11,10 +11,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::build::{self, Built, Profile};
 use super::package;
 use super::setup;
+use crate::architecture::Architecture;
 use crate::suite::{self, Job};
 use crate::tally::Tally;
-use crate::toolchain::Toolchain;
-use crate::tools::{Detail, Group};
 use crate::vm::{
     Cargo, DISTRIBUTIONS, Distribution, Guest, Image, Kernel, Machine, Outcome, Program, RELEASES,
     Release,
@@ -55,6 +54,8 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
 const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);
 /// The kernel's argument for `--lockdown`.
 const LOCKDOWN: &str = "lockdown=confidentiality";
+/// The kernel's arguments for `--cgroup-v1`; systemd 256 and 257 require the second.
+const CGROUP_V1: &str = "systemd.unified_cgroup_hierarchy=0 SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1";
 /// The timeout of one machine, including the boot.
 const PATIENCE: Duration = Duration::from_secs(3_000);
 
@@ -88,6 +89,13 @@ pub struct Arguments {
     /// Boot with lockdown=confidentiality, under which no program may read the kernel's memory.
     #[arg(long, conflicts_with = "systemd")]
     lockdown: bool,
+    /// Boot guests with systemd on cgroup v1, as older distributions do.
+    #[arg(long, requires = "systemd", conflicts_with_all = ["kernel", "kernels"])]
+    cgroup_v1: bool,
+    /// The architecture of the kernels' machines, this machine's by default. For another one, the tests and the agent are
+    /// built anew, which takes as long as a first build.
+    #[arg(long, value_name = "NAME", value_parser = Architecture::find, conflicts_with_all = ["systemd", "release"])]
+    arch: Option<&'static Architecture>,
     /// Test an optimized agent instead of that of `cargo xtask test`, which is built already.
     #[arg(long)]
     release: bool,
@@ -99,6 +107,10 @@ pub struct Arguments {
 impl Arguments {
     const fn runs_kernels(&self) -> bool {
         self.kernels || !self.kernel.is_empty() || !self.systemd
+    }
+
+    fn architecture(&self) -> Result<&'static Architecture> {
+        self.arch.map_or_else(Architecture::host, Ok)
     }
 
     const fn profile(&self) -> Profile {
@@ -138,16 +150,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn on_kernels(arguments: &Arguments, report: &mut Report) -> Result<()> {
     let releases = releases(arguments)?;
     let chosen = chosen(&arguments.chosen, DEFAULTS.to_vec())?;
-    let workspace = Workspace::locate()?;
-    let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
-    let (built, mut programs) = build_all(&workspace, &toolchain, arguments.profile(), chosen)?;
+    let architecture = arguments.architecture()?;
+    let (built, mut programs) = build_all(arguments, chosen)?;
     if arguments.quick {
         programs
             .iter_mut()
             .for_each(|(_, program)| program.variables.push("WEIR_QUICK=1"));
     }
     for release in releases {
-        let kernel = release.provide()?;
+        let kernel = release.provide(architecture)?;
         for (test, program) in &programs {
             let name = format!("Linux {}: {test}", kernel.name);
             println!("running    {name}");
@@ -162,10 +173,8 @@ fn on_kernels(arguments: &Arguments, report: &mut Report) -> Result<()> {
 fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
     let distributions = distributions(arguments)?;
     let chosen = chosen(&arguments.chosen, vec![WITH_SYSTEMD])?;
-    let workspace = Workspace::locate()?;
-    let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
-    let (built, programs) = build_all(&workspace, &toolchain, arguments.profile(), chosen)?;
-    let packages = package::packages(&workspace, &built)?;
+    let (built, programs) = build_all(arguments, chosen)?;
+    let packages = package::packages(&Workspace::locate()?, &built)?;
     for distribution in distributions {
         let image = Image::provide(distribution)?;
         for (test, program) in &programs {
@@ -179,6 +188,7 @@ fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
                 ],
                 is_debug: !arguments.release,
                 is_quick: arguments.quick,
+                kernel_arguments: arguments.cgroup_v1.then_some(CGROUP_V1),
             };
             let outcome = image.run(&cargo, PATIENCE, &mut io::stdout().lock());
             report.add(&name, outcome.and_then(ran_a_test));
@@ -212,13 +222,11 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
     // Those that take longest begin first.
     machines.sort_by_key(|(.., chosen)| !["end_to_end", WITH_SYSTEMD.0].contains(&&*chosen.test));
 
-    let workspace = Workspace::locate()?;
-    let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
     let tests = machines.iter().map(|(.., chosen)| Chosen {
         test: chosen.test.clone(),
         arguments: Vec::new(),
     });
-    build_all(&workspace, &toolchain, arguments.profile(), tests.collect())?;
+    build_all(arguments, tests.collect())?;
     let program = std::env::current_exe().context("finding the path of this program")?;
     let job = |(option, machine, chosen): &(&str, &str, Chosen)| {
         let mut command = Command::new(&program);
@@ -226,9 +234,13 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
         if *option == "--guest" {
             command.arg("--systemd");
         }
+        if let Some(architecture) = arguments.arch {
+            command.args(["--arch", architecture.name]);
+        }
         for (is_set, option) in [
             (arguments.quick, "--quick"),
             (arguments.lockdown, "--lockdown"),
+            (arguments.cgroup_v1, "--cgroup-v1"),
             (arguments.release, "--release"),
         ] {
             if is_set {
@@ -251,7 +263,7 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
             Ok(())
         },
         arguments.machines.into(),
-        &workspace.target.join("test-output"),
+        &Workspace::locate()?.target.join("test-output"),
         &mut io::stdout().lock(),
     )
     .map(drop)
@@ -368,15 +380,16 @@ fn chosen(words: &[OsString], defaults: Vec<(&str, &[&str])>) -> Result<Vec<Chos
 
 /// Builds the agent and the chosen tests. The tests, and an agent that is not optimized, are those of `cargo xtask test`.
 fn build_all(
-    workspace: &Workspace,
-    toolchain: &Toolchain,
-    profile: Profile,
+    arguments: &Arguments,
     chosen: Vec<Chosen>,
 ) -> Result<(Built, Vec<(String, Program)>)> {
+    let workspace = &Workspace::locate()?;
+    let architecture = arguments.architecture()?;
+    let toolchain = &setup::ensure_guests(architecture)?;
     let targets: Vec<&str> = chosen.iter().map(|one| one.test.as_str()).collect();
-    let (built, programs) = match profile {
-        Profile::Debug => build::of_tests(workspace, toolchain, &targets)?,
-        Profile::Release | Profile::Dist => {
+    let (built, programs) = match arguments.profile() {
+        Profile::Debug => build::of_tests_for(architecture, workspace, toolchain, &targets)?,
+        profile @ (Profile::Release | Profile::Dist) => {
             let built = build::all(workspace, toolchain, profile)?;
             let programs = build::tests(workspace, &built.object, &targets)?;
             (built, programs)

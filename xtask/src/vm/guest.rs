@@ -5,17 +5,16 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::kernel::Kernel;
 use super::modules::FOR_TESTS;
-use super::tool::{copy_stripped, tool};
+use super::programs::Programs;
 
 const INIT: &[u8] = include_bytes!("init.sh");
 const INIT_WITH_ROOT_DISK: &[u8] = include_bytes!("systemd/init.sh");
-/// Programs of this machine in addition to BusyBox, in /usr/sbin, where they precede BusyBox's own.
+/// Programs in addition to BusyBox, in /usr/sbin, where they precede BusyBox's own.
 const PROGRAMS: [&str; 3] = ["ip", "tc", "nsenter"];
 const FOLDERS: [&str; 9] = [
     "bin", "dev", "etc", "modules", "proc", "root", "run", "sys", "tmp",
@@ -47,16 +46,17 @@ enum Node {
 impl Guest {
     /// A guest that runs `program` and contains the agent. Prints the modules that the kernel lacks.
     pub fn new(kernel: &Kernel, program: &Program, agent: &Path) -> Result<Self> {
+        let programs = Programs::provide(kernel.architecture)?;
         let mut guest = Self::default();
         for folder in FOLDERS {
             guest.nodes.insert(folder.into(), Node::Folder);
         }
-        guest.add_program(&tool("busybox")?, "bin/busybox")?;
+        guest.add_program(&programs, "busybox", "bin/busybox")?;
         // BusyBox's shell calls its own ip and tc, whatever is in PATH.
-        guest.add_program(&tool("dash")?, "bin/dash")?;
+        guest.add_program(&programs, "dash", "bin/dash")?;
         guest.add("bin/sh", Node::Link("dash".into()));
         for name in PROGRAMS {
-            guest.add_program(&tool(name)?, &format!("usr/sbin/{name}"))?;
+            guest.add_program(&programs, name, &format!("usr/sbin/{name}"))?;
         }
         let missing = guest.add_modules(kernel, &FOR_TESTS)?;
         if !missing.is_empty() {
@@ -64,9 +64,10 @@ impl Guest {
         }
         guest.add("etc/passwd", Node::File(USERS.to_vec()));
         guest.add("etc/group", Node::File(GROUPS.to_vec()));
-        guest.add_stripped(agent, "usr/bin/agent")?;
-        guest.add_stripped(&program.path, "program")?;
-        let variables = ["WEIR_AGENT=/usr/bin/agent", "WEIR_VM=1"]
+        guest.add_stripped(&programs, agent, "usr/bin/agent")?;
+        guest.add_stripped(&programs, &program.path, "program")?;
+        let line = format!("STATUS_LINE=/dev/{}", kernel.architecture.lines[1]);
+        let variables = [line.as_str(), "WEIR_AGENT=/usr/bin/agent", "WEIR_VM=1"]
             .into_iter()
             .chain(program.variables.iter().copied());
         let variables = variables.collect::<Vec<_>>().join(" ");
@@ -84,7 +85,8 @@ impl Guest {
         for folder in ["bin", "dev", "modules", "proc", "root"] {
             guest.nodes.insert(folder.into(), Node::Folder);
         }
-        guest.add_program(&tool("busybox")?, "bin/busybox")?;
+        let programs = Programs::provide(kernel.architecture)?;
+        guest.add_program(&programs, "busybox", "bin/busybox")?;
         guest.add_modules(kernel, &["virtio_pci", "virtio_blk", "ext4"])?;
         guest.add("init", Node::File(INIT_WITH_ROOT_DISK.to_vec()));
         Ok(guest)
@@ -151,20 +153,29 @@ impl Guest {
         self.nodes.insert(path.to_owned(), node);
     }
 
-    /// Adds a program and its libraries, where the loader looks for them.
-    fn add_program(&mut self, program: &Path, place: &str) -> Result<()> {
-        for library in libraries(program)? {
-            self.add_file(&library, &library.to_string_lossy()[1..])?;
-        }
-        self.add_file(program, place)
+    fn add_program(&mut self, programs: &Programs, name: &str, place: &str) -> Result<()> {
+        self.add_with_libraries(programs, &programs.find(name)?, place)
     }
 
     /// Adds a program and its libraries without debug information, which an emulated machine takes long to read.
-    fn add_stripped(&mut self, program: &Path, place: &str) -> Result<()> {
+    fn add_stripped(&mut self, programs: &Programs, program: &Path, place: &str) -> Result<()> {
         let folder = tempfile::tempdir().context("making a temporary folder")?;
         let stripped = folder.path().join("program");
-        copy_stripped(program, &stripped)?;
-        self.add_program(&stripped, place)
+        programs.copy_stripped(program, &stripped)?;
+        self.add_with_libraries(programs, &stripped, place)
+    }
+
+    /// Adds a program and its libraries, where the loader looks for them.
+    fn add_with_libraries(
+        &mut self,
+        programs: &Programs,
+        program: &Path,
+        place: &str,
+    ) -> Result<()> {
+        for (place, library) in programs.libraries(program)? {
+            self.add_file(&library, &place.to_string_lossy())?;
+        }
+        self.add_file(program, place)
     }
 
     fn add_file(&mut self, file: &Path, place: &str) -> Result<()> {
@@ -189,46 +200,9 @@ pub fn environment(variables: &str, arguments: &[OsString]) -> Result<String> {
     Ok(text)
 }
 
-/// The shared libraries of a program, by absolute path; none if it is static.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let output = Command::new(tool("ldd")?)
-        .arg(program)
-        .output()
-        .context("starting ldd")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    if said.contains("not found") {
-        bail!("{} cannot run here: {said}", program.display());
-    }
-    Ok(library_paths(&said))
-}
-
-/// The paths in the output of ldd, such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)`.
-fn library_paths(said: &str) -> Vec<PathBuf> {
-    let words = said
-        .lines()
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    words
-        .filter(|word| !word.ends_with(':'))
-        .map(PathBuf::from)
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_libraries_of_a_program_are_read_from_what_ldd_prints() {
-        let said = "\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let paths = [
-            "/lib/x86_64-linux-gnu/libc.so.6",
-            "/lib64/ld-linux-x86-64.so.2",
-        ]
-        .map(PathBuf::from);
-        assert_eq!(library_paths(said), paths);
-        assert!(library_paths("\tstatically linked\n").is_empty());
-    }
 
     #[test]
     fn arguments_reach_the_guest_as_they_are() {

@@ -38,5 +38,5 @@ status=$(cat /status)
 # Waits until the console has taken all that was written.
 stty -onlcr < /dev/console
 # The second serial line carries this and nothing else; closing it waits as well.
-echo "$status" > /dev/ttyS1
+echo "$status" > "$STATUS_LINE"
 poweroff -f

@@ -8,12 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::modules::Modules;
 use super::tool::{decompress, tool};
+use crate::architecture::Architecture;
 use crate::debian::Suite;
 use crate::process;
 use crate::workspace;
-
-/// The suffix of the kernels' package names.
-const FLAVOUR: &str = "-cloud-amd64";
 
 /// A kernel release and its Debian suites.
 pub struct Release {
@@ -23,44 +21,41 @@ pub struct Release {
     suites: &'static [&'static str],
     /// Whether tests use it by default.
     pub is_default: bool,
-    /// The emulation of its CPUs, by QEMU's name: a thread for each (`multi`), or one for all (`single`).
-    threads: &'static str,
+    /// Whether it patches its code when an XDP program is attached, as kernels from 6.12 on do.
+    is_patched: bool,
 }
 
 /// The tested kernels: the oldest is older than supported, and must be refused with a clear error.
-///
-/// From 6.12 on, the kernel patches its code when an XDP program is attached. A CPU that executes that code at the same
-/// instant may fail on a breakpoint that was just removed ("Oops: int3"); if CPUs take turns, that cannot happen.
 pub const RELEASES: [Release; 5] = [
     Release {
         version: "5.10",
         suites: &["bullseye-security"],
         is_default: false,
-        threads: "multi",
+        is_patched: false,
     },
     Release {
         version: "6.1",
         suites: &["bookworm-security", "bookworm"],
         is_default: true,
-        threads: "multi",
+        is_patched: false,
     },
     Release {
         version: "6.12",
         suites: &["bookworm-security", "trixie-security", "trixie"],
         is_default: true,
-        threads: "single",
+        is_patched: true,
     },
     Release {
         version: "6.18",
         suites: &["trixie-backports"],
         is_default: false,
-        threads: "single",
+        is_patched: true,
     },
     Release {
         version: "7.2",
         suites: &["sid", "trixie-backports"],
         is_default: false,
-        threads: "single",
+        is_patched: true,
     },
 ];
 
@@ -72,7 +67,8 @@ pub struct Kernel {
     pub image: PathBuf,
     /// Its loadable modules.
     pub modules: Modules,
-    /// The emulation of its CPUs.
+    pub architecture: &'static Architecture,
+    /// The emulation of its CPUs, by QEMU's name.
     pub threads: &'static str,
 }
 
@@ -91,13 +87,13 @@ impl Release {
             })
     }
 
-    /// Finds the kernel in the cache, or downloads it.
-    pub fn provide(&self) -> Result<Kernel> {
-        let cache = workspace::cache("kernels")?;
+    /// Finds the kernel for this architecture in the cache, or downloads it.
+    pub fn provide(&self, architecture: &'static Architecture) -> Result<Kernel> {
+        let cache = workspace::cache(architecture.kernels)?;
         let place = cache.join(self.version);
         if !place.exists() {
             let part = cache.join(format!("{}.part{}", self.version, std::process::id()));
-            let fetched = self.fetch(&part);
+            let fetched = self.fetch(architecture, &part);
             // Another run may have created it meanwhile; either one is fine.
             let placed = fetched.and_then(|()| match fs::rename(&part, &place) {
                 Err(_) if place.exists() => Ok(()),
@@ -107,7 +103,12 @@ impl Release {
             let _ = fs::remove_dir_all(&part);
             placed.with_context(|| format!("providing Linux {}", self.version))?;
         }
-        Kernel::open(&place, self.threads).with_context(|| {
+        let threads = if self.is_patched {
+            architecture.threads_while_patched
+        } else {
+            "multi"
+        };
+        Kernel::open(&place, architecture, threads).with_context(|| {
             format!(
                 "reading Linux {} in {}: remove that folder to fetch it again",
                 self.version,
@@ -116,17 +117,17 @@ impl Release {
         })
     }
 
-    fn fetch(&self, part: &Path) -> Result<()> {
+    fn fetch(&self, architecture: &Architecture, part: &Path) -> Result<()> {
         fs::create_dir_all(part).with_context(|| format!("creating {}", part.display()))?;
         let beginning = format!("linux-image-{}.", self.version);
         for suite in self.suites {
-            let suite = Suite::open(suite, part.join("apt"))?;
-            let Some(package) = suite.newest(&beginning, FLAVOUR)? else {
+            let suite = Suite::open(suite, architecture.debian, part.join("apt"))?;
+            let Some(package) = suite.newest(&beginning, architecture.flavour)? else {
                 continue;
             };
             let release = package.trim_start_matches("linux-image-").to_owned();
             let root = part.join("root");
-            suite.unpack(&package, &release, &root)?;
+            suite.unpack(&package, |name| name.ends_with(&release), &root)?;
             fs::remove_dir_all(part.join("apt")).context("removing the package lists")?;
             let modules = modules_folder(&root)?;
             let base = modules
@@ -147,14 +148,19 @@ impl Release {
             return fs::write(part.join("vmlinux"), image).context("writing the unpacked kernel");
         }
         bail!(
-            "none of Debian's suites {} has a package {beginning}*{FLAVOUR}",
-            self.suites.join(", ")
+            "none of Debian's suites {} has a package {beginning}*{}",
+            self.suites.join(", "),
+            architecture.flavour
         )
     }
 }
 
 impl Kernel {
-    fn open(place: &Path, threads: &'static str) -> Result<Self> {
+    fn open(
+        place: &Path,
+        architecture: &'static Architecture,
+        threads: &'static str,
+    ) -> Result<Self> {
         let image = place.join("vmlinux");
         ensure!(image.exists(), "there is no {}", image.display());
         let folder = modules_folder(&place.join("root"))?;
@@ -162,6 +168,7 @@ impl Kernel {
             name: name_of(&folder)?,
             image,
             modules: Modules::open(folder)?,
+            architecture,
             threads,
         })
     }
@@ -199,8 +206,11 @@ fn compressed_image(root: &Path, modules: &Path) -> Result<PathBuf> {
 }
 
 /// The ELF file inside a bzImage, or the image itself if only the kernel can unpack it. The header is described in the
-/// kernel's Documentation/arch/x86/boot.rst.
+/// kernel's Documentation/arch/x86/boot.rst. An Image of arm64 (Documentation/arch/arm64/booting.rst) is not compressed.
 fn uncompressed(image: &[u8]) -> Result<Vec<u8>> {
+    if image.get(56..60) == Some(b"ARM\x64") {
+        return Ok(image.to_vec());
+    }
     let word = |at: usize| -> Result<usize> {
         let bytes = image
             .get(at..at + 4)
@@ -256,6 +266,8 @@ mod tests {
         image[3 * 512 + 16] = 0;
         assert_eq!(uncompressed(&image).unwrap(), image);
         assert!(uncompressed(&image[..600]).is_err());
+        image[56..60].copy_from_slice(b"ARM\x64");
+        assert_eq!(uncompressed(&image[..600]).unwrap(), image[..600]);
     }
 
     #[test]

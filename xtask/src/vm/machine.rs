@@ -12,14 +12,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::guest::Guest;
 use super::kernel::Kernel;
 use super::tool::tool;
+use crate::architecture::Architecture;
 use crate::tally::{Tally, forward};
 
 /// The size of the guest's disk, /dev/vda, in bytes. It is sparse.
 const DISK: u64 = 256 << 20;
-/// `no_timer_check`: otherwise a late emulated timer sometimes causes a panic at boot.
-const KERNEL_ARGUMENTS: &str = "quiet panic=-1 mitigations=off nowatchdog no_timer_check";
-const ARGUMENTS_WITH_DISKS: &str =
-    "console=ttyS1 random.trust_cpu=on net.ifnames=0 systemd.show_status=true";
+const KERNEL_ARGUMENTS: &str = "quiet panic=-1 mitigations=off nowatchdog";
+const ARGUMENTS_WITH_DISKS: &str = "random.trust_cpu=on net.ifnames=0 systemd.show_status=true";
 
 /// The prefix of machines' temporary folders; the ID of their process follows.
 const FOLDER: &str = "weir-vm";
@@ -28,6 +27,7 @@ const FOLDER: &str = "weir-vm";
 pub struct Machine {
     folder: tempfile::TempDir,
     image: PathBuf,
+    architecture: &'static Architecture,
     threads: &'static str,
     kernel_arguments: String,
     /// The guest's /dev/vda and following.
@@ -87,7 +87,8 @@ impl Machine {
             is_read_only: false,
         });
         machine.second_line = machine.path("console");
-        machine.kernel_arguments = format!("{KERNEL_ARGUMENTS} {ARGUMENTS_WITH_DISKS}");
+        machine.kernel_arguments = kernel_arguments(kernel.architecture, 1);
+        machine.add_argument(ARGUMENTS_WITH_DISKS);
         Ok(machine)
     }
 
@@ -97,8 +98,9 @@ impl Machine {
             second_line: folder.path().join("line"),
             folder,
             image: kernel.image.clone(),
+            architecture: kernel.architecture,
             threads: kernel.threads,
-            kernel_arguments: format!("{KERNEL_ARGUMENTS} console=ttyS0"),
+            kernel_arguments: kernel_arguments(kernel.architecture, 0),
             disks: Vec::new(),
             patience,
         };
@@ -166,9 +168,10 @@ impl Machine {
         let mut command = Command::new(tool("setpriv")?);
         command
             .args(["--pdeathsig", "KILL"])
-            .arg(tool("qemu-system-x86_64")?);
+            .arg(tool(self.architecture.emulator.programs[0])?);
+        command.args(self.architecture.machine);
+        command.args(["-smp", "2", "-m", "2048"]);
         // Never KVM: it does not work on some machines and is missing on others.
-        command.args(["-M", "q35", "-cpu", "max", "-smp", "2", "-m", "2048"]);
         command
             .arg("-accel")
             .arg(format!("tcg,thread={}", self.threads));
@@ -181,9 +184,13 @@ impl Machine {
             "-serial",
             "stdio",
         ]);
+        command.arg("-chardev").arg(format!(
+            "file,id=second,path={}",
+            self.second_line.display()
+        ));
         command
-            .arg("-serial")
-            .arg(format!("file:{}", self.second_line.display()));
+            .arg("-device")
+            .arg(format!("{},chardev=second", self.architecture.second_line));
         for disk in &self.disks {
             let read_only = if disk.is_read_only {
                 ",readonly=on"
@@ -225,6 +232,14 @@ impl Machine {
     fn path(&self, name: &str) -> PathBuf {
         Path::new(self.folder.path()).join(name)
     }
+}
+
+/// The kernel's command line, with its console on this serial line.
+fn kernel_arguments(architecture: &Architecture, line: usize) -> String {
+    format!(
+        "{KERNEL_ARGUMENTS} {} console={}",
+        architecture.kernel_arguments, architecture.lines[line]
+    )
 }
 
 /// A folder that is removed on drop, or by a later run.

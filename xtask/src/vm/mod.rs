@@ -2,7 +2,7 @@
 //! needed.
 //!
 //! A guest is a kernel of Debian (`kernel`) with the modules that the tests need (`modules`), an initramfs with
-//! programs of this machine and the test (`guest`), and a QEMU that ends with the test's exit status (`machine`).
+//! programs of this machine, or Debian's for another architecture (`programs`), and the test (`guest`), and a QEMU that ends with the test's exit status (`machine`).
 //!
 //! A guest with systemd (`systemd`) is a Debian that starts from a disk, with the package in it and its tests in
 //! agent/tests/systemd. To add one: write `fn name()` in a file there and an entry in that file's `TESTS`, then run
@@ -13,6 +13,7 @@ mod guest;
 mod kernel;
 mod machine;
 mod modules;
+mod programs;
 mod systemd;
 mod tool;
 

@@ -1,7 +1,7 @@
 //! Programs of the system.
 
 use std::io::{Seek as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -34,11 +34,4 @@ pub fn decompress(program: &str, bytes: &[u8]) -> Result<Vec<u8>> {
         );
     }
     Ok(output.stdout)
-}
-
-/// Copies a program without debug information, which is most of a test's size.
-pub fn copy_stripped(program: &Path, to: &Path) -> Result<()> {
-    let mut strip = Command::new(tool("strip")?);
-    strip.args(["--strip-debug", "-o"]).arg(to).arg(program);
-    process::capture(&mut strip).map(drop)
 }

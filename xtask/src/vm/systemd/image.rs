@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::Distribution;
+use crate::architecture::Architecture;
 use crate::debian::{KEYRING, MIRROR, Suite};
 use crate::process;
 use crate::vm::kernel::{Kernel, Release};
@@ -88,7 +89,7 @@ pub struct Image {
 impl Image {
     /// Finds the image in the cache, or creates it.
     pub fn provide(distribution: &Distribution) -> Result<Self> {
-        let kernel = Release::find(distribution.kernel)?.provide()?;
+        let kernel = Release::find(distribution.kernel)?.provide(Architecture::find("x86_64")?)?;
         let place = workspace::cache("guests")?.join(name(distribution, &kernel));
         if !place.exists() {
             ensure!(
@@ -140,7 +141,8 @@ fn make(distribution: &Distribution, kernel: &Kernel, part: &Path) -> Result<()>
     let root = part.join("root");
     let mut debstrap = Command::new(tool("mmdebstrap")?);
     debstrap
-        .args(["--quiet", "--variant=minbase", "--architectures=amd64"])
+        .args(["--quiet", "--variant=minbase"])
+        .arg(format!("--architectures={}", kernel.architecture.debian))
         .arg(format!("--keyring={KEYRING}"));
     debstrap
         .arg("--aptopt=Acquire::Languages \"none\"")
@@ -161,7 +163,7 @@ fn make(distribution: &Distribution, kernel: &Kernel, part: &Path) -> Result<()>
             .arg(kernel.modules.folder())
             .arg(&modules),
     )?;
-    add_units(distribution, part, &root)?;
+    add_units(distribution, kernel, part, &root)?;
     for (path, mode, text) in FILES {
         write(&root.join(path), text, mode)?;
     }
@@ -195,11 +197,15 @@ fn make(distribution: &Distribution, kernel: &Kernel, part: &Path) -> Result<()>
 }
 
 /// Copies the units of packages to where a test finds them.
-fn add_units(distribution: &Distribution, part: &Path, root: &Path) -> Result<()> {
-    let suite = Suite::open(distribution.name, part.join("apt"))?;
+fn add_units(distribution: &Distribution, kernel: &Kernel, part: &Path, root: &Path) -> Result<()> {
+    let suite = Suite::open(
+        distribution.name,
+        kernel.architecture.debian,
+        part.join("apt"),
+    )?;
     let unpacked = part.join("unpacked");
     for package in UNITS_OF {
-        suite.unpack(package, package, &unpacked)?;
+        suite.unpack(package, |_| false, &unpacked)?;
     }
     let to = root.join(UNITS);
     create_folder(&to)?;

@@ -13,7 +13,8 @@ use crate::process;
 use crate::tally::Tally;
 use crate::vm::guest::{Guest, Program, environment};
 use crate::vm::machine::{Disk, Machine, Outcome, temporary_folder};
-use crate::vm::tool::{copy_stripped, tool};
+use crate::vm::programs::Programs;
+use crate::vm::tool::tool;
 
 /// The exit status with which a test program requests a reboot.
 const REBOOT: i32 = 75;
@@ -28,6 +29,8 @@ pub struct Cargo<'c> {
     /// Whether their agent is a debug build, which tests of large tables skip.
     pub is_debug: bool,
     pub is_quick: bool,
+    /// Added to the kernel's command line.
+    pub kernel_arguments: Option<&'static str>,
 }
 
 impl Image {
@@ -48,7 +51,11 @@ impl Image {
                 .arg(&root),
         )?;
         let archive = folder.path().join("tests.tar");
-        pack(cargo, &archive)?;
+        pack(
+            cargo,
+            &Programs::provide(self.kernel.architecture)?,
+            &archive,
+        )?;
         let guest = Guest::with_root_disk(&self.kernel)?;
         let mut total = Outcome {
             status: 0,
@@ -66,7 +73,10 @@ impl Image {
                     is_read_only: true,
                 },
             ];
-            let machine = Machine::from_disks(&self.kernel, &guest, disks, patience)?;
+            let mut machine = Machine::from_disks(&self.kernel, &guest, disks, patience)?;
+            if let Some(arguments) = cargo.kernel_arguments {
+                machine.add_argument(arguments);
+            }
             let outcome = machine
                 .run(to)
                 .with_context(|| format!("the console's end:\n{}", machine.console()))?;
@@ -86,13 +96,13 @@ impl Image {
 }
 
 /// Writes the archive that the guest unpacks into its folder for tests.
-fn pack(cargo: &Cargo<'_>, archive: &Path) -> Result<()> {
+fn pack(cargo: &Cargo<'_>, programs: &Programs, archive: &Path) -> Result<()> {
     let folder = temporary_folder()?;
     let copy = |from: &Path, name: &str| {
         fs::copy(from, folder.path().join(name))
             .with_context(|| format!("copying {}", from.display()))
     };
-    copy_stripped(&cargo.program.path, &folder.path().join("program"))?;
+    programs.copy_stripped(&cargo.program.path, &folder.path().join("program"))?;
     for (name, path) in cargo.packages {
         copy(path, name)?;
     }

@@ -188,13 +188,18 @@ fn clients_that_flood_requests_do_not_delay_the_watchdog() {
 /// drop-in's other one, CAP_DAC_OVERRIDE, is for cgroups that are not the agent's.
 const WITHOUT_SCOPES: [&str; 1] = ["CAP_KILL"];
 
-/// The numbers of the capabilities that the unit and the drop-in leave.
+/// The numbers of the capabilities that the unit, its file for groups and the drop-in leave.
 fn capabilities_of_the_unit() -> Vec<u8> {
-    let text = include_str!("../../../config/systemd/weir.service");
-    let names = text
-        .lines()
-        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
-        .unwrap();
+    let units = [
+        include_str!("../../../config/systemd/weir.service"),
+        include_str!("../../../config/systemd/groups.conf"),
+    ];
+    let names = units.map(|text| {
+        let mut lines = text.lines();
+        lines
+            .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+            .unwrap()
+    });
     let number = |name: &str| match name {
         "CAP_KILL" => 5,
         "CAP_NET_ADMIN" => 12,
@@ -205,7 +210,8 @@ fn capabilities_of_the_unit() -> Vec<u8> {
         other => panic!("the unit has {other}, which this test does not know"),
     };
     names
-        .split_whitespace()
+        .iter()
+        .flat_map(|names| names.split_whitespace())
         .chain(WITHOUT_SCOPES)
         .map(number)
         .collect()

@@ -394,6 +394,7 @@ impl LastPackets {
 mod tests {
     use super::*;
     use crate::daemon::state::Saved;
+    use common::key::SEED_WORDS;
     use common::settings::TableIdentity;
     use serde_json::json;
 
@@ -401,7 +402,7 @@ mod tests {
     fn a_saved_table_of_another_version_is_reported() {
         let saved_by = |version: u32| {
             let layout = json!({
-                "version": version, "seed": [1, 2, 3, 4], "sets": 1, "slot_words": 2, "scale": [1, 0], "ring_words": 0,
+                "version": version, "seed": vec![1; SEED_WORDS], "sets": 1, "slot_words": 2, "scale": [1, 0], "ring_words": 0,
                 "layout": serde_json::to_value(Layout::default()).unwrap(),
             });
             let table = SavedTable {

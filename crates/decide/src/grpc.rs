@@ -397,8 +397,8 @@ mod tests {
         assert_eq!(
             notes,
             [
-                "3 descriptors over gRPC had is_negative_hits, which is not supported: nothing is given back",
-                "2 descriptors over gRPC had limit, which is not supported: the limits of limits.toml apply",
+                "is_negative_hits of a descriptor over gRPC is not supported (sent so far: 3): nothing is given back",
+                "limit of a descriptor over gRPC is not supported (sent so far: 2): the limits of limits.toml apply",
             ]
         );
     }

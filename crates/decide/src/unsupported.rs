@@ -33,7 +33,7 @@ impl Unsupported {
             let count = count.load(Ordering::Relaxed);
             (count > 0).then(|| {
                 format!(
-                    "{} descriptors over gRPC had {field}, which is not supported: {effect}",
+                    "{field} of a descriptor over gRPC is not supported (sent so far: {}): {effect}",
                     human::number(count)
                 )
             })

@@ -266,22 +266,10 @@ fn what_cannot_be_meant_is_invalid_and_charges_nothing() {
     let agent = Agent::start("http = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"");
     let mut client = Client::of(&agent);
     let alice = descriptor(&[("user", "alice")]);
-    let own_limit = RateLimitOverride {
-        requests_per_unit: 5,
-        unit: 1,
-    };
     for (domain, descriptors, reason) in [
         ("", vec![alice.clone()], "missing domain"),
         ("envoy", vec![], "0 descriptors"),
         ("envoy", vec![alice.clone(); 101], "101 descriptors"),
-        (
-            "envoy",
-            vec![RateLimitDescriptor {
-                limit: Some(own_limit),
-                ..alice.clone()
-            }],
-            "limit in a descriptor",
-        ),
     ] {
         let error = client.ask(domain, 1, &descriptors).unwrap_err();
         assert!(
@@ -290,4 +278,28 @@ fn what_cannot_be_meant_is_invalid_and_charges_nothing() {
         );
     }
     assert_eq!(agent.remaining("alice"), 1_000);
+}
+
+/// Envoy would let the whole request pass after an error.
+#[test]
+fn a_limit_of_a_descriptors_own_is_reported_and_the_configs_applies() {
+    let agent = Agent::start("http = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"");
+    let mut client = Client::of(&agent);
+    let own_limit = RateLimitOverride {
+        requests_per_unit: 5,
+        unit: 1,
+    };
+    let alice = RateLimitDescriptor {
+        limit: Some(own_limit),
+        ..descriptor(&[("user", "alice")])
+    };
+    assert!(client.ask("envoy", 1, &[alice]).is_ok());
+    assert_eq!(agent.remaining("alice"), 999);
+    let status = agent.json(&["status"]);
+    let notes = status["notes"].as_array().unwrap();
+    let reported = notes.iter().filter_map(|note| note.as_str());
+    let reported: Vec<&str> = reported
+        .filter(|note| note.starts_with("limit of a descriptor over gRPC is not supported"))
+        .collect();
+    assert_eq!(reported.len(), 1, "{status}");
 }

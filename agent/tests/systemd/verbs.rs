@@ -11,10 +11,11 @@ use crate::service::{UNIT, start};
 pub const TESTS: &[Test] = tests![every_verb_does_its_work_under_the_unit];
 
 const CANDIDATE: &str = "/root/candidate.toml";
-const REQUESTS: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"5/h\"\n";
+const MORE: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"5/h\"\n\
+                    [[notify]]\non = \"ban\"\ncommand = [\"/bin/cat\"]\n";
 
 /// The verbs that follow, by their order: what each prints.
-const TO_THE_SERVICE: [(&[&str], &str); 27] = [
+const TO_THE_SERVICE: [(&[&str], &str); 28] = [
     (&["status"], "weir0"),
     (&["limits"], "logins"),
     (&["top", "--once"], "10.77.0.2"),
@@ -27,6 +28,7 @@ const TO_THE_SERVICE: [(&[&str], &str); 27] = [
         "allowed",
     ),
     (&["reset", "10.77.0.2"], "forgotten"),
+    (&["notify", "test"], "delivered"),
     (&["ban", "192.0.2.9", "--for", "1h"], "1 banned"),
     (&["bans"], "192.0.2.9"),
     (&["unban", "192.0.2.9"], "1 unbanned"),
@@ -52,7 +54,7 @@ const OTHERS: [&str; 7] = [
 ];
 
 fn every_verb_does_its_work_under_the_unit() {
-    start(&format!("{}{REQUESTS}", limit(10)));
+    start(&format!("{}{MORE}", limit(10)));
     let help = run("agent", &["--help"]);
     let verbs = help
         .lines()
@@ -71,7 +73,7 @@ fn every_verb_does_its_work_under_the_unit() {
             "`{verb}` is not tried here"
         );
     }
-    fs::write(CANDIDATE, format!("{}{REQUESTS}", limit(20))).unwrap();
+    fs::write(CANDIDATE, format!("{}{MORE}", limit(20))).unwrap();
     assert_eq!(received(2, 15), 10);
     let failed: Vec<String> = TO_THE_SERVICE
         .iter()

@@ -507,7 +507,7 @@ fn commands_that_hang_or_write_without_end_are_killed() {
     }
 }
 
-/// A test reaches each receiver at once, also one that is told of nothing else, and says which one does not receive.
+/// A test reaches each receiver at once, whatever its events and its rate, and names those that fail.
 fn a_test_says_which_receiver_does_not_receive() {
     let network = Network::new();
     let (record, file) = (recorder(&network), network.folder.path().join("received"));

@@ -6,7 +6,7 @@ use super::report::{Problems, Wrong};
 use super::request_key::{SOURCE, entry_name};
 use super::schema::{Key, Kind, Located, Table, Text};
 
-/// What a proxy sends in headers.
+/// The headers of a proxy's question.
 #[derive(Clone, Debug, PartialEq, Eq, Table)]
 #[table(inner, since = "0.1.0", check = check)]
 pub struct CheckHeaders {

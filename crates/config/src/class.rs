@@ -83,6 +83,17 @@ pub fn class_of<'c>(
         .map(|(_, class)| class)
 }
 
+/// The multipliers of the classes, after that of everybody else.
+pub fn multipliers(classes: &[Located<'_, Class>]) -> Vec<Multiplier> {
+    let of_class = |read: &Located<'_, Class>| match read.table.service() {
+        Service::Multiplier(multiplier) => Some(multiplier),
+        Service::Unlimited => None,
+    };
+    std::iter::once(Multiplier::ONE)
+        .chain(classes.iter().filter_map(of_class))
+        .collect()
+}
+
 /// The name of a class by its number; 0 is the default class.
 #[must_use]
 pub fn class_name(classes: &[Class], number: u32) -> &str {

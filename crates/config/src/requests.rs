@@ -2,10 +2,9 @@
 
 use common::rate_limiter::Policy;
 
+use super::class;
 use super::limit_rules;
-use super::policy::{
-    AgentConfig, Class, Decide, Limit, Multiplier, RequestCost, RequestLimit, Service,
-};
+use super::policy::{AgentConfig, Class, Decide, Limit, RequestCost, RequestLimit};
 use super::request_notes::{self, Whole};
 use super::schema::{Located, read, read_all, read_one, tables};
 use super::table::Table;
@@ -74,15 +73,7 @@ pub fn read_decide(
             help,
         );
     }
-    let mut multipliers = vec![Multiplier::ONE];
-    multipliers.extend(
-        classes
-            .iter()
-            .filter_map(|read| match read.table.service() {
-                Service::Multiplier(multiplier) => Some(multiplier),
-                Service::Unlimited => None,
-            }),
-    );
+    let multipliers = class::multipliers(classes);
     for (nth, read) in limits.iter().enumerate() {
         let name = &read.table.name;
         let is_twice = limits[..nth].iter().any(|other| other.table.name == *name)

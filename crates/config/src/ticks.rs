@@ -4,8 +4,9 @@
 use common::limiter::{Costs, TokenBucket};
 use common::time::{HORIZON, TickScale};
 
+use super::class;
 use super::human;
-use super::policy::{Class, Limit, Multiplier, Rate, Service, Unit};
+use super::policy::{Class, Limit, Multiplier, Rate, Unit};
 use super::rates::FULL_FRAME;
 use super::report::Problems;
 use super::schema::Located;
@@ -101,15 +102,7 @@ pub fn check(
     classes: &[Located<'_, Class>],
     problems: &mut Problems,
 ) {
-    let mut multipliers = vec![Multiplier::ONE];
-    multipliers.extend(
-        classes
-            .iter()
-            .filter_map(|read| match read.table.service() {
-                Service::Multiplier(multiplier) => Some(multiplier),
-                Service::Unlimited => None,
-            }),
-    );
+    let multipliers = class::multipliers(classes);
     let parts: Vec<(usize, Part)> = limits
         .iter()
         .enumerate()

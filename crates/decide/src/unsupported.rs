@@ -1,5 +1,5 @@
-//! What clients over gRPC send and the agent does not do: it is counted and reported, and the rest of the request is decided. Envoy
-//! would let the whole request pass after an error.
+//! Fields over gRPC that the agent does not support: they are counted and reported, and the rest of the request is decided. Envoy would
+//! let the whole request pass after an error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -21,10 +21,10 @@ struct Refusal {
     error: String,
 }
 
-/// Who reaches a listener.
+/// The clients of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Whoever reaches the port, and so each web page in a browser that does.
+    /// All that reach the port, web pages in browsers among them.
     Browsers,
     /// Programs that may open the socket's file. No page can; a proxy may pass on what a browser sent.
     Files,

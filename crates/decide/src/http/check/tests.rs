@@ -104,7 +104,7 @@ async fn several_limits_are_charged_together_or_not_at_all() {
     assert!(limit.unwrap().starts_with("\"logins\";r=0"));
 }
 
-/// What a client puts before its address counts for nothing.
+/// Addresses before the last one are the client's own words.
 #[tokio::test]
 async fn the_last_address_counts() {
     let handle = handle(CHECK);

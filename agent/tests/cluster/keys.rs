@@ -269,11 +269,14 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
     let mean = passed.iter().sum::<u64>() as f64 / HOT as f64;
     eprintln!("{limit:.1} a key: at most {most} passed, {mean:.1} on average");
     assert_eq!(refused_cold, 0);
-    // A key is asked for by each host once in 0.8 s: each may pass the last unit before it has heard of the others.
-    let unheard = (HOSTS - 1) as f64;
+    // Asked for once in 0.8 s by each host: a host that is kept from publishing for a lease of a second passes two units
+    // of a key before the others hear of it. Kept for longer it counts as gone, and has a share of its own meanwhile.
+    let unheard = 2.0 * (HOSTS - 1) as f64;
+    let gone: usize = fleet.iter().map(Host::times_gone).sum();
+    let allowed = 1.1 * limit + unheard + gone as f64 * limit / HOSTS as f64;
     assert!(
-        mean <= 1.1 * limit && *most as f64 <= 1.1 * limit + unheard,
-        "{mean} of {limit}, at most {most}"
+        *most as f64 <= allowed,
+        "{mean} of {limit}, at most {most} of {allowed}; {gone} times gone"
     );
     for host in &fleet {
         let limit = &host.cluster()["limits"][0];

@@ -104,6 +104,9 @@ pub enum Bypass {
     ProvenByReset = 14,
     /// An ACK that proves an address, and whose connection a rule refuses: counted as `over`, likewise.
     ProvenRefused = 15,
+    /// A SYN to a port of this host without a listener ([`crate::proof::Step::Closed`]): counted as `over`, beside
+    /// [`Bypass::Unlimited`].
+    Closed = 16,
 }
 
 impl Bypass {
@@ -116,7 +119,7 @@ impl Bypass {
 }
 
 /// The number of rows of counters before those of the rules.
-pub const BYPASS_ROWS: u32 = 16;
+pub const BYPASS_ROWS: u32 = 17;
 
 /// Events in the table of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -324,6 +324,9 @@ impl Case {
             if proof.is(Step::Unproven) {
                 return Err(Found::bypass(Bypass::Unproven));
             }
+            if proof.is(Step::Closed) {
+                return Err(Found::bypass(Bypass::Unlimited));
+            }
             if proof.is(Step::Proven) {
                 opening = Found::PROVEN;
                 let index = proven_span(packet.kind);

@@ -42,7 +42,7 @@ pub fn answer(frame: &mut impl Writable, link: Link, is_proven: bool) -> bool {
     let reply = unsafe { &mut *reply };
     *reply = Reply::EMPTY;
     let words = reply.answer(frame, &packet);
-    if words == 0 || weir_may_answer(u32::from(is_proven)) == 0 {
+    if words == 0 || !may_answer(is_proven) {
         return false;
     }
     send(frame, link, &packet, reply, words)
@@ -135,7 +135,13 @@ fn look_up(key: OwnKey) -> u32 {
     unsafe { OWN.get(key) }.map_or(0, |own| *own)
 }
 
-/// Whether one more refused packet may be answered. A global function of a number, so that the calculation takes no stack
+/// Whether one more packet may be answered: a SYN or another one of a source that has its address, or any refused one.
+#[inline(always)]
+pub fn may_answer(is_proven: bool) -> bool {
+    weir_may_answer(u32::from(is_proven)) != 0
+}
+
+/// [`may_answer`]. A global function of a number, so that the calculation takes no stack
 /// space beside a reply.
 #[unsafe(no_mangle)]
 #[inline(never)]

@@ -16,7 +16,7 @@ use common::proof::{Header, Proof, Recent, Step, SynReply, TRANSLATED, may_have_
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
-use crate::answer::{is_to_own, may_answer_syn, send};
+use crate::answer::{is_to_own, may_answer, may_answer_syn, send};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
 use crate::maps::{COOKIE_PORTS, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting};
@@ -247,18 +247,21 @@ fn query<const W: usize>(
         let tuple = words.as_ptr().add(tuple).cast_mut().cast();
         bpf_skc_lookup_tcp(context, tuple, tuple_length, THIS_NAMESPACE, 0)
     };
-    if socket.is_null() {
-        return Proof::NONE;
-    }
-    // SAFETY: the socket is not null and held until it is released.
-    let is_listener = unsafe { (*socket).state } == LISTEN;
-    // After the look-up, since most packets are those of a connection.
-    if !is_listener || !is_to_own() {
-        // SAFETY: as above.
-        unsafe { bpf_sk_release(socket.cast()) };
-        return Proof::NONE;
-    }
     let is_syn = segment.is_syn();
+    // SAFETY: a socket is held until it is released.
+    let is_listener = !socket.is_null() && unsafe { (*socket).state } == LISTEN;
+    let may_be_closed = socket.is_null() && is_syn;
+    // After the look-up, since most packets are those of a connection.
+    if !(is_listener || may_be_closed) || !is_to_own() {
+        if !socket.is_null() {
+            // SAFETY: as above.
+            unsafe { bpf_sk_release(socket.cast()) };
+        }
+        return Proof::NONE;
+    }
+    if socket.is_null() {
+        return to_closed_port();
+    }
     // The only option, so that the length of the header is a constant.
     let header = if is_syn {
         [tcp[0], tcp[1], 0, (6 << 28 | SYN).to_be(), 0, option]
@@ -369,6 +372,16 @@ extern "C" fn weir_refused_proven() -> u32 {
     }
     Kernel.count(Bypass::ProvenRefused as u32, Outcome::Over, Size::of_one(0));
     1
+}
+
+/// The step of a SYN that no socket of this host takes.
+#[inline(always)]
+fn to_closed_port() -> Proof {
+    if !may_answer(true) {
+        return Proof::of(Step::Refuse);
+    }
+    Kernel.count(Bypass::Closed as u32, Outcome::Over, Size::of_one(0));
+    Proof::of(Step::Closed)
 }
 
 /// The step after a cookie was requested: the helper returns it in the lowest 32 bits, or an error.

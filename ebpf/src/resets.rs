@@ -8,7 +8,7 @@ use common::packet::reply::is_between_two_hosts;
 use common::packet::{Address, Packet};
 use common::program::Context;
 use common::proof::resets::{Known, Memory, Part, prover, step};
-use common::proof::{Proof, Step};
+use common::proof::{Header, Proof, Step};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
@@ -70,9 +70,23 @@ fn prove_in(frame: &impl Writable, network: u32, transport: u32, is_ipv4: bool) 
     let Some([ports, sequence, _, flags]) = frame.u32s::<4>(transport) else {
         return Proof::NONE;
     };
-    let part = Part::of(u32::from_be(sequence), u32::from_be(flags));
+    let flags = u32::from_be(flags);
+    let part = Part::of(u32::from_be(sequence), flags);
     if part == Part::Other {
         return Proof::NONE;
+    }
+    let Some([first, second]) = frame.u32s::<2>(network) else {
+        return Proof::NONE;
+    };
+    // The length from the network header on; that of IPv6 is without its own 40 bytes.
+    let length = if is_ipv4 {
+        u32::from_be(first) & 0xffff
+    } else {
+        (u32::from_be(second) >> 16) + 40
+    };
+    let header = Header::new(flags, length.wrapping_sub((transport - network) as u32));
+    if matches!(part, Part::Syn(_)) && !header.is_whole() {
+        return Proof::of(Step::Refuse);
     }
     // The destination may be another host, for which this one forwards. Where VLAN devices have the hardware address, the
     // frame may lack its tag, and the answer would leave without it.

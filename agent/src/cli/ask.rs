@@ -154,6 +154,12 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
                     number(proofs.resets_accepted)
                 ));
             }
+            if proofs.syns_to_closed_ports > 0 {
+                text.push_str(&format!(
+                    "; {} SYNs to ports without a listener",
+                    number(proofs.syns_to_closed_ports)
+                ));
+            }
         }
         if !status.left_out.is_empty() {
             let names: Vec<&str> = status

@@ -391,6 +391,7 @@ fn proof_status(row: impl Fn(Bypass) -> Counters) -> ProofStatus {
         syns_challenged: row(Bypass::Challenged).throttled.packets,
         syns_refused: row(Bypass::Unanswered).throttled.packets,
         syns_passed: row(Bypass::WithoutCookie).over.packets,
+        syns_to_closed_ports: row(Bypass::Closed).over.packets,
         acks_accepted: row(Bypass::Proven).over.packets,
         acks_limited: row(Bypass::ProvenRefused).over.packets,
         acks_refused: row(Bypass::Unproven).throttled.packets,

@@ -323,6 +323,7 @@ impl Page<'_> {
                     (["syn", "challenged"], proofs.syns_challenged),
                     (["syn", "refused"], proofs.syns_refused),
                     (["syn", "passed"], proofs.syns_passed),
+                    (["syn", "closed_port"], proofs.syns_to_closed_ports),
                     (["ack", "accepted"], proofs.acks_accepted),
                     (["ack", "limited"], proofs.acks_limited),
                     (["ack", "refused"], proofs.acks_refused),

@@ -136,6 +136,7 @@ fn bypass(counter: u32) -> &'static str {
             "a SYN, while the kernel has no SYN cookies in use",
         ),
         (Bypass::ProvenByReset, "a reset that proves an address"),
+        (Bypass::Closed, "a SYN to a port without a listener"),
     ];
     REASONS
         .iter()

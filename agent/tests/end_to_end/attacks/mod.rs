@@ -27,6 +27,8 @@ pub const TESTS: &[Test] = attacks![
     veth::clients_connect_in_a_flood_to_a_veth_whose_peer_has_no_program,
     weapons::syns_that_the_kernel_drops_are_charged_to_nobody,
     weapons::syns_without_a_proof_ban_nobody,
+    weapons::syns_to_a_closed_port_are_charged_to_nobody,
+    weapons::syns_that_the_kernel_drops_are_not_challenged,
     weapons::addresses_with_chosen_bits_share_no_allowance,
     weapons::single_segments_ban_nobody_and_those_of_a_connection_do,
 ];

@@ -1,7 +1,11 @@
 //! Packets in a victim's name that would make Weir ban the victim, or use up its allowance.
 
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
+
+use testbed::wait::PATIENCE;
 
 use super::peer::{ACK, FIRST, PORT, Peer, SYN, limit, listen};
 use crate::prove::{network, proofs};
@@ -73,19 +77,70 @@ pub fn syns_that_the_kernel_drops_are_charged_to_nobody() {
     }
 }
 
-/// To a closed port, and while the kernel has no cookies in use: such SYNs are charged, since they may be forwarded.
+/// While the kernel has no cookies in use. Such SYNs are charged.
 pub fn syns_without_a_proof_ban_nobody() {
-    for (prove, cookies, port) in [("\"always\"", "2", 81), ("true", "1", PORT)] {
-        let network = network(cookies, "native");
-        let limits = format!(
-            "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nunit = \"connections\"\nrate = \"20/day\"\nburst = 20\n\
-             prove = {prove}\n{ESCALATE}\n"
+    let network = network("1", "native");
+    let limits = on_all_ports(&format!(
+        "rate = \"20/day\"\nburst = 20\nprove = true\n{ESCALATE}"
+    ));
+    let agent = network.start("attach = \"native\"", &limits);
+    let _listener = listen(&network, PORT);
+    burst(&network, &[forged(PORT, SYN, 5, b"")], 300);
+    assert_eq!(agent.counts("web"), (20, 280));
+    assert!(bans_nobody(&agent));
+}
+
+fn on_all_ports(more: &str) -> String {
+    format!("[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nunit = \"connections\"\n{more}\n")
+}
+
+/// They pass, so that an honest client learns at once that nobody listens.
+pub fn syns_to_a_closed_port_are_charged_to_nobody() {
+    for (attach, prove, cookies) in [
+        ("native", "\"always\"", "2"),
+        ("tc", "\"always\"", "2"),
+        ("native", "true", "1"),
+    ] {
+        let network = network(cookies, attach);
+        let limits = on_all_ports(&format!(
+            "rate = \"1/day\"\nburst = 1\nprove = {prove}\n{ESCALATE}"
+        ));
+        let agent = network.start(&format!("attach = {attach:?}"), &limits);
+        let what = format!("{attach}, {prove}");
+        burst(&network, &[forged(81, SYN, 5, b"")], 300);
+        assert_eq!(
+            (agent.counts("web"), proofs(&agent, "syns_to_closed_ports")),
+            ((0, 0), 300),
+            "{what}"
         );
-        let agent = network.start("attach = \"native\"", &limits);
-        let _listener = listen(&network, PORT);
-        burst(&network, &[forged(port, SYN, 5, b"")], 300);
-        assert_eq!(agent.counts("web"), (20, 280), "{prove}");
-        assert!(bans_nobody(&agent), "{prove}");
+        for port in 90..95 {
+            let refused = network.in_client(|| {
+                let to = SocketAddr::from((SERVER, port));
+                TcpStream::connect_timeout(&to, PATIENCE).unwrap_err()
+            });
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{what}");
+        }
+        assert_eq!(agent.counts("web"), (0, 0), "{what}");
+        assert!(bans_nobody(&agent), "{what}");
+    }
+}
+
+/// Neither are they challenged: no host that has the address would know of the connection.
+pub fn syns_that_the_kernel_drops_are_not_challenged() {
+    for attach in HOOKS {
+        let network = network("2", attach);
+        let limits = on_all_ports("rate = \"20/day\"\nburst = 20\nprove = \"reset\"");
+        let agent = network.start(&format!("attach = {attach:?}"), &limits);
+        let frames = [4, 15].map(|words| forged(PORT, SYN, words, b""));
+        burst(&network, &frames, 300);
+        let outcomes = ["syns_refused", "syns_challenged"].map(|name| proofs(&agent, name));
+        assert_eq!(
+            (outcomes, agent.counts("web")),
+            ([300, 0], (0, 0)),
+            "{attach}"
+        );
+        burst(&network, &[forged(PORT, SYN, 5, b"")], 300);
+        assert_eq!(proofs(&agent, "syns_challenged"), 300, "{attach}");
     }
 }
 

@@ -18,6 +18,7 @@ mod parse;
 mod parsed;
 mod rare_headers;
 pub mod reply;
+mod request;
 mod transport;
 mod tunnel;
 mod unparsed;
@@ -29,6 +30,7 @@ pub use link::{MAX_TAGS, Network, behind_tags};
 pub use parse::parse;
 pub use parsed::{Depth, Direction, Kind, Link, Packet, Ports, Protocol};
 pub use rare_headers::RareHeaders;
+pub use request::begins_request;
 pub use tunnel::{Layers, headers};
 pub use unparsed::{Disposition, Unparsed};
 

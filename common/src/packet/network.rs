@@ -2,14 +2,14 @@
 
 use super::extensions::{Transport, halves, is_extension};
 use super::transport::{self, Segment};
-use super::{Address, Bytes, Depth, Packet, RareHeaders, Unparsed};
+use super::{Address, Depth, Packet, RareHeaders, Unparsed};
 
 /// Neighbour discovery: router and neighbour solicitations and advertisements, redirects (RFC 4861).
 const NEIGHBOUR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
 
 #[inline(always)]
 pub(super) fn ipv4(
-    bytes: &(impl Bytes + ?Sized),
+    bytes: &(impl RareHeaders + ?Sized),
     offset: usize,
     depth: Depth,
 ) -> Result<Packet, Unparsed> {
@@ -31,7 +31,8 @@ pub(super) fn ipv4(
     let segment = if fragment & FRAGMENT_OFFSET != 0 {
         transport::portless(protocol)
     } else {
-        transport::segment(bytes, transport_offset, protocol, depth)?
+        let begins = |payload, is_dns| bytes.begins_request(offset, payload, is_dns);
+        transport::segment(bytes, transport_offset, protocol, depth, begins)?
     };
     Ok(packet(
         Address::from_ipv4_memory(source),
@@ -51,7 +52,8 @@ const FRAGMENT_OFFSET: u32 = 0x1fff;
 /// that would overwrite the flags of a TCP header. The offset is in units of eight bytes; `payload` is the fragment's
 /// length.
 ///
-/// No link requires such fragments: each has room for 68 bytes of IPv4, or 1,280 of IPv6.
+/// No link requires such fragments: each has room for 68 bytes of IPv4, or 1,280 of IPv6. Where requests are counted, one
+/// with room for 88 bytes of IPv4 does not either.
 #[inline(always)]
 fn check_fragment(
     offset: u32,
@@ -109,7 +111,10 @@ pub(super) fn ipv6(
     let (protocol, transport_offset) = (transport.protocol(), bytes.within(transport.offset()));
     let mut segment = match transport_offset {
         0 => transport::portless(protocol),
-        at => transport::segment(bytes, at, protocol, depth)?,
+        at => {
+            let begins = |payload, is_dns| bytes.begins_request(offset, payload, is_dns);
+            transport::segment(bytes, at, protocol, depth, begins)?
+        }
     };
     // A hop limit of 255 cannot have passed a router, so only a neighbour can send these.
     if protocol == transport::ICMPV6

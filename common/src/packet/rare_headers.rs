@@ -2,6 +2,7 @@
 
 use super::extensions::{Transport, behind_extensions};
 use super::link::{Network, behind_tags};
+use super::request::begins_request;
 use super::tunnel::{Layers, headers};
 use super::{Bytes, Packet};
 
@@ -14,6 +15,10 @@ pub trait RareHeaders: Bytes {
     /// [`behind_extensions`].
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
         behind_extensions(self, next, offset)
+    }
+    /// [`begins_request`].
+    fn begins_request(&self, network: usize, payload: usize, is_dns: bool) -> bool {
+        begins_request(self, network, payload, is_dns)
     }
     /// [`headers`].
     fn headers(&self, layers: Layers) -> u32 {

@@ -190,7 +190,7 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
                 .empty_extension(43)
                 .fragment(0, fragment)
                 .extension(51, &[4; 23])
-                .tcp(9, 80, ACK, &[0; 16]),
+                .tcp(9, 80, ACK, &[0; 48]),
             Tcp,
             ports(9, 80),
         ),
@@ -303,13 +303,13 @@ fn a_fragment_that_hides_ports_or_flags_is_refused() {
     let (more, last) = (MoreFragments::Yes, MoreFragments::No);
     let v4_first = |length: u16| {
         told(
-            v4().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(),
+            v4().fragment(0, more).tcp(9, 80, SYN, &[0; 80]).build(),
             length,
         )
     };
     let v6_first = |length: u16| {
         told(
-            v6().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(),
+            v6().fragment(0, more).tcp(9, 80, SYN, &[0; 80]).build(),
             8 + length,
         )
     };
@@ -317,7 +317,7 @@ fn a_fragment_that_hides_ports_or_flags_is_refused() {
         told(
             v6().fragment(0, more)
                 .empty_extension(60)
-                .tcp(9, 80, SYN, &[0; 40])
+                .tcp(9, 80, SYN, &[0; 80])
                 .build(),
             8 + length,
         )
@@ -331,7 +331,12 @@ fn a_fragment_that_hides_ports_or_flags_is_refused() {
             v4_first(23),
             Some(TinyFragment),
         ),
-        ("24 bytes", v4_first(24), None),
+        (
+            "63 bytes, without a request",
+            v4_first(63),
+            Some(TinyFragment),
+        ),
+        ("64 bytes", v4_first(64), None),
         ("none at all", v4_first(0), Some(TinyFragment)),
         (
             "a length within the IP header",
@@ -340,10 +345,16 @@ fn a_fragment_that_hides_ports_or_flags_is_refused() {
         ),
         ("ipv6, 8 bytes", v6_first(8), Some(TinyFragment)),
         ("ipv6, 16 bytes", v6_first(16), Some(TinyFragment)),
-        ("ipv6, 24 bytes", v6_first(24), None),
+        ("ipv6, 56 bytes", v6_first(56), Some(TinyFragment)),
+        ("ipv6, 64 bytes", v6_first(64), None),
         ("ipv6, options alone", options(8), Some(TinyFragment)),
         ("ipv6, options and 8 bytes", options(16), Some(TinyFragment)),
-        ("ipv6, options and 24 bytes", options(32), None),
+        (
+            "ipv6, options and 56 bytes",
+            options(64),
+            Some(TinyFragment),
+        ),
+        ("ipv6, options and 64 bytes", options(72), None),
         (
             "ipv6, ends within its options",
             options(0),
@@ -385,7 +396,14 @@ fn a_fragment_that_hides_ports_or_flags_is_refused() {
         assert_eq!(read(&frame).err(), expected, "{name}");
     }
     // Without a limit on requests the ports are enough.
-    assert!(parse(v4_udp(8).as_slice(), Link::Ethernet, Depth::Ports).is_ok());
+    for (frame, is_ok) in [
+        (v4_udp(8), true),
+        (v4_first(24), true),
+        (v4_first(23), false),
+    ] {
+        let packet = parse(frame.as_slice(), Link::Ethernet, Depth::Ports);
+        assert_eq!(packet.is_ok(), is_ok);
+    }
     assert_eq!(TinyFragment.disposition(), Disposition::Refuse);
     assert_eq!(OverlappingFragment.disposition(), Disposition::Refuse);
 }
@@ -449,19 +467,19 @@ fn each_kind_is_counted_where_it_is_one() {
             Kind::Request,
         ),
         (
-            "one that begins later",
+            "behind an empty line",
             v4().tcp(9, 80, ACK, b"\r\nGET / HTTP/1.1\r\n\r\n"),
-            Kind::Plain,
+            Kind::Request,
         ),
         (
             "a method nobody has",
             v4().tcp(9, 80, ACK, b"GETS / HTTP/1.1\r\n\r\n"),
-            Kind::Plain,
+            Kind::Request,
         ),
         (
             "lower case",
             v4().tcp(9, 80, ACK, b"get / HTTP/1.1\r\n\r\n"),
-            Kind::Plain,
+            Kind::Request,
         ),
         (
             "a response",
@@ -484,11 +502,15 @@ fn each_kind_is_counted_where_it_is_one() {
             v4().udp(9, 53, &dns(0x8180, 1)),
             Kind::Plain,
         ),
-        ("dns update", v4().udp(9, 53, &dns(0x2800, 1)), Kind::Plain),
+        (
+            "dns update",
+            v4().udp(9, 53, &dns(0x2800, 1)),
+            Kind::Request,
+        ),
         (
             "a query without a question",
             v4().udp(9, 53, &dns(0x0100, 0)),
-            Kind::Plain,
+            Kind::Request,
         ),
         (
             "a query elsewhere",

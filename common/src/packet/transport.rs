@@ -6,14 +6,17 @@ pub(super) const ICMPV6: u16 = 58;
 pub(super) const TCP: u16 = 6;
 const ICMP: u16 = 1;
 const UDP: u16 = 17;
+/// The port of DNS.
+const DNS: u16 = 53;
 /// Extension headers hide the protocol. Protocol numbers have eight bits, so no packet has this one.
 pub(super) const HIDDEN: u16 = 256;
 
-/// The bytes of a first fragment's payload that limits require: the TCP or UDP header, and the header of a DNS query
-/// where requests are counted.
+/// The bytes of a first fragment's payload that limits require: the TCP or UDP header; where requests are counted, the
+/// longest TCP header and the first bytes of a request, or the header of a DNS query.
 #[inline(always)]
 pub(super) const fn least(protocol: u16, depth: Depth) -> usize {
     match protocol {
+        TCP if depth as u8 >= Depth::Requests as u8 => 60 + 4,
         TCP => 20,
         UDP if depth as u8 >= Depth::Requests as u8 => 8 + 12,
         UDP | ICMP | ICMPV6 => 8,
@@ -53,7 +56,7 @@ pub(super) fn portless(protocol: u16) -> Segment {
     }
 }
 
-/// Parses the segment at `offset`.
+/// Parses the segment at `offset`. `begins_request` is told the offset of a TCP payload, and whether it is for a DNS server.
 ///
 /// A header that is not readable is one that the host's stack drops, or in a further buffer of the frame: passing it
 /// without ports and flags would bypass every limit that uses them.
@@ -63,6 +66,7 @@ pub(super) fn segment(
     offset: usize,
     protocol: u16,
     depth: Depth,
+    begins_request: impl FnOnce(usize, bool) -> bool,
 ) -> Result<Segment, Unparsed> {
     let mut segment = portless(protocol);
     let is_udp = segment.protocol == Protocol::Udp;
@@ -89,10 +93,11 @@ pub(super) fn segment(
         const ACK: u16 = 0x10;
         if flags & (SYN | ACK) == SYN {
             segment.kind = Kind::Connection;
-        } else if depth >= Depth::Requests
-            && is_http_request(bytes, offset + usize::from(flags >> 12) * 4)
-        {
-            segment.kind = Kind::Request;
+        } else if depth >= Depth::Requests {
+            let payload = bytes.within(offset + usize::from(flags >> 12) * 4);
+            if begins_request(payload, ports.destination == DNS) {
+                segment.kind = Kind::Request;
+            }
         }
     }
     Ok(segment)
@@ -108,40 +113,11 @@ fn is_dhcp(ports: Ports) -> bool {
     )
 }
 
-/// A DNS header of a query: not a response, opcode 0, at least one question (RFC 1035, 4.1.1).
+/// A DNS message over UDP that is not a response, whatever its operation and number of questions (RFC 1035, 4.1.1).
 #[inline(always)]
 fn is_dns_query(bytes: &(impl Bytes + ?Sized), payload: usize, ports: Ports) -> bool {
-    ports.destination == 53
+    ports.destination == DNS
         && bytes
             .u16(payload + 2)
-            .is_some_and(|flags| flags & 0xf800 == 0)
-        && bytes
-            .u16(payload + 4)
-            .is_some_and(|questions| questions != 0)
-}
-
-/// A method and a space at the start of the payload (RFC 9112, 3). The longest ones, `OPTIONS ` and `CONNECT `, have
-/// eight bytes; the shortest request, `GET / HTTP/1.0` and an empty line, is longer.
-#[inline(always)]
-fn is_http_request(bytes: &(impl Bytes + ?Sized), payload: usize) -> bool {
-    let Some(start) = bytes.u64(payload) else {
-        return false;
-    };
-    let begins = |method: [u8; 8], length: u32| {
-        let mask = if length == 8 {
-            u64::MAX
-        } else {
-            (1 << (length * 8)) - 1
-        };
-        start & mask == u64::from_le_bytes(method) & mask
-    };
-    begins(*b"GET \0\0\0\0", 4)
-        || begins(*b"POST \0\0\0", 5)
-        || begins(*b"HEAD \0\0\0", 5)
-        || begins(*b"PUT \0\0\0\0", 4)
-        || begins(*b"DELETE \0", 7)
-        || begins(*b"PATCH \0\0", 6)
-        || begins(*b"OPTIONS ", 8)
-        || begins(*b"CONNECT ", 8)
-        || begins(*b"TRACE \0\0", 6)
+            .is_some_and(|flags| flags & 0x8000 == 0)
 }

@@ -80,7 +80,7 @@ pub struct Limit {
     #[key(absent = "64; 48 with `key = \"asn\"`", default = 64, range = (0.0, 128.0))]
     pub ipv6_prefix: u8,
     /// Unit of the limit. `bytes` are those of whole frames. `connections` are TCP SYNs. `requests` are HTTP/1.x request
-    /// heads and DNS queries; encrypted ones are not visible to the kernel.
+    /// lines and DNS queries, as segments and datagrams begin with them; encrypted ones are not visible to the kernel.
     #[key(default = Unit::Packets)]
     pub unit: Unit,
     /// How the rate is measured. `sliding-log` is exact and keeps one instant per packet, at most 1,024.

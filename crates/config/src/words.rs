@@ -295,7 +295,7 @@ words!(
         Bytes = "bytes",
         /// TCP connections: SYN without ACK.
         Connections = "connections",
-        /// HTTP/1.x request heads and DNS queries.
+        /// HTTP/1.x request lines and DNS queries.
         Requests = "requests",
     }
 );

@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use common::packet::{Bytes, FURTHEST, behind_extensions};
+use common::packet::{Bytes, FURTHEST, begins_request, behind_extensions};
 
 /// The reads of [`Bytes`] for a frame that has a bounds-checked `at` and a `context`.
 macro_rules! bounded_reads {
@@ -102,4 +102,14 @@ pub(super) unsafe fn unknown(data: *const u32, offset: usize) -> usize {
 #[inline(always)]
 pub(super) fn walk(frame: &impl Bytes, next: u32, offset: u32) -> u32 {
     behind_extensions(frame, next as u8, frame.within(offset as usize)).to_bits()
+}
+
+/// Whether a TCP payload begins with a request, as a number.
+#[inline(always)]
+pub(super) fn request(frame: &impl Bytes, network: u32, payload: u32, is_dns: u32) -> u32 {
+    let (network, payload) = (
+        frame.within(network as usize),
+        frame.within(payload as usize),
+    );
+    begins_request(frame, network, payload, is_dns != 0).into()
 }

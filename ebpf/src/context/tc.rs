@@ -12,7 +12,7 @@ use common::packet::{
 use common::program::{Context, Frame};
 
 use super::Writable;
-use super::reads::{behind, bounded_reads, packet_pointer, walk};
+use super::reads::{behind, bounded_reads, packet_pointer, request, walk};
 use crate::maps::setting;
 
 /// The furthest end of a parsed header: link header, tags, and extension headers.
@@ -210,6 +210,12 @@ impl RareHeaders for TcFrame {
     }
 
     #[inline(always)]
+    fn begins_request(&self, network: usize, payload: usize, is_dns: bool) -> bool {
+        weir_request_in_stack_frame(self.context, network as u32, payload as u32, is_dns.into())
+            != 0
+    }
+
+    #[inline(always)]
     fn headers(&self, layers: Layers) -> u32 {
         weir_headers_of_stack_frame(self.context, layers.to_bits())
     }
@@ -228,6 +234,17 @@ extern "C" fn weir_untag_stack_frame(context: *mut __sk_buff, ethertype: u32) ->
 #[inline(never)]
 extern "C" fn weir_walk_stack_frame(context: *mut __sk_buff, next: u32, offset: u32) -> u32 {
     walk(&TcFrame::new(context), next, offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_request_in_stack_frame(
+    context: *mut __sk_buff,
+    network: u32,
+    payload: u32,
+    is_dns: u32,
+) -> u32 {
+    request(&TcFrame::new(context), network, payload, is_dns)
 }
 
 #[unsafe(no_mangle)]

@@ -12,7 +12,7 @@ use common::packet::{
 use common::program::{Context, Frame};
 
 use super::Writable;
-use super::reads::{behind, bounded_reads, packet_pointer, walk};
+use super::reads::{behind, bounded_reads, packet_pointer, request, walk};
 use crate::maps::setting;
 
 /// Length of a link header without tags.
@@ -156,6 +156,12 @@ impl RareHeaders for XdpFrame {
     }
 
     #[inline(always)]
+    fn begins_request(&self, network: usize, payload: usize, is_dns: bool) -> bool {
+        weir_request_in_driver_frame(self.context, network as u32, payload as u32, is_dns.into())
+            != 0
+    }
+
+    #[inline(always)]
     fn headers(&self, layers: Layers) -> u32 {
         weir_headers_of_driver_frame(self.context, layers.to_bits())
     }
@@ -174,6 +180,17 @@ extern "C" fn weir_untag_driver_frame(context: *mut xdp_md, ethertype: u32) -> u
 #[inline(never)]
 extern "C" fn weir_walk_driver_frame(context: *mut xdp_md, next: u32, offset: u32) -> u32 {
     walk(&XdpFrame::new(context), next, offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_request_in_driver_frame(
+    context: *mut xdp_md,
+    network: u32,
+    payload: u32,
+    is_dns: u32,
+) -> u32 {
+    request(&XdpFrame::new(context), network, payload, is_dns)
 }
 
 #[unsafe(no_mangle)]

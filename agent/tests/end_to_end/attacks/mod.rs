@@ -4,6 +4,7 @@ mod counts;
 pub mod peer;
 mod proofs;
 mod published;
+mod requests;
 mod veth;
 mod weapons;
 
@@ -29,6 +30,7 @@ pub const TESTS: &[Test] = attacks![
     weapons::syns_without_a_proof_ban_nobody,
     weapons::syns_to_a_closed_port_are_charged_to_nobody,
     weapons::syns_that_the_kernel_drops_are_not_challenged,
+    requests::requests_count_in_every_form_that_servers_take,
     weapons::addresses_with_chosen_bits_share_no_allowance,
     weapons::single_segments_ban_nobody_and_those_of_a_connection_do,
 ];

@@ -26,6 +26,10 @@ const OF_NGINX: &[Test] = tests![
     nginx_refuses_with_retry_after_and_asks_by_the_clients_address,
     nginx_refuses_or_passes_while_the_agent_is_away,
 ];
+const OF_HAPROXY: &[Test] = tests![
+    haproxy_refuses_with_retry_after_and_asks_by_the_clients_address,
+    haproxy_refuses_or_passes_while_the_agent_is_away,
+];
 const OF_CADDY: &[Test] = tests![
     caddy_refuses_with_retry_after_and_asks_by_the_clients_address,
     caddy_refuses_while_the_agent_is_away,
@@ -38,7 +42,9 @@ fn main() {
             .then_some("it needs the proxy: run `cargo xtask integration`, which provides it");
         tests.iter().map(move |test| trial_unless(test, obstacle))
     };
-    let trials = with(OF_NGINX, "WEIR_NGINX").chain(with(OF_CADDY, "WEIR_CADDY"));
+    let trials = with(OF_NGINX, "WEIR_NGINX")
+        .chain(with(OF_HAPROXY, "WEIR_HAPROXY"))
+        .chain(with(OF_CADDY, "WEIR_CADDY"));
     testbed::trials::run(&Arguments::from_args(), trials.collect());
 }
 
@@ -55,6 +61,28 @@ fn nginx_refuses_or_passes_while_the_agent_is_away() {
     drop(agent);
     assert_eq!(refusing.get("/", 1, "").status, 503);
     assert_eq!(passing.get("/", 1, "").status, 200);
+}
+
+/// The page's condition for refusals, and the one that lets requests pass without an answer.
+const REFUSING: &str = "unless { var(txn.weir_status) -m int 200 }";
+const PASSING: &str = "if { var(txn.weir_status) -m int 400:499 }";
+
+fn haproxy_refuses_with_retry_after_and_asks_by_the_clients_address() {
+    limits_each_client(&|agent, upstream| haproxy(agent, upstream, REFUSING));
+}
+
+fn haproxy_refuses_or_passes_while_the_agent_is_away() {
+    let (agent, upstream) = (agent(), Upstream::start());
+    let refusing = haproxy(&agent, &upstream, REFUSING);
+    let passing = haproxy(&agent, &upstream, PASSING);
+    assert_eq!(refusing.get("/", 1, "").status, 200);
+    assert_eq!(passing.get("/", 1, "").status, 200);
+    assert_eq!(passing.get("/", 1, "").status, 200);
+    assert_eq!(passing.get("/", 1, "").status, 429);
+    drop(agent);
+    assert_eq!(refusing.get("/", 1, "").status, 503);
+    assert_eq!(passing.get("/", 1, "").status, 200);
+    assert_eq!(upstream.requests(), 4);
 }
 
 fn caddy_refuses_with_retry_after_and_asks_by_the_clients_address() {
@@ -106,20 +134,29 @@ fn agent() -> Agent {
     })
 }
 
-/// A block of the page, with this agent's socket and this application.
-fn block(name: &str, agent: &Agent, upstream: &Upstream) -> String {
-    let text = recipe_of(PAGE, name);
-    let folder = agent.folder.path().to_str().unwrap();
-    let (socket, application) = ("/run/weir/decide.sock", "127.0.0.1:8080");
-    assert!(text.contains(socket) && text.contains(application));
-    text.replace("/run/weir", folder)
-        .replace(application, &upstream.at.to_string())
+/// A block of the page, with other values for some of it.
+fn block(name: &str, replacements: &[(&str, &str)]) -> String {
+    let mut text = recipe_of(PAGE, name);
+    for (value, other) in replacements {
+        assert!(text.contains(value), "{value} in {text}");
+        text = text.replace(value, other);
+    }
+    text
 }
+
+const APPLICATION: &str = "127.0.0.1:8080";
+const FOLDER: &str = "/run/weir";
 
 /// nginx with the page's locations, and another line in the one that asks.
 fn nginx(agent: &Agent, upstream: &Upstream, line: &str) -> Proxy {
-    let locations =
-        block("nginx", agent, upstream).replace("internal;", &format!("internal; {line}"));
+    let locations = block(
+        "nginx",
+        &[
+            (FOLDER, agent.folder.path().to_str().unwrap()),
+            (APPLICATION, &upstream.at.to_string()),
+            ("internal;", &format!("internal; {line}")),
+        ],
+    );
     Proxy::start("WEIR_NGINX", |folder, port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()
@@ -136,11 +173,37 @@ fn nginx(agent: &Agent, upstream: &Upstream, line: &str) -> Proxy {
     })
 }
 
+/// HAProxy with the page's config and script, and a condition for answers other than 200.
+fn haproxy(agent: &Agent, upstream: &Upstream, condition: &str) -> Proxy {
+    Proxy::start("WEIR_HAPROXY", |folder, port| {
+        let script = format!("{folder}/weir.lua");
+        let socket = (FOLDER, agent.folder.path().to_str().unwrap());
+        std::fs::write(&script, block("haproxy-lua", &[socket])).unwrap();
+        let config = block(
+            "haproxy",
+            &[
+                ("/etc/haproxy/weir.lua", &script),
+                ("bind :80", &format!("bind 127.0.0.1:{port}")),
+                (APPLICATION, &upstream.at.to_string()),
+                (REFUSING, condition),
+            ],
+        );
+        let path = format!("{folder}/haproxy.cfg");
+        std::fs::write(&path, config).unwrap();
+        vec!["-f".to_owned(), path]
+    })
+}
+
 fn caddy(agent: &Agent, upstream: &Upstream) -> Proxy {
-    let site = block("caddy", agent, upstream);
-    assert!(site.starts_with(":80 {"));
     Proxy::start("WEIR_CADDY", |folder, port| {
-        let site = site.replacen(":80 {", &format!("http://:{port} {{\nbind 127.0.0.1"), 1);
+        let site = block(
+            "caddy",
+            &[
+                (FOLDER, agent.folder.path().to_str().unwrap()),
+                (APPLICATION, &upstream.at.to_string()),
+                (":80 {", &format!("http://:{port} {{\nbind 127.0.0.1")),
+            ],
+        );
         let config =
             format!("{{\nadmin off\nauto_https off\nstorage file_system {folder}\n}}\n{site}");
         let path = format!("{folder}/Caddyfile");

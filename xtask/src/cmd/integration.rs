@@ -34,7 +34,7 @@ struct Suite {
     provide: fn(&mut Apt) -> Result<PathBuf>,
 }
 
-const SUITES: [Suite; 8] = [
+const SUITES: [Suite; 9] = [
     Suite {
         target: "envoy",
         tests: "",
@@ -64,6 +64,12 @@ const SUITES: [Suite; 8] = [
         tests: "nginx_",
         variable: "WEIR_NGINX",
         provide: |apt| installed(apt, "nginx", "nginx"),
+    },
+    Suite {
+        target: "proxies",
+        tests: "haproxy_",
+        variable: "WEIR_HAPROXY",
+        provide: |apt| installed(apt, "haproxy", "haproxy"),
     },
     Suite {
         target: "proxies",

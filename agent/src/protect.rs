@@ -14,6 +14,10 @@ use datapath::compile::PrefixKey;
 const MOST_GATEWAYS: usize = 16;
 /// The most addresses of a store's name.
 const MOST_OF_NAME: usize = 16;
+/// The reasons.
+const SSH: &str = "an SSH session that started the agent or sent it a command";
+const STORE: &str = "the cluster's store";
+const GATEWAY: &str = "a default gateway";
 
 /// What `protect` has found on this host, but for SSH sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,31 +76,30 @@ pub fn now(config: &Config) -> Vec<Protected> {
 /// The exempt addresses of a config; `operators` are the SSH sessions from which commands came.
 #[must_use]
 pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, found: &Found) -> Vec<Protected> {
+    // Of an address for several reasons, the first one counts. A gateway alone comes under limits.
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
-    for shield in &config.agent.protect.0 {
-        match shield {
-            Shield::Ssh => all.extend(ssh::client().iter().chain(operators).map(|address| {
-                (
-                    *address,
-                    "an SSH session that started the agent or sent it a command",
-                )
-            })),
-            Shield::Gateways => all.extend(
-                found
-                    .gateways
-                    .iter()
-                    .map(|address| (*address, "a default gateway")),
-            ),
-            Shield::Store => all.extend(
-                stores(config, found)
-                    .into_iter()
-                    .map(|address| (address, "the cluster's store")),
-            ),
+    let sessions = ssh::client();
+    let sessions = sessions.iter().chain(operators).copied();
+    let gateways = found.gateways.iter().copied();
+    let reasons: [(Shield, Vec<IpAddr>, &str); 3] = [
+        (Shield::Ssh, sessions.collect(), SSH),
+        (
+            Shield::Store,
+            stores(config, found).into_iter().collect(),
+            STORE,
+        ),
+        (Shield::Gateways, gateways.collect(), GATEWAY),
+    ];
+    for (shield, addresses, why) in reasons {
+        if config.agent.protect.0.contains(&shield) {
+            for address in addresses {
+                all.entry(canonical(address)).or_insert(why);
+            }
         }
     }
     all.into_iter()
         .map(|(address, why)| Protected {
-            address: canonical(address),
+            address,
             why: why.to_owned(),
         })
         .collect()
@@ -124,12 +127,21 @@ pub fn exempt(never_limit: &[Prefix], protected: &[Protected]) -> Vec<String> {
     configured.into_iter().chain(protected).collect()
 }
 
-/// The config with the detected addresses added to the exempt ones.
+/// The config with the detected addresses added to the exempt ones; those that are gateways only are marked as such.
 #[must_use]
 pub fn applied(mut config: Config, protected: &[Protected]) -> Config {
-    let more = protected
-        .iter()
-        .map(|protected| Prefix::of_address(protected.address));
+    for one in protected {
+        let address = Prefix::of_address(one.address);
+        let is_named = config
+            .agent
+            .never_limit
+            .iter()
+            .any(|never| never.covers(&address));
+        if one.why == GATEWAY && !is_named {
+            config.agent.gateways.push(address);
+        }
+    }
+    let more = protected.iter().map(|one| Prefix::of_address(one.address));
     config.agent.never_limit.extend(more);
     config
 }
@@ -173,7 +185,7 @@ mod tests {
     fn exempt_addresses_are_named_with_their_reason_and_a_long_list_is_counted() {
         let gateway = Protected {
             address: IpAddr::from([192, 0, 2, 1]),
-            why: "a default gateway".to_owned(),
+            why: GATEWAY.to_owned(),
         };
         let prefixes = |texts: &[&str]| -> Vec<Prefix> {
             texts
@@ -194,6 +206,41 @@ mod tests {
             .collect();
         assert!(exempt(&many, &[])[0].ends_with("10.0.0.19 and 30 others (never_limit)"));
         assert!(exempt(&[], &[]).is_empty());
+    }
+
+    #[test]
+    fn a_gateway_is_exempt_without_limit_if_the_file_or_a_session_has_its_address() {
+        let config = |never_limit: &str| {
+            let text = format!(
+                "[agent]\ninterfaces = [\"eth0\"]\nnever_limit = [{never_limit}]\n[[limit]]\nname = \"p\"\nrate = \"1/s\"\n"
+            );
+            config::parse(std::path::Path::new("limits.toml"), &text)
+                .unwrap()
+                .config
+        };
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let found = Found {
+            gateways: BTreeSet::from([address]),
+            ..Found::default()
+        };
+        for (never_limit, operators, why, gateways) in [
+            (
+                "",
+                BTreeSet::new(),
+                GATEWAY,
+                vec![Prefix::of_address(address)],
+            ),
+            ("", BTreeSet::from([address]), SSH, vec![]),
+            ("\"192.0.2.0/24\"", BTreeSet::new(), GATEWAY, vec![]),
+        ] {
+            let config = config(never_limit);
+            let protected = of(&config, &operators, &found);
+            let of_address = protected.iter().find(|one| one.address == address);
+            assert_eq!(of_address.unwrap().why, why);
+            let agent = applied(config, &protected).agent;
+            assert_eq!(agent.gateways, gateways, "{never_limit}");
+            assert!(agent.never_limit.iter().any(|one| one.contains(address)));
+        }
     }
 
     #[test]

@@ -19,11 +19,14 @@ pub enum Essential {
     Dhcp = 2,
     /// Any other frame that is not IP: LLDP, spanning tree, PPPoE, storage protocols.
     NotIp = 3,
+    /// Packets of the default gateways, which a neighbour can forge. Those above come under limits.
+    Gateway = 4,
 }
 
 /// The number of interfaces with separate buckets; interfaces whose indexes are equal modulo this share one.
 const INTERFACES: u32 = 1_024;
-const KINDS: u32 = 4;
+/// Buckets of an interface: a power of two, for [`Essential::is_not_ip`].
+const KINDS: u32 = 8;
 
 /// The most attempts on a bucket that other CPUs keep changing.
 const TRIES: u32 = 16;
@@ -37,6 +40,13 @@ impl Essential {
     #[must_use]
     pub const fn bucket(self, interface: u32) -> u32 {
         interface % INTERFACES * KINDS + self as u32
+    }
+
+    /// Whether a bucket is that of [`Essential::NotIp`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_not_ip(bucket: u32) -> bool {
+        bucket % KINDS == Self::NotIp as u32
     }
 }
 
@@ -67,8 +77,8 @@ impl PacketBucket {
         Self::new(1_000, 100, scale)
     }
 
-    /// ARP, neighbour discovery and DHCP, each: 10,000 a second, 1,000 at once. A host stays below with ten thousand
-    /// neighbours that all resolve it within a second.
+    /// ARP, neighbour discovery, DHCP and packets of gateways, each: 10,000 a second, 1,000 at once. A host stays below with
+    /// ten thousand neighbours that all resolve it within a second.
     #[must_use]
     pub fn of_essential(scale: TickScale) -> Self {
         Self::new(10_000, 1_000, scale)
@@ -134,13 +144,18 @@ mod tests {
             Essential::NeighbourDiscovery,
             Essential::Dhcp,
             Essential::NotIp,
+            Essential::Gateway,
         ];
         let buckets: HashSet<u32> = (1..=INTERFACES)
             .flat_map(|interface| kinds.map(|kind| kind.bucket(interface)))
             .collect();
-        assert_eq!(buckets.len(), ESSENTIAL_BUCKETS as usize);
+        assert_eq!(buckets.len(), kinds.len() * INTERFACES as usize);
         assert!(buckets.iter().all(|bucket| *bucket < ESSENTIAL_BUCKETS));
-        assert!(Essential::NotIp.bucket(u32::MAX) < ESSENTIAL_BUCKETS);
+        for kind in kinds {
+            let bucket = kind.bucket(u32::MAX);
+            assert!(bucket < ESSENTIAL_BUCKETS);
+            assert_eq!(Essential::is_not_ip(bucket), kind == Essential::NotIp);
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod tests;
 use crate::bank::Bank;
 use crate::packet::Address;
 
-/// The entry of an address: its class, 0 for the default one, its source index, and flags.
+/// The entry of an address: its class, 0 for the default one, its source index, and how far limits apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct PrefixEntry(u32);
@@ -25,22 +25,25 @@ pub struct PrefixEntry(u32);
 /// The most classes of a policy.
 pub const MAX_CLASSES: u32 = SOURCE_INDEXES - 1;
 const SOURCE_INDEXES: u32 = 1 << 13;
-const FLAGS: u32 = 1 << 2;
+/// The kinds of [`PrefixEntry::exemption`].
+const EXEMPTIONS: u32 = 1 << 2;
 /// Source indexes of both banks.
 const BANKED_INDEXES: u32 = Bank::COUNT * SOURCE_INDEXES;
 
 impl PrefixEntry {
-    /// The address is exempt.
+    /// The address is exempt from limits and bans.
     pub const NEVER_LIMIT: u32 = 1;
     /// The address is in a class without limits.
     pub const UNLIMITED: u32 = 2;
+    /// The address is that of a gateway: exempt from bans, and from limits up to [`crate::essential::Essential::Gateway`].
+    pub const GATEWAY: u32 = 3;
 
     /// An entry of a class and its source index: the multiplier index, with the number of its source where limits are for
     /// certain sources ([`crate::scope::Scoping`]). Both are at most [`MAX_CLASSES`].
     #[must_use]
     pub const fn new(class: u32, source_index: u32) -> Self {
         debug_assert!(class <= MAX_CLASSES && source_index <= MAX_CLASSES);
-        Self((class * BANKED_INDEXES + source_index) * FLAGS)
+        Self((class * BANKED_INDEXES + source_index) * EXEMPTIONS)
     }
 
     /// The entry with these bits.
@@ -71,38 +74,38 @@ impl PrefixEntry {
         self.0
     }
 
-    /// The same with one of the flags.
+    /// The same with another exemption.
     #[must_use]
-    pub const fn with(self, flag: u32) -> Self {
-        Self(self.0 | flag)
+    pub const fn with(self, exemption: u32) -> Self {
+        Self(self.0 / EXEMPTIONS * EXEMPTIONS + exemption)
     }
 
     /// The same with another source index, which is at most [`MAX_CLASSES`].
     #[must_use]
     pub const fn with_source_index(self, source_index: u32) -> Self {
         debug_assert!(source_index <= MAX_CLASSES);
-        Self(self.0 - self.source_index() * FLAGS + source_index * FLAGS)
+        Self(self.0 - self.source_index() * EXEMPTIONS + source_index * EXEMPTIONS)
     }
 
-    /// Whether it has one of the flags.
+    /// How far it is exempt: 0 if not at all.
     #[inline(always)]
     #[must_use]
-    pub const fn has(self, flag: u32) -> bool {
-        self.0 & flag != 0
+    pub const fn exemption(self) -> u32 {
+        self.0 % EXEMPTIONS
     }
 
     /// The class, 0 for the default one.
     #[inline(always)]
     #[must_use]
     pub const fn class(self) -> u32 {
-        self.0 / FLAGS / BANKED_INDEXES
+        self.0 / EXEMPTIONS / BANKED_INDEXES
     }
 
     /// The same, found in a bank, whose number is above this many bits of the source index.
     #[inline(always)]
     #[must_use]
     pub const fn in_bank(self, bank: Bank, bits: u32) -> Self {
-        Self(self.0 | ((bank.number() << (bits & 15)) * FLAGS))
+        Self(self.0 | ((bank.number() << (bits & 15)) * EXEMPTIONS))
     }
 
     /// The bank in which it was found.
@@ -116,7 +119,7 @@ impl PrefixEntry {
     #[inline(always)]
     #[must_use]
     pub const fn source_index(self) -> u32 {
-        self.0 / FLAGS % BANKED_INDEXES
+        self.0 / EXEMPTIONS % BANKED_INDEXES
     }
 }
 

@@ -273,10 +273,11 @@ impl Case {
     ) -> Result<(RuleSpan, u64), Found> {
         let other = packet.other(direction);
         let entry = program.prefix_entry(other);
-        if entry.has(PrefixEntry::NEVER_LIMIT) {
+        if entry.exemption() == PrefixEntry::NEVER_LIMIT {
             return Err(Found::bypass(Bypass::NeverLimit));
         }
-        if direction == Direction::Ingress && program.is_banned(other) {
+        let is_gateway = entry.exemption() == PrefixEntry::GATEWAY;
+        if direction == Direction::Ingress && !is_gateway && program.is_banned(other) {
             return Err(Found::bypass(Bypass::Banned));
         }
         let mut local_port = packet.local_port_or_0(direction);
@@ -292,7 +293,7 @@ impl Case {
             // Otherwise the verifier would follow each of DHCP's ports separately.
             local_port = program.forget(local_port, other.lo);
         }
-        if entry.has(PrefixEntry::UNLIMITED) {
+        if entry.exemption() == PrefixEntry::UNLIMITED {
             return Err(Found::bypass(Bypass::Unlimited));
         }
         if program.refuses_hidden() && packet.protocol == Protocol::Hidden {
@@ -347,6 +348,13 @@ impl Case {
         }
         if span.count == 0 {
             return Err(Found::bypass(Bypass::Unlimited));
+        }
+        // After proofs, which a forger cannot give.
+        if is_gateway && program.conforms(Essential::Gateway, frame.interface()) {
+            if opening == Found::PROVEN {
+                program.note_proven();
+            }
+            return Err(Found::bypass(Bypass::NeverLimit));
         }
         self.subject.write(Subject {
             hi: other.hi,

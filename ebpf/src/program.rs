@@ -387,8 +387,7 @@ impl Lines for Lists {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_essential(bucket: u32) -> u32 {
-    let is_not_ip = bucket & 3 == Essential::NotIp as u32;
-    let limit = if is_not_ip {
+    let limit = if Essential::is_not_ip(bucket) {
         setting!(not_ip)
     } else {
         setting!(essential)

@@ -176,7 +176,7 @@ fn check(prefixes: &Prefixes, sequence: &mut Sequence) {
         let source = Address::from_ipv6(address.to_be_bytes());
         let entry = image.entry(source);
         assert_eq!(
-            (entry.class(), entry.has(PrefixEntry::NEVER_LIMIT)),
+            (entry.class(), entry.exemption() == PrefixEntry::NEVER_LIMIT),
             (class, is_never_limited),
             "{}",
             what()

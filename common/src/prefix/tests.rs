@@ -162,25 +162,19 @@ fn what_holds_everything_is_said_of_everything() {
 }
 
 #[test]
-fn an_entry_has_room_for_every_class_index_and_flag() {
+fn an_entry_has_room_for_every_class_index_and_exemption() {
     for (class, source_index) in [
         (MAX_CLASSES, MAX_CLASSES),
         (MAX_CLASSES, 0),
         (0, MAX_CLASSES),
         (0, 0),
     ] {
-        for flags in 0..4 {
-            let entry = PrefixEntry::new(class, source_index).with(flags);
-            let flag = |flag| flags & flag != 0;
+        for exemption in 0..4 {
+            let entry = PrefixEntry::new(class, source_index)
+                .with(PrefixEntry::GATEWAY)
+                .with(exemption);
             assert_eq!((entry.class(), entry.source_index()), (class, source_index));
-            assert_eq!(
-                entry.has(PrefixEntry::NEVER_LIMIT),
-                flag(PrefixEntry::NEVER_LIMIT)
-            );
-            assert_eq!(
-                entry.has(PrefixEntry::UNLIMITED),
-                flag(PrefixEntry::UNLIMITED)
-            );
+            assert_eq!(entry.exemption(), exemption);
             assert!(!Node(entry.0).goes_on());
             check(&[(prefix(MAPPED, 104), entry)], &[]);
         }

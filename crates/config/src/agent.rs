@@ -57,9 +57,14 @@ pub struct AgentConfig {
     /// Exempt addresses and prefixes: no limit and no ban applies to them.
     #[key(default = Vec::new(), examples = ["192.0.2.10", "2001:db8:ffff::/48"])]
     pub never_limit: Vec<Prefix>,
+    /// The addresses of `never_limit` that are there as those of default gateways, and not in the file.
+    #[key(skip)]
+    pub gateways: Vec<Prefix>,
     /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it, the
     /// default gateways, and the store of `[cluster]`. `true` is all of them, `false` none. The agent follows them: a default
-    /// route may appear after it, and a name may have another address.
+    /// route may appear after it, and a name may have another address. Gateways, whose addresses a neighbour can forge, are
+    /// exempt from bans, and from limits up to 10,000 packets a second on each interface, 1,000 at once; their SYNs prove
+    /// their address as others do. `never_limit` exempts them altogether.
     #[key(default = Protect::default())]
     pub protect: Protect,
     /// Whether the agent reloads the file when it changes.

@@ -36,7 +36,8 @@ impl Reader<'_> {
             class: entry.class(),
             ..Subject::default()
         };
-        let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
+        let exemption = entry.exemption();
+        let is_free = [PrefixEntry::NEVER_LIMIT, PrefixEntry::UNLIMITED].contains(&exemption);
         let spans = self.spans();
         let mut last: Option<(u64, LimitAt)> = None;
         let (mut limits, mut by_port) = (Vec::new(), Vec::new());
@@ -93,7 +94,7 @@ impl Reader<'_> {
             source: address.to_string(),
             class: policy::class_name(&self.config.classes, entry.class()).to_owned(),
             class_from: None,
-            never_limit: entry.has(PrefixEntry::NEVER_LIMIT),
+            never_limit: [PrefixEntry::NEVER_LIMIT, PrefixEntry::GATEWAY].contains(&exemption),
             exempt: None,
             ban: self.ban(&octets, nanoseconds),
             limits,

@@ -28,6 +28,8 @@ pub const TESTS: &[Test] = attacks![
     veth::clients_connect_in_a_flood_to_a_veth_whose_peer_has_no_program,
     weapons::syns_that_the_kernel_drops_are_charged_to_nobody,
     weapons::syns_without_a_proof_ban_nobody,
+    weapons::packets_in_a_gateways_name_have_a_limit,
+    weapons::syns_in_a_gateways_name_have_to_be_proven,
     weapons::syns_to_a_closed_port_are_charged_to_nobody,
     weapons::syns_that_the_kernel_drops_are_not_challenged,
     requests::requests_count_in_every_form_that_servers_take,

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use testbed::wait::PATIENCE;
 
@@ -141,6 +141,56 @@ pub fn syns_that_the_kernel_drops_are_not_challenged() {
         );
         burst(&network, &[forged(PORT, SYN, 5, b"")], 300);
         assert_eq!(proofs(&agent, "syns_challenged"), 300, "{attach}");
+    }
+}
+
+/// A neighbour can forge them. They are exempt within the allowance of gateways, and cannot have the gateway banned.
+pub fn packets_in_a_gateways_name_have_a_limit() {
+    const SENT: u64 = 4_000;
+    let (burst_of_gateways, rate_of_gateways) = (1_000.0, 10_000.0);
+    for attach in HOOKS {
+        let network = Network::new();
+        network.add_default_route(NAME);
+        let agent = network.start(
+            &format!("attach = {attach:?}"),
+            &format!(
+                "[[limit]]\nname = \"web\"\nprotocol = \"udp\"\nrate = \"10/s\"\nburst = 10\n{ESCALATE}\n"
+            ),
+        );
+        assert_eq!(agent.json(&["status"])["protected"][0]["address"], NAME);
+        let frame = Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv4(VICTIM, SERVER)
+            .udp(4_000, 9, b"")
+            .build();
+        let began = Instant::now();
+        burst(&network, &[frame], SENT as usize);
+        let seconds = began.elapsed().as_secs_f64();
+        let exempt = agent.json(&["status"])["bypass"]["never_limit"]
+            .as_u64()
+            .unwrap();
+        let (passed, refused) = agent.counts("web");
+        let what = format!("{attach}: {exempt} exempt, {passed} passed, {refused} in {seconds} s");
+        assert_eq!(exempt + passed + refused, SENT, "{what}");
+        let most = burst_of_gateways + rate_of_gateways * seconds;
+        assert!(exempt >= 1_000 && exempt as f64 <= most + 1.0, "{what}");
+        assert!(passed as f64 <= 10.0 + 10.0 * seconds + 1.0, "{what}");
+        assert!(bans_nobody(&agent), "{what}");
+    }
+}
+
+pub fn syns_in_a_gateways_name_have_to_be_proven() {
+    for attach in HOOKS {
+        let network = network("2", attach);
+        network.add_default_route(NAME);
+        let limits = limit("rate = \"20/day\"\nburst = 20\nprove = \"always\"");
+        let agent = network.start(&format!("attach = {attach:?}"), &limits);
+        let _listener = listen(&network, PORT);
+        burst(&network, &[forged(PORT, SYN, 5, b"")], 300);
+        assert_eq!(
+            (agent.counts("web"), proofs(&agent, "syns_answered")),
+            ((0, 0), 300),
+            "{attach}"
+        );
     }
 }
 

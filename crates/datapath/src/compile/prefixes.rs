@@ -147,13 +147,23 @@ impl Multipliers {
                 .filter(|prefix| class_of(prefix).is_none())
                 .map(around),
         );
+        let gateways: BTreeSet<PrefixKey> =
+            config.agent.gateways.iter().map(PrefixKey::from).collect();
         for (prefix, entry) in &mut entries {
-            if never_lengths
+            let mut around = never_lengths
                 .range(..=prefix.length)
-                .any(|length| never.contains(&prefix.cut(*length)))
-            {
-                *entry = entry.with(PrefixEntry::NEVER_LIMIT);
+                .map(|length| prefix.cut(*length))
+                .filter(|cut| never.contains(cut))
+                .peekable();
+            if around.peek().is_none() {
+                continue;
             }
+            let is_gateway = around.all(|cut| gateways.contains(&cut));
+            *entry = entry.with(if is_gateway && entry.exemption() == 0 {
+                PrefixEntry::GATEWAY
+            } else {
+                PrefixEntry::NEVER_LIMIT
+            });
         }
         entries
     }
@@ -191,6 +201,33 @@ mod tests {
 
     use super::*;
     use crate::compile::compile;
+
+    #[test]
+    fn gateways_are_not_exempt_from_limits_unless_something_else_exempts_them() {
+        let text = "[agent]\ninterfaces = [\"lo\"]\nnever_limit = [\"192.0.2.0/24\"]\n\
+                    [[class]]\nname = \"c\"\nsources = [\"198.51.100.0/24\"]\nunlimited = true\n\
+                    [[limit]]\nname = \"a\"\nrate = \"1/s\"\n";
+        let mut config = config::parse(Path::new("limits.toml"), text)
+            .unwrap_or_else(|report| panic!("{report}"))
+            .config;
+        let gateways = [[192, 0, 2, 1], [198, 51, 100, 1], [203, 0, 113, 1]];
+        config.agent.gateways = gateways
+            .map(|octets| policy::Prefix::of_address(octets.into()))
+            .to_vec();
+        let gateways = config.agent.gateways.clone();
+        config.agent.never_limit.extend(gateways);
+        let image = compile(&config, Direction::Ingress).unwrap();
+        let exemption = |octets| {
+            image
+                .entry(common::packet::Address::from_ipv4(octets))
+                .exemption()
+        };
+        assert_eq!(exemption([192, 0, 2, 1]), PrefixEntry::NEVER_LIMIT);
+        assert_eq!(exemption([198, 51, 100, 1]), PrefixEntry::NEVER_LIMIT);
+        assert_eq!(exemption([198, 51, 100, 2]), PrefixEntry::UNLIMITED);
+        assert_eq!(exemption([203, 0, 113, 1]), PrefixEntry::GATEWAY);
+        assert_eq!(exemption([203, 0, 113, 2]), 0);
+    }
 
     #[test]
     fn more_classes_than_an_entry_tells_apart_are_refused() {

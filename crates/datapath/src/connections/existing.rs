@@ -91,7 +91,7 @@ pub fn reservation(image: &Image, interface: &Attached, tuple: &Tuple) -> Option
     } else {
         PrefixEntry::default()
     };
-    if entry.has(PrefixEntry::NEVER_LIMIT) || entry.has(PrefixEntry::UNLIMITED) {
+    if entry.exemption() != 0 {
         return None;
     }
     let subject = Subject {

@@ -14,7 +14,6 @@ use datapath::compile::PrefixKey;
 const MOST_GATEWAYS: usize = 16;
 /// The most addresses of a store's name.
 const MOST_OF_NAME: usize = 16;
-/// The reasons.
 const SSH: &str = "an SSH session that started the agent or sent it a command";
 const STORE: &str = "the cluster's store";
 const GATEWAY: &str = "a default gateway";
@@ -76,7 +75,7 @@ pub fn now(config: &Config) -> Vec<Protected> {
 /// The exempt addresses of a config; `operators` are the SSH sessions from which commands came.
 #[must_use]
 pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, found: &Found) -> Vec<Protected> {
-    // Of an address for several reasons, the first one counts. A gateway alone comes under limits.
+    // The first reason of an address counts. An address that is only a gateway's is exempt up to a limit.
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
     let sessions = ssh::client();
     let sessions = sessions.iter().chain(operators).copied();

@@ -104,8 +104,8 @@ pub enum Bypass {
     ProvenByReset = 14,
     /// An ACK that proves an address, and whose connection a rule refuses: counted as `over`, likewise.
     ProvenRefused = 15,
-    /// A SYN to a port of this host without a listener ([`crate::proof::Step::Closed`]): counted as `over`, beside
-    /// [`Bypass::Unlimited`].
+    /// A SYN to a port of this host without a listener ([`crate::proof::Step::Closed`]): counted as `over`, since
+    /// rules on packets count it.
     Closed = 16,
 }
 

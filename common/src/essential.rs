@@ -19,7 +19,7 @@ pub enum Essential {
     Dhcp = 2,
     /// Any other frame that is not IP: LLDP, spanning tree, PPPoE, storage protocols.
     NotIp = 3,
-    /// Packets of the default gateways, which a neighbour can forge. Those above come under limits.
+    /// Packets of the default gateways, which a neighbour can forge. Packets above this limit come under the rules.
     Gateway = 4,
 }
 

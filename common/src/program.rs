@@ -284,6 +284,10 @@ impl Case {
         // Above its own limit it counts as ordinary traffic, so that a flood from one source does not starve the
         // others.
         if let Some(kind) = packet.essential() {
+            // A flood of others' does not starve the gateway's.
+            if is_gateway && program.conforms(Essential::Gateway, frame.interface()) {
+                return Err(Found::bypass(Bypass::NeverLimit));
+            }
             if program.conforms(kind, frame.interface()) {
                 return Err(Found::bypass(Bypass::Essential));
             }
@@ -325,12 +329,15 @@ impl Case {
             if proof.is(Step::Unproven) {
                 return Err(Found::bypass(Bypass::Unproven));
             }
-            if proof.is(Step::Closed) {
-                return Err(Found::bypass(Bypass::Unlimited));
-            }
-            if proof.is(Step::Proven) {
-                opening = Found::PROVEN;
-                let index = proven_span(packet.kind);
+            let is_proven = proof.is(Step::Proven);
+            if is_proven || proof.is(Step::Closed) {
+                let index = if is_proven {
+                    opening = Found::PROVEN;
+                    proven_span(packet.kind)
+                } else {
+                    opening = 0;
+                    span_index(packet.protocol, Kind::Plain)
+                };
                 span = self::span(
                     program,
                     frame,
@@ -340,7 +347,7 @@ impl Case {
                     entry.source_index(),
                 )
                 .unwrap_or_default();
-                if span.without_proofs().count == 0 {
+                if is_proven && span.without_proofs().count == 0 {
                     program.note_proven();
                 }
             }

@@ -94,8 +94,8 @@ pub enum Step {
     Proven = 3,
     /// An ACK without a valid cookie and without a connection, while cookies are in use; or one that ends within its header.
     Unproven = 4,
-    /// A SYN to an address of this host without a listener, within the limit on answers: it passes, so that the kernel
-    /// resets it, and is charged to nobody, since whoever sent it has proven nothing.
+    /// A SYN to an address of this host without a listener, within the limit on answers: it is evaluated as a packet that opens
+    /// no connection, so that no rule on connections charges it to a source that has proven nothing.
     Closed = 5,
 }
 

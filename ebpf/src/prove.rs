@@ -16,7 +16,7 @@ use common::proof::{Header, Proof, Recent, Step, SynReply, TRANSLATED, may_have_
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
-use crate::answer::{is_to_own, may_answer, may_answer_syn, send};
+use crate::answer::{UNTAGGED, is_to_own, may_answer, may_answer_syn, send};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
 use crate::maps::{COOKIE_PORTS, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting};
@@ -120,7 +120,11 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     };
     words[..5].copy_from_slice(&ip);
     words[5] = tcp[0];
-    query::<6>(context, words, 3, tcp, header, option, || {
+    let syn = SynFacts {
+        option,
+        is_untagged: network <= UNTAGGED,
+    };
+    query::<6>(context, words, 3, tcp, header, syn, || {
         is_to_own(frame, to, network)
     })
 }
@@ -160,7 +164,11 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     };
     words[..10].copy_from_slice(&ip);
     words[10] = tcp[0];
-    query::<11>(context, words, 2, tcp, header, option, || {
+    let syn = SynFacts {
+        option,
+        is_untagged: network <= UNTAGGED,
+    };
+    query::<11>(context, words, 2, tcp, header, syn, || {
         is_to_own(frame, to, network)
     })
 }
@@ -225,6 +233,14 @@ fn connection<const W: usize>(words: &[u32; HEADERS], tuple: usize) -> Key {
     }
 }
 
+/// What [`query`] needs of a SYN.
+struct SynFacts {
+    /// The option for its cookie.
+    option: u32,
+    /// Its frame has no VLAN tag. Listeners bound to a VLAN device are not found.
+    is_untagged: bool,
+}
+
 /// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection. `words` are the IP header
 /// and the ports, `W` in all; from the word `tuple` on, they are what the kernel looks up.
 #[inline(always)]
@@ -234,7 +250,10 @@ fn query<const W: usize>(
     tuple: usize,
     tcp: [u32; 5],
     segment: Header,
-    option: u32,
+    SynFacts {
+        option,
+        is_untagged,
+    }: SynFacts,
     is_to_own: impl FnOnce() -> bool,
 ) -> Proof {
     if segment.is_reset() && !segment.is_syn() {
@@ -250,7 +269,7 @@ fn query<const W: usize>(
     let is_syn = segment.is_syn();
     // SAFETY: a socket is held until it is released.
     let is_listener = !socket.is_null() && unsafe { (*socket).state } == LISTEN;
-    let may_be_closed = socket.is_null() && is_syn;
+    let may_be_closed = socket.is_null() && is_syn && is_untagged;
     // After the look-up, since most packets are those of a connection.
     if !(is_listener || may_be_closed) || !is_to_own() {
         if !socket.is_null() {

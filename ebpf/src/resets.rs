@@ -67,8 +67,9 @@ fn prove_in(frame: &impl Writable, network: u32, transport: u32, is_ipv4: bool) 
         frame.within(network as usize),
         frame.within(transport as usize),
     );
+    // Hosts drop a shorter one, whatever its flags.
     let Some([ports, sequence, _, flags]) = frame.u32s::<4>(transport) else {
-        return Proof::NONE;
+        return Proof::of(Step::Refuse);
     };
     let flags = u32::from_be(flags);
     let part = Part::of(u32::from_be(sequence), flags);

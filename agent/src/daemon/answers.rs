@@ -166,8 +166,12 @@ impl Agent {
             let is_unlimited = class.unlimited;
             return is_unlimited.then(|| format!("class {} is unlimited", class.name));
         }
-        let named = config
-            .agent
+        let agent = &config.agent;
+        if agent.gateways.iter().any(|one| one.contains(source)) {
+            let bound = "up to 10,000 packets a second on each interface";
+            return Some(format!("it is a default gateway, {bound}"));
+        }
+        let named = agent
             .never_limit
             .iter()
             .find(|prefix| prefix.contains(source));

@@ -29,7 +29,7 @@ pub enum Unit {
     Packets,
     /// TCP SYNs.
     Connections,
-    /// Heads of HTTP/1.x requests, and DNS queries.
+    /// HTTP/1.x request lines, and DNS queries.
     Requests,
     /// Of whole frames, as limits count them.
     Bytes,

@@ -52,8 +52,8 @@ const FRAGMENT_OFFSET: u32 = 0x1fff;
 /// that would overwrite the flags of a TCP header. The offset is in units of eight bytes; `payload` is the fragment's
 /// length.
 ///
-/// No link requires such fragments: each has room for 68 bytes of IPv4, or 1,280 of IPv6. Where requests are counted, one
-/// with room for 88 bytes of IPv4 does not either.
+/// No link requires such fragments: the least MTU is 68 bytes for IPv4 and 1,280 for IPv6. Where requests are counted, links
+/// of IPv4 need one of 84.
 #[inline(always)]
 fn check_fragment(
     offset: u32,

@@ -64,15 +64,14 @@ pub enum Protocol {
 ///
 /// By design: a SYN with data (TCP Fast Open) is a connection and not also a request. A second request in one segment
 /// (pipelining) is not counted, nor is one that does not start a segment. A retransmission is counted again, since
-/// there is no state per flow. A DNS response is not a request, and DNS over TCP is a connection and then plain
-/// packets.
+/// there is no state per flow. A DNS response is not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// None.
     Plain,
     /// A TCP connection: SYN without ACK.
     Connection,
-    /// An HTTP/1.x request head at the start of a TCP payload, or a DNS query over UDP.
+    /// An HTTP/1.x request line or a DNS query at the start of a payload: [`super::begins_request`].
     Request,
 }
 

@@ -1,5 +1,6 @@
 //! TCP, UDP and ICMP: ports, and the events that packets start.
 
+use super::request::is_query;
 use super::{Bytes, Depth, Kind, Ports, Protocol, Unparsed};
 
 pub(super) const ICMPV6: u16 = 58;
@@ -56,7 +57,7 @@ pub(super) fn portless(protocol: u16) -> Segment {
     }
 }
 
-/// Parses the segment at `offset`. `begins_request` is told the offset of a TCP payload, and whether it is for a DNS server.
+/// Parses the segment at `offset`. `begins_request` receives the offset of a TCP payload, and whether it is to port 53.
 ///
 /// A header that is not readable is one that the host's stack drops, or in a further buffer of the frame: passing it
 /// without ports and flags would bypass every limit that uses them.
@@ -84,18 +85,20 @@ pub(super) fn segment(
     segment.has_ports = true;
     if is_udp {
         segment.is_essential = is_dhcp(ports);
-        if depth >= Depth::Requests && is_dns_query(bytes, offset + 8, ports) {
+        if depth >= Depth::Requests && is_udp_query(bytes, offset + 8, ports) {
             segment.kind = Kind::Request;
         }
     } else {
         let flags = bytes.u16(offset + 12).ok_or(Unparsed::TruncatedTransport)?;
         const SYN: u16 = 0x02;
         const ACK: u16 = 0x10;
+        const URGENT: u16 = 0x20;
         if flags & (SYN | ACK) == SYN {
             segment.kind = Kind::Connection;
         } else if depth >= Depth::Requests {
             let payload = bytes.within(offset + usize::from(flags >> 12) * 4);
-            if begins_request(payload, ports.destination == DNS) {
+            // Hosts take an urgent byte out of the stream, so that a request may begin behind it.
+            if flags & URGENT != 0 || begins_request(payload, ports.destination == DNS) {
                 segment.kind = Kind::Request;
             }
         }
@@ -115,9 +118,6 @@ fn is_dhcp(ports: Ports) -> bool {
 
 /// A DNS message over UDP that is not a response, whatever its operation and number of questions (RFC 1035, 4.1.1).
 #[inline(always)]
-fn is_dns_query(bytes: &(impl Bytes + ?Sized), payload: usize, ports: Ports) -> bool {
-    ports.destination == DNS
-        && bytes
-            .u16(payload + 2)
-            .is_some_and(|flags| flags & 0x8000 == 0)
+fn is_udp_query(bytes: &(impl Bytes + ?Sized), payload: usize, ports: Ports) -> bool {
+    ports.destination == DNS && bytes.u16(payload + 2).is_some_and(is_query)
 }

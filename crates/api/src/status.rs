@@ -230,7 +230,7 @@ pub struct ProofStatus {
     pub syns_refused: u64,
     /// SYNs that passed, since the kernel had no SYN cookies in use.
     pub syns_passed: u64,
-    /// SYNs to ports of this host without a listener, which passed and were charged to nobody.
+    /// SYNs to ports of this host without a listener, which no limit on connections charged.
     #[serde(default)]
     pub syns_to_closed_ports: u64,
     /// ACKs with a valid cookie whose connection passed: connections.

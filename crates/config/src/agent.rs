@@ -63,8 +63,9 @@ pub struct AgentConfig {
     /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it, the
     /// default gateways, and the store of `[cluster]`. `true` is all of them, `false` none. The agent follows them: a default
     /// route may appear after it, and a name may have another address. Gateways, whose addresses a neighbour can forge, are
-    /// exempt from bans, and from limits up to 10,000 packets a second on each interface, 1,000 at once; their SYNs prove
-    /// their address as others do. `never_limit` exempts them altogether.
+    /// exempt from bans, and from limits up to 10,000 packets a second on each interface, 1,000 at once; under `prove`,
+    /// they prove their address like other sources. In `never_limit` they are exempt without bound, as
+    /// they are from limits on requests.
     #[key(default = Protect::default())]
     pub protect: Protect,
     /// Whether the agent reloads the file when it changes.

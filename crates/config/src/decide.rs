@@ -30,7 +30,7 @@ pub struct Decide {
     #[key(absent = "off", examples = ["127.0.0.1:8081"], restart)]
     pub grpc: Option<SocketAddr>,
     /// The headers that `GET /v1/check` reads, for proxies that ask about each request: `auth_request` of nginx, `forward_auth` of
-    /// Caddy, `forwardAuth` of Traefik. The proxy's URL names the limits: `/v1/check?limit=logins`.
+    /// Caddy, `forwardAuth` of Traefik, a Lua action of HAProxy. The proxy's URL names the limits: `/v1/check?limit=logins`.
     #[key(absent = "off: `/v1/check` is not found")]
     pub check: Option<CheckHeaders>,
     /// Endpoints whose clients may cause bans: `escalate` counts refusals of their requests, and bans the `source` that they name.

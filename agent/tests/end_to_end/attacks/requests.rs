@@ -5,10 +5,12 @@ use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::burst;
 use common::packet::build::Frame;
 
+/// The flag URG.
+const URGENT: u8 = 0x20;
 const LIMIT: u64 = 10;
 const SENT: u64 = 100;
 
-/// To a web server and to a DNS server. Of a line in two segments, the first one counts.
+/// To a web server and to a DNS server. The first part of a request line counts.
 pub fn requests_count_in_every_form_that_servers_take() {
     let query = |flags: u16, questions: u8| {
         let mut message = vec![0, 12, 1, 2];
@@ -21,6 +23,7 @@ pub fn requests_count_in_every_form_that_servers_take() {
         (80, b"PROPFIND /dav HTTP/1.1\r\n\r\n".to_vec()),
         (80, b"QUERY /search HTTP/1.1\r\n\r\n".to_vec()),
         (80, b"purge http://example.org/ HTTP/1.1\r\n\r\n".to_vec()),
+        (80, b"GET\tftp://example.org/ HTTP/1.1\r\n\r\n".to_vec()),
         (80, b"GE".to_vec()),
         (53, query(0x0100, 1)),
         (53, query(0x2800, 0)),
@@ -61,6 +64,10 @@ pub fn requests_count_in_every_form_that_servers_take() {
         for (port, payload) in &over_tcp {
             check(&|from| from.tcp(4_000, *port, ACK, payload).build());
         }
+        check(&|from| {
+            from.tcp(4_000, 80, ACK | URGENT, b"\0GET / HTTP/1.1\r\n\r\n")
+                .build()
+        });
         for message in &over_udp {
             check(&|from| from.udp(4_000, 53, &message[2..]).build());
         }

@@ -94,7 +94,7 @@ fn on_all_ports(more: &str) -> String {
     format!("[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nunit = \"connections\"\n{more}\n")
 }
 
-/// They pass, so that an honest client learns at once that nobody listens.
+/// By no limit on connections, so that an honest client learns at once that nobody listens; by one on packets they are.
 pub fn syns_to_a_closed_port_are_charged_to_nobody() {
     for (attach, prove, cookies) in [
         ("native", "\"always\"", "2"),
@@ -103,7 +103,8 @@ pub fn syns_to_a_closed_port_are_charged_to_nobody() {
     ] {
         let network = network(cookies, attach);
         let limits = on_all_ports(&format!(
-            "rate = \"1/day\"\nburst = 1\nprove = {prove}\n{ESCALATE}"
+            "rate = \"1/day\"\nburst = 1\nprove = {prove}\n{ESCALATE}\n[[limit]]\nname = \"packets\"\n\
+             protocol = \"tcp\"\nrate = \"200/day\"\nburst = 200"
         ));
         let agent = network.start(&format!("attach = {attach:?}"), &limits);
         let what = format!("{attach}, {prove}");
@@ -113,6 +114,7 @@ pub fn syns_to_a_closed_port_are_charged_to_nobody() {
             ((0, 0), 300),
             "{what}"
         );
+        assert_eq!(agent.counts("packets"), (200, 100), "{what}");
         for port in 90..95 {
             let refused = network.in_client(|| {
                 let to = SocketAddr::from((SERVER, port));
@@ -131,7 +133,13 @@ pub fn syns_that_the_kernel_drops_are_not_challenged() {
         let network = network("2", attach);
         let limits = on_all_ports("rate = \"20/day\"\nburst = 20\nprove = \"reset\"");
         let agent = network.start(&format!("attach = {attach:?}"), &limits);
-        let frames = [4, 15].map(|words| forged(PORT, SYN, words, b""));
+        let mut cut = Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv6([0xfd; 16], SERVER6)
+            .tcp(4_000, PORT, SYN, b"")
+            .build();
+        cut.truncate(14 + 40 + 14);
+        cut[14 + 5] = 14;
+        let frames = [forged(PORT, SYN, 4, b""), forged(PORT, SYN, 15, b""), cut];
         burst(&network, &frames, 300);
         let outcomes = ["syns_refused", "syns_challenged"].map(|name| proofs(&agent, name));
         assert_eq!(
@@ -194,7 +202,7 @@ pub fn syns_in_a_gateways_name_have_to_be_proven() {
     }
 }
 
-/// Heads of requests: without a connection, and on one.
+/// Request lines: without a connection, and on one.
 pub fn single_segments_ban_nobody_and_those_of_a_connection_do() {
     const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
     for attach in HOOKS {

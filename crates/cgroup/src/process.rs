@@ -1,10 +1,14 @@
 //! Reads processes in /proc. A process may end at any moment: values that cannot be read are `None`.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+/// The most listings of a process's threads. The kernel ends a list early where a thread ends meanwhile.
+const MOST_LISTINGS: usize = 100;
 
 /// A process that may have ended.
 #[derive(Clone, Debug)]
@@ -100,26 +104,48 @@ impl Process {
         Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
     }
 
-    /// Its living children.
+    /// Its living children: those of each of its threads.
     #[must_use]
-    pub fn children(&self) -> Vec<u32> {
-        let tasks = fs::read_dir(self.folder.join("task"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        texts
-            .flat_map(|text| {
-                text.split_whitespace()
-                    .filter_map(|pid| pid.parse().ok())
-                    .collect::<Vec<_>>()
-            })
-            .collect()
+    pub fn children(&self) -> BTreeSet<u32> {
+        let mut children = BTreeSet::new();
+        for _ in 0..MOST_LISTINGS {
+            let before = self.threads();
+            let tasks: Vec<PathBuf> = fs::read_dir(self.folder.join("task"))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|task| task.path().join("children"))
+                .collect();
+            let texts = tasks.iter().map(fs::read_to_string).filter_map(Result::ok);
+            for text in texts {
+                children.extend(
+                    text.split_whitespace()
+                        .filter_map(|pid| pid.parse::<u32>().ok()),
+                );
+            }
+            if before.is_none_or(|before| before == tasks.len()) && before == self.threads() {
+                break;
+            }
+        }
+        children
+    }
+
+    /// The number of its threads.
+    fn threads(&self) -> Option<usize> {
+        let text = self.text("stat")?;
+        text.rsplit_once(')')?
+            .1
+            .split_whitespace()
+            .nth(17)?
+            .parse()
+            .ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -145,6 +171,36 @@ mod tests {
         assert!(own.children().contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// The kernel's list of threads ends early where one of them ends meanwhile.
+    #[test]
+    fn children_are_found_while_threads_end() {
+        const THREADS: u64 = 300;
+        let own = Process::new(Path::new("/proc"), std::process::id());
+        for _ in 0..5 {
+            let own = own.clone();
+            let ending: Vec<_> = (0..THREADS)
+                .map(|nth| {
+                    std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_micros(20_000 + 200 * nth));
+                    })
+                })
+                .collect();
+            // A child of a thread that is behind them in the list.
+            let last = std::thread::spawn(move || {
+                let mut child = std::process::Command::new("sleep")
+                    .arg("60")
+                    .spawn()
+                    .unwrap();
+                while !ending.iter().all(std::thread::JoinHandle::is_finished) {
+                    assert!(own.children().contains(&child.id()));
+                }
+                child.kill().unwrap();
+                child.wait().unwrap();
+            });
+            last.join().unwrap();
+        }
     }
 
     #[test]

@@ -248,7 +248,12 @@ fn a_flood_of_forged_syns_takes_no_socket(attach: &str) {
     );
     // Only proven sources have a slot, and only their connections are charged.
     let (passed, throttled) = agent.counts("web");
-    assert_eq!((passed, throttled), (accepted, 0));
+    // A client may repeat its last packet between the two readings, and prove itself once more.
+    let later = proofs(&agent, "acks_accepted");
+    assert!(
+        (accepted..=later).contains(&passed) && throttled == 0,
+        "{passed} of {accepted} to {later}, {throttled} throttled"
+    );
     assert!(
         agent.json(&["status"])["sources"]["tracked"]
             .as_u64()

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -106,14 +107,26 @@ pub fn a_fork_bomb_is_stopped_at_its_pids() {
 
 /// A disk that nobody else uses: that of a virtual machine, or a loop device over a file of the test's own, which is
 /// gone when dropped.
-struct Disk(String);
+struct Disk {
+    device: String,
+    _only_user: Option<MutexGuard<'static, ()>>,
+}
 
 const VIRTUAL_DISK: &str = "/dev/vda";
+
+/// The virtual machine has one disk, and tests run at the same time.
+fn only_user() -> MutexGuard<'static, ()> {
+    static DISK: Mutex<()> = Mutex::new(());
+    DISK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Disk {
     fn new(host: &Host) -> Self {
         if is_virtual() {
-            return Self(VIRTUAL_DISK.to_owned());
+            return Self {
+                device: VIRTUAL_DISK.to_owned(),
+                _only_user: Some(only_user()),
+            };
         }
         let file = host.path("disk");
         fs::write(&file, vec![7; 64 << 20]).unwrap();
@@ -127,7 +140,11 @@ impl Disk {
             "losetup: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+        let device = String::from_utf8(output.stdout).unwrap();
+        Self {
+            device: device.trim().to_owned(),
+            _only_user: None,
+        }
     }
 }
 
@@ -136,14 +153,16 @@ impl Drop for Disk {
         if is_virtual() {
             return;
         }
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+        let _ = Command::new("losetup")
+            .args(["--detach", &self.device])
+            .status();
     }
 }
 
 pub fn disks_are_limited_in_bytes_and_operations_both_ways() {
     let mut host = Host::new();
     let disk = Disk::new(&host);
-    let device = &disk.0;
+    let device = &disk.device;
     let limits = "read = \"8MB/s\", write = \"4MB/s\", read_ops = \"200/s\", write_ops = \"100/s\"";
     host.start("", &format!("io = [{{ device = {device:?}, {limits} }}]"));
     // Large blocks come up against the bytes, small ones against the operations.
@@ -216,6 +235,7 @@ pub fn two_groups_share_a_cpu_by_their_weights() {
 }
 
 pub fn memory_above_high_is_reclaimed() {
+    let _disk = only_user();
     let mut host = Host::new();
     host.start("", "memory = { high = \"16MiB\" }");
     let mut worker = host.spawn(&["cache", VIRTUAL_DISK, "48"]);
@@ -227,6 +247,7 @@ pub fn memory_above_high_is_reclaimed() {
 }
 
 pub fn swap_is_limited() {
+    let _disk = only_user();
     for command in ["mkswap", "swapon"] {
         assert!(
             Command::new(command)

@@ -129,19 +129,16 @@ pub fn exempt(never_limit: &[Prefix], protected: &[Protected]) -> Vec<String> {
 /// The config with the detected addresses added to the exempt ones; those that are gateways only are marked as such.
 #[must_use]
 pub fn applied(mut config: Config, protected: &[Protected]) -> Config {
-    for one in protected {
-        let address = Prefix::of_address(one.address);
-        let is_named = config
-            .agent
-            .never_limit
-            .iter()
-            .any(|never| never.covers(&address));
-        if one.why == GATEWAY && !is_named {
-            config.agent.gateways.push(address);
-        }
-    }
-    let more = protected.iter().map(|one| Prefix::of_address(one.address));
-    config.agent.never_limit.extend(more);
+    let address = |one: &Protected| Prefix::of_address(one.address);
+    let agent = &mut config.agent;
+    let gateways = protected
+        .iter()
+        .filter(|one| one.why == GATEWAY)
+        .map(address);
+    agent.gateways = gateways
+        .filter(|gateway| !agent.never_limit.iter().any(|never| never.covers(gateway)))
+        .collect();
+    agent.never_limit.extend(protected.iter().map(address));
     config
 }
 

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::str::SplitWhitespace;
 
 /// The most listings of a process's threads. The kernel ends a list early where a thread ends meanwhile.
 const MOST_LISTINGS: usize = 100;
@@ -99,8 +100,7 @@ impl Process {
     #[must_use]
     pub fn parent_and_start(&self) -> Option<(u32, u64)> {
         let text = self.text("stat")?;
-        // The name in parentheses may contain anything; the rest does not contain a parenthesis.
-        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+        let mut fields = stat_fields(&text)?;
         Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
     }
 
@@ -132,14 +132,13 @@ impl Process {
 
     /// The number of its threads.
     fn threads(&self) -> Option<usize> {
-        let text = self.text("stat")?;
-        text.rsplit_once(')')?
-            .1
-            .split_whitespace()
-            .nth(17)?
-            .parse()
-            .ok()
+        stat_fields(&self.text("stat")?)?.nth(17)?.parse().ok()
     }
+}
+
+/// The fields of `stat` behind the name in parentheses, which may contain anything; they contain no parenthesis.
+fn stat_fields(text: &str) -> Option<SplitWhitespace<'_>> {
+    Some(text.rsplit_once(')')?.1.split_whitespace())
 }
 
 #[cfg(test)]

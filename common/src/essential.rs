@@ -1,7 +1,8 @@
 //! Traffic to which limits per source do not apply, and its own limits.
 //!
 //! Without ARP, neighbour discovery or DHCP a host has no network, and frames that are not IP have no address. Each
-//! kind has a separate bucket on each interface, so that a flood of one kind does not starve another.
+//! kind has a separate bucket on each interface, so that a flood of one kind does not starve another. Before that bucket, a
+//! packet is charged to its neighbour's ([`crate::neighbour`]), so that a flood from one neighbour does not starve the others.
 
 use crate::limiter::{Costs, Decision, Rate, TokenBucket};
 use crate::throttle::Cell;
@@ -19,8 +20,9 @@ pub enum Essential {
     Dhcp = 2,
     /// Any other frame that is not IP: LLDP, spanning tree, PPPoE, storage protocols.
     NotIp = 3,
-    /// Packets of the default gateways, which a neighbour can forge. Packets above this limit come under the rules.
-    Gateway = 4,
+    /// Packets of gateways and resolvers ([`crate::prefix::PrefixEntry::WITHIN_ALLOWANCE`]), which others can forge. Packets
+    /// above this limit come under the rules.
+    Protected = 4,
 }
 
 /// The number of interfaces with separate buckets; interfaces whose indexes are equal modulo this share one.
@@ -31,8 +33,13 @@ const KINDS: u32 = 8;
 /// The most attempts on a bucket that other CPUs keep changing.
 const TRIES: u32 = 16;
 
+/// Buckets of interfaces; those of neighbours follow.
+pub(crate) const OF_INTERFACES: u32 = INTERFACES * KINDS;
+/// The binary logarithm of the number of buckets of neighbours ([`crate::neighbour`]).
+pub(crate) const NEIGHBOUR_BITS: u32 = 10;
+
 /// The number of buckets.
-pub const ESSENTIAL_BUCKETS: u32 = INTERFACES * KINDS;
+pub const ESSENTIAL_BUCKETS: u32 = OF_INTERFACES + (1 << NEIGHBOUR_BITS);
 
 impl Essential {
     /// The index of this kind's bucket on the interface with this index.
@@ -77,11 +84,18 @@ impl PacketBucket {
         Self::new(1_000, 100, scale)
     }
 
-    /// ARP, neighbour discovery, DHCP and packets of gateways, each: 10,000 a second, 1,000 at once. A host stays below with
-    /// ten thousand neighbours that all resolve it within a second.
+    /// ARP, neighbour discovery, DHCP and packets of gateways and resolvers, each: 10,000 a second, 1,000 at once. A host stays
+    /// below with ten thousand neighbours that all resolve it within a second.
     #[must_use]
     pub fn of_essential(scale: TickScale) -> Self {
         Self::new(10_000, 1_000, scale)
+    }
+
+    /// ARP, neighbour discovery and DHCP of one neighbour, each: 100 a second, 100 at once. All buckets of neighbours together
+    /// pass 102,400 a second, which the kernel processes with a part of one CPU.
+    #[must_use]
+    pub fn of_neighbour(scale: TickScale) -> Self {
+        Self::new(100, 100, scale)
     }
 
     /// Other frames that are not IP: 100,000 a second, 10,000 at once, so that storage and encapsulations are not
@@ -144,16 +158,16 @@ mod tests {
             Essential::NeighbourDiscovery,
             Essential::Dhcp,
             Essential::NotIp,
-            Essential::Gateway,
+            Essential::Protected,
         ];
         let buckets: HashSet<u32> = (1..=INTERFACES)
             .flat_map(|interface| kinds.map(|kind| kind.bucket(interface)))
             .collect();
         assert_eq!(buckets.len(), kinds.len() * INTERFACES as usize);
-        assert!(buckets.iter().all(|bucket| *bucket < ESSENTIAL_BUCKETS));
+        assert!(buckets.iter().all(|bucket| *bucket < OF_INTERFACES));
         for kind in kinds {
             let bucket = kind.bucket(u32::MAX);
-            assert!(bucket < ESSENTIAL_BUCKETS);
+            assert!(bucket < OF_INTERFACES);
             assert_eq!(Essential::is_not_ip(bucket), kind == Essential::NotIp);
         }
     }
@@ -163,6 +177,7 @@ mod tests {
         // A burst of ten million units at one a day: the coarsest clock that a policy can require.
         let scale = TickScale::for_longest_life(10_000_000 * 86_400 * 1_000_000_000);
         for (bucket, rate) in [
+            (PacketBucket::of_neighbour(scale), 100),
             (PacketBucket::of_essential(scale), 10_000),
             (PacketBucket::of_not_ip(scale), 100_000),
         ] {

@@ -43,7 +43,7 @@ no_padding!(Stale: u64, u64, u32, u32);
 no_padding!(ConnectionSettings: [u32; 12]);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
 no_padding!(
-    Settings: HashSeed, Shape, TickScale, u64, [u32; 23], Scoping, [u32; 4], BufferLayout, [PacketBucket; 4], [RuleSpan; SPANS]
+    Settings: HashSeed, Shape, TickScale, u64, [u32; 23], Scoping, [u32; 4], BufferLayout, [PacketBucket; 5], [RuleSpan; SPANS]
 );
 no_padding!(BufferLayout: [u32; 4]);
 no_padding!(PacketBucket: u64, u64, u64);

@@ -17,6 +17,7 @@ pub mod key;
 mod layout;
 pub mod limiter;
 pub mod list;
+pub mod neighbour;
 pub mod network;
 pub mod own;
 pub mod packet;

@@ -26,7 +26,7 @@ pub struct PrefixEntry(u32);
 pub const MAX_CLASSES: u32 = SOURCE_INDEXES - 1;
 const SOURCE_INDEXES: u32 = 1 << 13;
 /// The kinds of [`PrefixEntry::exemption`].
-const EXEMPTIONS: u32 = 1 << 2;
+const EXEMPTIONS: u32 = 1 << 3;
 /// Source indexes of both banks.
 const BANKED_INDEXES: u32 = Bank::COUNT * SOURCE_INDEXES;
 
@@ -35,8 +35,10 @@ impl PrefixEntry {
     pub const NEVER_LIMIT: u32 = 1;
     /// The address is in a class without limits.
     pub const UNLIMITED: u32 = 2;
-    /// The address is that of a gateway: exempt from bans, and from limits up to [`crate::essential::Essential::Gateway`].
-    pub const GATEWAY: u32 = 3;
+    /// The address is exempt from bans, and from limits up to [`crate::essential::Essential::Protected`].
+    pub const WITHIN_ALLOWANCE: u32 = 3;
+    /// The address is exempt from bans, and from no limit.
+    pub const NEVER_BANNED: u32 = 4;
 
     /// An entry of a class and its source index: the multiplier index, with the number of its source where limits are for
     /// certain sources ([`crate::scope::Scoping`]). Both are at most [`MAX_CLASSES`].
@@ -92,6 +94,13 @@ impl PrefixEntry {
     #[must_use]
     pub const fn exemption(self) -> u32 {
         self.0 % EXEMPTIONS
+    }
+
+    /// Whether bans apply to the address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn may_be_banned(self) -> bool {
+        matches!(self.exemption(), 0 | Self::UNLIMITED)
     }
 
     /// The class, 0 for the default one.

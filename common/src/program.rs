@@ -9,6 +9,7 @@ use crate::buffer::Segments;
 use crate::connections::{Admission, Tuple};
 use crate::counters::Bypass;
 use crate::essential::Essential;
+use crate::neighbour::Neighbour;
 use crate::packet::{
     Address, Depth, Direction, Disposition, Kind, Link, Packet, Protocol, RareHeaders, parse,
 };
@@ -58,8 +59,9 @@ pub trait Program: Steps {
     fn network(&self, entry: PrefixEntry, address: Address) -> u32;
     /// Whether the source is banned; counts the packet if it is.
     fn is_banned(&self, source: Address) -> bool;
-    /// Whether one more packet of this kind conforms on this interface; charges it if so.
-    fn conforms(&self, kind: Essential, interface: u32) -> bool;
+    /// Whether one more packet of this kind conforms on this interface: within the allowance of its neighbour, else within that
+    /// of the interface. Charges it if so.
+    fn conforms(&self, kind: Essential, interface: u32, neighbour: Neighbour) -> bool;
     /// [`crate::settings::Settings::essential_limited`].
     fn essential_limited(&self) -> u32;
     /// Whether sources of some limit prove their address.
@@ -209,7 +211,14 @@ impl Case {
             Ok(packet) => packet,
             Err(unparsed) => {
                 return Found::bypass(match unparsed.disposition() {
-                    Disposition::Limit(kind) => without_address(program, kind, frame.interface()),
+                    Disposition::Limit(kind) => {
+                        let neighbour = if kind == Essential::Arp {
+                            Neighbour::of(frame, link, direction)
+                        } else {
+                            Neighbour::NONE
+                        };
+                        without_address(program, kind, frame.interface(), neighbour)
+                    }
                     Disposition::Refuse => Bypass::Malformed,
                 });
             }
@@ -218,7 +227,7 @@ impl Case {
         if segments.payload != 0 {
             self.size = segments.size(frame.length(), packet.headers(frame));
         }
-        match self.classify(program, frame, &packet, direction) {
+        match self.classify(program, frame, &packet, (link, direction)) {
             Ok((span, opening)) => {
                 if program.counts_connections() && opening != 0 && direction == Direction::Ingress {
                     return Found(self.reserve(program, &packet, span).0 | opening & Found::PROVEN);
@@ -269,15 +278,15 @@ impl Case {
         program: &impl Program,
         frame: &impl Frame,
         packet: &Packet,
-        direction: Direction,
+        (link, direction): (Link, Direction),
     ) -> Result<(RuleSpan, u64), Found> {
         let other = packet.other(direction);
         let entry = program.prefix_entry(other);
         if entry.exemption() == PrefixEntry::NEVER_LIMIT {
             return Err(Found::bypass(Bypass::NeverLimit));
         }
-        let is_gateway = entry.exemption() == PrefixEntry::GATEWAY;
-        if direction == Direction::Ingress && !is_gateway && program.is_banned(other) {
+        let has_allowance = entry.exemption() == PrefixEntry::WITHIN_ALLOWANCE;
+        if direction == Direction::Ingress && entry.may_be_banned() && program.is_banned(other) {
             return Err(Found::bypass(Bypass::Banned));
         }
         let mut local_port = packet.local_port_or_0(direction);
@@ -285,10 +294,11 @@ impl Case {
         // others.
         if let Some(kind) = packet.essential() {
             // A flood of others' does not starve the gateway's.
-            if is_gateway && program.conforms(Essential::Gateway, frame.interface()) {
+            if has_allowance && conforms_as_protected(program, frame) {
                 return Err(Found::bypass(Bypass::NeverLimit));
             }
-            if program.conforms(kind, frame.interface()) {
+            let neighbour = Neighbour::of(frame, link, direction);
+            if program.conforms(kind, frame.interface(), neighbour) {
                 return Err(Found::bypass(Bypass::Essential));
             }
             if program.essential_limited() & 1 << kind as u32 == 0 {
@@ -357,7 +367,7 @@ impl Case {
             return Err(Found::bypass(Bypass::Unlimited));
         }
         // After proofs, which a forger cannot give.
-        if is_gateway && program.conforms(Essential::Gateway, frame.interface()) {
+        if has_allowance && conforms_as_protected(program, frame) {
             if opening == Found::PROVEN {
                 program.note_proven();
             }
@@ -449,10 +459,21 @@ fn verdict(verdict: Verdict, subject: &Subject) -> PacketVerdict<'_> {
     }
 }
 
+/// Charges a packet of an exempt address that others can forge.
+#[inline(always)]
+fn conforms_as_protected(program: &impl Program, frame: &impl Frame) -> bool {
+    program.conforms(Essential::Protected, frame.interface(), Neighbour::NONE)
+}
+
 /// Charges and counts a frame without an address.
 #[inline(always)]
-fn without_address(program: &impl Program, kind: Essential, interface: u32) -> Bypass {
-    match (program.conforms(kind, interface), kind) {
+fn without_address(
+    program: &impl Program,
+    kind: Essential,
+    interface: u32,
+    neighbour: Neighbour,
+) -> Bypass {
+    match (program.conforms(kind, interface, neighbour), kind) {
         (true, _) => Bypass::NotIp,
         (false, Essential::NotIp) => Bypass::NotIpThrottled,
         (false, _) => Bypass::EssentialThrottled,

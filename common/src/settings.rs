@@ -92,6 +92,8 @@ pub struct Settings {
     pub cookies: PacketBucket,
     /// The limit on ARP, neighbour discovery and DHCP, each.
     pub essential: PacketBucket,
+    /// The limit on ARP, neighbour discovery and DHCP of one neighbour, each.
+    pub neighbour: PacketBucket,
     /// The limit on frames that are neither IP nor ARP.
     pub not_ip: PacketBucket,
     /// The rules for packets on ports without specific limits.
@@ -149,6 +151,7 @@ impl Settings {
         answers: PacketBucket::CLOSED,
         cookies: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,
+        neighbour: PacketBucket::CLOSED,
         not_ip: PacketBucket::CLOSED,
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
     };

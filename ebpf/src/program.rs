@@ -6,8 +6,9 @@ use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
 use common::bank::Bank;
 use common::connections::{Admission, Tuple};
-use common::essential::Essential;
+use common::essential::{Essential, PacketBucket};
 use common::list::{self, CHUNK_LINES, CHUNK_WORDS};
+use common::neighbour::Neighbour;
 use common::packet::{Address, Depth, Packet};
 use common::prefix::{Line, Lines, Node, PrefixEntry, Search};
 use common::program::{Context, Program};
@@ -70,8 +71,8 @@ impl Program for Kernel {
     }
 
     #[inline(always)]
-    fn conforms(&self, kind: Essential, interface: u32) -> bool {
-        weir_essential(kind.bucket(interface)) != 0
+    fn conforms(&self, kind: Essential, interface: u32, neighbour: Neighbour) -> bool {
+        weir_essential(kind.bucket(interface), neighbour.to_bits()) != 0
     }
 
     #[inline(always)]
@@ -383,16 +384,30 @@ impl Lines for Lists {
     }
 }
 
-/// A global function of a number, so that it is verified once.
+/// A global function of numbers, so that it is verified once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_essential(bucket: u32) -> u32 {
+extern "C" fn weir_essential(bucket: u32, neighbour: u64) -> u32 {
+    let take = |bucket, limit: PacketBucket| {
+        ESSENTIAL
+            .get_ptr_mut(bucket)
+            .is_some_and(|state| limit.take(MapCell(state), Kernel.now()))
+    };
+    let neighbour = Neighbour::from_bits(neighbour);
+    if neighbour != Neighbour::NONE {
+        let seed = [
+            setting!(seed.words[0]),
+            setting!(seed.words[1]),
+            setting!(seed.words[2]),
+        ];
+        if take(neighbour.bucket(bucket, seed), setting!(neighbour)) {
+            return 1;
+        }
+    }
     let limit = if Essential::is_not_ip(bucket) {
         setting!(not_ip)
     } else {
         setting!(essential)
     };
-    ESSENTIAL.get_ptr_mut(bucket).map_or(0, |state| {
-        u32::from(limit.take(MapCell(state), Kernel.now()))
-    })
+    take(bucket, limit).into()
 }

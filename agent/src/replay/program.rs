@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell, RefMut};
 
 use common::connections::{Admission, Tuple};
 use common::counters::{Bypass, Counters, TableCounters, Traffic};
-use common::essential::{ESSENTIAL_BUCKETS, Essential};
+use common::essential::{ESSENTIAL_BUCKETS, Essential, PacketBucket};
 use common::key::{Hash, HashSeed, Key};
 use common::limiter::Algorithm;
+use common::neighbour::Neighbour;
 use common::packet::{Address, Depth, Direction};
 use common::prefix::PrefixEntry;
 use common::program::{Case, PacketVerdict, Program};
@@ -398,14 +399,27 @@ impl Program for &MemoryProgram<'_> {
         false
     }
 
-    fn conforms(&self, kind: Essential, interface: u32) -> bool {
+    fn conforms(&self, kind: Essential, interface: u32, neighbour: Neighbour) -> bool {
+        let take = |bucket: u32, limit: PacketBucket| {
+            let state = self.essential.get(bucket as usize);
+            state.is_some_and(|state| limit.take(MemoryCell(state), self.now()))
+        };
+        let bucket = kind.bucket(interface);
+        let [first, second, third, ..] = self.settings.seed.words;
+        if neighbour != Neighbour::NONE
+            && take(
+                neighbour.bucket(bucket, [first, second, third]),
+                self.settings.neighbour,
+            )
+        {
+            return true;
+        }
         let limit = if kind == Essential::NotIp {
             self.settings.not_ip
         } else {
             self.settings.essential
         };
-        let state = self.essential.get(kind.bucket(interface) as usize);
-        state.is_some_and(|state| limit.take(MemoryCell(state), self.now()))
+        take(bucket, limit)
     }
 
     #[inline(always)]

@@ -171,7 +171,7 @@ fn an_entry_has_room_for_every_class_index_and_exemption() {
     ] {
         for exemption in 0..4 {
             let entry = PrefixEntry::new(class, source_index)
-                .with(PrefixEntry::GATEWAY)
+                .with(PrefixEntry::NEVER_BANNED)
                 .with(exemption);
             assert_eq!((entry.class(), entry.source_index()), (class, source_index));
             assert_eq!(entry.exemption(), exemption);

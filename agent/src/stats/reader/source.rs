@@ -94,7 +94,8 @@ impl Reader<'_> {
             source: address.to_string(),
             class: policy::class_name(&self.config.classes, entry.class()).to_owned(),
             class_from: None,
-            never_limit: [PrefixEntry::NEVER_LIMIT, PrefixEntry::GATEWAY].contains(&exemption),
+            never_limit: [PrefixEntry::NEVER_LIMIT, PrefixEntry::WITHIN_ALLOWANCE]
+                .contains(&exemption),
             exempt: None,
             ban: self.ban(&octets, nanoseconds),
             limits,

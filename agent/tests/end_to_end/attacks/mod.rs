@@ -1,6 +1,7 @@
 //! Ways around limits, and ways to turn Weir on others, as an attacker would try them: one file a kind.
 
 mod counts;
+mod neighbours;
 pub mod peer;
 mod proofs;
 mod published;
@@ -34,6 +35,9 @@ pub const TESTS: &[Test] = attacks![
     weapons::syns_that_the_kernel_drops_are_not_challenged,
     requests::requests_count_in_every_form_that_servers_take,
     weapons::addresses_with_chosen_bits_share_no_allowance,
+    neighbours::a_flood_of_arp_from_one_sender_leaves_others_answered,
+    neighbours::arp_from_made_up_senders_passes_up_to_the_allowances_of_all,
+    neighbours::a_flood_of_discovery_or_dhcp_from_one_sender_leaves_others_theirs,
     weapons::single_segments_ban_nobody_and_those_of_a_connection_do,
 ];
 /// Tests that require nft.

@@ -169,6 +169,7 @@ pub(super) fn compile_after(
         answers: PacketBucket::of_replies(scale),
         cookies: PacketBucket::of_cookies(scale),
         essential: PacketBucket::of_essential(scale),
+        neighbour: PacketBucket::of_neighbour(scale),
         not_ip: PacketBucket::of_not_ip(scale),
         spans,
         ..Settings::NONE

@@ -160,7 +160,7 @@ impl Multipliers {
             }
             let is_gateway = around.all(|cut| gateways.contains(&cut));
             *entry = entry.with(if is_gateway && entry.exemption() == 0 {
-                PrefixEntry::GATEWAY
+                PrefixEntry::WITHIN_ALLOWANCE
             } else {
                 PrefixEntry::NEVER_LIMIT
             });
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(exemption([192, 0, 2, 1]), PrefixEntry::NEVER_LIMIT);
         assert_eq!(exemption([198, 51, 100, 1]), PrefixEntry::NEVER_LIMIT);
         assert_eq!(exemption([198, 51, 100, 2]), PrefixEntry::UNLIMITED);
-        assert_eq!(exemption([203, 0, 113, 1]), PrefixEntry::GATEWAY);
+        assert_eq!(exemption([203, 0, 113, 1]), PrefixEntry::WITHIN_ALLOWANCE);
         assert_eq!(exemption([203, 0, 113, 2]), 0);
     }
 

@@ -12,6 +12,7 @@ pub mod doctor;
 mod files;
 pub mod follower;
 pub mod geo;
+mod host_network;
 pub mod import;
 pub mod log;
 pub mod manual;

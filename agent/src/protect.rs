@@ -1,4 +1,5 @@
-//! Addresses that are exempt unless the config disables it: the operator, the default gateways, the cluster's store.
+//! Addresses that are exempt unless the config disables it: the operator, the cluster's store, the default gateways, resolvers,
+//! and the host itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -10,23 +11,91 @@ use config::policy::{Config, Prefix, Shield};
 use config::ssh;
 use datapath::compile::PrefixKey;
 
+use crate::host_network::{self, is_elsewhere, is_link_local};
+
 /// The most gateways that are exempt: any neighbour may announce itself as one.
 const MOST_GATEWAYS: usize = 16;
+/// The most resolvers: some servers of DHCP and announcements of routers add to them.
+const MOST_RESOLVERS: usize = 16;
 /// The most addresses of a store's name.
 const MOST_OF_NAME: usize = 16;
+/// The most addresses of this host: each is an entry in the tree of prefixes.
+const MOST_OWN: usize = 256;
 const SSH: &str = "an SSH session that started the agent or sent it a command";
 const STORE: &str = "the cluster's store";
 const GATEWAY: &str = "a default gateway";
+const RESOLVER: &str = "a resolver";
+
+/// An address that `protect` exempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detected {
+    pub address: IpAddr,
+    pub shield: Shield,
+    /// The reason as text.
+    pub why: String,
+}
+
+/// How far a detected address is exempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exemption {
+    /// From bans and limits.
+    Full,
+    /// From bans, and from limits on packets up to an allowance: others can forge the address.
+    WithinAllowance,
+    /// From bans: packets that come from outside in the name of this host are forged.
+    FromBans,
+}
+
+impl Detected {
+    #[must_use]
+    pub const fn exemption(&self) -> Exemption {
+        match self.shield {
+            Shield::Ssh | Shield::Store => Exemption::Full,
+            Shield::Gateways | Shield::Resolvers => Exemption::WithinAllowance,
+            Shield::Addresses => Exemption::FromBans,
+        }
+    }
+}
+
+impl From<&Detected> for Protected {
+    fn from(detected: &Detected) -> Self {
+        Self {
+            address: detected.address,
+            why: detected.why.clone(),
+        }
+    }
+}
+
+/// The addresses with exemptions from limits, and those with exemptions from bans only.
+#[must_use]
+pub fn by_exemption(detected: &[Detected]) -> (Vec<Protected>, Vec<Protected>) {
+    let (from_bans, others): (Vec<&Detected>, Vec<&Detected>) = detected
+        .iter()
+        .partition(|one| one.exemption() == Exemption::FromBans);
+    let documents = |some: Vec<&Detected>| some.into_iter().map(Protected::from).collect();
+    (documents(others), documents(from_bans))
+}
 
 /// What `protect` has found on this host, but for SSH sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     gateways: BTreeSet<IpAddr>,
+    resolvers: BTreeSet<IpAddr>,
+    /// The host's own addresses, each with its interface.
+    own: BTreeMap<IpAddr, String>,
     /// The addresses of names of stores, as they were resolved last.
     names: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 impl Found {
+    /// With all that the host has now, except names.
+    #[must_use]
+    pub fn read_again(self, config: &Config) -> Self {
+        self.with_gateways()
+            .with_own_addresses()
+            .with_resolvers(config)
+    }
+
     /// With the gateways that the host has now. Those of before stay if they cannot be read.
     #[must_use]
     pub fn with_gateways(mut self) -> Self {
@@ -34,6 +103,29 @@ impl Found {
             Ok(gateways) => self.gateways = gateways.into_iter().take(MOST_GATEWAYS).collect(),
             Err(error) => tracing::warn!("reading the default routes failed: {error}"),
         }
+        self
+    }
+
+    /// With the resolvers in the files of a config.
+    #[must_use]
+    pub fn with_resolvers(mut self, config: &Config) -> Self {
+        let resolvers = host_network::resolvers(&config.agent.resolv_conf);
+        self.resolvers = resolvers.into_iter().take(MOST_RESOLVERS).collect();
+        self
+    }
+
+    /// With the addresses that the host has now.
+    #[must_use]
+    pub fn with_own_addresses(mut self) -> Self {
+        let own = host_network::connected().into_iter();
+        let own = own.map(|one| (one.net.addr(), one.interface));
+        // Link-local ones come and go with each interface, and are only unique on its link.
+        let own = own.filter(|(address, _)| is_elsewhere(*address) && !is_link_local(*address));
+        self.own = own
+            .collect::<BTreeMap<_, _>>()
+            .into_iter()
+            .take(MOST_OWN)
+            .collect();
         self
     }
 
@@ -67,49 +159,63 @@ pub fn resolve(config: &Config) -> BTreeMap<String, BTreeSet<IpAddr>> {
 
 /// The exempt addresses of a config where no agent runs.
 #[must_use]
-pub fn now(config: &Config) -> Vec<Protected> {
-    let found = Found::default().with_gateways().with_names(resolve(config));
+pub fn now(config: &Config) -> Vec<Detected> {
+    let found = Found::default()
+        .read_again(config)
+        .with_names(resolve(config));
     of(config, &BTreeSet::new(), &found)
 }
 
 /// The exempt addresses of a config; `operators` are the SSH sessions from which commands came.
 #[must_use]
-pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, found: &Found) -> Vec<Protected> {
-    // The first reason of an address counts. An address that is only a gateway's is exempt up to a limit.
-    let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
+pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, found: &Found) -> Vec<Detected> {
     let sessions = ssh::client();
     let sessions = sessions.iter().chain(operators).copied();
-    let gateways = found.gateways.iter().copied();
-    let reasons: [(Shield, Vec<IpAddr>, &str); 3] = [
-        (Shield::Ssh, sessions.collect(), SSH),
+    let named = |addresses: Vec<IpAddr>, why: &str| -> Vec<(IpAddr, String)> {
+        let addresses = addresses.into_iter();
+        addresses.map(|address| (address, why.to_owned())).collect()
+    };
+    let own = found.own.iter();
+    let own = own.map(|(address, interface)| (*address, format!("an address of {interface}")));
+    // The first reason of an address counts: the widest exemption.
+    let reasons: [(Shield, Vec<(IpAddr, String)>); 5] = [
+        (Shield::Ssh, named(sessions.collect(), SSH)),
         (
             Shield::Store,
-            stores(config, found).into_iter().collect(),
-            STORE,
+            named(stores(config, found).into_iter().collect(), STORE),
         ),
-        (Shield::Gateways, gateways.collect(), GATEWAY),
+        (
+            Shield::Gateways,
+            named(found.gateways.iter().copied().collect(), GATEWAY),
+        ),
+        (
+            Shield::Resolvers,
+            named(found.resolvers.iter().copied().collect(), RESOLVER),
+        ),
+        (Shield::Addresses, own.collect()),
     ];
-    for (shield, addresses, why) in reasons {
+    let mut all: BTreeMap<IpAddr, (Shield, String)> = BTreeMap::new();
+    for (shield, addresses) in reasons {
         if config.agent.protect.0.contains(&shield) {
-            for address in addresses {
-                all.entry(canonical(address)).or_insert(why);
+            for (address, why) in addresses {
+                all.entry(canonical(address)).or_insert((shield, why));
             }
         }
     }
-    all.into_iter()
-        .map(|(address, why)| Protected {
-            address,
-            why: why.to_owned(),
-        })
-        .collect()
+    let detected = |(address, (shield, why))| Detected {
+        address,
+        shield,
+        why,
+    };
+    all.into_iter().map(detected).collect()
 }
 
 /// The most prefixes of `never_limit` that are listed; longer lists are only counted.
 const MOST_NAMED: usize = 20;
 
-/// The exempt addresses with their reasons: a line for `never_limit` and for every detected address.
+/// The exempt addresses with their reasons: a line for `never_limit` and for every detected address with an exemption from limits.
 #[must_use]
-pub fn exempt(never_limit: &[Prefix], protected: &[Protected]) -> Vec<String> {
+pub fn exempt(never_limit: &[Prefix], detected: &[Detected]) -> Vec<String> {
     let named = never_limit
         .iter()
         .take(MOST_NAMED)
@@ -120,25 +226,25 @@ pub fn exempt(never_limit: &[Prefix], protected: &[Protected]) -> Vec<String> {
         count => format!(" and {count} others"),
     };
     let configured = (!named.is_empty()).then(|| format!("exempt: {named}{others} (never_limit)"));
-    let protected = protected
+    let detected = detected
         .iter()
+        .filter(|one| one.exemption() != Exemption::FromBans)
         .map(|one| format!("exempt: {} ({})", one.address, one.why));
-    configured.into_iter().chain(protected).collect()
+    configured.into_iter().chain(detected).collect()
 }
 
-/// The config with the detected addresses added to the exempt ones; those that are gateways only are marked as such.
+/// The config with the detected addresses added to those of their exemption.
 #[must_use]
-pub fn applied(mut config: Config, protected: &[Protected]) -> Config {
-    let address = |one: &Protected| Prefix::of_address(one.address);
+pub fn applied(mut config: Config, detected: &[Detected]) -> Config {
     let agent = &mut config.agent;
-    let gateways = protected
-        .iter()
-        .filter(|one| one.why == GATEWAY)
-        .map(address);
-    agent.gateways = gateways
-        .filter(|gateway| !agent.never_limit.iter().any(|never| never.covers(gateway)))
-        .collect();
-    agent.never_limit.extend(protected.iter().map(address));
+    for one in detected {
+        let kind = match one.exemption() {
+            Exemption::Full => &mut agent.never_limit,
+            Exemption::WithinAllowance => &mut agent.within_allowance,
+            Exemption::FromBans => &mut agent.never_banned_only,
+        };
+        kind.push(Prefix::of_address(one.address));
+    }
     config
 }
 
@@ -179,9 +285,15 @@ mod tests {
 
     #[test]
     fn exempt_addresses_are_named_with_their_reason_and_a_long_list_is_counted() {
-        let gateway = Protected {
+        let gateway = Detected {
             address: IpAddr::from([192, 0, 2, 1]),
+            shield: Shield::Gateways,
             why: GATEWAY.to_owned(),
+        };
+        let own = Detected {
+            address: IpAddr::from([192, 0, 2, 9]),
+            shield: Shield::Addresses,
+            why: "an address of eth0".to_owned(),
         };
         let prefixes = |texts: &[&str]| -> Vec<Prefix> {
             texts
@@ -191,7 +303,7 @@ mod tests {
         };
         let never_limit = prefixes(&["198.51.100.0/24", "2001:db8::1"]);
         assert_eq!(
-            exempt(&never_limit, &[gateway]),
+            exempt(&never_limit, &[gateway, own]),
             [
                 "exempt: 198.51.100.0/24, 2001:db8::1 (never_limit)",
                 "exempt: 192.0.2.1 (a default gateway)"
@@ -205,37 +317,47 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_is_exempt_without_limit_if_the_file_or_a_session_has_its_address() {
-        let config = |never_limit: &str| {
-            let text = format!(
-                "[agent]\ninterfaces = [\"eth0\"]\nnever_limit = [{never_limit}]\n[[limit]]\nname = \"p\"\nrate = \"1/s\"\n"
-            );
-            config::parse(std::path::Path::new("limits.toml"), &text)
-                .unwrap()
-                .config
-        };
-        let address = IpAddr::from([192, 0, 2, 1]);
+    fn an_address_has_the_widest_exemption_of_its_kinds() {
+        let text = "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"p\"\nrate = \"1/s\"\n";
+        let config = config::parse(std::path::Path::new("limits.toml"), text)
+            .unwrap()
+            .config;
+        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
         let found = Found {
-            gateways: BTreeSet::from([address]),
+            gateways: BTreeSet::from([address(1), address(2)]),
+            resolvers: BTreeSet::from([address(1), address(3)]),
+            own: BTreeMap::from([1, 3, 4].map(|last| (address(last), "eth0".to_owned()))),
             ..Found::default()
         };
-        for (never_limit, operators, why, gateways) in [
-            (
-                "",
-                BTreeSet::new(),
-                GATEWAY,
-                vec![Prefix::of_address(address)],
-            ),
-            ("", BTreeSet::from([address]), SSH, vec![]),
-            ("\"192.0.2.0/24\"", BTreeSet::new(), GATEWAY, vec![]),
+        let detected = of(&config, &BTreeSet::from([address(2)]), &found);
+        let of_net = detected
+            .iter()
+            .filter(|one| matches!(one.address, IpAddr::V4(address) if address.octets()[0] == 192));
+        let reasons: Vec<(IpAddr, &str)> =
+            of_net.map(|one| (one.address, one.why.as_str())).collect();
+        assert_eq!(
+            reasons,
+            [
+                (address(1), GATEWAY),
+                (address(2), SSH),
+                (address(3), RESOLVER),
+                (address(4), "an address of eth0")
+            ]
+        );
+        let agent = applied(config, &detected).agent;
+        let has = |some: &[Prefix], last| some.contains(&Prefix::of_address(address(last)));
+        for (last, exemption) in [
+            (1, &agent.within_allowance),
+            (2, &agent.never_limit),
+            (3, &agent.within_allowance),
+            (4, &agent.never_banned_only),
         ] {
-            let config = config(never_limit);
-            let protected = of(&config, &operators, &found);
-            let of_address = protected.iter().find(|one| one.address == address);
-            assert_eq!(of_address.unwrap().why, why);
-            let agent = applied(config, &protected).agent;
-            assert_eq!(agent.gateways, gateways, "{never_limit}");
-            assert!(agent.never_limit.iter().any(|one| one.contains(address)));
+            assert!(has(exemption, last), "{last}");
+            let all: Vec<Prefix> = agent.never_banned().copied().collect();
+            assert_eq!(
+                all.iter().filter(|one| one.contains(address(last))).count(),
+                1
+            );
         }
     }
 

@@ -298,6 +298,17 @@ fn changes(status: &Status) -> Vec<String> {
             .map(|one| format!("{} ({})", one.address, one.why));
         lines.push(format!("exempt: {}", named.collect::<Vec<_>>().join(", ")));
     }
+    if !status.never_banned.is_empty() {
+        let named = status.never_banned.iter().take(MOST_NEVER_BANNED);
+        let named: Vec<String> = named
+            .map(|one| format!("{} ({})", one.address, one.why))
+            .collect();
+        let others = match status.never_banned.len() - named.len() {
+            0 => String::new(),
+            count => format!(" and {count} others"),
+        };
+        lines.push(format!("never banned: {}{others}", named.join(", ")));
+    }
     lines
 }
 
@@ -367,6 +378,8 @@ fn crowdsec_text(crowdsec: &CrowdSecStatus) -> String {
 
 /// The most exceptions that are printed.
 const MOST_EXCEPTIONS: usize = 10;
+/// The most of this host's addresses.
+const MOST_NEVER_BANNED: usize = 10;
 
 /// The cluster as text: its store, then each host's share of each limit.
 fn cluster_text(cluster: &ClusterStatus) -> String {

@@ -22,7 +22,7 @@ use super::{ask, table};
 use crate::daemon::{holds_packets, lists};
 use crate::doctor;
 use crate::geo::Databases;
-use crate::protect::{self, Protected};
+use crate::protect::{self, Detected, Protected};
 use crate::server::control::Client;
 use crate::stats::{LimitDefinition, Status};
 
@@ -68,8 +68,8 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     };
     let (class_lists, list_notes) = lists::of_classes(&loaded.config);
     let databases = Databases::read(&loaded.config, &Databases::default(), class_lists);
-    let protected = protect::now(&loaded.config);
-    let lists = lists::forecast(&loaded.config, &databases, &protected);
+    let detected = protect::now(&loaded.config);
+    let lists = lists::forecast(&loaded.config, &databases, &detected);
     let problems: Vec<String> = databases
         .problems()
         .into_iter()
@@ -92,7 +92,8 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         })?;
         return Ok(ExitCode::from(USAGE));
     }
-    let (effective, overlaps) = databases.applied(&loaded.config);
+    let (applied, overlaps) = databases.applied(&loaded.config);
+    let effective = protect::applied(applied, &detected);
     let plan = match plan(&effective) {
         Ok(plan) => plan,
         Err(error) => {
@@ -142,7 +143,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         valid: true,
         warnings,
         lacking,
-        protected,
+        protected: protect::by_exemption(&detected).0,
         interfaces: links.placements,
         limits: LimitDefinition::of_config(&loaded.config),
         groups: loaded
@@ -161,7 +162,9 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
             .chain(awaited)
             .collect(),
     };
-    print.document(&checked, |checked| show(file, &loaded.config, checked))?;
+    print.document(&checked, |checked| {
+        show(file, &loaded.config, checked, &detected);
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -212,7 +215,7 @@ fn request_memory(config: &Config) -> Vec<RequestMemory> {
     rows.collect()
 }
 
-fn show(file: &Path, config: &Config, checked: &Checked) {
+fn show(file: &Path, config: &Config, checked: &Checked, detected: &[Detected]) {
     println!(
         "{} is valid; limits in mode {}:",
         file.display(),
@@ -261,7 +264,7 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
         });
         println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
     }
-    protect::exempt(&config.agent.never_limit, &checked.protected)
+    protect::exempt(&config.agent.never_limit, detected)
         .iter()
         .for_each(|line| println!("{line}"));
     for notify in &config.notify {

@@ -235,10 +235,10 @@ fn enforce(
         not_in_effect,
     } = configured;
     // Names are resolved later: a start does not wait for them.
-    let found = Found::default().with_gateways();
-    let protected = protect::of(&source.config, &BTreeSet::new(), &found);
+    let found = Found::default().read_again(&source.config);
+    let detected = protect::of(&source.config, &BTreeSet::new(), &found);
     let (applied, overlaps) = databases.applied(&source.config);
-    let config = Arc::new(protect::applied(applied, &protected));
+    let config = Arc::new(protect::applied(applied, &detected));
     let plan = compile::plan(&config)?;
     let interfaces =
         datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
@@ -287,7 +287,7 @@ fn enforce(
         )?;
         let in_effect = introduce(&source, packets.load().as_deref(), &requests, &groups);
         reload::report_left_out(&events, &source.left_out);
-        protect::exempt(&source.config.agent.never_limit, &protected).iter().for_each(|line| tracing::info!("{line}"));
+        protect::exempt(&source.config.agent.never_limit, &detected).iter().for_each(|line| tracing::info!("{line}"));
         let parts = Parts {
             packets: Arc::clone(&packets),
             events: Arc::clone(&events),
@@ -304,7 +304,7 @@ fn enforce(
         kept.iter().for_each(|note| tracing::warn!("{note}"));
         databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
         reload::report_changes(&events, &databases.changes(&Databases::default()));
-        let mut live = Live::new(source, seen, (found, protected), databases);
+        let mut live = Live::new(source, seen, (found, detected), databases);
         let status = match (&file, not_in_effect) {
             (Some(file), Some(NotInEffect { why, errors })) => {
                 live.start_failed(file, errors);

@@ -27,6 +27,7 @@ use crate::ban_reason::is_printable;
 use crate::daemon::events::{Follower, Subscription};
 use crate::geo::ClassLists;
 use crate::pcapng::Sample;
+use crate::protect::{self, Detected, Exemption};
 use crate::server::control::Handler;
 use crate::stats::{
     ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery,
@@ -69,7 +70,7 @@ impl Agent {
         status
             .notes
             .extend(status.left_out.iter().map(ToString::to_string));
-        status.protected = live.protected();
+        (status.protected, status.never_banned) = protect::by_exemption(live.detected());
         status.limits = LimitDefinition::of_config(live.config());
         status.never_limit = live
             .config()
@@ -111,7 +112,17 @@ impl Agent {
             Some(packets) => packets.show(source).map_err(text)?,
             None => self.class_of(source),
         };
-        if status.ban.is_none() && !status.never_limit {
+        let is_never_banned = {
+            let live = self.changing.live();
+            let detected = live.detected().iter();
+            detected
+                .map(|one| one.address)
+                .any(|one| one == source.to_canonical())
+        };
+        // A ban of a wider prefix does not apply to it.
+        if status.never_limit || is_never_banned {
+            status.ban = None;
+        } else if status.ban.is_none() {
             status.ban = self.lists.ban_of(source);
         }
         {
@@ -166,20 +177,21 @@ impl Agent {
             let is_unlimited = class.unlimited;
             return is_unlimited.then(|| format!("class {} is unlimited", class.name));
         }
-        let agent = &config.agent;
-        if agent.gateways.iter().any(|one| one.contains(source)) {
-            let bound = "up to 10,000 packets a second on each interface";
-            return Some(format!("it is a default gateway, {bound}"));
-        }
-        let named = agent
+        let named = config
+            .agent
             .never_limit
             .iter()
             .find(|prefix| prefix.contains(source));
-        let protected = live
-            .protected()
-            .into_iter()
-            .find(|one| one.address == source);
-        let protected = || protected.map(|one| format!("it is {}", one.why));
+        let detected = live.detected().iter().find(|one| one.address == source);
+        let protected = || {
+            let Detected { why, .. } = detected?;
+            Some(match detected?.exemption() {
+                Exemption::WithinAllowance => {
+                    format!("it is {why}, up to 10,000 packets a second on each interface")
+                }
+                Exemption::Full | Exemption::FromBans => format!("it is {why}"),
+            })
+        };
         Some(
             named
                 .map(|prefix| format!("never_limit has {prefix}"))

@@ -59,6 +59,9 @@ pub struct Status {
     /// Exempt addresses that the agent detects (`protect`).
     #[serde(default)]
     pub protected: Vec<Protected>,
+    /// The host's own addresses (`protect`): no ban applies to them, but limits do.
+    #[serde(default)]
+    pub never_banned: Vec<Protected>,
     /// The memory of the policy on packets; `null` where there is none.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,

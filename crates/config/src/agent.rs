@@ -19,6 +19,9 @@ pub const DEFAULT_PINS: &str = "/sys/fs/bpf/weir";
 /// The default state directory.
 pub const DEFAULT_STATE: &str = "/var/lib/weir";
 
+/// The default files with resolvers: the host's, and those behind the stub of systemd-resolved.
+pub const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+
 /// The default capacity of the table of sources, unless logs would take too much memory.
 pub const DEFAULT_SOURCES: u32 = 1_000_000;
 
@@ -54,20 +57,29 @@ pub struct AgentConfig {
     #[key(absent = "1_000_000, or fewer where sliding logs would take too much memory")]
     #[key(range = (1.0, MOST_SOURCES as f64))]
     pub max_sources: Option<u32>,
-    /// Exempt addresses and prefixes: no limit and no ban applies to them.
+    /// Exempt addresses and prefixes: no limit and no ban applies to them, nor to packets that others send in their name
+    /// ([how to filter those](../../operations/access.md#addresses-that-others-can-forge)).
     #[key(default = Vec::new(), examples = ["192.0.2.10", "2001:db8:ffff::/48"])]
     pub never_limit: Vec<Prefix>,
-    /// The addresses of `never_limit` that are there as those of default gateways, and not in the file.
+    /// Detected addresses that are exempt from bans, and from limits within an allowance: others can forge them.
     #[key(skip)]
-    pub gateways: Vec<Prefix>,
-    /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it, the
-    /// default gateways, and the store of `[cluster]`. `true` is all of them, `false` none. The agent follows them: a default
-    /// route may appear after it, and a name may have another address. Gateways, whose addresses a neighbour can forge, are
-    /// exempt from bans, and from limits up to 10,000 packets a second on each interface, 1,000 at once; under `prove`,
-    /// they prove their address like other sources. In `never_limit` they are exempt without bound, as
-    /// they are from limits on requests.
+    pub within_allowance: Vec<Prefix>,
+    /// Detected addresses that are exempt from bans, and from no limit.
+    #[key(skip)]
+    pub never_banned_only: Vec<Prefix>,
+    /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it (`ssh`), the store
+    /// of `[cluster]`, the default gateways, the resolvers in `resolv_conf`, and the host's own addresses (`addresses`). `true`
+    /// is all of them, `false` none. The agent follows them: a default route may appear after it, and a name may have another
+    /// address. No ban applies to any of them. Limits apply to neither SSH clients nor stores. They apply to gateways and resolvers above
+    /// 10,000 packets a second on each interface, 1,000 at once, since others can forge these addresses; under `prove`, gateways and
+    /// resolvers prove their address like other sources. All limits apply to the host's own addresses, and limits on requests also to
+    /// gateways and resolvers. List an address in `never_limit` to exempt it without bound.
     #[key(default = Protect::default())]
     pub protect: Protect,
+    /// Files in the format of resolv.conf(5), whose name servers `protect` exempts. Missing files, and addresses of loopback,
+    /// are ignored.
+    #[key(default = RESOLV_CONF.map(PathBuf::from).to_vec(), examples = RESOLV_CONF)]
+    pub resolv_conf: Vec<PathBuf>,
     /// Whether the agent reloads the file when it changes.
     #[key(default = false)]
     pub watch: bool,
@@ -104,6 +116,14 @@ pub struct AgentConfig {
     /// and underscores.
     #[key(default = "weir".to_owned(), examples = ["weir"], check = check_cgroup, restart)]
     pub cgroup: String,
+}
+
+impl AgentConfig {
+    /// The prefixes to which no ban applies.
+    pub fn never_banned(&self) -> impl Iterator<Item = &Prefix> {
+        let detected = self.within_allowance.iter().chain(&self.never_banned_only);
+        self.never_limit.iter().chain(detected)
+    }
 }
 
 fn check(read: &Located<'_, AgentConfig>, problems: &mut Problems) {

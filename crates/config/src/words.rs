@@ -226,6 +226,10 @@ words!(
         Gateways = "gateways",
         /// The cluster's store.
         Store = "store",
+        /// The name servers of this host.
+        Resolvers = "resolvers",
+        /// The addresses of this host itself.
+        Addresses = "addresses",
     }
 );
 words!(

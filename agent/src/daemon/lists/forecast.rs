@@ -8,7 +8,7 @@ use lists::{Copy, Listed, parse};
 use super::own;
 use super::source::{self, Content};
 use crate::geo::Databases;
-use crate::protect::Protected;
+use crate::protect::Detected;
 
 /// Kernel memory of a prefix, at most, and of the filter and the counters.
 const PER_PREFIX: u64 = 48;
@@ -35,7 +35,7 @@ enum Unknown {
 
 /// Reads the lists of a config, from which the protected addresses are exempt, too. Fetches nothing.
 #[must_use]
-pub fn forecast(config: &Config, databases: &Databases, protected: &[Protected]) -> Forecast {
+pub fn forecast(config: &Config, databases: &Databases, detected: &[Detected]) -> Forecast {
     let state = StateDirectory::at(&config.agent.state_dir);
     let (mut notes, mut errors) = (Vec::new(), Vec::new());
     let (mut all, mut is_banning) = (0, false);
@@ -79,7 +79,7 @@ pub fn forecast(config: &Config, databases: &Databases, protected: &[Protected])
         .map(|(name, prefixes)| (*name, prefixes.as_slice()));
     Forecast {
         errors,
-        warnings: own::warnings(config, protected, banned),
+        warnings: own::warnings(config, detected, banned),
         notes,
     }
 }

@@ -2,22 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 
 use config::PrefixKey;
 use config::policy::{Config, Prefix};
-use host::read::read_text;
 use ipnet::IpNet;
 use lists::{Listed, find};
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
 
-use crate::protect::Protected;
+use crate::host_network::{connected, resolvers};
+use crate::protect::Detected;
 
-/// Resolvers of this host, with those behind systemd-resolved.
-const RESOLVERS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-/// The largest of these files, in bytes.
-const LONGEST_RESOLV_CONF: u64 = 1 << 20;
 /// The most addresses of a warning.
 const MOST_NAMED: usize = 8;
 
@@ -35,14 +29,15 @@ pub(super) struct OwnNetwork {
 }
 
 impl OwnNetwork {
-    /// Reads this host's interfaces, routes and resolvers. What cannot be read is left out.
-    pub fn of_host() -> Self {
-        let resolvers = RESOLVERS
-            .iter()
-            .filter_map(|file| read_text(Path::new(file), LONGEST_RESOLV_CONF).ok());
-        let resolvers: Vec<IpAddr> = resolvers.flat_map(|text| nameservers(&text)).collect();
+    /// Reads this host's interfaces, routes, and the resolvers of files. What cannot be read is left out.
+    pub fn of_host(resolv_conf: &[PathBuf]) -> Self {
+        let connected = connected().into_iter().filter(|one| !one.is_loopback);
         let gateways = datapath::default_gateways().unwrap_or_default();
-        Self::of(connected(), &gateways, &resolvers)
+        Self::of(
+            connected.map(|one| (one.interface, one.net)),
+            &gateways,
+            &resolvers(resolv_conf),
+        )
     }
 
     fn of(
@@ -62,7 +57,7 @@ impl OwnNetwork {
         for gateway in gateways {
             add((*gateway).into(), "a default gateway".to_owned());
         }
-        for resolver in resolvers.iter().filter(|address| !address.is_loopback()) {
+        for resolver in resolvers {
             add((*resolver).into(), "a resolver".to_owned());
         }
         let unspecified = IpAddr::from([0, 0, 0, 0]);
@@ -124,51 +119,16 @@ impl OwnNetwork {
     }
 }
 
-/// The addresses of interfaces that are up, each with its network.
-fn connected() -> Vec<(String, IpNet)> {
-    let mut all = Vec::new();
-    for interface in getifaddrs().into_iter().flatten() {
-        let ip = |storage: Option<nix::sys::socket::SockaddrStorage>| -> Option<IpAddr> {
-            let storage = storage?;
-            let v4 = storage.as_sockaddr_in().map(|address| address.ip().into());
-            v4.or_else(|| storage.as_sockaddr_in6().map(|address| address.ip().into()))
-        };
-        let is_used = interface.flags.contains(InterfaceFlags::IFF_UP)
-            && !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK);
-        if let (true, Some(address)) = (is_used, ip(interface.address)) {
-            let length = ip(interface.netmask).and_then(|mask| ipnet::ip_mask_to_prefix(mask).ok());
-            let net = length.and_then(|length| IpNet::new(address, length).ok());
-            all.push((
-                interface.interface_name,
-                net.unwrap_or_else(|| address.into()),
-            ));
-        }
-    }
-    all
-}
-
-/// The resolvers of a resolv.conf(5).
-fn nameservers(text: &str) -> Vec<IpAddr> {
-    let address = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let name = words.next().filter(|word| *word == "nameserver");
-        let address = name.and_then(|_| words.next())?;
-        // `fe80::1%eth0`.
-        address.split('%').next()?.parse().ok()
-    };
-    text.lines().filter_map(address).collect()
-}
-
 /// The warnings about a config's lists, with the content of each.
 pub(super) fn warnings<'l>(
     config: &Config,
-    protected: &[Protected],
+    detected: &[Detected],
     lists: impl Iterator<Item = (&'l str, &'l [PrefixKey])>,
 ) -> Vec<String> {
-    let own = OwnNetwork::of_host();
-    let protected = protected.iter().map(|one| Prefix::of_address(one.address));
+    let own = OwnNetwork::of_host(&config.agent.resolv_conf);
+    let detected = detected.iter().map(|one| Prefix::of_address(one.address));
     let never_limit = config.agent.never_limit.iter().copied();
-    let exempt: Vec<Prefix> = never_limit.chain(protected).collect();
+    let exempt: Vec<Prefix> = never_limit.chain(detected).collect();
     let state = host::StateDirectory::at(&config.agent.state_dir);
     let exceptions = lists::read_exceptions(&state).unwrap_or_default();
     let exceptions = exceptions.into_iter().collect();
@@ -214,7 +174,7 @@ mod tests {
         OwnNetwork::of(
             connected,
             &[address("10.201.0.1")],
-            &[address("10.201.0.53"), address("127.0.0.53")],
+            &[address("10.201.0.53")],
         )
     }
 
@@ -262,14 +222,5 @@ mod tests {
             own().warning("a", &listed(&["192.0.2.0/24", "10.9.0.0/16"]), &[], &none),
             None
         );
-    }
-
-    #[test]
-    fn resolvers_are_read_from_resolv_conf() {
-        let text = "# test\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nsearch example\n";
-        let expected: Vec<IpAddr> = ["192.0.2.53", "fe80::1"]
-            .map(|address| address.parse().unwrap())
-            .to_vec();
-        assert_eq!(nameservers(text), expected);
     }
 }

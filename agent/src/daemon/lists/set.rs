@@ -60,6 +60,8 @@ struct Set {
     is_suspended: bool,
     /// Addresses that no list refuses.
     exempt: Vec<Prefix>,
+    /// The files with this host's resolvers.
+    resolv_conf: Vec<PathBuf>,
     /// Warnings about lists that refuse addresses that this host needs.
     of_own_network: Vec<String>,
     watcher: Option<(BTreeSet<PathBuf>, RecommendedWatcher)>,
@@ -131,7 +133,8 @@ impl BanLists {
             }
             set.databases = databases.clone();
             set.is_suspended = config.agent.mode == Mode::Observe;
-            set.exempt.clone_from(&config.agent.never_limit);
+            set.exempt = config.agent.never_banned().copied().collect();
+            set.resolv_conf.clone_from(&config.agent.resolv_conf);
             let names: BTreeSet<&str> = config
                 .ban_lists
                 .iter()
@@ -349,7 +352,8 @@ impl BanLists {
             self.set().of_own_network.clear();
             return;
         }
-        let own = OwnNetwork::of_host();
+        let files = self.set().resolv_conf.clone();
+        let own = OwnNetwork::of_host(&files);
         let mut set = self.set();
         let warning =
             |one: &One| own.warning(&one.list.name, &one.prefixes, &set.exempt, &set.exceptions);

@@ -38,29 +38,22 @@ impl InEffect {
         {
             let mut key = BanKey::new(PrefixKey::from(&prefix), owner);
             key.interface_id = interface_id(order, &prefix)?;
-            if let Some(exempt) = self
-                .config
-                .agent
-                .never_limit
-                .iter()
-                .find(|exempt| exempt.covers(&prefix))
-            {
-                let reason = format!(
-                    "{exempt} is exempt: agent status lists never_limit and the protected addresses"
-                );
+            let agent = &self.config.agent;
+            if let Some(exempt) = agent.never_banned().find(|exempt| exempt.covers(&prefix)) {
+                let reason = if agent.never_banned_only.contains(exempt) {
+                    format!("{exempt} is an address of this host, which is never banned")
+                } else {
+                    format!(
+                        "{exempt} is exempt: agent status lists never_limit and the protected addresses"
+                    )
+                };
                 banned.without_effect.push(WithoutEffect {
                     cidr: key.prefix.to_string(),
                     reason,
                 });
                 continue;
             }
-            if let Some(inside) = self
-                .config
-                .agent
-                .never_limit
-                .iter()
-                .find(|exempt| prefix.covers(exempt))
-            {
+            if let Some(inside) = agent.never_banned().find(|exempt| prefix.covers(exempt)) {
                 banned.notes.push(format!(
                     "{inside} in {} is exempt and stays reachable",
                     key.prefix

@@ -119,7 +119,7 @@ impl InEffect {
 
     /// Whether no ban applies to any address of a prefix.
     fn is_exempt(&self, prefix: &PrefixKey) -> bool {
-        let mut exempt = self.config.agent.never_limit.iter().map(PrefixKey::from);
+        let mut exempt = self.config.agent.never_banned().map(PrefixKey::from);
         exempt.any(|exempt| exempt.length <= prefix.length && prefix.cut(exempt.length) == exempt)
     }
 }

@@ -1,6 +1,7 @@
 //! Turns refused packets into offences, and offences into bans.
 
 use std::collections::HashMap;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -215,11 +216,13 @@ impl InEffect {
         let is_exempt = |exempt: PrefixKey| {
             exempt.length <= prefix.length && prefix.cut(exempt.length) == exempt
         };
+        if is_of_all_neighbours(prefix) {
+            return Escalated::Unchanged;
+        }
         if self
             .config
             .agent
-            .never_limit
-            .iter()
+            .never_banned()
             .map(PrefixKey::from)
             .any(is_exempt)
         {
@@ -271,4 +274,9 @@ impl InEffect {
             Err(error) => Escalated::Failed(error.to_string()),
         }
     }
+}
+/// Whether a prefix has link-local addresses of many hosts: one neighbour would have all of them banned, with their neighbour
+/// discovery.
+fn is_of_all_neighbours(prefix: &PrefixKey) -> bool {
+    prefix.length < 128 && Ipv6Addr::from(prefix.address).is_unicast_link_local()
 }

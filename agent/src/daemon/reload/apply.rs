@@ -25,14 +25,14 @@ use super::source::Source;
 use super::summary::in_effect;
 use crate::daemon::Agent;
 use crate::geo::Databases;
-use crate::protect::{self, Found, Protected};
+use crate::protect::{self, Detected, Found};
 use crate::supervisor::Supervisor;
 
 /// A config that passed all checks that change nothing.
 struct Prepared {
     before: Arc<Config>,
     found: Found,
-    protected: Vec<Protected>,
+    detected: Vec<Detected>,
     effective: Arc<Config>,
     /// Notes on classes that share addresses.
     overlaps: Vec<String>,
@@ -161,7 +161,7 @@ impl Agent {
         let Prepared {
             before,
             found,
-            protected,
+            detected,
             effective,
             overlaps,
             plan,
@@ -193,10 +193,11 @@ impl Agent {
         let mut live = self.changing().live();
         live.source = source.clone();
         live.found = found;
-        live.protected = protected;
+        live.detected = detected;
         live.databases = databases;
         self.changing().databases_replaced.notify_one();
         self.changing().stores_replaced.notify_one();
+        self.changing().resolvers_replaced.notify_one();
         Ok(Applied {
             notes,
             changes: Changes::between(&before, config),
@@ -219,17 +220,17 @@ impl Agent {
             )
         };
         self.check_fixed(&before, config)?;
-        let found = found.with_gateways();
-        let protected = protect::of(config, &operators, &found);
+        let found = found.read_again(config);
+        let detected = protect::of(config, &operators, &found);
         let (applied, overlaps) = databases.applied(config);
-        let effective = Arc::new(protect::applied(applied, &protected));
+        let effective = Arc::new(protect::applied(applied, &detected));
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;
         Ok(Prepared {
             before,
             found,
-            protected,
+            detected,
             effective,
             overlaps,
             plan,

@@ -121,8 +121,8 @@ impl Agent {
         };
         let next = Databases::read(&source.config, &before, lists);
         if before.have_same_prefixes(&next, &source.config) {
-            let protected = self.changing().live().protected();
-            let effective = protect::applied(Config::clone(&source.config), &protected);
+            let detected = self.changing().live().detected().to_vec();
+            let effective = protect::applied(Config::clone(&source.config), &detected);
             self.lists().replace(&effective, &next);
             report_changes(self.events(), &next.changes(&before));
             self.changing().live().databases = next;

@@ -15,7 +15,7 @@ use datapath::memory::Lasting;
 use super::on_trial::Trial;
 use super::source::Source;
 use crate::geo::Databases;
-use crate::protect::{Found, Protected};
+use crate::protect::{Detected, Found};
 
 /// The cause of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(super) struct Applied {
 pub struct Live {
     pub(super) source: Source,
     pub(super) found: Found,
-    pub(super) protected: Vec<Protected>,
+    pub(super) detected: Vec<Detected>,
     /// Those of the classes and ban lists in effect.
     pub(super) databases: Databases,
     /// The SSH sessions from which commands came.
@@ -94,13 +94,13 @@ impl Live {
     pub fn new(
         source: Source,
         seen: Option<String>,
-        (found, protected): (Found, Vec<Protected>),
+        (found, detected): (Found, Vec<Detected>),
         databases: Databases,
     ) -> Self {
         Self {
             source,
             found,
-            protected,
+            detected,
             databases,
             operators: BTreeSet::new(),
             seen,
@@ -144,8 +144,8 @@ impl Live {
 
     /// The exempt addresses that the agent detected.
     #[must_use]
-    pub fn protected(&self) -> Vec<Protected> {
-        self.protected.clone()
+    pub fn detected(&self) -> &[Detected] {
+        &self.detected
     }
 
     /// The databases of `[geo]`, and the lists of classes.
@@ -181,6 +181,8 @@ pub struct Changing {
     pub(crate) databases_replaced: tokio::sync::Notify,
     /// Woken when a config is put in effect, which may name other stores.
     pub(crate) stores_replaced: tokio::sync::Notify,
+    /// Woken when a config is put in effect, which may name other files with resolvers.
+    pub(crate) resolvers_replaced: tokio::sync::Notify,
 }
 
 impl Changing {
@@ -192,6 +194,7 @@ impl Changing {
             trial_began: tokio::sync::Notify::new(),
             databases_replaced: tokio::sync::Notify::new(),
             stores_replaced: tokio::sync::Notify::new(),
+            resolvers_replaced: tokio::sync::Notify::new(),
         }
     }
 

@@ -4,6 +4,7 @@ mod counts;
 mod neighbours;
 pub mod peer;
 mod proofs;
+mod protected;
 mod published;
 mod requests;
 mod veth;
@@ -35,6 +36,11 @@ pub const TESTS: &[Test] = attacks![
     weapons::syns_that_the_kernel_drops_are_not_challenged,
     requests::requests_count_in_every_form_that_servers_take,
     weapons::addresses_with_chosen_bits_share_no_allowance,
+    protected::packets_in_a_resolvers_name_have_a_limit_and_ban_nobody,
+    protected::resolvers_are_followed,
+    protected::no_ban_applies_to_the_hosts_own_addresses,
+    protected::a_neighbour_cannot_have_all_link_local_addresses_banned,
+    protected::requests_in_the_name_of_a_gateway_are_limited_and_ban_nobody,
     neighbours::a_flood_of_arp_from_one_sender_leaves_others_answered,
     neighbours::arp_from_made_up_senders_passes_up_to_the_allowances_of_all,
     neighbours::a_flood_of_discovery_or_dhcp_from_one_sender_leaves_others_theirs,

@@ -1,6 +1,6 @@
 //! Classes, exempt addresses and limits' sources as one set of prefixes; the longest match decides.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use common::prefix::build::{Prefix, PrefixTree, build, build_after};
 use common::prefix::{Line, MAX_CLASSES, PrefixEntry, PrefixRoots};
@@ -23,7 +23,7 @@ impl Multipliers {
     }
 
     pub fn are_needed(&self, config: &Config) -> bool {
-        !config.classes.is_empty() || !config.agent.never_limit.is_empty()
+        !config.classes.is_empty() || config.agent.never_banned().next().is_some()
     }
 
     /// The search tree over all prefixes.
@@ -117,13 +117,8 @@ impl Multipliers {
         of_classes.reverse();
         of_classes.sort_by_key(|(prefix, _)| *prefix);
         of_classes.dedup_by_key(|(prefix, _)| *prefix);
-        let never: BTreeSet<PrefixKey> = config
-            .agent
-            .never_limit
-            .iter()
-            .map(PrefixKey::from)
-            .collect();
-        if never.is_empty() {
+        let exempt = exemptions(config);
+        if exempt.is_empty() {
             return of_classes;
         }
         let class_of = |prefix: &PrefixKey| {
@@ -131,7 +126,7 @@ impl Multipliers {
             found.ok().map(|place| of_classes[place].1)
         };
         let class_lengths = lengths(of_classes.iter().map(|(prefix, _)| prefix));
-        let never_lengths = lengths(never.iter());
+        let exempt_lengths = lengths(exempt.keys());
         // The class of an exempt prefix is that of the longest class prefix that contains it.
         let around = |prefix: &PrefixKey| {
             let outer = class_lengths
@@ -142,31 +137,42 @@ impl Multipliers {
         };
         let mut entries = of_classes.clone();
         entries.extend(
-            never
-                .iter()
+            exempt
+                .keys()
                 .filter(|prefix| class_of(prefix).is_none())
                 .map(around),
         );
-        let gateways: BTreeSet<PrefixKey> =
-            config.agent.gateways.iter().map(PrefixKey::from).collect();
         for (prefix, entry) in &mut entries {
-            let mut around = never_lengths
+            let around = exempt_lengths
                 .range(..=prefix.length)
-                .map(|length| prefix.cut(*length))
-                .filter(|cut| never.contains(cut))
-                .peekable();
-            if around.peek().is_none() {
+                .filter_map(|length| exempt.get(&prefix.cut(*length)));
+            // The widest one of all that contain the prefix. A class without limits leaves nothing to limit.
+            let Some(widest) = around.min() else {
                 continue;
-            }
-            let is_gateway = around.all(|cut| gateways.contains(&cut));
-            *entry = entry.with(if is_gateway && entry.exemption() == 0 {
-                PrefixEntry::WITHIN_ALLOWANCE
+            };
+            *entry = entry.with(if entry.exemption() == 0 {
+                *widest
             } else {
                 PrefixEntry::NEVER_LIMIT
             });
         }
         entries
     }
+}
+
+/// The exempt prefixes, each with the widest of its exemptions, which are numbered from the widest on.
+fn exemptions(config: &Config) -> BTreeMap<PrefixKey, u32> {
+    let agent = &config.agent;
+    let kinds = [
+        (&agent.never_banned_only, PrefixEntry::NEVER_BANNED),
+        (&agent.within_allowance, PrefixEntry::WITHIN_ALLOWANCE),
+        (&agent.never_limit, PrefixEntry::NEVER_LIMIT),
+    ];
+    let of_kind = |(prefixes, exemption): (&Vec<policy::Prefix>, u32)| {
+        let exempt = prefixes.iter().map(PrefixKey::from);
+        exempt.map(move |key| (key, exemption)).collect::<Vec<_>>()
+    };
+    kinds.into_iter().flat_map(of_kind).collect()
 }
 
 /// Adds the search trees over the prefixes of networks.
@@ -203,7 +209,7 @@ mod tests {
     use crate::compile::compile;
 
     #[test]
-    fn gateways_are_not_exempt_from_limits_unless_something_else_exempts_them() {
+    fn detected_addresses_are_exempt_as_far_as_their_kind_unless_something_else_exempts_them() {
         let text = "[agent]\ninterfaces = [\"lo\"]\nnever_limit = [\"192.0.2.0/24\"]\n\
                     [[class]]\nname = \"c\"\nsources = [\"198.51.100.0/24\"]\nunlimited = true\n\
                     [[limit]]\nname = \"a\"\nrate = \"1/s\"\n";
@@ -211,11 +217,20 @@ mod tests {
             .unwrap_or_else(|report| panic!("{report}"))
             .config;
         let gateways = [[192, 0, 2, 1], [198, 51, 100, 1], [203, 0, 113, 1]];
-        config.agent.gateways = gateways
-            .map(|octets| policy::Prefix::of_address(octets.into()))
-            .to_vec();
-        let gateways = config.agent.gateways.clone();
-        config.agent.never_limit.extend(gateways);
+        let prefixes = |octets: &[[u8; 4]]| {
+            octets
+                .iter()
+                .map(|one| policy::Prefix::of_address((*one).into()))
+                .collect()
+        };
+        config.agent.within_allowance = prefixes(&gateways);
+        let own = [
+            [192, 0, 2, 9],
+            [198, 51, 100, 9],
+            [203, 0, 113, 1],
+            [203, 0, 113, 9],
+        ];
+        config.agent.never_banned_only = prefixes(&own);
         let image = compile(&config, Direction::Ingress).unwrap();
         let exemption = |octets| {
             image
@@ -226,6 +241,9 @@ mod tests {
         assert_eq!(exemption([198, 51, 100, 1]), PrefixEntry::NEVER_LIMIT);
         assert_eq!(exemption([198, 51, 100, 2]), PrefixEntry::UNLIMITED);
         assert_eq!(exemption([203, 0, 113, 1]), PrefixEntry::WITHIN_ALLOWANCE);
+        assert_eq!(exemption([192, 0, 2, 9]), PrefixEntry::NEVER_LIMIT);
+        assert_eq!(exemption([198, 51, 100, 9]), PrefixEntry::NEVER_LIMIT);
+        assert_eq!(exemption([203, 0, 113, 9]), PrefixEntry::NEVER_BANNED);
         assert_eq!(exemption([203, 0, 113, 2]), 0);
     }
 

@@ -37,7 +37,7 @@ pub fn footprint(config: &Config, plan: &Plan) -> Footprint {
         .flat_map(|limit| &limit.sources)
         .map(|sources| sources.all().count());
     let prefixes =
-        (of_classes.chain(of_limits).sum::<usize>() + config.agent.never_limit.len()) as u64;
+        (of_classes.chain(of_limits).sum::<usize>() + config.agent.never_banned().count()) as u64;
     let networks = config.geo.networks.len() as u64;
     let own =
         config.limits.len() as u64 * PER_LIMIT + prefixes * PER_PREFIX + networks * PER_NETWORK;

@@ -34,12 +34,14 @@ impl Network {
     pub fn config_on(&self, interfaces: &[&str], agent: &str, rest: &str) -> PathBuf {
         let path = self.folder.path().join("limits.toml");
         let control = self.control();
-        let allow_empty = !rest.contains("[[limit]]") && !rest.contains("[[group]]");
+        let is_empty = !rest.contains("[[limit]]") && !rest.contains("[[group]]");
+        let allow_empty = if is_empty { "allow_empty = true\n" } else { "" };
         let text = format!(
             "[agent]\ninterfaces = {interfaces:?}\ncontrol = {control:?}\npins = {:?}\nstate_dir = {:?}\n\
-             allow_empty = {allow_empty}\n{agent}\n{rest}\n",
+             resolv_conf = [{:?}]\n{allow_empty}{agent}\n{rest}\n",
             self.pins,
-            self.state()
+            self.state(),
+            self.resolv_conf()
         );
         std::fs::write(&path, text).unwrap();
         path
@@ -47,6 +49,11 @@ impl Network {
 
     pub fn control(&self) -> PathBuf {
         self.folder.path().join("control.sock")
+    }
+
+    /// The file with resolvers that the agent reads instead of the machine's; it is missing until a test writes it.
+    pub fn resolv_conf(&self) -> PathBuf {
+        self.folder.path().join("resolv.conf")
     }
 
     /// The agent's state directory.

@@ -157,6 +157,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         notes: plan
             .note(&loaded.config)
             .into_iter()
+            .chain(config::forgeable_exemptions(&loaded.config))
             .chain(databases.summaries())
             .chain(lists.notes)
             .chain(awaited)

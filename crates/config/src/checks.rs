@@ -2,8 +2,8 @@
 
 use super::class::ClassPrefix;
 use super::policy::{
-    Action, AgentConfig, Attach, Class, ClusterMode, Direction, InterfacePattern, LevelKey, Limit,
-    Mode, Prefix, ProtocolFilter, Unit,
+    Action, AgentConfig, Attach, Class, ClusterMode, Config, Direction, InterfacePattern, LevelKey,
+    Limit, Mode, Prefix, ProtocolFilter, Unit,
 };
 use super::report::{Problems, Span};
 use super::schema::Located;
@@ -288,6 +288,45 @@ fn forgeable(limit: &Limit) -> Option<(&'static str, &'static str)> {
         (_, ProtocolFilter::Udp) => Some(("UDP packets", no_ban)),
         (_, ProtocolFilter::Icmp) => Some(("ICMP packets", no_ban)),
     }
+}
+
+/// The most exempt prefixes that a note names.
+const MOST_NAMED: usize = 5;
+
+/// A note on addresses without limits on packets, in whose name others can send: all but those of loopback.
+#[must_use]
+pub fn forgeable_exemptions(config: &Config) -> Option<String> {
+    let own = config.agent.never_limit.iter();
+    let own = own.map(|prefix| (prefix, "never_limit".to_owned()));
+    let unlimited = config.classes.iter().filter(|class| class.unlimited);
+    let of_classes = unlimited.flat_map(|class| {
+        let sources = class.sources.iter();
+        sources.map(|prefix| (prefix, format!("class {:?}", class.name)))
+    });
+    let forgeable: Vec<_> = own
+        .chain(of_classes)
+        .filter(|(prefix, _)| !prefix.is_loopback())
+        .collect();
+    if forgeable.is_empty() || config.limits.is_empty() {
+        return None;
+    }
+    let named = forgeable.iter().take(MOST_NAMED);
+    let named = named.map(|(prefix, by)| format!("{} ({by})", prefix.short()));
+    let named = named.collect::<Vec<_>>().join(", ");
+    let others = match forgeable.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        count => format!(" and {count} others"),
+    };
+    let proves = config.limits.iter().any(Limit::proves);
+    let instead = if proves {
+        "; they prove nothing, which only peers with TCP-MD5 or TCP-AO require, such as BGP routers: put others into a class with a multiplier"
+    } else {
+        ""
+    };
+    Some(format!(
+        "no limit applies to packets that others send in the name of {named}{others}: have them dropped where they cannot come from (BCP 38, \
+         rp_filter){instead}"
+    ))
 }
 
 /// The error for a level whose prefix is too wide to be banned.

@@ -51,6 +51,7 @@ pub mod units;
 mod words;
 
 pub use changes::{Change, Changes, needing_restart};
+pub use checks::forgeable_exemptions;
 pub use excerpt::excerpt;
 pub use formula::{Formula, FormulaError};
 pub use load::{ConfigError, Loaded, load, parse, paths, read_argument, read_text};

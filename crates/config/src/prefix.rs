@@ -30,6 +30,13 @@ impl Prefix {
         u32::from(self.0.prefix_len()) + if self.0.network().is_ipv4() { 96 } else { 0 }
     }
 
+    /// Whether all of its addresses are those of loopback.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let (first, last) = (self.0.network(), self.0.broadcast());
+        first.is_loopback() && last.is_loopback()
+    }
+
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address)

@@ -706,6 +706,55 @@ fn what_is_probably_not_meant_is_a_warning() {
 }
 
 #[test]
+fn exempt_addresses_that_others_can_forge_are_named_except_loopback() {
+    let note = |agent: &str, more: &str| {
+        let text = limit("rate = \"1/s\"").replace("[agent]", &format!("[agent]\n{agent}"));
+        let loaded = check(&format!("{text}\n{more}")).unwrap_or_else(|report| panic!("{report}"));
+        crate::forgeable_exemptions(&loaded.config)
+    };
+    let class =
+        |more: &str| format!("[[class]]\nname = \"c\"\nsources = [\"192.0.2.0/24\"]\n{more}\n");
+    assert_eq!(note("", ""), None);
+    assert_eq!(
+        note(
+            "never_limit = [\"127.0.0.0/8\", \"127.0.0.53\", \"::1\"]",
+            ""
+        ),
+        None
+    );
+    assert_eq!(note("", &class("multiplier = 2")), None);
+    let all = "never_limit = [\"127.0.0.1\", \"192.0.2.1\", \"2001:db8::/48\", \"10.0.0.1\", \"10.0.0.2\", \"10.0.0.3\"]";
+    let named = note(all, &class("unlimited = true")).unwrap();
+    for part in [
+        "192.0.2.1 (never_limit), 2001:db8::/48 (never_limit)",
+        "and 1 others",
+        "rp_filter",
+    ] {
+        assert!(named.contains(part), "{named}");
+    }
+    assert!(
+        !named.contains("127.0.0.1") && !named.contains("prove"),
+        "{named}"
+    );
+    let named = note("", &class("unlimited = true")).unwrap();
+    assert!(named.contains("192.0.2.0/24 (class \"c\")"), "{named}");
+    let proving = "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nunit = \"connections\"\nrate = \"1/s\"\nprove = true\n";
+    let named = note("never_limit = [\"192.0.2.1\"]", proving).unwrap();
+    assert!(
+        named.contains("prove nothing") && named.contains("BGP"),
+        "{named}"
+    );
+    let only_requests = check(
+        "[agent]\nnever_limit = [\"192.0.2.1\"]\n[decide]\nhttp = \"127.0.0.1:8080\"\n[[limit]]\nname = \"a\"\nscope = \"request\"\n\
+         key = [\"user\"]\nrate = \"5/h\"\n",
+    );
+    assert_eq!(
+        crate::forgeable_exemptions(&only_requests.unwrap().config),
+        None
+    );
+}
+
+#[test]
 fn open_connections_of_proven_sources_are_no_risk() {
     let open = |lines: &str| {
         check(&limit(&format!(

@@ -409,12 +409,12 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
     },
-    /// Reset the states of one source, or of all sources under one limit, to the whole allowance
+    /// Reset the states of one source, of a prefix, or of all sources under one limit, to the whole allowance
     Reset {
-        /// The source's address
-        #[arg(required_unless_present = "limit")]
-        source: Option<IpAddr>,
-        /// Reset this limit only: for the source, or for every source if none is given
+        /// The source's address, or a prefix with at most 65,536 keys of a limit
+        #[arg(required_unless_present = "limit", value_parser = prefix)]
+        source: Option<IpNet>,
+        /// Reset this limit only: for the source or prefix, or for every source if none is given
         #[arg(long, value_name = "NAME")]
         limit: Option<String>,
     },

@@ -11,6 +11,8 @@ use api::request::{CountersReset, Request, Reset};
 use api::source::{ClassOrigin, at_level, with_sources};
 use cluster::ClusterStatus;
 use config::human;
+use config::policy::Prefix;
+use ipnet::IpNet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -699,7 +701,7 @@ fn requests(rows: &[SourceRequests]) -> Option<String> {
 }
 
 pub fn reset(
-    source: Option<IpAddr>,
+    sources: Option<IpNet>,
     limit: Option<String>,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
@@ -711,10 +713,19 @@ pub fn reset(
         }
     }
     let under = |limit: &String| format!(" under limit {limit}");
-    let (request, whose) = match (source, limit) {
-        (Some(source), limit) => {
-            let whose = format!("{source}{}", limit.as_ref().map_or_else(String::new, under));
-            (Request::Reset { source, limit }, whose)
+    let (request, whose) = match (sources, limit) {
+        (Some(sources), limit) => {
+            let sources = Prefix::from(sources);
+            let under = limit.as_ref().map_or_else(String::new, under);
+            let whose = format!("{}{under}", sources.short());
+            let request = if sources.short() == sources.to_string() {
+                let prefix = sources.to_string();
+                Request::ResetPrefix { prefix, limit }
+            } else {
+                let source = sources.address();
+                Request::Reset { source, limit }
+            };
+            (request, whose)
         }
         (None, limit) => {
             let limit = limit.unwrap_or_default();
@@ -722,7 +733,10 @@ pub fn reset(
             (Request::ResetLimit { limit }, whose)
         }
     };
-    let is_of_all_limits = matches!(request, Request::Reset { limit: None, .. });
+    let is_of_all_limits = matches!(
+        request,
+        Request::Reset { limit: None, .. } | Request::ResetPrefix { limit: None, .. }
+    );
     ask(options, &request, |reset: &Reset| {
         let states = if reset.forgotten == 1 {
             "state"
@@ -736,7 +750,7 @@ pub fn reset(
         let kept = match &reset.kept[..] {
             [] => "limits that sources share keep theirs".to_owned(),
             kept => format!(
-                "limits that sources share keep theirs, and so do limits on requests by more than the address ({})",
+                "limits that sources share keep theirs, and so do limits by more than the address ({})",
                 kept.join(", ")
             ),
         };

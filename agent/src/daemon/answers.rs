@@ -11,7 +11,7 @@ use api::list::ListStatus;
 use api::record::RecordStatus;
 use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
 use api::source::ClassOrigin;
-use config::policy::{self, Mode};
+use config::policy::{self, Mode, Prefix};
 use config::{PrefixKey, prefix};
 use datapath::bans::{By, Owner};
 use notifications::Notifier;
@@ -29,8 +29,8 @@ use crate::geo::ClassLists;
 use crate::pcapng::Sample;
 use crate::server::control::Handler;
 use crate::stats::{
-    ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery,
-    monotonic_nanoseconds,
+    ClassShare, Extent, LimitDefinition, LimitStatus, ResetError, SourceStatus, Status, View,
+    ViewQuery, monotonic_nanoseconds,
 };
 
 impl Agent {
@@ -301,15 +301,29 @@ impl Agent {
         self.packets().ok_or_else(none)
     }
 
-    /// Resets the states of a source under limits on packets and on requests.
-    fn reset(&self, source: IpAddr, limit: Option<&str>) -> Result<Reset, String> {
+    /// Resets the states of a prefix's addresses under limits on packets and on requests.
+    fn reset(&self, prefix: &Prefix, limit: Option<&str>) -> Result<Reset, String> {
         let has_requests = !self.changing.live().config().decide.limits.is_empty();
-        let of_packets = match self.packet_engine() {
-            Ok(packets) => packets.reset(source, limit).map_err(text)?,
-            Err(_) if has_requests => None,
+        let requests = self.requests.engine();
+        let too_many = |(limit, keys)| ResetError::TooManyKeys {
+            prefix: *prefix,
+            limit,
+            keys,
+        };
+        requests
+            .check_reset(prefix, limit)
+            .map_err(too_many)
+            .map_err(text)?;
+        let (of_packets, mut kept) = match self.packet_engine() {
+            Ok(packets) => {
+                let reset = packets.reset(prefix, limit).map_err(text)?;
+                (reset.forgotten, reset.kept)
+            }
+            Err(_) if has_requests => (None, Vec::new()),
             Err(none) => return Err(none),
         };
-        let (of_requests, kept) = self.requests.engine().reset_source(source, limit);
+        let (of_requests, others) = requests.reset_sources(prefix, limit);
+        kept.extend(others);
         if let (Some(limit), true) = (limit, of_packets.is_none() && of_requests.is_none()) {
             return Err(format!(
                 "limit {limit:?} counts by more than the address: agent reset --limit {limit} resets every key"
@@ -345,7 +359,13 @@ impl Handler for Agent {
             Request::View { query } => json(self.view(query)?),
             Request::Show { source } => json(self.show(source.to_canonical(), self.packets())?),
             Request::TestNotifications { name } => json(self.notifier.test(name.as_deref())?),
-            Request::Reset { source, limit } => json(self.reset(source.to_canonical(), limit.as_deref())?),
+            Request::Reset { source, limit } => {
+                json(self.reset(&Prefix::of_address(source.to_canonical()), limit.as_deref())?)
+            }
+            Request::ResetPrefix { prefix, limit } => {
+                let prefix = config::prefix::parse(&prefix).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+                json(self.reset(&prefix, limit.as_deref())?)
+            }
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),

@@ -30,6 +30,14 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<String>,
     },
+    /// [`Reset`] of all sources in a prefix.
+    ResetPrefix {
+        /// The prefix; of an IPv6 address, that address.
+        prefix: String,
+        /// The only limit under which it is; `None` for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<String>,
+    },
     ResetLimit {
         /// The limit whose state is reset, for every key.
         limit: String,
@@ -163,7 +171,10 @@ impl Request {
             Self::HeavyPrefixes { .. } => true,
             // Applications may decide here as they may over HTTP.
             Self::Decide { .. } => true,
-            Self::Reset { .. } | Self::ResetLimit { .. } | Self::ResetCounters => false,
+            Self::Reset { .. }
+            | Self::ResetPrefix { .. }
+            | Self::ResetLimit { .. }
+            | Self::ResetCounters => false,
             Self::Reload { .. }
             | Self::Try { .. }
             | Self::Compare { .. }
@@ -286,7 +297,8 @@ pub struct StillBanned {
 pub struct Reset {
     /// The number of states that were removed.
     pub forgotten: u64,
-    /// Of a source: the limits on requests whose keys have other entries than the address, and which keep their states.
+    /// Of sources: the limits whose keys have more than the address, and which keep their states. Of an address, those on
+    /// requests only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
 }

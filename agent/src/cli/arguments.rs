@@ -466,6 +466,38 @@ pub enum Command {
     },
     /// List the bans and when they expire
     Bans,
+    /// Exempt addresses or prefixes from all limits and bans for a while
+    Allow {
+        /// Addresses or prefixes
+        #[arg(value_name = "CIDR", required_unless_present = "list")]
+        cidrs: Vec<String>,
+        /// For how long: seconds, or a time such as 10m or 2h30m
+        #[arg(
+            long = "for",
+            value_name = "TIME",
+            value_parser = duration,
+            required_unless_present_any = ["until", "list"]
+        )]
+        duration: Option<Duration>,
+        /// Until when: a time such as 2026-03-31T18:00:00Z, or "2026-03-31 18:00" in this host's time zone
+        #[arg(long, value_name = "TIME", value_parser = until::parse, conflicts_with = "duration")]
+        until: Option<SystemTime>,
+        /// The reason, one line of at most 200 characters: shown by allow --list, show, status and events
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Who orders it, such as a program's name. Default: your user name
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
+        /// List these exemptions and when they end
+        #[arg(long, conflicts_with_all = ["cidrs", "duration", "until", "reason", "owner"])]
+        list: bool,
+    },
+    /// End exemptions by agent allow
+    Disallow {
+        /// Addresses or prefixes, as they were allowed
+        #[arg(value_name = "CIDR", required = true)]
+        cidrs: Vec<String>,
+    },
     /// Read the config again, all or nothing; unchanged limits keep their state
     Reload {
         /// The agent's own config, as --config names it; with --diff, any config, which is compared with the one in effect

@@ -19,11 +19,15 @@ use serde::de::DeserializeOwned;
 use super::exit::usage;
 use super::print::Print;
 use super::table::{self, number};
+use crate::allowances;
 use crate::cli::arguments::{Options, TopOrder};
 use crate::stats::{
     BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, OpenConnection, Precision,
     SourceRequests, SourceStatus, Status, TopRow,
 };
+
+/// The most exemptions for a while that `agent status` names.
+const MOST_ALLOWED: usize = 10;
 
 /// A ban as text.
 fn banned(ban: &BanStatus) -> String {
@@ -188,6 +192,19 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
             text.push_str(&format!(
                 "\nexempt by never_limit: {}",
                 status.never_limit.join(", ")
+            ));
+        }
+        for allowance in status.allowed.iter().take(MOST_ALLOWED) {
+            text.push_str(&format!(
+                "\nexempt for a while: {} ({})",
+                allowance.cidr,
+                allowances::terms(allowance)
+            ));
+        }
+        if status.allowed.len() > MOST_ALLOWED {
+            text.push_str(&format!(
+                "\nexempt for a while: {} others (agent allow --list)",
+                number((status.allowed.len() - MOST_ALLOWED) as u64)
             ));
         }
         for line in changes(status) {

@@ -146,7 +146,7 @@ struct Named {
 }
 
 /// The user who types the command, unless that is root. Under sudo, it is the user who called it.
-fn user() -> Option<String> {
+pub(super) fn user() -> Option<String> {
     let uid = nix::unistd::getuid();
     let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     if let (true, Some(user)) = (uid.is_root(), variable("SUDO_USER")) {

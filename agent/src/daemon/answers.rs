@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::allowance::Allowance;
 use api::capture::CaptureOf;
 use api::cluster::ClusterStatus;
 use api::list::ListStatus;
@@ -20,8 +21,9 @@ use super::agent::Agent;
 use super::ban_events::ordered;
 use super::capture::CaptureParts;
 use super::packets::{PacketEngine, Whose};
-use super::reload::Cause;
+use super::reload::{AllowanceTerms, Cause};
 use super::trace::Verdicts;
+use crate::allowances;
 use crate::ban_owner;
 use crate::ban_reason::is_printable;
 use crate::daemon::events::{Follower, Subscription};
@@ -70,6 +72,7 @@ impl Agent {
             .notes
             .extend(status.left_out.iter().map(ToString::to_string));
         status.protected = live.protected();
+        status.allowed = live.allowances().to_vec();
         status.limits = LimitDefinition::of_config(live.config());
         status.never_limit = live
             .config()
@@ -126,12 +129,25 @@ impl Agent {
                 since: u64::from(listed.since),
             });
         }
+        status.allowed = self.allowance_of(source);
+        status.never_limit |= status.allowed.is_some();
         status.exempt = self.exempt(source, &status);
         status.requests = self
             .requests
             .engine()
             .requests_of(source, self.requests.now());
         Ok(status)
+    }
+
+    /// The exemption for a while that covers a source for the longest time.
+    fn allowance_of(&self, source: IpAddr) -> Option<Allowance> {
+        let source = source.to_canonical();
+        let live = self.changing.live();
+        let covers = |allowance: &&Allowance| {
+            allowances::prefix_of(allowance).is_some_and(|prefix| prefix.contains(source))
+        };
+        let covering = live.allowances().iter().filter(covers);
+        covering.max_by_key(|allowance| allowance.until).cloned()
     }
 
     /// The status of a source whose packets are not limited.
@@ -184,6 +200,7 @@ impl Agent {
             named
                 .map(|prefix| format!("never_limit has {prefix}"))
                 .or_else(protected)
+                .or_else(|| status.allowed.as_ref().map(allowances::terms))
                 .unwrap_or_else(|| "yes".to_owned()),
         )
     }
@@ -377,6 +394,11 @@ impl Handler for Agent {
                 self.flush_bans();
                 json(unbanned?)
             }
+            Request::Allow { cidrs, for_seconds, reason, owner } => {
+                json(self.allow(&cidrs, AllowanceTerms { for_seconds, reason, owner })?)
+            }
+            Request::Disallow { cidrs } => json(self.disallow(&cidrs)?),
+            Request::Allowances => json(self.changing.live().allowances()),
             Request::Bans => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.bans()).map_err(text)?),
             Request::Decide { question } => {
                 json(self.requests.engine().decide(&question, self.requests.now()).map_err(text)?)

@@ -65,6 +65,24 @@ pub enum Request {
     },
     /// [`Unbanned`]: lifts every ban.
     UnbanAll,
+    /// [`crate::allowance::Allowed`]: exempts prefixes for a while, all or none.
+    Allow {
+        /// Addresses or prefixes.
+        cidrs: Vec<String>,
+        for_seconds: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Who orders it; `None` for the user of the connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<String>,
+    },
+    /// [`crate::allowance::Disallowed`].
+    Disallow {
+        /// Addresses or prefixes, as they were allowed.
+        cidrs: Vec<String>,
+    },
+    /// A list of [`crate::allowance::Allowance`].
+    Allowances,
     /// A list of [`crate::source::BansRow`].
     Bans,
     /// [`crate::decide::Answer`].
@@ -165,7 +183,9 @@ impl Request {
             | Self::Top
             | Self::Show { .. }
             | Self::Bans
+            | Self::Allowances
             | Self::Groups => true,
+            Self::Allow { .. } | Self::Disallow { .. } => false,
             Self::Usage { .. } => true,
             // A sample of bounded size, which ends by itself.
             Self::HeavyPrefixes { .. } => true,

@@ -46,7 +46,7 @@ impl InEffect {
                 .find(|exempt| exempt.covers(&prefix))
             {
                 let reason = format!(
-                    "{exempt} is exempt: agent status lists never_limit and the protected addresses"
+                    "{exempt} is exempt: agent status lists never_limit, the protected addresses and exemptions by agent allow"
                 );
                 banned.without_effect.push(WithoutEffect {
                     cidr: key.prefix.to_string(),

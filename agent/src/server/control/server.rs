@@ -237,6 +237,9 @@ impl Peer {
                     order.owner.get_or_insert_with(|| self.name());
                 }
             }
+            Request::Allow { owner, .. } => {
+                owner.get_or_insert_with(|| self.name());
+            }
             Request::Unban { user, .. } => {
                 user.get_or_insert_with(|| self.name());
             }

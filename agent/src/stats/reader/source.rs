@@ -130,6 +130,7 @@ impl Reader<'_> {
             class_from: None,
             never_limit: [PrefixEntry::NEVER_LIMIT, PrefixEntry::GATEWAY].contains(&exemption),
             exempt: None,
+            allowed: None,
             ban: self.ban(&octets, nanoseconds),
             limits,
             last_refused: last.and_then(|(instant, at)| {

@@ -87,15 +87,15 @@ pub struct ConfigFile {
 /// A duration with its unit, or a bare number of seconds, as for `timeout` and `sleep`.
 fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map(Duration::from_secs);
-    let duration = seconds.or_else(|_| humantime::parse_duration(text));
-    duration.map_err(|_| "write seconds, or a time such as 10m or 2h30m".to_owned())
+    let duration = seconds.ok().or_else(|| units::span(text));
+    duration.ok_or_else(|| "write seconds, or a time such as 10m or 2h30m".to_owned())
 }
 
 /// Parses whole days.
 fn days(text: &str) -> Result<u64, &'static str> {
     const DAY: u64 = 24 * 60 * 60;
-    let time = humantime::parse_duration(text).ok();
-    let whole = time.filter(|time| time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(DAY));
+    let whole = units::span(text)
+        .filter(|time| time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(DAY));
     let days = whole.map(|time| time.as_secs() / DAY);
     days.filter(|days| (1..=36_500).contains(days))
         .ok_or("write whole days, such as 7d")

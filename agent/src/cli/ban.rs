@@ -107,7 +107,11 @@ pub fn ban(
     }
     all.notes.extend(prefixes.iter().filter_map(Named::widened));
     Print::from(options.json).document(&all, |all| {
-        println!("{} banned", number(all.banned));
+        let terms = duration.filter(|_| all.banned > 0).map(|duration| {
+            // As it was read: `m` is minutes, and a month has 30 days.
+            format!(" for {}", human::time(duration))
+        });
+        println!("{} banned{}", number(all.banned), terms.unwrap_or_default());
         all.notes.iter().for_each(|note| println!("note: {note}"));
         all.without_effect
             .iter()

@@ -8,11 +8,14 @@ use config::policy::{Config, Prefix};
 use config::{PrefixKey, prefix};
 use host::{StateDirectory, StateError};
 
-use crate::{ban_owner, ban_reason};
+use crate::ban_owner;
+use crate::ban_reason::{self, is_printable};
 
 const NAME: &str = "allowed";
 /// The largest file that is read: [`MOST`] exemptions with the longest texts.
 const LARGEST: u64 = 4 << 20;
+/// The end of the year 9999, after which a date has another form; in seconds since 1970.
+pub const LAST_INSTANT: u64 = 253_402_300_799;
 /// The most exemptions.
 pub const MOST: usize = 1_000;
 
@@ -34,11 +37,14 @@ pub fn read(directory: &StateDirectory, now: u64) -> (Vec<Allowance>, Option<Str
 fn parse(text: &[u8]) -> Result<Vec<Allowance>, String> {
     let allowances: Vec<Allowance> =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    match allowances
-        .iter()
-        .find(|allowance| prefix_of(allowance).is_none())
-    {
-        Some(wrong) => Err(format!("invalid prefix {:?}", wrong.cidr)),
+    let is_wrong = |allowance: &&Allowance| {
+        let texts = allowance.reason.iter().chain([&allowance.owner]);
+        prefix_of(allowance).is_none()
+            || allowance.until > LAST_INSTANT
+            || !texts.into_iter().all(|text| is_printable(text))
+    };
+    match allowances.iter().find(is_wrong) {
+        Some(wrong) => Err(format!("invalid exemption of {:?}", wrong.cidr)),
         None => Ok(allowances),
     }
 }
@@ -178,6 +184,8 @@ mod tests {
         for text in [
             "[",
             "[{\"cidr\":\"nobody\",\"owner\":\"\",\"since\":0,\"until\":9}]",
+            "[{\"cidr\":\"::1\",\"owner\":\"\",\"since\":0,\"until\":253402300800}]",
+            "[{\"cidr\":\"::1\",\"owner\":\"\\u001b\",\"since\":0,\"until\":9}]",
         ] {
             let folder = tempfile::tempdir().unwrap();
             let directory = StateDirectory::at(folder.path());

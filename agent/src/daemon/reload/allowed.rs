@@ -11,7 +11,7 @@ use config::prefix;
 use host::StateDirectory;
 
 use super::live::Cause;
-use crate::allowances::{self, MOST, terms};
+use crate::allowances::{self, LAST_INSTANT, MOST, terms};
 use crate::ban_owner;
 use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind};
@@ -76,6 +76,7 @@ impl Agent {
         let since = seconds_since_1970() as u64;
         // Not shorter than ordered.
         let until = (seconds_since_1970() + for_seconds).ceil() as u64;
+        let until = until.min(LAST_INSTANT);
         let _one = self.changing().one();
         let mut next = self.changing().live().allowances.clone();
         let (mut replaced, mut new) = (Vec::new(), Vec::new());

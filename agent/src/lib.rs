@@ -2,6 +2,7 @@
 // The daemon logs instead of printing: see `log`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod allowances;
 mod ban_owner;
 mod ban_reason;
 #[expect(clippy::print_stderr, clippy::print_stdout, reason = "verbs print")]

@@ -79,6 +79,8 @@ const fn uses(command: &Command) -> (&'static str, &'static [Shared]) {
         Command::Ban { .. } => ("ban", AGENT),
         Command::Unban { .. } => ("unban", AGENT),
         Command::Bans => ("bans", AGENT),
+        Command::Allow { .. } => ("allow", AGENT),
+        Command::Disallow { .. } => ("disallow", AGENT),
         Command::Reload { .. } => ("reload", AGENT),
         Command::Try { .. } => ("try", AGENT),
         Command::Confirm => ("confirm", AGENT),
@@ -130,7 +132,7 @@ mod tests {
     use crate::cli::arguments::Cli;
 
     /// A command line of each verb, without options of all verbs.
-    const LINES: [&str; 31] = [
+    const LINES: [&str; 33] = [
         "run",
         "check",
         "status",
@@ -148,6 +150,8 @@ mod tests {
         "ban 192.0.2.1",
         "unban 192.0.2.1",
         "bans",
+        "allow 192.0.2.1 --for 1h",
+        "disallow 192.0.2.1",
         "reload",
         "try",
         "confirm",

@@ -87,15 +87,15 @@ pub struct ConfigFile {
 /// A duration with its unit, or a bare number of seconds, as for `timeout` and `sleep`.
 fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map(Duration::from_secs);
-    let duration = seconds.or_else(|_| humantime::parse_duration(text));
-    duration.map_err(|_| "write seconds, or a time such as 10m or 2h30m".to_owned())
+    let duration = seconds.ok().or_else(|| units::span(text));
+    duration.ok_or_else(|| "write seconds, or a time such as 10m or 2h30m".to_owned())
 }
 
 /// Parses whole days.
 fn days(text: &str) -> Result<u64, &'static str> {
     const DAY: u64 = 24 * 60 * 60;
-    let time = humantime::parse_duration(text).ok();
-    let whole = time.filter(|time| time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(DAY));
+    let whole = units::span(text)
+        .filter(|time| time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(DAY));
     let days = whole.map(|time| time.as_secs() / DAY);
     days.filter(|days| (1..=36_500).contains(days))
         .ok_or("write whole days, such as 7d")
@@ -409,12 +409,12 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
     },
-    /// Reset the states of one source, or of all sources under one limit, to the whole allowance
+    /// Reset the states of one source, of a prefix, or of all sources under one limit, to the whole allowance
     Reset {
-        /// The source's address
-        #[arg(required_unless_present = "limit")]
-        source: Option<IpAddr>,
-        /// Reset this limit only: for the source, or for every source if none is given
+        /// The source's address, or a prefix with at most 65,536 keys of a limit
+        #[arg(required_unless_present = "limit", value_parser = prefix)]
+        source: Option<IpNet>,
+        /// Reset this limit only: for the source or prefix, or for every source if none is given
         #[arg(long, value_name = "NAME")]
         limit: Option<String>,
     },
@@ -466,6 +466,38 @@ pub enum Command {
     },
     /// List the bans and when they expire
     Bans,
+    /// Exempt addresses or prefixes from all limits and bans for a while
+    Allow {
+        /// Addresses or prefixes
+        #[arg(value_name = "CIDR", required_unless_present = "list")]
+        cidrs: Vec<String>,
+        /// For how long: seconds, or a time such as 10m or 2h30m
+        #[arg(
+            long = "for",
+            value_name = "TIME",
+            value_parser = duration,
+            required_unless_present_any = ["until", "list"]
+        )]
+        duration: Option<Duration>,
+        /// Until when: a time such as 2026-03-31T18:00:00Z, or "2026-03-31 18:00" in this host's time zone
+        #[arg(long, value_name = "TIME", value_parser = until::parse, conflicts_with = "duration")]
+        until: Option<SystemTime>,
+        /// The reason, one line of at most 200 characters: shown by allow --list, show, status and events
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Who orders it, such as a program's name. Default: your user name
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
+        /// List these exemptions and when they end
+        #[arg(long, conflicts_with_all = ["cidrs", "duration", "until", "reason", "owner"])]
+        list: bool,
+    },
+    /// End exemptions by agent allow
+    Disallow {
+        /// Addresses or prefixes, as they were allowed
+        #[arg(value_name = "CIDR", required = true)]
+        cidrs: Vec<String>,
+    },
     /// Read the config again, all or nothing; unchanged limits keep their state
     Reload {
         /// The agent's own config, as --config names it; with --diff, any config, which is compared with the one in effect

@@ -11,17 +11,23 @@ use api::request::{CountersReset, Request, Reset};
 use api::source::{ClassOrigin, at_level, with_sources};
 use cluster::ClusterStatus;
 use config::human;
+use config::policy::Prefix;
+use ipnet::IpNet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::exit::usage;
 use super::print::Print;
 use super::table::{self, number};
+use crate::allowances;
 use crate::cli::arguments::{Options, TopOrder};
 use crate::stats::{
     BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, OpenConnection, Precision,
     SourceRequests, SourceStatus, Status, TopRow,
 };
+
+/// The most exemptions for a while that `agent status` names.
+const MOST_ALLOWED: usize = 10;
 
 /// A ban as text.
 fn banned(ban: &BanStatus) -> String {
@@ -186,6 +192,19 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
             text.push_str(&format!(
                 "\nexempt by never_limit: {}",
                 status.never_limit.join(", ")
+            ));
+        }
+        for allowance in status.allowed.iter().take(MOST_ALLOWED) {
+            text.push_str(&format!(
+                "\nexempt for a while: {} ({})",
+                allowance.cidr,
+                allowances::terms(allowance)
+            ));
+        }
+        if status.allowed.len() > MOST_ALLOWED {
+            text.push_str(&format!(
+                "\nexempt for a while: {} others (agent allow --list)",
+                number((status.allowed.len() - MOST_ALLOWED) as u64)
             ));
         }
         for line in changes(status) {
@@ -712,7 +731,7 @@ fn requests(rows: &[SourceRequests]) -> Option<String> {
 }
 
 pub fn reset(
-    source: Option<IpAddr>,
+    sources: Option<IpNet>,
     limit: Option<String>,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
@@ -724,10 +743,19 @@ pub fn reset(
         }
     }
     let under = |limit: &String| format!(" under limit {limit}");
-    let (request, whose) = match (source, limit) {
-        (Some(source), limit) => {
-            let whose = format!("{source}{}", limit.as_ref().map_or_else(String::new, under));
-            (Request::Reset { source, limit }, whose)
+    let (request, whose) = match (sources, limit) {
+        (Some(sources), limit) => {
+            let sources = Prefix::from(sources);
+            let under = limit.as_ref().map_or_else(String::new, under);
+            let whose = format!("{}{under}", sources.short());
+            let request = if sources.short() == sources.to_string() {
+                let prefix = sources.to_string();
+                Request::ResetPrefix { prefix, limit }
+            } else {
+                let source = sources.address();
+                Request::Reset { source, limit }
+            };
+            (request, whose)
         }
         (None, limit) => {
             let limit = limit.unwrap_or_default();
@@ -735,7 +763,10 @@ pub fn reset(
             (Request::ResetLimit { limit }, whose)
         }
     };
-    let is_of_all_limits = matches!(request, Request::Reset { limit: None, .. });
+    let is_of_all_limits = matches!(
+        request,
+        Request::Reset { limit: None, .. } | Request::ResetPrefix { limit: None, .. }
+    );
     ask(options, &request, |reset: &Reset| {
         let states = if reset.forgotten == 1 {
             "state"
@@ -749,7 +780,7 @@ pub fn reset(
         let kept = match &reset.kept[..] {
             [] => "limits that sources share keep theirs".to_owned(),
             kept => format!(
-                "limits that sources share keep theirs, and so do limits on requests by more than the address ({})",
+                "limits that sources share keep theirs, and so do limits by more than the address ({})",
                 kept.join(", ")
             ),
         };

@@ -107,7 +107,11 @@ pub fn ban(
     }
     all.notes.extend(prefixes.iter().filter_map(Named::widened));
     Print::from(options.json).document(&all, |all| {
-        println!("{} banned", number(all.banned));
+        let terms = duration.filter(|_| all.banned > 0).map(|duration| {
+            // As it was read: `m` is minutes, and a month has 30 days.
+            format!(" for {}", human::time(duration))
+        });
+        println!("{} banned{}", number(all.banned), terms.unwrap_or_default());
         all.notes.iter().for_each(|note| println!("note: {note}"));
         all.without_effect
             .iter()
@@ -146,7 +150,7 @@ struct Named {
 }
 
 /// The user who types the command, unless that is root. Under sudo, it is the user who called it.
-fn user() -> Option<String> {
+pub(super) fn user() -> Option<String> {
     let uid = nix::unistd::getuid();
     let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     if let (true, Some(user)) = (uid.is_root(), variable("SUDO_USER")) {

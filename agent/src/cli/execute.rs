@@ -10,8 +10,8 @@ use super::accepted::unused;
 use super::exit::usage;
 use super::top::Rows;
 use super::{
-    ask, ban, capture, check, decide, detach, doctor, events, groups, import, notify, package,
-    record, reload, replay, run, suggest, top, trace, until,
+    allow, ask, ban, capture, check, decide, detach, doctor, events, groups, import, notify,
+    package, record, reload, replay, run, suggest, top, trace, until,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, NotifyCommand, Options, TopBy};
 use crate::pcapng::Sample;
@@ -128,6 +128,26 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             all,
         } => ban::unban(&cidrs, file.as_deref(), owner, all, options),
         Command::Bans => ban::bans(options),
+        Command::Allow { list: true, .. } => allow::list(options),
+        Command::Allow {
+            cidrs,
+            duration,
+            until,
+            reason,
+            owner,
+            list: false,
+        } => allow::allow(
+            cidrs,
+            allow::Terms {
+                duration: duration
+                    .or_else(|| until.map(until::left))
+                    .unwrap_or_default(),
+                reason,
+                owner,
+            },
+            options,
+        ),
+        Command::Disallow { cidrs } => allow::disallow(cidrs, options),
         Command::Decide(question) => decide::decide(&question, options),
         Command::Groups { emergency: None } => groups::groups(options),
         Command::Groups {

@@ -1,6 +1,7 @@
 //! The command line: its arguments, and one file per verb.
 
 mod accepted;
+mod allow;
 pub mod arguments;
 mod ask;
 mod ban;

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use api::event::seconds_since_1970;
 use arc_swap::ArcSwapOption;
 use cgroup::GroupManager;
 use cluster::{EffectiveShare, Past};
@@ -22,6 +23,7 @@ use notifications::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::USAGE;
+use crate::allowances;
 use crate::cli::arguments::Options;
 use crate::daemon::crowdsec::{Bouncer, Parts};
 use crate::daemon::events::{EventLog, Feed, Observer};
@@ -238,6 +240,10 @@ fn enforce(
     let found = Found::default().read_again(&source.config);
     let detected = protect::of(&source.config, &BTreeSet::new(), &found);
     let (applied, overlaps) = databases.applied(&source.config);
+    let state_directory = StateDirectory::at(&source.config.agent.state_dir);
+    let (allowances, lost) = allowances::read(&state_directory, seconds_since_1970() as u64);
+    lost.iter().for_each(|note| tracing::warn!("{note}"));
+    let applied = allowances::applied(applied, &allowances);
     let config = Arc::new(protect::applied(applied, &detected));
     let plan = compile::plan(&config)?;
     let interfaces =
@@ -288,6 +294,7 @@ fn enforce(
         let in_effect = introduce(&source, packets.load().as_deref(), &requests, &groups);
         reload::report_left_out(&events, &source.left_out);
         protect::exempt(&source.config.agent.never_limit, &detected).iter().for_each(|line| tracing::info!("{line}"));
+        allowances.iter().for_each(|one| tracing::info!("exempt: {} ({})", one.cidr, allowances::terms(one)));
         let parts = Parts {
             packets: Arc::clone(&packets),
             events: Arc::clone(&events),
@@ -304,7 +311,7 @@ fn enforce(
         kept.iter().for_each(|note| tracing::warn!("{note}"));
         databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
         reload::report_changes(&events, &databases.changes(&Databases::default()));
-        let mut live = Live::new(source, seen, (found, detected), databases);
+        let mut live = Live::new(source, seen, (found, detected, allowances), databases);
         let status = match (&file, not_in_effect) {
             (Some(file), Some(NotInEffect { why, errors })) => {
                 live.start_failed(file, errors);
@@ -352,6 +359,7 @@ fn enforce(
             () = daemon::translations::run(&packets, for_translations) => {}
             () = reload::follow_interfaces(Arc::clone(&agent)) => {}
             () = reload::follow_protected(Arc::clone(&agent)) => {}
+            () = reload::follow_allowances(Arc::clone(&agent)) => {}
             () = groups.keep_filled() => {}
             () = feed.run() => {}
             () = reload::changes(Arc::clone(&agent), hang_up) => {}

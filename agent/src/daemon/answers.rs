@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::allowance::Allowance;
 use api::capture::CaptureOf;
 use api::cluster::ClusterStatus;
 use api::list::ListStatus;
 use api::record::RecordStatus;
 use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
 use api::source::ClassOrigin;
-use config::policy::{self, Mode};
+use config::policy::{self, Mode, Prefix};
 use config::{PrefixKey, prefix};
 use datapath::bans::{By, Owner};
 use notifications::Notifier;
@@ -20,8 +21,9 @@ use super::agent::Agent;
 use super::ban_events::ordered;
 use super::capture::CaptureParts;
 use super::packets::{PacketEngine, Whose};
-use super::reload::Cause;
+use super::reload::{AllowanceTerms, Cause};
 use super::trace::Verdicts;
+use crate::allowances;
 use crate::ban_owner;
 use crate::ban_reason::is_printable;
 use crate::daemon::events::{Follower, Subscription};
@@ -30,8 +32,8 @@ use crate::pcapng::Sample;
 use crate::protect::{self, Detected, Exemption};
 use crate::server::control::Handler;
 use crate::stats::{
-    ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery,
-    monotonic_nanoseconds,
+    ClassShare, Extent, LimitDefinition, LimitStatus, ResetError, SourceStatus, Status, View,
+    ViewQuery, monotonic_nanoseconds,
 };
 
 impl Agent {
@@ -71,6 +73,7 @@ impl Agent {
             .notes
             .extend(status.left_out.iter().map(ToString::to_string));
         (status.protected, status.never_banned) = protect::by_exemption(live.detected());
+        status.allowed = live.allowances().to_vec();
         status.limits = LimitDefinition::of_config(live.config());
         status.never_limit = live
             .config()
@@ -137,12 +140,25 @@ impl Agent {
                 since: u64::from(listed.since),
             });
         }
+        status.allowed = self.allowance_of(source);
+        status.never_limit |= status.allowed.is_some();
         status.exempt = self.exempt(source, &status);
         status.requests = self
             .requests
             .engine()
             .requests_of(source, self.requests.now());
         Ok(status)
+    }
+
+    /// The exemption for a while that covers a source for the longest time.
+    fn allowance_of(&self, source: IpAddr) -> Option<Allowance> {
+        let source = source.to_canonical();
+        let live = self.changing.live();
+        let covers = |allowance: &&Allowance| {
+            allowances::prefix_of(allowance).is_some_and(|prefix| prefix.contains(source))
+        };
+        let covering = live.allowances().iter().filter(covers);
+        covering.max_by_key(|allowance| allowance.until).cloned()
     }
 
     /// The status of a source whose packets are not limited.
@@ -196,6 +212,7 @@ impl Agent {
             named
                 .map(|prefix| format!("never_limit has {prefix}"))
                 .or_else(protected)
+                .or_else(|| status.allowed.as_ref().map(allowances::terms))
                 .unwrap_or_else(|| "yes".to_owned()),
         )
     }
@@ -313,15 +330,29 @@ impl Agent {
         self.packets().ok_or_else(none)
     }
 
-    /// Resets the states of a source under limits on packets and on requests.
-    fn reset(&self, source: IpAddr, limit: Option<&str>) -> Result<Reset, String> {
+    /// Resets the states of a prefix's addresses under limits on packets and on requests.
+    fn reset(&self, prefix: &Prefix, limit: Option<&str>) -> Result<Reset, String> {
         let has_requests = !self.changing.live().config().decide.limits.is_empty();
-        let of_packets = match self.packet_engine() {
-            Ok(packets) => packets.reset(source, limit).map_err(text)?,
-            Err(_) if has_requests => None,
+        let requests = self.requests.engine();
+        let too_many = |(limit, keys)| ResetError::TooManyKeys {
+            prefix: *prefix,
+            limit,
+            keys,
+        };
+        requests
+            .check_reset(prefix, limit)
+            .map_err(too_many)
+            .map_err(text)?;
+        let (of_packets, mut kept) = match self.packet_engine() {
+            Ok(packets) => {
+                let reset = packets.reset(prefix, limit).map_err(text)?;
+                (reset.forgotten, reset.kept)
+            }
+            Err(_) if has_requests => (None, Vec::new()),
             Err(none) => return Err(none),
         };
-        let (of_requests, kept) = self.requests.engine().reset_source(source, limit);
+        let (of_requests, others) = requests.reset_sources(prefix, limit);
+        kept.extend(others);
         if let (Some(limit), true) = (limit, of_packets.is_none() && of_requests.is_none()) {
             return Err(format!(
                 "limit {limit:?} counts by more than the address: agent reset --limit {limit} resets every key"
@@ -357,7 +388,13 @@ impl Handler for Agent {
             Request::View { query } => json(self.view(query)?),
             Request::Show { source } => json(self.show(source.to_canonical(), self.packets())?),
             Request::TestNotifications { name } => json(self.notifier.test(name.as_deref())?),
-            Request::Reset { source, limit } => json(self.reset(source.to_canonical(), limit.as_deref())?),
+            Request::Reset { source, limit } => {
+                json(self.reset(&Prefix::of_address(source.to_canonical()), limit.as_deref())?)
+            }
+            Request::ResetPrefix { prefix, limit } => {
+                let prefix = config::prefix::parse(&prefix).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+                json(self.reset(&prefix, limit.as_deref())?)
+            }
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),
@@ -369,6 +406,11 @@ impl Handler for Agent {
                 self.flush_bans();
                 json(unbanned?)
             }
+            Request::Allow { cidrs, for_seconds, reason, owner } => {
+                json(self.allow(&cidrs, AllowanceTerms { for_seconds, reason, owner })?)
+            }
+            Request::Disallow { cidrs } => json(self.disallow(&cidrs)?),
+            Request::Allowances => json(self.changing.live().allowances()),
             Request::Bans => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.bans()).map_err(text)?),
             Request::Decide { question } => {
                 json(self.requests.engine().decide(&question, self.requests.now()).map_err(text)?)

@@ -1,5 +1,7 @@
 //! Rates and bursts that refuse no more than the rule's.
 
+use config::units;
+
 use super::rule::{Forgets, Limit, Protocol, Unit};
 
 /// A rate and a burst in limits.toml, with what they differ by.
@@ -82,22 +84,13 @@ fn rate(count: u128, milliseconds: u128, unit: Unit) -> Option<String> {
     {
         (count, milliseconds) = (count / seconds, 1000);
     }
-    let time = match milliseconds {
-        1_000 => "s".to_owned(),
-        60_000 => "min".to_owned(),
-        3_600_000 => "h".to_owned(),
-        86_400_000 => "day".to_owned(),
-        604_800_000 => "week".to_owned(),
-        other if other.is_multiple_of(1000) => format!("{}s", other / 1000),
-        other => format!("{other}ms"),
-    };
+    let nanoseconds = milliseconds.checked_mul(1_000_000)?;
+    let time = units::period_text(u64::try_from(nanoseconds).ok()?);
     let count = match unit {
         Unit::Packets => count.to_string(),
         Unit::Bytes => bytes(count),
     };
-    u64::try_from(milliseconds)
-        .ok()
-        .map(|_| format!("{count}/{time}"))
+    Some(format!("{count}/{time}"))
 }
 
 /// A burst as in limits.toml.

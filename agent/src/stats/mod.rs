@@ -17,5 +17,5 @@ pub use api::status::{
 pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 pub use counted::{Counted, CountedDocument, names, rows, with_level};
 pub use host::monotonic_nanoseconds;
-pub use reader::{Extent, Live, Reader};
+pub use reader::{Extent, Live, Reader, ResetError, ResetSources};
 pub(crate) use reader::{bypass_status, holder, owner_text, prefix_of, prefix_text};

@@ -9,6 +9,7 @@ mod trace;
 
 pub(crate) use bans::{holder, owner_text};
 pub use live::Live;
+pub use source::{ResetError, ResetSources};
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

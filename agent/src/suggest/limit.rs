@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use config::human::number;
+use config::units;
 use serde::Serialize;
 
 use super::traffic::{ByWindow, Service, Unit, WINDOWS};
@@ -81,12 +82,8 @@ impl Pace {
 
 impl fmt::Display for Pace {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = match self.seconds {
-            1 => "s",
-            60 => "min",
-            _ => "h",
-        };
-        write!(out, "{}/{unit}", self.count)
+        let period = units::period_text(self.seconds * 1_000_000_000);
+        write!(out, "{}/{period}", self.count)
     }
 }
 

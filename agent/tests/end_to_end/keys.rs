@@ -10,6 +10,7 @@ use crate::traffic::{burst, udp_from, v6};
 pub const TESTS: &[Test] = tests![
     each_protocol_comes_under_its_own_limits,
     a_source_has_one_key_for_each_port_it_calls,
+    a_prefix_is_reset_with_all_its_addresses_and_nobody_elses,
     a_class_shares_one_key,
     an_interface_is_one_key_for_all_who_come_by_it,
     requests_are_counted_where_they_are_one,
@@ -79,6 +80,13 @@ fn a_source_has_one_key_for_each_port_it_calls() {
     assert_eq!(agent.json(&["reset", "10.77.0.7"])["forgotten"], 2);
     burst(&network, &[to(7, 53), to(7, 54), to(8, 53)], 30);
     assert_eq!(agent.counts("calls"), (25, 35));
+    // Of a prefix, that would be 65,536 keys for each address.
+    let reset = agent.json(&["reset", "10.77.0.0/29"]);
+    assert_eq!(
+        (&reset["forgotten"], &reset["kept"][0]),
+        (&0.into(), &"calls".into())
+    );
+    assert_eq!(agent.json(&["reset", "10.77.0.8/32"])["forgotten"], 1);
     let top = agent.json(&["top", "--once"]);
     let sources: Vec<&str> = top
         .as_array()
@@ -87,6 +95,52 @@ fn a_source_has_one_key_for_each_port_it_calls() {
         .map(|row| row["source"].as_str().unwrap())
         .collect();
     assert!(sources.contains(&"10.77.0.7 port 53"), "{sources:?}");
+}
+
+fn a_prefix_is_reset_with_all_its_addresses_and_nobody_elses() {
+    let network = Network::new();
+    let limits = limit("a", "") + &limit("nets", "ipv4_prefix = 30\nipv6_prefix = 56");
+    let agent = network.start("", &limits);
+    let frames: Vec<Vec<u8>> = [7, 8, 200].map(udp_from).to_vec();
+    burst(&network, &frames, 30);
+    let v6_of = |network: u8| {
+        let source = v6(network, 9);
+        link().ipv6(source, SERVER6).udp(5000, 53, b"x").build()
+    };
+    burst(&network, &[v6_of(1), v6_of(2)], 20);
+    let left = |source: &str| {
+        let shown = agent.json(&["show", source]);
+        let rows = shown["limits"].as_array().unwrap();
+        let of = |row: &serde_json::Value| row["remaining"].as_u64().unwrap();
+        rows.iter().map(of).collect::<Vec<_>>()
+    };
+    // The two /64 share the allowance of their /56.
+    assert_eq!(
+        (left("10.77.0.7"), left("fd77:0:0:2::9")[1]),
+        (vec![0, 0], 0)
+    );
+    // Two addresses, and the /30 that each of them is in.
+    let reset = |words: &[&str]| agent.json(&[&["reset"], words].concat());
+    assert_eq!(reset(&["10.77.0.0/25"])["forgotten"], 4);
+    for source in ["10.77.0.7", "10.77.0.8"] {
+        assert_eq!(left(source), [5, 5], "{source}");
+    }
+    assert_eq!(left("10.77.0.200"), [0, 0]);
+    assert_eq!(reset(&["10.77.0.0/16", "--limit", "a"])["forgotten"], 1);
+    assert_eq!(left("10.77.0.200"), [5, 0]);
+    // Of IPv6, keys are the prefixes of the limits.
+    assert_eq!(reset(&["fd77::/56"])["forgotten"], 3);
+    assert_eq!(left("fd77:0:0:2::9"), [5, 5]);
+    let refused = network.command(&["reset", "10.0.0.0/8", "--limit", "a"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    for words in [
+        "16,777,216 keys of limit \"a\"",
+        "at most 65,536",
+        "--limit a",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 fn a_class_shares_one_key() {

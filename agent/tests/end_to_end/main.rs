@@ -1,6 +1,7 @@
 //! Real packets over veth, the agent's own binary: what an operator would see.
 
 mod actions;
+mod allowed;
 mod attacks;
 mod ban_owners;
 mod bans;
@@ -78,7 +79,7 @@ const ON_KERNELS: [&[Test]; 7] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 54] = [
+const ON_ANY_KERNEL: [&[Test]; 55] = [
     interfaces::TESTS,
     stacked::TESTS,
     actions::TESTS,
@@ -89,6 +90,7 @@ const ON_ANY_KERNEL: [&[Test]; 54] = [
     lists::TESTS,
     limits::TESTS,
     keys::TESTS,
+    allowed::TESTS,
     bans::TESTS,
     ban_owners::TESTS,
     essential::TESTS,

@@ -1,6 +1,6 @@
 //! Members of group `weir`, who may read: whatever they do, root's commands work.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -19,6 +19,7 @@ use crate::traffic::{LIMIT, burst, udp_from};
 pub const TESTS: &[Test] = tests![
     members_use_up_their_followers_and_root_still_follows,
     members_that_hammer_the_control_socket_delay_no_command_of_root,
+    clients_that_send_nothing_keep_nobody_from_the_control_socket,
     members_may_not_reset_counters,
 ];
 
@@ -208,6 +209,40 @@ fn members_that_hammer_the_control_socket_delay_no_command_of_root() {
     });
     eprintln!("members served meanwhile, in {ROUNDS} requests of root: {before:?}");
     assert!(before[ROUNDS / 2] < CLIENTS / 2, "{before:?}");
+}
+
+fn clients_that_send_nothing_keep_nobody_from_the_control_socket() {
+    const IDLE: usize = 300;
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    open_to_members(&network);
+    let idle = |count: usize| -> Vec<UnixStream> {
+        (0..count)
+            .map(|_| UnixStream::connect(network.control()).unwrap())
+            .collect()
+    };
+    let of_members = thread::scope(|scope| {
+        let connect = scope.spawn(|| {
+            become_member();
+            idle(IDLE)
+        });
+        connect.join().unwrap()
+    });
+    let status = as_member(&network, &["status", "--json"]);
+    let error = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert!(status.status.success(), "{error}");
+    let of_root = idle(IDLE);
+    assert_eq!(agent.json(&["status"])["mode"], "enforce");
+    // Some were closed to make room.
+    let closed = |clients: &[UnixStream]| {
+        let is_closed = |client: &UnixStream| {
+            client.set_nonblocking(true).unwrap();
+            let mut byte = [0];
+            !matches!((&mut &*client).read(&mut byte), Err(error) if error.kind() == ErrorKind::WouldBlock)
+        };
+        clients.iter().filter(|client| is_closed(client)).count()
+    };
+    assert!(closed(&of_root) > 0 && closed(&of_members) > 0);
 }
 
 fn members_may_not_reset_counters() {

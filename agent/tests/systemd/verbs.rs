@@ -15,7 +15,7 @@ const MORE: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [
                     [[notify]]\non = \"ban\"\ncommand = [\"/bin/cat\"]\n";
 
 /// The verbs that follow, by their order: what each prints.
-const TO_THE_SERVICE: [(&[&str], &str); 28] = [
+const TO_THE_SERVICE: [(&[&str], &str); 31] = [
     (&["status"], "weir0"),
     (&["limits"], "logins"),
     (&["top", "--once"], "10.77.0.2"),
@@ -32,6 +32,9 @@ const TO_THE_SERVICE: [(&[&str], &str); 28] = [
     (&["ban", "192.0.2.9", "--for", "1h"], "1 banned"),
     (&["bans"], "192.0.2.9"),
     (&["unban", "192.0.2.9"], "1 unbanned"),
+    (&["allow", "192.0.2.9", "--for", "1h"], "1 exempt"),
+    (&["allow", "--list"], "192.0.2.9"),
+    (&["disallow", "192.0.2.9"], "1 no longer exempt"),
     (&["reload"], ""),
     (&["reload", "--diff"], "no differences"),
     (&["try", CANDIDATE, "--for", "1h"], ""),

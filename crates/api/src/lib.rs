@@ -2,6 +2,7 @@
 //!
 //! Names of fields are what `--json` prints: they are added to, and never renamed.
 
+pub mod allowance;
 pub mod attack;
 pub mod capture;
 pub mod cluster;

@@ -30,6 +30,14 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<String>,
     },
+    /// [`Reset`] of all sources in a prefix.
+    ResetPrefix {
+        /// The prefix; of an IPv6 address, that address.
+        prefix: String,
+        /// The only limit under which it is; `None` for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<String>,
+    },
     ResetLimit {
         /// The limit whose state is reset, for every key.
         limit: String,
@@ -57,6 +65,24 @@ pub enum Request {
     },
     /// [`Unbanned`]: lifts every ban.
     UnbanAll,
+    /// [`crate::allowance::Allowed`]: exempts prefixes for a while, all or none.
+    Allow {
+        /// Addresses or prefixes.
+        cidrs: Vec<String>,
+        for_seconds: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Who orders it; `None` for the user of the connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<String>,
+    },
+    /// [`crate::allowance::Disallowed`].
+    Disallow {
+        /// Addresses or prefixes, as they were allowed.
+        cidrs: Vec<String>,
+    },
+    /// A list of [`crate::allowance::Allowance`].
+    Allowances,
     /// A list of [`crate::source::BansRow`].
     Bans,
     /// [`crate::decide::Answer`].
@@ -157,13 +183,18 @@ impl Request {
             | Self::Top
             | Self::Show { .. }
             | Self::Bans
+            | Self::Allowances
             | Self::Groups => true,
+            Self::Allow { .. } | Self::Disallow { .. } => false,
             Self::Usage { .. } => true,
             // A sample of bounded size, which ends by itself.
             Self::HeavyPrefixes { .. } => true,
             // Applications may decide here as they may over HTTP.
             Self::Decide { .. } => true,
-            Self::Reset { .. } | Self::ResetLimit { .. } | Self::ResetCounters => false,
+            Self::Reset { .. }
+            | Self::ResetPrefix { .. }
+            | Self::ResetLimit { .. }
+            | Self::ResetCounters => false,
             Self::Reload { .. }
             | Self::Try { .. }
             | Self::Compare { .. }
@@ -286,7 +317,8 @@ pub struct StillBanned {
 pub struct Reset {
     /// The number of states that were removed.
     pub forgotten: u64,
-    /// Of a source: the limits on requests whose keys have other entries than the address, and which keep their states.
+    /// Of sources: the limits whose keys have more than the address, and which keep their states. Of an address, those on
+    /// requests only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
 }

@@ -4,6 +4,8 @@ use std::net::Ipv6Addr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::allowance::Allowance;
+
 /// One element of `agent top --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopRow {
@@ -100,6 +102,9 @@ pub struct SourceStatus {
     /// Why no limit applies to it; `null` if limits apply.
     #[serde(default)]
     pub exempt: Option<String>,
+    /// The exemption for a while that covers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Allowance>,
     /// The ban that covers it.
     pub ban: Option<BanStatus>,
     /// The limits that apply to it.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::allowance::Allowance;
 use crate::attack::Attack;
 use crate::cluster::ClusterStatus;
 use crate::crowdsec::CrowdSecStatus;
@@ -62,6 +63,9 @@ pub struct Status {
     /// The host's own addresses (`protect`): no ban applies to them, but limits do.
     #[serde(default)]
     pub never_banned: Vec<Protected>,
+    /// Exemptions for a while (`agent allow`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<Allowance>,
     /// The memory of the policy on packets; `null` where there is none.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,

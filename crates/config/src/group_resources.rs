@@ -424,13 +424,6 @@ fn check_destinations(text: &str, _: &Key) -> Result<(), Wrong> {
 
 /// A rate of whole units as written in the config.
 fn count_rate(rate: Rate) -> String {
-    let units = [("s", 1), ("min", 60), ("h", 3_600), ("day", 86_400)];
-    let unit = units
-        .into_iter()
-        .find(|(_, seconds)| rate.per_nanoseconds == seconds * 1_000_000_000);
-    let time = unit.map_or_else(
-        || units::time_text(rate.per_nanoseconds),
-        |(unit, _)| unit.to_owned(),
-    );
-    format!("{}/{time}", human::number(rate.count))
+    let period = units::period_text(rate.per_nanoseconds);
+    format!("{}/{period}", human::number(rate.count))
 }

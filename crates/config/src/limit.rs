@@ -38,7 +38,7 @@ pub struct Limit {
     #[key(absent = "off: the limit has a rate", range = (1.0, MOST_CONCURRENT))]
     pub concurrent: Option<u64>,
     /// Units that pass at once after a pause. A size for `unit = "bytes"`, else a number. Only for `token-bucket` and
-    /// `leaky-bucket`.
+    /// `leaky-bucket`. A burst that takes thousands of years to refill makes other limits inexact; where by more than 1 %, it is an error.
     #[key(absent = "the rate's count; for bytes a quarter of a second, at least 256 KiB")]
     #[key(examples = ["256KiB"])]
     pub(crate) burst: Option<Burst>,

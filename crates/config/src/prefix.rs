@@ -7,6 +7,9 @@ use ipnet::IpNet;
 
 use super::report::Wrong;
 
+/// The most keys of one limit that are listed of a prefix.
+pub const MOST_KEYS: u32 = 65_536;
+
 /// A prefix without host bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix(pub(super) IpNet);
@@ -35,6 +38,38 @@ impl Prefix {
     pub fn is_loopback(&self) -> bool {
         let (first, last) = (self.0.network(), self.0.broadcast());
         first.is_loopback() && last.is_loopback()
+    }
+
+    /// An address of each key in the prefix, where a key is an address's first bits: `ipv4` of IPv4, `ipv6` of IPv6. One
+    /// that is longer than keys has the key that contains it.
+    ///
+    /// # Errors
+    ///
+    /// Their number, if it is above [`MOST_KEYS`]; saturated.
+    pub fn keys(&self, ipv4: u8, ipv6: u8) -> Result<impl Iterator<Item = IpAddr> + use<>, u128> {
+        let length = if self.0.network().is_ipv4() {
+            96 + u32::from(ipv4)
+        } else {
+            u32::from(ipv6)
+        };
+        let count = 1_u128
+            .checked_shl(length.saturating_sub(self.mapped_length()))
+            .unwrap_or(u128::MAX);
+        let first = u128::from_be_bytes(self.mapped_address());
+        let is_ipv4 = self.0.network().is_ipv4();
+        let address = move |nth: u32| {
+            let step = u128::from(nth).checked_shl(128 - length).unwrap_or(0);
+            let address = IpAddr::from((first | step).to_be_bytes());
+            if is_ipv4 {
+                address.to_canonical()
+            } else {
+                address
+            }
+        };
+        match u32::try_from(count) {
+            Ok(count) if count <= MOST_KEYS => Ok((0..count).map(address)),
+            _ => Err(count),
+        }
     }
 
     #[must_use]
@@ -136,6 +171,38 @@ fn canonical(net: IpNet) -> IpNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_keys_of_a_prefix_are_those_of_its_addresses() {
+        let keys = |prefix: &str, ipv4, ipv6| -> Result<Vec<String>, u128> {
+            let prefix = parse(prefix).unwrap_or_else(|_| panic!("{prefix}"));
+            let keys = prefix.keys(ipv4, ipv6)?;
+            Ok(keys.map(|address| address.to_string()).collect())
+        };
+        let some = |texts: &[&str]| Ok(texts.iter().map(|text| (*text).to_owned()).collect());
+        for (prefix, expected) in [
+            ("192.0.2.9", some(&["192.0.2.9"])),
+            ("192.0.2.8/31", some(&["192.0.2.8", "192.0.2.9"])),
+            ("2001:db8::1", some(&["2001:db8::1"])),
+            (
+                "2001:db8:0:fe::/63",
+                some(&["2001:db8:0:fe::", "2001:db8:0:ff::"]),
+            ),
+            ("10.0.0.0/15", Err(1 << 17)),
+            ("::/0", Err(1 << 64)),
+            ("0.0.0.0/0", Err(1 << 32)),
+        ] {
+            assert_eq!(keys(prefix, 32, 64), expected, "{prefix}");
+        }
+        assert_eq!(keys("10.0.0.0/16", 32, 64).unwrap().len(), 65_536);
+        assert_eq!(keys("192.0.2.0/25", 24, 64), some(&["192.0.2.0"]));
+        assert_eq!(
+            keys("192.0.2.0/23", 24, 64),
+            some(&["192.0.2.0", "192.0.3.0"])
+        );
+        assert_eq!(keys("::/0", 32, 128), Err(u128::MAX));
+        assert_eq!(keys("::/0", 32, 0), some(&["::"]));
+    }
 
     #[test]
     fn an_ipv4_mapped_address_is_the_ipv4_address() {

@@ -370,7 +370,10 @@ pub fn least_burst(rate: Rate) -> u64 {
 
 fn rate(unit: Unit, text: String, span: Span, problems: &mut Problems) -> Option<ReadRate> {
     match units::rate(&text, unit) {
-        Ok(rate) => Some(ReadRate { rate, text, span }),
+        Ok(rate) => {
+            let text = units::rate_text(&text);
+            Some(ReadRate { rate, text, span })
+        }
         Err(wrong) => {
             problems.error(span, wrong.message, wrong.help);
             None

@@ -3,7 +3,9 @@
 //! A rate is a count, a slash and a time: `1000/s`, `60/min`, `10/5s`. A byte rate's count is a size: `10MB/s`,
 //! `1GiB/h`. `100Mbit/s` counts bits, eight to a byte. Sizes and bits may have decimals: `2.5MB/s`. Sizes are powers of
 //! 1000 (`kB`, `MB`, `GB`, `TB`) or of 1024 (`KiB`, `MiB`, `GiB`, `TiB`). Times are `ms`, `s`, `min`, `h`, `day`,
-//! `week`, `month` (30 days), with an optional number before them.
+//! `week`, `month` (30 days), with an optional number before them. The command line has the same units and further names.
+
+use std::time::Duration;
 
 use common::limiter::Rate;
 
@@ -256,9 +258,9 @@ pub fn time(text: &str) -> Result<u64, Wrong> {
 #[must_use]
 pub fn time_text(nanoseconds: u64) -> String {
     let units = [
-        (86_400_000_000_000, "d"),
+        (DAY, "d"),
         (3_600_000_000_000, "h"),
-        (60_000_000_000, "m"),
+        (60_000_000_000, "min"),
         (1_000_000_000, "s"),
     ];
     let is_whole = |(unit, _): &(u64, &str)| nanoseconds != 0 && nanoseconds.is_multiple_of(*unit);
@@ -268,6 +270,113 @@ pub fn time_text(nanoseconds: u64) -> String {
     }
 }
 
+/// The time of a rate as it is written after the slash: `s`, `min`, `5s`.
+#[must_use]
+pub fn period_text(nanoseconds: u64) -> String {
+    let name = match nanoseconds {
+        1_000_000_000 => "s",
+        60_000_000_000 => "min",
+        3_600_000_000_000 => "h",
+        DAY => "day",
+        nanoseconds if nanoseconds == 7 * DAY => "week",
+        nanoseconds if nanoseconds == 30 * DAY => "month",
+        days if days.is_multiple_of(DAY) => return format!("{}day", days / DAY),
+        other => return time_text(other),
+    };
+    name.to_owned()
+}
+
+/// The one form of a valid rate, in the unit in which it is written: `1000/s` for `1_000 / 1second`, `100Mbit/min` for
+/// `100mbit/60s`.
+#[must_use]
+pub fn rate_text(text: &str) -> String {
+    let normalized = || {
+        let (count, time) = text.split_once('/')?;
+        let (number, suffix) = split_number(count);
+        let bits = suffix.to_ascii_lowercase();
+        let unit = match bits.as_str() {
+            _ if bit_unit(suffix).is_none() => suffix,
+            "mbit" => "Mbit",
+            "gbit" => "Gbit",
+            "tbit" => "Tbit",
+            lower => lower,
+        };
+        let number: String = number.chars().filter(|digit| *digit != '_').collect();
+        let period = period_text(time_nanoseconds(time).ok()?);
+        Some(format!("{number}{unit}/{period}"))
+    };
+    normalized().unwrap_or_else(|| text.to_owned())
+}
+
+/// A unit of time.
+struct TimeUnit {
+    nanoseconds: u64,
+    /// Its names in a config and on the command line.
+    names: &'static [&'static str],
+    /// Further names on the command line.
+    others: &'static [&'static str],
+}
+
+const DAY: u64 = 86_400_000_000_000;
+
+/// The units of times. Months have 30 days, and years 365, wherever they are written.
+const TIME_UNITS: [TimeUnit; 10] = {
+    const fn unit(
+        nanoseconds: u64,
+        names: &'static [&'static str],
+        others: &'static [&'static str],
+    ) -> TimeUnit {
+        TimeUnit {
+            nanoseconds,
+            names,
+            others,
+        }
+    }
+    [
+        unit(1, &[], &["ns", "nsec"]),
+        unit(1_000, &[], &["us", "µs", "usec"]),
+        unit(1_000_000, &["ms"], &["msec"]),
+        unit(1_000_000_000, &["s", "sec", "second"], &["secs", "seconds"]),
+        unit(
+            60_000_000_000,
+            &["m", "min", "minute"],
+            &["mins", "minutes"],
+        ),
+        unit(3_600_000_000_000, &["h", "hour"], &["hr", "hrs", "hours"]),
+        unit(DAY, &["d", "day"], &["days"]),
+        unit(7 * DAY, &["week"], &["w", "weeks"]),
+        unit(30 * DAY, &["month"], &["M", "months"]),
+        unit(365 * DAY, &[], &["y", "year", "years"]),
+    ]
+};
+
+/// Parses a time on the command line: numbers with their units, such as `2h30m` or `1h 30min`.
+#[must_use]
+pub fn span(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    let mut sum = Duration::ZERO;
+    while !rest.is_empty() {
+        let split = |of: fn(&char) -> bool, text: &'_ str| {
+            text.chars()
+                .take_while(of)
+                .map(char::len_utf8)
+                .sum::<usize>()
+        };
+        let (number, after) = rest.split_at(split(char::is_ascii_digit, rest));
+        let after = after.trim_start();
+        let (name, after) = after.split_at(split(|letter| letter.is_alphabetic(), after));
+        let unit = TIME_UNITS
+            .iter()
+            .find(|unit| unit.names.contains(&name) || unit.others.contains(&name))?;
+        let part = u128::from(number.parse::<u64>().ok()?) * u128::from(unit.nanoseconds);
+        let seconds = u64::try_from(part / 1_000_000_000).ok()?;
+        let part = Duration::new(seconds, (part % 1_000_000_000) as u32);
+        sum = sum.checked_add(part)?;
+        rest = after.trim_start();
+    }
+    (!text.trim().is_empty()).then_some(sum)
+}
+
 fn time_nanoseconds(text: &str) -> Result<u64, String> {
     let (number, suffix) = split_number(text.trim());
     let number = if number.is_empty() {
@@ -275,17 +384,14 @@ fn time_nanoseconds(text: &str) -> Result<u64, String> {
     } else {
         whole(number).ok_or_else(|| format!("{number:?} is not a whole number"))?
     };
-    let unit: u64 = match suffix {
-        "ms" => 1_000_000,
-        "s" | "sec" | "second" => 1_000_000_000,
-        "m" | "min" | "minute" => 60_000_000_000,
-        "h" | "hour" => 3_600_000_000_000,
-        "d" | "day" => 86_400_000_000_000,
-        "week" => 604_800_000_000_000,
-        "month" => 30 * 86_400_000_000_000,
-        "" => return Err("missing unit of time".to_owned()),
-        other => return Err(format!("unknown unit of time {other:?}")),
-    };
+    if suffix.is_empty() {
+        return Err("missing unit of time".to_owned());
+    }
+    let unit = TIME_UNITS
+        .iter()
+        .find(|unit| unit.names.contains(&suffix))
+        .ok_or_else(|| format!("unknown unit of time {suffix:?}"))?
+        .nanoseconds;
     let longest = 366 * 86_400_000_000_000;
     number
         .checked_mul(unit)
@@ -395,6 +501,74 @@ mod tests {
         assert!(size("256").unwrap_err().help.contains("256KiB"));
     }
 
+    #[test]
+    fn a_rate_has_one_form() {
+        for (text, unit, form) in [
+            ("1000/s", Unit::Packets, "1000/s"),
+            ("1_000/1second", Unit::Packets, "1000/s"),
+            ("60 / minute", Unit::Packets, "60/min"),
+            ("10/60s", Unit::Packets, "10/min"),
+            ("10/5s", Unit::Packets, "10/5s"),
+            ("5/90min", Unit::Packets, "5/90min"),
+            ("1/24h", Unit::Packets, "1/day"),
+            ("1/365day", Unit::Packets, "1/365day"),
+            ("1000/30d", Unit::Packets, "1000/month"),
+            ("2.5MB/s", Unit::Bytes, "2.5MB/s"),
+            ("100mbit/m", Unit::Bytes, "100Mbit/min"),
+            ("64KBIT/s", Unit::Bytes, "64kbit/s"),
+        ] {
+            let read = rate(text, unit).unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"));
+            assert_eq!(rate_text(text), form);
+            assert_eq!(rate(form, unit), Ok(read), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_on_the_command_line_has_the_units_of_a_config() {
+        const DAY: u64 = 86_400;
+        for (text, seconds) in [
+            ("10m", 600),
+            ("2h30m", 9_000),
+            ("1h 30 min", 5_400),
+            ("7d", 7 * DAY),
+            ("2weeks 1d", 15 * DAY),
+            ("1M", 30 * DAY),
+            ("1month", 30 * DAY),
+            ("100years", 36_500 * DAY),
+            ("0s", 0),
+        ] {
+            assert_eq!(span(text), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        assert_eq!(span("1500ms"), Some(Duration::from_millis(1_500)));
+        for unit in &TIME_UNITS {
+            for name in unit.names {
+                let text = format!("3{name}");
+                assert_eq!(
+                    span(&text).map(|span| span.as_nanos()),
+                    time(&text).ok().map(u128::from),
+                    "{text}"
+                );
+            }
+        }
+        for text in [
+            "",
+            " ",
+            "soon",
+            "10",
+            "m",
+            "1.5h",
+            "1h30",
+            "1 fortnight",
+            "99999999999999999999s",
+            "-1s",
+            "1hé",
+        ] {
+            assert_eq!(span(text), None, "{text}");
+        }
+        // The longest number of the largest unit.
+        assert!(span(&format!("{}y", u64::MAX)).is_none_or(|span| span.as_secs() > DAY));
+    }
+
     proptest! {
         #[test]
         fn a_time_is_read_as_it_was_written(milliseconds in 1u64..366 * 86_400_000, scale in prop_oneof![Just(1u64), Just(1_000), Just(60_000), Just(3_600_000), Just(86_400_000)]) {
@@ -412,7 +586,7 @@ mod tests {
 
         #[test]
         fn no_text_is_too_much(text in ".{0,40}") {
-            let _ = (rate(&text, Unit::Packets), rate(&text, Unit::Bytes), size(&text));
+            let _ = (span(&text), rate(&text, Unit::Packets), rate(&text, Unit::Bytes), size(&text));
         }
     }
 }

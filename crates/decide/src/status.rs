@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use api::event::{Event, EventKind, exceeded, seconds_since_1970};
 use api::limit::{Count, LimitDefinition, LimitStatus, REQUEST_DIRECTION};
 use api::source::SourceRequests;
-use config::policy::{KeyEntry, RequestLimit};
+use config::policy::{KeyEntry, Prefix, RequestLimit};
 
 use super::charge::Charge;
 use super::engine::Engine;
@@ -141,11 +141,29 @@ impl Engine {
         self.limits.iter().enumerate().filter_map(row).collect()
     }
 
-    /// Removes the states of an address under limits whose key is the address alone. Returns their number, and the names
-    /// of the other limits.
+    /// Finds a limit of which the prefix has more keys than [`MOST_KEYS`](config::prefix::MOST_KEYS).
+    ///
+    /// # Errors
+    ///
+    /// The limit's name, and the number of keys.
+    pub fn check_reset(&self, prefix: &Prefix, only: Option<&str>) -> Result<(), (String, u128)> {
+        self.limits
+            .iter()
+            .filter(|limit| is_by_address(limit))
+            .map(|limit| &limit.policy)
+            .filter(|limit| only.is_none_or(|only| limit.name == only))
+            .try_for_each(|limit| {
+                prefix
+                    .keys(limit.ipv4_prefix, limit.ipv6_prefix)
+                    .map(drop)
+                    .map_err(|keys| (limit.name.clone(), keys))
+            })
+    }
+
+    /// Removes the states of a prefix's addresses under limits whose key is the address alone; of prefixes that
+    /// [`Engine::check_reset`] finds too wide, none. Returns their number, and the names of the other limits.
     #[must_use]
-    pub fn reset_source(&self, address: IpAddr, only: Option<&str>) -> (Option<u64>, Vec<String>) {
-        let address = address.to_canonical();
+    pub fn reset_sources(&self, prefix: &Prefix, only: Option<&str>) -> (Option<u64>, Vec<String>) {
         let (mut forgotten, mut others) = (only.is_none().then_some(0), Vec::new());
         for (nth, limit) in self.limits.iter().enumerate() {
             if only.is_some_and(|only| limit.policy.name != only) {
@@ -156,15 +174,19 @@ impl Engine {
                 continue;
             }
             let forgotten = forgotten.get_or_insert(0);
-            let Some(charge) = self.charge_of_source(nth, limit, address) else {
-                continue;
-            };
-            let Some(store) = self.store_of(&charge) else {
-                continue;
-            };
-            if store.hold(charge.key).knows(charge.key) {
-                store.forget(charge.key);
-                *forgotten += 1;
+            let policy = &limit.policy;
+            let keys = prefix.keys(policy.ipv4_prefix, policy.ipv6_prefix);
+            for address in keys.into_iter().flatten() {
+                let Some(charge) = self.charge_of_source(nth, limit, address) else {
+                    continue;
+                };
+                let Some(store) = self.store_of(&charge) else {
+                    continue;
+                };
+                if store.hold(charge.key).knows(charge.key) {
+                    store.forget(charge.key);
+                    *forgotten += 1;
+                }
             }
             if !limit.line.is_empty() {
                 self.waiting().changed();

@@ -674,22 +674,25 @@ fn resetting_a_source_forgets_its_limits_by_address_alone() {
     for (name, source) in [("address", first), ("address", other), ("both", first)] {
         assert!(ask(name, source) && !ask(name, source), "{name} {source}");
     }
-    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    let prefix = |text: &str| config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}"));
+    let reset = |text: &str, only| engine.reset_sources(&prefix(text), only);
     let others = vec!["both".to_owned()];
-    assert_eq!(
-        engine.reset_source(address("::ffff:192.0.2.9"), None),
-        (Some(1), others.clone())
-    );
-    assert_eq!(
-        engine.reset_source(address(same), None),
-        (Some(0), others.clone())
-    );
-    let only = |limit| engine.reset_source(address(same), Some(limit));
+    assert_eq!(reset("::ffff:192.0.2.9", None), (Some(1), others.clone()));
+    assert_eq!(reset(same, None), (Some(0), others.clone()));
+    let only = |limit| reset(same, Some(limit));
     assert_eq!(only("address"), (Some(0), Vec::new()));
-    assert_eq!(only("both"), (None, others));
+    assert_eq!(only("both"), (None, others.clone()));
     assert_eq!(only("of packets"), (None, Vec::new()));
     assert!(ask("address", first) && !ask("address", first));
     assert!(!ask("address", other) && !ask("both", first));
+    // Keys are /24: of two in a /23, one has a state.
+    assert_eq!(reset("192.0.2.0/23", None), (Some(1), others));
+    assert!(ask("address", first) && !ask("address", other));
+    let check = |text, only| engine.check_reset(&prefix(text), only);
+    assert_eq!(check("128.0.0.0/8", None), Ok(()));
+    let found = check("128.0.0.0/7", Some("address")).unwrap_err();
+    assert_eq!(found, ("address".to_owned(), 1 << 17));
+    assert_eq!(check("128.0.0.0/7", Some("of packets")), Ok(()));
 }
 
 #[test]

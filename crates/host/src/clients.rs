@@ -46,19 +46,10 @@ impl Accept for UnixListener {
 
 /// Accepts connections, up to `most` at a time. Where all of them are busy, a new one waits.
 pub async fn accept<L: Accept>(listener: L, most: usize, mut take: impl FnMut(Client<L::Stream>)) {
-    let places = Arc::new(Places {
-        most,
-        taken: Mutex::default(),
-        turn: AtomicU64::new(0),
-        is_wanted: AtomicBool::new(false),
-        changed: Notify::new(),
-    });
+    let places = Places::new(most);
     loop {
         match poll_fn(|context| listener.poll(context)).await {
-            Ok(stream) => take(Client {
-                stream,
-                activity: places.take().await,
-            }),
+            Ok(stream) => take(Client::new(stream, places.take().await)),
             Err(_) => sleep(WHEN_REFUSED).await,
         }
     }
@@ -85,9 +76,12 @@ struct Place {
     waker: Mutex<Option<Waker>>,
 }
 
-/// The places of a listener.
+/// The places of a listener, or of one kind of its clients.
+#[derive(Clone, Debug)]
+pub struct Places(Arc<Shared>);
+
 #[derive(Debug)]
-struct Places {
+struct Shared {
     most: usize,
     taken: Mutex<HashMap<u64, Arc<Place>>>,
     /// Increases with each client that becomes idle.
@@ -99,54 +93,124 @@ struct Places {
 }
 
 impl Places {
+    /// `most` places.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self(Arc::new(Shared {
+            most,
+            taken: Mutex::default(),
+            turn: AtomicU64::new(0),
+            is_wanted: AtomicBool::new(false),
+            changed: Notify::new(),
+        }))
+    }
+
     /// A place, once there is one.
-    async fn take(self: &Arc<Self>) -> Activity {
+    async fn take(&self) -> Activity {
         let mut is_closing = false;
         loop {
-            let changed = self.changed.notified();
-            {
-                let mut taken = locked(&self.taken);
-                if taken.len() < self.most {
-                    self.is_wanted.store(false, Ordering::SeqCst);
-                    let place = Arc::new(Place {
-                        id: self.turn.fetch_add(1, Ordering::SeqCst),
-                        state: AtomicU64::new(NEW),
-                        waker: Mutex::default(),
-                    });
-                    taken.insert(place.id, Arc::clone(&place));
-                    return Activity {
-                        place,
-                        places: Arc::clone(self),
-                    };
-                }
-                // Before the states are read: a client that becomes idle afterwards notifies.
-                self.is_wanted.store(true, Ordering::SeqCst);
-                is_closing = is_closing || close_one(&taken);
+            let changed = self.0.changed.notified();
+            if let Attempt::Taken(activity) = self.try_take(&mut is_closing) {
+                return activity;
             }
             changed.await;
         }
     }
+
+    /// A place, once there is one; `None` if requests of all clients are being evaluated or replied to.
+    pub async fn take_unless_busy(&self) -> Option<Activity> {
+        let mut is_closing = false;
+        loop {
+            let changed = self.0.changed.notified();
+            match self.try_take(&mut is_closing) {
+                Attempt::Taken(activity) => return Some(activity),
+                Attempt::AllBusy => return None,
+                Attempt::Wait => changed.await,
+            }
+        }
+    }
+
+    /// Takes a free place, or begins to close an idle client unless one `is_closing`.
+    fn try_take(&self, is_closing: &mut bool) -> Attempt {
+        let shared = &self.0;
+        let mut taken = locked(&shared.taken);
+        if taken.len() < shared.most {
+            shared.is_wanted.store(false, Ordering::SeqCst);
+            let place = Arc::new(Place {
+                id: shared.turn.fetch_add(1, Ordering::SeqCst),
+                state: AtomicU64::new(NEW),
+                waker: Mutex::default(),
+            });
+            taken.insert(place.id, Arc::clone(&place));
+            return Attempt::Taken(Activity {
+                place,
+                places: Arc::clone(shared),
+            });
+        }
+        // Before the states are read: a client that becomes idle afterwards notifies.
+        shared.is_wanted.store(true, Ordering::SeqCst);
+        if *is_closing {
+            return Attempt::Wait;
+        }
+        match close_one(&taken) {
+            Closing::Begun => {
+                *is_closing = true;
+                Attempt::Wait
+            }
+            Closing::Undecided => Attempt::Wait,
+            Closing::AllBusy => Attempt::AllBusy,
+        }
+    }
+}
+
+/// The result of [`Places::try_take`].
+enum Attempt {
+    Taken(Activity),
+    /// A client is about to make room, or to show whether it is idle.
+    Wait,
+    AllBusy,
+}
+
+/// The result of [`close_one`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    /// An idle client is being closed.
+    Begun,
+    /// A new client may turn out to have sent no request.
+    Undecided,
+    /// No client is idle.
+    AllBusy,
 }
 
 /// Closes the client that has been idle for the longest time, if one is idle.
-fn close_one(taken: &HashMap<u64, Arc<Place>>) -> bool {
+fn close_one(taken: &HashMap<u64, Arc<Place>>) -> Closing {
     loop {
         let state = |place: &Arc<Place>| (place.state.load(Ordering::SeqCst), Arc::clone(place));
         let states: Vec<(u64, Arc<Place>)> = taken.values().map(state).collect();
         let is_any_new = states.iter().any(|(state, _)| *state == NEW);
         let idle = states.into_iter().filter(|(state, _)| *state < CLOSED);
         let Some((turn, place)) = idle.min_by_key(|(turn, _)| *turn) else {
-            return false;
+            return if is_any_new {
+                Closing::Undecided
+            } else {
+                Closing::AllBusy
+            };
         };
-        // A new client may turn out to have sent no request.
         if turn >= UNREAD && is_any_new {
-            return false;
+            return Closing::Undecided;
         }
         if place.change(turn, CLOSED) {
             let waker = locked(&place.waker).take();
             waker.into_iter().for_each(Waker::wake);
-            return true;
+            return Closing::Begun;
         }
+    }
+}
+
+impl Shared {
+    fn remove(&self, place: &Place) {
+        locked(&self.taken).remove(&place.id);
+        self.changed.notify_one();
     }
 }
 
@@ -194,7 +258,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Activity {
     place: Arc<Place>,
-    places: Arc<Places>,
+    places: Arc<Shared>,
 }
 
 impl Activity {
@@ -206,6 +270,12 @@ impl Activity {
     /// The reply is ready: the client is idle again once it is sent.
     pub fn reply(&self) {
         self.works(REPLYING);
+    }
+
+    /// The client stays connected without a place: its server counts it elsewhere.
+    pub fn leave(&self) {
+        self.place.set(BUSY);
+        self.places.remove(&self.place);
     }
 
     fn works(&self, state: u64) {
@@ -249,6 +319,11 @@ pub struct Client<S> {
 }
 
 impl<S> Client<S> {
+    /// A connection in the place of `activity`.
+    pub const fn new(stream: S, activity: Activity) -> Self {
+        Self { stream, activity }
+    }
+
     /// For the server of this connection.
     pub fn activity(&self) -> Activity {
         self.activity.clone()
@@ -273,8 +348,7 @@ impl<S> Client<S> {
 impl<S> Drop for Client<S> {
     fn drop(&mut self) {
         let Activity { place, places } = &self.activity;
-        locked(&places.taken).remove(&place.id);
-        places.changed.notify_one();
+        places.remove(place);
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::PoisonError;
 
 use api::request::{BanOrder, Banned, CountersReset, Unbanned};
+use config::policy::Prefix;
 use config::prefix;
 use datapath::LoadError;
 use datapath::compile::PrefixKey;
@@ -13,8 +14,8 @@ use super::engine::PacketEngine;
 use super::in_effect::InEffect;
 use super::lifted_bans::Whose;
 use crate::stats::{
-    BansRow, Extent, LimitStatus, SourceStatus, Status, TopRow, View, ViewQuery,
-    monotonic_nanoseconds,
+    BansRow, Extent, LimitStatus, ResetError, ResetSources, SourceStatus, Status, TopRow, View,
+    ViewQuery, monotonic_nanoseconds,
 };
 
 impl PacketEngine {
@@ -69,14 +70,13 @@ impl PacketEngine {
         self.for_client(|in_effect| in_effect.reader().show(source))
     }
 
-    /// Resets the state of a source, under one limit or every one; returns the number of states, or `None` if no limit by
-    /// address has the name.
+    /// Resets the states of a prefix's addresses, under one limit or every one.
     ///
     /// # Errors
     ///
-    /// When a map cannot be written.
-    pub fn reset(&self, source: IpAddr, limit: Option<&str>) -> Result<Option<u64>, LoadError> {
-        self.for_client(|in_effect| in_effect.reader().reset(source, limit))
+    /// When the prefix has too many keys, or a map cannot be written.
+    pub fn reset(&self, prefix: &Prefix, limit: Option<&str>) -> Result<ResetSources, ResetError> {
+        self.for_client(|in_effect| in_effect.reader().reset(prefix, limit))
     }
 
     /// Resets the state of every source under a limit; returns the number of states.

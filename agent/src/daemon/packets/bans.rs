@@ -44,7 +44,7 @@ impl InEffect {
                     format!("{exempt} is an address of this host, which is never banned")
                 } else {
                     format!(
-                        "{exempt} is exempt: agent status lists never_limit and the protected addresses"
+                        "{exempt} is exempt: agent status lists never_limit, the protected addresses and exemptions by agent allow"
                     )
                 };
                 banned.without_effect.push(WithoutEffect {

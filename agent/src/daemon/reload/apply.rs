@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::allowance::Allowance;
 use api::event::seconds_since_1970;
 use api::reload::{LastReload, Reloaded};
 use config::policy::Config;
@@ -23,6 +24,7 @@ use super::live::{Applied, Cause};
 use super::record::Record;
 use super::source::Source;
 use super::summary::in_effect;
+use crate::allowances;
 use crate::daemon::Agent;
 use crate::geo::Databases;
 use crate::protect::{self, Detected, Found};
@@ -33,6 +35,7 @@ struct Prepared {
     before: Arc<Config>,
     found: Found,
     detected: Vec<Detected>,
+    allowances: Vec<Allowance>,
     effective: Arc<Config>,
     /// Notes on classes that share addresses.
     overlaps: Vec<String>,
@@ -162,6 +165,7 @@ impl Agent {
             before,
             found,
             detected,
+            allowances,
             effective,
             overlaps,
             plan,
@@ -194,6 +198,7 @@ impl Agent {
         live.source = source.clone();
         live.found = found;
         live.detected = detected;
+        live.allowances = allowances;
         live.databases = databases;
         self.changing().databases_replaced.notify_one();
         self.changing().stores_replaced.notify_one();
@@ -210,19 +215,21 @@ impl Agent {
         databases: &Databases,
         operator: Option<IpAddr>,
     ) -> Result<Prepared, ReloadError> {
-        let (before, operators, found) = {
+        let (before, operators, found, allowances) = {
             let mut live = self.changing().live();
             live.operators.extend(operator);
             (
                 Arc::clone(&live.source.config),
                 live.operators.clone(),
                 live.found.clone(),
+                live.ordered_allowances.clone(),
             )
         };
         self.check_fixed(&before, config)?;
         let found = found.read_again(config);
         let detected = protect::of(config, &operators, &found);
         let (applied, overlaps) = databases.applied(config);
+        let applied = allowances::applied(applied, &allowances);
         let effective = Arc::new(protect::applied(applied, &detected));
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
@@ -231,6 +238,7 @@ impl Agent {
             before,
             found,
             detected,
+            allowances,
             effective,
             overlaps,
             plan,
@@ -286,6 +294,7 @@ impl Agent {
             (true, Cause::Protected) => {
                 format!("exempt addresses of protect put in effect in {took}")
             }
+            (true, Cause::Allowances) => format!("exemptions put in effect in {took}"),
             (true, _) => format!("reloaded {what} in {took}"),
             (false, Cause::TrialEnded | Cause::Revert) => {
                 format!(
@@ -301,6 +310,9 @@ impl Agent {
             (false, Cause::Protected) => {
                 "exempt addresses of protect were not put in effect: those before stay in effect"
                     .to_owned()
+            }
+            (false, Cause::Allowances) => {
+                "exemptions were not put in effect: those before stay in effect".to_owned()
             }
             (false, _) => format!("{what} was not applied: the previous config stays in effect"),
         };
@@ -325,7 +337,11 @@ impl Agent {
             // Changes of the file during a trial are put in effect by an operator, not by `watch`.
             live.seen = self.file().and_then(|file| config::read_text(file).ok());
         }
-        if matches!(cause, Cause::Geo | Cause::Lists | Cause::Protected) {
+        let is_of_the_agent = matches!(
+            cause,
+            Cause::Geo | Cause::Lists | Cause::Protected | Cause::Allowances
+        );
+        if is_of_the_agent {
             // `status` has its problem among the notes, and the result of the last reload stays.
             return Reloaded {
                 ok,

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::error::ReloadError;
 use super::live::Cause;
+use crate::allowances;
 use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::files;
@@ -121,8 +122,12 @@ impl Agent {
         };
         let next = Databases::read(&source.config, &before, lists);
         if before.have_same_prefixes(&next, &source.config) {
-            let detected = self.changing().live().detected().to_vec();
-            let effective = protect::applied(Config::clone(&source.config), &detected);
+            let (detected, allowances) = {
+                let live = self.changing().live();
+                (live.detected().to_vec(), live.allowances.clone())
+            };
+            let allowed = allowances::applied(Config::clone(&source.config), &allowances);
+            let effective = protect::applied(allowed, &detected);
             self.lists().replace(&effective, &next);
             report_changes(self.events(), &next.changes(&before));
             self.changing().live().databases = next;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use api::allowance::Allowance;
 use api::event::seconds_since_1970;
 use api::reload::{LastReload, TrialStatus};
 use api::status::LeftOut;
@@ -36,6 +37,8 @@ pub enum Cause {
     Lists,
     /// The addresses of `protect` have changed.
     Protected,
+    /// Exemptions for a while have changed.
+    Allowances,
     /// An unconfirmed trial.
     TrialEnded,
     /// `agent revert`.
@@ -53,6 +56,7 @@ impl Cause {
             Self::Geo => "geo",
             Self::Lists => "lists",
             Self::Protected => "protected",
+            Self::Allowances => "allowances",
             Self::TrialEnded => "trial-ended",
             Self::Revert => "revert",
         }
@@ -77,6 +81,10 @@ pub struct Live {
     pub(super) source: Source,
     pub(super) found: Found,
     pub(super) detected: Vec<Detected>,
+    /// Exemptions for a while, those in effect.
+    pub(super) allowances: Vec<Allowance>,
+    /// Those that the next change puts in effect.
+    pub(super) ordered_allowances: Vec<Allowance>,
     /// Those of the classes and ban lists in effect.
     pub(super) databases: Databases,
     /// The SSH sessions from which commands came.
@@ -94,13 +102,15 @@ impl Live {
     pub fn new(
         source: Source,
         seen: Option<String>,
-        (found, detected): (Found, Vec<Detected>),
+        (found, detected, allowances): (Found, Vec<Detected>, Vec<Allowance>),
         databases: Databases,
     ) -> Self {
         Self {
             source,
             found,
             detected,
+            ordered_allowances: allowances.clone(),
+            allowances,
             databases,
             operators: BTreeSet::new(),
             seen,
@@ -148,6 +158,12 @@ impl Live {
         &self.detected
     }
 
+    /// The exemptions for a while.
+    #[must_use]
+    pub fn allowances(&self) -> &[Allowance] {
+        &self.allowances
+    }
+
     /// The databases of `[geo]`, and the lists of classes.
     #[must_use]
     pub const fn databases(&self) -> &Databases {
@@ -183,6 +199,8 @@ pub struct Changing {
     pub(crate) stores_replaced: tokio::sync::Notify,
     /// Woken when a config is put in effect, which may name other files with resolvers.
     pub(crate) resolvers_replaced: tokio::sync::Notify,
+    /// Woken when exemptions for a while change.
+    pub(crate) allowances_changed: tokio::sync::Notify,
 }
 
 impl Changing {
@@ -195,6 +213,7 @@ impl Changing {
             databases_replaced: tokio::sync::Notify::new(),
             stores_replaced: tokio::sync::Notify::new(),
             resolvers_replaced: tokio::sync::Notify::new(),
+            allowances_changed: tokio::sync::Notify::new(),
         }
     }
 

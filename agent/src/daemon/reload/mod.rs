@@ -1,5 +1,6 @@
 //! The config in effect and its replacement: reloads, trials and rollbacks.
 
+mod allowed;
 mod apply;
 mod databases;
 mod error;
@@ -14,6 +15,7 @@ mod summary;
 mod trial;
 mod watch;
 
+pub use allowed::{AllowanceTerms, follow_allowances};
 pub use databases::{follow_databases, report_changes};
 pub use error::ReloadError;
 pub use follow::follow_interfaces;

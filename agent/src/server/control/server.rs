@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use api::request::Request;
 use decide::Question;
+use host::clients::{Client, Places};
 use host::descriptors::places;
 use host::unix_socket::{self, SocketError, SocketFile};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::follow;
@@ -155,7 +156,8 @@ impl Server {
     pub async fn serve(&self, handler: Arc<impl Handler>) {
         let count = places().control;
         // Root's clients and all others have separate places, so that no user of the group can lock root out.
-        let [for_root, for_others, for_waiting] = [(); 3].map(|()| Arc::new(Semaphore::new(count)));
+        let [for_root, for_others] = [(); 2].map(|()| Places::new(count));
+        let for_waiting = Arc::new(Semaphore::new(count));
         let others_at_work = Arc::new(Semaphore::new(OTHERS_AT_WORK));
         loop {
             match self.listener.accept().await {
@@ -166,16 +168,18 @@ impl Server {
                     } else {
                         &for_others
                     };
-                    let place = Arc::clone(places).try_acquire_owned();
+                    // It waits for a client that makes room, never for one whose request is evaluated.
+                    let place = places.take_unless_busy().await;
                     let (handler, for_waiting) = (Arc::clone(&handler), Arc::clone(&for_waiting));
                     let at_work = (peer == Peer::Other).then(|| Arc::clone(&others_at_work));
                     tokio::spawn(async move {
                         // Errors of one client concern no other.
                         let _ = match place {
-                            Ok(place) => {
-                                answer(stream, peer, handler, place, for_waiting, at_work).await
+                            Some(activity) => {
+                                let client = Client::new(stream, activity);
+                                answer(client, peer, handler, for_waiting, at_work).await
                             }
-                            Err(_) => timeout(PATIENCE, send_away(stream, count))
+                            None => timeout(PATIENCE, send_away(stream, count))
                                 .await
                                 .unwrap_or(Ok(())),
                         };
@@ -233,6 +237,9 @@ impl Peer {
                     order.owner.get_or_insert_with(|| self.name());
                 }
             }
+            Request::Allow { owner, .. } => {
+                owner.get_or_insert_with(|| self.name());
+            }
             Request::Unban { user, .. } => {
                 user.get_or_insert_with(|| self.name());
             }
@@ -261,7 +268,7 @@ impl Peer {
     }
 }
 
-/// Rejects a client for which there is no place.
+/// Rejects a client where requests of all others are being evaluated.
 async fn send_away(mut stream: UnixStream, count: usize) -> io::Result<()> {
     let response = Response::Error(format!(
         "{count} clients are connected already: try again in a few seconds"
@@ -272,14 +279,14 @@ async fn send_away(mut stream: UnixStream, count: usize) -> io::Result<()> {
 }
 
 async fn answer(
-    stream: UnixStream,
+    client: Client<UnixStream>,
     peer: Peer,
     handler: Arc<impl Handler>,
-    place: OwnedSemaphorePermit,
     for_waiting: Arc<Semaphore>,
     at_work: Option<Arc<Semaphore>>,
 ) -> io::Result<()> {
-    let (read, mut write) = stream.into_split();
+    let activity = client.activity();
+    let (read, mut write) = tokio::io::split(client);
     let mut line = String::new();
     let longest = peer.longest_request();
     let mut read = BufReader::new(read.take(longest));
@@ -287,12 +294,13 @@ async fn answer(
     if line.is_empty() {
         return Ok(());
     }
+    activity.begin();
     let request = serde_json::from_str(&line).map(|request| peer.restricted(request));
     let response = match request {
         Ok(Request::Follow { last }) => match handler.follow(last, peer.follower()) {
             Ok(events) => {
                 // Followers stay connected, and are counted separately.
-                drop(place);
+                activity.leave();
                 return follow::serve(read, write, events).await;
             }
             Err(reason) => Response::Error(reason),
@@ -300,7 +308,7 @@ async fn answer(
         Ok(request @ Request::Trace { source }) => {
             match peer.check(&request).and_then(|()| handler.trace(source)) {
                 Ok(verdicts) => {
-                    drop(place);
+                    activity.leave();
                     return follow::serve(read, write, verdicts).await;
                 }
                 Err(reason) => Response::Error(reason),
@@ -321,7 +329,7 @@ async fn answer(
             };
             match tokio::task::spawn_blocking(start).await {
                 Ok(Ok(parts)) => {
-                    drop(place);
+                    activity.leave();
                     return follow::capture(read, write, parts).await;
                 }
                 Ok(Err(reason)) => Response::Error(reason),
@@ -329,7 +337,7 @@ async fn answer(
             }
         }
         Ok(Request::Decide { question }) if question.wait.is_some() => {
-            drop(place);
+            activity.leave();
             match for_waiting.try_acquire() {
                 Err(_) => Response::Error(
                     "too many requests wait on the control socket: use [decide] http".to_owned(),
@@ -363,6 +371,7 @@ async fn answer(
     };
     let mut document = serde_json::to_vec(&response)?;
     document.push(b'\n');
+    activity.reply();
     let hand_over = async {
         for part in document.chunks(PART) {
             timeout(PATIENCE, write.write_all(part)).await??;

@@ -7,15 +7,49 @@ use common::key::Key;
 use common::packet::Address;
 use common::prefix::PrefixEntry;
 use common::rule::{Enforcement, KeyKind, Rule, Subject};
-use config::policy::{self, Limit};
-use config::prefix::mapped;
+use config::human::number;
+use config::policy::{self, Limit, Prefix};
+use config::prefix::{MOST_KEYS, mapped};
 use datapath::compile::{LimitAt, PrefixKey};
 use datapath::{Datapath, LoadError};
+use thiserror::Error;
 
 use super::bans::ban_status;
 use super::{Reader, allowance, seconds_since};
 use crate::stats::samples::{LimitCounts, Samples};
 use crate::stats::{BanStatus, LastRefused, OpenConnection, SourceLimit, SourceStatus};
+
+/// The result of [`Reader::reset`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResetSources {
+    /// The number of states; `None` if no limit by address has the name.
+    pub forgotten: Option<u64>,
+    /// The limits that keep their states, since each address of the prefix has a key for each port.
+    pub kept: Vec<String>,
+}
+
+/// Sources cannot be reset.
+#[derive(Debug, Error)]
+pub enum ResetError {
+    /// A map cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The table has hashes of keys, so all keys of the prefix are looked up.
+    #[error(
+        "{prefix} has {} keys of limit {limit:?}; a reset looks up at most {}: write longer prefixes, or agent reset --limit {limit} for every key",
+        keys_of(*keys), number(u64::from(MOST_KEYS))
+    )]
+    TooManyKeys {
+        prefix: Prefix,
+        limit: String,
+        /// Saturated.
+        keys: u128,
+    },
+}
+
+fn keys_of(keys: u128) -> String {
+    u64::try_from(keys).map_or_else(|_| "more than 2^64".to_owned(), number)
+}
 
 impl Reader<'_> {
     /// The status of one address.
@@ -97,6 +131,7 @@ impl Reader<'_> {
             never_limit: [PrefixEntry::NEVER_LIMIT, PrefixEntry::WITHIN_ALLOWANCE]
                 .contains(&exemption),
             exempt: None,
+            allowed: None,
             ban: self.ban(&octets, nanoseconds),
             limits,
             last_refused: last.and_then(|(instant, at)| {
@@ -187,67 +222,96 @@ impl Reader<'_> {
         ban_status(self.bans, &self.bans.around(&whole, now)?.prefix, now)
     }
 
-    /// Resets the states of an address, under one limit or every one; returns their number, or `None` if no limit by address
-    /// has the name.
+    /// Resets the states of a prefix's addresses, under one limit or every one; all or none.
     ///
     /// # Errors
     ///
-    /// When the table cannot be mapped.
-    pub fn reset(&self, address: IpAddr, limit: Option<&str>) -> Result<Option<u64>, LoadError> {
-        let is_wanted = |at: &LimitAt| {
-            limit.is_none_or(|name| {
-                self.config
-                    .limits
-                    .get(at.limit)
-                    .is_some_and(|limit| limit.name == name)
-            })
-        };
-        let ((_, now), sources) = (self.now(), self.sources()?);
-        let octets = mapped(address);
-        let Address { hi, lo } = Address::from_ipv6(octets);
-        let whole = Subject {
-            hi,
-            lo,
-            is_ipv4: u32::from(address.is_ipv4()),
-            ..Subject::default()
-        };
+    /// When the prefix has too many keys, or the table cannot be mapped.
+    pub fn reset(&self, prefix: &Prefix, limit: Option<&str>) -> Result<ResetSources, ResetError> {
+        let name = |at: &LimitAt| self.config.limits.get(at.limit).map(|limit| &limit.name);
+        let is_wanted =
+            |at: &LimitAt| limit.is_none_or(|limit| name(at).is_some_and(|name| name == limit));
         let images = || self.datapaths().map(Datapath::image);
-        let network_of = |address| {
-            images()
-                .map(|image| image.network(address))
-                .max()
-                .unwrap_or(0)
+        let is_in_network = |address: Address| images().any(|image| image.network(address) != 0);
+        let is_of = |rule: &Rule, kind: KeyKind| rule.key == kind as u8;
+        let mut found = ResetSources {
+            forgotten: limit.is_none().then_some(0),
+            kept: Vec::new(),
         };
-        let (mut forgotten, mut is_there) = (0, limit.is_none());
+        let mut wanted = Vec::new();
         for group in self.groups() {
+            let names = || {
+                group
+                    .states
+                    .iter()
+                    .map(|(at, _)| at)
+                    .filter(|at| is_wanted(at))
+                    .filter_map(name)
+            };
             let rules: Vec<Rule> = group
                 .states
                 .iter()
                 .filter(|(of, _)| is_wanted(of))
                 .map(|(_, rule)| *rule)
                 .collect();
-            if rules.is_empty() {
+            let by_port = is_of(&group.key, KeyKind::AddressPort);
+            let by_address = [KeyKind::Address, KeyKind::Network]
+                .iter()
+                .any(|kind| is_of(&group.key, *kind));
+            if rules.is_empty() || !(by_address || by_port) {
                 continue;
             }
-            let ports = match group.key.key {
-                kind if kind == KeyKind::Address as u8 => 0..=0,
-                // Others are in the network, too.
-                kind if kind == KeyKind::Network as u8 && network_of(Address { hi, lo }) == 0 => {
-                    0..=0
+            let mask = &group.key;
+            let ipv6 = mask.mask_hi.count_ones() + mask.mask_lo.count_ones();
+            let keys = prefix.keys(mask.mask_ipv4.count_ones() as u8, ipv6 as u8);
+            let keys: Vec<IpAddr> = match keys {
+                Ok(keys) => keys.collect(),
+                // Each address has a key for each port.
+                Err(_) if by_port => vec![],
+                Err(keys) => {
+                    let limit = names().next().cloned().unwrap_or_default();
+                    return Err(ResetError::TooManyKeys {
+                        prefix: *prefix,
+                        limit,
+                        keys,
+                    });
                 }
-                kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
-                _ => continue,
             };
-            is_there = true;
-            for local_port in ports {
-                let key = group.key.key_of(&Subject {
-                    local_port,
-                    ..whole
-                });
-                forgotten += u64::from(sources.reset(&key, &rules, now));
+            if by_port && keys.len() != 1 {
+                found.kept.extend(names().cloned());
+                continue;
+            }
+            wanted.push((group, rules, keys));
+        }
+        let ((_, now), sources) = (self.now(), self.sources()?);
+        for (group, rules, keys) in wanted {
+            let forgotten = found.forgotten.get_or_insert(0);
+            let ports = if is_of(&group.key, KeyKind::AddressPort) {
+                0..=u32::from(u16::MAX)
+            } else {
+                0..=0
+            };
+            for address in keys {
+                let Address { hi, lo } = Address::from_ipv6(mapped(address));
+                // Others are in the network, too.
+                if is_of(&group.key, KeyKind::Network) && is_in_network(Address { hi, lo }) {
+                    continue;
+                }
+                for local_port in ports.clone() {
+                    let key = group.key.key_of(&Subject {
+                        hi,
+                        lo,
+                        is_ipv4: u32::from(address.is_ipv4()),
+                        local_port,
+                        ..Subject::default()
+                    });
+                    *forgotten += u64::from(sources.reset(&key, &rules, now));
+                }
             }
         }
-        Ok(is_there.then_some(forgotten))
+        found.kept.sort();
+        found.kept.dedup();
+        Ok(found)
     }
 
     /// Resets the states of all keys under one limit; returns their number, or `None` if there is no such limit.

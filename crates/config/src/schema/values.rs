@@ -202,14 +202,11 @@ impl Text for Rate {
     }
 
     fn text(&self) -> String {
-        let time = match self.per_nanoseconds {
-            1_000_000_000 => "s".to_owned(),
-            60_000_000_000 => "min".to_owned(),
-            3_600_000_000_000 => "h".to_owned(),
-            86_400_000_000_000 => "day".to_owned(),
-            other => units::time_text(other),
-        };
-        format!("{}/{time}", self.count)
+        format!(
+            "{}/{}",
+            self.count,
+            units::period_text(self.per_nanoseconds)
+        )
     }
 }
 

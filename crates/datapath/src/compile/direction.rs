@@ -41,10 +41,11 @@ pub(super) fn compile_after(
         .iter()
         .filter(|limit| limit.direction == direction)
         .collect();
+    let multipliers = config.multipliers();
     let scale = TickScale::for_longest_life(
         limits
             .iter()
-            .map(|(_, limit)| rules::longest_life(limit))
+            .map(|(_, limit)| rules::longest_life_of_classes(limit, &multipliers))
             .max()
             .unwrap_or(0),
     );

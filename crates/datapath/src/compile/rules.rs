@@ -60,6 +60,23 @@ pub fn longest_life(limit: &Limit) -> u128 {
         .unwrap_or(0)
 }
 
+/// The longest time until a state of any class has decayed: one unit is the least burst, so that a slower class may
+/// need longer for it.
+pub fn longest_life_of_classes(limit: &Limit, multipliers: &[Multiplier]) -> u128 {
+    let algorithm = limit.rates.algorithm;
+    let of = |multiplier: &Multiplier, rate, burst| {
+        algorithm.longest_life(
+            multiplier.rate_of(algorithm, rate),
+            multiplier.units(burst).max(1),
+        )
+    };
+    parts(limit, Mode::Enforce)
+        .into_iter()
+        .flat_map(|(rate, burst, _)| multipliers.iter().map(move |m| of(m, rate, burst)))
+        .max()
+        .unwrap_or(0)
+}
+
 /// The rule's row without rate, position, group and counter.
 pub fn frame(limit: &Limit, enforcement: Enforcement) -> Rule {
     Rule {

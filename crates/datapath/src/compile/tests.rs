@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::Path;
 
+use common::limiter::{AnyLimiter, Decision};
 use common::packet::{Direction, Kind, Protocol};
 use common::proof::PROVEN_REQUEST;
 use common::rule::RuleSpan;
@@ -35,6 +36,29 @@ fn ingress(limits: &str) -> super::Image {
     let text = format!("[agent]\ninterfaces = [\"eth0\"]\n{limits}");
     let loaded = parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
     compile(&loaded.config, Direction::Ingress).unwrap()
+}
+
+/// At a thousandth, one unit takes a thousand years.
+#[test]
+fn a_class_of_a_thousandth_of_a_slow_limit_is_limited() {
+    let image = ingress(
+        "[[class]]\nname = \"slow\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 0.001\n\
+         [[limit]]\nname = \"rare\"\nrate = \"1/30day\"\nburst = 1\n",
+    );
+    let scale = image.settings.scale;
+    let slow = image.rules.last().unwrap();
+    let AnyLimiter::Bucket(bucket) = slow.any_limiter() else {
+        panic!("{slow:?}");
+    };
+    let now = scale.ticks(1 << 40);
+    let Decision::Pass(state) = bucket.decide(0, now, 1) else {
+        panic!("{bucket:?}");
+    };
+    for days in [0, 1, 30, 3_000, 29_000] {
+        let later = now + scale.ticks(days * 86_400 * 1_000_000_000);
+        let decision = bucket.decide(state, later, 1);
+        assert_eq!(decision, Decision::Refuse, "{days} days later");
+    }
 }
 
 #[test]

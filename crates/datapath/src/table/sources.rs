@@ -234,23 +234,22 @@ impl Sources {
     }
 
     /// Resets the states of one key under these rules, and of keys that share its cells: their allowance is full again.
-    /// Returns whether the key had a slot.
+    /// Returns whether its state in a slot had not decayed.
     pub fn reset<'r>(
         &self,
         key: &Key,
         rules: impl IntoIterator<Item = &'r Rule> + Copy,
         now: u64,
     ) -> bool {
-        let view = self.find(key);
-        if let Some(view) = &view {
-            self.forget(view, rules, now);
-        }
+        let was_tracked = self
+            .find(key)
+            .is_some_and(|view| self.forget_if_tracked(&view, rules, now));
         let hash = self.settings.seed.hash(key);
         let (set, tag) = (self.shape().set(hash), Tag::new(hash, key));
         for nth in 0..CELLS {
             self.forget_at(self.shape().cell(set, tag, nth), rules, now);
         }
-        view.is_some()
+        was_tracked
     }
 
     /// Resets the states of every key of a group under these rules. Returns the number of keys whose state had not
@@ -266,23 +265,27 @@ impl Sources {
         }
         let of_group = self.iter().filter(|view| view.group == group);
         of_group
-            .filter(|view| {
-                let is_tracked = rules
-                    .into_iter()
-                    .any(|rule| is_alive(view.words[usize::from(rule.position)], now));
-                self.forget(view, rules, now);
-                is_tracked
-            })
+            .filter(|view| self.forget_if_tracked(view, rules, now))
             .count() as u64
     }
 
-    fn forget<'r>(&self, view: &SlotView, rules: impl IntoIterator<Item = &'r Rule>, now: u64) {
+    /// Resets a slot's states; returns whether one had not decayed.
+    fn forget_if_tracked<'r>(
+        &self,
+        view: &SlotView,
+        rules: impl IntoIterator<Item = &'r Rule> + Copy,
+        now: u64,
+    ) -> bool {
+        let is_tracked = rules
+            .into_iter()
+            .any(|rule| is_alive(view.words[usize::from(rule.position)], now));
         let slots = self.shape().slots();
         let place = Place {
             set: view.number / slots,
             word: self.shape().slot(view.number % slots),
         };
         self.forget_at(place, rules, now);
+        is_tracked
     }
 
     fn forget_at<'r>(&self, place: Place, rules: impl IntoIterator<Item = &'r Rule>, now: u64) {

@@ -171,3 +171,34 @@ async fn a_client_that_reads_no_reply_makes_room_last() {
     clients[1].read_exact(&mut rest).await.unwrap();
     task.abort();
 }
+
+#[tokio::test]
+async fn a_new_client_is_refused_only_where_all_others_are_busy() {
+    let places = Places::new(2);
+    let client = async || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let activity = places.take_unless_busy().await?;
+        Some((Client::new(ours, activity), theirs))
+    };
+    let (busy, _peer) = client().await.unwrap();
+    busy.activity().begin();
+    let (mut idle, mut peer) = client().await.unwrap();
+    let idle = tokio::spawn(async move { idle.read_u8().await });
+    // It sends nothing, so it makes room.
+    let (next, _next_peer) = client().await.unwrap();
+    assert!(idle.await.unwrap().is_err());
+    assert_eq!(peer.read(&mut [0]).await.unwrap(), 0);
+    next.activity().begin();
+    assert!(client().await.is_none());
+    // One that leaves stays connected.
+    let mut next = next;
+    next.activity().leave();
+    let (last, _last_peer) = client().await.unwrap();
+    last.activity().begin();
+    assert!(client().await.is_none());
+    next.write_u8(b'x').await.unwrap();
+    drop(next);
+    assert!(client().await.is_none());
+    drop(last);
+    assert!(client().await.is_some());
+}

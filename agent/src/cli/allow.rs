@@ -1,0 +1,101 @@
+//! `agent allow`, `agent disallow`.
+
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use api::allowance::{Allowance, Allowed, Disallowed};
+use api::event::seconds_since_1970;
+use api::request::Request;
+use config::{human, prefix};
+
+use super::ask::ask;
+use super::ban;
+use super::exit::usage;
+use super::print::Print;
+use super::table::{self, number};
+use crate::allowances;
+use crate::cli::arguments::Options;
+
+/// The terms of an exemption.
+pub struct Terms {
+    pub duration: Duration,
+    pub reason: Option<String>,
+    /// The owner, unless it is the user.
+    pub owner: Option<String>,
+}
+
+pub fn allow(cidrs: Vec<String>, terms: Terms, options: &Options) -> anyhow::Result<ExitCode> {
+    let Terms {
+        duration,
+        reason,
+        owner,
+    } = terms;
+    let owner = owner.or_else(ban::user);
+    let seconds = duration.as_secs_f64();
+    if let Err(error) = allowances::check(&cidrs, seconds, reason.as_deref(), owner.as_deref()) {
+        return Ok(usage(&format!("{error}; nothing was changed")));
+    }
+    let request = Request::Allow {
+        cidrs,
+        for_seconds: seconds,
+        reason,
+        owner,
+    };
+    let time = human::time(duration);
+    ask(options, &request, |allowed: &Allowed| {
+        let Allowed {
+            allowed,
+            replaced,
+            notes,
+        } = allowed;
+        let mut lines = vec![format!("{} exempt for {time}", number(*allowed))];
+        lines.extend(replaced.iter().map(|before| {
+            let terms = allowances::terms(before);
+            format!("note: it replaces the exemption of {} {terms}", before.cidr)
+        }));
+        lines.extend(notes.iter().map(|note| format!("note: {note}")));
+        lines.join("\n")
+    })
+}
+
+pub fn disallow(cidrs: Vec<String>, options: &Options) -> anyhow::Result<ExitCode> {
+    if let Some(wrong) = cidrs.iter().find_map(|cidr| prefix::parse(cidr).err()) {
+        let error = format!("{}: {}; nothing was changed", wrong.message, wrong.help);
+        return Ok(usage(&error));
+    }
+    let all: Disallowed = options.client().ask(&Request::Disallow { cidrs })?;
+    Print::from(options.json).document(&all, |all| {
+        println!("{} no longer exempt", number(all.ended.len() as u64));
+        all.notes.iter().for_each(|note| println!("note: {note}"));
+    })?;
+    for cidr in &all.unknown {
+        eprintln!("{cidr} has no exemption for a while: agent allow --list lists them");
+    }
+    Ok(if all.unknown.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+pub fn list(options: &Options) -> anyhow::Result<ExitCode> {
+    let now = seconds_since_1970();
+    ask(options, &Request::Allowances, |all: &Vec<Allowance>| {
+        let row = |allowance: &Allowance| {
+            let until = UNIX_EPOCH + Duration::from_secs(allowance.until);
+            [
+                allowance.cidr.clone(),
+                human::seconds((allowance.until as f64 - now).max(0.0)),
+                humantime::format_rfc3339_seconds(until).to_string(),
+                allowance.owner.clone(),
+                allowance.reason.clone().unwrap_or_else(|| "-".to_owned()),
+            ]
+        };
+        table::render_or(
+            "No exemptions for a while.",
+            ["PREFIX", "ENDS IN", "UNTIL", "OWNER", "REASON"],
+            5,
+            all.iter().map(row),
+        )
+    })
+}

@@ -1,5 +1,6 @@
 //! Counters, per CPU and never reset while a program is loaded.
 
+use crate::rule::Size;
 use crate::source_sketch::SourceSketch;
 use crate::table::Tally;
 use crate::throttle::{Outcome, TableEvent};
@@ -15,6 +16,13 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Counts a frame.
+    #[inline(always)]
+    pub const fn add(&mut self, size: Size) {
+        self.packets = self.packets.wrapping_add(size.packets as u64);
+        self.bytes = self.bytes.wrapping_add(size.bytes as u64);
+    }
+
     /// The sum.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {

@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::group::{
     DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, OUTBOUND, Refused, Started,
 };
+use crate::hot::{CpuRow, HotKey};
 use crate::key::{HashSeed, Key};
 use crate::list::{CHUNK_WORDS, Chunk};
 use crate::own::OwnKey;
@@ -69,6 +70,8 @@ no_padding!(RecordKey: u64, u64, u32, u16, u16);
 no_padding!(Recorded: [u64; 5]);
 no_padding!(Traffic: u64, u64);
 no_padding!(Counters: [Traffic; 5]);
+no_padding!(CpuRow: HotKey, Counters);
+no_padding!(HotKey: Key, [u64; 4], [u32; 5], u16, u16);
 no_padding!(TableCounters: [u64; 5]);
 no_padding!(GroupBucket: u64, u64, u64, [u32; 4]);
 no_padding!(GroupCounters: Traffic, Traffic);

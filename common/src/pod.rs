@@ -4,6 +4,7 @@ use crate::ban::Ban;
 use crate::connections::{Connection, ConnectionSettings, Reservation, Stale, Tuple};
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
+use crate::hot::CpuRow;
 use crate::key::Key;
 use crate::list::Chunk;
 use crate::own::OwnKey;
@@ -31,6 +32,7 @@ plain!(
     Stale,
     Tuple,
     Counters,
+    CpuRow,
     GroupCounters,
     GroupSettings,
     Key,

@@ -293,7 +293,7 @@ impl Case {
         // Above its own limit it counts as ordinary traffic, so that a flood from one source does not starve the
         // others.
         if let Some(kind) = packet.essential() {
-            // A flood of others' does not starve the gateway's.
+            // A flood by others does not use up the allowance of gateways and resolvers.
             if has_allowance && conforms_as_protected(program, frame) {
                 return Err(Found::bypass(Bypass::NeverLimit));
             }

@@ -6,6 +6,7 @@
 use crate::key::Key;
 use crate::limiter::{Algorithm, AnyLimiter, Listed, Moves, Parameters, Parametric, TokenBucket};
 use crate::share::Share;
+use crate::time::TickScale;
 
 /// The most rules for one packet.
 pub const MAX_RULES: u32 = 16;
@@ -126,12 +127,15 @@ pub struct Rule {
     pub opens_key: u8,
     /// Not 0: the last rule of its key in the span. Bit n is set if a rule of this key in the span has its state at word n.
     pub closes_key: u8,
-    /// 1: the fast path can evaluate the rule with one read of the state and one compare-and-swap; see
-    /// [`Rule::made_fast`].
+    /// Not 0: the fast path can evaluate the rule with one read of the state and one compare-and-swap; see
+    /// [`Rule::made_fast`]. Bit 1: it may be charged by holds, see [`Rule::has_holds`]. Bit 2: see [`Rule::counts_by_cpu`].
     pub is_fast: u8,
 }
 
 impl Rule {
+    /// The bits of `is_fast` for holds, and for counts by CPU.
+    const HOLDS: u8 = 2;
+    const COUNTS_BY_CPU: u8 = 4;
     /// The bit of `on_full` for rules of levels.
     const LEVEL: u8 = 1 << 5;
     /// The bits of `on_full` for rules of limits that ban, and for those whose refused SYNs count towards a ban.
@@ -171,9 +175,59 @@ impl Rule {
             && self.action != Action::Shape as u8
             && self.enforcement != Enforcement::Mark as u8;
         Self {
-            is_fast: is_fast as u8,
+            is_fast: if is_fast {
+                self.is_fast & Self::COUNTS_BY_CPU | 1
+            } else {
+                0
+            },
             ..self
         }
+    }
+
+    /// Sets whether CPUs may count a key by themselves for a while, before [`Rule::made_fast`]. Not under limits whose exact counts
+    /// have consequences: bans, and use that other hosts are told.
+    #[must_use]
+    pub const fn counting_by_cpu(self, may: bool) -> Self {
+        Self {
+            is_fast: if may { Self::COUNTS_BY_CPU } else { 0 },
+            ..self
+        }
+    }
+
+    /// Whether CPUs may count a key by themselves for a while: [`crate::hot`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn counts_by_cpu(&self) -> bool {
+        self.is_fast & Self::COUNTS_BY_CPU != 0
+    }
+
+    /// Fills in whether it may be charged by holds: a fast bucket that has a verdict for each packet and no more.
+    #[must_use]
+    pub fn with_holds(self, scale: TickScale) -> Self {
+        let may = self.counts_by_cpu()
+            && self.is_bucket()
+            && self.enforcement == Enforcement::Enforce as u8
+            && has_holds(&self.token_bucket(), scale);
+        Self {
+            is_fast: self.is_fast | if may { Self::HOLDS } else { 0 },
+            ..self
+        }
+    }
+
+    /// The same without holds.
+    #[must_use]
+    pub const fn without_holds(self) -> Self {
+        Self {
+            is_fast: self.is_fast & !Self::HOLDS,
+            ..self
+        }
+    }
+
+    /// Whether CPUs may charge it by holds: [`crate::hot`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_holds(&self) -> bool {
+        self.is_fast & Self::HOLDS != 0
     }
 
     /// Sets the handling of new keys while the table is full. `is_slow`: its group leaves some slots to others, whose
@@ -514,6 +568,15 @@ impl RuleSpan {
             count: self.count & !Self::BITS,
         }
     }
+}
+
+/// Whether a bucket may be charged by holds: one that several CPUs keep busy, or whose burst is so large that the life of a
+/// hold is less than a hundredth of it.
+#[must_use]
+pub(crate) fn has_holds(bucket: &TokenBucket, scale: TickScale) -> bool {
+    let tolerance = scale.nanoseconds(bucket.tolerance);
+    let unit = scale.nanoseconds(bucket.charge(1));
+    tolerance >= 25_600_000 || (unit < 500 && tolerance >= 50_000)
 }
 
 #[cfg(test)]

@@ -70,6 +70,13 @@ impl TickScale {
         (ticks >> ((31 + self.left - self.right) & 63) & 3) as u8
     }
 
+    /// 2ⁿ ns in ticks, rounded down; for n below 32.
+    #[inline(always)]
+    #[must_use]
+    pub const fn span(self, n: u32) -> Ticks {
+        (1 << ((n + self.left) & 63)) >> (self.right & 63)
+    }
+
     /// A span of ticks in whole nanoseconds, rounded down; for spans below 2⁶⁴ ns.
     #[inline(always)]
     #[must_use]

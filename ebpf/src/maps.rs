@@ -8,9 +8,10 @@ use aya_ebpf::btf_maps::{
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::connections::{Addressed, Attempt, Client, Reservation, Tuple};
-use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
+use common::counters::{KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
+use common::hot::CpuRow;
 use common::key::Key;
 use common::list::Chunk;
 use common::own::OwnKey;
@@ -85,7 +86,7 @@ pub static RINGS: Array<u64, 1, SHARED> = Array::new();
 
 /// The counters of rules, and of packets without any rule.
 #[btf_map]
-pub static COUNTERS: PerCpuArray<Counters, 1> = PerCpuArray::new();
+pub static COUNTERS: PerCpuArray<CpuRow, 1> = PerCpuArray::new();
 
 /// The counters of events in the table of sources.
 #[btf_map]

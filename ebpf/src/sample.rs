@@ -4,6 +4,7 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use common::counters::{KeyStatistics, SampleKey};
 use common::event::Event;
 use common::key::Key;
+use common::rule::Rule;
 use common::source_sketch::hash;
 use common::throttle::{Outcome, Sample};
 
@@ -93,13 +94,12 @@ extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) ->
             None => return 0,
         },
     };
-    // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key simultaneously may
-    // lose a count, except of refusals.
+    // SAFETY: a value of the map, which stays mapped while the program runs.
     let statistics = unsafe { &mut *statistics };
     statistics.seen_at = now;
     let total = match outcome {
         PASSED => {
-            statistics.passed += weight;
+            added(&mut statistics.passed, weight);
             return 0;
         }
         Event::WOULD_THROTTLE => {
@@ -112,6 +112,31 @@ extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) ->
         }
     };
     report(key, statistics, total + rest, rule, outcome);
+    0
+}
+
+/// Adds refusals of some time ago, without an event.
+#[inline(always)]
+pub fn add_refused(rule: &Rule, key: &Key, refused: u32) {
+    let entry = SampleKey::refused(key.group, rule.position);
+    let extra = u64::from(key.extra) << 32 | u64::from(entry.0);
+    weir_add_refused(key.hi, key.lo, extra, refused);
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_add_refused(hi: u64, lo: u64, extra: u64, refused: u32) -> u32 {
+    // As in `weir_sample`.
+    let key = &Key {
+        hi,
+        lo,
+        extra: (extra >> 32) as u32,
+        group: extra as u32,
+    };
+    if let Some(statistics) = statistics_of(key) {
+        // SAFETY: a value of the map, as in `weir_sample`.
+        added(unsafe { &mut (*statistics).refused }, refused.into());
+    }
     0
 }
 

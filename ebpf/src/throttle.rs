@@ -2,15 +2,18 @@
 
 use core::arch::asm;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
 
+use common::hot::CpuRow;
 use common::key::{Hash, Key};
 use common::limiter::{Algorithm, Moves};
 use common::rule::{Rule, Size};
-use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
+use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Place, Set, Shape, SlotCounter, Tag};
 use common::throttle::{
-    self, FullTable, Host, Outcome, PackedVerdict, PacketState, Sample, Steps, TableEvent,
+    self, FullTable, Host, HotVerdict, Outcome, PackedVerdict, PacketState, Sample, Steps,
+    TableEvent,
 };
-use common::time::{Ticks, is_alive};
+use common::time::{TickScale, Ticks, is_alive};
 
 use crate::atomics;
 use crate::cell::{MapCell, count_byte};
@@ -99,24 +102,33 @@ impl Set for MapSet {
     }
 }
 
-/// This CPU's [`PACKET_STATE`]: a program is not interrupted by another run of itself on the same CPU.
-pub struct CpuPacketState(*mut PacketState);
+/// This CPU's value of a map: a program is not interrupted by another run of itself on the same CPU.
+pub struct CpuOwn<T>(NonNull<T>);
 
-impl Deref for CpuPacketState {
-    type Target = PacketState;
-
+impl<T> CpuOwn<T> {
+    /// A value that a look-up has found.
     #[inline(always)]
-    fn deref(&self) -> &PacketState {
-        // SAFETY: a map value that only this CPU uses.
-        unsafe { &*self.0 }
+    fn new(found: *mut T) -> Self {
+        // SAFETY: a look-up returns null for none. Not compared again: it would be another branch for the verifier.
+        Self(unsafe { NonNull::new_unchecked(found) })
     }
 }
 
-impl DerefMut for CpuPacketState {
+impl<T> Deref for CpuOwn<T> {
+    type Target = T;
+
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut PacketState {
+    fn deref(&self) -> &T {
+        // SAFETY: a map value that only this CPU uses.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> DerefMut for CpuOwn<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`.
-        unsafe { &mut *self.0 }
+        unsafe { self.0.as_mut() }
     }
 }
 
@@ -214,12 +226,48 @@ impl Host for Kernel {
     #[inline(always)]
     fn count(&self, counter: u32, outcome: Outcome, size: Size) {
         trace::count(counter, outcome, size);
-        if let Some(counters) = COUNTERS.get_ptr_mut(counter) {
-            // SAFETY: this CPU's own value.
-            let traffic = unsafe { (*counters).of(outcome) };
-            traffic.packets += u64::from(size.packets);
-            traffic.bytes += u64::from(size.bytes);
+        if let Some(mut row) = COUNTERS.get_ptr_mut(counter).map(CpuOwn::new) {
+            row.counters.of(outcome).add(size);
         }
+    }
+
+    #[inline(always)]
+    fn row(&self, counter: u32) -> Option<impl DerefMut<Target = CpuRow>> {
+        COUNTERS.get_ptr_mut(counter).map(CpuOwn::new)
+    }
+
+    #[inline(always)]
+    fn trace(&self, counter: u32, outcome: Outcome, size: Size) {
+        trace::count(counter, outcome, size);
+    }
+
+    #[inline(always)]
+    fn charge_hot(&self, rule: u32, place: Place, from: u64, now: Ticks, size: Size) -> HotVerdict {
+        let place = u64::from(place.set) << 32 | u64::from(place.word);
+        let size = u64::from(size.packets) << 32 | u64::from(size.bytes);
+        HotVerdict::from_number(weir_charge_hot(rule, place, from, now, size))
+    }
+
+    #[inline(always)]
+    fn add_hot(&self, rule: u32, now: Ticks, only_if_due: bool) {
+        weir_add_hot(rule, now, u32::from(only_if_due));
+    }
+
+    #[inline(always)]
+    fn add_refused(&self, rule: &Rule, key: &Key, refused: u32) {
+        sample::add_refused(rule, key, refused);
+    }
+
+    #[inline(always)]
+    fn make_hot(&self, rule: u32, key: &Key, now: Ticks, size: u16) -> bool {
+        let extra = u64::from(key.extra) << 32 | u64::from(key.group);
+        weir_make_hot(
+            key.hi,
+            key.lo,
+            extra,
+            now,
+            u64::from(size) << 32 | u64::from(rule),
+        ) != 0
     }
 
     #[inline(always)]
@@ -247,8 +295,8 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn coarse(&self, now: Ticks) -> u8 {
-        clock::scale().coarse(now)
+    fn scale(&self) -> TickScale {
+        clock::scale()
     }
 }
 
@@ -265,11 +313,11 @@ impl FullTable for Kernel {
 }
 
 impl Steps for Kernel {
-    type PacketState = CpuPacketState;
+    type PacketState = CpuOwn<PacketState>;
 
     #[inline(always)]
-    fn packet_state(&self) -> Option<CpuPacketState> {
-        PACKET_STATE.get_ptr_mut(0).map(CpuPacketState)
+    fn packet_state(&self) -> Option<CpuOwn<PacketState>> {
+        PACKET_STATE.get_ptr_mut(0).map(CpuOwn::new)
     }
 
     #[inline(always)]
@@ -280,6 +328,11 @@ impl Steps for Kernel {
     #[inline(always)]
     fn look(&self, _packet_state: &mut PacketState, nth: u32) -> bool {
         weir_look(nth) != 0
+    }
+
+    #[inline(always)]
+    fn refuse_by(&self, _packet_state: &mut PacketState, nth: u32) -> bool {
+        weir_refuse(nth) != 0
     }
 
     #[inline(always)]
@@ -347,6 +400,14 @@ extern "C" fn weir_bucket() -> u64 {
 extern "C" fn weir_look(nth: u32) -> u32 {
     Kernel.packet_state().map_or(1, |mut packet_state| {
         u32::from(throttle::look(&Kernel, &mut packet_state, nth))
+    })
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_refuse(nth: u32) -> u32 {
+    Kernel.packet_state().map_or(0, |packet_state| {
+        u32::from(throttle::refuse_by(&Kernel, &packet_state, nth))
     })
 }
 
@@ -465,6 +526,45 @@ extern "C" fn weir_spread() -> u32 {
         throttle::spread(&Kernel, &packet_state);
     }
     0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_charge_hot(rule: u32, place: u64, from: u64, now: u64, size: u64) -> u32 {
+    let place = Place {
+        set: (place >> 32) as u32,
+        word: place as u32,
+    };
+    let size = Size {
+        packets: (size >> 32) as u32,
+        bytes: size as u32,
+    };
+    throttle::charge_hot(&Kernel, rule, place, from, now, size) as u32
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_add_hot(rule: u32, now: u64, only_if_due: u32) -> u32 {
+    throttle::add_hot(&Kernel, rule, now, only_if_due != 0);
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_make_hot(hi: u64, lo: u64, extra: u64, now: u64, what: u64) -> u32 {
+    let key = Key {
+        hi,
+        lo,
+        extra: (extra >> 32) as u32,
+        group: extra as u32,
+    };
+    u32::from(throttle::make_hot(
+        &Kernel,
+        what as u32,
+        &key,
+        now,
+        (what >> 32) as u16,
+    ))
 }
 
 #[unsafe(no_mangle)]

@@ -1,25 +1,20 @@
-//! The costs in the model of growth (docs/explanation/growth.md): one key under several CPUs, keys that no cache has, and
-//! the agent's reads of counters and table.
-
-use std::sync::Barrier;
+//! The costs in the model of growth (docs/explanation/growth.md): CPUs with sources of their own, keys that no cache has, and the
+//! agent's reads of counters and table.
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::{TestRun as _, TestRunOptions};
-use common::counters::Counters;
-use common::packet::build::Frame;
+use common::hot::CpuRow;
 use common::table::ELEMENT_WORDS;
 use datapath::Entry;
 use testbed::measure::{Series, pin, worked};
 use weir::stats::monotonic_nanoseconds;
 
-use crate::policies::{Bucket, HOT, REFUSING, USUAL, limit, limits_elsewhere, policy_for};
+use crate::cpus::{Keys, PACKETS, WEIR, frame, nanoseconds, on_cpus};
+use crate::policies::{HOT, REFUSING, USUAL, limit, limits_elsewhere, policy_for};
 use crate::programs::{Harness, Order, Weir};
 
 const PART: &str = "growth";
-const WEIR: &str = "weir";
 const DROP: &str = "drop only";
-/// Packets of one sample on each CPU: some tens of milliseconds.
-const PACKETS: u32 = 500_000;
 /// The numbers of sources in random order, one table for each.
 const SOURCES: [u32; 3] = [10_000, 1_000_000, 10_000_000];
 /// Limits whose counters are read.
@@ -27,16 +22,12 @@ const LIMITS: u32 = 10_000;
 
 /// Measures the cases that have `only` in their names.
 pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
-    let cpus = std::thread::available_parallelism()?.get();
     let mut series = vec![bare_drop(rounds)?];
-    for (case, bucket, keys) in [
-        ("one key, passed", HOT, Keys::One),
-        ("one key, refused", REFUSING, Keys::One),
-        ("keys apart, passed", HOT, Keys::Apart),
-    ] {
-        if case.contains(only) {
-            series.extend(on_cpus(rounds, case, bucket, keys, cpus)?);
-        }
+    let case = "keys apart, passed";
+    if case.contains(only) {
+        let all = std::thread::available_parallelism()?.get();
+        let counts = if all == 1 { vec![1] } else { vec![1, all] };
+        series.extend(on_cpus(PART, rounds, case, HOT, Keys::Apart, &counts)?);
     }
     for sources in SOURCES {
         if format!("sources: {sources}").contains(only) {
@@ -67,89 +58,6 @@ fn bare_drop(rounds: usize) -> Result<Series> {
         })
     };
     Ok(Series::new(PART, "hot key", DROP, "ns").with((0..rounds).map(one).collect::<Result<_>>()?))
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Keys {
-    /// All CPUs have packets of one source.
-    One,
-    /// Each has packets of its own.
-    Apart,
-}
-
-fn frame(source: u8) -> Vec<u8> {
-    Frame::ethernet()
-        .ipv4([10, 0, 7, source], [10, 9, 9, 9])
-        .udp(7, 53, &[0; 22])
-        .build()
-}
-
-/// Nanoseconds of this thread's CPU time for each of [`PACKETS`].
-fn nanoseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let before = worked()?;
-    work()?;
-    Ok((worked()? - before).as_nanos() as f64 / f64::from(PACKETS))
-}
-
-/// The same packets by one CPU, by two, and by all at once: the time of a packet, and how many of a million met other CPUs
-/// at every attempt and were refused for it.
-fn on_cpus(
-    rounds: usize,
-    case: &str,
-    bucket: Bucket,
-    keys: Keys,
-    all: usize,
-) -> Result<Vec<Series>> {
-    let mut counts = vec![1, 2.min(all), all];
-    counts.dedup();
-    let weir = Weir::load(&policy_for(1_000_000, &limit("a", bucket, "")), Entry::Xdp)?;
-    let mut series: Vec<(usize, Series, Series)> = counts
-        .iter()
-        .map(|cpus| {
-            let name = format!("{case}, CPUs: {cpus}");
-            let contended = Series::new(PART, name.clone(), WEIR, "contended of a million");
-            (*cpus, Series::new(PART, name, WEIR, "ns"), contended)
-        })
-        .collect();
-    for _ in 0..rounds {
-        for (cpus, time, contended) in &mut series {
-            let before = weir.datapath.table_counters()?.contended;
-            let barrier = Barrier::new(*cpus);
-            let on = |cpu: usize| {
-                pin(cpu)?;
-                let frame = frame(if keys == Keys::Apart { cpu as u8 } else { 0 });
-                barrier.wait();
-                nanoseconds(|| {
-                    let mut options = TestRunOptions::new();
-                    options.data_in = Some(&frame);
-                    options.repeat = PACKETS;
-                    weir.datapath.test_run(Entry::Xdp, options)?;
-                    Ok(())
-                })
-            };
-            let times: Result<Vec<f64>> = std::thread::scope(|scope| {
-                let on = &on;
-                let threads: Vec<_> = (0..*cpus).map(|cpu| scope.spawn(move || on(cpu))).collect();
-                threads
-                    .into_iter()
-                    .map(|thread| {
-                        thread
-                            .join()
-                            .map_err(|_| anyhow::anyhow!("a thread panicked"))?
-                    })
-                    .collect()
-            });
-            time.samples.push(times?.iter().sum::<f64>() / *cpus as f64);
-            let met = weir.datapath.table_counters()?.contended - before;
-            contended
-                .samples
-                .push(met as f64 * 1e6 / (f64::from(PACKETS) * *cpus as f64));
-        }
-    }
-    Ok(series
-        .into_iter()
-        .flat_map(|(_, time, contended)| [time, contended])
-        .collect())
 }
 
 /// Packets of any of so many sources: without the generator's time, but with that of a bare drop. And what the agent takes
@@ -213,7 +121,7 @@ fn counters(rounds: usize) -> Result<Vec<Series>> {
         Ok((worked()? - start).as_secs_f64() * 1e3)
     };
     let cpus = aya::util::nr_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-    let bytes = f64::from(weir.datapath.image().counters()) * size_of::<Counters>() as f64;
+    let bytes = f64::from(weir.datapath.image().counters()) * size_of::<CpuRow>() as f64;
     Ok(vec![
         Series::new(PART, name.clone(), WEIR, "ms of a read")
             .with((0..rounds).map(read).collect::<Result<_>>()?),

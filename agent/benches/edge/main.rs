@@ -2,6 +2,7 @@
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
 mod connections;
+mod cpus;
 mod flood;
 mod growth;
 mod lists;
@@ -63,6 +64,8 @@ enum Part {
     Memory,
     /// Starts, reloads, looks and replays.
     Agent,
+    /// One key on several CPUs at once, by BPF_PROG_TEST_RUN.
+    Cpus,
     /// What the model of growth consists of.
     Growth,
 }
@@ -93,6 +96,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Lists => lists::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,
+        Part::Cpus => cpus::run(arguments.rounds, only)?,
         Part::Growth => growth::run(arguments.rounds, only)?,
     };
     testbed::measure::write(&arguments.out, &series)

@@ -16,7 +16,7 @@ use common::scope::{self, ScopeSpans, ScopedPacket, Scopes, Scoping, SpansBy};
 use common::settings::{PortSpans, Settings};
 use common::table::{Set, Shape, Tag};
 use common::throttle::{FullTable, Host, Outcome, PacketState, Sample, Steps, TableEvent};
-use common::time::Ticks;
+use common::time::{TickScale, Ticks};
 use datapath::compile::Image;
 
 use super::capture::{CapturedPacket, InterfaceNames};
@@ -326,8 +326,8 @@ impl<'m> Host for &MemoryProgram<'m> {
     }
 
     #[inline(always)]
-    fn coarse(&self, now: Ticks) -> u8 {
-        self.settings.scale.coarse(now)
+    fn scale(&self) -> TickScale {
+        self.settings.scale
     }
 
     /// Such a sample counts no packets.

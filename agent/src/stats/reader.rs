@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::net::Ipv6Addr;
 use std::sync::OnceLock;
 
-use common::counters::{Bypass, Counters};
+use common::counters::{Bypass, Counters, KeyStatistics};
 use common::key::Key;
 use common::network;
 use common::packet::{Address, Direction};
@@ -83,6 +83,11 @@ impl Reader<'_> {
             nanoseconds,
             self.ingress.settings().scale.ticks(nanoseconds),
         )
+    }
+
+    /// The samples of both directions.
+    fn samples(&self) -> Result<Vec<(Key, KeyStatistics)>, LoadError> {
+        self.ingress.samples_with_rest(self.egress)
     }
 
     fn datapaths(&self) -> impl Iterator<Item = &Datapath> {
@@ -290,7 +295,7 @@ impl Reader<'_> {
     /// When a map cannot be read.
     pub fn counted_by_key(&self) -> Result<HashMap<Key, Vec<LimitCounts>>, LoadError> {
         let spans = self.spans();
-        let keys = samples::by_key(self.ingress.samples()?).into_iter();
+        let keys = samples::by_key(self.samples()?).into_iter();
         keys.map(|(key, samples)| Ok((key, self.counts(&key, &samples, &spans)?)))
             .collect()
     }
@@ -321,7 +326,7 @@ impl Reader<'_> {
     pub fn top(&self) -> Result<Vec<TopRow>, LoadError> {
         let (now, spans) = (self.now().0, self.spans());
         let mut rows: Vec<TopRow> = Vec::new();
-        for (key, samples) in samples::by_key(self.ingress.samples()?) {
+        for (key, samples) in samples::by_key(self.samples()?) {
             let counts = self.counts(&key, &samples, &spans)?;
             let known = counts.iter().filter(|counts| counts.is_known());
             rows.extend(known.filter_map(|counts| self.top_row(&key, counts, now)));

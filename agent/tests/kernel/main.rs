@@ -74,6 +74,7 @@ fn main() {
         connections::a_connection_without_a_socket_is_not_counted_any_more_and_one_with_a_socket_stays,
         lists::the_merged_lists_decide_which_packets_are_refused,
         two_cpus::two_cpus_that_refuse_one_source_at_once_report_it_once,
+        two_cpus::two_cpus_that_refuse_one_source_count_each_refusal_of_it,
         the_verifier_is_done_well_before_it_gives_up,
         answers_of_both_hooks_are_those_of_the_function,
         a_frame_that_may_lack_its_tag_is_not_challenged_by_xdp,
@@ -530,7 +531,7 @@ fn a_refused_source_has_an_event_at_once_and_then_once_a_second() {
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
     let start = 3_600_000_000_000;
-    // At so many nanoseconds, so many packets, of which each 64th is looked at: what is told then.
+    // At so many nanoseconds, so many packets, which a CPU adds to the samples by 4,096 at most: what is told then.
     let mut at = |later: u64, packets: u32| {
         datapath
             .set_runtime(Runtime {
@@ -554,13 +555,13 @@ fn a_refused_source_has_an_event_at_once_and_then_once_a_second() {
         "{first:?}"
     );
     assert_eq!(at(Event::INTERVAL - 1, 1_000), []);
-    let second = at(Event::INTERVAL, 1_000);
+    let second = at(Event::INTERVAL, 5_000);
     assert_eq!(
         (second.len(), second[0].at),
         (1, start + Event::INTERVAL),
         "{second:?}"
     );
-    assert!((100_000..102_000).contains(&second[0].count), "{second:?}");
+    assert!((100_000..106_000).contains(&second[0].count), "{second:?}");
     assert_eq!(at(Event::INTERVAL, 1_000), []);
     // Another source is told of by itself.
     run(&datapath, &frame(2, 20), 2);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use common::counters::Bypass;
+use common::counters::{Bypass, SampleKey};
 use common::key::Key;
 use common::packet::Address;
 use common::packet::build::Frame;
@@ -221,9 +221,25 @@ fn counted(datapath: &Datapath, image: &Image) -> Vec<u64> {
             extra: class,
             group: u32::from(image.rules[0].group),
         };
-        sources.find(&key).map_or(0, |slot| {
+        let in_slot = sources.find(&key).map_or(0, |slot| {
             u64::from(slot.passed) + u64::from(sources.refused(&slot)[1])
+        });
+        let rule = &image.rules[0];
+        let sampled: u64 = [
+            SampleKey::refused(key.group, rule.position),
+            SampleKey::passed(key.group, rule.closes_key),
+        ]
+        .into_iter()
+        .filter_map(|entry| {
+            let key = Key {
+                group: entry.0,
+                ..key
+            };
+            datapath.sample(None, &key).unwrap()
         })
+        .map(|sample| sample.refused + sample.passed)
+        .sum();
+        in_slot + sampled
     };
     let rows = datapath.counters().unwrap();
     let bypassed =

@@ -136,3 +136,25 @@ pub fn two_cpus_that_refuse_one_source_at_once_report_it_once() {
         assert_eq!(told.len(), 1, "in round {round}: {told:?}");
     }
 }
+
+pub fn two_cpus_that_refuse_one_source_count_each_refusal_of_it() {
+    const PACKETS: u32 = 300_000;
+    let image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
+    let pins = Pins::new();
+    let datapath = load(&image, &pins);
+    let barrier = std::sync::Barrier::new(2);
+    on_two_cpus(|_| {
+        barrier.wait();
+        run(&datapath, &frame(1, 20), PACKETS);
+    });
+    let rows = datapath.counters().unwrap();
+    let refused: u64 = rows.iter().map(|row| row.throttled.packets).sum();
+    assert_eq!(refused, u64::from(2 * PACKETS - 1));
+    let samples = datapath.samples_with_rest(None).unwrap();
+    let sampled: u64 = samples.iter().map(|(_, sample)| sample.refused).sum();
+    // Until both CPUs count by themselves, they may count one of two packets at the same instant, or a step of 64 twice.
+    assert!(
+        sampled.abs_diff(refused) <= 4 * 64,
+        "{sampled} of {refused} refusals are counted for the source"
+    );
+}

@@ -1,6 +1,8 @@
 //! Counting a packet: for its rules, for its key, and as a sample.
 
-use super::host::{Cell, Host, Outcome, Sample, TableEvent};
+use super::host::{Cell, Host, Sample};
+use super::hot::count_by_cpu;
+use super::outcome::{Outcome, TableEvent};
 use super::slot::Slot;
 use crate::key::Key;
 use crate::rule::{Enforcement, Rule, Size};
@@ -62,20 +64,44 @@ pub(super) fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key, size:
     sample_refusal(host, rule, slot, key, size, now, Outcome::Throttled);
 }
 
-/// The same for an existing slot in a known set.
+/// A refused packet of a key with a slot.
+#[derive(Clone, Copy)]
+pub(super) struct Refusal {
+    /// The index of the rule.
+    pub(super) rule: u32,
+    pub(super) slot: Slot,
+    pub(super) key: Key,
+    pub(super) size: Size,
+    pub(super) now: Ticks,
+}
+
+/// Counts a refusal of a key with a slot, by this CPU alone if the key is its hot one. `set` returns the slot's set. True if
+/// [`Host::add_hot`] has to follow, for a hot key that gives way to this one.
 #[inline(always)]
-pub(super) fn refuse_in<H: Host>(
+pub(super) fn refuse_on_fast_path<H: Host>(
     host: &H,
-    set: H::Set,
+    set: impl FnOnce() -> Option<H::Set>,
     rule: &Rule,
-    slot: Slot,
-    key: Key,
-    size: Size,
-    now: Ticks,
-) {
-    let counted = count_refusal(host, || Some(set), rule, slot, size, now);
+    refusal: Refusal,
+) -> bool {
+    let Refusal {
+        rule: index,
+        slot,
+        key,
+        size,
+        now,
+    } = refusal;
+    let by_cpu = count_by_cpu(host, rule, &key, size, now);
+    let is_hot = by_cpu.is_some();
+    let counted = match by_cpu {
+        Some(counted) => Some(counted),
+        None => count_refusal(host, set, rule, slot, size, now),
+    };
     sample(host, rule, key, now, Outcome::Throttled, counted);
-    host.count(rule.counter, Outcome::Throttled, size);
+    !is_hot
+        && rule.counts_by_cpu()
+        && counted.is_some_and(|counted| counted.carried != 0)
+        && host.make_hot(index, &key, now, 1)
 }
 
 /// Counts a packet that was refused, or would have been, for the state in the key's slot, and samples it if it is due.

@@ -4,13 +4,15 @@
 //! nothing, and [`super::slow`] starts from the beginning.
 
 use super::charge::{swap, swap_bucket};
-use super::counting::{passed, passed_in, refuse, refuse_in};
-use super::host::{Host, Outcome};
+use super::counting::{Refusal, passed, passed_in, refuse_on_fast_path};
+use super::host::Host;
+use super::hot::count_passed;
+use super::outcome::Outcome;
 use super::packet_state::{Charged, Opened, PacketState};
 use super::slot::Slot;
 use super::slow::{charge_or_take_back, evaluate_by_bucket};
 use super::steps::Steps;
-use super::verdict::{Passage, Verdict};
+use super::verdict::{HotVerdict, Passage, Verdict};
 use crate::limiter::{Charge, Swap};
 use crate::rule::{Enforcement, Rule, RuleSpan, Subject};
 use crate::table::Set;
@@ -62,9 +64,23 @@ pub(super) fn evaluate_on_fast_path<H: Steps>(
 /// With one rule, the charge is the check. Room for a new key is made without another look-up.
 #[inline(always)]
 fn evaluate_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
-    let index = span.first;
+    let (index, size) = (span.first, subject.size);
     let rule = host.rule(index)?;
     let key = rule.key_of(subject);
+    let cost = rule.cost_of(size);
+    let mut row = if rule.has_holds() {
+        host.row(rule.counter)
+    } else {
+        None
+    };
+    if let Some(row) = &mut row
+        && row.hot.has_units(index, cost)
+        && row.hot.is(&key)
+        && row.hot.spend(host.now(), cost, size.packets)
+    {
+        count_passed(host, rule, row, size);
+        return Some(Verdict::Pass(Passage::FREE));
+    }
     let place = Slot::for_new(host, &key);
     let set = host.set(place.set)?;
     let slot = place.found_in(host, set);
@@ -72,21 +88,48 @@ fn evaluate_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Opt
         return Some(evaluate_by_bucket(host, span, subject, 1));
     }
     let now = host.now();
-    match peek(host, set, rule, slot, now, rule.cost_of(subject.size)) {
+    match peek(host, set, rule, slot, now, cost) {
         Glance::Conforms { word, from, to } => {
-            if set.compare_exchange(word, from, to) != from {
+            let is_hot = row.as_ref().is_some_and(|row| row.hot.is(&key));
+            if is_hot {
+                match host.charge_hot(index, slot.place(), from, now, size) {
+                    HotVerdict::Passed => {
+                        // Not in the function that charges: their stacks would add up.
+                        host.add_hot(index, now, true);
+                        return Some(Verdict::Pass(Passage::FREE));
+                    }
+                    HotVerdict::Refused => {}
+                    HotVerdict::Lost => return None,
+                }
+            } else if set.compare_exchange(word, from, to) == from {
+                passed_in(host, set, rule, slot, key, size);
+                match &mut row {
+                    Some(row) => count_passed(host, rule, row, size),
+                    None => host.count(rule.counter, Outcome::Passed, size),
+                }
+                return Some(Verdict::Pass(Passage::FREE));
+            } else {
+                if row.is_some() && host.make_hot(index, &key, now, 2) {
+                    host.add_hot(index, now, false);
+                }
                 return None;
             }
-            passed_in(host, set, rule, slot, key, subject.size);
-            host.count(rule.counter, Outcome::Passed, subject.size);
-            Some(Verdict::Pass(Passage::FREE))
         }
-        Glance::Refused => {
-            refuse_in(host, set, rule, slot, key, subject.size, now);
-            Some(Verdict::Refuse(index))
-        }
-        Glance::Unclear => None,
+        Glance::Refused => {}
+        Glance::Unclear => return None,
     }
+    // One exit for both refusals.
+    let refusal = Refusal {
+        rule: index,
+        slot,
+        key,
+        size,
+        now,
+    };
+    if refuse_on_fast_path(host, || Some(set), rule, refusal) {
+        host.add_hot(index, now, false);
+    }
+    Some(Verdict::Refuse(index))
 }
 
 /// With two buckets on one key, the usual case of several rules: its set is looked up once, and the first result needs
@@ -108,7 +151,7 @@ fn evaluate_by_two_buckets<H: Steps>(
     }
     let now = packet_state.now;
     // One exit for both refusals: a second copy of the code would exceed the stack.
-    let (refusing, index) = match glance_at_bucket(host, set, one, slot, now, one.cost_of(size)) {
+    let nth = match glance_at_bucket(host, set, one, slot, now, one.cost_of(size)) {
         Glance::Conforms { word, from, to } => {
             match glance_at_bucket(host, set, other, slot, now, other.cost_of(size)) {
                 Glance::Conforms {
@@ -147,22 +190,25 @@ fn evaluate_by_two_buckets<H: Steps>(
                     host.count(one.counter, Outcome::Passed, size);
                     return Some(Verdict::Pass(Passage::FREE));
                 }
-                Glance::Refused => (other, first + 1),
+                Glance::Refused => 1,
                 Glance::Unclear => return None,
             }
         }
-        Glance::Refused => (one, first),
+        Glance::Refused => 0,
         Glance::Unclear => return None,
     };
-    refuse(
-        host,
-        refusing,
-        slot,
-        refusing.key_of(&packet_state.subject),
-        size,
-        now,
-    );
-    Some(Verdict::Refuse(index))
+    packet_state.open = Opened::own(slot);
+    refuse_nth(host, packet_state, nth);
+    Some(Verdict::Refuse(first + nth))
+}
+
+/// Counts a refusal by the nth rule, of the key with the open slot.
+#[inline(always)]
+fn refuse_nth<H: Steps>(host: &H, packet_state: &mut PacketState, nth: u32) {
+    // Not in the function that counts: their stacks would add up.
+    if host.refuse_by(packet_state, nth) {
+        host.add_hot(packet_state.span.first + nth, packet_state.now, false);
+    }
 }
 
 /// Records the change of each rule. Returns the index of the rule that refuses, plus one; 0 if all conform.
@@ -199,14 +245,8 @@ fn look_at_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<u32
                 };
             }
             Glance::Refused => {
-                refuse(
-                    host,
-                    rule,
-                    slot,
-                    rule.key_of(&packet_state.subject),
-                    packet_state.subject.size,
-                    packet_state.now,
-                );
+                packet_state.open = Opened::own(slot);
+                refuse_nth(host, packet_state, nth);
                 return Some(index + 1);
             }
             Glance::Unclear => return None,
@@ -282,13 +322,13 @@ fn weigh(rule: &Rule, slot: Slot, swap: Swap) -> Glance {
             from,
             to,
         },
-        Swap::Refused => refusal(rule),
+        Swap::Refused => refused(rule),
         Swap::Several => Glance::Unclear,
     }
 }
 
 #[inline(always)]
-fn refusal(rule: &Rule) -> Glance {
+fn refused(rule: &Rule) -> Glance {
     if rule.enforcement == Enforcement::Enforce as u8 {
         Glance::Refused
     } else {

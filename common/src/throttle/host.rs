@@ -1,10 +1,15 @@
 //! The interface between the evaluation and its host: the kernel or user space.
 
+use core::ops::DerefMut;
+
+use super::outcome::{Outcome, TableEvent};
+use super::verdict::HotVerdict;
+use crate::hot::CpuRow;
 use crate::key::{Hash, Key};
 use crate::limiter::Algorithm;
 use crate::rule::{Rule, Size};
-use crate::table::{Counted, Set, Shape};
-use crate::time::Ticks;
+use crate::table::{Counted, Place, Set, Shape};
+use crate::time::{TickScale, Ticks};
 
 /// A word of a log's ring, shared by CPUs.
 pub trait Cell: Copy {
@@ -53,10 +58,42 @@ pub trait Host: Sized {
     fn has_room(&self, now: Ticks) -> bool;
     /// Counts a frame under `outcome` of the counters at `counter`.
     fn count(&self, counter: u32, outcome: Outcome, size: Size);
+    /// This CPU's row of a rule's counters, where CPUs have memory of their own. Code that counts in it also calls
+    /// [`Host::trace`].
+    fn row(&self, _counter: u32) -> Option<impl DerefMut<Target = CpuRow>> {
+        None::<&mut CpuRow>
+    }
+    /// Records a count in a row.
+    fn trace(&self, _counter: u32, _outcome: Outcome, _size: Size) {}
+    /// Charges a conforming packet of this CPU's hot key: [`super::charge_hot`].
+    fn charge_hot(
+        &self,
+        _rule: u32,
+        _place: Place,
+        _from: u64,
+        _now: Ticks,
+        _size: Size,
+    ) -> HotVerdict {
+        HotVerdict::Lost
+    }
+    /// Adds the counts of this CPU's hot key of a rule to its samples, now or only when they are due: [`super::add_hot`].
+    fn add_hot(&self, _rule: u32, _now: Ticks, _only_if_due: bool) {}
+    /// Adds refusals of some time ago to a key's samples.
+    fn add_refused(&self, _rule: &Rule, _key: &Key, _refused: u32) {}
+    /// Makes a key this CPU's hot key of a rule: [`super::make_hot`]. True if the present one would give way, but has counts that
+    /// [`Host::add_hot`] has to add first.
+    fn make_hot(&self, _rule: u32, _key: &Key, _now: Ticks, _size: u16) -> bool {
+        false
+    }
     /// Counts an event of the table.
     fn note(&self, event: TableEvent);
+    /// The length of a tick.
+    fn scale(&self) -> TickScale;
     /// The instant `now` on the clock of [`crate::table::Tally`].
-    fn coarse(&self, now: Ticks) -> u8;
+    #[inline(always)]
+    fn coarse(&self, now: Ticks) -> u8 {
+        self.scale().coarse(now)
+    }
     /// Whether a key with a first refusal in a while may be sampled: see [`crate::counters::SampleQuota`].
     fn may_sample(&self, now: Ticks) -> bool;
     /// Samples a key that has been counted another 64 times, or for which [`Host::may_sample`] is true.
@@ -66,37 +103,6 @@ pub trait Host: Sized {
     fn sample_untallied(&self, sample: &Sample<'_>) {
         self.sample(sample);
     }
-}
-
-/// The counters of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Passed all rules of its span; counted at the span's first rule only.
-    Passed,
-    /// Refused by this rule.
-    Throttled,
-    /// Would have been refused by this rule if it were not on `observe`.
-    WouldThrottle,
-    /// Passed above the limit, because it is soft, marks packets, or is elastic while the host has spare CPU time.
-    Over,
-    /// Refused by this rule because other CPUs locked the set or kept changing the state; counted in addition to
-    /// [`Outcome::Throttled`].
-    Contended,
-}
-
-/// Events of the table of sources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableEvent {
-    /// A key whose state had not decayed was evicted for one that is as busy.
-    Evicted,
-    /// A new key found no room and passed uncounted.
-    FullPassed,
-    /// A new key found no room and was refused.
-    FullThrottled,
-    /// A new key found no room and was counted in the shared bucket.
-    FullShared,
-    /// A packet was refused because other CPUs locked its set or kept changing its state.
-    Contended,
 }
 
 /// A sample of a key.

@@ -1,9 +1,12 @@
 //! One rule of a packet: check, charge and refund.
 
 use super::charge::{charge_bucket, charge_rule, conforms, departure, refund};
-use super::counting::{has_last_word, lost, passed, refuse, sample_refusal};
-use super::host::{Host, Outcome};
+use super::counting::{
+    Refusal, has_last_word, lost, passed, refuse, refuse_on_fast_path, sample_refusal,
+};
+use super::host::Host;
 use super::open::publish;
+use super::outcome::Outcome;
 use super::packet_state::{Opened, PacketState};
 use super::slot::Slot;
 use super::verdict::{PackedVerdict, Passage};
@@ -84,6 +87,24 @@ pub fn look<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bool
         packet_state.now,
     );
     false
+}
+
+/// Counts a refusal by the nth rule on the fast path, of the key with the open slot. True if [`Host::add_hot`] has to follow.
+#[inline(always)]
+pub fn refuse_by<H: Host>(host: &H, packet_state: &PacketState, nth: u32) -> bool {
+    let index = packet_state.span.first + nth;
+    let Some(rule) = host.rule(index) else {
+        return false;
+    };
+    let slot = packet_state.open.slot;
+    let refusal = Refusal {
+        rule: index,
+        slot,
+        key: rule.key_of(&packet_state.subject),
+        size: packet_state.subject.size,
+        now: packet_state.now,
+    };
+    refuse_on_fast_path(host, || host.set(slot.set), rule, refusal)
 }
 
 /// Charges the nth rule; `false` if it refuses after all, or its key finds no room.

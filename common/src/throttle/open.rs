@@ -1,7 +1,8 @@
 //! Finds the slot of a key, or room for a new one.
 
 use super::counting::{has_last_word, lost};
-use super::host::{Cell, Host, TableEvent};
+use super::host::{Cell, Host};
+use super::outcome::TableEvent;
 use super::packet_state::{Opened, PacketState};
 use super::slot::Slot;
 use crate::rule::OnFull;

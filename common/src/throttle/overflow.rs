@@ -26,7 +26,8 @@
 //! one cell per key, since two rings cannot be merged; a key leaves that cell when it has decayed.
 
 use super::cells::{CELLS, FullTable, latest, note_latest, raise, raise_cells};
-use super::host::{Host, TableEvent};
+use super::host::Host;
+use super::outcome::TableEvent;
 use super::packet_state::PacketState;
 use crate::limiter::Moves;
 use crate::table::{Claim, Claimed, Request, Set, Tag, WIDEST_SLOT, life_of};

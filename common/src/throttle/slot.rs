@@ -3,7 +3,7 @@
 use super::host::Host;
 use crate::key::Key;
 use crate::rule::Rule;
-use crate::table::{NO_SLOT, Set, Tag};
+use crate::table::{NO_SLOT, Place, Set, Tag};
 
 /// The slot of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -67,6 +67,15 @@ impl Slot {
             set: host.shape().set(hash),
             word: NO_SLOT,
             tag: Tag::new(hash, key),
+        }
+    }
+
+    /// The location of its first word.
+    #[inline(always)]
+    pub(super) const fn place(&self) -> Place {
+        Place {
+            set: self.set,
+            word: self.word,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The slow path: room for new keys, and retries when another CPU has changed a state.
 
-use super::host::Outcome;
+use super::outcome::Outcome;
 use super::packet_state::PacketState;
 use super::steps::Steps;
 use super::verdict::{PackedVerdict, Passage, Verdict};

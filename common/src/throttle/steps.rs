@@ -3,7 +3,7 @@
 use core::ops::DerefMut;
 
 use super::cells::FullTable;
-use super::one_rule::{charge, charge_by_bucket, conclude, look, take_back};
+use super::one_rule::{charge, charge_by_bucket, conclude, look, refuse_by, take_back};
 use super::open::{open, take};
 use super::overflow::{claim, estimate, leave, spread};
 use super::packet_state::PacketState;
@@ -23,6 +23,10 @@ pub trait Steps: FullTable {
     /// [`look`].
     fn look(&self, packet_state: &mut PacketState, nth: u32) -> bool {
         look(self, packet_state, nth)
+    }
+    /// [`refuse_by`].
+    fn refuse_by(&self, packet_state: &mut PacketState, nth: u32) -> bool {
+        refuse_by(self, packet_state, nth)
     }
     /// [`open`].
     fn open(&self, packet_state: &mut PacketState, nth: u32) {

@@ -80,3 +80,28 @@ impl PackedVerdict {
         })
     }
 }
+
+/// What became of a conforming packet of a hot key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum HotVerdict {
+    /// It passes.
+    Passed = 0,
+    /// It is refused: a hold does not fit.
+    Refused = 1,
+    /// Another CPU was faster, and it was not charged.
+    Lost = 2,
+}
+
+impl HotVerdict {
+    /// Returns the verdict with this number; [`HotVerdict::Lost`] for unknown ones.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::Passed,
+            1 => Self::Refused,
+            _ => Self::Lost,
+        }
+    }
+}

@@ -84,7 +84,7 @@ impl Part {
         type Of = fn(TickScale) -> PacketBucket;
         let essential: [(&str, Of); 2] = [
             (
-                "each limit on ARP, neighbour discovery, DHCP and gateways",
+                "each limit on ARP, neighbour discovery, DHCP, gateways and resolvers",
                 PacketBucket::of_essential,
             ),
             (

@@ -1,11 +1,13 @@
 //! Reads the counters and sampled statistics of a policy in effect.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap as StdHashMap};
 use std::os::fd::AsFd;
 
-use aya::maps::{HashMap, PerCpuArray};
-use common::counters::{BYPASS_ROWS, Counters, KeyStatistics, TableCounters, Traffic};
+use aya::maps::{HashMap, MapData, PerCpuArray};
+use common::counters::{BYPASS_ROWS, Counters, KeyStatistics, SampleKey, TableCounters, Traffic};
+use common::hot::{CpuRow, HotKey};
 use common::key::Key;
+use common::rule::Rule;
 
 use crate::datapath::Datapath;
 use crate::error::LoadError;
@@ -20,14 +22,9 @@ impl Datapath {
     ///
     /// When the map cannot be read.
     pub fn counters(&self) -> Result<Vec<Counters>, LoadError> {
-        let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
+        let rows = Rows::of(self)?;
         (0..self.image.counters())
-            .map(|row| {
-                Ok(map
-                    .get(&row, 0)?
-                    .iter()
-                    .fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
-            })
+            .map(|row| rows.sum(row))
             .collect()
     }
 
@@ -62,6 +59,42 @@ impl Datapath {
         Ok(map.iter().map_while(Result::ok).collect())
     }
 
+    /// The same, with what CPUs have not added to them yet. Both directions have the same map of samples, but counters of
+    /// their own: `egress` is the other one, if there is one.
+    ///
+    /// For readings by themselves. From one to the next, what a CPU adds in between the readings of both maps may be missing.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn samples_with_rest(
+        &self,
+        egress: Option<&Self>,
+    ) -> Result<Vec<(Key, KeyStatistics)>, LoadError> {
+        let mut samples = self.samples()?;
+        let mut hot = self.hot_keys(|_| true)?;
+        if let Some(egress) = egress {
+            hot.extend(egress.hot_keys(|_| true)?);
+        }
+        if hot.is_empty() {
+            return Ok(samples);
+        }
+        let mut index: StdHashMap<Key, usize> = samples
+            .iter()
+            .enumerate()
+            .map(|(nth, (key, _))| (*key, nth))
+            .collect();
+        for (key, refused, passed) in hot {
+            let nth = *index.entry(key).or_insert_with(|| {
+                samples.push((key, KeyStatistics::UNSEEN));
+                samples.len() - 1
+            });
+            samples[nth].1.refused += refused;
+            samples[nth].1.passed += passed;
+        }
+        Ok(samples)
+    }
+
     /// Writes the sampled statistics of the previous policy.
     ///
     /// # Errors
@@ -75,18 +108,79 @@ impl Datapath {
             .try_for_each(|(key, statistics)| Ok(map.insert(key, statistics, 0)?))
     }
 
-    /// The sampled statistics of one key.
+    /// The sampled statistics of one key, with what CPUs have not added to them yet.
     ///
     /// # Errors
     ///
-    /// When the map cannot be read.
-    pub fn sample(&self, key: &Key) -> Result<Option<KeyStatistics>, LoadError> {
-        let map = HashMap::<_, Key, KeyStatistics>::try_from(map(&self.ebpf, "SAMPLES")?)?;
-        match map.get(key, 0) {
-            Ok(statistics) => Ok(Some(statistics)),
-            Err(aya::maps::MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(error.into()),
+    /// When a map cannot be read.
+    pub fn sample(
+        &self,
+        egress: Option<&Self>,
+        key: &Key,
+    ) -> Result<Option<KeyStatistics>, LoadError> {
+        let entry = SampleKey(key.group);
+        let is_wanted = |rule: &Rule| {
+            u32::from(rule.group) == entry.group()
+                && (rule.position == entry.position()
+                    || SampleKey::passed(entry.group(), rule.closes_key) == entry)
+        };
+        let mut hot = self.hot_keys(is_wanted)?;
+        if let Some(egress) = egress {
+            hot.extend(egress.hot_keys(is_wanted)?);
         }
+        let map = HashMap::<_, Key, KeyStatistics>::try_from(map(&self.ebpf, "SAMPLES")?)?;
+        let mut sample = match map.get(key, 0) {
+            Ok(statistics) => Some(statistics),
+            Err(aya::maps::MapError::KeyNotFound) => None,
+            Err(error) => return Err(error.into()),
+        };
+        for (_, refused, passed) in hot.iter().filter(|(of, ..)| of == key) {
+            let sample = sample.get_or_insert(KeyStatistics::UNSEEN);
+            sample.refused += refused;
+            sample.passed += passed;
+        }
+        Ok(sample)
+    }
+
+    /// What CPUs have not added to the samples yet, under rules of which `is_wanted`: the sample's key, refused and passed
+    /// packets.
+    fn hot_keys(
+        &self,
+        is_wanted: impl Fn(&Rule) -> bool,
+    ) -> Result<Vec<(Key, u64, u64)>, LoadError> {
+        let rows = Rows::of(self)?;
+        let mut counted = BTreeSet::new();
+        let mut hot = Vec::new();
+        for rule in self.image.rules.iter().filter(|rule| is_wanted(rule)) {
+            if !counted.insert(rule.counter) {
+                continue;
+            }
+            let group = u32::from(rule.group);
+            for HotKey {
+                key,
+                refused,
+                passed,
+                ..
+            } in rows.hot_keys(rule.counter)?
+            {
+                let sampled = |entry: SampleKey| Key {
+                    group: entry.0,
+                    ..key
+                };
+                if key.group != group {
+                    continue;
+                }
+                if refused != 0 {
+                    let entry = SampleKey::refused(group, rule.position);
+                    hot.push((sampled(entry), u64::from(refused), 0));
+                }
+                if passed != 0 {
+                    let entry = SampleKey::passed(group, rule.closes_key);
+                    hot.push((sampled(entry), 0, u64::from(passed)));
+                }
+            }
+        }
+        Ok(hot)
     }
 
     /// The (offered, refused) traffic of a limit, given by its index in the config. Offered is passed and refused.
@@ -95,23 +189,17 @@ impl Datapath {
     ///
     /// When the map cannot be read.
     pub fn asked(&self, limit: usize) -> Result<(Traffic, Traffic), LoadError> {
-        let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
-        let read = |row: u32| -> Result<Counters, LoadError> {
-            Ok(map
-                .get(&row, 0)?
-                .iter()
-                .fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
-        };
+        let rows = Rows::of(self)?;
         let (mut asked, mut refused) = (Traffic::default(), Traffic::default());
         let mut spans = BTreeSet::new();
         for (row, counted) in (BYPASS_ROWS..)
             .zip(&self.image.catalogue)
             .filter(|(_, counted)| counted.limit == limit)
         {
-            refused = refused.plus(read(row)?.throttled);
+            refused = refused.plus(rows.sum(row)?.throttled);
             // Several rules of one span see the same packets.
             if spans.insert(counted.span) {
-                asked = asked.plus(read(counted.span)?.passed);
+                asked = asked.plus(rows.sum(counted.span)?.passed);
             }
         }
         Ok((asked.plus(refused), refused))
@@ -123,22 +211,43 @@ impl Datapath {
     ///
     /// When the map cannot be read.
     pub fn refused(&self, limit: usize) -> Result<u64, LoadError> {
-        let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
-        let rows = (BYPASS_ROWS..)
+        let rows = Rows::of(self)?;
+        (BYPASS_ROWS..)
             .zip(&self.image.catalogue)
-            .filter(|(_, counted)| counted.limit == limit);
-        rows.map(|(row, _)| {
-            let refused = |cpu: &Counters| {
-                cpu.throttled
+            .filter(|(_, counted)| counted.limit == limit)
+            .map(|(row, _)| {
+                let sum = rows.sum(row)?;
+                Ok(sum
+                    .throttled
                     .packets
-                    .wrapping_add(cpu.would_throttle.packets)
-            };
-            Ok(map
-                .get(&row, 0)?
-                .iter()
-                .map(refused)
-                .fold(0, u64::wrapping_add))
-        })
-        .sum()
+                    .wrapping_add(sum.would_throttle.packets))
+            })
+            .sum()
+    }
+}
+
+/// The rows of counters.
+struct Rows<'d>(PerCpuArray<&'d MapData, CpuRow>);
+
+impl<'d> Rows<'d> {
+    fn of(datapath: &'d Datapath) -> Result<Self, LoadError> {
+        Ok(Self(PerCpuArray::try_from(map(
+            &datapath.ebpf,
+            "COUNTERS",
+        )?)?))
+    }
+
+    /// A row, summed over CPUs.
+    fn sum(&self, row: u32) -> Result<Counters, LoadError> {
+        Ok(self
+            .0
+            .get(&row, 0)?
+            .iter()
+            .fold(Counters::default(), |sum, cpu| sum.plus(cpu.counters)))
+    }
+
+    /// The hot key of each CPU.
+    fn hot_keys(&self, row: u32) -> Result<Vec<HotKey>, LoadError> {
+        Ok(self.0.get(&row, 0)?.iter().map(|cpu| cpu.hot).collect())
     }
 }

@@ -534,6 +534,8 @@ fn at_share(rule: &Rule, share: Share, is_open: bool) -> Rule {
     let mut shared = rule.at_share(share);
     if is_open && shared.enforcement == Enforcement::Enforce as u8 {
         shared.enforcement = Enforcement::Observe as u8;
+        // A hold that does not fit refuses.
+        return shared.without_holds();
     }
     shared
 }
@@ -542,4 +544,27 @@ fn at_share(rule: &Rule, share: Share, is_open: bool) -> Rule {
 fn kernel_has_multi_buffer() -> bool {
     aya::util::KernelVersion::current()
         .is_ok_and(|version| version >= aya::util::KernelVersion::new(5, 18, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_open_has_no_holds_which_refuse() {
+        let image = crate::compile::compile(
+            &config::parse(
+                std::path::Path::new("limits.toml"),
+                "[agent]\ninterfaces = [\"lo\"]\n[cluster]\nname = \"c\"\nstore = \"redis://127.0.0.1\"\n\
+                 [[limit]]\nname = \"a\"\nrate = \"1000/s\"\nburst = 1000\ncluster = \"shares\"\n",
+            )
+            .unwrap()
+            .config,
+            Direction::Ingress,
+        )
+        .unwrap();
+        let rule = &image.rules[0];
+        assert!(at_share(rule, Share::WHOLE, false).has_holds());
+        assert!(!at_share(rule, Share::WHOLE, true).has_holds());
+    }
 }

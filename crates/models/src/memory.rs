@@ -261,8 +261,8 @@ impl<'m> Host for Cpu<'m> {
 
     fn note(&self, _event: TableEvent) {}
 
-    fn coarse(&self, now: Ticks) -> u8 {
-        TickScale::FINEST.coarse(now)
+    fn scale(&self) -> TickScale {
+        TickScale::FINEST
     }
 
     fn may_sample(&self, _now: Ticks) -> bool {

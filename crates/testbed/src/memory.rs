@@ -260,8 +260,8 @@ impl<'m> Host for &'m Memory {
     fn note(&self, event: TableEvent) {
         self.events[event as usize].fetch_add(1, SeqCst);
     }
-    fn coarse(&self, now: Ticks) -> u8 {
-        TickScale::FINEST.coarse(now)
+    fn scale(&self) -> TickScale {
+        TickScale::FINEST
     }
     fn may_sample(&self, _now: Ticks) -> bool {
         false

@@ -65,6 +65,8 @@ enum Part {
     Rest,
     /// CPU time and delays of the agent's threads and of process groups, each with a bound.
     Costs,
+    /// One key on several CPUs at once, and a source for each. Only if it is named.
+    Cpus,
     /// The model of growth, to more CPUs and sources than this machine has. Only if it is named.
     Growth,
 }
@@ -84,6 +86,7 @@ impl Part {
             Self::Decisions => "decisions",
             Self::Rest => "rest",
             Self::Costs => "costs",
+            Self::Cpus => "cpus",
             Self::Growth => "growth",
         }
     }
@@ -92,13 +95,16 @@ impl Part {
     const fn is_of_programs(self) -> bool {
         matches!(
             self,
-            Self::Packet | Self::Proofs | Self::Connections | Self::Growth
+            Self::Packet | Self::Proofs | Self::Connections | Self::Cpus | Self::Growth
         )
     }
 
     /// Whether it measures what others have installed.
     const fn has_alternatives(self) -> bool {
-        !matches!(self, Self::Packet | Self::Connections | Self::Growth)
+        !matches!(
+            self,
+            Self::Packet | Self::Connections | Self::Cpus | Self::Growth
+        )
     }
 
     /// The number of rounds: (quick, full).
@@ -115,7 +121,7 @@ impl Part {
             Self::Agent => (2, 9),
             Self::Decisions => (2, 11),
             Self::Rest | Self::Costs => (1, 1),
-            Self::Growth => (2, 15),
+            Self::Cpus | Self::Growth => (2, 15),
         }
     }
 }
@@ -142,7 +148,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let parts = match (arguments.parts.as_slice(), arguments.quick) {
         // From decisions on, fewer rounds make no sense, and an unoptimised build gives no useful figures.
         ([], true) => &Part::value_variants()[..Part::Decisions as usize],
-        ([], false) => &Part::value_variants()[..Part::Growth as usize],
+        ([], false) => &Part::value_variants()[..Part::Cpus as usize],
         (parts, _) => parts,
     };
     let is_quick = arguments.quick || arguments.rounds.is_some();
@@ -200,17 +206,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             println!(
                 "\n{}",
                 table::text(&table::rows(&figures, part.name(), &unit))
-            );
-        }
-        if let Some(growth::Check {
-            line,
-            measured,
-            predicted,
-        }) = growth::check(&figures)
-        {
-            println!("a cache line moves to another CPU in {line:.0} ns");
-            println!(
-                "two CPUs that refuse one key: {measured:.0} ns a packet, predicted {predicted:.0}"
             );
         }
         if let Some(rows) = growth::rows(&figures) {

@@ -296,7 +296,7 @@ impl InEffect {
         }
         let (old, new) = (&self.ingress.image().groups, &next.image().groups);
         let moved = samples::moved(
-            &self.ingress.samples()?,
+            &self.ingress.samples_with_rest(self.egress.as_ref())?,
             &self.ingress.sources()?,
             (old, &|limit| {
                 self.config
@@ -467,7 +467,7 @@ impl InEffect {
     ) -> Result<CountersReset, LoadError> {
         let limits = self.counted_in_all()?.limits;
         counts::clear(&pins.generations(), limits.clone())?;
-        let samples = self.ingress.samples()?;
+        let samples = self.ingress.samples_with_rest(self.egress.as_ref())?;
         let zeros: Vec<_> = samples
             .into_iter()
             .map(|(key, _)| (key, KeyStatistics::default()))

@@ -69,10 +69,13 @@ impl Reader<'_> {
         let entry = SampleKey::refused(record.key.group, rule?.position);
         let sample = self
             .ingress
-            .sample(&Key {
-                group: entry.0,
-                ..record.key
-            })
+            .sample(
+                self.egress,
+                &Key {
+                    group: entry.0,
+                    ..record.key
+                },
+            )
             .ok()??;
         source_count::estimate(&sample.sources)
     }

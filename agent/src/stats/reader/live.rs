@@ -77,6 +77,7 @@ impl Live {
         within: Option<PrefixKey>,
     ) -> Result<View, LoadError> {
         self.forget_if_unwatched();
+        // Without what CPUs have not added: counts that fall in between two looks would be taken for new ones.
         let samples = reader
             .datapaths()
             .next()

@@ -105,7 +105,8 @@ impl Reader<'_> {
                         interface,
                         ..subject
                     });
-                    let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
+                    let samples =
+                        Samples::of_key(&key, &spans, |key| self.ingress.sample(self.egress, key))?;
                     let counts = self
                         .counts(&key, &samples, &spans)?
                         .into_iter()

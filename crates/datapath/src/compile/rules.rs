@@ -131,7 +131,7 @@ impl RuleSource {
                 ..rule
             };
         }
-        rule.made_fast()
+        rule.made_fast().with_holds(scale)
     }
 }
 

@@ -8,7 +8,7 @@ use common::proof::PROVEN_REQUEST;
 use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
 use common::settings::{HIDDEN_SPAN, PortSpans, SPANS, Settings, span_index};
 use common::time::TickScale;
-use config::policy::{Key, Limit, Mode, Multiplier, ProtocolFilter, Unit};
+use config::policy::{ClusterMode, Key, Limit, Mode, Multiplier, ProtocolFilter, Unit};
 
 use super::at::LimitAt;
 use super::catalogue::{CountedRule, counter_row};
@@ -305,7 +305,10 @@ impl<'a> Rows<'a> {
                 let frame = frame
                     .when_full(rules::on_full(limit), place.moves, place.is_slow)
                     .of_level(at.level > 0)
-                    .escalating(limit.escalate.is_some(), limit.bans_by_syns());
+                    .escalating(limit.escalate.is_some(), limit.bans_by_syns())
+                    .counting_by_cpu(
+                        limit.escalate.is_none() && limit.cluster != Some(ClusterMode::Keys),
+                    );
                 self.rows.push(RuleSource {
                     algorithm: limit.rates.algorithm,
                     unit: limit.unit,

@@ -118,6 +118,28 @@ fn tcp_of_the_limits_ports_has_the_bit_of_proofs_and_a_row_for_requests() {
     assert_eq!(observed.settings.prove_in_use, 0);
 }
 
+#[test]
+fn cpus_count_by_themselves_unless_exact_counts_have_consequences() {
+    const CLUSTER: &str = "[cluster]\nname = \"c\"\nstore = \"redis://127.0.0.1\"\n";
+    let limit = |more: &str| {
+        let image = ingress(&format!(
+            "{CLUSTER}[[limit]]\nname = \"a\"\nrate = \"1000/s\"\nburst = 1000\n{more}"
+        ));
+        let rule = image.rules[0];
+        (rule.counts_by_cpu(), rule.has_holds())
+    };
+    assert_eq!(limit(""), (true, true));
+    assert_eq!(limit("cluster = \"shares\"\n"), (true, true));
+    // Counts decide upon bans, or are told to other hosts.
+    assert_eq!(limit("cluster = \"keys\"\n"), (false, false));
+    assert_eq!(
+        limit("escalate = { after = 100, within = \"1m\", ban = \"1h\" }\n"),
+        (false, false)
+    );
+    // No bucket, or more than a verdict.
+    assert_eq!(limit("action = \"observe\"\n"), (true, false));
+}
+
 proptest! {
     #[test]
     fn a_changed_example_is_an_error_or_compiles(

@@ -6,10 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use aya::maps::{Map, MapData, PerCpuArray};
+use aya::Pod;
+use aya::maps::{Map, MapData, MapError, PerCpuArray};
 use common::counters::{Counters, TableCounters};
+use common::hot::CpuRow;
 use common::packet::Direction;
 
 use super::text;
@@ -157,15 +159,13 @@ impl Generation {
         if !counters.exists() || !table.exists() {
             return Ok(None);
         }
-        let map =
-            PerCpuArray::<_, Counters>::try_from(Map::PerCpuArray(MapData::from_pin(counters)?))?;
-        let sum = |row: u32| -> Result<Counters, LoadError> {
-            Ok(map
-                .get(&row, 0)?
-                .iter()
-                .fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
+        let rows = match summed(&counters, |cpu: &CpuRow| cpu.counters) {
+            // An agent of before has counters alone in its rows.
+            Err(LoadError::Map(MapError::InvalidValueSize { .. })) => {
+                summed(&counters, |cpu: &Counters| *cpu)?
+            }
+            rows => rows?,
         };
-        let rows = (0..map.len()).map(sum).collect::<Result<_, _>>()?;
         let map =
             PerCpuArray::<_, TableCounters>::try_from(Map::PerCpuArray(MapData::from_pin(table)?))?;
         let table = map
@@ -191,4 +191,19 @@ impl Generation {
         }
         Ok(())
     }
+}
+
+/// Each row of a pinned map of counters, summed over CPUs.
+fn summed<R: Pod>(
+    pin: &Path,
+    counters: impl Fn(&R) -> Counters,
+) -> Result<Vec<Counters>, LoadError> {
+    let map = PerCpuArray::<_, R>::try_from(Map::PerCpuArray(MapData::from_pin(pin)?))?;
+    let sum = |row: u32| -> Result<Counters, LoadError> {
+        Ok(map
+            .get(&row, 0)?
+            .iter()
+            .fold(Counters::default(), |sum, cpu| sum.plus(counters(cpu))))
+    };
+    (0..map.len()).map(sum).collect()
 }

@@ -2,8 +2,9 @@
 
 use common::bank::Bank;
 use common::connections::{Addressed, Attempt, Client, Reservation, Tuple};
-use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
+use common::counters::{KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
+use common::hot::CpuRow;
 use common::key::Key;
 use common::own::OwnKey;
 use common::packet::reply::Reply;
@@ -114,7 +115,7 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + mapped(banks(size::lines_of_bank(image)), size_of::<Line>())
         + mapped(rows(image.marks.len()), size_of::<Mark>())
         + mapped(1, size_of::<Runtime>())
-        + per_cpu(u64::from(image.counters()), size_of::<Counters>(), cpus)
+        + per_cpu(u64::from(image.counters()), size_of::<CpuRow>(), cpus)
         + per_cpu(1, size_of::<TableCounters>(), cpus)
         + per_cpu(1, size_of::<PacketState>(), cpus)
         + per_cpu(1, size_of::<Reply>(), cpus)

@@ -701,7 +701,7 @@ fn fail2bans_bans_are_lists_and_its_jails_comments() {
             ProtocolFilter::Tcp,
             strings(&["22", "2222"]),
             Unit::Connections,
-            "3/300s".to_owned(),
+            "3/5min".to_owned(),
             3
         )
     );

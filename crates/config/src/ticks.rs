@@ -383,8 +383,7 @@ mod tests {
         }
         // Beside no other limit it is one of Weir's own that passes too little.
         let alone = errors(RARE);
-        let own =
-            "ARP, neighbour discovery, DHCP and gateways would pass only some 476 of its 10000/s";
+        let own = "DHCP, gateways and resolvers would pass only some 476 of its 10000/s";
         assert!(alone[0].message.contains(own), "{alone:?}");
         // A class with 200 times the rate.
         let class = "[[class]]\nname = \"c\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 200\n";

@@ -62,7 +62,8 @@ impl Datapath {
     /// The same, with what CPUs have not added to them yet. Both directions have the same map of samples, but counters of
     /// their own: `egress` is the other one, if there is one.
     ///
-    /// For readings by themselves. From one to the next, what a CPU adds in between the readings of both maps may be missing.
+    /// A step that a CPU adds between the readings of both maps is missing until the next reading. Where a count that falls has
+    /// consequences, read [`Datapath::samples`].
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! `docs`: builds the book, and checks its links, configs and commands.
+//! `docs`: builds the book, and checks its links, configs, commands and names of tests.
 
 use anyhow::{Context as _, Result, bail};
 
@@ -16,6 +16,9 @@ pub fn run() -> Result<()> {
     let pages = docs::pages(&workspace)?;
     let mut problems = docs::check_links(&workspace.root, &pages);
     println!("docs: links of {} pages", pages.len());
+    let (found, tests) = docs::check_tests(&workspace.root, &pages)?;
+    problems.extend(found);
+    println!("docs: {tests} names of tests");
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
     let agent = build::all(&workspace, &toolchain, Profile::Debug)?.agent;
     let (found, configs) = docs::check_configs(&agent, &pages)?;

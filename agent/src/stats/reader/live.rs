@@ -77,14 +77,7 @@ impl Live {
         within: Option<PrefixKey>,
     ) -> Result<View, LoadError> {
         self.forget_if_unwatched();
-        // Without what CPUs have not added: counts that fall in between two looks would be taken for new ones.
-        let samples = reader
-            .datapaths()
-            .next()
-            .map(|datapath| datapath.samples())
-            .transpose()?
-            .unwrap_or_default();
-        let (sampled, spans) = (samples::by_key(samples), reader.spans());
+        let (sampled, spans) = (samples::by_key(reader.samples()?), reader.spans());
         let remembered = sampled.len() as u64;
         let mut candidates: Vec<Candidate> = Vec::with_capacity(sampled.len());
         for (key, samples) in sampled {

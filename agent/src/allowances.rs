@@ -63,7 +63,7 @@ pub fn write(directory: &StateDirectory, allowances: &[Allowance]) -> Result<(),
 ///
 /// # Errors
 ///
-/// What is invalid, and what to write.
+/// The invalid value, and the correction.
 pub fn check(
     cidrs: &[String],
     for_seconds: f64,
@@ -71,7 +71,7 @@ pub fn check(
     owner: Option<&str>,
 ) -> Result<Vec<Prefix>, String> {
     let allowable = |cidr: &String| match prefix::parse(cidr) {
-        Err(wrong) => Err(format!("{}: {}", wrong.message, wrong.help)),
+        Err(wrong) => Err(wrong.to_string()),
         Ok(prefix) if PrefixKey::from(&prefix).is_wide() => Err(format!(
             "{prefix} is wider than /8 (IPv6: /16): to refuse nobody, set [agent] mode = \"observe\""
         )),

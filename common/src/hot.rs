@@ -1,4 +1,4 @@
-//! What one CPU keeps to itself of a key that others have packets of, too.
+//! A CPU's own counts and holds of a key of which other CPUs have packets, too.
 //!
 //! Each write to a key's slot takes its cache line from all other CPUs: where sixteen of them have packets of one key, they
 //! would wait for it nearly all the time. So a CPU counts refused packets of such a key in its own row of the rule's
@@ -74,7 +74,7 @@ pub struct HotKey {
     is_used: u16,
 }
 
-/// What to do with a conforming packet of a [`HotKey`].
+/// The charge of a conforming packet of a [`HotKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
     /// Charge it alone.
@@ -193,7 +193,7 @@ impl HotKey {
         true
     }
 
-    /// What to take for a packet that conforms in the state `from`. `longest` is [`longest_hold`].
+    /// Returns the charge of a packet that conforms in the state `from`. `longest` is [`longest_hold`].
     #[inline(always)]
     #[must_use]
     pub fn take(

@@ -185,7 +185,7 @@ impl Rule {
     }
 
     /// Sets whether CPUs may count a key by themselves for a while, before [`Rule::made_fast`]. Not under limits whose exact counts
-    /// have consequences: bans, and use that other hosts are told.
+    /// have consequences: those with bans, and those that publish use to other hosts.
     #[must_use]
     pub const fn counting_by_cpu(self, may: bool) -> Self {
         Self {

@@ -60,7 +60,7 @@ pub fn allow(cidrs: Vec<String>, terms: Terms, options: &Options) -> anyhow::Res
 
 pub fn disallow(cidrs: Vec<String>, options: &Options) -> anyhow::Result<ExitCode> {
     if let Some(wrong) = cidrs.iter().find_map(|cidr| prefix::parse(cidr).err()) {
-        let error = format!("{}: {}; nothing was changed", wrong.message, wrong.help);
+        let error = format!("{wrong}; nothing was changed");
         return Ok(usage(&error));
     }
     let all: Disallowed = options.client().ask(&Request::Disallow { cidrs })?;

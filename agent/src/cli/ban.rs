@@ -249,7 +249,7 @@ fn parse(file: &str, text: &str) -> Result<Vec<Named>, Vec<String>> {
                 });
             }
             Err(wrong) if file.is_empty() => {
-                errors.push(format!("{}: {}", wrong.message, wrong.help));
+                errors.push(wrong.to_string());
             }
             Err(wrong) => errors.push(format!(
                 "{file}:{}: {}: {}",

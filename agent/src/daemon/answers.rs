@@ -392,7 +392,7 @@ impl Handler for Agent {
                 json(self.reset(&Prefix::of_address(source.to_canonical()), limit.as_deref())?)
             }
             Request::ResetPrefix { prefix, limit } => {
-                let prefix = config::prefix::parse(&prefix).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+                let prefix = config::prefix::parse(&prefix).map_err(|wrong| wrong.to_string())?;
                 json(self.reset(&prefix, limit.as_deref())?)
             }
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),

@@ -12,7 +12,7 @@ use testbed::tests;
 use testbed::trials::{Test, is_long};
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
-use crate::wire::Sender;
+use crate::wire::{self, Sender};
 
 pub const ON_KERNELS: &[Test] =
     tests![a_burst_of_syns_whose_acks_are_held_establishes_the_limit_and_no_more];
@@ -80,24 +80,7 @@ struct Tap(std::os::fd::OwnedFd);
 impl Tap {
     /// Call it inside the client's namespace.
     fn new() -> Self {
-        use nix::sys::socket::{
-            AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt,
-        };
-        let socket = socket(
-            AddressFamily::Packet,
-            SockType::Raw,
-            SockFlag::empty(),
-            SockProtocol::EthAll,
-        )
-        .unwrap();
-        setsockopt(
-            &socket,
-            sockopt::ReceiveTimeout,
-            &nix::sys::time::TimeVal::new(1, 0),
-        )
-        .unwrap();
-        setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
-        Self(socket)
+        Self(wire::tap(4 << 20))
     }
 
     /// (destination port, sequence number) of the next SYN-ACK; `None` if none comes for a second.

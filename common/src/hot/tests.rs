@@ -12,7 +12,7 @@ use crate::time::{TickScale, Ticks};
 /// A clock that is far from 0, where states of 0 are those of no one.
 const START: Ticks = 1 << 40;
 
-/// What a CPU is about to do.
+/// A CPU's next step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
     /// Read the clock for its next packet.

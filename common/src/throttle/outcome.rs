@@ -1,4 +1,4 @@
-//! What is counted of packets and of the table.
+//! Counted outcomes of packets, and events of the table.
 
 /// The counters of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

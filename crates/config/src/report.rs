@@ -32,6 +32,12 @@ pub struct Wrong {
     pub help: String,
 }
 
+impl fmt::Display for Wrong {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.message, self.help)
+    }
+}
+
 impl Wrong {
     pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self {

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, setsockopt, socket, sockopt,
 };
 
 use crate::wait::PATIENCE;
@@ -296,4 +296,20 @@ pub fn is_queueing() -> bool {
             .nth(11)
             .is_some_and(|waiting| !waiting.trim_matches('0').is_empty())
     })
+}
+
+/// A socket that receives all frames of the thread's network namespace, with a buffer of so many bytes; a read waits for a second
+/// at most.
+pub fn tap(buffer: usize) -> OwnedFd {
+    let tap = socket(
+        AddressFamily::Packet,
+        SockType::Raw,
+        SockFlag::empty(),
+        SockProtocol::EthAll,
+    )
+    .unwrap();
+    let timeout = nix::sys::time::TimeVal::new(1, 0);
+    setsockopt(&tap, sockopt::ReceiveTimeout, &timeout).unwrap();
+    setsockopt(&tap, sockopt::RcvBufForce, &buffer).unwrap();
+    tap
 }

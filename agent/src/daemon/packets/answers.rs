@@ -150,7 +150,7 @@ impl PacketEngine {
     /// The sources of the view; other parts of the document are added elsewhere.
     fn view_of(&self, in_effect: &InEffect, query: &ViewQuery) -> Result<View, String> {
         let within = query.within.as_deref().map(prefix::parse).transpose();
-        let within = within.map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+        let within = within.map_err(|wrong| wrong.to_string())?;
         let within = within.as_ref().map(PrefixKey::from);
         self.live()
             .view(&in_effect.reader(), query, within)

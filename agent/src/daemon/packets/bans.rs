@@ -266,7 +266,7 @@ fn reasons(orders: &[BanOrder]) -> Result<Vec<Option<Arc<str>>>, String> {
 }
 
 pub(super) fn parse_prefix(cidr: &str) -> Result<Prefix, String> {
-    prefix::parse(cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
+    prefix::parse(cidr).map_err(|wrong| wrong.to_string())
 }
 
 /// The prefix of an order, and the end of its ban.

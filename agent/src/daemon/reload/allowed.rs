@@ -209,5 +209,5 @@ impl Agent {
 }
 
 fn parse(cidr: &str) -> Result<Prefix, String> {
-    prefix::parse(cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
+    prefix::parse(cidr).map_err(|wrong| wrong.to_string())
 }

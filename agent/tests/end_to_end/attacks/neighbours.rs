@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
 
 use common::packet::build::Frame;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt,
-};
 
 use crate::support::{CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::v6;
+use crate::wire;
 
 const HOOKS: [&str; 2] = ["native", "tc"];
 const HONEST: u8 = 80;
@@ -46,19 +44,7 @@ fn mixed(flood: impl Fn(u16) -> Vec<u8>, honest: impl Fn(u8) -> Vec<u8>) -> Vec<
 
 /// The last octets of the honest senders to whose addresses the server has replied.
 fn answered(network: &Network, frames: &[Vec<u8>]) -> BTreeSet<u8> {
-    let tap = network.in_client(|| {
-        let tap = socket(
-            AddressFamily::Packet,
-            SockType::Raw,
-            SockFlag::empty(),
-            SockProtocol::EthAll,
-        )
-        .unwrap();
-        let timeout = nix::sys::time::TimeVal::new(1, 0);
-        setsockopt(&tap, sockopt::ReceiveTimeout, &timeout).unwrap();
-        setsockopt(&tap, sockopt::RcvBufForce, &(64 << 20)).unwrap();
-        tap
-    });
+    let tap = network.in_client(|| wire::tap(64 << 20));
     network.send_on(("client0", INTERFACE), frames);
     let mut answered = BTreeSet::new();
     let mut frame = [0u8; 2048];

@@ -8,14 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use common::packet::build::{Frame, MoreFragments};
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt,
-};
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6, StopWhenDropped};
 use crate::tcp;
 use crate::traffic::burst;
-use crate::wire::Sender;
+use crate::wire::{self, Sender};
 
 pub const PORT: u16 = 80;
 pub const SYN: u8 = 2;
@@ -104,19 +101,7 @@ impl<'n> Peer<'n> {
         let mac = "02:00:00:00:77:02";
         let known = format!("neigh replace {address} lladdr {mac} dev weir0 nud permanent\n");
         network.ip_batch(&known);
-        let tap = network.in_client(|| {
-            let socket = socket(
-                AddressFamily::Packet,
-                SockType::Raw,
-                SockFlag::empty(),
-                SockProtocol::EthAll,
-            )
-            .unwrap();
-            let timeout = nix::sys::time::TimeVal::new(1, 0);
-            setsockopt(&socket, sockopt::ReceiveTimeout, &timeout).unwrap();
-            setsockopt(&socket, sockopt::RcvBufForce, &(16 << 20)).unwrap();
-            socket
-        });
+        let tap = network.in_client(|| wire::tap(16 << 20));
         Self {
             network,
             tap,

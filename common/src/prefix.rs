@@ -11,8 +11,11 @@
 
 #[cfg(any(test, feature = "user"))]
 pub mod build;
+mod filter;
 #[cfg(test)]
 mod tests;
+
+pub use filter::{FILTER_LINES, may_have_entry};
 
 use crate::bank::Bank;
 use crate::packet::Address;

@@ -9,7 +9,7 @@ use crate::cell::MapCell;
 use crate::clock;
 use crate::context::Writable;
 use crate::maps::{ANSWERS, COOKIES, OWN, REPLY, setting};
-use crate::throttle::Kernel;
+use crate::throttle::KERNEL;
 
 /// Turns the frame into its reply; `false` if there is none, or the limit on replies is reached. If `is_proven`, its source
 /// has the address, so that the limit is that on answers to SYNs.
@@ -150,7 +150,7 @@ extern "C" fn weir_may_answer(is_proven: u32) -> u32 {
         return u32::from(may_answer_syn(clock::coarse_nanoseconds()));
     }
     ANSWERS.get_ptr_mut(0).map_or(0, |state| {
-        u32::from(setting!(answers).take(MapCell(state), Kernel.now()))
+        u32::from(setting!(answers).take(MapCell(state), KERNEL.now()))
     })
 }
 

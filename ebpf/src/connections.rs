@@ -11,7 +11,7 @@ use common::rule::{RuleSpan, Subject};
 use crate::cell::MapCell;
 use crate::clock;
 use crate::maps::{ADDRESSED, ATTEMPT, OPEN, PENDING, RESERVED};
-use crate::throttle::Kernel;
+use crate::throttle::{KERNEL, Kernel};
 
 impl Ledger for Kernel {
     #[inline(always)]
@@ -82,7 +82,7 @@ pub fn conclude(passes: bool) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_reserve(count: u32) -> u64 {
-    attempt().map_or(0, |attempt| connections::reserve(&Kernel, attempt, count).0)
+    attempt().map_or(0, |attempt| connections::reserve(&KERNEL, attempt, count).0)
 }
 
 /// A global function of a number, so that it is verified once.
@@ -90,7 +90,7 @@ extern "C" fn weir_reserve(count: u32) -> u64 {
 #[inline(never)]
 extern "C" fn weir_reserved(passes: u32) -> u32 {
     if let Some(attempt) = attempt() {
-        connections::conclude(&Kernel, attempt, passes != 0);
+        connections::conclude(&KERNEL, attempt, passes != 0);
     }
     0
 }

@@ -46,8 +46,8 @@ use common::time::is_alive;
 
 use crate::answer::answer;
 use crate::context::{TcFrame, XdpFrame};
-use crate::maps::{MARKS, direction, setting};
-use crate::throttle::Kernel;
+use crate::maps::{MARKS, RUNTIME, direction, setting};
+use crate::throttle::{KERNEL, Kernel};
 
 /// Ingress in the driver, for frames in one buffer or several.
 #[xdp(frags)]
@@ -79,15 +79,18 @@ pub fn weir_tc_ip(context: TcContext) -> i32 {
 
 #[inline(always)]
 fn express(context: *mut xdp_md) -> u32 {
+    let Some(runtime) = RUNTIME.get(0) else {
+        return XDP_PASS;
+    };
     let mut interface = 0;
     if setting!(interfaces_in_use) != 0 {
         // SAFETY: the context is the one the program was called with.
         interface = unsafe { (*context).ingress_ifindex };
     }
-    record::driver_frame(context);
+    record::driver_frame(context, runtime);
     let mut case = Case::new(interface);
     let verdict = case.evaluate(
-        &Kernel,
+        &Kernel::with(runtime),
         &XdpFrame::new(context),
         Link::Ethernet,
         Direction::Ingress,
@@ -95,13 +98,13 @@ fn express(context: *mut xdp_md) -> u32 {
     trace::driver_frame(context, &verdict);
     let rule = match verdict {
         PacketVerdict::Passed(_) => {
-            tap::driver_frame(context, 0);
+            tap::driver_frame(context, runtime, 0);
             return XDP_PASS;
         }
         PacketVerdict::Refused(rule, _) => rule,
         PacketVerdict::Dropped => NO_RULE,
         PacketVerdict::Answered(reply) => {
-            tap::driver_frame(context, Captured::REFUSED);
+            tap::driver_frame(context, runtime, Captured::REFUSED);
             return if answer_driver_syn(context, reply.to_bits()) != 0 {
                 XDP_TX
             } else {
@@ -114,7 +117,7 @@ fn express(context: *mut xdp_md) -> u32 {
         unconnected::driver_frame(context, rule);
     }
     // Before a reply takes the packet's place.
-    tap::driver_frame(context, Captured::REFUSED);
+    tap::driver_frame(context, runtime, Captured::REFUSED);
     if (is_proven || replies(rule)) && answer_driver_frame(context, is_proven.into()) != 0 {
         XDP_TX
     } else {
@@ -124,27 +127,35 @@ fn express(context: *mut xdp_md) -> u32 {
 
 #[inline(always)]
 fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
+    let Some(runtime) = RUNTIME.get(0) else {
+        return TC_ACT_UNSPEC;
+    };
     let mut interface = 0;
     TcFrame::gather(context, link);
     if setting!(interfaces_in_use) != 0 {
         // SAFETY: the context is the one the program was called with.
         interface = unsafe { (*context).ifindex };
     }
-    record::stack_frame(context, link);
+    record::stack_frame(context, link, runtime);
     let mut case = Case::new(interface);
-    let verdict = case.evaluate(&Kernel, &TcFrame::new(context), link, direction());
+    let verdict = case.evaluate(
+        &Kernel::with(runtime),
+        &TcFrame::new(context),
+        link,
+        direction(),
+    );
     trace::stack_frame(context, link, &verdict);
     let rule = match verdict {
         PacketVerdict::Passed(passage) => {
             send_on(context, link, passage);
-            tap::stack_frame(context, link, 0);
+            tap::stack_frame(context, link, runtime, 0);
             // The next program of the chain decides.
             return TC_ACT_UNSPEC;
         }
         PacketVerdict::Refused(rule, _) => rule,
         PacketVerdict::Dropped => NO_RULE,
         PacketVerdict::Answered(reply) => {
-            tap::stack_frame(context, link, Captured::REFUSED);
+            tap::stack_frame(context, link, runtime, Captured::REFUSED);
             return if answer_syn(context, link, reply.to_bits()) {
                 send_back(context)
             } else {
@@ -157,7 +168,7 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
         unconnected::stack_frame(context, link, rule);
     }
     // Before a reply takes the packet's place.
-    tap::stack_frame(context, link, Captured::REFUSED);
+    tap::stack_frame(context, link, runtime, Captured::REFUSED);
     if (is_proven || replies(rule)) && reply(context, link, is_proven.into()) {
         send_back(context)
     } else {
@@ -263,7 +274,7 @@ const NO_RULE: u32 = u32::MAX;
 #[inline(always)]
 fn replies(rule: u32) -> bool {
     setting!(reject_in_use) != 0
-        && Kernel
+        && KERNEL
             .rule(rule)
             .is_some_and(|rule| rule.action == Action::Reject as u8)
 }

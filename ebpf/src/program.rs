@@ -10,7 +10,7 @@ use common::essential::{Essential, PacketBucket};
 use common::list::{self, CHUNK_LINES, CHUNK_WORDS};
 use common::neighbour::Neighbour;
 use common::packet::{Address, Depth, Packet};
-use common::prefix::{Line, Lines, Node, PrefixEntry, Search};
+use common::prefix::{Line, Lines, Node, PrefixEntry, Search, may_have_entry};
 use common::program::{Context, Program};
 use common::proof::Proof;
 use common::rule::{RuleSpan, Subject};
@@ -27,7 +27,7 @@ use crate::maps::{
 };
 use crate::prove::{prove, weir_note_proven};
 use crate::resets;
-use crate::throttle::Kernel;
+use crate::throttle::{KERNEL, Kernel};
 use crate::trace;
 
 impl Program for Kernel {
@@ -44,10 +44,21 @@ impl Program for Kernel {
     #[inline(always)]
     fn prefix_entry(&self, address: Address) -> PrefixEntry {
         trace::begin(address);
+        let bank = self
+            .runtime()
+            .map_or(Bank::FIRST, |runtime| Bank::from_setting(runtime.bank));
+        let trees = Trees::of(bank);
+        let mut entry = PrefixEntry::default()
+            .in_bank(bank, setting!(source_index_bits))
+            .to_bits();
         if setting!(prefixes_in_use) != 0 {
-            return PrefixEntry::from_bits(weir_prefix(address.hi, address.lo));
+            if may_have_entry(&trees, address) {
+                entry = weir_prefix(address.hi, address.lo);
+            }
+            // The verifier goes on once, not for each of the two.
+            entry = trees.forget(u64::from(entry), address.lo) as u32;
         }
-        PrefixEntry::default().in_bank(bank(), setting!(source_index_bits))
+        PrefixEntry::from_bits(entry)
     }
 
     #[inline(always)]
@@ -65,7 +76,7 @@ impl Program for Kernel {
 
     #[inline(always)]
     fn is_banned(&self, source: Address) -> bool {
-        RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0)
+        self.runtime().is_some_and(|runtime| runtime.bans != 0)
             && weir_ban(source.hi, source.lo) != 0
             || setting!(lists_in_use) != 0 && weir_list(source.hi, source.lo) != 0
     }
@@ -152,13 +163,6 @@ impl Program for Kernel {
     fn forget(&self, port: u16, any: u64) -> u16 {
         Trees(0).forget(u64::from(port), any) as u16
     }
-}
-
-#[inline(always)]
-fn bank() -> Bank {
-    RUNTIME
-        .get(0)
-        .map_or(Bank::FIRST, |runtime| Bank::from_setting(runtime.bank))
 }
 
 /// A global function of numbers, so that it is verified once, and not at all without prefixes (Linux 6.8).
@@ -288,7 +292,7 @@ impl Scopes for Kernel {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_scope(source_index: u32, interface: u32, packet: u32) -> u64 {
-    let span = find(&Kernel, source_index, interface, ScopedPacket(packet));
+    let span = find(&KERNEL, source_index, interface, ScopedPacket(packet));
     u64::from(span.first) << 8 | u64::from(span.count & 0xff)
 }
 
@@ -391,7 +395,7 @@ extern "C" fn weir_essential(bucket: u32, neighbour: u64) -> u32 {
     let take = |bucket, limit: PacketBucket| {
         ESSENTIAL
             .get_ptr_mut(bucket)
-            .is_some_and(|state| limit.take(MapCell(state), Kernel.now()))
+            .is_some_and(|state| limit.take(MapCell(state), KERNEL.now()))
     };
     let neighbour = Neighbour::from_bits(neighbour);
     if neighbour != Neighbour::NONE {

@@ -20,7 +20,7 @@ use crate::answer::{UNTAGGED, is_to_own, may_answer, may_answer_syn, send};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
 use crate::maps::{COOKIE_PORTS, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting};
-use crate::throttle::Kernel;
+use crate::throttle::KERNEL;
 
 /// The fourth word of a TCP header: its length, flags, and window.
 const SYN: u32 = 1 << 17;
@@ -309,7 +309,7 @@ fn query<const W: usize>(
 #[inline(always)]
 fn concluded(connection: Key, segment: Header, is_valid: bool) -> Proof {
     let (hash, now) = (
-        Kernel.hash_by_call(&connection),
+        KERNEL.hash_by_call(&connection),
         clock::coarse_nanoseconds(),
     );
     let Some(place) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
@@ -339,7 +339,7 @@ fn concluded(connection: Key, segment: Header, is_valid: bool) -> Proof {
 /// After a reset, the connection's cookie may open another one.
 #[inline(always)]
 fn end(connection: Key) {
-    let hash = Kernel.hash_by_call(&connection);
+    let hash = KERNEL.hash_by_call(&connection);
     let Some(place) = PROVEN.get_ptr_mut(Recent::index(hash)) else {
         return;
     };
@@ -356,7 +356,7 @@ fn end(connection: Key) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn weir_note_proven() -> u32 {
-    Kernel.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
+    KERNEL.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
     let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else {
         return 0;
     };
@@ -389,7 +389,7 @@ extern "C" fn weir_refused_proven() -> u32 {
     if recent == 0 {
         return 0;
     }
-    Kernel.count(Bypass::ProvenRefused as u32, Outcome::Over, Size::of_one(0));
+    KERNEL.count(Bypass::ProvenRefused as u32, Outcome::Over, Size::of_one(0));
     1
 }
 
@@ -399,7 +399,7 @@ fn to_closed_port() -> Proof {
     if !may_answer(true) {
         return Proof::of(Step::Refuse);
     }
-    Kernel.count(Bypass::Closed as u32, Outcome::Over, Size::of_one(0));
+    KERNEL.count(Bypass::Closed as u32, Outcome::Over, Size::of_one(0));
     Proof::of(Step::Closed)
 }
 
@@ -407,7 +407,7 @@ fn to_closed_port() -> Proof {
 #[inline(always)]
 fn made_cookie(made: i64, port: u32) -> Proof {
     if made < 0 {
-        Kernel.count(Bypass::WithoutCookie as u32, Outcome::Over, Size::of_one(0));
+        KERNEL.count(Bypass::WithoutCookie as u32, Outcome::Over, Size::of_one(0));
         return Proof::NONE;
     }
     // The burst of the limit on answers is that of several of the kernel's ticks.

@@ -7,11 +7,12 @@ use common::packet::{Depth, Direction, Kind, Link, parse};
 use common::program::Frame;
 use common::record::{RecordKey, Recorded};
 use common::rule::Size;
+use common::settings::Runtime;
 
 use crate::atomics;
 use crate::context::{TcFrame, XdpFrame};
 use crate::maps::{RECORD_EVEN, RECORD_LOST, RECORD_ODD, RUNTIME, direction};
-use crate::throttle::Kernel;
+use crate::throttle::KERNEL;
 
 /// The initial counters. Not on the stack, which has no room for them.
 static UNSEEN: Recorded = Recorded {
@@ -22,24 +23,18 @@ static UNSEEN: Recorded = Recorded {
     requests: 0,
 };
 
-/// One in this many sources is recorded; 0: none is.
-#[inline(always)]
-fn one_in() -> u32 {
-    RUNTIME.get(0).map_or(0, |runtime| runtime.record)
-}
-
 /// Counts a frame in the driver.
 #[inline(always)]
-pub fn driver_frame(context: *mut xdp_md) {
-    if one_in() != 0 {
+pub fn driver_frame(context: *mut xdp_md, runtime: &Runtime) {
+    if runtime.record != 0 {
         weir_record_driver_frame(context);
     }
 }
 
 /// Counts an incoming frame in the network stack.
 #[inline(always)]
-pub fn stack_frame(context: *mut __sk_buff, link: Link) {
-    if direction() == Direction::Ingress && one_in() != 0 {
+pub fn stack_frame(context: *mut __sk_buff, link: Link, runtime: &Runtime) {
+    if direction() == Direction::Ingress && runtime.record != 0 {
         match link {
             Link::Ethernet => weir_record_stack_frame(context),
             Link::RawIp => weir_record_stack_packet(context),
@@ -105,8 +100,9 @@ extern "C" fn weir_record(hi: u64, lo: u64, service: u32, size: u64, kind: u32) 
         local_port: (service >> 16) as u16,
         protocol: service as u16,
     };
-    let source = Hash(Kernel.hash_by_call(&key.source()));
-    if !RecordKey::is_sampled(source, one_in()) {
+    let source = Hash(KERNEL.hash_by_call(&key.source()));
+    let one_in = RUNTIME.get(0).map_or(0, |runtime| runtime.record);
+    if !RecordKey::is_sampled(source, one_in) {
         return 0;
     }
     let size = Size {

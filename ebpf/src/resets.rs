@@ -16,7 +16,7 @@ use crate::answer::{UNTAGGED, may_answer_syn, own_device};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
 use crate::maps::{PROVEN_SOURCES, setting};
-use crate::throttle::Kernel;
+use crate::throttle::KERNEL;
 
 /// The proof in a TCP packet.
 #[inline(always)]
@@ -140,7 +140,7 @@ impl Maps {
     /// The places of the source's set, and its hash.
     #[inline(always)]
     fn places(source: Address) -> Option<(*mut Known, u64)> {
-        let hash = Kernel.hash_by_call(&Key {
+        let hash = KERNEL.hash_by_call(&Key {
             hi: source.hi,
             lo: source.lo,
             ..Key::default()
@@ -190,7 +190,7 @@ impl Memory for Maps {
                 .add(nth_oldest & (Known::PLACES - 1))
                 .write_volatile(Known::new(hash, now));
         }
-        Kernel.count(Bypass::ProvenByReset as u32, Outcome::Over, Size::of_one(0));
+        KERNEL.count(Bypass::ProvenByReset as u32, Outcome::Over, Size::of_one(0));
     }
 
     #[inline(always)]

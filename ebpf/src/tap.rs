@@ -1,5 +1,5 @@
-//! Who receives packets after their verdict, beside the network: captures, and the stream of sources. One look-up while
-//! nobody does.
+//! Who receives packets after their verdict, beside the network: captures, and the stream of sources. One comparison
+//! while nobody does.
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use common::packet::{Direction, Link};
@@ -8,19 +8,13 @@ use common::settings::Runtime;
 use crate::capture::{
     weir_capture_driver_frame, weir_capture_stack_frame, weir_capture_stack_packet,
 };
-use crate::maps::{RUNTIME, direction};
+use crate::maps::direction;
 use crate::stream::{weir_stream_driver_frame, weir_stream_stack_frame, weir_stream_stack_packet};
-
-/// [`Runtime::CAPTURE`] and [`Runtime::STREAM`].
-#[inline(always)]
-fn taps() -> u32 {
-    RUNTIME.get(0).map_or(0, |runtime| runtime.taps)
-}
 
 /// Of a frame in the driver; `is_refused` is [`common::capture::Captured::REFUSED`] or 0.
 #[inline(always)]
-pub fn driver_frame(context: *mut xdp_md, is_refused: u32) {
-    let taps = taps();
+pub fn driver_frame(context: *mut xdp_md, runtime: &Runtime, is_refused: u32) {
+    let taps = runtime.taps;
     if taps == 0 {
         return;
     }
@@ -34,8 +28,8 @@ pub fn driver_frame(context: *mut xdp_md, is_refused: u32) {
 
 /// Of a frame in the network stack.
 #[inline(always)]
-pub fn stack_frame(context: *mut __sk_buff, link: Link, is_refused: u32) {
-    let taps = taps();
+pub fn stack_frame(context: *mut __sk_buff, link: Link, runtime: &Runtime, is_refused: u32) {
+    let taps = runtime.taps;
     if taps == 0 {
         return;
     }

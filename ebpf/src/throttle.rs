@@ -8,6 +8,7 @@ use common::hot::CpuRow;
 use common::key::{Hash, Key};
 use common::limiter::{Algorithm, Moves};
 use common::rule::{Rule, Size};
+use common::settings::Runtime;
 use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Place, Set, Shape, SlotCounter, Tag};
 use common::throttle::{
     self, FullTable, Host, HotVerdict, Outcome, PackedVerdict, PacketState, Sample, Steps,
@@ -133,9 +134,29 @@ impl<T> DerefMut for CpuOwn<T> {
 }
 
 /// The kernel.
-pub struct Kernel;
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    runtime: Option<&'static Runtime>,
+}
+
+/// The kernel in functions that are called: they look up what they need.
+pub const KERNEL: Kernel = Kernel { runtime: None };
 
 impl Kernel {
+    /// The kernel where a packet enters, with the settings that change already looked up.
+    #[inline(always)]
+    pub const fn with(runtime: &'static Runtime) -> Self {
+        Self {
+            runtime: Some(runtime),
+        }
+    }
+
+    /// The settings that change.
+    #[inline(always)]
+    pub fn runtime(&self) -> Option<&'static Runtime> {
+        self.runtime.or_else(|| RUNTIME.get(0))
+    }
+
     /// [`Host::hash`] by a call, where the stack has no room beside it. The fast path has none: on some CPUs a return costs as
     /// much as the hash does (`spec_rstack_overflow`).
     #[inline(always)]
@@ -155,7 +176,7 @@ extern "C" fn weir_hash(hi: u64, lo: u64, extra: u64) -> u64 {
         extra: (extra >> 32) as u32,
         group: extra as u32,
     };
-    Kernel.hash(&key).0
+    KERNEL.hash(&key).0
 }
 
 impl Host for Kernel {
@@ -218,8 +239,8 @@ impl Host for Kernel {
     #[inline(always)]
     fn has_room(&self, now: Ticks) -> bool {
         setting!(elastic_in_use) != 0
-            && RUNTIME
-                .get(0)
+            && self
+                .runtime()
                 .is_some_and(|runtime| is_alive(clock::ticks(runtime.room_until), now))
     }
 
@@ -387,10 +408,10 @@ impl Steps for Kernel {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_bucket() -> u64 {
-    Kernel
+    KERNEL
         .packet_state()
         .map_or(PackedVerdict::FREE, |mut packet_state| {
-            throttle::charge_by_bucket(&Kernel, &mut packet_state)
+            throttle::charge_by_bucket(&KERNEL, &mut packet_state)
         })
         .to_bits()
 }
@@ -398,24 +419,24 @@ extern "C" fn weir_bucket() -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_look(nth: u32) -> u32 {
-    Kernel.packet_state().map_or(1, |mut packet_state| {
-        u32::from(throttle::look(&Kernel, &mut packet_state, nth))
+    KERNEL.packet_state().map_or(1, |mut packet_state| {
+        u32::from(throttle::look(&KERNEL, &mut packet_state, nth))
     })
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_refuse(nth: u32) -> u32 {
-    Kernel.packet_state().map_or(0, |packet_state| {
-        u32::from(throttle::refuse_by(&Kernel, &packet_state, nth))
+    KERNEL.packet_state().map_or(0, |packet_state| {
+        u32::from(throttle::refuse_by(&KERNEL, &packet_state, nth))
     })
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_open(nth: u32) -> u32 {
-    if let Some(mut packet_state) = Kernel.packet_state() {
-        throttle::open(&Kernel, &mut packet_state, nth);
+    if let Some(mut packet_state) = KERNEL.packet_state() {
+        throttle::open(&KERNEL, &mut packet_state, nth);
     }
     0
 }
@@ -423,16 +444,16 @@ extern "C" fn weir_open(nth: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_charge(nth: u32) -> u32 {
-    Kernel.packet_state().map_or(1, |mut packet_state| {
-        u32::from(throttle::charge(&Kernel, &mut packet_state, nth))
+    KERNEL.packet_state().map_or(1, |mut packet_state| {
+        u32::from(throttle::charge(&KERNEL, &mut packet_state, nth))
     })
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_conclude(nth: u32) -> u32 {
-    if let Some(packet_state) = Kernel.packet_state() {
-        throttle::conclude(&Kernel, &packet_state, nth);
+    if let Some(packet_state) = KERNEL.packet_state() {
+        throttle::conclude(&KERNEL, &packet_state, nth);
     }
     0
 }
@@ -440,8 +461,8 @@ extern "C" fn weir_conclude(nth: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_take_back(count: u32) -> u32 {
-    if let Some(mut packet_state) = Kernel.packet_state() {
-        throttle::take_back(&Kernel, &mut packet_state, count);
+    if let Some(mut packet_state) = KERNEL.packet_state() {
+        throttle::take_back(&KERNEL, &mut packet_state, count);
     }
     0
 }
@@ -482,8 +503,8 @@ fn unpacked(claim: u64) -> Claim {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_estimate() -> u32 {
-    if let Some(mut packet_state) = Kernel.packet_state() {
-        throttle::estimate(&Kernel, &mut packet_state);
+    if let Some(mut packet_state) = KERNEL.packet_state() {
+        throttle::estimate(&KERNEL, &mut packet_state);
     }
     0
 }
@@ -493,10 +514,10 @@ extern "C" fn weir_estimate() -> u32 {
 #[inline(never)]
 extern "C" fn weir_claim() -> u64 {
     packed(
-        Kernel
+        KERNEL
             .packet_state()
             .map_or(Claim::none(Claimed::Full), |mut packet_state| {
-                throttle::claim(&Kernel, &mut packet_state)
+                throttle::claim(&KERNEL, &mut packet_state)
             }),
     )
 }
@@ -504,8 +525,8 @@ extern "C" fn weir_claim() -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_take(nth: u32, claim: u64) -> u32 {
-    if let Some(mut packet_state) = Kernel.packet_state() {
-        throttle::take(&Kernel, &mut packet_state, nth, unpacked(claim));
+    if let Some(mut packet_state) = KERNEL.packet_state() {
+        throttle::take(&KERNEL, &mut packet_state, nth, unpacked(claim));
     }
     0
 }
@@ -513,8 +534,8 @@ extern "C" fn weir_take(nth: u32, claim: u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_leave() -> u32 {
-    if let Some(packet_state) = Kernel.packet_state() {
-        throttle::leave(&Kernel, &packet_state);
+    if let Some(packet_state) = KERNEL.packet_state() {
+        throttle::leave(&KERNEL, &packet_state);
     }
     0
 }
@@ -522,8 +543,8 @@ extern "C" fn weir_leave() -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_spread() -> u32 {
-    if let Some(packet_state) = Kernel.packet_state() {
-        throttle::spread(&Kernel, &packet_state);
+    if let Some(packet_state) = KERNEL.packet_state() {
+        throttle::spread(&KERNEL, &packet_state);
     }
     0
 }
@@ -539,13 +560,13 @@ extern "C" fn weir_charge_hot(rule: u32, place: u64, from: u64, now: u64, size: 
         packets: (size >> 32) as u32,
         bytes: size as u32,
     };
-    throttle::charge_hot(&Kernel, rule, place, from, now, size) as u32
+    throttle::charge_hot(&KERNEL, rule, place, from, now, size) as u32
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_add_hot(rule: u32, now: u64, only_if_due: u32) -> u32 {
-    throttle::add_hot(&Kernel, rule, now, only_if_due != 0);
+    throttle::add_hot(&KERNEL, rule, now, only_if_due != 0);
     0
 }
 
@@ -559,7 +580,7 @@ extern "C" fn weir_make_hot(hi: u64, lo: u64, extra: u64, now: u64, what: u64) -
         group: extra as u32,
     };
     u32::from(throttle::make_hot(
-        &Kernel,
+        &KERNEL,
         what as u32,
         &key,
         now,
@@ -570,11 +591,11 @@ extern "C" fn weir_make_hot(hi: u64, lo: u64, extra: u64, now: u64, what: u64) -
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_least(set: u32, tag: u64, moves: u32, now: u64) -> u64 {
-    throttle::least(&Kernel, set, Tag(tag), Moves::from_bits(moves as u8), now)
+    throttle::least(&KERNEL, set, Tag(tag), Moves::from_bits(moves as u8), now)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_background(set: u32, tag: u64, used: u64, now: u64) -> u32 {
-    u32::from(throttle::is_background(&Kernel, set, Tag(tag), used, now))
+    u32::from(throttle::is_background(&KERNEL, set, Tag(tag), used, now))
 }

@@ -14,7 +14,7 @@ use common::throttle::Host;
 use crate::context::{TcFrame, XdpFrame};
 use crate::maps::{PROOF_HEADERS, setting};
 use crate::sample::weir_unconnected;
-use crate::throttle::Kernel;
+use crate::throttle::KERNEL;
 
 /// The kernel's states of sockets without a connection: `TCP_TIME_WAIT`, `TCP_LISTEN`, and `TCP_NEW_SYN_RECV`, which one SYN
 /// makes, also a forged one.
@@ -74,7 +74,7 @@ extern "C" fn weir_refused_stack(context: *mut __sk_buff, rule: u32) -> u32 {
 
 #[inline(always)]
 fn note(frame: &impl Frame, context: *mut c_void, link: Link, rule: u32) -> u32 {
-    let Some(rule) = Kernel.rule(rule) else {
+    let Some(rule) = KERNEL.rule(rule) else {
         return 0;
     };
     if !rule.escalates() {

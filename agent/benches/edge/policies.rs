@@ -60,9 +60,21 @@ pub fn policy(tables: &str) -> String {
     policy_for(1_000_000, tables)
 }
 
-/// A policy of these tables, for so many sources.
+/// What an agent finds by itself on a host with a gateway: `protect` is the default.
+const EXEMPT: &str = "never_limit = [\"192.168.7.1\", \"192.168.7.2\", \"fe80::1\"]\n";
+
+/// A policy of these tables, for so many sources, with the addresses that an agent exempts by default.
 pub fn policy_for(max_sources: u32, tables: &str) -> String {
-    format!("[agent]\ninterfaces = [\"lo\"]\nmax_sources = {max_sources}\n{tables}")
+    format!("{}{tables}", agent(max_sources, EXEMPT))
+}
+
+/// The same without exempt addresses.
+pub fn policy_without_exempt(tables: &str) -> String {
+    format!("{}{tables}", agent(1_000_000, ""))
+}
+
+fn agent(max_sources: u32, more: &str) -> String {
+    format!("[agent]\ninterfaces = [\"lo\"]\nmax_sources = {max_sources}\n{more}")
 }
 
 /// One limit, with whatever else it says.

@@ -5,6 +5,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
+use super::filter::{self, BITS, FILTER_LINES};
 use super::{
     HEADER_NODES, Header, LINE_WORDS, Line, NODES, Node, PrefixEntry, PrefixRoot, PrefixRoots,
     SEPARATORS,
@@ -52,15 +53,38 @@ pub fn build(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
     }
 }
 
+/// The same behind a filter ([`super::filter`]).
+#[must_use]
+pub fn build_filtered(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
+    let mut lines = filter(prefixes);
+    PrefixTree {
+        roots: build_after(&mut lines, prefixes),
+        lines,
+    }
+}
+
+/// The lines of the filter for these prefixes.
+fn filter(prefixes: &[(Prefix, PrefixEntry)]) -> Vec<Line> {
+    let mut lines = vec![Line::default(); FILTER_LINES as usize];
+    let with_entry = prefixes
+        .iter()
+        .filter(|(_, entry)| *entry != PrefixEntry::default());
+    for (prefix, _) in with_entry {
+        for bit in prefix.filter_bits() {
+            let (line, word, bit) = filter::place(bit);
+            lines[line as usize].0[word] |= 1 << bit;
+        }
+    }
+    lines
+}
+
 /// The same with lines after those of other trees.
 #[must_use]
 pub fn build_after(lines: &mut Vec<Line>, prefixes: &[(Prefix, PrefixEntry)]) -> PrefixRoots {
-    let is_ipv4 =
-        |prefix: &Prefix| prefix.length >= MAPPED_LENGTH && prefix.address >> 32 == MAPPED >> 32;
     let (ipv4, ipv6): (Vec<_>, Vec<_>) = prefixes
         .iter()
         .copied()
-        .partition(|(prefix, _)| is_ipv4(prefix));
+        .partition(|(prefix, _)| prefix.is_ipv4());
     let around = ipv6
         .iter()
         .filter(|(prefix, _)| prefix.length < MAPPED_LENGTH && prefix.holds(MAPPED));
@@ -85,6 +109,43 @@ pub fn build_after(lines: &mut Vec<Line>, prefixes: &[(Prefix, PrefixEntry)]) ->
 }
 
 impl Prefix {
+    const fn is_ipv4(self) -> bool {
+        self.length >= MAPPED_LENGTH && self.address >> 32 == MAPPED >> 32
+    }
+
+    /// The filter's bits of its addresses; those of IPv4 too if it contains the IPv4-mapped ones.
+    fn filter_bits(self) -> Vec<u32> {
+        // The values of a group of 16 bits of which the first ones are given.
+        let group =
+            |first: u16, length: u32| first..=first | u16::MAX.checked_shr(length).unwrap_or(0);
+        if self.is_ipv4() {
+            let first = (self.address >> 16) as u16;
+            return group(first, self.length - MAPPED_LENGTH)
+                .map(|first| filter::of_ipv4(u32::from(first.to_be())))
+                .collect();
+        }
+        let mut bits: Vec<u32> = if self.holds(MAPPED) {
+            (0..BITS).collect()
+        } else {
+            Vec::new()
+        };
+        let (first, second) = ((self.address >> 112) as u16, (self.address >> 96) as u16);
+        if self.length < 16 {
+            let last = (self.last() >> 112) as u16;
+            let first_three = first >> 13..=last >> 13;
+            bits.extend(
+                (BITS..2 * BITS)
+                    .filter(|bit| first_three.contains(&filter::first_three_of_ipv6(*bit))),
+            );
+        } else {
+            bits.extend(group(second, self.length - 16).map(|second| {
+                let hi = u64::from(first.to_be()) | u64::from(second.to_be()) << 16;
+                filter::of_ipv6(hi)
+            }));
+        }
+        bits
+    }
+
     const fn last(self) -> u128 {
         match u128::MAX.checked_shr(self.length) {
             Some(behind) => self.address | behind,

@@ -3,7 +3,7 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::build::{Prefix, PrefixTree, build};
+use super::build::{Prefix, PrefixTree, build, build_filtered};
 use super::*;
 
 const MAPPED: u128 = 0xffff_0000_0000;
@@ -38,6 +38,13 @@ fn look_up(tree: &PrefixTree, address: u128) -> PrefixEntry {
     )
 }
 
+fn is_in_filter(tree: &PrefixTree, address: u128) -> bool {
+    may_have_entry(
+        tree.lines.as_slice(),
+        Address::from_ipv6(address.to_be_bytes()),
+    )
+}
+
 /// The first and the last address of each prefix, and their neighbours.
 fn boundaries(prefixes: &[(Prefix, PrefixEntry)]) -> impl Iterator<Item = u128> + '_ {
     prefixes.iter().flat_map(|(of, _)| {
@@ -52,7 +59,7 @@ fn boundaries(prefixes: &[(Prefix, PrefixEntry)]) -> impl Iterator<Item = u128> 
 }
 
 fn check(prefixes: &[(Prefix, PrefixEntry)], more: &[u128]) {
-    let tree = build(prefixes);
+    let tree = build_filtered(prefixes);
     let ends = [
         0,
         u128::MAX,
@@ -65,6 +72,10 @@ fn check(prefixes: &[(Prefix, PrefixEntry)], more: &[u128]) {
         assert_eq!(
             look_up(&tree, address),
             longest(prefixes, address),
+            "{address:x} of {prefixes:x?}"
+        );
+        assert!(
+            look_up(&tree, address) == PrefixEntry::default() || is_in_filter(&tree, address),
             "{address:x} of {prefixes:x?}"
         );
     }
@@ -143,6 +154,33 @@ fn without_prefixes_nothing_is_said_and_nothing_is_kept() {
 }
 
 #[test]
+fn few_addresses_outside_of_a_prefix_pass_its_filter() {
+    let ipv4 = |a, b| MAPPED | u128::from(u32::from_be_bytes([a, b, 7, 7]));
+    let ipv6 = |first: u128, second: u128| first << 112 | second << 96 | 7;
+    let tree = build_filtered(&distinct([
+        prefix(ipv4(10, 9), 128),
+        prefix(ipv4(172, 16), 96 + 12),
+        prefix(ipv6(0xfe80, 0), 10),
+        prefix(ipv6(0x2001, 0xdb8), 128),
+        prefix(ipv6(0x2a00, 0x1450), 28),
+    ]));
+    let numbers = |count: u128| 0..count;
+    let passing_ipv4 = numbers(1 << 16)
+        .filter(|number| is_in_filter(&tree, ipv4((number >> 8) as u8, *number as u8)))
+        .count();
+    assert_eq!(passing_ipv4, 1 + 16);
+    assert!(is_in_filter(&tree, ipv4(10, 9)) && !is_in_filter(&tree, ipv4(10, 8)));
+    for (first, passing) in [(0x2001, 17 * 8), (0x2600, 17 * 8), (0xfebf, 1 << 16)] {
+        let count = numbers(1 << 16)
+            .filter(|second| is_in_filter(&tree, ipv6(first, *second)))
+            .count();
+        assert_eq!(count, passing, "{first:x}");
+    }
+    assert!(is_in_filter(&tree, ipv6(0x2a00, 0x145f)));
+    assert!(!is_in_filter(&tree, ipv6(0x2a00, 0x1460)));
+}
+
+#[test]
 fn what_holds_everything_is_said_of_everything() {
     check(&[(prefix(0, 0), entry(5))], &[]);
     check(&[(prefix(MAPPED, 96), entry(5))], &[]);
@@ -159,6 +197,8 @@ fn what_holds_everything_is_said_of_everything() {
             .lines
             .is_empty()
     );
+    let everything = build_filtered(&[(prefix(0, 0), entry(5))]);
+    assert!(is_in_filter(&everything, MAPPED) && is_in_filter(&everything, u128::MAX));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use datapath::Entry;
 use super::{Case, Sources, Subject};
 use crate::policies::{
     Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, levels, limit, limits,
-    limits_elsewhere, policy, policy_for, prefixes, tiers,
+    limits_elsewhere, policy, policy_for, policy_without_exempt, prefixes, tiers,
 };
 use crate::programs::{Harness, Weir, minimal};
 
@@ -168,6 +168,27 @@ fn floors(cases: &mut Cases<'_>) -> Result<()> {
 
 fn hot(cases: &mut Cases<'_>) -> Result<()> {
     cases.both(|| row("one limit, hot key"), HOT)?;
+    let bare = |name: &str, row: Row, entry: Entry, cases: &mut Cases<'_>| {
+        let row = Row {
+            name: format!("{name}, no exempt address"),
+            ..row
+        };
+        let text = policy_without_exempt(&limit("a", HOT, ""));
+        cases.add(WEIR, row, || loaded(&text, entry))
+    };
+    bare("one limit, hot key", row(""), Entry::Xdp, cases)?;
+    bare(
+        "one limit, hot key, IPv6",
+        row("").of(ipv6()),
+        Entry::Xdp,
+        cases,
+    )?;
+    bare(
+        "one limit, hot key, by TC",
+        row("").ends(Some(TC_ACT_UNSPEC)),
+        Entry::Tc,
+        cases,
+    )?;
     cases.both(|| row("one limit, hot key, IPv6").of(ipv6()), HOT)?;
     cases.weir(
         row("one limit, hot key, VLAN").of(ipv4(Some(5))),

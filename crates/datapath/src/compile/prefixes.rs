@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use common::prefix::build::{Prefix, PrefixTree, build, build_after};
+use common::prefix::build::{Prefix, PrefixTree, build_after, build_filtered};
 use common::prefix::{Line, MAX_CLASSES, PrefixEntry, PrefixRoots};
 use config::PrefixKey;
 use config::policy::{self, Config, Multiplier, Networks, Service};
@@ -26,7 +26,7 @@ impl Multipliers {
         !config.classes.is_empty() || config.agent.never_banned().next().is_some()
     }
 
-    /// The search tree over all prefixes.
+    /// The search tree over all prefixes, behind its filter; empty where [`common::settings::Settings::prefixes_in_use`] is 0.
     ///
     /// # Errors
     ///
@@ -37,12 +37,15 @@ impl Multipliers {
                 classes: config.classes.len(),
             });
         }
+        if !self.are_needed(config) && !scopes.have_sources() {
+            return Ok(PrefixTree::default());
+        }
         let entries = self.scoped(self.entries(config), scopes)?;
         let entries: Vec<_> = entries
             .into_iter()
             .map(|(key, entry)| (tree_prefix(key), entry))
             .collect();
-        Ok(build(&entries))
+        Ok(build_filtered(&entries))
     }
 
     /// The entries with their source numbers, and entries for the prefixes in limits' sources.

@@ -23,7 +23,7 @@ pub struct CaptureSettings {
     pub only_refused: u32,
 }
 
-/// The record before a packet's bytes.
+/// What is known of a captured packet, before its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Captured {
@@ -37,6 +37,16 @@ pub struct Captured {
     pub interface: u32,
     /// [`Captured::REFUSED`] and the others.
     pub flags: u32,
+}
+
+/// A captured packet as a record of a ring.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CapturedFrame {
+    /// About the packet.
+    pub record: Captured,
+    /// The packet's first bytes, as many as were captured. Others are of earlier records.
+    pub bytes: [u8; SNAP_LENGTH as usize],
 }
 
 impl CaptureSettings {
@@ -148,7 +158,7 @@ mod tests {
         ] {
             bytes[place..place + 4].copy_from_slice(&value.to_ne_bytes());
         }
-        // The kernel pads records.
+        // Records of a ring are equally long.
         bytes.extend([1, 2, 3, 0]);
         let (record, packet) = Captured::from_bytes(&bytes).unwrap();
         assert_eq!(

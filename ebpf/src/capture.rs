@@ -1,13 +1,14 @@
 //! Sends packets to the agent for `agent record --capture`, after their verdict.
 
-use aya_ebpf::bindings::{__sk_buff, BPF_F_CURRENT_CPU, xdp_md};
-use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_perf_event_output};
+use aya_ebpf::bindings::{__sk_buff, xdp_md};
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use common::capture::{Captured, SNAP_LENGTH};
 use common::packet::{Depth, Direction, Link, parse};
 use common::program::Frame;
 
-use crate::context::{TcFrame, XdpFrame};
+use crate::context::{CopiedFrame, TcFrame, XdpFrame};
 use crate::maps::{CAPTURE, CAPTURE_LOST, RUNTIME, direction};
+use crate::ring::{NO_WAKEUP, count_lost, own};
 
 // Global functions of the context and a number, so that each is verified once, and packets need no stack for them without
 // a capture.
@@ -18,7 +19,6 @@ pub extern "C" fn weir_capture_driver_frame(context: *mut xdp_md, is_refused: u3
     let flags = Captured::flags(Link::Ethernet, Direction::Ingress, is_refused) | Captured::DRIVER;
     capture(
         &XdpFrame::new(context),
-        context.cast(),
         Link::Ethernet,
         Direction::Ingress,
         flags,
@@ -29,32 +29,19 @@ pub extern "C" fn weir_capture_driver_frame(context: *mut xdp_md, is_refused: u3
 #[inline(never)]
 pub extern "C" fn weir_capture_stack_frame(context: *mut __sk_buff, is_refused: u32) -> u32 {
     let flags = Captured::flags(Link::Ethernet, direction(), is_refused);
-    capture(
-        &TcFrame::new(context),
-        context.cast(),
-        Link::Ethernet,
-        direction(),
-        flags,
-    )
+    capture(&TcFrame::new(context), Link::Ethernet, direction(), flags)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn weir_capture_stack_packet(context: *mut __sk_buff, is_refused: u32) -> u32 {
     let flags = Captured::flags(Link::RawIp, direction(), is_refused);
-    capture(
-        &TcFrame::new(context),
-        context.cast(),
-        Link::RawIp,
-        direction(),
-        flags,
-    )
+    capture(&TcFrame::new(context), Link::RawIp, direction(), flags)
 }
 
 #[inline(always)]
 fn capture(
-    frame: &impl Frame,
-    context: *mut core::ffi::c_void,
+    frame: &(impl Frame + CopiedFrame),
     link: Link,
     direction: Direction,
     flags: u32,
@@ -94,19 +81,21 @@ fn capture(
         interface: frame.interface(),
         flags: flags | merged,
     };
-    let where_to = u64::from(captured) << 32 | u64::from(BPF_F_CURRENT_CPU as u32);
-    // SAFETY: the context of this program's call, and a record on the stack. The helper copies that many bytes of the
-    // packet, which has them, after the record.
-    let failed = unsafe {
-        let record = (&raw const record).cast_mut().cast();
-        let rings = (&raw const CAPTURE).cast_mut().cast();
-        bpf_perf_event_output(context, rings, where_to, record, Captured::LENGTH as u64)
+    let Some(mut entry) = own(&CAPTURE).and_then(|ring| ring.reserve(0)) else {
+        count_lost(&CAPTURE_LOST);
+        return 0;
     };
-    if failed != 0
-        && let Some(lost) = CAPTURE_LOST.get_ptr_mut(0)
-    {
-        // SAFETY: this CPU's own value.
-        unsafe { *lost += 1 };
+    let captured_frame = entry.as_mut_ptr();
+    // SAFETY: the ring's memory, reserved for one record. What is not written of its bytes is not read.
+    let is_copied = unsafe {
+        (*captured_frame).record = record;
+        frame.copy(&raw mut (*captured_frame).bytes, captured)
+    };
+    if is_copied {
+        entry.submit(NO_WAKEUP);
+    } else {
+        entry.discard(NO_WAKEUP);
+        count_lost(&CAPTURE_LOST);
     }
     0
 }

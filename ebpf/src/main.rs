@@ -23,6 +23,7 @@ mod program;
 mod prove;
 mod record;
 mod resets;
+mod ring;
 mod sample;
 mod stream;
 mod tap;

@@ -2,11 +2,10 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_F_RDONLY_PROG};
-use aya_ebpf::btf_maps::{
-    Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerfEventArray, RingBuf,
-};
+use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
+use common::capture::CapturedFrame;
 use common::connections::{Addressed, Attempt, Client, Reservation, Tuple};
 use common::counters::{KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
@@ -24,8 +23,11 @@ use common::record::{RecordKey, Recorded};
 use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
+use common::stream::Streamed;
 use common::table::ELEMENT_WORDS;
 use common::throttle::PacketState;
+
+use crate::ring::{Lost, Rings};
 
 /// Page-aligned, so that an element of 64 bytes is one cache line, and readable by the agent without a system call.
 const SHARED: usize = BPF_F_MMAPABLE as usize;
@@ -125,21 +127,21 @@ pub static RECORD_ODD: HashMap<RecordKey, Recorded, 1, ON_DEMAND> = HashMap::new
 #[btf_map]
 pub static RECORD_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
-/// Captured packets: a ring for each CPU, which the agent allocates for a capture.
+/// Captured packets.
 #[btf_map]
-pub static CAPTURE: PerfEventArray = PerfEventArray::new();
+pub static CAPTURE: Rings<CapturedFrame> = Rings::new();
 
 /// Packets of a capture that found no room.
 #[btf_map]
-pub static CAPTURE_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
+pub static CAPTURE_LOST: Lost = Lost::new();
 
-/// The sources of sampled packets: a ring for each CPU, which the agent allocates while somebody watches.
+/// The sources of sampled packets.
 #[btf_map]
-pub static STREAM: PerfEventArray = PerfEventArray::new();
+pub static STREAM: Rings<Streamed> = Rings::new();
 
 /// Sampled packets that found no room.
 #[btf_map]
-pub static STREAM_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
+pub static STREAM_LOST: Lost = Lost::new();
 
 /// The working state of a packet with several rules.
 #[btf_map]

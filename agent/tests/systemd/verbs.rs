@@ -11,14 +11,16 @@ use crate::service::{UNIT, start};
 pub const TESTS: &[Test] = tests![every_verb_does_its_work_under_the_unit];
 
 const CANDIDATE: &str = "/root/candidate.toml";
+const CAPTURE: &str = "/root/capture.pcapng";
 const MORE: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"5/h\"\n\
                     [[notify]]\non = \"ban\"\ncommand = [\"/bin/cat\"]\n";
 
 /// The verbs that follow, by their order: what each prints.
-const TO_THE_SERVICE: [(&[&str], &str); 31] = [
+const TO_THE_SERVICE: [(&[&str], &str); 33] = [
     (&["status"], "weir0"),
     (&["limits"], "logins"),
     (&["top", "--once"], "10.77.0.2"),
+    (&["top", "--once", "--by", "prefix"], ""),
     (&["events"], "10.77.0.2"),
     (&["show", "10.77.0.2"], "packets"),
     (&["groups"], ""),
@@ -45,6 +47,10 @@ const TO_THE_SERVICE: [(&[&str], &str); 31] = [
     (&["record", "--for", "1h"], ""),
     (&["record", "--status"], ""),
     (&["record", "--stop"], ""),
+    (
+        &["record", "--capture", CAPTURE, "--of", "all", "--for", "1s"],
+        "",
+    ),
     (&["check"], "logins"),
     (&["doctor"], ""),
     (&["completions", "bash"], "agent"),

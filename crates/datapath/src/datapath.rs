@@ -150,6 +150,7 @@ impl Datapath {
             .max(1);
         let layout = text_of(&image.layout);
         let log_level = trace::level();
+        let cpus = aya::util::nr_cpus().map_or(1, |cpus| cpus as u32);
         let mut loader = EbpfLoader::new();
         loader
             .override_global("SETTINGS", &settings, true)
@@ -169,6 +170,8 @@ impl Datapath {
             .map_max_entries("SAMPLES", SAMPLES)
             .map_max_entries("RECORD_EVEN", size::recorded(&image))
             .map_max_entries("RECORD_ODD", size::recorded(&image))
+            .map_max_entries("CAPTURE", cpus)
+            .map_max_entries("STREAM", cpus)
             .map_max_entries("OWN", size::own_addresses(&settings))
             .map_max_entries("COOKIE_PORTS", size::cookie_ports(&settings))
             .map_max_entries(pins::PROVEN_SOURCES, size::proven_sources(&settings))

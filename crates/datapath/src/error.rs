@@ -105,14 +105,10 @@ pub enum LoadError {
     #[error("reading the counters of the recording failed: {0}")]
     Record(#[source] io::Error),
     /// Packets cannot be captured.
-    #[error(
-        "capturing packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it"
-    )]
+    #[error("allocating rings for captured packets failed: {0}")]
     Capture(String),
     /// Packets cannot be sampled.
-    #[error(
-        "sampling packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it"
-    )]
+    #[error("allocating rings for sampled packets failed: {0}")]
     Stream(String),
     /// The kernel has no memory for ban lists.
     #[error("creating a map of {bytes} bytes for ban lists failed: {source}")]

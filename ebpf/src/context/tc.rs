@@ -2,17 +2,20 @@
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{
-    bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data,
+    bpf_skb_store_bytes,
 };
 use common::buffer::Segments;
+use common::capture::SNAP_LENGTH;
 use common::packet::reply::{LONGEST_REPLY, Reply};
 use common::packet::{
     Bytes, Depth, Layers, Link, Network, RareHeaders, Transport, behind_tags, headers,
 };
 use common::program::{Context, Frame};
 
-use super::Writable;
+use super::copied::bounded;
 use super::reads::{behind, bounded_reads, packet_pointer, request, walk};
+use super::{CopiedFrame, Writable};
 use crate::maps::setting;
 
 /// The furthest end of a parsed header: link header, tags, and extension headers.
@@ -275,6 +278,14 @@ impl Frame for TcFrame {
     #[inline(always)]
     fn context(&self) -> Context {
         Context::Stack(self.context.cast())
+    }
+}
+
+impl CopiedFrame for TcFrame {
+    #[inline(always)]
+    unsafe fn copy(&self, to: *mut [u8; SNAP_LENGTH as usize], length: u32) -> bool {
+        // SAFETY: the context of this program's call, and no more bytes than may be written.
+        unsafe { bpf_skb_load_bytes(self.context.cast(), 0, to.cast(), bounded(length)) == 0 }
     }
 }
 

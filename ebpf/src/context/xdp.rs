@@ -3,16 +3,19 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{
     bpf_probe_read_kernel, bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
+    bpf_xdp_load_bytes,
 };
 use common::buffer::Segments;
+use common::capture::SNAP_LENGTH;
 use common::packet::reply::{LONGEST_REPLY, Reply};
 use common::packet::{
     Bytes, Layers, MAX_TAGS, Network, RareHeaders, Transport, behind_tags, headers,
 };
 use common::program::{Context, Frame};
 
-use super::Writable;
+use super::copied::bounded;
 use super::reads::{behind, bounded_reads, packet_pointer, request, walk};
+use super::{CopiedFrame, Writable};
 use crate::maps::setting;
 
 /// Length of a link header without tags.
@@ -217,6 +220,28 @@ impl Frame for XdpFrame {
     #[inline(always)]
     fn context(&self) -> Context {
         Context::Driver(self.context.cast())
+    }
+}
+
+impl CopiedFrame for XdpFrame {
+    #[inline(always)]
+    unsafe fn copy(&self, to: *mut [u8; SNAP_LENGTH as usize], length: u32) -> bool {
+        if setting!(multi_buffer) != 0 {
+            // SAFETY: the context of this program's call, and no more bytes than may be written.
+            return unsafe { bpf_xdp_load_bytes(self.context, 0, to.cast(), bounded(length)) == 0 };
+        }
+        // Kernels before 5.18 have no helper.
+        for nth in 0..SNAP_LENGTH as usize {
+            if nth >= length as usize {
+                break;
+            }
+            let Some(byte) = self.u8(nth) else {
+                return false;
+            };
+            // SAFETY: as above.
+            unsafe { (*to)[nth] = byte };
+        }
+        true
     }
 }
 

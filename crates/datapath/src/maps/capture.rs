@@ -1,15 +1,15 @@
 //! The rings of captured packets.
 
 use aya::Ebpf;
-use common::capture::{CaptureSettings, Captured, SNAP_LENGTH};
+use common::capture::{CaptureSettings, Captured, CapturedFrame, SNAP_LENGTH};
 
-use super::rings::Rings;
+use super::rings::{RECORD_HEADER, Rings};
 use crate::error::LoadError;
 
 /// The size of a ring: each CPU and direction has one, while packets are captured.
-const RING_BYTES: usize = 128 << 10;
+const RING_BYTES: u32 = 256 << 10;
 /// The most packets of one ring in one read: a full ring, even if it is refilled meanwhile.
-const MOST_AT_ONCE: usize = 2_048;
+const MOST_AT_ONCE: usize = RING_BYTES as usize / (size_of::<CapturedFrame>() + RECORD_HEADER);
 
 /// The rings in which a policy's programs put captured packets.
 pub struct CaptureRings(Rings);

@@ -1,7 +1,7 @@
 //! Ban lists: a map of search trees, which replaces the one in effect as a whole.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{ArrayOfMaps, Map, MapData};
@@ -11,32 +11,14 @@ use common::list::{CHUNK_WORDS, Chunk, MOST_LISTS, refused_word};
 use common::prefix::Line;
 use memmap2::{MmapOptions, MmapRaw};
 
+use super::inner::{self, Attributes};
 use crate::error::LoadError;
 
 /// From `enum bpf_cmd` and `enum bpf_map_type` of Linux's uapi/linux/bpf.h.
-const BPF_MAP_CREATE: libc::c_long = 0;
-const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_BTF_LOAD: libc::c_long = 18;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 /// `BPF_F_MMAPABLE` and `BPF_F_INNER_MAP`, as in the object. The latter allows any number of elements.
 const FLAGS: u32 = 1 << 10 | 1 << 12;
-
-/// The part of `union bpf_attr` for the creation of a map.
-#[repr(C)]
-struct Attributes {
-    map_type: u32,
-    key_size: u32,
-    value_size: u32,
-    max_entries: u32,
-    map_flags: u32,
-    inner_map_fd: u32,
-    numa_node: u32,
-    map_name: [u8; 16],
-    map_ifindex: u32,
-    btf_fd: u32,
-    btf_key_type_id: u32,
-    btf_value_type_id: u32,
-}
 
 /// The part of `union bpf_attr` for loading BTF.
 #[repr(C)]
@@ -100,25 +82,20 @@ fn load_btf() -> io::Result<OwnedFd> {
     unsafe { syscall::descriptor(BPF_BTF_LOAD, &mut attributes) }
 }
 
-/// An array of chunks. `aya::maps::Array::create` provides no file descriptor to map into memory.
 fn create_array(chunks: u32) -> io::Result<OwnedFd> {
     let btf = load_btf()?;
-    let mut attributes = Attributes {
+    inner::create(Attributes {
         map_type: BPF_MAP_TYPE_ARRAY,
         key_size: size_of::<u32>() as u32,
         value_size: size_of::<Chunk>() as u32,
         max_entries: chunks,
         map_flags: FLAGS,
-        inner_map_fd: 0,
-        numa_node: 0,
         map_name: *b"LISTS.inner\0\0\0\0\0",
-        map_ifindex: 0,
         btf_fd: btf.as_raw_fd() as u32,
         btf_key_type_id: INDEX_TYPE,
         btf_value_type_id: CHUNK_TYPE,
-    };
-    // SAFETY: plain integers, for a command that returns a descriptor.
-    unsafe { syscall::descriptor(BPF_MAP_CREATE, &mut attributes) }
+        ..Attributes::default()
+    })
 }
 
 /// A map of ban lists.
@@ -191,29 +168,7 @@ impl ListMap {
     }
 }
 
-/// The part of `union bpf_attr` for the removal of an element.
-#[repr(C)]
-struct Element {
-    map_fd: u32,
-    _pad: u32,
-    key: u64,
-}
-
-/// Puts no lists in effect. Returns whether there were any. aya 0.14 cannot remove an element of an array of maps.
+/// Puts no lists in effect. Returns whether there were any.
 pub(crate) fn remove(lists: &Map) -> Result<bool, LoadError> {
-    let Map::ArrayOfMaps(outer) = lists else {
-        return Err(LoadError::ForeignObject);
-    };
-    let key = 0u32;
-    let mut element = Element {
-        map_fd: outer.fd().as_fd().as_raw_fd() as u32,
-        _pad: 0,
-        key: (&raw const key) as u64,
-    };
-    // SAFETY: the key is live, and as long as this map's keys.
-    match unsafe { syscall::call(BPF_MAP_DELETE_ELEM, &mut element) } {
-        Err(source) if source.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(source) => Err(LoadError::Lists { bytes: 0, source }),
-        Ok(_) => Ok(true),
-    }
+    inner::remove(lists, 0).map_err(|source| LoadError::Lists { bytes: 0, source })
 }

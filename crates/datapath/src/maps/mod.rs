@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod capture;
 pub(crate) mod events;
 pub(crate) mod generation;
+mod inner;
 mod interfaces;
 pub(crate) mod lists;
 pub(crate) mod own;

@@ -3,13 +3,13 @@
 use aya::Ebpf;
 use common::stream::Streamed;
 
-use super::rings::Rings;
+use super::rings::{RECORD_HEADER, Rings};
 use crate::error::LoadError;
 
 /// The size of a ring: each CPU has one, while somebody watches.
-const RING_BYTES: usize = 64 << 10;
-/// The most samples of one ring in one read. A sample follows the header of an event and its length.
-const MOST_AT_ONCE: usize = RING_BYTES / (Streamed::LENGTH + 16);
+const RING_BYTES: u32 = 64 << 10;
+/// The most samples of one ring in one read: a full ring, even if it is refilled meanwhile.
+const MOST_AT_ONCE: usize = RING_BYTES as usize / (Streamed::LENGTH + RECORD_HEADER);
 
 /// The rings in which a policy's programs put the sources of sampled packets.
 pub struct StreamRings(Rings);

@@ -11,6 +11,7 @@ use serde_json::Value;
 use testbed::tests;
 
 use crate::Test;
+use crate::containers::make_root;
 use crate::guest::{CONFIG, configure, json, property, run, said, systemctl, try_run, within};
 use crate::package::install;
 
@@ -523,20 +524,7 @@ fn docker(id: &str) {
 fn groups_limit_containers_as_podman_starts_them() {
     let id = "0123456789abcdef".repeat(4);
     let _units = Units(&["podman.socket", "podman.service", "docker-*.scope"]);
-    // A root file system of what the host has.
-    let root = Path::new("/var/tmp/weir-root");
-    for folder in ["proc", "sys", "dev", "tmp", "run", "etc", "usr"] {
-        fs::create_dir_all(root.join(folder)).unwrap();
-    }
-    for folder in ["bin", "lib", "lib64"] {
-        if !root.join(folder).is_symlink() {
-            std::os::unix::fs::symlink(
-                fs::read_link(Path::new("/").join(folder)).unwrap(),
-                root.join(folder),
-            )
-            .unwrap();
-        }
-    }
+    make_root(Path::new("/var/tmp/weir-root"));
     systemctl(&["start", "podman.socket"]);
     docker(&id);
     start(

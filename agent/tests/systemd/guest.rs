@@ -171,36 +171,38 @@ pub fn remove_network() {
     try_run("ip", &["netns", "del", CLIENT]);
 }
 
+/// Gives the client an address, unless it has it.
+pub fn add_client(address: &str) {
+    let prefix = format!("{address}/24");
+    try_run(
+        "ip",
+        &["-n", CLIENT, "addr", "add", &prefix, "dev", "client0"],
+    );
+}
+
+/// Runs `work` as the client.
+pub fn in_client<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let namespace = File::open(format!("/run/netns/{CLIENT}")).unwrap();
+            setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        });
+        worker.join().unwrap()
+    })
+}
+
 /// How many of `count` packets from this source, the last byte of its address, reach a socket of the host's.
 pub fn received(source: u8, count: usize) -> usize {
     let receiver = UdpSocket::bind((SERVER, 0)).unwrap();
     let to = receiver.local_addr().unwrap();
     let address = format!("10.77.0.{source}");
-    try_run(
-        "ip",
-        &[
-            "-n",
-            CLIENT,
-            "addr",
-            "add",
-            &format!("{address}/24"),
-            "dev",
-            "client0",
-        ],
-    );
-    thread::scope(|scope| {
-        let send = scope.spawn(|| {
-            setns(
-                File::open(format!("/run/netns/{CLIENT}")).unwrap(),
-                CloneFlags::CLONE_NEWNET,
-            )
-            .unwrap();
-            let socket = UdpSocket::bind((address.as_str(), 0)).unwrap();
-            for _ in 0..count {
-                socket.send_to(b"x", to).unwrap();
-            }
-        });
-        send.join().unwrap();
+    add_client(&address);
+    in_client(|| {
+        let socket = UdpSocket::bind((address.as_str(), 0)).unwrap();
+        for _ in 0..count {
+            socket.send_to(b"x", to).unwrap();
+        }
     });
     receiver
         .set_read_timeout(Some(Duration::from_millis(500)))

@@ -7,6 +7,7 @@
 mod boot;
 mod cgroup_v1;
 mod confined;
+mod containers;
 mod groups;
 mod guest;
 mod package;
@@ -34,6 +35,7 @@ const BOOTS: [&[&[Test]]; 2] = [
         groups::THOROUGH,
         units::TESTS,
         units::THOROUGH,
+        containers::TESTS,
         verbs::TESTS,
     ],
     &[boot::TESTS],
@@ -50,6 +52,10 @@ fn main() -> ExitCode {
         && option == guest::EXCHANGE
     {
         print!("{}", guest::exchange(socket, request));
+        return ExitCode::SUCCESS;
+    }
+    if std::env::args().any(|argument| argument == containers::SERVE) {
+        containers::serve();
         return ExitCode::SUCCESS;
     }
     if std::env::args().any(|argument| argument == sandbox::PROBE) {

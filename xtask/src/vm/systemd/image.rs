@@ -17,25 +17,30 @@ use crate::vm::tool::tool;
 use crate::workspace;
 
 /// The packages besides Debian's essential ones.
-const PACKAGES: [&str; 17] = [
+const PACKAGES: [&str; 22] = [
     "apt",
     "bpftool",
-    // Containers, without separate networks.
+    // Containers, with networks of their own.
     "crun",
     "dbus",
     "dbus-user-session",
     "iproute2",
+    "iptables",
     "kmod",
     "libgcc-s1",
     "libnss-systemd",
     // User sessions.
     "libpam-systemd",
+    "netavark",
+    "nftables",
     "passwd",
     "podman",
     "procps",
+    "slirp4netns",
     "systemd",
     "systemd-sysv",
     "udev",
+    "uidmap",
     "zstd",
 ];
 /// Packages of which only the units are installed, for their ordering; in /usr/lib/weir-tests/units.

@@ -214,37 +214,50 @@ fn flooded(sender: &Sender, rivals: &[Rival], limit: Limit) -> Result<Vec<Floode
         .collect()
 }
 
-/// Every source has had its packet: nothing passes any more.
-fn refused(sender: &Sender, rounds: usize, only: &str, outcomes: &mut Vec<Outcome>) -> Result<()> {
-    let random =
-        SOURCE_COUNTS.map(|keys| (Order::Random, keys, format!("all refused, {keys} sources")));
-    let in_order = (
-        Order::Orderly,
-        1_000_000,
-        "all refused, 1000000 sources in order".to_owned(),
-    );
-    let floods: Vec<(Order, u64, String)> = random
-        .into_iter()
-        .chain([in_order])
-        .filter(|(_, _, case)| case.contains(only))
-        .collect();
-    let Some(most) = floods.iter().map(|(_, keys, _)| *keys).max() else {
-        return Ok(());
-    };
-    let rivals = with_floors(&[Rival::DropOnly]);
-    let mut flooded = flooded(sender, &rivals, REFUSING)?;
-    for flooded in &mut flooded {
-        flooded.warm(most)?;
-        eprintln!("prepared   {}", flooded.rival.name());
+/// A flood of which every packet is refused.
+struct Refused {
+    case: String,
+    order: Order,
+    /// Sources that send.
+    sources: u64,
+    /// Sources in the tables, all of which have had their packet.
+    remembered: u64,
+}
+
+impl Refused {
+    /// Each with tables of its own: what a table of a million entries costs besides, such as their expiry, is not counted as
+    /// the cost of one source's packets but where the name says so.
+    fn all() -> Vec<Self> {
+        let of = |order, sources, remembered, more: &str| Self {
+            case: format!("all refused, {sources} sources{more}"),
+            order,
+            sources,
+            remembered,
+        };
+        let mut all: Vec<_> = SOURCE_COUNTS
+            .map(|sources| of(Order::Random, sources, sources, ""))
+            .into();
+        all.push(of(Order::Orderly, 1_000_000, 1_000_000, " in order"));
+        all.push(of(Order::Random, 1, 1_000_000, ", 1000000 remembered"));
+        all
     }
-    for (order, keys, case) in floods {
-        let mut outcome = Outcome::new(&case, &rivals);
-        for flooded in &mut flooded {
-            flooded.harness.walk(order, keys)?;
+}
+
+fn refused(sender: &Sender, rounds: usize, only: &str, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let rivals = with_floors(&[Rival::DropOnly]);
+    for flood in Refused::all() {
+        if !flood.case.contains(only) {
+            continue;
         }
+        let mut flooded = flooded(sender, &rivals, REFUSING)?;
+        for flooded in &mut flooded {
+            flooded.warm(flood.remembered)?;
+            flooded.harness.walk(flood.order, flood.sources)?;
+        }
+        let mut outcome = Outcome::new(&flood.case, &rivals);
         unpaced(&flooded, rounds, &mut outcome)?;
         outcomes.push(outcome);
-        eprintln!("measured   {case}");
+        eprintln!("measured   {}", flood.case);
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::traffic::{burst, udp_from};
 use state::State;
 use tasks::{TASKS, Task};
 
-pub const TESTS: &[Test] = tests![each_task_prints_its_page_and_changes_what_it_is_for,];
+pub const TESTS: &[Test] = tests![the_tour_prints_its_page_and_changes_what_tasks_are_for,];
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/TOUR.md");
 /// The fewest tasks of the page.
@@ -28,7 +28,7 @@ output, except for times and sizes, and after each command, that it has changed 
 `[2]` is an exit status other than 0.
 ";
 
-fn each_task_prints_its_page_and_changes_what_it_is_for() {
+fn the_tour_prints_its_page_and_changes_what_tasks_are_for() {
     let network = Network::new();
     let limits = |rate: &str| {
         format!(
@@ -95,7 +95,7 @@ fn each_task_prints_its_page_and_changes_what_it_is_for() {
     let known = std::fs::read_to_string(PAGE).unwrap_or_default();
     let lines = |text: &str| -> Vec<String> { text.lines().map(without_measurements).collect() };
     let (known, printed) = (lines(&known), lines(&page));
-    let fix = "run `WEIR_TOUR=write cargo xtask test -- --test end_to_end each_task` as root";
+    let fix = "run `WEIR_TOUR=write cargo xtask test -- --test end_to_end the_tour` as root";
     let difference = known
         .iter()
         .zip(&printed)

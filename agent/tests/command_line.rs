@@ -1,7 +1,6 @@
 //! The command line as a new user meets it: what is wrong is told once, with what to do. Needs no root.
 
 use std::io::Read as _;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::limiter::Algorithm;

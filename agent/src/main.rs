@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     tell_when_nothing_can_be_printed();
-    match weir::cli::execute(weir::cli::arguments::Cli::from_command_line()) {
+    weir::cli::complete_for_a_script();
+    match weir::cli::execute(weir::cli::parsed()) {
         Ok(code) => code,
         Err(error) => {
             weir::log::fatal(&told(&error));

@@ -1,7 +1,6 @@
 //! The command line as a new user meets it: what is wrong is told once, with what to do. Needs no root.
 
 use std::io::Read as _;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::limiter::Algorithm;
@@ -341,31 +340,5 @@ fn a_disk_that_is_full_is_told() {
             "{arguments:?}: {said}"
         );
         assert!(!said.contains("panicked"), "{said}");
-    }
-}
-
-#[test]
-fn completions_know_every_verb() {
-    for shell in ["bash", "zsh", "fish"] {
-        let output = agent(&["completions", shell]);
-        let script = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success());
-        for verb in ["status", "limits", "doctor", "ban", "detach", "completions"] {
-            assert!(script.contains(verb), "{shell} does not know {verb}");
-        }
-    }
-    // A shell parses the output.
-    if Path::new("/bin/bash").exists() {
-        let script = agent(&["completions", "bash"]).stdout;
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), script).unwrap();
-        assert!(
-            Command::new("/bin/bash")
-                .arg("-n")
-                .arg(file.path())
-                .status()
-                .unwrap()
-                .success()
-        );
     }
 }

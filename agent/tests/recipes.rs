@@ -1,7 +1,9 @@
-//! Each config of docs/RECIPES.md is valid as it is printed. Needs no root.
+//! Each config of docs/RECIPES.md is valid as it is printed, and each fragment with what it names. Needs no root.
 
 use std::process::Command;
 
+use testbed::documents::pages;
+use testbed::mmdb::{Mmdb, asn, country};
 use testbed::recipes;
 
 #[test]
@@ -32,4 +34,42 @@ fn every_config_is_valid_and_warns_of_nothing() {
         checked += 1;
     }
     assert!(checked >= 8, "{checked} recipes are found");
+}
+
+#[test]
+fn every_fragment_is_valid_where_its_databases_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, record| {
+        let database = Mmdb::new(6, 24).with("2001:db8::/32", record);
+        std::fs::write(folder.path().join(name), database.bytes()).unwrap();
+    };
+    write("asn.mmdb", asn(64_500));
+    write("country.mmdb", country("XX"));
+    let here = format!("\"{}/", folder.path().display());
+    let mut checked = 0;
+    for page in pages() {
+        for block in page.blocks() {
+            if block.kind() != "toml,fragment" {
+                continue;
+            }
+            let file = folder.path().join("limits.toml");
+            let text = block.text.replace("\"/var/lib/GeoIP/", &here);
+            std::fs::write(&file, text).unwrap();
+            let output = Command::new(env!("CARGO_BIN_EXE_agent"))
+                .arg("check")
+                .arg(&file)
+                .env_remove("SSH_CONNECTION")
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success(),
+                "{}:{}: {}",
+                page.path,
+                block.line,
+                String::from_utf8_lossy(&output.stderr)
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked >= 4, "{checked} fragments are found");
 }

@@ -34,7 +34,7 @@ const LIBRARIES: [&str; 6] = [
     "ld-linux-aarch64.so",
 ];
 const CONFIG: &str = "etc/weir/limits.toml";
-const INSTALLED: [&str; 14] = [
+const INSTALLED: [&str; 16] = [
     "usr/bin/agent",
     CONFIG,
     "usr/lib/systemd/system/weir.service",
@@ -43,6 +43,8 @@ const INSTALLED: [&str; 14] = [
     "usr/share/man/man5/limits.toml.5",
     "usr/share/doc/weir/limits.schema.json",
     "usr/share/bash-completion/completions/agent",
+    "usr/share/fish/vendor_completions.d/agent.fish",
+    "usr/share/zsh/vendor-completions/_agent",
     "usr/share/doc/weir/README.md",
     "usr/share/doc/weir/docs/start/install.md",
     "usr/share/doc/weir/docs/guides/cdn.md",

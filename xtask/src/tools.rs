@@ -30,7 +30,7 @@ pub struct Tool {
     pub reason: &'static str,
 }
 
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 18] = [
     Tool {
         programs: &["ip", "tc"],
         package: "iproute2",
@@ -54,6 +54,18 @@ const TOOLS: [Tool; 16] = [
         package: "redis-server",
         group: Group::Test,
         reason: "the store of central counts and of a cluster",
+    },
+    Tool {
+        programs: &["jq"],
+        package: "jq",
+        group: Group::Test,
+        reason: "commands of the documents",
+    },
+    Tool {
+        programs: &["curl"],
+        package: "curl",
+        group: Group::Test,
+        reason: "commands of the documents",
     },
     Tool {
         programs: &["openssl"],

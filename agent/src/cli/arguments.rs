@@ -11,7 +11,8 @@ use config::units;
 use decide::Wait;
 use ipnet::IpNet;
 
-use super::{suggestions, until};
+use super::names::{Named, names};
+use super::until;
 use crate::import::Format;
 use crate::log::{LogFormat, LogLevel};
 
@@ -34,14 +35,6 @@ pub struct Cli {
     /// Options that are valid before and after the verb.
     #[command(flatten)]
     pub options: Options,
-}
-
-impl Cli {
-    /// Parses the command line; exits if it is invalid or asks for help.
-    #[must_use]
-    pub fn from_command_line() -> Self {
-        Self::try_parse().unwrap_or_else(|error| suggestions::without_risky(error).exit())
-    }
 }
 
 /// Options of all verbs.
@@ -131,7 +124,7 @@ pub enum NotifyCommand {
     /// Send a notification about nothing, and report whether it was delivered; exits with 1 if one was not
     Test {
         /// The name of the [[notify]]; without it, each one is tested
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = names(Named::Receivers))]
         name: Option<String>,
     },
 }
@@ -163,7 +156,7 @@ impl From<Captured> for CaptureOf {
 #[derive(Clone, Debug, Args)]
 pub struct Decide {
     /// The limit's name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = names(Named::Limits))]
     pub limit: String,
     /// An entry of the key and its value; may be repeated. Leave out entries for which the limit has a value
     #[arg(long = "key", value_name = "ENTRY=VALUE")]
@@ -209,7 +202,7 @@ pub struct Replay {
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub local: Vec<IpNet>,
     /// The interface of captures that do not name theirs, for limits with `interfaces`
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = names(Named::Interfaces))]
     pub interface: Option<String>,
 }
 
@@ -235,7 +228,7 @@ pub struct Suggest {
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub local: Vec<IpNet>,
     /// The interface of captures that do not name theirs, for the config
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = names(Named::Interfaces))]
     pub interface: Option<String>,
 }
 
@@ -259,7 +252,7 @@ pub struct Import {
     #[arg(long, value_name = "DIRECTORY")]
     pub lists: Option<PathBuf>,
     /// An interface for the config, beside those that rules name; may be repeated
-    #[arg(long = "interface", value_name = "NAME")]
+    #[arg(long = "interface", value_name = "NAME", add = names(Named::Interfaces))]
     pub interfaces: Vec<String>,
 }
 
@@ -277,16 +270,19 @@ pub enum GroupCommand {
     /// Freeze the processes of a group
     Freeze {
         /// The group's name
+        #[arg(add = names(Named::Groups))]
         name: String,
     },
     /// Thaw the frozen processes of a group
     Thaw {
         /// The group's name
+        #[arg(add = names(Named::Groups))]
         name: String,
     },
     /// Kill all processes of a group
     Kill {
         /// The group's name
+        #[arg(add = names(Named::Groups))]
         name: String,
     },
 }
@@ -366,10 +362,10 @@ pub enum Command {
         #[arg(short = 'n', long, value_name = "N")]
         last: Option<usize>,
         /// Only events about a source: an address, a prefix, or a name as events have it
-        #[arg(long, value_name = "SOURCE")]
+        #[arg(long, value_name = "SOURCE", add = names(Named::Subjects))]
         source: Option<String>,
         /// Only events of one limit
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = names(Named::Limits))]
         limit: Option<String>,
         /// Only events of the last TIME: seconds, or a time such as 10m or 2h
         #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -378,11 +374,13 @@ pub enum Command {
     /// Show one source: class, ban, remaining allowance of each limit, retry-after, counters
     Show {
         /// The source's address
+        #[arg(add = names(Named::Addresses))]
         source: IpAddr,
     },
     /// Show the verdict on each packet of a source, with its reason, until interrupted; requires a trace build
     Trace {
         /// The source's address
+        #[arg(add = names(Named::Addresses))]
         source: IpAddr,
     },
     /// Show each process group: members, usage and limits, time throttled, pressure; or freeze, thaw or kill one
@@ -394,7 +392,7 @@ pub enum Command {
     /// Show what each process group used per day: CPU, memory, disk and network
     Usage {
         /// Only this group
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = names(Named::Groups))]
         group: Option<String>,
         /// The first day, in UTC; default: the first recorded
         #[arg(long, value_name = "YYYY-MM-DD", value_parser = cgroup::parse_day)]
@@ -412,10 +410,10 @@ pub enum Command {
     /// Reset the states of one source, of a prefix, or of all sources under one limit, to the whole allowance
     Reset {
         /// The source's address, or a prefix with at most 65,536 keys of a limit
-        #[arg(required_unless_present = "limit", value_parser = prefix)]
+        #[arg(required_unless_present = "limit", value_parser = prefix, add = names(Named::Addresses))]
         source: Option<IpNet>,
         /// Reset this limit only: for the source or prefix, or for every source if none is given
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = names(Named::Limits))]
         limit: Option<String>,
     },
     /// Decide one request, as the agent does for applications
@@ -443,7 +441,7 @@ pub enum Command {
         reason: Option<String>,
         /// Whose ban it is, such as a program's name; an address is banned while the ban of any owner lasts. Default:
         /// your user name
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = names(Named::Owners))]
         owner: Option<String>,
         /// Ban the address of this SSH session, or a network wider than /8 (IPv6: /16)
         #[arg(long)]
@@ -452,13 +450,18 @@ pub enum Command {
     /// Lift your bans
     Unban {
         /// Addresses or prefixes, as they were banned
-        #[arg(value_name = "CIDR", required_unless_present_any = ["file", "all"], conflicts_with = "file")]
+        #[arg(
+            value_name = "CIDR",
+            required_unless_present_any = ["file", "all"],
+            conflicts_with = "file",
+            add = names(Named::Bans)
+        )]
         cidrs: Vec<String>,
         /// A list, as agent ban takes it
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
         /// Whose bans to lift, as agent bans lists them; default: your user name
-        #[arg(long, value_name = "NAME", conflicts_with = "all")]
+        #[arg(long, value_name = "NAME", conflicts_with = "all", add = names(Named::Owners))]
         owner: Option<String>,
         /// Lift the bans of all owners, and make exceptions from ban lists and CrowdSec; without CIDR: every ban
         #[arg(long)]
@@ -495,7 +498,7 @@ pub enum Command {
     /// End exemptions by agent allow
     Disallow {
         /// Addresses or prefixes, as they were allowed
-        #[arg(value_name = "CIDR", required = true)]
+        #[arg(value_name = "CIDR", required = true, add = names(Named::Exemptions))]
         cidrs: Vec<String>,
     },
     /// Read the config again, all or nothing; unchanged limits keep their state
@@ -577,7 +580,7 @@ pub enum Command {
     },
     /// Report what this host supports and how to fix what is missing; exits with 1 if the config requires it
     Doctor(ConfigFile),
-    /// Print a shell's completions, for packages
+    /// Print a shell's script for completions, which queries the running agent for names
     Completions {
         /// The shell
         shell: clap_complete::Shell,

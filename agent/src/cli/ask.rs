@@ -333,12 +333,7 @@ fn changes(status: &Status) -> Vec<String> {
 
 /// The bouncer as text.
 fn crowdsec_text(crowdsec: &CrowdSecStatus) -> String {
-    let ago = |ago: Option<f64>| {
-        ago.map_or_else(
-            || "never".to_owned(),
-            |ago| format!("{} ago", human::seconds(ago)),
-        )
-    };
+    let ago = |ago: Option<f64>| ago.map_or_else(|| "never".to_owned(), human::ago);
     let (decisions, prefixes) = (number(crowdsec.decisions), number(crowdsec.banned_prefixes));
     let decisions = format!(
         "{decisions}, {prefixes} prefixes banned, {} ignored",
@@ -407,8 +402,8 @@ fn cluster_text(cluster: &ClusterStatus) -> String {
         (cluster.answered_in_seconds, cluster.last_answer_seconds_ago)
     {
         store.push_str(&format!(
-            ", replied {} ago within {}",
-            human::seconds(ago),
+            ", replied {} within {}",
+            human::ago(ago),
             human::seconds(answered_in)
         ));
     }
@@ -541,10 +536,7 @@ fn passed(packets: u64, precision: Precision) -> String {
 
 /// The time since the last refusal, as text.
 fn ago(seconds: Option<f64>) -> String {
-    seconds.map_or_else(
-        || "-".to_owned(),
-        |seconds| format!("{} ago", human::seconds(seconds)),
-    )
+    seconds.map_or_else(|| "-".to_owned(), human::ago)
 }
 
 /// One table of sources.
@@ -593,7 +585,7 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 || "not in the recorded statistics".to_owned(),
                 |last| {
                     let limit = at_level(&last.limit, last.level.as_deref());
-                    format!("{} ago by limit {limit}", human::seconds(last.seconds_ago))
+                    format!("{} by limit {limit}", human::ago(last.seconds_ago))
                 },
             );
             let head = table::pairs([

@@ -494,12 +494,7 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// The ban lists as text: a table, exceptions and problems.
 fn ban_lists(lists: &ListsStatus) -> String {
-    let ago = |seconds: Option<f64>| {
-        seconds.map_or_else(
-            || "never".to_owned(),
-            |ago| format!("{} ago", human::seconds(ago)),
-        )
-    };
+    let ago = |seconds: Option<f64>| seconds.map_or_else(|| "never".to_owned(), human::ago);
     let cells = |list: &ListStatus| {
         [
             list.name.clone(),

@@ -10,8 +10,8 @@ use super::accepted::unused;
 use super::exit::usage;
 use super::top::Rows;
 use super::{
-    allow, ask, ban, capture, check, decide, detach, doctor, events, groups, import, notify,
-    package, record, reload, replay, run, suggest, top, trace, until,
+    allow, ask, ban, capture, check, completions, decide, detach, doctor, events, groups, import,
+    notify, package, record, reload, replay, run, suggest, top, trace, until,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, NotifyCommand, Options, TopBy};
 use crate::pcapng::Sample;
@@ -216,7 +216,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Import(question) => import::import(&question, options.json.into()),
         Command::Detach(_) => detach::detach(named),
         Command::Doctor(_) => doctor::doctor(named, options.json.into()),
-        Command::Completions { shell } => package::completions(shell),
+        Command::Completions { shell } => completions::script(shell),
         Command::Man { page } => package::man(page),
         Command::Schema => package::schema(),
     }

@@ -1,16 +1,14 @@
 //! The config and the control socket of a command line.
 
-use std::env;
 use std::path::{Path, PathBuf};
 
-use config::DEFAULT_SOCKET;
 use thiserror::Error;
 
+use super::socket::{control_socket, default_config, variable};
 use crate::cli::arguments::{ConfigFile, Options};
 use crate::server::control::Client;
 
-/// The config of the packaged service, and the default.
-pub const DEFAULT_CONFIG: &str = "/etc/weir/limits.toml";
+pub use super::socket::DEFAULT_CONFIG;
 
 /// No config, or two.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -66,21 +64,9 @@ impl Options {
     }
 
     /// The control socket by `--control`, WEIR_CONTROL, the config's `[agent] control` or the default path.
-    ///
-    /// A config in WEIR_CONFIG or at the default path that this user cannot read, or any that is invalid, does not
-    /// prevent a command from reaching the agent.
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
-        let named = self.control.clone().or_else(|| variable("WEIR_CONTROL"));
-        let of_config = || {
-            self.config_file(&ConfigFile::default())
-                .ok()
-                .flatten()
-                .and_then(|file| control_in(&file))
-        };
-        named
-            .or_else(of_config)
-            .unwrap_or_else(|| DEFAULT_SOCKET.into())
+        control_socket(self.control.clone(), self.config.clone())
     }
 
     /// A client of the running agent.
@@ -90,22 +76,10 @@ impl Options {
     }
 }
 
-fn variable(name: &str) -> Option<PathBuf> {
-    env::var_os(name)
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from)
-}
-
-fn default_config() -> Option<PathBuf> {
-    Some(PathBuf::from(DEFAULT_CONFIG)).filter(|path| path.exists())
-}
-
-fn control_in(file: &Path) -> Option<PathBuf> {
-    Some(config::paths(&config::read_text(file).ok()?).control)
-}
-
 #[cfg(test)]
 mod tests {
+    use config::DEFAULT_SOCKET;
+
     use super::*;
 
     #[test]

@@ -57,6 +57,10 @@ pub fn limit_toml(
         ));
     }
     match limit.key {
+        Key::All if limit.unit == Unit::Open => {
+            lines.push("key = \"all\"".to_owned());
+            notes.push("All sources share this limit.".to_owned());
+        }
         Key::All => {
             lines.push("key = \"interface\"".to_owned());
             notes.push("All sources share this limit, on each interface.".to_owned());
@@ -76,14 +80,21 @@ pub fn limit_toml(
     match (of.is_syn, limit.unit) {
         (true, _) => lines.push("unit = \"connections\"".to_owned()),
         (false, Unit::Bytes) => lines.push("unit = \"bytes\"".to_owned()),
-        (false, Unit::Packets) => {}
+        (false, Unit::Packets | Unit::Open) => {}
     }
     let burst = if limit.unit == Unit::Bytes {
         format!("\"{burst}\"")
     } else {
         burst
     };
-    lines.extend([format!("rate = \"{rate}\""), format!("burst = {burst}")]);
+    if limit.unit == Unit::Open {
+        lines.push(format!("concurrent = {}", limit.count));
+        notes.push(
+            "Weir counts connections to sockets of this host, until they are closed.".to_owned(),
+        );
+    } else {
+        lines.extend([format!("rate = \"{rate}\""), format!("burst = {burst}")]);
+    }
     match of.action {
         Action::Drop => {}
         Action::Reject => lines.push("action = \"reject\"".to_owned()),

@@ -87,7 +87,7 @@ fn rate(count: u128, milliseconds: u128, unit: Unit) -> Option<String> {
     let nanoseconds = milliseconds.checked_mul(1_000_000)?;
     let time = units::period_text(u64::try_from(nanoseconds).ok()?);
     let count = match unit {
-        Unit::Packets => count.to_string(),
+        Unit::Packets | Unit::Open => count.to_string(),
         Unit::Bytes => bytes(count),
     };
     Some(format!("{count}/{time}"))

@@ -132,6 +132,27 @@ pub enum Unit {
     Packets,
     /// Bytes of IP packets.
     Bytes,
+    /// Connections that are open at one time, of which there are `count`.
+    Open,
+}
+
+impl Limit {
+    /// A limit on so many open connections.
+    pub const fn on_open(count: u64, key: Key, is_over: bool) -> Self {
+        Self {
+            name: None,
+            count,
+            seconds: 1,
+            burst: count,
+            unit: Unit::Open,
+            key,
+            is_over,
+            forgets: None,
+            size: None,
+            is_rounded_up: false,
+            is_open_when_full: false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -357,9 +357,15 @@ impl<'r> Walk<'r> {
             return Err(unknown(&conditions.others));
         }
         let is_tcp = conditions.protocol == Some(Protocol::Tcp);
-        let is_counted = is_tcp && limit.unit == Unit::Packets;
+        let is_open = limit.unit == Unit::Open;
+        if is_open && !is_tcp {
+            return Err(
+                "it counts connections of other protocols, too, and Weir those of TCP".to_owned(),
+            );
+        }
+        let is_counted = is_tcp && limit.unit != Unit::Bytes;
         let mut notes = Vec::new();
-        if conditions.connection == Connection::Any && is_counted {
+        if conditions.connection == Connection::Any && is_counted && !is_open {
             let is_established = |it: &Earlier| {
                 !it.is_refused && it.conditions.connection == Connection::Established
             };
@@ -379,7 +385,7 @@ impl<'r> Walk<'r> {
             Connection::Any => {}
             _ => return Err("Weir sees TCP's SYNs, and no other state of a connection".to_owned()),
         }
-        let is_syn = conditions.connection != Connection::Any;
+        let is_syn = is_open || conditions.connection != Connection::Any;
         let is_merged =
             !is_syn && !matches!(conditions.protocol, Some(Protocol::Udp | Protocol::Icmp));
         let more = if self.is_unnamed {

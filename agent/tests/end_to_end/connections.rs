@@ -294,11 +294,16 @@ fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() 
 }
 
 /// A connection from an address of the client, which does not wait for the handshake.
-struct Begun(std::os::fd::OwnedFd);
+pub struct Begun(std::os::fd::OwnedFd);
 
 impl Begun {
     /// Call it inside the client's namespace.
     fn from(source: [u8; 4]) -> Self {
+        Self::to(source, PORT)
+    }
+
+    /// The same to another port.
+    pub fn to(source: [u8; 4], port: u16) -> Self {
         use nix::sys::socket::{
             AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket,
         };
@@ -314,7 +319,7 @@ impl Begun {
             &SockaddrIn::from(std::net::SocketAddrV4::new(source.into(), 0)),
         )
         .unwrap();
-        let server = SockaddrIn::from(std::net::SocketAddrV4::new(SERVER.into(), PORT));
+        let server = SockaddrIn::from(std::net::SocketAddrV4::new(SERVER.into(), port));
         assert_eq!(
             connect(socket.as_raw_fd(), &server),
             Err(nix::errno::Errno::EINPROGRESS)

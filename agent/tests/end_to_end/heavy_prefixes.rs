@@ -40,7 +40,7 @@ fn from(source: [u8; 4]) -> Vec<u8> {
 
 /// As many packets of a botnet in 198.18.0.0/16 as of everybody else: 1,024 sources each of IPv4 and IPv6, and a busy source,
 /// which has a quarter of those.
-fn mixture() -> Vec<Vec<u8>> {
+pub fn mixture() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for nth in 0..BOTS {
         let [.., c, d] = (nth * 8 + 1).to_be_bytes();
@@ -83,13 +83,23 @@ fn mixture() -> Vec<Vec<u8>> {
 
 /// Sends the mixture while `work` runs.
 fn under_traffic<T>(network: &Network, work: impl FnOnce() -> T) -> T {
-    let (frames, is_over) = (mixture(), AtomicBool::new(false));
+    while_sending(network, &mixture(), 20, work)
+}
+
+/// Sends frames, at most so many in a millisecond, while `work` runs.
+pub fn while_sending<T>(
+    network: &Network,
+    frames: &[Vec<u8>],
+    in_a_millisecond: usize,
+    work: impl FnOnce() -> T,
+) -> T {
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             network.in_client(|| {
                 let sender = Sender::new();
                 // In their order, however slowly: each source comes as often as any other.
-                let mut turns = frames.chunks(20).cycle();
+                let mut turns = frames.chunks(in_a_millisecond).cycle();
                 while !is_over.load(Ordering::Relaxed) {
                     if let Some(turn) = turns.next() {
                         sender.send_all(turn);

@@ -12,6 +12,7 @@ mod connection_limits;
 mod connections;
 mod counting;
 mod crowdsec;
+mod documents;
 mod elastic;
 mod escalation;
 mod essential;
@@ -79,7 +80,7 @@ const ON_KERNELS: [&[Test]; 7] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 55] = [
+const ON_ANY_KERNEL: [&[Test]; 56] = [
     interfaces::TESTS,
     stacked::TESTS,
     actions::TESTS,
@@ -122,6 +123,7 @@ const ON_ANY_KERNEL: [&[Test]; 55] = [
     events::TESTS,
     top::TESTS,
     tour::TESTS,
+    documents::TESTS,
     start::TESTS,
     left_out::TESTS,
     trials::TESTS,

@@ -32,7 +32,7 @@ pub const ON_ANY_KERNEL: &[Test] = tests![
 ];
 
 pub const PORT: u16 = 80;
-const SYN: u8 = 2;
+pub const SYN: u8 = 2;
 const ACK: u8 = 16;
 pub const LIMIT: &str = "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nprove = true\n";
 
@@ -53,7 +53,7 @@ impl Drop for Server<'_> {
 }
 
 /// Runs `work` while a server of both IP versions accepts connections; returns how many there were.
-fn with_server<T>(network: &Network, work: impl FnOnce() -> T) -> (T, u64) {
+pub fn with_server<T>(network: &Network, work: impl FnOnce() -> T) -> (T, u64) {
     let listener = network.in_server(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap());
     let (stop, accepted) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -103,7 +103,7 @@ pub fn network(cookies: &str, attach: &str) -> Network {
 }
 
 /// Connects, and waits for the server's byte: the server has accepted the connection.
-fn connect(network: &Network, to: &str) -> Option<Duration> {
+pub fn connect(network: &Network, to: &str) -> Option<Duration> {
     let to: SocketAddr = to.parse().unwrap();
     network.in_client(|| {
         let start = Instant::now();
@@ -137,7 +137,7 @@ fn tcp6(last: u16, flags: u8) -> Vec<u8> {
 }
 
 /// A thousand sources of IPv4 and a thousand of IPv6.
-fn forged(flags: u8) -> Vec<Vec<u8>> {
+pub fn forged(flags: u8) -> Vec<Vec<u8>> {
     let pair = |nth: u16| {
         let [c, d] = nth.to_be_bytes();
         [tcp([10, 77, 100 + c, d], flags), tcp6(nth, flags)]

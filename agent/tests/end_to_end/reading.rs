@@ -1,6 +1,7 @@
 //! Reports on sources and limits: who was refused by which limit, and how often.
 
 use std::net::UdpSocket;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
@@ -20,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     tables_fit_80_columns_and_empty_ones_say_so,
     events_and_sources_are_selected,
     counts_of_sources_go_on_over_reloads_that_move_their_states,
+    completions_have_what_the_running_agent_has,
 ];
 
 const SYN: u8 = 2;
@@ -391,4 +393,56 @@ fn events_and_sources_are_selected() {
             .code(),
         Some(2)
     );
+}
+
+fn completions_have_what_the_running_agent_has() {
+    let network = Network::new();
+    let partner = "[[class]]\nname = \"partner\"\nsources = [\"10.77.0.8/32\"]\nmultiplier = 2\n";
+    let by_class = limit("all", "key = \"class\"\nprotocol = \"udp\"\nports = [54]");
+    let agent = network.start("", &(three() + &by_class + partner));
+    burst(&network, &[dns(7)], 9);
+    let of_partner = from(8).udp(4000, 54, &[0; 20]).build();
+    burst(&network, &[of_partner], 30);
+    agent.wait_for("both events", |_| {
+        agent.lines(&["events", "--json"]).len() >= 2
+    });
+    network.told(&["ban", "203.0.113.7", "2001:db8::7", "--owner", "desk"]);
+    network.told(&["allow", "198.51.100.1", "--for", "1h"]);
+    let offered = |words: &[&str]| {
+        let output = Command::new(testbed::agent())
+            .args(["--", "agent"])
+            .args(words)
+            .env("WEIR_COMPLETE", "fish")
+            .env("WEIR_CONTROL", network.control())
+            .output()
+            .unwrap();
+        assert!(output.status.success() && output.stderr.is_empty());
+        let mut names: Vec<String> = String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .filter(|line| !line.starts_with('-'))
+            .map(str::to_owned)
+            .collect();
+        names.sort();
+        names
+    };
+    for (words, names) in [
+        (
+            &["reset", "--limit", ""][..],
+            &["all", "dns", "http", "ssh"][..],
+        ),
+        (&["unban", ""], &["2001:db8::7", "203.0.113.7"]),
+        (&["unban", "203.0.113.7", "--owner", ""], &["desk"]),
+        (&["disallow", ""], &["198.51.100.1"]),
+        // Addresses of events: refused, banned, exempt.
+        (&["show", ""], &["10.77.0.7", "198.51.100.1", "203.0.113.7"]),
+        (&["import", "--interface", "w"], &["weir0"]),
+        // Classes are subjects of events.
+        (&["events", "--source", "class"], &["class partner"]),
+        (&["events", "--source", "weir"], &["weir0"]),
+    ] {
+        assert_eq!(offered(words), names, "{words:?}");
+    }
+    drop(agent);
+    assert!(offered(&["unban", ""]).is_empty());
 }

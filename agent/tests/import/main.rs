@@ -27,6 +27,7 @@ const JAILS: &str = include_str!("samples/jail.local");
 
 const TESTS: &[Test] = tests![
     hashlimit_rules_keep_rate_burst_key_and_action,
+    connections_at_one_time_are_a_concurrent_limit,
     a_limit_that_accepts_is_one_with_the_rule_that_refuses_the_rest,
     a_rate_that_the_kernel_rounds_is_one_more,
     rules_for_ipv6_have_each_address_for_itself,
@@ -40,6 +41,7 @@ const TESTS: &[Test] = tests![
     rules_that_accept_packets_before_a_limit_keep_it_from_counting_them,
     fail2bans_bans_are_lists_and_its_jails_comments,
     an_import_is_the_same_each_time_and_names_every_rule,
+    the_head_counts_what_is_marked,
 ];
 
 fn main() {
@@ -251,7 +253,6 @@ fn hashlimit_rules_keep_rate_burst_key_and_action() {
         )
     );
     for (rule, why) in [
-        ("--connlimit-above 20", "connections at the same time"),
         ("-m recent", "sliding-log"),
         ("--hashlimit-mode dstip", "forwarded"),
     ] {
@@ -260,6 +261,94 @@ fn hashlimit_rules_keep_rate_burst_key_and_action() {
             "{rule}: {}",
             reason(&import, rule)
         );
+    }
+}
+
+fn connections_at_one_time_are_a_concurrent_limit() {
+    let open = |import: &Import, name: &str| {
+        let config = config_of(import);
+        let limit = limit(&config, name);
+        assert_eq!(
+            (limit.protocol, limit.unit),
+            (ProtocolFilter::Tcp, Unit::Connections)
+        );
+        (
+            limit.concurrent,
+            limit.key,
+            limit.ipv4_prefix,
+            limit.ipv6_prefix,
+            limit.action,
+        )
+    };
+    let reset = Action::Reject;
+    assert_eq!(
+        open(&imported(&[IPTABLES, BAD]), "tcp-8080"),
+        (Some(20), Key::Source, 32, 64, reset)
+    );
+    assert_eq!(
+        open(&imported(&[NFTABLES]), "tcp-80"),
+        (Some(20), Key::All, 32, 64, reset)
+    );
+    let rules =
+        |rules: &str| imported(&[&format!("*filter\n:INPUT ACCEPT [0:0]\n{rules}COMMIT\n")]);
+    let import = rules(
+        "-A INPUT -p tcp -m tcp --dport 443 --tcp-flags FIN,SYN,RST,ACK SYN -m connlimit --connlimit-above 5 \
+         --connlimit-mask 24 --connlimit-saddr -j DROP\n",
+    );
+    assert_eq!(
+        open(&import, "tcp-443"),
+        (Some(5), Key::Source, 24, 64, Action::Drop)
+    );
+    assert!(
+        import.config.contains("1 limit, ") && import.config.contains("0 rules or sets are not")
+    );
+    // Accepted up to the number, and the rest refused.
+    let import = rules(
+        "-A INPUT -p tcp -m tcp --dport 25 -m connlimit --connlimit-upto 3 --connlimit-mask 0 --connlimit-saddr -j ACCEPT\n\
+         -A INPUT -p tcp -m tcp --dport 25 -j DROP\n",
+    );
+    assert_eq!(
+        open(&import, "tcp-25"),
+        (Some(3), Key::All, 32, 64, Action::Drop)
+    );
+    let set = r#"{"nftables": [{"metainfo": {"json_schema_version": 1}},
+        {"chain": {"family": "inet", "table": "f", "name": "input", "type": "filter", "hook": "input", "prio": 0}},
+        {"rule": {"family": "inet", "table": "f", "chain": "input", "handle": 2, "expr": [
+            {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 22}},
+            {"set": {"op": "add", "elem": {"payload": {"protocol": "ip", "field": "saddr"}}, "set": "@ssh",
+                "stmt": [{"ct count": {"val": 2, "inv": true}}]}}, {"drop": null}]}}]}"#;
+    assert_eq!(
+        open(&imported(&[set]), "ssh"),
+        (Some(2), Key::Source, 32, 64, Action::Drop)
+    );
+    // What has no equivalent stays a comment.
+    for (rule, why) in [
+        (
+            "-p udp -m udp --dport 53 -m connlimit --connlimit-above 9 --connlimit-mask 32 --connlimit-saddr",
+            "TCP",
+        ),
+        (
+            "-m connlimit --connlimit-above 9 --connlimit-mask 32 --connlimit-saddr",
+            "TCP",
+        ),
+        (
+            "-p tcp -m connlimit --connlimit-above 9 --connlimit-mask 32 --connlimit-daddr",
+            "by their source",
+        ),
+        (
+            "-p tcp -m connlimit ! --connlimit-upto 9 --connlimit-mask 32 --connlimit-saddr",
+            "! --connlimit-upto",
+        ),
+        (
+            "-p tcp -m connlimit --connlimit-above 0 --connlimit-mask 32 --connlimit-saddr",
+            "no such limit",
+        ),
+    ] {
+        let import = rules(&format!("-A INPUT {rule} -j DROP\n"));
+        assert_eq!(import.limits, 0, "{rule}");
+        let reason = reason(&import, "connlimit");
+        assert!(reason.contains(why), "{rule}: {reason}");
+        assert!(import.config.contains("1 rule or set is not carried over"));
     }
 }
 
@@ -523,7 +612,7 @@ fn nftables_rules_keep_rate_burst_key_and_action() {
         (meter.ipv6_prefix, texts(meter)),
         (128, strings(&["!0.0.0.0/0"]))
     );
-    assert_eq!(config.limits.len(), 8, "{}", import.config);
+    assert_eq!(config.limits.len(), 9, "{}", import.config);
 }
 
 fn sets_of_nftables_are_ban_lists_and_exempt_addresses() {
@@ -561,7 +650,6 @@ fn what_weir_cannot_see_is_a_comment() {
     let import = imported(&[NFTABLES]);
     for (rule, why) in [
         ("handle 27", "ct state"),
-        ("handle 30", "connections at the same time"),
         ("handle 33", "icmp type"),
         ("handle 39", "ip daddr"),
         ("inet filter forward handle 42", "forwarded"),
@@ -711,6 +799,23 @@ fn fail2bans_bans_are_lists_and_its_jails_comments() {
 
 fn import_one(text: &str, options: &Options) -> Result<Import, weir::import::ImportError> {
     import(&[("input".to_owned(), text.as_bytes().to_vec())], options)
+}
+
+fn the_head_counts_what_is_marked() {
+    let whitelist = "create whitelist hash:net\nadd whitelist 192.0.2.10\n";
+    for sample in [NFTABLES, IPTABLES, IP6TABLES, IPSET, whitelist] {
+        let text = imported(&[sample]).config;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let rule = words
+            .windows(2)
+            .position(|pair| matches!(pair, ["rule" | "rules", "or"]));
+        let counted: usize = words[rule.unwrap() - 1].parse().unwrap();
+        let marked = text
+            .lines()
+            .filter(|line| line.starts_with("# - ") || line.starts_with("#[["))
+            .count();
+        assert_eq!(counted, marked, "{text}");
+    }
 }
 
 fn an_import_is_the_same_each_time_and_names_every_rule() {

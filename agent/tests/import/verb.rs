@@ -115,7 +115,7 @@ fn json_has_the_config_and_the_reasons() {
     let output = run(&["--json"], IPTABLES.as_bytes());
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     parsed(document["config"].as_str().unwrap());
-    assert_eq!(document["limits"], 4, "{document:#}");
+    assert_eq!(document["limits"], 5, "{document:#}");
     assert_eq!(
         (&document["ban_lists"], &document["lists"][0]["written"]),
         (&1.into(), &false.into())

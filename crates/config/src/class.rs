@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::names;
 use super::policy::{AgentConfig, Country, GeoKey, Multiplier, Prefix};
 use super::report::{Problems, Wrong};
 use super::schema::{At, Key, Kind, Located, Table, Value};
@@ -20,7 +21,7 @@ use super::table;
                    [[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n"
 )]
 pub struct Class {
-    /// Unique name, shown by `agent show`. `default` is reserved.
+    /// Unique name, shown by `agent show`: at most 64 characters, without control characters. `default` is reserved.
     #[key(examples = ["payer"], check = check_name)]
     pub name: String,
     /// Addresses and prefixes of the class. A prefix belongs to one class.
@@ -145,17 +146,13 @@ fn check(read: &Located<'_, Class>, problems: &mut Problems) {
 }
 
 fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
-    match text {
-        "" => Err(Wrong::new(
-            "empty name of a class",
-            format!("write {}", key.example()),
-        )),
-        "default" => Err(Wrong::new(
+    if text == "default" {
+        return Err(Wrong::new(
             "the name \"default\" is reserved",
             "give it another name: sources in no class are in \"default\"",
-        )),
-        _ => Ok(()),
+        ));
     }
+    names::check(text, "class", key)
 }
 
 /// A prefix and the index of its class; `None` for one of `never_limit`.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::group_resources::texts;
+use super::names;
 use super::report::{Problems, Wrong};
 use super::schema::{At, Key, Kind, Located, Table, Value, read_inner};
 
@@ -13,8 +14,6 @@ pub use super::group_resources::{
     Size,
 };
 
-/// The longest name, in bytes: it is part of file names in bpffs.
-const LONGEST_NAME: usize = 64;
 /// The largest number of a process, and so of processes.
 const MOST_PIDS: f64 = 4_194_304.0;
 const NOT_USED: &str = "not used";
@@ -326,13 +325,11 @@ pub fn check(groups: &[Located<'_, Group>], problems: &mut Problems) {
 }
 
 fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
-    if text.is_empty() {
-        let help = format!("write {}", key.example());
-        return Err(Wrong::new("empty name of a group", help));
-    }
+    names::check(text, "group", key)?;
+    // It is part of file names in bpffs.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    if text.len() > LONGEST_NAME || !text.chars().all(is_plain) {
-        let help = format!("write at most {LONGEST_NAME} letters, digits, dashes and underscores");
+    if !text.chars().all(is_plain) {
+        let help = "write at most 64 letters, digits, dashes and underscores";
         return Err(Wrong::new(format!("invalid group name {text:?}"), help));
     }
     Ok(())

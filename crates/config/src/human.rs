@@ -65,6 +65,13 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
+/// A time before now: `2 min 5 s ago`.
+#[must_use]
+pub fn ago(seconds: f64) -> String {
+    let time_ago = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    format!("{} ago", time(time_ago))
+}
+
 /// A number with thousands separators.
 #[must_use]
 pub fn number(value: u64) -> String {
@@ -162,6 +169,10 @@ mod tests {
             assert_eq!(bit_rate(rate), text);
         }
         assert_eq!(byte_rate(50_000_000), "50 MB/s");
+        assert_eq!(
+            (ago(0.0), ago(125.0)),
+            ("0 ms ago".to_owned(), "2 min 5 s ago".to_owned())
+        );
         for (seconds, text) in [
             (0.04, "40 ms"),
             (1.0, "1 s"),

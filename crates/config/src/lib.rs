@@ -28,6 +28,7 @@ mod limit_action;
 mod limit_rules;
 mod limit_scope;
 mod load;
+mod names;
 pub mod notify;
 pub mod policy;
 pub mod prefix;

@@ -4,6 +4,7 @@ use super::escalate::Escalate;
 use super::levels::Level;
 use super::limit_action::{Action, Throttle};
 use super::limit_scope::{LimitInterfaces, LimitSources, PortSet};
+use super::names;
 use super::policy::{
     Algorithm, ClusterMode, Country, Direction, Key, OnFull, ProtocolFilter, Prove, Unit,
 };
@@ -25,7 +26,7 @@ const MOST_CONCURRENT: f64 = common::connections::MOST_CONCURRENT as f64;
                    tiers = [\"6000/h\"]\n"
 )]
 pub struct Limit {
-    /// Unique name: the label in `agent limits`, events and metrics.
+    /// Unique name: the label in `agent limits`, events and metrics. At most 64 characters, without control characters.
     #[key(examples = ["connections-per-source"], check = check_name)]
     pub name: String,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. A limit
@@ -192,9 +193,5 @@ impl Limit {
 }
 
 fn check_name(text: &str, key: &schema::Key) -> Result<(), Wrong> {
-    if text.is_empty() {
-        let help = format!("write {}", key.example());
-        return Err(Wrong::new("empty name of a limit", help));
-    }
-    Ok(())
+    names::check(text, "limit", key)
 }

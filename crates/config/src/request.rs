@@ -2,6 +2,7 @@
 
 use toml::de::DeValue;
 
+use super::names;
 use super::report::{Problems, Wrong};
 use super::schema::{At, Key, Kind, Located, Table, Value};
 use super::table;
@@ -16,7 +17,7 @@ use crate::formula::{ALLOWANCE, Formula, FormulaError, LIMIT};
                    unit = \"credits\"\nrate = \"600/min\"\nburst = 100\n"
 )]
 pub struct RequestCost {
-    /// Unique name, which the caller gives.
+    /// Unique name, which the caller gives: at most 64 characters, without control characters.
     #[key(examples = ["publish"], check = check_name)]
     pub name: String,
     /// Credits, as a formula over the caller's parameters: numbers, `+ - * / % ^ ( )`, `ceil`, `floor`, `round`, `min`,
@@ -91,9 +92,5 @@ fn check(read: &Located<'_, RequestCost>, problems: &mut Problems) {
 }
 
 fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
-    if text.is_empty() {
-        let help = format!("write {}", key.example());
-        return Err(Wrong::new("empty name of a request", help));
-    }
-    Ok(())
+    names::check(text, "request", key)
 }

@@ -1009,3 +1009,44 @@ proptest! {
         let _ = check(&text);
     }
 }
+
+#[test]
+fn names_have_one_rule() {
+    let limit = "[[limit]]\nname = \"a\"\nrate = \"1/s\"\n";
+    let configs: [(&str, String); 5] = [
+        ("limit", "[[limit]]\nname = NAME\nrate = \"1/s\"\n".to_owned()),
+        (
+            "limit",
+            "[[limit]]\nname = NAME\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"1/s\"\n"
+                .to_owned(),
+        ),
+        (
+            "class",
+            format!("{limit}[[class]]\nname = NAME\nsources = [\"192.0.2.1\"]\nmultiplier = 2\n"),
+        ),
+        (
+            "request",
+            format!("{limit}[[request]]\nname = NAME\ncost = \"2\"\n"),
+        ),
+        (
+            "group",
+            format!("{limit}[[group]]\nname = NAME\nmatch = [{{ exe = \"/usr/bin/a\" }}]\npids = 5\n"),
+        ),
+    ];
+    for (what, text) in configs {
+        let checked = |name: &str| {
+            let text = text.replace("NAME", &format!("\"{name}\""));
+            check(&format!("[agent]\ninterfaces = [\"eth0\"]\n{text}"))
+        };
+        let errors = |name: &str| -> Vec<String> {
+            let report = checked(name).err();
+            let errors = report.into_iter().flat_map(|report| report.errors);
+            errors.map(|error| error.message).collect()
+        };
+        assert_eq!(errors(&"n".repeat(64)), Vec::<String>::new(), "{what}");
+        assert_eq!(errors(""), [format!("empty name of a {what}")]);
+        for name in ["n".repeat(65), "a\\tb".to_owned(), "a\\u007F".to_owned()] {
+            assert_eq!(errors(&name), [format!("invalid name of a {what}")]);
+        }
+    }
+}

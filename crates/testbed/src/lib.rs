@@ -7,6 +7,7 @@
 
 pub mod application;
 pub mod delay;
+pub mod documents;
 pub mod fleet;
 pub mod flows;
 pub mod foreign;

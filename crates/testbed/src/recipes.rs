@@ -1,7 +1,8 @@
 //! The blocks of pages, by the name after `recipe=`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+
+use crate::documents;
 
 /// A block: its language and its text.
 pub type Block = (String, String);
@@ -13,29 +14,16 @@ pub fn all() -> BTreeMap<String, Block> {
     blocks_of(RECIPES)
 }
 
-/// Every block of a page below docs.
+/// Every block with a name of a page below docs.
 pub fn blocks_of(page: &str) -> BTreeMap<String, Block> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../docs")
-        .join(page);
-    let page = std::fs::read_to_string(path).unwrap();
     let mut blocks = BTreeMap::new();
-    let mut lines = page.lines();
-    while let Some(line) = lines.next() {
-        let Some((language, name)) = line
-            .strip_prefix("```")
-            .and_then(|rest| rest.split_once(" recipe="))
-        else {
+    for block in documents::page(&format!("docs/{page}")).blocks() {
+        let Some((language, name)) = block.marks.split_once(" recipe=") else {
             continue;
         };
-        let text: String = lines
-            .by_ref()
-            .take_while(|line| *line != "```")
-            .map(|line| format!("{line}\n"))
-            .collect();
         assert!(
             blocks
-                .insert(name.to_owned(), (language.to_owned(), text))
+                .insert(name.to_owned(), (language.to_owned(), block.text.clone()))
                 .is_none(),
             "two recipes {name}"
         );

@@ -33,6 +33,8 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
             "keeps_a_recording_within_its_memory",
             "recipe_",
             "the_tour_",
+            "_of_the_documents_",
+            "_is_so",
         ],
     ),
     // Controllers of cgroup v2, which the build machine may not have.

@@ -127,7 +127,7 @@ pub fn limit(options: Hashlimit, conditions: &mut Conditions) -> Option<Limit> {
         conditions.other("several limits in one rule");
     }
     let burst = match unit {
-        Unit::Packets => options.burst.unwrap_or(5),
+        Unit::Packets | Unit::Open => options.burst.unwrap_or(5),
         // A second's bytes, and the burst in whole seconds above it.
         Unit::Bytes => {
             let further = options

@@ -1,10 +1,12 @@
 //! The output of `iptables-save` and `ip6tables-save`.
 
+mod connlimit;
 mod hashlimit;
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use self::connlimit::Connlimit;
 use self::hashlimit::Hashlimit;
 use super::names::cut;
 use super::prefixes;
@@ -213,6 +215,7 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
         ..Conditions::default()
     };
     let mut hashlimit = Hashlimit::default();
+    let mut connlimit = Connlimit::default();
     let mut verdict = Verdict::Continue;
     let mut words = Words { rest: text };
     let mut is_not = false;
@@ -257,7 +260,8 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
             _ => {
                 let value = words.value();
                 if !(condition(&word, &value, &mut words, &mut conditions)
-                    || hashlimit::read(&word, &value, &mut hashlimit))
+                    || hashlimit::read(&word, &value, &mut hashlimit)
+                    || connlimit::read(&word, &value, &mut connlimit))
                 {
                     conditions.other(unknown(&word));
                 }
@@ -267,7 +271,12 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
             }
         }
     }
-    let limit = hashlimit::limit(hashlimit, &mut conditions);
+    let rate = hashlimit::limit(hashlimit, &mut conditions);
+    let open = connlimit::limit(&connlimit, family);
+    if rate.is_some() && open.is_some() {
+        conditions.other("several limits in one rule");
+    }
+    let limit = rate.or(open);
     Rule {
         origin,
         conditions,
@@ -294,8 +303,7 @@ fn unknown(option: &str) -> String {
     ];
     match option {
         _ if option.starts_with("--connlimit") => {
-            "a number of connections at the same time; concurrent in a limit on connections is the equivalent"
-                .to_owned()
+            "open connections that are not counted by their source".to_owned()
         }
         _ if of_recent.contains(&option) => {
             "recent; algorithm = \"sliding-log\" comes closest".to_owned()

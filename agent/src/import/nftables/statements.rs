@@ -36,7 +36,8 @@ pub fn rules(statements: &[Json], place: &Place<'_>) -> Vec<Rule> {
             "match" => conditions::add(value, place.table, &mut of),
             "limit" if limit.is_none() => limit = read_limit(value, &mut of),
             "set" | "meter" if limit.is_none() => limit = keyed(value, place, &mut of),
-            "limit" | "set" | "meter" => of.other("several limits in one rule"),
+            "ct count" if limit.is_none() => limit = open(value, &mut of),
+            "limit" | "set" | "meter" | "ct count" => of.other("several limits in one rule"),
             "drop" => verdict = Verdict::Drop,
             "accept" => verdict = Verdict::Accept,
             "return" => verdict = Verdict::Return,
@@ -50,7 +51,6 @@ pub fn rules(statements: &[Json], place: &Place<'_>) -> Vec<Rule> {
             }
             "vmap" => return verdicts(value, &of, place),
             "counter" | "log" | "notrack" | "comment" => {}
-            "ct count" => of.other("a number of connections at the same time"),
             "xt" => {
                 of.other(
                     "an extension of iptables, which nft does not print: import the output of iptables-save instead",
@@ -133,6 +133,16 @@ fn read_limit(value: &Json, of: &mut Conditions) -> Option<Limit> {
     read
 }
 
+/// `ct count`: open connections of all sources together.
+fn open(value: &Json, of: &mut Conditions) -> Option<Limit> {
+    let count = value.get("val").and_then(Json::number);
+    if count.is_none() {
+        of.other("open connections of an unknown number");
+    }
+    let is_over = value.get("inv") == Some(&Json::Bool(true));
+    Some(Limit::on_open(count?, Key::All, is_over))
+}
+
 fn read(value: &Json) -> Option<Limit> {
     let seconds = match value.text_of("per")? {
         "second" => 1,
@@ -190,8 +200,14 @@ fn keyed(value: &Json, place: &Place<'_>, of: &mut Conditions) -> Option<Limit> 
     let statements = value.get("stmt").map(Json::elements).unwrap_or_default();
     let limit = statements
         .iter()
-        .find_map(|statement| statement.get("limit"));
-    let Some(mut limit) = limit.and_then(|limit| read_limit(limit, of)) else {
+        .filter_map(Json::entry)
+        .find(|(kind, _)| matches!(*kind, "limit" | "ct count"));
+    let limit = limit.and_then(|(kind, value)| match kind {
+        "limit" => read_limit(value, of),
+        "ct count" => open(value, of),
+        _ => None,
+    });
+    let Some(mut limit) = limit else {
         of.other(format!("changes of set {name}"));
         return None;
     };
@@ -213,6 +229,10 @@ fn keyed(value: &Json, place: &Place<'_>, of: &mut Conditions) -> Option<Limit> 
             .get(&format!("{} {name}", place.table))
             .copied()
     });
+    limit.name = Some(name.to_owned());
+    if limit.unit == Unit::Open {
+        return Some(limit);
+    }
     let is_renewed = value.text_of("op") == Some("update");
     limit.forgets = timeout.map(|seconds| {
         let milliseconds = seconds.saturating_mul(1000);
@@ -222,7 +242,6 @@ fn keyed(value: &Json, place: &Place<'_>, of: &mut Conditions) -> Option<Limit> 
             Forgets::Always(milliseconds)
         }
     });
-    limit.name = Some(name.to_owned());
     limit.is_open_when_full = true;
     Some(limit)
 }

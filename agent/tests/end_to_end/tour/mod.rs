@@ -1,4 +1,8 @@
-//! docs/TOUR.md: everyday tasks as they are typed, with what they print. WEIR_TOUR=write writes the page anew.
+//! docs/TOUR.md: everyday tasks as they are typed, with what they print, and what is so afterwards. WEIR_TOUR=write writes the
+//! page anew.
+
+mod state;
+mod tasks;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,95 +12,23 @@ use testbed::trials::Test;
 
 use crate::support::{INTERFACE, Network};
 use crate::traffic::{burst, udp_from};
+use state::State;
+use tasks::{TASKS, Task};
 
-pub const TESTS: &[Test] = tests![the_tour_prints_what_the_page_says,];
+pub const TESTS: &[Test] = tests![the_tour_prints_its_page_and_changes_what_tasks_are_for,];
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/TOUR.md");
+/// The fewest tasks of the page.
+const LEAST: usize = 50;
 
 const HEAD: &str = "# Tour
 
 Everyday tasks on a host, mistakes included, each with its real output. A test types every command and compares the
-output, except for times and sizes. `[2]` is an exit status other than 0.
+output, except for times and sizes, and after each command, that it has changed on the host what it is for, and nothing else.
+`[2]` is an exit status other than 0.
 ";
 
-/// (title, command line).
-const TASKS: &[(&str, &str)] = &[
-    ("Ask what there is", "agent --version"),
-    ("Mistype a verb", "agent statsu"),
-    ("Mistype a verb that changes something", "agent detahc"),
-    ("Check a config", "agent check limits.toml"),
-    ("Check a config with mistakes", "agent check mistakes.toml"),
-    (
-        "Check a config that limits nothing",
-        "agent check empty.toml",
-    ),
-    ("Check a file that is not there", "agent check limit.toml"),
-    (
-        "Ask an agent that does not run",
-        "agent status --control nobody.sock",
-    ),
-    ("See what is in effect", "agent status"),
-    ("See the limits", "agent limits"),
-    ("See who is refused", "agent top --once"),
-    ("See everything about one source", "agent show 10.77.0.7"),
-    ("Mistype an address", "agent show 10.77.0"),
-    ("Give a source its allowance back", "agent reset 10.77.0.7"),
-    (
-        "Give every source its allowance back",
-        "agent reset --limit web",
-    ),
-    (
-        "Name a limit that does not exist",
-        "agent reset --limit wbe",
-    ),
-    ("Ban an address", "agent ban 203.0.113.7"),
-    (
-        "Ban a network for an hour",
-        "agent ban 203.0.113.0/24 --for 1h",
-    ),
-    ("Ban an address of IPv6", "agent ban 2001:db8::7 --for 10m"),
-    (
-        "Ban an address for a time without sense",
-        "agent ban 203.0.113.8 --for soon",
-    ),
-    ("Ban what is no address", "agent ban 203.0.113"),
-    ("Ban an address that is exempt", "agent ban 10.77.0.9"),
-    ("Ban the whole internet", "agent ban 0.0.0.0/0"),
-    ("Shorten a ban", "agent ban 203.0.113.7 --for 1m"),
-    ("List the bans", "agent bans"),
-    (
-        "Lift the ban of an address inside a banned network",
-        "agent unban 203.0.113.7",
-    ),
-    ("Lift the ban of a network", "agent unban 203.0.113.0/24"),
-    ("Lift a ban that is not there", "agent unban 203.0.113.0/24"),
-    ("Lift every ban", "agent unban --all"),
-    (
-        "See what a reload would change",
-        "agent reload --diff --config limits.toml",
-    ),
-    ("Reload", "agent reload"),
-    ("Try a config", "agent try stricter.toml --for 10m"),
-    (
-        "Try another one meanwhile",
-        "agent try limits.toml --for 10m",
-    ),
-    ("End the trial", "agent revert"),
-    ("End a trial that is over", "agent revert"),
-    (
-        "Try a config that is wrong",
-        "agent try mistakes.toml --for 10m",
-    ),
-    ("Try and keep a config", "agent try stricter.toml --for 10m"),
-    ("Keep it", "agent confirm"),
-    ("Keep it once more", "agent confirm"),
-    (
-        "Take apart what a running agent holds",
-        "agent detach limits.toml",
-    ),
-];
-
-fn the_tour_prints_what_the_page_says() {
+fn the_tour_prints_its_page_and_changes_what_tasks_are_for() {
     let network = Network::new();
     let limits = |rate: &str| {
         format!(
@@ -107,9 +39,9 @@ fn the_tour_prints_what_the_page_says() {
     let folder = network.folder.path().to_owned();
     let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
     let agent_table = "never_limit = [\"10.77.0.9\"]\nprotect = []";
-    let own = network.config(agent_table, &limits("20/h"));
+    let own = network.config(agent_table, &limits("20/day"));
     let text = std::fs::read_to_string(&own).unwrap();
-    write("stricter.toml", &text.replace("20/h", "10/h"));
+    write("stricter.toml", &text.replace("20/day", "10/day"));
     write(
         "mistakes.toml",
         &text.replace("rate = \"5/min\"", "rate = \"5\"\nburts = 3"),
@@ -118,11 +50,20 @@ fn the_tour_prints_what_the_page_says() {
         "empty.toml",
         &format!("[agent]\ninterfaces = [{INTERFACE:?}]\n"),
     );
-    let _agent = network.start_file(&own, &[]);
+    let agent = network.start_file(&own, &[]);
     burst(&network, &[udp_from(7)], 50);
     burst(&network, &[udp_from(8)], 10);
+    burst(&network, &[udp_from(10)], 10);
+    let mut state = State::read(&agent);
+    assert_eq!((state.left, state.counted), ([0, 10, 10], (40, 30)));
     let mut page = HEAD.to_owned();
-    for (nth, (title, line)) in TASKS.iter().enumerate() {
+    assert!(TASKS.len() >= LEAST);
+    for (nth, task) in TASKS.iter().enumerate() {
+        let Task {
+            title,
+            line,
+            changes,
+        } = task;
         let mut command = Command::new(std::env::var_os("WEIR_AGENT").unwrap());
         command
             .args(line.split_whitespace().skip(1))
@@ -145,6 +86,8 @@ fn the_tour_prints_what_the_page_says() {
             "\n## {}. {title}\n\n```console\n# {line}\n{printed}{status}```\n",
             nth + 1
         ));
+        changes(&mut state);
+        assert_eq!(State::read(&agent), state, "after {line}");
     }
     if std::env::var_os("WEIR_TOUR").is_some_and(|value| value == "write") {
         std::fs::write(PAGE, &page).unwrap();
@@ -152,7 +95,7 @@ fn the_tour_prints_what_the_page_says() {
     let known = std::fs::read_to_string(PAGE).unwrap_or_default();
     let lines = |text: &str| -> Vec<String> { text.lines().map(without_measurements).collect() };
     let (known, printed) = (lines(&known), lines(&page));
-    let fix = "run `WEIR_TOUR=write cargo test -p agent --test end_to_end -- tour` as root";
+    let fix = "run `WEIR_TOUR=write cargo xtask test -- --test end_to_end the_tour` as root";
     let difference = known
         .iter()
         .zip(&printed)
@@ -203,7 +146,7 @@ fn without_measurements(line: &str) -> String {
             word.find(|c: char| !c.is_ascii_digit() && c != '.')
                 .unwrap_or(word.len()),
         );
-        let is_instant = word.len() == 20 && word.ends_with('Z') && word.contains('T');
+        let is_instant = word.len() >= 20 && word.ends_with('Z') && word.contains('T');
         if !number.is_empty()
             && unit.is_empty()
             && words.next_if(|unit| UNITS.contains(unit)).is_some()

@@ -1,0 +1,85 @@
+//! The commands of the documents that are not run, with the reason.
+
+/// The start of a page's path, and that of a command.
+type Named = (&'static str, &'static str);
+
+/// Reasons, and the commands that each is for.
+pub const NOT_RUN: &[(&str, &[Named])] = &[
+    (
+        "since it builds or tests Weir",
+        &[
+            ("README.md", "cargo xtask"),
+            ("docs/contributing/testing.md", "cargo xtask"),
+            ("docs/contributing/testing.md", "WEIR_BUDGET=write"),
+            ("docs/contributing/testing.md", "sudo target/trace/agent"),
+            ("docs/start/install.md", "cargo xtask build"),
+            ("docs/start/install.md", "cp config/"),
+            ("docs/start/install.md", "target/release/agent"),
+            ("docs/start/install.md", "sudo target/release/agent"),
+            ("docs/operations/upgrade.md", "target/release/agent"),
+            ("docs/operations/upgrade.md", "install -m 755"),
+        ],
+    ),
+    (
+        "since it changes a host's packages or units; agent/tests/systemd does, in a guest",
+        &[
+            ("README.md", "systemctl"),
+            ("docs/start/install.md", "apt"),
+            ("docs/start/install.md", "systemctl"),
+            ("docs/start/install.md", "agent doctor"),
+            ("docs/operations/upgrade.md", "apt"),
+            ("docs/operations/upgrade.md", "journalctl"),
+            ("docs/operations/upgrade.md", "systemctl"),
+            ("docs/operations/upgrade.md", "kill -TERM"),
+            ("docs/operations/upgrade.md", "agent --config"),
+            ("docs/SERVICE.md", "mkdir"),
+            ("docs/SERVICE.md", "ln"),
+            ("docs/SERVICE.md", "systemctl"),
+        ],
+    ),
+    (
+        "since it needs another host",
+        &[("docs/operations/monitoring.md", "ssh")],
+    ),
+    (
+        "since it needs programs that others wrote: the tests of crowdsec and import have them",
+        &[
+            ("docs/guides/crowdsec.md", "cscli"),
+            ("docs/guides/crowdsec.md", "chmod"),
+            ("docs/guides/migrating.md", "nft"),
+            ("docs/guides/migrating.md", "ipset"),
+            ("docs/guides/migrating.md", "iptables"),
+            ("docs/guides/migrating.md", "ip6tables-save"),
+            ("docs/guides/migrating.md", "fail2ban-client"),
+            ("docs/guides/migrating.md", "agent import /etc/fail2ban"),
+            ("docs/guides/migrating.md", "agent check limits.toml"),
+            ("docs/guides/migrating.md", "agent try limits.toml"),
+        ],
+    ),
+    (
+        "since it needs a capture or a recording of a real host: replay.rs, suggest.rs and capture.rs make theirs",
+        &[
+            ("docs/REPLAY.md", "tcpdump"),
+            ("docs/REPLAY.md", "agent replay --config limits.toml"),
+            ("docs/guides/record.md", "agent suggest"),
+            ("docs/guides/record.md", "agent check limits.next.toml"),
+            ("docs/guides/record.md", "agent record --capture"),
+            ("docs/guides/record.md", "agent replay"),
+            ("docs/guides/record.md", "agent try"),
+            ("docs/guides/record.md", "agent confirm"),
+            ("docs/guides/suggest.md", "tcpdump"),
+            (
+                "docs/guides/suggest.md",
+                "agent suggest --local 192.0.2.10 --interface",
+            ),
+            ("docs/guides/suggest.md", "agent check"),
+            ("docs/guides/suggest.md", "agent replay"),
+            ("docs/guides/suggest.md", "agent try"),
+            ("docs/guides/suggest.md", "agent confirm"),
+        ],
+    ),
+    (
+        "since it runs until it is interrupted: events.rs follows events",
+        &[("docs/reference/events.md", "agent events --follow")],
+    ),
+];

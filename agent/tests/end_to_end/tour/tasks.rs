@@ -1,0 +1,289 @@
+//! The tasks, and what each changes on the host.
+
+use super::state::{Ends, State};
+
+/// A task of an operator.
+pub struct Task {
+    pub title: &'static str,
+    /// The command line.
+    pub line: &'static str,
+    /// What is different on the host afterwards; everything else is the same.
+    pub changes: fn(&mut State),
+}
+
+const fn nothing(_: &mut State) {}
+
+pub const TASKS: &[Task] = &[
+    Task {
+        title: "Ask what there is",
+        line: "agent --version",
+        changes: nothing,
+    },
+    Task {
+        title: "Mistype a verb",
+        line: "agent statsu",
+        changes: nothing,
+    },
+    Task {
+        title: "Mistype a verb that changes something",
+        line: "agent detahc",
+        changes: nothing,
+    },
+    Task {
+        title: "Check a config",
+        line: "agent check limits.toml",
+        changes: nothing,
+    },
+    Task {
+        title: "Check a config with mistakes",
+        line: "agent check mistakes.toml",
+        changes: nothing,
+    },
+    Task {
+        title: "Check a config that limits nothing",
+        line: "agent check empty.toml",
+        changes: nothing,
+    },
+    Task {
+        title: "Check a file that is not there",
+        line: "agent check limit.toml",
+        changes: nothing,
+    },
+    Task {
+        title: "Ask an agent that does not run",
+        line: "agent status --control nobody.sock",
+        changes: nothing,
+    },
+    Task {
+        title: "See what is in effect",
+        line: "agent status",
+        changes: nothing,
+    },
+    Task {
+        title: "See the limits",
+        line: "agent limits",
+        changes: nothing,
+    },
+    Task {
+        title: "See who is refused",
+        line: "agent top --once",
+        changes: nothing,
+    },
+    Task {
+        title: "See everything about one source",
+        line: "agent show 10.77.0.7",
+        changes: nothing,
+    },
+    Task {
+        title: "See what happened to it",
+        line: "agent events --source 10.77.0.7",
+        changes: nothing,
+    },
+    Task {
+        title: "Mistype an address",
+        line: "agent show 10.77.0",
+        changes: nothing,
+    },
+    Task {
+        title: "Give a source its allowance back",
+        line: "agent reset 10.77.0.7",
+        changes: |state| state.left[0] = 20,
+    },
+    Task {
+        title: "Give a network its allowance back",
+        line: "agent reset 10.77.0.10/31",
+        changes: |state| state.left[2] = 20,
+    },
+    Task {
+        title: "Give every source its allowance back",
+        line: "agent reset --limit web",
+        changes: |state| state.left = [20; 3],
+    },
+    Task {
+        title: "Name a limit that does not exist",
+        line: "agent reset --limit wbe",
+        changes: nothing,
+    },
+    Task {
+        title: "Set the counters to 0",
+        line: "agent limits --reset-counters",
+        changes: |state| state.counted = (0, 0),
+    },
+    Task {
+        title: "Record how busy the sources are",
+        line: "agent record --for 1h",
+        changes: |state| state.recording = "recording".to_owned(),
+    },
+    Task {
+        title: "End the recording",
+        line: "agent record --stop",
+        changes: |state| state.recording = "ended".to_owned(),
+    },
+    Task {
+        title: "Ban an address",
+        line: "agent ban 203.0.113.7",
+        changes: |state| state.ban("203.0.113.7", "root", Ends::WhenLifted),
+    },
+    Task {
+        title: "Ban it as another owner",
+        line: "agent ban 203.0.113.7 --for 1d --owner desk",
+        changes: |state| state.ban("203.0.113.7", "desk", Ends::ByItself),
+    },
+    Task {
+        title: "Ban a network for an hour",
+        line: "agent ban 203.0.113.0/24 --for 1h",
+        changes: |state| state.ban("203.0.113.0/24", "root", Ends::ByItself),
+    },
+    Task {
+        title: "Ban an address of IPv6",
+        line: "agent ban 2001:db8::7 --for 10m",
+        changes: |state| state.ban("2001:db8::/64", "root", Ends::ByItself),
+    },
+    Task {
+        title: "Ban an address for a time without sense",
+        line: "agent ban 203.0.113.8 --for soon",
+        changes: nothing,
+    },
+    Task {
+        title: "Ban what is no address",
+        line: "agent ban 203.0.113",
+        changes: nothing,
+    },
+    Task {
+        title: "Ban an address that is exempt",
+        line: "agent ban 10.77.0.9",
+        changes: nothing,
+    },
+    Task {
+        title: "Ban the whole internet",
+        line: "agent ban 0.0.0.0/0",
+        changes: nothing,
+    },
+    Task {
+        title: "Shorten a ban",
+        line: "agent ban 203.0.113.7 --for 1m",
+        changes: nothing,
+    },
+    Task {
+        title: "List the bans",
+        line: "agent bans",
+        changes: nothing,
+    },
+    Task {
+        title: "Lift the ban of an address inside a banned network",
+        line: "agent unban 203.0.113.7",
+        changes: |state| state.unban("203.0.113.7", "root"),
+    },
+    Task {
+        title: "Lift the ban of a network",
+        line: "agent unban 203.0.113.0/24",
+        changes: |state| state.unban("203.0.113.0/24", "root"),
+    },
+    Task {
+        title: "Lift a ban that is not there",
+        line: "agent unban 203.0.113.0/24",
+        changes: nothing,
+    },
+    Task {
+        title: "Lift every ban",
+        line: "agent unban --all",
+        changes: |state| state.bans.clear(),
+    },
+    Task {
+        title: "Exempt an address for an hour",
+        line: "agent allow 203.0.113.50 --for 1h --reason load-test",
+        changes: |state| {
+            state.exempt.insert("203.0.113.50".to_owned());
+        },
+    },
+    Task {
+        title: "Exempt an address without an end",
+        line: "agent allow 203.0.113.51",
+        changes: nothing,
+    },
+    Task {
+        title: "List the exemptions",
+        line: "agent allow --list",
+        changes: nothing,
+    },
+    Task {
+        title: "Ban what is exempt for a while",
+        line: "agent ban 203.0.113.50",
+        changes: nothing,
+    },
+    Task {
+        title: "End the exemption",
+        line: "agent disallow 203.0.113.50",
+        changes: |state| state.exempt.clear(),
+    },
+    Task {
+        title: "End an exemption that is not there",
+        line: "agent disallow 203.0.113.50",
+        changes: nothing,
+    },
+    Task {
+        title: "See what a reload would change",
+        line: "agent reload --diff --config limits.toml",
+        changes: nothing,
+    },
+    Task {
+        title: "Reload",
+        line: "agent reload",
+        changes: nothing,
+    },
+    Task {
+        title: "Reload another file than the agent's",
+        line: "agent reload stricter.toml",
+        changes: nothing,
+    },
+    Task {
+        title: "See what another file would change",
+        line: "agent reload --diff stricter.toml",
+        changes: nothing,
+    },
+    Task {
+        title: "Try a config",
+        line: "agent try stricter.toml --for 10m",
+        changes: |state| state.tries("stricter.toml", "10/day", 10),
+    },
+    Task {
+        title: "Try another one meanwhile",
+        line: "agent try limits.toml --for 10m",
+        changes: nothing,
+    },
+    Task {
+        title: "End the trial",
+        line: "agent revert",
+        changes: |state| state.ends_trial("20/day", 20),
+    },
+    Task {
+        title: "End a trial that is over",
+        line: "agent revert",
+        changes: nothing,
+    },
+    Task {
+        title: "Try a config that is wrong",
+        line: "agent try mistakes.toml --for 10m",
+        changes: nothing,
+    },
+    Task {
+        title: "Try and keep a config",
+        line: "agent try stricter.toml --for 10m",
+        changes: |state| state.tries("stricter.toml", "10/day", 10),
+    },
+    Task {
+        title: "Keep it",
+        line: "agent confirm",
+        changes: |state| state.trial = None,
+    },
+    Task {
+        title: "Keep it once more",
+        line: "agent confirm",
+        changes: nothing,
+    },
+    Task {
+        title: "Take apart what a running agent holds",
+        line: "agent detach limits.toml",
+        changes: nothing,
+    },
+];

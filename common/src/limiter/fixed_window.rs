@@ -14,9 +14,13 @@ use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
+use super::refund::Refund;
 use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word, refund_word};
 use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
+
+/// Bits of counts with room for debts.
+const DEBT_BITS: u32 = 25;
 
 /// A fixed window of `most` units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +175,15 @@ impl RateAlgorithm for FixedWindow {
         self.count_bits <= 50 && self.window >> (self.count_bits + 10) > 0
     }
 
+    /// Counts up to 2²⁵ where the window is then longer by less than 2⁻¹⁵ of itself, and 2²⁵ ticks: 1 ms.
+    fn with_room_for_debt(&self) -> Self {
+        let room = (u64::BITS - self.window.leading_zeros()).saturating_sub(16);
+        Self {
+            count_bits: self.count_bits.max(room.min(DEBT_BITS)),
+            ..*self
+        }
+    }
+
     fn at_share(&self, share: Share) -> Self {
         Self {
             most: share.units(self.most),
@@ -187,9 +200,29 @@ impl RateAlgorithm for FixedWindow {
         self.decide(words[0], now, cost).write(&mut words[0])
     }
 
-    /// Counts up to the next power of two above N: a window beyond that is as exhausted as it can be.
+    /// Counts up to 2^`count_bits`: a window beyond that is as exhausted as it can be.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
         words[0] = self.charge_beyond(words[0], until, cost);
+    }
+
+    fn force(&self, words: &mut [u64], now: Ticks, cost: u64) {
+        let (end, count) = self.at(words[0], now);
+        words[0] = end | count.saturating_add(cost).min(self.count_mask());
+    }
+
+    /// Nothing once their window has ended. Windows are told apart to 2^`count_bits` ticks. A count that is as high as it
+    /// can be stays: the units beyond it are not known.
+    fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
+        let (end, count) = self.parts(words[0]);
+        let (own_end, _) = self.parts(self.state(refund.at.wrapping_add(self.window), 0));
+        let has_ended = !is_alive(end, now) || is_alive(end, own_end);
+        if !has_ended && count < self.count_mask() {
+            words[0] = end | count.saturating_sub(refund.units());
+        }
+    }
+
+    fn debt(&self, words: &[u64], now: Ticks) -> u64 {
+        self.at(words[0], now).1.saturating_sub(self.most)
     }
 
     fn remaining(&self, words: &[u64], now: Ticks) -> u64 {

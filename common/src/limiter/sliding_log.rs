@@ -15,9 +15,10 @@ use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
+use super::refund::Refund;
 use super::shared::{CHARGE_TRIES, Charge, SharedCharge, SharedState, Swap};
 use crate::share::Share;
-use crate::time::{TickScale, Ticks, is_alive};
+use crate::time::{HORIZON, TickScale, Ticks, is_alive};
 
 /// The most units of a log.
 pub const LARGEST_LOG: u64 = 1024;
@@ -121,6 +122,24 @@ impl SlidingLog {
         }
     }
 
+    /// Replaces a state by the units that leave at these instants, in order.
+    fn write(&self, words: &mut [u64], leaving: &[u64], now: Ticks) {
+        let (head, places) = words.split_at_mut(1);
+        places.fill(0);
+        head[0] = now;
+        let free = (self.most as usize).saturating_sub(leaving.len());
+        for (nth, instant) in leaving.iter().enumerate() {
+            if let Some(place) = places.get_mut(free + nth) {
+                *place = *instant;
+                head[0] = self.advance(
+                    head[0],
+                    (free + nth) as u32,
+                    instant.wrapping_sub(self.window),
+                );
+            }
+        }
+    }
+
     /// The units that would pass now, by the whole ring.
     #[must_use]
     pub fn remaining(&self, ring: impl Iterator<Item = u64>, now: Ticks) -> u64 {
@@ -179,6 +198,11 @@ impl RateAlgorithm for SlidingLog {
         Self::new(rate, scale)
     }
 
+    /// What is charged beyond N leaves the window no later than the newest N.
+    fn with_room_for_debt(&self) -> Self {
+        *self
+    }
+
     /// The same ring, of which fewer places may be in use at a time: [`Self::ring`].
     fn at_share(&self, share: Share) -> Self {
         Self {
@@ -213,14 +237,52 @@ impl RateAlgorithm for SlidingLog {
         true
     }
 
-    /// Takes up to N places: a log beyond that is as exhausted as it can be.
+    /// Takes up to N places: the newest N units decide every verdict. A unit that displaces one which still counts is
+    /// marked, so that no refund makes room that the displaced one would need.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
         let ring = self.ring(words);
+        let is_more = cost > u64::from(ring.most);
         for _ in 0..cost.min(u64::from(ring.most)) {
             let place = ring.place(words[0], 0);
-            words[1 + place as usize] = until.wrapping_add(ring.window) | 1;
+            let cell = 1 + place as usize;
+            let displaces = is_more || ring.take(words[cell], until).is_none();
+            let leaves = until.wrapping_add(ring.window) | 1;
+            words[cell] = leaves.wrapping_add(u64::from(displaces));
             words[0] = ring.advance(words[0], place, until);
         }
+    }
+
+    /// Of the units up to the charge, the newest. None while a unit counts that has displaced another one.
+    fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
+        let ring = self.ring(words);
+        let mut held = [0; LARGEST_LOG as usize];
+        let mut alive = 0;
+        for instant in words[1..].iter().take(ring.most as usize) {
+            if let (None, Some(held)) = (ring.take(*instant, now), held.get_mut(alive)) {
+                *held = *instant;
+                alive += 1;
+            }
+        }
+        let held = &mut held[..alive];
+        if held.iter().any(|instant| instant & 1 == 0) {
+            return;
+        }
+        held.sort_unstable_by_key(|instant| instant.wrapping_sub(now));
+        // An instant after the present is ahead of it by a window at most.
+        let last = (refund.at.wrapping_add(ring.window) | 1).wrapping_sub(now);
+        let eligible = if last < HORIZON {
+            held.partition_point(|instant| instant.wrapping_sub(now) <= last)
+        } else {
+            0
+        };
+        let first = eligible.saturating_sub(usize::try_from(refund.units()).unwrap_or(eligible));
+        held.copy_within(eligible.., first);
+        ring.write(words, &held[..alive - (eligible - first)], now);
+    }
+
+    /// A log does not count what it has displaced.
+    fn debt(&self, _: &[u64], _: Ticks) -> u64 {
+        0
     }
 
     fn remaining(&self, words: &[u64], now: Ticks) -> u64 {

@@ -15,6 +15,7 @@ use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
+use super::refund::Refund;
 use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word};
 use crate::share::Share;
 use crate::time::{HORIZON, TickScale, Ticks, is_alive};
@@ -203,6 +204,11 @@ impl RateAlgorithm for TokenBucket {
         rate.nanoseconds_for(burst)
     }
 
+    /// A debt is a span of time like any other state.
+    fn with_room_for_debt(&self) -> Self {
+        *self
+    }
+
     fn at_share(&self, share: Share) -> Self {
         let shift = self.emission_shift & 63;
         let burst = share.units(self.burst);
@@ -244,6 +250,31 @@ impl RateAlgorithm for TokenBucket {
     /// A debt has no bound but the clock's horizon.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
         words[0] = self.charge_beyond(words[0], until, cost);
+    }
+
+    /// At most full. The difference of two charges, so that a charge whose units are all returned leaves nothing.
+    fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
+        let returned = self
+            .wide_charge(refund.charged)
+            .saturating_sub(self.wide_charge(refund.used));
+        if is_alive(words[0], now) {
+            let ahead = u128::from(words[0].wrapping_sub(now)).saturating_sub(returned);
+            words[0] = now.wrapping_add(u64::try_from(ahead).unwrap_or(DEEPEST));
+        }
+    }
+
+    fn debt(&self, words: &[u64], now: Ticks) -> u64 {
+        if !is_alive(words[0], now) {
+            return 0;
+        }
+        // Charges are rounded up to a tick: that tick is no debt.
+        let beyond = words[0]
+            .wrapping_sub(now)
+            .saturating_sub(self.tolerance)
+            .saturating_sub(1);
+        let units =
+            (u128::from(beyond) << (self.emission_shift & 63)).div_ceil(u128::from(self.emission));
+        u64::try_from(units).unwrap_or(u64::MAX)
     }
 
     fn give_back(&self, words: &mut [u64], now: Ticks, cost: u64) {

@@ -120,7 +120,8 @@ impl Policy {
     fn unchecked(algorithm: Algorithm, rate: Rate, burst: u64) -> Self {
         let (rate, burst) = (at_least_one(rate), burst.max(1));
         let scale = TickScale::for_longest_life(algorithm.longest_life(rate, burst));
-        let limiter = AnyLimiter::new(algorithm, rate, burst, Costs::Many, scale);
+        let limiter =
+            AnyLimiter::new(algorithm, rate, burst, Costs::Many, scale).with_room_for_debt();
         Self {
             limiter,
             scale,

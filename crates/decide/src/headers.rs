@@ -49,8 +49,9 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
 pub fn limit(answer: &Answer) -> String {
     let mut text = String::with_capacity(answer.limit.len() + PARAMETERS);
     push_string(&mut text, &answer.limit);
+    let remaining = u64::try_from(answer.remaining).unwrap_or(0);
     text.push_str(";r=");
-    text.push_str(itoa::Buffer::new().format(answer.remaining.min(LARGEST_INTEGER)));
+    text.push_str(itoa::Buffer::new().format(remaining.min(LARGEST_INTEGER)));
     text.push_str(";t=");
     text.push_str(itoa::Buffer::new().format(seconds(answer.reset_after_seconds)));
     text
@@ -134,6 +135,7 @@ mod tests {
             retry_after_seconds: Some(0.01),
             reset_after_seconds: 59.2,
             waited_seconds: None,
+            reservation: None,
         };
         assert_eq!(
             (limit(&answer), retry_after(&answer)),

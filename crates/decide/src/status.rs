@@ -197,7 +197,7 @@ impl Engine {
 
     /// A request of an address to a limit whose key is the address alone.
     fn charge_of_source(&self, nth: usize, limit: &Limit, address: IpAddr) -> Option<Charge> {
-        let charge = || self.charge_of(nth, std::iter::empty(), Some(address), 1, true);
+        let charge = || self.charge_of(nth, std::iter::empty(), Some(address), 1);
         is_by_address(limit).then(charge)?.ok()
     }
 }

@@ -56,6 +56,14 @@ pub struct Question {
     pub bans_nobody: bool,
 }
 
+impl Question {
+    /// Whether it returns units by a negative cost.
+    #[must_use]
+    pub fn is_refund(&self) -> bool {
+        self.cost.is_some_and(|cost| cost < 0)
+    }
+}
+
 /// How a cost is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -214,7 +214,7 @@ impl Engine {
 
 /// Checks which fields there are.
 fn check(question: &Question) -> Result<(), DecideError> {
-    let is_refund = question.cost.is_some_and(|cost| cost < 0);
+    let is_refund = question.is_refund();
     let settles = question.commit.is_some() || question.release.is_some();
     let asks = !question.limit.is_empty()
         || !question.key.is_empty()

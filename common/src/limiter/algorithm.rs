@@ -118,6 +118,15 @@ macro_rules! define {
                 }
             }
 
+            /// [`RateAlgorithm::without_room_for_debt`].
+            #[must_use]
+            pub fn without_room_for_debt(&self) -> Self {
+                match self {
+                    Self::Bucket(limiter) => Self::Bucket(limiter.without_room_for_debt()),
+                    $(Self::$name(limiter) => Self::$name(limiter.without_room_for_debt()),)+
+                }
+            }
+
             /// The limiter of a host that has this share of it; states go on under any share.
             #[must_use]
             pub fn at_share(&self, share: Share) -> Self {
@@ -127,7 +136,7 @@ macro_rules! define {
                 }
             }
 
-            /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used: in proportion.
+            /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used, in units.
             /// Nothing if that is of another algorithm.
             pub fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
                 match (old, self) {

@@ -53,6 +53,12 @@ pub trait RateAlgorithm: Parametric {
     where
         Self: Sized;
 
+    /// The same limiter with the state of earlier versions, which had no such room.
+    #[must_use]
+    fn without_room_for_debt(&self) -> Self
+    where
+        Self: Sized;
+
     /// The limiter of a host that has this share of it; states go on under any share.
     #[must_use]
     fn at_share(&self, share: Share) -> Self;
@@ -114,7 +120,7 @@ pub trait RateAlgorithm: Parametric {
     /// Opens the window that has `begun`, if the state's own is over.
     fn align(&self, _words: &mut [u64], _now: Ticks, _begun: Ticks) {}
 
-    /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used: in proportion.
+    /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used, in units.
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants);
 
     /// A word of the slot with all charges: `current` is what charges on one copy made of `then`, `last` what charges on

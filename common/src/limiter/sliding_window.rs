@@ -307,15 +307,15 @@ impl SlidingWindow {
         )
     }
 
-    /// Both words of a key that has passed `count` in the current window, and nothing in the previous one.
-    fn opened_with(&self, count: u64, now: Ticks) -> [u64; 2] {
-        if count == 0 {
+    /// Both words of a key that has passed `count` in the current window, and `before` in the previous one.
+    fn opened_with(&self, count: u64, before: u64, now: Ticks) -> [u64; 2] {
+        if count == 0 && before == 0 {
             return [Self::fresh(now); 2];
         }
         let number = now / self.window;
         let start = number * self.window;
         let this = self.label(start) | count << 1;
-        let before = self.label(start.wrapping_sub(self.window)) | SEAL;
+        let before = self.label(start.wrapping_sub(self.window)) | before << 1 | SEAL;
         if number & 1 == 0 {
             [this, before]
         } else {
@@ -431,6 +431,13 @@ impl RateAlgorithm for SlidingWindow {
         }
     }
 
+    fn without_room_for_debt(&self) -> Self {
+        Self {
+            low_bits: u64::BITS - self.most.leading_zeros() + 1,
+            ..*self
+        }
+    }
+
     fn at_share(&self, share: Share) -> Self {
         Self {
             most: share.units(self.most),
@@ -499,14 +506,19 @@ impl RateAlgorithm for SlidingWindow {
         self.wait(words[0], words[1], now, cost)
     }
 
-    /// The weighed count of both windows becomes the count of the current one.
+    /// Both counts stay in their windows. Where they do not fit, or windows have another length or another clock, the
+    /// weighed count of both becomes the count of the current one.
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
-        let (of_old, of_window) = old.in_view([old_words[0], old_words[1]], now.from);
-        // In view: (count × window + count before × what is left) ÷ window, of N.
-        let whole = u128::from(old.most) * u128::from(of_window);
-        let count = (of_old * u128::from(self.most)).div_ceil(whole.max(1));
-        let count = u64::try_from(count).unwrap_or(u64::MAX).min(self.most);
-        words[..2].copy_from_slice(&self.opened_with(count, now.to));
+        let most = self.low_mask() >> 1;
+        let (count, before, _) = old.counts(old_words[0], old_words[1], now.from);
+        if old.window == self.window && now.from == now.to && count.max(before) <= most {
+            words[..2].copy_from_slice(&self.opened_with(count, before, now.to));
+            return;
+        }
+        let (in_view, window) = old.in_view([old_words[0], old_words[1]], now.from);
+        let count = in_view.div_ceil(u128::from(window.max(1)));
+        let count = u64::try_from(count).unwrap_or(u64::MAX).min(most);
+        words[..2].copy_from_slice(&self.opened_with(count, 0, now.to));
     }
 
     /// Counts of the same window add up; it is sealed if one copy is.

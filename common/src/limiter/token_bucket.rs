@@ -209,6 +209,10 @@ impl RateAlgorithm for TokenBucket {
         *self
     }
 
+    fn without_room_for_debt(&self) -> Self {
+        *self
+    }
+
     fn at_share(&self, share: Share) -> Self {
         let shift = self.emission_shift & 63;
         let burst = share.units(self.burst);
@@ -294,10 +298,21 @@ impl RateAlgorithm for TokenBucket {
         ticks as f64 / interval
     }
 
-    /// The used part keeps its share of the burst.
+    /// The used units keep their number: each takes another time to come back.
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
-        let ahead = now.ahead(old_words[0], old.tolerance, self.tolerance);
-        words[0] = now.to.wrapping_add(ahead.unwrap_or(0));
+        words[0] = now.to;
+        if is_alive(old_words[0], now.from) {
+            let ahead = u128::from(old_words[0].wrapping_sub(now.from));
+            let used = ahead << (old.emission_shift & 63);
+            let (interval, shift) = (u128::from(self.emission), self.emission_shift & 63);
+            let per_unit = u128::from(old.emission.max(1));
+            let ahead = match used.checked_mul(interval) {
+                Some(product) => product.div_ceil(per_unit << shift),
+                None => (used.div_ceil(per_unit)).saturating_mul(interval) >> shift,
+            };
+            let ahead = u64::try_from(ahead).unwrap_or(DEEPEST).min(DEEPEST);
+            words[0] = now.to.wrapping_add(ahead);
+        }
     }
 
     fn merge(&self, current: u64, then: u64, last: u64, now: Ticks) -> u64 {

@@ -194,7 +194,7 @@ impl Policy {
             .open(words, self.ticks(now).wrapping_add(self.opening));
     }
 
-    /// Migrates the used part of a key of another policy, in proportion, into `words` of a new key. Nothing if that
+    /// Migrates the used units of a key of another policy into `words` of a new key. Nothing if that
     /// policy has another algorithm.
     pub fn carry(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: u64) {
         self.carry_between(old, old_words, words, now, now);

@@ -52,6 +52,15 @@ impl Policy {
             .refund(words, self.ticks(now), Refund { at, ..refund });
     }
 
+    /// The same policy with states of versions that had no room for debts in windows; [`Policy::carry`] migrates them.
+    #[must_use]
+    pub fn without_room_for_debt(&self) -> Self {
+        Self {
+            limiter: self.limiter.without_room_for_debt(),
+            ..*self
+        }
+    }
+
     /// Units that are charged beyond the limit, rounded up; 0 for a log.
     #[must_use]
     pub fn debt(&self, words: &[u64], now: u64) -> u64 {

@@ -214,7 +214,8 @@ impl Model for Log {
 
     fn charge(&mut self, now: u64, cost: u64) {
         self.instants.extend((0..cost).map(|_| now));
-        if self.counting(now) > self.most {
+        // Units that were not returned may be displaced as well.
+        if self.counting(now) > self.most || now <= self.differs_until {
             self.beyond_until = now + WINDOW;
         }
     }

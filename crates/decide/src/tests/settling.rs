@@ -643,3 +643,41 @@ fn a_forced_charge_under_a_share_is_this_hosts() {
     assert!(other.decide(key, SECOND, 50).allowed);
     assert!(!other.decide(key, SECOND, 1).allowed);
 }
+
+/// 10 a day become 20: 10 more at once. 10 become 5: whoever used more is refused at once.
+#[test]
+fn a_raised_limit_gives_the_difference_at_once_and_a_lowered_one_refuses() {
+    for algorithm in ALGORITHMS {
+        let config = |most: u64| {
+            let text = limit(algorithm).replace("100/h", &format!("{most}/day"));
+            config::parse(Path::new("limits.toml"), &text)
+                .unwrap()
+                .config
+        };
+        let reload = |engine: &Engine, most: u64| {
+            let (next, moves) = engine.after(&config(most)).unwrap();
+            moves.carry_out(SECOND);
+            next
+        };
+        let engine = Engine::new(&config(10), Arc::new(Recorder::default())).unwrap();
+        assert!(engine.decide(&ask("alice", 10), SECOND).unwrap().allowed);
+        assert!(engine.decide(&ask("bob", 3), SECOND).unwrap().allowed);
+        let engine = reload(&engine, 20);
+        assert_eq!(remaining(&engine, SECOND), 10, "{algorithm}");
+        assert!(engine.decide(&ask("alice", 8), SECOND).unwrap().allowed);
+        let engine = reload(&engine, 15);
+        // 18 of 15. A log keeps the newest 15.
+        let left = if algorithm == "sliding-log" { 0 } else { -3 };
+        let refused = engine.decide(&ask("alice", 1), SECOND).unwrap();
+        assert_eq!(
+            (refused.allowed, refused.remaining),
+            (false, left),
+            "{algorithm}"
+        );
+        let bob = engine.decide(&ask("bob", 0), SECOND).unwrap();
+        assert_eq!(bob.remaining, 12, "{algorithm}");
+        let engine = reload(&engine, 30);
+        let left = if algorithm == "sliding-log" { 15 } else { 12 };
+        assert_eq!(remaining(&engine, SECOND), left, "{algorithm}");
+    }
+}

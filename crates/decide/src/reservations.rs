@@ -91,6 +91,8 @@ pub(super) struct Reservations {
     open: Mutex<Open>,
     /// When the next one is over.
     next: AtomicU64,
+    /// Requests without room for a reservation.
+    pub(super) without_room: AtomicU64,
     pub(super) changed: Notify,
 }
 
@@ -99,6 +101,7 @@ impl Default for Reservations {
         Self {
             open: Mutex::default(),
             next: AtomicU64::new(u64::MAX),
+            without_room: AtomicU64::new(0),
             changed: Notify::new(),
         }
     }
@@ -151,6 +154,7 @@ impl Reservations {
         let id = Id::new()?;
         let mut open = self.lock();
         if open.by_id.len() + open.places >= most {
+            self.without_room.fetch_add(1, Ordering::Relaxed);
             return Err(DecideError::ReservationsFull { most });
         }
         open.places += 1;
@@ -191,6 +195,17 @@ impl Reservations {
         }
         self.next(&open);
         due
+    }
+
+    /// A note for the operator; `None` if there was room for all.
+    pub(super) fn full_note(&self) -> Option<String> {
+        let without_room = self.without_room.load(Ordering::Relaxed);
+        (without_room > 0).then(|| {
+            format!(
+                "no room for {without_room} reservations so far, which are errors for their clients; {} are open: raise [decide] max_reservations",
+                self.len()
+            )
+        })
     }
 
     /// The number of open reservations.

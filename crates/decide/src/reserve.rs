@@ -12,6 +12,7 @@ use super::engine::Engine;
 use super::error::DecideError;
 use super::line::{LineCounters, Lines};
 use super::reservations::{Account, Id, Place, Reservation, Reservations};
+use super::tiers;
 
 /// A validated request.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl Engine {
                 policy: decided.policy.clone(),
                 account,
                 line: Arc::clone(self.line_of(&charge)),
-                most: self.free_outcome(&charge).remaining,
+                most: self.most_of(&charge),
                 at: now,
                 charged: charge.cost,
                 until: terms.until,
@@ -141,6 +142,14 @@ impl Engine {
             decided.answer.reservation = Some(terms.place.fill(reservation).to_string());
         }
         decided
+    }
+
+    /// The whole allowance of a charge's class.
+    fn most_of(&self, charge: &Charge) -> u64 {
+        match self.store_of(charge) {
+            Some(store) => tiers::most(store.tiers()),
+            None => self.free_outcome(charge).remaining,
+        }
     }
 
     /// Returns what a reservation has not used, or charges what it has used beyond it.

@@ -34,7 +34,7 @@ impl Engine {
                 entry: entry.to_owned(),
             });
         }
-        let (cost, kind) = self.cost(self.most_of(limit, source), question)?;
+        let (cost, kind) = self.cost(self.most_of_source(limit, source), question)?;
         let charge = self.charge_of(nth, entries, source, cost)?;
         Ok(Charge {
             kind: if question.peek {
@@ -160,7 +160,7 @@ impl Engine {
     }
 
     /// The whole allowance of the client's class.
-    fn most_of(&self, limit: &Limit, source: Option<IpAddr>) -> u64 {
+    fn most_of_source(&self, limit: &Limit, source: Option<IpAddr>) -> u64 {
         let multiplier = match self.sources.source_class(source) {
             SourceClass::Multiplier(multiplier) => multiplier,
             SourceClass::NeverLimited | SourceClass::Unlimited => 0,

@@ -39,7 +39,8 @@ impl Engine {
     /// Notes for the operator: limits whose stores were full, and what clients sent in vain.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let full = self.limits.iter().filter_map(Limit::full_note);
-        full.chain(self.unsupported.notes())
+        full.chain(self.reservations.full_note())
+            .chain(self.unsupported.notes())
     }
 
     /// Sets the counters of all limits to 0 and removes the records of refusals; returns the number of limits.
@@ -54,6 +55,7 @@ impl Engine {
             }
             limit.line.reset();
         }
+        self.reservations.without_room.store(0, Ordering::Relaxed);
         self.refusals.clear();
         self.limits.len() as u64
     }

@@ -254,6 +254,11 @@ fn a_full_store_of_reservations_is_an_error_that_charges_nothing() {
         (1, full.clone())
     );
     assert_eq!(remaining(&engine, SECOND), 70);
+    let notes: Vec<String> = engine.notes().collect();
+    assert!(
+        notes.len() == 1 && notes[0].starts_with("no room for 2 reservations so far"),
+        "{notes:?}"
+    );
     // Places of a refused and of an invalid request are free again.
     engine.decide(&release(&ids[0]), SECOND).unwrap();
     assert!(!engine.decide(&reserve(90, "30s"), SECOND).unwrap().allowed);
@@ -411,6 +416,27 @@ fn exempt_clients_and_limits_that_observe_settle_what_was_charged() {
     assert_eq!(remaining(&observes, SECOND), 10, "it was not charged");
     observes.decide(&release(&id), SECOND).unwrap();
     assert_eq!(remaining(&observes, SECOND), 100);
+}
+
+#[test]
+fn a_formula_of_a_commit_has_the_allowance_of_the_class() {
+    let engine = engine(&format!(
+        "[[class]]\nname = \"payer\"\nsources = [\"198.51.100.0/24\"]\nmultiplier = 5\n{}",
+        credits("burst = 100")
+    ));
+    for (source, left) in [("198.51.100.7", 450), ("192.0.2.1", 90)] {
+        let reserve = from(source, reserve(1, "30s"));
+        let id = engine
+            .decide(&reserve, SECOND)
+            .unwrap()
+            .reservation
+            .unwrap();
+        let query = Question {
+            request: Some("query".to_owned()),
+            ..commit(&id, None)
+        };
+        assert_eq!(engine.decide(&query, SECOND).unwrap().remaining, left);
+    }
 }
 
 /// The key's state moves to another store meanwhile.

@@ -14,6 +14,7 @@ use config::policy::{CheckHeaders, RequestLimit, RequestProtocol};
 use hyper::header::HeaderValue;
 
 use super::answer::{Decided, answer};
+use super::asked::Asked;
 use super::charge::{Charge, ChargeKind};
 use super::error::DecideError;
 use super::escalation::Edge;
@@ -24,7 +25,6 @@ use super::line::{Bounds, LineCounters, Lines, Spot, Waiting};
 use super::offence::{Offence, Scope};
 use super::refusals::Refusals;
 use super::reservations::Reservations;
-use super::reserve::Asked;
 use super::sources::{SourceClass, Sources};
 use super::state_store::StateStore;
 use super::tiers;

@@ -12,6 +12,7 @@
 
 mod account;
 mod answer;
+mod asked;
 mod build;
 mod charge;
 mod connection;

@@ -7,29 +7,13 @@ use api::decide::{OnExpiry, Question};
 use common::rate_limiter::Outcome;
 
 use super::answer::{Decided, answer};
+use super::asked::{Asked, Terms};
 use super::charge::{Charge, ChargeKind};
 use super::engine::Engine;
 use super::error::DecideError;
 use super::line::{LineCounters, Lines};
-use super::reservations::{Account, Id, Place, Reservation, Reservations};
+use super::reservations::{Account, Reservation, Reservations};
 use super::tiers;
-
-/// A validated request.
-#[derive(Debug)]
-pub(super) enum Asked {
-    Charge(Charge),
-    Reserve(Charge, Terms),
-    /// A reservation that was taken out of the store, and the units that it used.
-    Settle((Id, Reservation), u64),
-}
-
-/// What is known of a reservation before it is decided.
-#[derive(Debug)]
-pub(super) struct Terms {
-    place: Place,
-    until: u64,
-    on_expiry: OnExpiry,
-}
 
 impl Engine {
     /// Validates several requests. If one is invalid, reservations that others name stay open.

@@ -14,12 +14,12 @@ use common::rate_limiter::Outcome;
 use tokio::sync::oneshot;
 
 use super::answer::Decided;
+use super::asked::Asked;
 use super::charge::{Charge, ChargeKind};
 use super::engine::{Current, Engine, Now};
 use super::error::DecideError;
 use super::forecast::Forecast;
 use super::line::{Answered, Decision, Lines, Spot, Ticket, Waiter, Waiting, count};
-use super::reserve::Asked;
 
 impl Waiting {
     /// Decides requests separately; refused ones with `wait` enter their queues.

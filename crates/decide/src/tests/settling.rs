@@ -553,7 +553,7 @@ fn many_threads_settle_each_unit_once() {
                                         net.fetch_add(used as i64 - cost as i64, Ordering::Relaxed);
                                     }
                                     Err(error) => {
-                                        assert_eq!(error, DecideError::UnknownReservation(id))
+                                        assert_eq!(error, DecideError::UnknownReservation(id));
                                     }
                                 }
                             }

@@ -177,7 +177,7 @@ mod tests {
                 "agent decide --limit a --on-expiry release",
                 "--reserve <TIME>",
             ),
-            ("agent decide --limit a --reserve 2d", "a day at most"),
+            ("agent decide --limit a --reserve 2d", "1 d at most"),
             (
                 "agent decide --limit a --reserve 1s --on-expiry keep",
                 "write commit or release",

@@ -132,7 +132,7 @@ mod tests {
     use crate::cli::arguments::Cli;
 
     /// A command line of each verb, without options of all verbs.
-    const LINES: [&str; 33] = [
+    const LINES: [&str; 34] = [
         "run",
         "check",
         "status",
@@ -147,6 +147,7 @@ mod tests {
         "reset 192.0.2.1",
         "notify test",
         "decide --limit a",
+        "decide --release 4f",
         "ban 192.0.2.1",
         "unban 192.0.2.1",
         "bans",

@@ -8,7 +8,7 @@ use api::capture::{CaptureOf, SAMPLES};
 use api::heavy_prefixes::SHARES;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::units;
-use decide::Wait;
+use decide::{OnExpiry, ReserveTime, Wait};
 use ipnet::IpNet;
 
 use super::names::{Named, names};
@@ -156,8 +156,13 @@ impl From<Captured> for CaptureOf {
 #[derive(Clone, Debug, Args)]
 pub struct Decide {
     /// The limit's name
-    #[arg(long, value_name = "NAME", add = names(Named::Limits))]
-    pub limit: String,
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present_any = ["commit", "release"],
+        add = names(Named::Limits),
+    )]
+    pub limit: Option<String>,
     /// An entry of the key and its value; may be repeated. Leave out entries for which the limit has a value
     #[arg(long = "key", value_name = "ENTRY=VALUE")]
     pub keys: Vec<String>,
@@ -167,15 +172,38 @@ pub struct Decide {
     /// The kind of request, and its parameters: --request publish messages=3
     #[arg(long, num_args = 1.., value_names = ["NAME", "PARAMETER=VALUE"], conflicts_with = "cost")]
     pub request: Vec<String>,
-    /// The cost in units, instead of a request; default: 1
-    #[arg(long, value_name = "UNITS")]
-    pub cost: Option<u64>,
+    /// The cost in units, instead of a request; default: 1. A negative cost is a refund, which requires root
+    #[arg(long, value_name = "UNITS", allow_negative_numbers = true)]
+    pub cost: Option<i64>,
     /// Print the verdict, and charge nothing
     #[arg(long)]
     pub peek: bool,
     /// Wait until the request conforms, at most this long: 500ms, 2s; up to 60s
     #[arg(long, value_name = "TIME", conflicts_with = "peek")]
     pub wait: Option<Wait>,
+    /// Charge the cost even if it does not conform: use that is reported after the work
+    #[arg(long, conflicts_with_all = ["peek", "wait"])]
+    pub force: bool,
+    /// Reserve the cost for this long at most, and print the ID: 30s, 10min; up to a day
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["peek", "wait", "force"])]
+    pub reserve: Option<ReserveTime>,
+    /// What happens to the reservation when its time is over: commit (the default) or release
+    #[arg(long, value_name = "WHAT", requires = "reserve")]
+    pub on_expiry: Option<OnExpiry>,
+    /// Settle a reservation by the cost or the request; without either, by what was reserved
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with_all = ["limit", "keys", "source", "peek", "wait", "force", "reserve", "release"]
+    )]
+    pub commit: Option<String>,
+    /// Return a reservation
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with_all = ["limit", "keys", "source", "peek", "wait", "force", "reserve", "request", "cost"]
+    )]
+    pub release: Option<String>,
     /// Exit with status 1 if the request is refused
     #[arg(long)]
     pub exit_status: bool,

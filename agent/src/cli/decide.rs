@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use api::request::Request;
 use config::human;
-use decide::{Answer, Question};
+use decide::{Answer, ChargeMode, Question};
 
 use super::exit::usage;
 use super::print::Print;
@@ -37,16 +37,26 @@ fn text(answer: &Answer) -> String {
     let retry_after = answer
         .retry_after_seconds
         .map_or_else(|| "never".to_owned(), human::seconds);
-    table::pairs([
+    let remaining = table::number(answer.remaining.unsigned_abs());
+    let mut pairs = vec![
         ("limit", answer.limit.clone()),
         (
             "allowed",
             if answer.allowed { "yes" } else { "no" }.to_owned(),
         ),
-        ("remaining", table::number(answer.remaining)),
+        (
+            "remaining",
+            if answer.remaining < 0 {
+                format!("-{remaining}")
+            } else {
+                remaining
+            },
+        ),
         ("retry after", retry_after),
         ("reset after", human::seconds(answer.reset_after_seconds)),
-    ])
+    ];
+    pairs.extend(answer.reservation.clone().map(|id| ("reservation", id)));
+    table::pairs(pairs)
 }
 
 fn question(options: &Decide) -> Result<Question, String> {
@@ -58,7 +68,7 @@ fn question(options: &Decide) -> Result<Question, String> {
         None => (None, BTreeMap::new()),
     };
     Ok(Question {
-        limit: options.limit.clone(),
+        limit: options.limit.clone().unwrap_or_default(),
         key: pairs(&options.keys, "--key user=alice")?,
         source: options.source,
         request,
@@ -66,6 +76,11 @@ fn question(options: &Decide) -> Result<Question, String> {
         cost: options.cost,
         peek: options.peek,
         wait: options.wait,
+        charge: options.force.then_some(ChargeMode::Force),
+        reserve: options.reserve,
+        on_expiry: options.on_expiry,
+        commit: options.commit.clone(),
+        release: options.release.clone(),
         bans_nobody: false,
     })
 }
@@ -120,6 +135,23 @@ mod tests {
             parse("agent decide --limit a --cost 30").unwrap().cost,
             Some(30)
         );
+        let refund = parse("agent decide --limit a --cost -30").unwrap();
+        assert_eq!((refund.cost, refund.charge), (Some(-30), None));
+        let forced = parse("agent decide --limit a --cost 30 --force").unwrap();
+        assert_eq!(forced.charge, Some(ChargeMode::Force));
+        let reserve =
+            parse("agent decide --limit a --cost 30 --reserve 10min --on-expiry release").unwrap();
+        assert_eq!(
+            (reserve.reserve, reserve.on_expiry),
+            ("600s".parse().ok(), Some(decide::OnExpiry::Release))
+        );
+        let commit = parse("agent decide --commit 4f --cost 12").unwrap();
+        assert_eq!(
+            (commit.commit.as_deref(), commit.cost, commit.limit.as_str()),
+            (Some("4f"), Some(12), "")
+        );
+        let release = parse("agent decide --release 4f").unwrap();
+        assert_eq!(release.release.as_deref(), Some("4f"));
         for (line, reason) in [
             ("agent decide", "--limit"),
             (
@@ -138,7 +170,22 @@ mod tests {
                 "agent decide --limit a --request publish --cost 3",
                 "cannot be used with",
             ),
-            ("agent decide --limit a --cost -3", "-3"),
+            ("agent decide --limit a --cost 1.5", "1.5"),
+            ("agent decide --limit a --commit x", "cannot be used with"),
+            ("agent decide --release x --cost 3", "cannot be used with"),
+            (
+                "agent decide --limit a --on-expiry release",
+                "--reserve <TIME>",
+            ),
+            ("agent decide --limit a --reserve 2d", "1 d at most"),
+            (
+                "agent decide --limit a --reserve 1s --on-expiry keep",
+                "write commit or release",
+            ),
+            (
+                "agent decide --limit a --reserve 1s --force",
+                "cannot be used with",
+            ),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(reason), "{line}: {error}");

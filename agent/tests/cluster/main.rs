@@ -9,6 +9,7 @@ mod keys;
 mod ledger;
 mod outages;
 mod quotas;
+mod settling;
 mod stores;
 mod trouble;
 
@@ -49,6 +50,7 @@ fn main() {
         keys::TESTS,
         quotas::TESTS,
         outages::TESTS,
+        settling::TESTS,
         ledger::TESTS,
         stores::TESTS,
         trouble::TESTS,

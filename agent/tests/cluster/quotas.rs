@@ -24,10 +24,10 @@ pub const TESTS: &[Test] = tests![
     a_used_up_quota_survives_in_a_cluster_of_stores,
 ];
 
-const N: u64 = 1_000;
+pub const N: u64 = 1_000;
 
 /// The lines of a limit of `N` a day.
-fn daily(algorithm: &str) -> String {
+pub fn daily(algorithm: &str) -> String {
     format!("{KEYS}\nrate = \"{N}/day\"\nalgorithm = {algorithm:?}")
 }
 
@@ -41,12 +41,12 @@ pub fn joined(fleet: &[Host], hosts: usize) {
 }
 
 /// Two syncs, on a machine with other work.
-fn settle() {
+pub fn settle() {
     thread::sleep(Duration::from_secs(1));
 }
 
 /// Requests units on a host until it refuses all for a second; returns the passed ones.
-fn exhaust(host: &Host) -> u64 {
+pub fn exhaust(host: &Host) -> u64 {
     let mut asker = host.connect();
     let (mut passed, mut last) = (0, Instant::now());
     while last.elapsed() < Duration::from_secs(1) {
@@ -62,7 +62,7 @@ fn exhaust(host: &Host) -> u64 {
 
 /// The most that may pass of a day's quota since `begun`: the sliding window drops a part as time passes, and a day may
 /// end.
-fn most(redis: &Redis, begun: u64) -> f64 {
+pub fn most(redis: &Redis, begun: u64) -> f64 {
     let days = |at: u64| at / 86_400;
     let now = seconds(redis);
     let windows = 1 + days(now + 1) - days(begun.saturating_sub(1));
@@ -70,7 +70,7 @@ fn most(redis: &Redis, begun: u64) -> f64 {
 }
 
 /// The store's clock.
-fn seconds(redis: &Redis) -> u64 {
+pub fn seconds(redis: &Redis) -> u64 {
     redis
         .cli(&["time"])
         .lines()

@@ -139,6 +139,9 @@ fn the_group_may_ask_and_only_root_may_change() {
             said(&output)
         );
     }
+    // A refund gives an allowance back.
+    let output = as_nobody(&network, &["decide", "--limit", "a", "--cost", "-1"]);
+    assert!(said(&output).contains("requires root"), "{}", said(&output));
     network.told(&["ban", "10.77.0.7"]);
 }
 

@@ -15,7 +15,7 @@ use crate::wire::Sender;
 
 pub const TESTS: &[Test] = tests![
     a_reload_keeps_the_state_of_unchanged_limits,
-    a_reload_carries_the_state_of_changed_rates_over_in_proportion,
+    a_reload_keeps_the_used_units_of_changed_rates,
     a_bad_file_changes_nothing_and_is_reported,
     a_file_that_changes_is_read_again_if_it_is_watched,
     reloads_under_traffic_evaluate_each_packet_by_one_policy,
@@ -84,7 +84,7 @@ fn a_reload_keeps_the_state_of_unchanged_limits() {
     assert_eq!((counts[7], counts[9]), (100, 0));
 }
 
-fn a_reload_carries_the_state_of_changed_rates_over_in_proportion() {
+fn a_reload_keeps_the_used_units_of_changed_rates() {
     let network = Network::new();
     let limits = |count: u32| {
         Algorithm::ALL
@@ -114,12 +114,18 @@ fn a_reload_carries_the_state_of_changed_rates_over_in_proportion() {
     };
     burst(&network, &[udp_from(7)], 60);
     left(&agent, &[40]);
-    // Two fifths of the allowance are left, whatever it is. What is left rounds down.
-    for (count, remaining) in [(50, 20), (1000, 400), (10, 4), (100, 40)] {
+    // 60 are used, whatever the limit is. A day's window returns less than a unit within the test.
+    for (count, remaining) in [(1000, 940), (50, 0)] {
         network.config("max_sources = 2000", &limits(count));
         assert_eq!(agent.json(&["reload"])["ok"], true);
-        left(&agent, &[remaining - 1, remaining]);
+        left(&agent, &[remaining]);
     }
+    burst(&network, &[udp_from(7)], 10);
+    assert_eq!(agent.counts("token-bucket").0, 60);
+    network.config("max_sources = 2000", &limits(100));
+    assert_eq!(agent.json(&["reload"])["ok"], true);
+    // A log of 50 kept the newest 50.
+    left(&agent, &[40, 50]);
     burst(&network, &[udp_from(7)], 100);
     assert!((39..=40).contains(&(agent.counts("token-bucket").0 - 60)));
     // A limit that counts something else now starts afresh, and it is told.
@@ -437,13 +443,13 @@ fn limits_on_requests_and_groups_are_reloaded_with_the_rest() {
         2,
         "its counters go on"
     );
-    // Changed: three tenths of the allowance are left.
+    // Changed: 70 stay used.
     network.config(
         &agent_table,
         &format!("{SLOW}{}{}", decide.replace("100", "1000"), group("two")),
     );
     assert_eq!(agent.json(&["reload"])["ok"], true);
-    assert_eq!(ask("alice", "1"), 299);
+    assert_eq!(ask("alice", "1"), 929);
     assert_eq!(ask("bob", "1"), 999);
     assert_eq!(
         agent.json(&["status"])["groups"],
@@ -457,7 +463,7 @@ fn limits_on_requests_and_groups_are_reloaded_with_the_rest() {
     assert_eq!(network.command(&["reload"]).status.code(), Some(2));
     assert_eq!(
         (ask("alice", "1"), agent.limit("packets")["burst"].clone()),
-        (298.into(), 100.into())
+        (928.into(), 100.into())
     );
     assert_eq!(
         agent.json(&["status"])["groups"],

@@ -8,6 +8,7 @@ use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
+use super::refund::Refund;
 use super::token_bucket::TokenBucket;
 use crate::share::Share;
 use crate::time::{TickScale, Ticks};
@@ -108,6 +109,24 @@ macro_rules! define {
                 }
             }
 
+            /// [`RateAlgorithm::with_room_for_debt`].
+            #[must_use]
+            pub fn with_room_for_debt(&self) -> Self {
+                match self {
+                    Self::Bucket(limiter) => Self::Bucket(limiter.with_room_for_debt()),
+                    $(Self::$name(limiter) => Self::$name(limiter.with_room_for_debt()),)+
+                }
+            }
+
+            /// [`RateAlgorithm::without_room_for_debt`].
+            #[must_use]
+            pub fn without_room_for_debt(&self) -> Self {
+                match self {
+                    Self::Bucket(limiter) => Self::Bucket(limiter.without_room_for_debt()),
+                    $(Self::$name(limiter) => Self::$name(limiter.without_room_for_debt()),)+
+                }
+            }
+
             /// The limiter of a host that has this share of it; states go on under any share.
             #[must_use]
             pub fn at_share(&self, share: Share) -> Self {
@@ -117,7 +136,7 @@ macro_rules! define {
                 }
             }
 
-            /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used: in proportion.
+            /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used, in units.
             /// Nothing if that is of another algorithm.
             pub fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
                 match (old, self) {
@@ -325,6 +344,22 @@ impl AnyLimiter {
     /// [`RateAlgorithm::charge_beyond`].
     pub fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
         algorithms!(of_limiter! self, limiter => RateAlgorithm::charge_beyond(limiter, words, until, cost));
+    }
+
+    /// [`RateAlgorithm::force`].
+    pub fn force(&self, words: &mut [u64], now: Ticks, cost: u64) {
+        algorithms!(of_limiter! self, limiter => RateAlgorithm::force(limiter, words, now, cost));
+    }
+
+    /// [`RateAlgorithm::refund`].
+    pub fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
+        algorithms!(of_limiter! self, limiter => RateAlgorithm::refund(limiter, words, now, refund));
+    }
+
+    /// [`RateAlgorithm::debt`].
+    #[must_use]
+    pub fn debt(&self, words: &[u64], now: Ticks) -> u64 {
+        algorithms!(of_limiter! self, limiter => RateAlgorithm::debt(limiter, words, now))
     }
 
     /// [`RateAlgorithm::give_back`].

@@ -9,14 +9,18 @@
 //! shorter.
 
 use super::Decision;
-use super::migration::{Instants, scaled};
+use super::migration::Instants;
 use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
+use super::refund::Refund;
 use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word, refund_word};
 use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
+
+/// Bits of counts with room for debts.
+const DEBT_BITS: u32 = 25;
 
 /// A fixed window of `most` units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +175,22 @@ impl RateAlgorithm for FixedWindow {
         self.count_bits <= 50 && self.window >> (self.count_bits + 10) > 0
     }
 
+    /// Counts up to 2²⁵ where the window is then longer by less than 2⁻¹⁵ of itself, and 2²⁵ ticks: 1 ms.
+    fn with_room_for_debt(&self) -> Self {
+        let room = (u64::BITS - self.window.leading_zeros()).saturating_sub(16);
+        Self {
+            count_bits: self.count_bits.max(room.min(DEBT_BITS)),
+            ..*self
+        }
+    }
+
+    fn without_room_for_debt(&self) -> Self {
+        Self {
+            count_bits: u64::BITS - self.most.leading_zeros(),
+            ..*self
+        }
+    }
+
     fn at_share(&self, share: Share) -> Self {
         Self {
             most: share.units(self.most),
@@ -187,9 +207,29 @@ impl RateAlgorithm for FixedWindow {
         self.decide(words[0], now, cost).write(&mut words[0])
     }
 
-    /// Counts up to the next power of two above N: a window beyond that is as exhausted as it can be.
+    /// Counts up to 2^`count_bits`: a window beyond that is as exhausted as it can be.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
         words[0] = self.charge_beyond(words[0], until, cost);
+    }
+
+    fn force(&self, words: &mut [u64], now: Ticks, cost: u64) {
+        let (end, count) = self.at(words[0], now);
+        words[0] = end | count.saturating_add(cost).min(self.count_mask());
+    }
+
+    /// Nothing once their window has ended. Windows are told apart to 2^`count_bits` ticks. A count that is as high as it
+    /// can be stays: the units beyond it are not known.
+    fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
+        let (end, count) = self.parts(words[0]);
+        let (own_end, _) = self.parts(self.state(refund.at.wrapping_add(self.window), 0));
+        let has_ended = !is_alive(end, now) || is_alive(end, own_end);
+        if !has_ended && count < self.count_mask() {
+            words[0] = end | count.saturating_sub(refund.units());
+        }
+    }
+
+    fn debt(&self, words: &[u64], now: Ticks) -> u64 {
+        self.at(words[0], now).1.saturating_sub(self.most)
     }
 
     fn remaining(&self, words: &[u64], now: Ticks) -> u64 {
@@ -208,14 +248,11 @@ impl RateAlgorithm for FixedWindow {
         words[0] = self.aligned(words[0], now, begun);
     }
 
-    /// Both the count and the rest of the window keep their shares.
+    /// The count stays, and the rest of the window keeps its share.
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
         let (end, count) = old.parts(old_words[0]);
         words[0] = match now.ahead(end, old.window, self.window) {
-            Some(ahead) => self.state(
-                now.to.wrapping_add(ahead),
-                scaled(count, self.most, old.most).min(self.most),
-            ),
+            Some(ahead) => self.state(now.to.wrapping_add(ahead), count.min(self.count_mask())),
             None => now.to,
         };
     }
@@ -335,7 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_fixed_window_keeps_its_share(old_count in 1u64..5_000, new_count in 1u64..5_000, seconds in 1u64..100, used in 0.0f64..=1.0, later in 0.0f64..0.9) {
+        fn a_fixed_window_keeps_its_count(old_count in 1u64..5_000, new_count in 1u64..5_000, seconds in 1u64..100, used in 0.0f64..=1.0, later in 0.0f64..0.9) {
             let rate = |count, seconds| Rate { count, per_nanoseconds: seconds * 1_000_000_000 };
             let old = FixedWindow::new(rate(old_count, 10), TickScale::FINEST);
             let new = FixedWindow::new(rate(new_count, seconds), TickScale::FINEST);
@@ -351,8 +388,8 @@ mod tests {
             let mut carried = [0];
             new.migrate(&old, &[state], &mut carried, now);
             let carried = carried[0];
-            prop_assert_eq!(new.remaining(carried, now.to), new_count - (used * new_count).div_ceil(old_count));
-            if used == old_count {
+            prop_assert_eq!(new.remaining(carried, now.to), new_count.saturating_sub(used));
+            if used >= new_count {
                 let wait = new.wait(carried, now.to, 1).unwrap() as f64;
                 let wanted = (1.0 - later) * new.window as f64;
                 prop_assert!((wait - wanted).abs() <= 1e-4 * new.window as f64 + 1e5, "{wait} of {wanted}");

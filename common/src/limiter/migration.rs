@@ -1,9 +1,8 @@
-//! Migration of a state to another rate: the used part of the allowance stays used, in proportion.
+//! Migration of a state to another rate: used units stay used.
 //!
-//! A source with half of its burst left has half of the new burst left. Half of a window's count becomes half of the
-//! new window's, with the same share of the window remaining. Proportions are rounded such that the used part never
-//! shrinks. For buckets, whose state is a span of time, the result is the same for every multiplier of a class, since a
-//! multiplier scales rate and burst alike.
+//! A source that has used 10 of 10 has 10 left of 20, and none of 5. A window whose length changes keeps its count, and
+//! the share of it that remains. Units are rounded up. For buckets, whose state is a span of time, the result is the same
+//! for every multiplier of a class, since it divides the time of a unit by the same factor before and after.
 
 use crate::time::{Ticks, is_alive};
 

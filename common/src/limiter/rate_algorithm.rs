@@ -4,6 +4,7 @@ use super::migration::Instants;
 use super::moves::Moves;
 use super::parameters::Parametric;
 use super::rate::{Costs, Rate};
+use super::refund::Refund;
 use crate::share::Share;
 use crate::time::{TickScale, Ticks};
 
@@ -46,6 +47,18 @@ pub trait RateAlgorithm: Parametric {
         self.is_representable()
     }
 
+    /// The same limiter with room in its state for counts far above N: forced charges have to be counted, too.
+    #[must_use]
+    fn with_room_for_debt(&self) -> Self
+    where
+        Self: Sized;
+
+    /// The same limiter with the state of earlier versions, which had no such room.
+    #[must_use]
+    fn without_room_for_debt(&self) -> Self
+    where
+        Self: Sized;
+
     /// The limiter of a host that has this share of it; states go on under any share.
     #[must_use]
     fn at_share(&self, share: Share) -> Self;
@@ -68,6 +81,17 @@ pub trait RateAlgorithm: Parametric {
 
     /// Charges `cost`, consumed elsewhere until an instant that is not in the future, whether it passes or not.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64);
+
+    /// Charges `cost` whether it passes or not.
+    fn force(&self, words: &mut [u64], now: Ticks, cost: u64) {
+        self.charge_beyond(words, now, cost);
+    }
+
+    /// Returns the unused units of a charge, as far as they still count.
+    fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund);
+
+    /// Units that are charged beyond the limit, rounded up.
+    fn debt(&self, words: &[u64], now: Ticks) -> u64;
 
     /// Takes back a charge, where the allowance flows back continuously.
     fn give_back(&self, _words: &mut [u64], _now: Ticks, _cost: u64) {}
@@ -96,7 +120,7 @@ pub trait RateAlgorithm: Parametric {
     /// Opens the window that has `begun`, if the state's own is over.
     fn align(&self, _words: &mut [u64], _now: Ticks, _begun: Ticks) {}
 
-    /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used: in proportion.
+    /// Writes into `words`, the state of a new key, what a state under the limiter `old` has used, in units.
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants);
 
     /// A word of the slot with all charges: `current` is what charges on one copy made of `then`, `last` what charges on

@@ -18,6 +18,7 @@ use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
+use super::refund::Refund;
 use super::shared::{CHARGE_TRIES, Charge, SharedCharge, SharedState, Swap, refund_word};
 use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
@@ -70,6 +71,8 @@ pub enum Step {
 }
 
 const SEAL: u64 = 1;
+/// Low bits of words with room for debts.
+const DEBT_BITS: u32 = 25;
 
 impl SlidingWindow {
     /// `rate.count` units in any `rate.per_nanoseconds`, by the approximation.
@@ -127,6 +130,35 @@ impl SlidingWindow {
     #[inline(always)]
     #[must_use]
     pub fn step(&self, even: u64, odd: u64, now: Ticks, cost: u64) -> Step {
+        // passed + previous × share < N for a cost of 1; for more, the sum before the last unit. The share in view is
+        // rounded up and T down, and the shift ensures that no product reaches 2⁶³.
+        self.step_by([even, odd], now, cost, |before_last, previous, left| {
+            let shift = self.share_shift & 63;
+            let whole = self.window >> shift;
+            let in_view = (left + ((1 << shift) - 1)) >> shift;
+            before_last * whole + previous * in_view < self.most * whole
+        })
+    }
+
+    /// The same where products may have more than 64 bits: exact for any count.
+    fn step_exactly(&self, words: [u64; 2], now: Ticks, cost: u64) -> Step {
+        let wide = u128::from;
+        self.step_by(words, now, cost, |before_last, previous, left| {
+            wide(before_last) * wide(self.window) + wide(previous) * wide(left)
+                < wide(self.most) * wide(self.window)
+        })
+    }
+
+    /// Decides by whether units conform: (those of this window before the last one, those of the previous window, the
+    /// ticks for which it is still in view).
+    #[inline(always)]
+    fn step_by(
+        &self,
+        [even, odd]: [u64; 2],
+        now: Ticks,
+        cost: u64,
+        conforms: impl Fn(u64, u64, Ticks) -> bool,
+    ) -> Step {
         // A window of 0 is invalid; checked division avoids a panic.
         let Some(number) = now.checked_div(self.window) else {
             return Step::Refuse;
@@ -172,13 +204,7 @@ impl SlidingWindow {
         if cost == 0 || cost > self.most || count > self.most {
             return Step::Refuse;
         }
-        // passed + previous × share < N for a cost of 1; for more, the sum before the last unit. The share in view is
-        // rounded up and T down, and the shift ensures that no product reaches 2⁶³.
-        let shift = self.share_shift & 63;
-        let whole = self.window >> shift;
-        let in_view = (self.window - elapsed + ((1 << shift) - 1)) >> shift;
-        let used = (count + cost - 1) * whole + previous_count * in_view;
-        if used < self.most * whole {
+        if conforms(count + cost - 1, previous_count, self.window - elapsed) {
             Step::Pass {
                 word,
                 from: current,
@@ -281,15 +307,15 @@ impl SlidingWindow {
         )
     }
 
-    /// Both words of a key that has passed `count` in the current window, and nothing in the previous one.
-    fn opened_with(&self, count: u64, now: Ticks) -> [u64; 2] {
-        if count == 0 {
+    /// Both words of a key that has passed `count` in the current window, and `before` in the previous one.
+    fn opened_with(&self, count: u64, before: u64, now: Ticks) -> [u64; 2] {
+        if count == 0 && before == 0 {
             return [Self::fresh(now); 2];
         }
         let number = now / self.window;
         let start = number * self.window;
         let this = self.label(start) | count << 1;
-        let before = self.label(start.wrapping_sub(self.window)) | SEAL;
+        let before = self.label(start.wrapping_sub(self.window)) | before << 1 | SEAL;
         if number & 1 == 0 {
             [this, before]
         } else {
@@ -396,6 +422,22 @@ impl RateAlgorithm for SlidingWindow {
         self.is_representable()
     }
 
+    /// Counts up to 2²⁴ where the labels then have a resolution of 2⁻¹⁵ of a window, and of 2²⁵ ticks: 1 ms.
+    fn with_room_for_debt(&self) -> Self {
+        let room = (u64::BITS - self.window.leading_zeros()).saturating_sub(16);
+        Self {
+            low_bits: self.low_bits.max(room.min(DEBT_BITS)),
+            ..*self
+        }
+    }
+
+    fn without_room_for_debt(&self) -> Self {
+        Self {
+            low_bits: u64::BITS - self.most.leading_zeros() + 1,
+            ..*self
+        }
+    }
+
     fn at_share(&self, share: Share) -> Self {
         Self {
             most: share.units(self.most),
@@ -414,7 +456,7 @@ impl RateAlgorithm for SlidingWindow {
     fn charge(&self, words: &mut [u64], now: Ticks, cost: u64) -> bool {
         loop {
             // A seal is set at most once a window, so this ends with the second look.
-            let (word, to, passes) = match self.step(words[0], words[1], now, cost) {
+            let (word, to, passes) = match self.step_exactly([words[0], words[1]], now, cost) {
                 Step::Refuse => return false,
                 Step::Seal { word, to, .. } => (word, to, false),
                 Step::Pass { word, to, .. } => (word, to, true),
@@ -426,10 +468,34 @@ impl RateAlgorithm for SlidingWindow {
         }
     }
 
-    /// Counts up to the next power of two above N: a window beyond that is as exhausted as it can be.
+    /// Counts up to 2^(`low_bits` − 1): a window beyond that is as exhausted as it can be.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
         let charged = self.charge_beyond([words[0], words[1]], until, cost);
         words[..2].copy_from_slice(&charged);
+    }
+
+    /// From the window of the charge, then from the one before it, as far as they still count. A count that is as high
+    /// as it can be stays: the units beyond it are not known.
+    fn refund(&self, words: &mut [u64], _: Ticks, refund: Refund) {
+        let start = refund.at / self.window * self.window;
+        let mut units = refund.units();
+        for start in [start, start.wrapping_sub(self.window)] {
+            let label = self.label(start);
+            for word in &mut words[..2] {
+                let count = self.count(*word);
+                if self.belongs(*word, label) && count < self.low_mask() >> 1 {
+                    let returned = count.min(units);
+                    *word -= returned << 1;
+                    units -= returned;
+                }
+            }
+        }
+    }
+
+    fn debt(&self, words: &[u64], now: Ticks) -> u64 {
+        let (in_view, window) = self.in_view([words[0], words[1]], now);
+        let beyond = in_view.saturating_sub(u128::from(self.most) * u128::from(window));
+        u64::try_from(beyond.div_ceil(u128::from(window))).unwrap_or(u64::MAX)
     }
 
     fn remaining(&self, words: &[u64], now: Ticks) -> u64 {
@@ -440,14 +506,19 @@ impl RateAlgorithm for SlidingWindow {
         self.wait(words[0], words[1], now, cost)
     }
 
-    /// The weighed count of both windows becomes the count of the current one.
+    /// Both counts stay in their windows. Where they do not fit, or windows have another length or another clock, the
+    /// weighed count of both becomes the count of the current one.
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
-        let (of_old, of_window) = old.in_view([old_words[0], old_words[1]], now.from);
-        // In view: (count × window + count before × what is left) ÷ window, of N.
-        let whole = u128::from(old.most) * u128::from(of_window);
-        let count = (of_old * u128::from(self.most)).div_ceil(whole.max(1));
-        let count = u64::try_from(count).unwrap_or(u64::MAX).min(self.most);
-        words[..2].copy_from_slice(&self.opened_with(count, now.to));
+        let most = self.low_mask() >> 1;
+        let (count, before, _) = old.counts(old_words[0], old_words[1], now.from);
+        if old.window == self.window && now.from == now.to && count.max(before) <= most {
+            words[..2].copy_from_slice(&self.opened_with(count, before, now.to));
+            return;
+        }
+        let (in_view, window) = old.in_view([old_words[0], old_words[1]], now.from);
+        let count = in_view.div_ceil(u128::from(window.max(1)));
+        let count = u64::try_from(count).unwrap_or(u64::MAX).min(most);
+        words[..2].copy_from_slice(&self.opened_with(count, 0, now.to));
     }
 
     /// Counts of the same window add up; it is sealed if one copy is.

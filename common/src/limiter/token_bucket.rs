@@ -15,6 +15,7 @@ use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
 use super::rate_algorithm::RateAlgorithm;
+use super::refund::Refund;
 use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word};
 use crate::share::Share;
 use crate::time::{HORIZON, TickScale, Ticks, is_alive};
@@ -203,6 +204,15 @@ impl RateAlgorithm for TokenBucket {
         rate.nanoseconds_for(burst)
     }
 
+    /// A debt is a span of time like any other state.
+    fn with_room_for_debt(&self) -> Self {
+        *self
+    }
+
+    fn without_room_for_debt(&self) -> Self {
+        *self
+    }
+
     fn at_share(&self, share: Share) -> Self {
         let shift = self.emission_shift & 63;
         let burst = share.units(self.burst);
@@ -246,6 +256,31 @@ impl RateAlgorithm for TokenBucket {
         words[0] = self.charge_beyond(words[0], until, cost);
     }
 
+    /// At most full. The difference of two charges, so that a charge whose units are all returned leaves nothing.
+    fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
+        let returned = self
+            .wide_charge(refund.charged)
+            .saturating_sub(self.wide_charge(refund.used));
+        if is_alive(words[0], now) {
+            let ahead = u128::from(words[0].wrapping_sub(now)).saturating_sub(returned);
+            words[0] = now.wrapping_add(u64::try_from(ahead).unwrap_or(DEEPEST));
+        }
+    }
+
+    fn debt(&self, words: &[u64], now: Ticks) -> u64 {
+        if !is_alive(words[0], now) {
+            return 0;
+        }
+        // Charges are rounded up to a tick: that tick is no debt.
+        let beyond = words[0]
+            .wrapping_sub(now)
+            .saturating_sub(self.tolerance)
+            .saturating_sub(1);
+        let units =
+            (u128::from(beyond) << (self.emission_shift & 63)).div_ceil(u128::from(self.emission));
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
     fn give_back(&self, words: &mut [u64], now: Ticks, cost: u64) {
         words[0] = self.give_back(words[0], now, cost);
     }
@@ -263,10 +298,21 @@ impl RateAlgorithm for TokenBucket {
         ticks as f64 / interval
     }
 
-    /// The used part keeps its share of the burst.
+    /// The used units keep their number: each takes another time to come back.
     fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
-        let ahead = now.ahead(old_words[0], old.tolerance, self.tolerance);
-        words[0] = now.to.wrapping_add(ahead.unwrap_or(0));
+        words[0] = now.to;
+        if is_alive(old_words[0], now.from) {
+            let ahead = u128::from(old_words[0].wrapping_sub(now.from));
+            let used = ahead << (old.emission_shift & 63);
+            let (interval, shift) = (u128::from(self.emission), self.emission_shift & 63);
+            let per_unit = u128::from(old.emission.max(1));
+            let ahead = match used.checked_mul(interval) {
+                Some(product) => product.div_ceil(per_unit << shift),
+                None => (used.div_ceil(per_unit)).saturating_mul(interval) >> shift,
+            };
+            let ahead = u64::try_from(ahead).unwrap_or(DEEPEST).min(DEEPEST);
+            words[0] = now.to.wrapping_add(ahead);
+        }
     }
 
     fn merge(&self, current: u64, then: u64, last: u64, now: Ticks) -> u64 {

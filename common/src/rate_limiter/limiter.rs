@@ -3,6 +3,8 @@
 use core::time::Duration;
 
 use super::policy::{Policy, PolicyError};
+use super::reservation::Reservation;
+use crate::limiter::Refund;
 
 /// A source of time.
 pub trait Clock {
@@ -23,6 +25,8 @@ pub struct Outcome {
     pub allowed: bool,
     /// The largest cost that would pass after this, in units.
     pub remaining: u64,
+    /// The units by which forced charges exceed the limit, rounded up; a log does not count them.
+    pub debt: u64,
     /// The time until the cost would pass if nothing else did: zero if it passed, `None` if it exceeds the limit's
     /// size.
     pub retry_after: Option<Duration>,
@@ -40,6 +44,15 @@ pub trait RateLimiter {
 
     /// Charges `cost` if it passes at `now`; refused costs are not charged.
     fn charge_at(&mut self, now: u64, cost: u64) -> bool;
+
+    /// Charges `cost` at `now`, whether it passes or not.
+    fn force_at(&mut self, now: u64, cost: u64);
+
+    /// Returns the unused units of a charge, as far as they still count.
+    fn refund_at(&mut self, now: u64, refund: Refund);
+
+    /// The units by which forced charges exceed the limit at `now`.
+    fn debt_at(&self, now: u64) -> u64;
 
     /// The largest cost that would pass at `now`.
     fn remaining_at(&self, now: u64) -> u64;
@@ -65,14 +78,74 @@ pub trait RateLimiter {
     fn decide(&mut self, cost: u64) -> Outcome {
         let now = self.now();
         let allowed = self.charge_at(now, cost);
+        let retry_after = if allowed {
+            Some(Duration::ZERO)
+        } else {
+            self.retry_after_at(now, cost)
+        };
+        self.outcome_at(now, allowed, retry_after)
+    }
+
+    /// Charges `cost`, whether it passes or not: use that is reported after the work. It may take the allowance below
+    /// zero; later costs are refused until it has come back.
+    fn force(&mut self, cost: u64) -> Outcome {
+        let now = self.now();
+        self.force_at(now, cost);
+        self.outcome_at(now, true, Some(Duration::ZERO))
+    }
+
+    /// Returns units that were charged and not used: the newest, as far as they still count.
+    fn refund(&mut self, cost: u64) -> Outcome {
+        let now = self.now();
+        self.refund_at(
+            now,
+            Refund {
+                at: now,
+                charged: cost,
+                used: 0,
+            },
+        );
+        self.outcome_at(now, true, Some(Duration::ZERO))
+    }
+
+    /// Charges `cost` for work whose use is known later, if it passes.
+    ///
+    /// # Errors
+    ///
+    /// The refusal; nothing is charged then.
+    fn reserve(&mut self, cost: u64) -> Result<Reservation, Outcome> {
+        let now = self.now();
+        if self.charge_at(now, cost) {
+            Ok(Reservation {
+                at: now,
+                charged: cost,
+            })
+        } else {
+            let retry_after = self.retry_after_at(now, cost);
+            Err(self.outcome_at(now, false, retry_after))
+        }
+    }
+
+    /// Settles a reservation by what was used: less is returned, as far as it still counts; more is forced.
+    fn commit(&mut self, reservation: Reservation, used: u64) -> Outcome {
+        let now = self.now();
+        self.refund_at(now, reservation.refund(used));
+        self.force_at(now, used.saturating_sub(reservation.charged));
+        self.outcome_at(now, true, Some(Duration::ZERO))
+    }
+
+    /// Returns a reservation whose work was not done.
+    fn release(&mut self, reservation: Reservation) -> Outcome {
+        self.commit(reservation, 0)
+    }
+
+    /// The outcome with this verdict.
+    fn outcome_at(&self, now: u64, allowed: bool, retry_after: Option<Duration>) -> Outcome {
         Outcome {
             allowed,
             remaining: self.remaining_at(now),
-            retry_after: if allowed {
-                Some(Duration::ZERO)
-            } else {
-                self.retry_after_at(now, cost)
-            },
+            debt: self.debt_at(now),
+            retry_after,
             reset_after: self.reset_after_at(now),
         }
     }
@@ -80,12 +153,11 @@ pub trait RateLimiter {
     /// The verdict of `decide`, without charging.
     fn peek(&self, cost: u64) -> Outcome {
         let now = self.now();
-        Outcome {
-            allowed: self.conforms_at(now, cost),
-            remaining: self.remaining_at(now),
-            retry_after: self.retry_after_at(now, cost),
-            reset_after: self.reset_after_at(now),
-        }
+        self.outcome_at(
+            now,
+            self.conforms_at(now, cost),
+            self.retry_after_at(now, cost),
+        )
     }
 
     /// The largest cost that would pass now.
@@ -147,6 +219,18 @@ impl<C: Clock, const WORDS: usize> RateLimiter for Limiter<C, WORDS> {
         self.policy.charge(&mut self.state, now, cost)
     }
 
+    fn force_at(&mut self, now: u64, cost: u64) {
+        self.policy.force(&mut self.state, now, cost);
+    }
+
+    fn refund_at(&mut self, now: u64, refund: Refund) {
+        self.policy.refund(&mut self.state, now, refund);
+    }
+
+    fn debt_at(&self, now: u64) -> u64 {
+        self.policy.debt(&self.state, now)
+    }
+
     fn remaining_at(&self, now: u64) -> u64 {
         self.policy.remaining(&self.state, now)
     }
@@ -173,6 +257,18 @@ impl<L: RateLimiter + ?Sized> RateLimiter for &mut L {
 
     fn charge_at(&mut self, now: u64, cost: u64) -> bool {
         (**self).charge_at(now, cost)
+    }
+
+    fn force_at(&mut self, now: u64, cost: u64) {
+        (**self).force_at(now, cost);
+    }
+
+    fn refund_at(&mut self, now: u64, refund: Refund) {
+        (**self).refund_at(now, refund);
+    }
+
+    fn debt_at(&self, now: u64) -> u64 {
+        (**self).debt_at(now)
     }
 
     fn remaining_at(&self, now: u64) -> u64 {

@@ -43,15 +43,36 @@
 //! # Ok::<(), common::rate_limiter::PolicyError>(())
 //! ```
 //!
+//! Use may be known only after the work: a reservation is settled by it, and a forced charge may take the allowance below
+//! zero.
+//!
+//! ```
+//! use common::limiter::Rate;
+//! use common::rate_limiter::{Limiter, Policy, RateLimiter};
+//!
+//! let clock = || 0;
+//! let mut tokens = Limiter::<_, 1>::new(Policy::token_bucket(Rate::per_second(10), 100), clock)?;
+//! let reservation = tokens.reserve(30).expect("30 of 100 pass");
+//! assert_eq!(tokens.remaining(), 70);
+//! assert_eq!(tokens.commit(reservation, 12).remaining, 88);
+//!
+//! let outcome = tokens.force(5_000);
+//! assert_eq!((outcome.remaining, outcome.debt), (0, 4_912));
+//! assert!(!tokens.allowed());
+//! # Ok::<(), common::rate_limiter::PolicyError>(())
+//! ```
+//!
 //! Threads can share a limiter behind a lock. For a limit per key, with many threads and bounded memory, the agent's
 //! library has a store (`decide::StateStore`).
 
 mod limiter;
 mod policy;
+mod reservation;
 #[cfg(test)]
 mod tests;
 mod tiers;
 
 pub use limiter::{Clock, Limiter, Outcome, RateLimiter};
 pub use policy::{Policy, PolicyError};
+pub use reservation::Reservation;
 pub use tiers::Tiers;

@@ -120,7 +120,8 @@ impl Policy {
     fn unchecked(algorithm: Algorithm, rate: Rate, burst: u64) -> Self {
         let (rate, burst) = (at_least_one(rate), burst.max(1));
         let scale = TickScale::for_longest_life(algorithm.longest_life(rate, burst));
-        let limiter = AnyLimiter::new(algorithm, rate, burst, Costs::Many, scale);
+        let limiter =
+            AnyLimiter::new(algorithm, rate, burst, Costs::Many, scale).with_room_for_debt();
         Self {
             limiter,
             scale,
@@ -193,7 +194,7 @@ impl Policy {
             .open(words, self.ticks(now).wrapping_add(self.opening));
     }
 
-    /// Migrates the used part of a key of another policy, in proportion, into `words` of a new key. Nothing if that
+    /// Migrates the used units of a key of another policy into `words` of a new key. Nothing if that
     /// policy has another algorithm.
     pub fn carry(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: u64) {
         self.carry_between(old, old_words, words, now, now);

@@ -1,3 +1,5 @@
+mod settling;
+
 use core::cell::Cell;
 use core::time::Duration;
 

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::RateLimiter;
+use crate::limiter::Refund;
 
 /// Limits that must all pass a cost: it is charged to all of them, or to none. The first one's clock is used.
 #[derive(Clone, Debug)]
@@ -20,6 +21,24 @@ impl<L: RateLimiter, const N: usize> RateLimiter for Tiers<L, N> {
     fn charge_at(&mut self, now: u64, cost: u64) -> bool {
         // Nothing else can change them between the check and the charge, and the instant is the same.
         self.conforms_at(now, cost) && self.0.iter_mut().all(|tier| tier.charge_at(now, cost))
+    }
+
+    fn force_at(&mut self, now: u64, cost: u64) {
+        self.0.iter_mut().for_each(|tier| tier.force_at(now, cost));
+    }
+
+    fn refund_at(&mut self, now: u64, refund: Refund) {
+        self.0
+            .iter_mut()
+            .for_each(|tier| tier.refund_at(now, refund));
+    }
+
+    fn debt_at(&self, now: u64) -> u64 {
+        self.0
+            .iter()
+            .map(|tier| tier.debt_at(now))
+            .max()
+            .unwrap_or(0)
     }
 
     fn remaining_at(&self, now: u64) -> u64 {

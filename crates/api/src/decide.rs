@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    /// The limit's name.
+    /// The limit's name; empty to commit or release.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub limit: String,
     /// Its entries and their values.
     #[serde(default)]
@@ -26,18 +27,72 @@ pub struct Question {
     /// The values of the formula's variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, f64>,
-    /// The cost in units; 1 if neither a cost nor a request is given.
+    /// The cost in units; 1 if neither a cost nor a request is given. A negative cost is a refund.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<u64>,
+    pub cost: Option<i64>,
+    /// How the cost is charged; without it, if it conforms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charge: Option<ChargeMode>,
     /// Evaluate without charging.
     #[serde(default)]
     pub peek: bool,
     /// How long the request may wait in the key's queue until it conforms; without it, it is refused at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
+    /// Charges the cost for this time at most: it is committed or released by the ID in the reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<ReserveTime>,
+    /// What happens to a reservation when its time is over; without it, it is committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_expiry: Option<OnExpiry>,
+    /// The ID of a reservation to settle by the cost; without a cost, by what was reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// The ID of a reservation to return.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
     /// Set by the server for clients that may not cause bans: a refusal does not count towards a ban of the source by `escalate`.
     #[serde(skip)]
     pub bans_nobody: bool,
+}
+
+impl Question {
+    /// Whether it returns units by a negative cost.
+    #[must_use]
+    pub fn is_refund(&self) -> bool {
+        self.cost.is_some_and(|cost| cost < 0)
+    }
+}
+
+/// How a cost is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChargeMode {
+    /// Whether it conforms or not: use that is reported after the work.
+    Force,
+}
+
+/// The end of a reservation that nobody settles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnExpiry {
+    /// The reserved cost stays charged.
+    #[default]
+    Commit,
+    /// The reserved cost is returned.
+    Release,
+}
+
+impl FromStr for OnExpiry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "commit" => Ok(Self::Commit),
+            "release" => Ok(Self::Release),
+            _ => Err("write commit or release".to_owned()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,8 +100,8 @@ pub struct Answer {
     /// Whether the request may go on.
     pub allowed: bool,
     pub limit: String,
-    /// The largest cost that would pass now.
-    pub remaining: u64,
+    /// The largest cost that would pass now; below zero after forced charges.
+    pub remaining: i64,
     /// Seconds until this cost conforms if nothing else passes; 0 if it passed; `null` if it never can.
     pub retry_after_seconds: Option<f64>,
     /// Seconds until the whole allowance is available again if nothing else passes.
@@ -54,6 +109,9 @@ pub struct Answer {
     /// Seconds in the queue, if it waited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_seconds: Option<f64>,
+    /// The ID of the reservation, if one was requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
 }
 
 /// The longest that a request may wait.
@@ -75,9 +133,7 @@ impl FromStr for Wait {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let nanoseconds = units::time(text)
-            .map_err(|wrong| format!("invalid wait: {}; write \"500ms\"", wrong.message))?;
-        let time = Duration::from_nanos(nanoseconds);
+        let time = time(text, "wait", "500ms")?;
         if time > LONGEST_WAIT {
             return Err(format!(
                 "invalid wait {text:?}: a request waits {} at most",
@@ -85,6 +141,56 @@ impl FromStr for Wait {
             ));
         }
         Ok(Self(time))
+    }
+}
+
+fn time(text: &str, name: &str, example: &str) -> Result<Duration, String> {
+    let nanoseconds = units::time(text)
+        .map_err(|wrong| format!("invalid {name}: {}; write {example:?}", wrong.message))?;
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// The longest time of a reservation.
+pub const LONGEST_RESERVATION: Duration = Duration::from_secs(86_400);
+
+/// How long a reservation may stay open: `30s` or `10min`, at most a day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ReserveTime(Duration);
+
+impl ReserveTime {
+    #[must_use]
+    pub const fn time(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for ReserveTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let time = time(text, "reserve", "30s")?;
+        if time.is_zero() || time > LONGEST_RESERVATION {
+            return Err(format!(
+                "invalid reserve {text:?}: a reservation lasts more than nothing and {} at most",
+                human::time(LONGEST_RESERVATION)
+            ));
+        }
+        Ok(Self(time))
+    }
+}
+
+impl TryFrom<String> for ReserveTime {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<ReserveTime> for String {
+    fn from(ReserveTime(time): ReserveTime) -> Self {
+        format!("{}ms", time.as_millis().max(1))
     }
 }
 

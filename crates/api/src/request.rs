@@ -190,7 +190,7 @@ impl Request {
             // A sample of bounded size, which ends by itself.
             Self::HeavyPrefixes { .. } => true,
             // Applications may decide here as they may over HTTP.
-            Self::Decide { .. } => true,
+            Self::Decide { question } => !question.is_refund(),
             Self::Reset { .. }
             | Self::ResetPrefix { .. }
             | Self::ResetLimit { .. }

@@ -15,6 +15,9 @@ const MOST_KEYS: f64 = (1 << 26) as f64;
 /// The most waiting requests: each takes some 500 bytes and, over HTTP, a connection.
 const MOST_WAITING: f64 = (1 << 16) as f64;
 
+/// The most open reservations: each takes some 300 bytes.
+const MOST_RESERVATIONS: f64 = (1 << 20) as f64;
+
 /// Addresses for requests of applications, for limits with `scope = "request"`.
 #[derive(Clone, Debug, PartialEq, Eq, Table)]
 #[table(heading = "[decide]", since = "0.1.0", check = check)]
@@ -47,6 +50,9 @@ pub struct Decide {
     /// The most waiting requests for one key of a limit.
     #[key(default = 64, range = (0.0, MOST_WAITING))]
     pub max_waiting_per_key: u32,
+    /// The most open reservations, in all. Beyond it, a request with `reserve` is an error and charges nothing.
+    #[key(default = 10_000, range = (0.0, MOST_RESERVATIONS))]
+    pub max_reservations: u32,
     /// `[[request]]`, in the file's order.
     #[key(skip)]
     pub requests: Vec<RequestCost>,

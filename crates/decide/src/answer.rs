@@ -27,9 +27,11 @@ pub(super) fn answer(limit: &str, outcome: Outcome) -> Answer {
     Answer {
         allowed: outcome.allowed,
         limit: limit.to_owned(),
-        remaining: outcome.remaining,
+        remaining: i64::try_from(outcome.remaining).unwrap_or(i64::MAX)
+            - i64::try_from(outcome.debt).unwrap_or(i64::MAX),
         retry_after_seconds: outcome.retry_after.map(|wait| wait.as_secs_f64()),
         reset_after_seconds: outcome.reset_after.as_secs_f64(),
         waited_seconds: None,
+        reservation: None,
     }
 }

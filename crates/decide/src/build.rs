@@ -225,6 +225,9 @@ impl Engine {
             edge,
             escalate_from: config.decide.escalate_from.clone(),
             check: config.decide.check.clone(),
+            reservations: before
+                .map_or_else(Arc::default, |before| Arc::clone(&before.reservations)),
+            max_reservations: config.decide.max_reservations as usize,
             waiting: before.map_or_else(Arc::default, |before| Arc::clone(&before.waiting)),
             bounds: Bounds {
                 per_key: config.decide.max_waiting_per_key as usize,

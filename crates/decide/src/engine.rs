@@ -14,7 +14,8 @@ use config::policy::{CheckHeaders, RequestLimit, RequestProtocol};
 use hyper::header::HeaderValue;
 
 use super::answer::{Decided, answer};
-use super::charge::Charge;
+use super::asked::Asked;
+use super::charge::{Charge, ChargeKind};
 use super::error::DecideError;
 use super::escalation::Edge;
 use super::fingerprint::Fingerprints;
@@ -23,6 +24,7 @@ use super::limit::Limit;
 use super::line::{Bounds, LineCounters, Lines, Spot, Waiting};
 use super::offence::{Offence, Scope};
 use super::refusals::Refusals;
+use super::reservations::Reservations;
 use super::sources::{SourceClass, Sources};
 use super::state_store::StateStore;
 use super::tiers;
@@ -44,6 +46,8 @@ pub struct Engine {
     pub(super) check: Option<CheckHeaders>,
     pub(super) waiting: Arc<Waiting>,
     pub(super) bounds: Bounds,
+    pub(super) reservations: Arc<Reservations>,
+    pub(super) max_reservations: usize,
     pub(super) refusals: Arc<Refusals>,
     pub(super) unsupported: Arc<Unsupported>,
 }
@@ -62,7 +66,7 @@ pub(super) struct Refused {
 }
 
 impl Engine {
-    /// Decides one request at `now`, in nanoseconds, without a wait.
+    /// Decides or settles one request at `now`, in nanoseconds, without a wait.
     ///
     /// # Errors
     ///
@@ -77,8 +81,25 @@ impl Engine {
         question: &Question,
         now: u64,
     ) -> Result<Decided, DecideError> {
-        let charge = self.charge(question)?;
-        Ok(self.answer(&charge, self.settle(charge, now)))
+        self.expire(now);
+        Ok(self.carry_out(self.ask(question, now)?, now))
+    }
+
+    /// Decides or settles a validated request.
+    fn carry_out(&self, asked: Asked, now: u64) -> Decided {
+        match asked {
+            Asked::Charge(charge) => self.answer(&charge, self.settle(charge, now)),
+            Asked::Reserve(charge, terms) => {
+                let somebody_waits = !self.line_of(&charge).is_empty();
+                let lines = somebody_waits.then(|| self.waiting.lock());
+                self.reserve(lines.as_deref(), charge, terms, now)
+            }
+            Asked::Settle((_, reservation), used) => {
+                let decided = self.settle_reservation(&reservation, used, now);
+                self.wake(&reservation.line);
+                decided
+            }
+        }
     }
 
     /// Decides many requests separately.
@@ -91,10 +112,9 @@ impl Engine {
         questions: &[Question],
         now: u64,
     ) -> Result<Vec<Decided>, (usize, DecideError)> {
-        let charges = self.understand(questions)?.into_iter();
-        Ok(charges
-            .map(|charge| self.answer(&charge, self.settle(charge, now)))
-            .collect())
+        self.expire(now);
+        let asked = self.understand(questions, now)?.into_iter();
+        Ok(asked.map(|asked| self.carry_out(asked, now)).collect())
     }
 
     /// The reply to a charge, with the `RateLimit-Policy` of the client's class.
@@ -107,23 +127,28 @@ impl Engine {
 
     /// The store of a charge's key; `None` if the client is exempt.
     pub(super) fn store_of(&self, charge: &Charge) -> Option<&StateStore> {
+        self.shared_store_of(charge).map(Arc::as_ref)
+    }
+
+    /// The same, to be kept.
+    pub(super) fn shared_store_of(&self, charge: &Charge) -> Option<&Arc<StateStore>> {
         let SourceClass::Multiplier(multiplier) = charge.source_class else {
             return None;
         };
-        self.limits
-            .get(charge.limit)?
-            .stores
-            .get(multiplier)
-            .map(Arc::as_ref)
+        self.limits.get(charge.limit)?.stores.get(multiplier)
     }
 
     /// Decides one charge; requests that wait for its key are ahead of it.
     fn settle(&self, charge: Charge, now: u64) -> Outcome {
-        if self.line_of(&charge).is_empty() {
+        let line = self.line_of(&charge);
+        if line.is_empty() {
             return self.settle_now(charge, now);
         }
-        let lines = self.waiting.lock();
-        self.settle_behind(&lines, charge, now)
+        let outcome = self.settle_behind(&self.waiting.lock(), charge, now);
+        if charge.kind == ChargeKind::Refund {
+            self.wake(line);
+        }
+        outcome
     }
 
     /// Decides one charge that does not wait.
@@ -164,7 +189,8 @@ impl Engine {
     /// The reply to a charge behind other waiting requests.
     pub(super) fn behind(&self, lines: &Lines, charge: &Charge, now: u64) -> Option<Refused> {
         let spot = self.spot(charge).filter(|spot| lines.has(spot))?;
-        if charge.cost == 0 || self.limits[charge.limit].observes_now() {
+        let is_free = charge.cost == 0 || !charge.may_be_refused();
+        if is_free || self.limits[charge.limit].observes_now() {
             return None;
         }
         Some(self.refused(charge, lines.costs(&spot), now))
@@ -251,21 +277,18 @@ impl Engine {
         let Some(store) = self.store_of(&charge) else {
             return self.free(&charge);
         };
-        let outcome = if charge.peek {
-            store.peek(charge.key, now, charge.cost)
-        } else {
-            store.decide(charge.key, now, charge.cost)
-        };
+        let outcome = store.hold(charge.key).settle(&charge, now);
         self.count(&charge, outcome, now)
     }
 
     /// Counts an outcome, and lets it pass if the limit is on `observe`.
-    pub(super) fn count(&self, charge: &Charge, mut outcome: Outcome, now: u64) -> Outcome {
+    pub(super) fn count(&self, charge: &Charge, outcome: Outcome, now: u64) -> Outcome {
         let limit = &self.limits[charge.limit];
         let observes = limit.observes_now();
-        if let Some(together) = &limit.together
-            && !charge.peek
-        {
+        if matches!(charge.kind, ChargeKind::Peek | ChargeKind::Refund) {
+            return observed(outcome, observes);
+        }
+        if let Some(together) = &limit.together {
             together.wanted.fetch_add(charge.cost, Ordering::Relaxed);
             if !outcome.allowed {
                 together.refused.fetch_add(charge.cost, Ordering::Relaxed);
@@ -276,22 +299,15 @@ impl Engine {
             (false, true) => &limit.counters.would_refuse,
             (false, false) => &limit.counters.refused,
         };
-        if !charge.peek {
-            counter.fetch_add(1, Ordering::Relaxed);
-            if !outcome.allowed {
-                self.refusals
-                    .record(limit.refused_source(charge.source), observes, now);
-            }
+        counter.fetch_add(1, Ordering::Relaxed);
+        if !outcome.allowed {
+            self.refusals
+                .record(limit.refused_source(charge.source), observes, now);
         }
-        let counts_towards_ban = !charge.peek && !charge.bans_nobody;
-        if !outcome.allowed && counts_towards_ban && limit.refuses_when_enforced() {
+        if !outcome.allowed && !charge.bans_nobody && limit.refuses_when_enforced() {
             self.escalate(limit, charge, now);
         }
-        if !outcome.allowed && observes {
-            outcome.allowed = true;
-            outcome.retry_after = Some(Duration::ZERO);
-        }
-        outcome
+        observed(outcome, observes)
     }
 
     /// Whether refusals of requests over this protocol count towards a ban of the source that they name.
@@ -318,9 +334,9 @@ impl Engine {
     }
 
     /// An exempt client passes and is counted as passed.
-    fn free(&self, charge: &Charge) -> Outcome {
+    pub(super) fn free(&self, charge: &Charge) -> Outcome {
         let outcome = self.free_outcome(charge);
-        if !charge.peek {
+        if !matches!(charge.kind, ChargeKind::Peek | ChargeKind::Refund) {
             self.limits[charge.limit]
                 .counters
                 .passed
@@ -337,6 +353,7 @@ impl Engine {
         Outcome {
             allowed: true,
             remaining: most,
+            debt: 0,
             retry_after: Some(Duration::ZERO),
             reset_after: Duration::ZERO,
         }
@@ -389,5 +406,17 @@ impl Engine {
             self.waiting.changed();
         }
         Some(forgotten)
+    }
+}
+
+/// The outcome of a limit that may only observe.
+fn observed(outcome: Outcome, observes: bool) -> Outcome {
+    if outcome.allowed || !observes {
+        return outcome;
+    }
+    Outcome {
+        allowed: true,
+        retry_after: Some(Duration::ZERO),
+        ..outcome
     }
 }

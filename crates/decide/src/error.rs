@@ -41,8 +41,22 @@ pub enum DecideError {
     },
     #[error("{0}")]
     Cost(&'static str),
-    #[error("peek conflicts with wait: a peek charges nothing; remove one of them")]
-    PeekWaits,
+    /// Two fields, or a field without another one that it needs.
+    #[error("{0}")]
+    Fields(&'static str),
+    #[error("missing limit: name a limit, or commit or release a reservation")]
+    MissingLimit,
+    #[error(
+        "unknown reservation {0:?}: it was committed or released, its time is over, or the agent has restarted"
+    )]
+    UnknownReservation(String),
+    #[error(
+        "{most} reservations are open, and there is no room for more: nothing was charged; commit or release some, or raise [decide] max_reservations"
+    )]
+    ReservationsFull { most: usize },
+    /// The system has no randomness.
+    #[error("reading random numbers from the kernel failed: {0}")]
+    Randomness(getrandom::Error),
     /// The agent stopped while the request waited.
     #[error("the agent is stopping: repeat the request once it has restarted")]
     Ending,

@@ -29,7 +29,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::answer::answer;
-use super::charge::Charge;
+use super::charge::{Charge, ChargeKind};
 use super::connection::{Connection, PATIENCE};
 use super::engine::Engine;
 use super::engine_handle::EngineHandle;
@@ -133,10 +133,6 @@ fn decide(
     let bans_nobody = !engine.bans_from(RequestProtocol::Grpc);
     let mut asked = Vec::new();
     for (nth, descriptor) in descriptors.iter().enumerate() {
-        if descriptor.is_negative_hits {
-            engine.unsupported.count_refund();
-            continue;
-        }
         if descriptor.limit.is_some() {
             engine.unsupported.count_limit();
         }
@@ -153,11 +149,16 @@ fn decide(
         let source = seen.or_else(|| own(is_source)).or(named_source).flatten();
         for limit in engine.limits_of(&request.domain, entries) {
             let charge = engine
-                .charge_of(limit, entries(), source, cost, false)
+                .charge_of(limit, entries(), source, cost)
                 .map_err(|error| error.to_string())?;
             asked.push(Asked {
                 descriptor: nth,
                 charge: Charge {
+                    kind: if descriptor.is_negative_hits {
+                        ChargeKind::Refund
+                    } else {
+                        ChargeKind::Conforming
+                    },
                     bans_nobody,
                     ..charge
                 },
@@ -365,10 +366,6 @@ mod tests {
             }],
             ..RateLimitDescriptor::default()
         };
-        let refund = RateLimitDescriptor {
-            is_negative_hits: true,
-            ..of("/")
-        };
         let with_limit = RateLimitDescriptor {
             limit: Some(RateLimitOverride {
                 requests_per_unit: 1_000,
@@ -387,19 +384,65 @@ mod tests {
             response.statuses.iter().map(code).collect::<Vec<_>>()
         };
         assert_eq!(engine.notes().count(), 0);
-        assert_eq!(codes(&[&refund, &with_limit]), [true, true]);
-        assert_eq!(codes(&[&of("/"), &refund]), [true, true]);
-        assert_eq!(
-            codes(&[&refund, &with_limit, &of("/other")]),
-            [true, false, true]
-        );
+        assert_eq!(codes(&[&with_limit, &of("/")]), [true, true]);
+        assert_eq!(codes(&[&with_limit, &of("/other")]), [false, true]);
         let notes: Vec<String> = engine.notes().collect();
         assert_eq!(
             notes,
             [
-                "is_negative_hits of a descriptor over gRPC is not supported (sent so far: 3): nothing is given back",
-                "limit of a descriptor over gRPC is not supported (sent so far: 2): the limits of limits.toml apply",
+                "limit of a descriptor over gRPC is not supported (sent so far: 2): the limits of limits.toml apply"
             ]
+        );
+    }
+
+    #[test]
+    fn negative_hits_are_a_refund_that_is_made_with_the_whole_request() {
+        let text = "[[limit]]\nname = \"tokens\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"100/day\"\n\
+                    algorithm = \"fixed-window\"\n";
+        let config = config::parse(Path::new("limits.toml"), text).unwrap();
+        let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
+        let of = |user: &str, hits: u64| RateLimitDescriptor {
+            entries: vec![Entry {
+                key: "user".to_owned(),
+                value: user.to_owned(),
+            }],
+            hits_addend: Some(hits),
+            ..RateLimitDescriptor::default()
+        };
+        let refund = |user: &str, hits: u64| RateLimitDescriptor {
+            is_negative_hits: true,
+            ..of(user, hits)
+        };
+        let ask = |descriptors: &[RateLimitDescriptor]| {
+            let request = RateLimitRequest {
+                domain: "shop".to_owned(),
+                descriptors: descriptors.to_vec(),
+                hits_addend: 1,
+            };
+            let statuses = decide(&engine, &request, 1).unwrap().statuses;
+            let left = |status: &DescriptorStatus| {
+                (status.code == i32::from(Code::Ok), status.limit_remaining)
+            };
+            statuses.iter().map(left).collect::<Vec<_>>()
+        };
+        assert_eq!(ask(&[of("alice", 80)]), [(true, 20)]);
+        assert_eq!(ask(&[refund("alice", 30)]), [(true, 50)]);
+        // No more than the whole allowance.
+        assert_eq!(ask(&[refund("alice", 500)]), [(true, 100)]);
+        assert_eq!(ask(&[of("alice", 60)]), [(true, 40)]);
+        // Another descriptor is refused: nothing is returned.
+        let refused = ask(&[refund("alice", 60), of("bob", 101)]);
+        assert_eq!(refused, [(true, 40), (false, 100)]);
+        assert_eq!(ask(&[of("alice", 0)]), [(true, 40)]);
+        assert_eq!(
+            ask(&[refund("alice", 60), of("bob", 100)]),
+            [(true, 100), (true, 0)]
+        );
+        let counters = &engine.limits[0].counters;
+        assert_eq!(
+            counters.passed.load(Ordering::Relaxed),
+            4,
+            "refunds do not count"
         );
     }
 

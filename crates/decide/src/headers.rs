@@ -44,23 +44,31 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
     HeaderValue::try_from(items.join(", ")).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// `RateLimit`: the remaining units `r`, and the seconds `t` until the allowance is full.
+/// `RateLimit`: the remaining units `r`, and the seconds `t` until the allowance is full; of a refusal, until the cost
+/// passes, if that is sooner: `t` is not later than `Retry-After`.
 #[must_use]
 pub fn limit(answer: &Answer) -> String {
     let mut text = String::with_capacity(answer.limit.len() + PARAMETERS);
     push_string(&mut text, &answer.limit);
+    let remaining = u64::try_from(answer.remaining).unwrap_or(0);
+    let reset = seconds(answer.reset_after_seconds);
+    let resets = retry_after_seconds(answer).map_or(reset, |wait| wait.min(reset));
     text.push_str(";r=");
-    text.push_str(itoa::Buffer::new().format(answer.remaining.min(LARGEST_INTEGER)));
+    text.push_str(itoa::Buffer::new().format(remaining.min(LARGEST_INTEGER)));
     text.push_str(";t=");
-    text.push_str(itoa::Buffer::new().format(seconds(answer.reset_after_seconds)));
+    text.push_str(itoa::Buffer::new().format(resets));
     text
 }
 
 /// `Retry-After` in whole seconds, at least one and rounded up; `None` if waiting does not help.
 #[must_use]
 pub fn retry_after(answer: &Answer) -> Option<String> {
+    retry_after_seconds(answer).map(|wait| wait.to_string())
+}
+
+fn retry_after_seconds(answer: &Answer) -> Option<u64> {
     let wait = answer.retry_after_seconds.filter(|_| !answer.allowed)?;
-    Some(seconds(wait).max(1).to_string())
+    Some(seconds(wait).max(1))
 }
 
 fn seconds(value: f64) -> u64 {
@@ -134,14 +142,23 @@ mod tests {
             retry_after_seconds: Some(0.01),
             reset_after_seconds: 59.2,
             waited_seconds: None,
+            reservation: None,
         };
         assert_eq!(
             (limit(&answer), retry_after(&answer)),
-            ("\"a\";r=7;t=60".to_owned(), Some("1".to_owned()))
+            ("\"a\";r=7;t=1".to_owned(), Some("1".to_owned()))
         );
         answer.retry_after_seconds = Some(2.5);
-        assert_eq!(retry_after(&answer), Some("3".to_owned()));
+        assert_eq!(
+            (limit(&answer), retry_after(&answer)),
+            ("\"a\";r=7;t=3".to_owned(), Some("3".to_owned()))
+        );
         answer.retry_after_seconds = None;
-        assert_eq!(retry_after(&answer), None);
+        assert_eq!(
+            (limit(&answer), retry_after(&answer)),
+            ("\"a\";r=7;t=60".to_owned(), None)
+        );
+        (answer.allowed, answer.remaining) = (true, -5);
+        assert_eq!(limit(&answer), "\"a\";r=0;t=60");
     }
 }

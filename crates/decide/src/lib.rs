@@ -5,12 +5,14 @@
 //!
 //! - `resolve`: a question becomes a `charge`; `engine` decides it, `together` several at once.
 //! - `state_store`: a limit's keys in shards; decisions use a locked one (`locked_shard`).
+//! - `settle`, `reservations`, `reserve`: forced charges, refunds, and units that are settled after the work.
 //! - `line`, `waiting`: requests that wait until they conform.
 //! - `engine_handle`, `http`, `grpc`, `service`: the interfaces for applications.
 //! - `share`, `keyed`, `exchange`: limits that several hosts share.
 
 mod account;
 mod answer;
+mod asked;
 mod build;
 mod charge;
 mod connection;
@@ -35,9 +37,12 @@ mod memory;
 mod offence;
 mod received;
 mod refusals;
+mod reservations;
+mod reserve;
 mod resolve;
 mod saved;
 mod service;
+mod settle;
 mod shard;
 mod share;
 mod sources;
@@ -53,7 +58,9 @@ mod waiting;
 
 pub use account::PeerConsumption;
 pub use answer::Decided;
-pub use api::decide::{Answer, LONGEST_WAIT, Question, Wait};
+pub use api::decide::{
+    Answer, ChargeMode, LONGEST_RESERVATION, LONGEST_WAIT, OnExpiry, Question, ReserveTime, Wait,
+};
 pub use build::{EngineError, Moves};
 pub use engine::{Current, Engine, Now};
 pub use engine_handle::EngineHandle;

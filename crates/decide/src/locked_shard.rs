@@ -129,7 +129,7 @@ impl LockedShard<'_> {
         })
     }
 
-    fn account(&self, keyed: &Keyed, key: Fingerprint) -> Account {
+    pub(super) fn account(&self, keyed: &Keyed, key: Fingerprint) -> Account {
         match self.shard.accounts.get(&key) {
             Some(account) if account.is_parted => Account {
                 peers: keyed.part(),
@@ -214,12 +214,14 @@ impl LockedShard<'_> {
             OnFull::Pass => Outcome {
                 allowed: true,
                 remaining: tiers::most(&self.tiers),
+                debt: 0,
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
             },
             OnFull::Throttle => Outcome {
                 allowed: false,
                 remaining: 0,
+                debt: 0,
                 retry_after: Some(WHEN_FULL),
                 reset_after: WHEN_FULL,
             },
@@ -235,7 +237,7 @@ impl LockedShard<'_> {
 
     /// The rates that all keys without room share while hosts exchange keys, if they differ: such a key may have room on
     /// other hosts, which cannot know of its units here.
-    fn without_room(&self) -> Option<Vec<Policy>> {
+    pub(super) fn without_room(&self) -> Option<Vec<Policy>> {
         let keyed = self.store.keyed.as_ref()?;
         let hosts = keyed.hosts.load(Ordering::Relaxed);
         let part = Share::one_of(WITHOUT_ROOM.saturating_mul(hosts));

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use api::decide::Question;
+use api::decide::{ChargeMode, Question};
 use config::policy::{ClusterMode, EntryValue, KeyEntry, RequestLimit};
 use config::request_key::{SOURCE, entry_name, masked};
 use config::suggestion;
 
-use super::charge::Charge;
+use super::charge::{Charge, ChargeKind};
 use super::engine::Engine;
 use super::error::DecideError;
 use super::limit::Limit;
@@ -15,17 +15,6 @@ use super::sources::SourceClass;
 use super::tiers;
 
 impl Engine {
-    /// Validates several questions.
-    pub(super) fn understand(
-        &self,
-        questions: &[Question],
-    ) -> Result<Vec<Charge>, (usize, DecideError)> {
-        let charges = questions.iter().enumerate();
-        charges
-            .map(|(nth, question)| self.charge(question).map_err(|error| (nth, error)))
-            .collect()
-    }
-
     /// Validates a question.
     pub(super) fn charge(&self, question: &Question) -> Result<Charge, DecideError> {
         let nth = self.named(&question.limit)?;
@@ -45,12 +34,14 @@ impl Engine {
                 entry: entry.to_owned(),
             });
         }
-        if question.peek && question.wait.is_some() {
-            return Err(DecideError::PeekWaits);
-        }
-        let cost = self.cost(limit, source, question)?;
-        let charge = self.charge_of(nth, entries, source, cost, question.peek)?;
+        let (cost, kind) = self.cost(self.most_of_source(limit, source), question)?;
+        let charge = self.charge_of(nth, entries, source, cost)?;
         Ok(Charge {
+            kind: if question.peek {
+                ChargeKind::Peek
+            } else {
+                kind
+            },
             bans_nobody: question.bans_nobody,
             ..charge
         })
@@ -65,7 +56,7 @@ impl Engine {
         cost: u64,
     ) -> Result<Charge, DecideError> {
         let nth = self.replacement(self.named(limit)?, entries.clone(), source);
-        self.charge_of(nth, entries, source, cost, false)
+        self.charge_of(nth, entries, source, cost)
     }
 
     fn named(&self, limit: &str) -> Result<usize, DecideError> {
@@ -114,7 +105,6 @@ impl Engine {
         entries: impl Iterator<Item = (&'q str, &'q str)> + Clone,
         source: Option<IpAddr>,
         cost: u64,
-        peek: bool,
     ) -> Result<Charge, DecideError> {
         let limit = &self.limits[nth];
         let mut values = Vec::with_capacity(limit.policy.key.len());
@@ -164,24 +154,40 @@ impl Engine {
             source,
             key,
             cost,
-            peek,
+            kind: ChargeKind::Conforming,
             bans_nobody: false,
         })
     }
 
-    fn cost(
+    /// The whole allowance of the client's class.
+    fn most_of_source(&self, limit: &Limit, source: Option<IpAddr>) -> u64 {
+        let multiplier = match self.sources.source_class(source) {
+            SourceClass::Multiplier(multiplier) => multiplier,
+            SourceClass::NeverLimited | SourceClass::Unlimited => 0,
+        };
+        let store = limit.stores.get(multiplier);
+        store.map_or(0, |store| tiers::most(store.tiers()))
+    }
+
+    /// The units of a question where the whole allowance is `most`, and what becomes of them.
+    pub(super) fn cost(
         &self,
-        limit: &Limit,
-        source: Option<IpAddr>,
+        most: u64,
         question: &Question,
-    ) -> Result<u64, DecideError> {
+    ) -> Result<(u64, ChargeKind), DecideError> {
+        let kind = match question.charge {
+            None => ChargeKind::Conforming,
+            Some(ChargeMode::Force) => ChargeKind::Forced,
+        };
         let Some(name) = &question.request else {
             if !question.parameters.is_empty() {
                 return Err(DecideError::Cost(
                     "parameters requires request: add request, or send cost instead",
                 ));
             }
-            return Ok(question.cost.unwrap_or(1));
+            let cost = question.cost.unwrap_or(1);
+            let kind = if cost < 0 { ChargeKind::Refund } else { kind };
+            return Ok((cost.unsigned_abs(), kind));
         };
         if question.cost.is_some() {
             return Err(DecideError::Cost(
@@ -195,19 +201,8 @@ impl Engine {
                 help: suggest(name, &names),
             });
         };
-        // The allowance of the caller's class.
-        let multiplier =
-            if let SourceClass::Multiplier(multiplier) = self.sources.source_class(source) {
-                multiplier
-            } else {
-                0
-            };
-        let most = limit
-            .stores
-            .get(multiplier)
-            .map_or(0, |store| tiers::most(store.tiers()));
-        formula
-            .cost(most, &question.parameters)
+        let cost = formula.cost(most, &question.parameters);
+        cost.map(|cost| (cost, kind))
             .map_err(|error| DecideError::Formula {
                 request: name.clone(),
                 error,

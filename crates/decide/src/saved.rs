@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use common::rate_limiter::Policy;
 use config::policy::ClusterMode;
 use serde::{Deserialize, Serialize};
 
 use super::engine::Engine;
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::limit::Limit;
-use super::state_store::StateStore;
+use super::tiers;
 
 /// A state that is full again within this time is not saved.
 const A_MINUTE: u64 = 60_000_000_000;
@@ -122,7 +123,7 @@ impl Engine {
             let (each, heard) = (1 + store.words(), saved.words.len() - before);
             let of = |words: usize, is_heard| SavedStore {
                 limit: limit.policy.name.clone(),
-                definition: definition(limit, store),
+                definition: definition(limit, store.tiers()),
                 keys: words / each,
                 each,
                 exchanged: store.ahead().map(|ahead| SavedExchange { ahead, is_heard }),
@@ -156,17 +157,37 @@ impl Engine {
                 .filter(|limit| is_exchanged(limit) == store.exchanged.is_some())
                 .find(|limit| limit.policy.name == store.limit);
             let known = limit.and_then(|limit| {
-                limit.stores.iter().find(|known| {
-                    definition(limit, known) == store.definition && 1 + known.words() == store.each
+                limit.stores.iter().find_map(|known| {
+                    let earlier: Vec<Policy> = known
+                        .tiers()
+                        .iter()
+                        .map(Policy::without_room_for_debt)
+                        .collect();
+                    let is_of = |tiers| definition(limit, tiers) == store.definition;
+                    match () {
+                        () if 1 + known.words() != store.each => None,
+                        () if is_of(known.tiers()) => Some((known, None)),
+                        () if is_of(&earlier) => Some((known, Some(earlier))),
+                        () => None,
+                    }
                 })
             });
-            let Some(known) = known else { continue };
+            let Some((known, earlier)) = known else {
+                continue;
+            };
             for key in keys.chunks_exact(store.each) {
                 if let Some((fingerprint, words)) = key
                     .split_first()
                     .filter(|(fingerprint, _)| **fingerprint != 0)
                 {
                     let fingerprint = Fingerprint::of_word(*fingerprint);
+                    let at = store
+                        .exchanged
+                        .map_or(then, |exchanged| then.wrapping_add(exchanged.ahead));
+                    let migrated = earlier
+                        .as_ref()
+                        .map(|earlier| tiers::carried(earlier, words, known.tiers(), at));
+                    let words = migrated.as_deref().unwrap_or(words);
                     match store.exchanged {
                         None => known.take_up(fingerprint, words, then, now),
                         Some(SavedExchange { ahead, is_heard }) => {
@@ -202,7 +223,7 @@ fn counted(limit: &Limit) -> [u64; 3] {
     [&of.passed, &of.refused, &of.would_refuse].map(|counter| counter.load(Ordering::Relaxed))
 }
 
-fn definition(limit: &Limit, store: &StateStore) -> String {
+fn definition(limit: &Limit, tiers: &[Policy]) -> String {
     let policy = &limit.policy;
     format!(
         "{:?}",
@@ -211,7 +232,67 @@ fn definition(limit: &Limit, store: &StateStore) -> String {
             policy.ipv4_prefix,
             policy.ipv6_prefix,
             policy.unit,
-            store.tiers()
+            tiers
         )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Edge, Offence};
+
+    struct NoEdge;
+
+    impl Edge for NoEdge {
+        fn escalate(&self, _: Offence) {}
+    }
+
+    /// Their states had fewer bits for counts.
+    #[test]
+    fn windows_that_an_earlier_version_saved_keep_their_use() {
+        const NOW: u64 = 1_000_000_000_000_000;
+        for algorithm in ["fixed-window", "sliding-window"] {
+            let text = format!(
+                "[[limit]]\nname = \"daily\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"1000/day\"\n\
+                 tiers = [\"900/h\"]\nalgorithm = \"{algorithm}\"\n"
+            );
+            let config = config::parse(Path::new("limits.toml"), &text).unwrap();
+            let new = || Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
+            let engine = new();
+            let store = &engine.limits[0].stores[0];
+            let earlier: Vec<Policy> = store
+                .tiers()
+                .iter()
+                .map(Policy::without_room_for_debt)
+                .collect();
+            assert_ne!(earlier, store.tiers(), "{algorithm}");
+            let mut words = vec![0; store.words()];
+            tiers::open(&earlier, &mut words, NOW);
+            assert!(tiers::charge(&earlier, &mut words, NOW, 700));
+            let mut saved = engine.save(NOW);
+            saved.stores = vec![SavedStore {
+                limit: "daily".to_owned(),
+                definition: definition(&engine.limits[0], &earlier),
+                keys: 1,
+                each: 1 + words.len(),
+                exchanged: None,
+            }];
+            saved.words = [vec![7], words].concat();
+            let mut resumed = new();
+            resumed.resume(&saved, NOW, NOW + 1);
+            let store = &resumed.limits[0].stores[0];
+            let outcome = store.peek(Fingerprint::of_word(7), NOW + 1, 201);
+            assert_eq!(
+                (outcome.remaining, outcome.allowed),
+                (200, false),
+                "{algorithm}"
+            );
+            let outcome = store.force(Fingerprint::of_word(7), NOW + 1, 5_000);
+            assert_eq!(outcome.debt, 4_800, "{algorithm}");
+        }
+    }
 }

@@ -115,6 +115,7 @@ impl Service {
                 service.grpc = Some(address);
                 threads.spawn(grpc::serve(listener, service.handle.clone()));
             }
+            threads.spawn(expire(service.handle.clone()));
             let handle = service.handle.clone();
             threads.spawn(async move {
                 loop {
@@ -204,6 +205,24 @@ impl Drop for Service {
         if let Some(runtime) = self.runtime.take() {
             // Replies in progress are dropped: the agent stops.
             runtime.shutdown_background();
+        }
+    }
+}
+
+/// Settles reservations when their time is over.
+async fn expire(handle: EngineHandle) {
+    let reservations = handle.engine().reservations();
+    loop {
+        let due = reservations.next_due();
+        let changed = reservations.changed.notified();
+        if due == u64::MAX {
+            changed.await;
+            continue;
+        }
+        let time = Duration::from_nanos(due.saturating_sub(handle.now()));
+        tokio::select! {
+            () = tokio::time::sleep(time) => handle.engine().expire(handle.now()),
+            () = changed => {}
         }
     }
 }

@@ -39,7 +39,8 @@ impl Engine {
     /// Notes for the operator: limits whose stores were full, and what clients sent in vain.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let full = self.limits.iter().filter_map(Limit::full_note);
-        full.chain(self.unsupported.notes())
+        full.chain(self.reservations.full_note())
+            .chain(self.unsupported.notes())
     }
 
     /// Sets the counters of all limits to 0 and removes the records of refusals; returns the number of limits.
@@ -54,6 +55,7 @@ impl Engine {
             }
             limit.line.reset();
         }
+        self.reservations.without_room.store(0, Ordering::Relaxed);
         self.refusals.clear();
         self.limits.len() as u64
     }
@@ -197,7 +199,7 @@ impl Engine {
 
     /// A request of an address to a limit whose key is the address alone.
     fn charge_of_source(&self, nth: usize, limit: &Limit, address: IpAddr) -> Option<Charge> {
-        let charge = || self.charge_of(nth, std::iter::empty(), Some(address), 1, true);
+        let charge = || self.charge_of(nth, std::iter::empty(), Some(address), 1);
         is_by_address(limit).then(charge)?.ok()
     }
 }

@@ -1,4 +1,5 @@
 mod memory;
+mod settling;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -58,7 +59,7 @@ fn ask(user: &str, cost: u64) -> Question {
     Question {
         limit: "credits".to_owned(),
         key: BTreeMap::from([("user".to_owned(), user.to_owned())]),
-        cost: Some(cost),
+        cost: Some(cost as i64),
         ..Question::default()
     }
 }
@@ -567,7 +568,7 @@ fn charges_that_belong_together_are_made_all_or_not_at_all() {
     let charge = |limit: usize, value: &'static str, cost| {
         let entry = if limit == 0 { "user" } else { "team" };
         engine
-            .charge_of(limit, [(entry, value)].into_iter(), None, cost, false)
+            .charge_of(limit, [(entry, value)].into_iter(), None, cost)
             .unwrap()
     };
     let remaining =
@@ -606,7 +607,7 @@ fn threads_that_take_the_same_keys_in_other_orders_do_not_wait_for_each_other() 
                     let mut charges: Vec<_> = (0..2)
                         .map(|limit| {
                             engine
-                                .charge_of(limit, [("user", user)].into_iter(), None, 1, false)
+                                .charge_of(limit, [("user", user)].into_iter(), None, 1)
                                 .unwrap()
                         })
                         .collect();
@@ -627,7 +628,7 @@ fn threads_that_take_the_same_keys_in_other_orders_do_not_wait_for_each_other() 
     assert_eq!(passed.load(Ordering::Relaxed), 6_000);
     for user in ["alice", "bob"] {
         let left = engine
-            .charge_of(0, [("user", user)].into_iter(), None, 1, true)
+            .charge_of(0, [("user", user)].into_iter(), None, 0)
             .unwrap();
         assert_eq!(engine.settle_all(&[left], SECOND)[0].remaining, 1_000);
     }
@@ -703,10 +704,11 @@ fn an_address_is_the_same_however_it_is_written() {
     .unwrap();
     assert_eq!(question.source, "::ffff:192.0.2.1".parse::<IpAddr>().ok());
     let wrong = [
-        "{}",
-        "[]",
         "{\"limit\":1}",
-        "{\"limit\":\"a\",\"cost\":-1}",
+        "{\"limit\":\"a\",\"cost\":1e30}",
+        "{\"limit\":\"a\",\"reserve\":\"0s\"}",
+        "{\"limit\":\"a\",\"reserve\":\"2d\"}",
+        "{\"limit\":\"a\",\"charge\":\"gently\"}",
         "{\"limit\":\"a\",\"costs\":1}",
     ];
     for text in wrong {
@@ -800,7 +802,6 @@ fn what_is_charged_during_a_reload_stays_charged() {
                                         [("user", user.as_str())].into_iter(),
                                         None,
                                         1,
-                                        false,
                                     )
                                 };
                                 let charges = limits.map(|limit| charge(limit).unwrap());
@@ -840,7 +841,7 @@ fn what_is_charged_during_a_reload_stays_charged() {
                 )
                 .unwrap()
                 .remaining;
-            assert_eq!(passed + left, 600, "{limit}");
+            assert_eq!(*passed as i64 + left, 600, "{limit}");
         }
         assert_eq!(engine.limits[0].stores[0].keys(), 8);
     }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use common::limiter::Refund;
 use common::rate_limiter::{Outcome, Policy};
 
 pub fn parts<'a>(
@@ -34,6 +35,27 @@ pub fn charge_beyond(tiers: &[Policy], words: &mut [u64], (now, until): (u64, u6
     each_mut(tiers, words, |tier, part| {
         tier.charge_beyond(part, now, until, cost);
     });
+}
+
+/// Charges all tiers, even beyond the limit.
+pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
+    each_mut(tiers, words, |tier, part| tier.force(part, now, cost));
+}
+
+/// Returns the unused units of a charge to all tiers, as far as they still count there.
+pub fn refund(tiers: &[Policy], words: &mut [u64], now: u64, refund: Refund) {
+    each_mut(tiers, words, |tier, part| tier.refund(part, now, refund));
+}
+
+/// The units by which every tier has more than before.
+pub fn returned(tiers: &[Policy], before: &[u64], words: &[u64], now: u64) -> u64 {
+    let balance = |tier: &Policy, part: &[u64]| {
+        i128::from(tier.remaining(part, now)) - i128::from(tier.debt(part, now))
+    };
+    let gained = parts(tiers, before)
+        .zip(parts(tiers, words))
+        .map(|((tier, before), (_, part))| balance(tier, part) - balance(tier, before));
+    u64::try_from(gained.min().unwrap_or(0)).unwrap_or(0)
 }
 
 /// Aligns expired fixed windows to the common start of all hosts.
@@ -146,6 +168,19 @@ pub fn remaining(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
+/// The units by which forced charges exceed a tier, at most.
+fn debt(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
+    parts(tiers, words)
+        .map(|(tier, part)| tier.debt(part, now))
+        .max()
+        .unwrap_or(0)
+}
+
+/// The outcome of a charge that is not refused.
+pub fn charged(tiers: &[Policy], words: &[u64], now: u64) -> Outcome {
+    outcome(tiers, words, now, true, Some(Duration::ZERO))
+}
+
 /// The outcome of a decision on these words.
 pub fn outcome(
     tiers: &[Policy],
@@ -158,6 +193,11 @@ pub fn outcome(
     Outcome {
         allowed,
         remaining,
+        debt: if remaining == 0 {
+            debt(tiers, words, now)
+        } else {
+            0
+        },
         retry_after,
         reset_after: Duration::from_nanos(reset(tiers, words, now)),
     }

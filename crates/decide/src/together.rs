@@ -2,7 +2,7 @@
 
 use common::rate_limiter::Outcome;
 
-use super::charge::Charge;
+use super::charge::{Charge, ChargeKind};
 use super::engine::Engine;
 use super::fingerprint::Fingerprint;
 use super::state_store::{LockedShard, Place, Saved, StateStore};
@@ -51,6 +51,7 @@ impl Engine {
     ///
     /// Shards are locked in the order of their places, so that callers cannot deadlock.
     pub(super) fn settle_all(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
+        self.expire(now);
         // Requests that wait for one of the keys are ahead of all charges.
         let somebody_waits = charges
             .iter()
@@ -72,16 +73,14 @@ impl Engine {
                 outcomes.push(self.free_outcome(charge));
                 continue;
             };
-            let outcome = if charge.peek {
-                held.peek(charge.key, now, charge.cost)
-            } else {
+            if !charge.is_peek() {
                 undo.push(Undo {
                     held: at,
                     key: charge.key,
                     state: held.save(charge.key),
                 });
-                held.decide(charge.key, now, charge.cost)
-            };
+            }
+            let outcome = held.settle(charge, now);
             all_pass &= outcome.allowed || self.limits[charge.limit].observes_now();
             outcomes.push(outcome);
         }
@@ -105,7 +104,13 @@ impl Engine {
                 }
             }
         }
-        drop(held);
+        drop((held, lines));
+        if all_pass {
+            charges
+                .iter()
+                .filter(|charge| charge.kind == ChargeKind::Refund)
+                .for_each(|charge| self.wake(self.line_of(charge)));
+        }
         let count = |(charge, outcome): (&Charge, Outcome)| {
             // A charge that conformed was not made if another one was refused: it is not counted.
             if all_pass || !outcome.allowed {

@@ -14,7 +14,8 @@ use common::rate_limiter::Outcome;
 use tokio::sync::oneshot;
 
 use super::answer::Decided;
-use super::charge::Charge;
+use super::asked::Asked;
+use super::charge::{Charge, ChargeKind};
 use super::engine::{Current, Engine, Now};
 use super::error::DecideError;
 use super::forecast::Forecast;
@@ -28,13 +29,30 @@ impl Waiting {
         questions: &[Question],
         now: Now,
     ) -> Result<Vec<Decision>, (usize, DecideError)> {
+        current.load().expire(now());
         let mut lines = self.lock();
         // Replaced only while the queues are locked: see `replace`.
         let engine = current.load_full();
-        let charges = engine.understand(questions)?;
-        let mut decisions = Vec::with_capacity(charges.len());
+        let all = engine.understand(questions, now())?;
+        let mut decisions = Vec::with_capacity(all.len());
         let mut places = engine.bounds().per_request();
-        for (question, charge) in questions.iter().zip(charges) {
+        let mut returns = false;
+        for (question, asked) in questions.iter().zip(all) {
+            let charge = match asked {
+                Asked::Charge(charge) => charge,
+                Asked::Reserve(charge, terms) => {
+                    let decided = engine.reserve(Some(&lines), charge, terms, now());
+                    decisions.push(Decision::Made(decided));
+                    continue;
+                }
+                Asked::Settle((_, reservation), used) => {
+                    let decided = engine.settle_reservation(&reservation, used, now());
+                    decisions.push(Decision::Made(decided));
+                    returns = true;
+                    continue;
+                }
+            };
+            returns |= charge.kind == ChargeKind::Refund;
             let (sender, answer) = oneshot::channel();
             decisions.push(
                 match lines.enter(&engine, question, charge, now(), places > 0, sender) {
@@ -50,8 +68,9 @@ impl Waiting {
                 },
             );
         }
+        lines.has_changed |= returns;
         drop(lines);
-        if places < engine.bounds().per_request() {
+        if returns || places < engine.bounds().per_request() {
             self.start(current, now);
             self.changed.notify_one();
         }
@@ -270,12 +289,8 @@ impl Lines {
     fn move_to(&mut self, engine: &Engine, now: u64) {
         let mut spots = Vec::new();
         for mut waiter in self.take_all() {
-            let understood = engine.understand(std::slice::from_ref(&waiter.question));
-            match understood
-                .map_err(|(_, error)| error)
-                .map(|charges| charges.first().copied())
-            {
-                Ok(Some(charge)) => {
+            match engine.charge(&waiter.question) {
+                Ok(charge) => {
                     waiter.charge = charge;
                     match engine.spot(&charge) {
                         Some(spot) => {
@@ -294,7 +309,6 @@ impl Lines {
                         }
                     }
                 }
-                Ok(None) => {}
                 Err(error) => {
                     self.places.remove(&waiter.id);
                     count(&waiter.counters.refused);

@@ -108,12 +108,24 @@ impl Agent {
         );
         let text = format!("{agent}[decide]\n{decide}\n{}", setup.config);
         std::fs::write(path("limits.toml"), text).unwrap();
+        Self::launch(folder, setup.descriptors)
+    }
+
+    /// Stops it as an operator does, and starts it again with the same files.
+    pub fn restart(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
+        *self = Self::launch(folder, None);
+    }
+
+    fn launch(folder: tempfile::TempDir, descriptors: Option<u64>) -> Self {
+        let file = folder.path().join("limits.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
         let mut command = Command::new(program::agent());
-        command
-            .arg("--config")
-            .arg(path("limits.toml"))
-            .stderr(Stdio::piped());
-        if let Some(most) = setup.descriptors {
+        command.arg("--config").arg(&file).stderr(Stdio::piped());
+        if let Some(most) = descriptors {
             // SAFETY: one system call between fork and exec.
             unsafe {
                 command.pre_exec(move || {
@@ -149,11 +161,7 @@ impl Agent {
                 .iter()
                 .any(|key| line.starts_with(key))
         };
-        let wanted = decide
-            .lines()
-            .chain(setup.agent.lines())
-            .filter(listens)
-            .count();
+        let wanted = text.lines().filter(listens).count();
         let mut found = 0;
         while found < wanted {
             let line = heard

@@ -268,6 +268,15 @@ impl Asker {
 
     /// Asks questions in one request; returns which were allowed.
     pub fn ask_all(&mut self, questions: impl Iterator<Item = String>) -> Vec<bool> {
+        let answers = self.answers(questions);
+        answers
+            .iter()
+            .map(|answer| answer["allowed"] == true)
+            .collect()
+    }
+
+    /// Asks questions in one request; returns the answers.
+    pub fn answers(&mut self, questions: impl Iterator<Item = String>) -> Vec<Value> {
         // The agent disconnects clients after some seconds without a request.
         if self.asked.elapsed() > Duration::from_secs(2) {
             self.stream = Self::connect(&self.path);
@@ -296,13 +305,7 @@ impl Asker {
         }
         let mut answer = vec![0; length];
         self.stream.read_exact(&mut answer).unwrap();
-        let answers: Value = serde_json::from_slice(&answer).unwrap();
-        answers
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|answer| answer["allowed"] == true)
-            .collect()
+        serde_json::from_slice(&answer).unwrap()
     }
 }
 

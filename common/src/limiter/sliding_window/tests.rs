@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sliding_window_keeps_its_share(old_count in 1u64..5_000, new_count in 1u64..5_000, before in 0.0f64..1.0, used in 0.0f64..1.0, later in 0.0f64..1.0) {
+    fn a_sliding_window_keeps_its_counts(old_count in 1u64..5_000, new_count in 1u64..5_000, before in 0.0f64..1.0, used in 0.0f64..1.0, later in 0.0f64..1.0) {
         let rate = |count| Rate { count, per_nanoseconds: 1_000_000_000 };
         let (old, new) = (SlidingWindow::new(rate(old_count), TickScale::FINEST), SlidingWindow::new(rate(new_count), TickScale::FINEST));
         let start = (1 << 49) / old.window * old.window;
@@ -135,14 +135,22 @@ proptest! {
         charge(&mut words, start, (before * old_count as f64) as u64);
         let at = start + old.window + (later * old.window as f64) as u64;
         charge(&mut words, at, (used * old_count as f64) as u64);
-        let left = old.remaining(words[0], words[1], at) as f64;
-        let now = Instants { from: at, to: at };
-        let mut carried = [0; 2];
-        new.migrate(&old, &words, &mut carried, now);
-        let carried = new.remaining(carried[0], carried[1], at) as f64;
-        let wanted = left * new_count as f64 / old_count as f64;
-        // A unit of the old count is so many of the new.
-        let unit = 1.0 + new_count as f64 / old_count as f64;
-        prop_assert!((carried - wanted).abs() <= 2.0 * unit, "{carried} of {wanted}");
+        let left = old.remaining(words[0], words[1], at);
+        let used = old_count - left;
+        let remaining = |limiter: &SlidingWindow, of: &SlidingWindow, now: Instants| {
+            let mut carried = [0; 2];
+            limiter.migrate(of, &words, &mut carried, now);
+            limiter.remaining(carried[0], carried[1], now.to)
+        };
+        let wanted = new_count.saturating_sub(used);
+        let same = remaining(&new, &old, Instants { from: at, to: at });
+        // Of counts that do not fit, and on another clock, the fraction of a unit that is in view is rounded up.
+        let other = remaining(&new, &old, Instants { from: at, to: at + old.window / 3 });
+        for carried in [same, other] {
+            prop_assert!(carried <= wanted && carried + 1 >= wanted, "{carried} of {wanted}");
+        }
+        if old_count <= new_count {
+            prop_assert_eq!(same, wanted);
+        }
     }
 }

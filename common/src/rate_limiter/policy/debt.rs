@@ -1,9 +1,11 @@
-//! Unconditional charges: consumption elsewhere that is added to a state later.
+//! Unconditional charges, and refunds.
 //!
-//! Hosts that share a limit pass units independently and charge each other's afterwards. Such a charge is never
+//! A forced charge is use that is reported after the work: it is never refused, and later costs are refused until the
+//! allowance has come back by the algorithm's definition. Hosts that share a limit pass units independently and charge each other's afterwards. Such a charge is never
 //! refused: it may push a state beyond its tolerance, so that the excess is paid back.
 
 use super::Policy;
+use crate::limiter::Refund;
 
 impl Policy {
     /// Starts an expired fixed window at a multiple of its length by the clock of `now`, as [`FixedWindow::aligned`]
@@ -21,14 +23,48 @@ impl Policy {
     /// Charges `cost`, regardless of the state. `words` are a key's, at least opened. The units were consumed elsewhere
     /// by `until`, which is not after `now`.
     ///
-    /// The debt of buckets is only bounded by the clock's horizon. Windows count up to the next power of two above N, a
-    /// log up to N: beyond that they are exhausted anyway.
+    /// The debt of buckets is only bounded by the clock's horizon. Windows count up to 2²⁴ or more where they last a
+    /// minute or longer, and a log up to N: beyond that they are exhausted anyway.
     pub fn charge_beyond(&self, words: &mut [u64], now: u64, until: u64, cost: u64) {
         if cost == 0 {
             return;
         }
         self.align(words, now);
         self.limiter.charge_beyond(words, self.ticks(until), cost);
+    }
+
+    /// Charges `cost` at `now`, regardless of the state. The bound of the debt is that of [`Policy::charge_beyond`].
+    pub fn force(&self, words: &mut [u64], now: u64, cost: u64) {
+        if cost > 0 {
+            self.limiter.force(words, self.ticks(now), cost);
+        }
+    }
+
+    /// Returns the unused units of a charge, as far as they still count: a bucket is at most full, and units of a window
+    /// or a log that has passed are returned already. In any span, no more passes than the limit allows and what is
+    /// returned in it.
+    ///
+    /// Buckets: right to a tick. Windows: two windows are told apart to 1 ms. Logs: nothing is returned while a unit
+    /// counts that was forced in beyond N.
+    pub fn refund(&self, words: &mut [u64], now: u64, refund: Refund) {
+        let at = self.ticks(refund.at.min(now));
+        self.limiter
+            .refund(words, self.ticks(now), Refund { at, ..refund });
+    }
+
+    /// The same policy with states of versions that had no room for debts in windows; [`Policy::carry`] migrates them.
+    #[must_use]
+    pub fn without_room_for_debt(&self) -> Self {
+        Self {
+            limiter: self.limiter.without_room_for_debt(),
+            ..*self
+        }
+    }
+
+    /// Units that are charged beyond the limit, rounded up; 0 for a log.
+    #[must_use]
+    pub fn debt(&self, words: &[u64], now: u64) -> u64 {
+        self.limiter.debt(words, self.ticks(now))
     }
 
     /// Returns `cost` to a bucket that was charged too much; it is at most full. Other algorithms are unchanged.
@@ -76,7 +112,7 @@ mod tests {
                 let left = seconds * SECOND - now % (seconds * SECOND);
                 let wait = policy.wait(&words, now, 1).unwrap();
                 assert!(
-                    wait.abs_diff(left) < 1_000,
+                    wait.abs_diff(left) <= 1_048_576,
                     "{seconds} s at {now}: {wait} of {left}"
                 );
             }

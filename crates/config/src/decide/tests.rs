@@ -616,6 +616,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         max_keys,
         max_waiting,
         max_waiting_per_key,
+        max_reservations,
         requests,
         limits,
     } = loaded.config.decide;
@@ -623,9 +624,10 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
     assert_eq!((grpc, check, max_keys), (None, None, None));
     assert_eq!(requests, Vec::new());
     assert_eq!(
-        (max_waiting, max_waiting_per_key, escalate_from),
-        (1_024, 64, Vec::new())
+        (max_waiting, max_waiting_per_key, max_reservations),
+        (1_024, 64, 10_000)
     );
+    assert_eq!(escalate_from, Vec::new());
     let limit = &limits[0];
     assert_eq!(
         (limit.rates.burst, limit.initial, limit.refill_every),

@@ -38,7 +38,7 @@ fn question(user: &str, cost: u64, wait: u64) -> Question {
     Question {
         limit: "jobs".to_owned(),
         key: BTreeMap::from([("user".to_owned(), user.to_owned())]),
-        cost: Some(cost),
+        cost: Some(cost as i64),
         wait: (wait > 0).then(|| format!("{wait}ms").parse().unwrap()),
         ..Question::default()
     }
@@ -70,10 +70,7 @@ impl Harness {
     }
 
     fn ask(&mut self, number: usize, question: &Question) {
-        let charge = self
-            .engine
-            .understand(std::slice::from_ref(question))
-            .unwrap()[0];
+        let charge = self.engine.charge(question).unwrap();
         let (sender, receiver) = oneshot::channel();
         let waiting = Arc::clone(self.engine.waiting());
         match waiting
@@ -310,7 +307,7 @@ fn nobody_overtakes_and_who_cannot_in_time_is_refused_at_once() {
         ),
         (Some(&(false, at)), Some(&(false, at)), None)
     );
-    let charge = harness.engine.understand(&[question("a", 1, 0)]).unwrap()[0];
+    let charge = harness.engine.charge(&question("a", 1, 0)).unwrap();
     let lines = harness.engine.waiting().lock();
     let refused = harness.engine.behind(&lines, &charge, harness.now).unwrap();
     // After five units of the first and one of the second.

@@ -1,0 +1,130 @@
+//! Forced charges and refunds of a key.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::limiter::Refund;
+use common::rate_limiter::{Outcome, Policy};
+use config::policy::OnFull;
+
+use super::account::is_bucket;
+use super::charge::{Charge, ChargeKind};
+use super::fingerprint::Fingerprint;
+use super::state_store::{LockedShard, StateStore};
+use super::tiers;
+
+impl StateStore {
+    /// Charges `cost`, whether it conforms or not: use that is reported after the work.
+    pub fn force(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
+        self.hold(key).force(key, now, cost)
+    }
+
+    /// Returns the unused units of a charge, as far as they still count.
+    pub fn refund(&self, key: Fingerprint, now: u64, refund: Refund) -> Outcome {
+        self.hold(key).refund(key, now, refund)
+    }
+}
+
+impl LockedShard<'_> {
+    /// Makes a charge, unless it is refused.
+    pub(super) fn settle(&mut self, charge: &Charge, now: u64) -> Outcome {
+        let Charge { key, cost, .. } = *charge;
+        match charge.kind {
+            ChargeKind::Conforming => self.decide(key, now, cost),
+            ChargeKind::Peek => self.peek(key, now, cost),
+            ChargeKind::Forced => self.force(key, now, cost),
+            ChargeKind::Refund => self.refund(
+                key,
+                now,
+                Refund {
+                    at: now,
+                    charged: cost,
+                    used: 0,
+                },
+            ),
+        }
+    }
+
+    /// As [`StateStore::force`]. Other hosts that exchange the key are charged as for units that conform.
+    pub fn force(&mut self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
+        let at = self.store.instant(now);
+        let is_exchanged = self.store.keyed.is_some();
+        let charged = self.with_state(key, at, |tiers, words| {
+            if is_exchanged {
+                tiers::align(tiers, words, at);
+            }
+            tiers::force(tiers, words, at, cost);
+            tiers::charged(tiers, words, at)
+        });
+        let Some(outcome) = charged else {
+            return self.force_without_room(at, cost);
+        };
+        if let Some(keyed) = &self.store.keyed
+            && cost > 0
+        {
+            let mut account = self.account(keyed, key);
+            account.spent = account.spent.saturating_add(cost);
+            if !is_bucket(&self.tiers) {
+                account.open = account.open.saturating_add(cost);
+            }
+            self.shard.accounts.insert(key, account);
+        }
+        outcome
+    }
+
+    /// Without room for the key, all such keys share an allowance, or the use is not recorded: it is counted.
+    fn force_without_room(&self, now: u64, cost: u64) -> Outcome {
+        if self.store.on_full != OnFull::Share {
+            return Outcome {
+                allowed: true,
+                retry_after: Some(Duration::ZERO),
+                ..self.when_full(now, cost)
+            };
+        }
+        self.store.without_room.fetch_add(1, Ordering::Relaxed);
+        let part = self.without_room();
+        let tiers = part.as_deref().unwrap_or(&self.tiers);
+        let mut words = self.store.overflow.lock();
+        if !tiers::is_alive(tiers, &words, now) {
+            tiers::open(tiers, &mut words, now);
+        }
+        tiers::force(tiers, &mut words, now, cost);
+        tiers::charged(tiers, &words, now)
+    }
+
+    /// As [`StateStore::refund`]. Units that other hosts have received stay charged there.
+    pub fn refund(&mut self, key: Fingerprint, now: u64, refund: Refund) -> Outcome {
+        let (at, refund) = (
+            self.store.instant(now),
+            Refund {
+                at: self.store.instant(refund.at),
+                ..refund
+            },
+        );
+        // A new key has its whole allowance, unless it begins with less.
+        if !self.knows(key) && !self.store.tiers().iter().any(Policy::opens_short) {
+            return Outcome {
+                allowed: true,
+                ..self.peek(key, now, 0)
+            };
+        }
+        let settled = self.with_state(key, at, |tiers, words| {
+            let before = words.to_vec();
+            tiers::refund(tiers, words, at, refund);
+            let returned = tiers::returned(tiers, &before, words, at);
+            (tiers::charged(tiers, words, at), returned)
+        });
+        let Some((outcome, returned)) = settled else {
+            return Outcome {
+                allowed: true,
+                ..self.peek(key, now, 0)
+            };
+        };
+        if let Some(account) = self.shard.accounts.get_mut(&key) {
+            let unpublished = account.spent.min(returned);
+            account.spent -= unpublished;
+            account.open = account.open.saturating_sub(unpublished);
+        }
+        outcome
+    }
+}

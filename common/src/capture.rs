@@ -45,7 +45,7 @@ pub struct Captured {
 pub struct CapturedFrame {
     /// About the packet.
     pub record: Captured,
-    /// The packet's first bytes, as many as were captured. Others are of earlier records.
+    /// The packet's first bytes, as many as were captured; the rest is undefined.
     pub bytes: [u8; SNAP_LENGTH as usize],
 }
 
@@ -158,7 +158,7 @@ mod tests {
         ] {
             bytes[place..place + 4].copy_from_slice(&value.to_ne_bytes());
         }
-        // Records of a ring are equally long.
+        // A record has room for more bytes than were captured.
         bytes.extend([1, 2, 3, 0]);
         let (record, packet) = Captured::from_bytes(&bytes).unwrap();
         assert_eq!(

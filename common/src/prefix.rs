@@ -7,7 +7,8 @@
 //! A [`Line`] is one cache line. A *leaf* has five separators and six nodes. A *table* is a row of nodes, one for each
 //! of equally long stretches between the first range and the last: a header of two words, then two nodes per word. A
 //! node is an entry or a reference to another line. IPv4 and IPv6 have separate trees, whose roots contain the header of
-//! their first table. So a policy with few prefixes, or with dense ones of one length, costs a packet one cache line.
+//! their first table. A search among few prefixes, or among dense ones of one length, takes one cache line. A bitmap
+//! before the trees ([`filter`]) spares most packets the search.
 
 #[cfg(any(test, feature = "user"))]
 pub mod build;

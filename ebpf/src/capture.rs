@@ -8,7 +8,7 @@ use common::program::Frame;
 
 use crate::context::{CopiedFrame, TcFrame, XdpFrame};
 use crate::maps::{CAPTURE, CAPTURE_LOST, RUNTIME, direction};
-use crate::ring::{NO_WAKEUP, count_lost, own};
+use crate::ring::{NO_WAKEUP, count_lost, of_this_cpu};
 
 // Global functions of the context and a number, so that each is verified once, and packets need no stack for them without
 // a capture.
@@ -81,7 +81,7 @@ fn capture(
         interface: frame.interface(),
         flags: flags | merged,
     };
-    let Some(mut entry) = own(&CAPTURE).and_then(|ring| ring.reserve(0)) else {
+    let Some(mut entry) = of_this_cpu(&CAPTURE).and_then(|ring| ring.reserve(0)) else {
         count_lost(&CAPTURE_LOST);
         return 0;
     };

@@ -91,7 +91,7 @@ fn express(context: *mut xdp_md) -> u32 {
     record::driver_frame(context, runtime);
     let mut case = Case::new(interface);
     let verdict = case.evaluate(
-        &Kernel::with(runtime),
+        &Kernel::with_runtime(runtime),
         &XdpFrame::new(context),
         Link::Ethernet,
         Direction::Ingress,
@@ -140,7 +140,7 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
     record::stack_frame(context, link, runtime);
     let mut case = Case::new(interface);
     let verdict = case.evaluate(
-        &Kernel::with(runtime),
+        &Kernel::with_runtime(runtime),
         &TcFrame::new(context),
         link,
         direction(),

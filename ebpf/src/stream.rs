@@ -9,7 +9,7 @@ use common::stream::Streamed;
 
 use crate::context::{TcFrame, XdpFrame};
 use crate::maps::{RUNTIME, STREAM, STREAM_LOST};
-use crate::ring::{NO_WAKEUP, count_lost, own};
+use crate::ring::{NO_WAKEUP, count_lost, of_this_cpu};
 
 // Global functions of the context and a number, so that each is verified once, and packets need no stack for them while
 // nobody watches.
@@ -56,7 +56,7 @@ fn stream(frame: &impl Frame, link: Link, is_refused: u32) -> u32 {
         size = segments.size(frame.length(), packet.headers(frame));
     }
     let record = Streamed::new(packet.source, size, settings.one_in, is_refused);
-    if own(&STREAM).is_none_or(|ring| ring.output(record, NO_WAKEUP).is_err()) {
+    if of_this_cpu(&STREAM).is_none_or(|ring| ring.output(record, NO_WAKEUP).is_err()) {
         count_lost(&STREAM_LOST);
     }
     0

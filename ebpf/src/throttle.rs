@@ -139,13 +139,13 @@ pub struct Kernel {
     runtime: Option<&'static Runtime>,
 }
 
-/// The kernel in functions that are called: they look up what they need.
+/// The kernel in functions that are called, which look up the settings that change if they need them.
 pub const KERNEL: Kernel = Kernel { runtime: None };
 
 impl Kernel {
-    /// The kernel where a packet enters, with the settings that change already looked up.
+    /// The kernel where a packet enters: the settings that change are looked up once.
     #[inline(always)]
-    pub const fn with(runtime: &'static Runtime) -> Self {
+    pub const fn with_runtime(runtime: &'static Runtime) -> Self {
         Self {
             runtime: Some(runtime),
         }

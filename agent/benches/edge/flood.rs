@@ -225,8 +225,8 @@ struct Refused {
 }
 
 impl Refused {
-    /// Each with tables of its own: what a table of a million entries costs besides, such as their expiry, is not counted as
-    /// the cost of one source's packets but where the name says so.
+    /// Each with tables of its own: to expire a million entries takes time, which is no cost of one source's packets. The last
+    /// one shows it.
     fn all() -> Vec<Self> {
         let of = |order, sources, remembered, more: &str| Self {
             case: format!("all refused, {sources} sources{more}"),

@@ -1,6 +1,7 @@
 //! Captures for `agent replay`: what they have of real packets, and how they end.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -47,7 +48,7 @@ impl Capture {
     /// Returns once packets are captured.
     fn begin(network: &Network, arguments: &[&str]) -> Self {
         let file = network.folder.path().join("capture.pcapng");
-        let _ = std::fs::remove_file(&file);
+        let _ = fs::remove_file(&file);
         let all = ["record", "--json", "--capture", file.to_str().unwrap()];
         let child = network.spawn(&[&all, arguments].concat(), |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -98,8 +99,8 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// The settings that the kernel programs of this agent read.
 pub fn runtimes(agent: &Agent<'_>) -> Vec<Runtime> {
-    let files = std::fs::read_dir(format!("/proc/{}/fdinfo", agent.process())).unwrap();
-    let texts = files.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
+    let files = fs::read_dir(format!("/proc/{}/fdinfo", agent.process())).unwrap();
+    let texts = files.filter_map(|file| fs::read_to_string(file.unwrap().path()).ok());
     let numbers = texts.filter_map(|text| {
         text.lines()
             .find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok())
@@ -307,6 +308,17 @@ fn a_capture_ends_by_its_size_and_by_its_time() {
     wait_for("end in the kernel", || !is_capturing(&agent));
 }
 
+/// The rings of this size that an agent has.
+pub fn rings(agent: &Agent<'_>, bytes: u32) -> usize {
+    const RINGBUF: &str = "map_type:\t27\n";
+    let bytes = format!("max_entries:\t{bytes}\n");
+    fs::read_dir(format!("/proc/{}/fdinfo", agent.process()))
+        .unwrap()
+        .filter_map(|file| fs::read_to_string(file.unwrap().path()).ok())
+        .filter(|text| text.contains(RINGBUF) && text.contains(&bytes))
+        .count()
+}
+
 fn a_killed_command_ends_its_capture_in_the_kernel() {
     let network = Network::new();
     let config = network.config("", TEN);
@@ -317,19 +329,12 @@ fn a_killed_command_ends_its_capture_in_the_kernel() {
         packets_by_source(&capture.file).get(&10) == Some(&20)
     });
     let file = capture.file.clone();
+    assert!(rings(&agent, 256 << 10) > 0);
     capture.signal(Signal::SIGKILL);
     capture.output();
     wait_for("end in the kernel", || !is_capturing(&agent));
     assert_eq!(replayed(&config, &file)["packets"], 20);
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", agent.process())).unwrap();
-    let links = descriptors.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
-    assert_eq!(
-        links
-            .filter(|link| link.to_string_lossy().contains("perf_event"))
-            .count(),
-        0,
-        "the rings are released"
-    );
+    wait_for("the rings to be released", || rings(&agent, 256 << 10) == 0);
     assert_eq!(Capture::begin(&network, &[]).end()["packets"], 0);
 }
 
@@ -351,7 +356,7 @@ fn a_killed_agent_leaves_a_whole_file_and_the_next_captures_nothing() {
         "{said}"
     );
     assert_eq!(replayed(&config, &file)["packets"], 20);
-    // The programs stay, and have nobody to send packets to.
+    // The programs stay, with rings that nobody reads.
     burst(&network, &frames(10..11), 30);
     let agent = network.start_file(&config, &[]);
     assert!(!is_capturing(&agent));
@@ -486,9 +491,9 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
     );
     assert!(!other.exists());
     capture.end();
-    std::fs::write(&file, b"precious").unwrap();
+    fs::write(&file, b"precious").unwrap();
     refused(&["record", "--capture", &file], 2, "--force");
-    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    assert_eq!(fs::read(&file).unwrap(), b"precious");
     assert!(!is_capturing(&agent));
     let output = network.command(&["record", "--capture", &file, "--force", "--for", "1s"]);
     assert!(
@@ -499,7 +504,7 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
     assert_eq!(replayed(&config, Path::new(&file))["packets"], 0);
     // A link is replaced, and not followed.
     let target = network.folder.path().join("target");
-    std::fs::write(&target, b"precious").unwrap();
+    fs::write(&target, b"precious").unwrap();
     std::os::unix::fs::symlink(&target, &other).unwrap();
     let output = network.command(&[
         "record",
@@ -510,7 +515,7 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
         "1s",
     ]);
     assert!(output.status.success() && !other.is_symlink());
-    assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+    assert_eq!(fs::read(&target).unwrap(), b"precious");
 
     // Into a replay.
     let mut child = network.spawn(&["record", "--capture", "-", "--for", "3s"], |command| {

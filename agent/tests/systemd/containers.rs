@@ -136,6 +136,37 @@ fn run_by_a_user() {
     );
 }
 
+/// Both, which end with it.
+struct Containers;
+
+impl Drop for Containers {
+    fn drop(&mut self) {
+        try_run("podman", &["stop", "--time=0", "weir-published"]);
+        try_run("loginctl", &["terminate-user", USER]);
+    }
+}
+
+/// SYN cookies for each connection, until it is dropped.
+struct Cookies {
+    before: String,
+}
+
+impl Cookies {
+    const SETTING: &str = "/proc/sys/net/ipv4/tcp_syncookies";
+
+    fn always() -> Self {
+        let before = fs::read_to_string(Self::SETTING).unwrap();
+        fs::write(Self::SETTING, "2").unwrap();
+        Self { before }
+    }
+}
+
+impl Drop for Cookies {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::SETTING, &self.before);
+    }
+}
+
 /// Rootful Podman holds a listener on the port, and netfilter sends the connections to the container: nobody may answer in
 /// its name. Rootless Podman's own process accepts them.
 fn published_ports_of_podman_answer_under_prove() {
@@ -145,14 +176,13 @@ fn published_ports_of_podman_answer_under_prove() {
     );
     start(&limits);
     add_client("10.77.0.2");
+    let containers = Containers;
     run_by_root();
     run_by_a_user();
     for port in [BY_ROOT, BY_A_USER] {
         assert_eq!(greeted(port, 3), 3, "{port}");
     }
-    let cookies = "/proc/sys/net/ipv4/tcp_syncookies";
-    let before = fs::read_to_string(cookies).unwrap();
-    fs::write(cookies, "2").unwrap();
+    let cookies = Cookies::always();
     for port in [BY_ROOT, BY_A_USER] {
         assert_eq!(
             greeted(port, 6),
@@ -160,13 +190,12 @@ fn published_ports_of_podman_answer_under_prove() {
             "{port}, with cookies for each connection"
         );
     }
-    fs::write(cookies, before).unwrap();
+    drop(cookies);
     let notes = json(&["status"])["notes"].to_string();
     let note = |port| format!("prove has no effect on port {port}:");
     assert!(notes.contains(&note(BY_ROOT)), "{notes}");
     assert!(!notes.contains(&note(BY_A_USER)), "{notes}");
-    run("podman", &["stop", "--time=0", "weir-published"]);
-    run("loginctl", &["terminate-user", USER]);
+    drop(containers);
     systemctl(&["stop", UNIT]);
     run("agent", &["detach"]);
     remove_network();

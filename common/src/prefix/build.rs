@@ -53,10 +53,10 @@ pub fn build(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
     }
 }
 
-/// The same behind a filter ([`super::filter`]).
+/// As [`build`], behind a filter ([`super::filter`]).
 #[must_use]
 pub fn build_filtered(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
-    let mut lines = filter(prefixes);
+    let mut lines = filter_lines(prefixes);
     PrefixTree {
         roots: build_after(&mut lines, prefixes),
         lines,
@@ -64,7 +64,7 @@ pub fn build_filtered(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
 }
 
 /// The lines of the filter for these prefixes.
-fn filter(prefixes: &[(Prefix, PrefixEntry)]) -> Vec<Line> {
+fn filter_lines(prefixes: &[(Prefix, PrefixEntry)]) -> Vec<Line> {
     let mut lines = vec![Line::default(); FILTER_LINES as usize];
     let with_entry = prefixes
         .iter()
@@ -78,7 +78,7 @@ fn filter(prefixes: &[(Prefix, PrefixEntry)]) -> Vec<Line> {
     lines
 }
 
-/// The same with lines after those of other trees.
+/// As [`build`], with lines after those of other trees.
 #[must_use]
 pub fn build_after(lines: &mut Vec<Line>, prefixes: &[(Prefix, PrefixEntry)]) -> PrefixRoots {
     let (ipv4, ipv6): (Vec<_>, Vec<_>) = prefixes
@@ -132,10 +132,9 @@ impl Prefix {
         let (first, second) = ((self.address >> 112) as u16, (self.address >> 96) as u16);
         if self.length < 16 {
             let last = (self.last() >> 112) as u16;
-            let first_three = first >> 13..=last >> 13;
+            let high_bits = first >> 13..=last >> 13;
             bits.extend(
-                (BITS..2 * BITS)
-                    .filter(|bit| first_three.contains(&filter::first_three_of_ipv6(*bit))),
+                (BITS..2 * BITS).filter(|bit| high_bits.contains(&filter::high_bits_of_ipv6(*bit))),
             );
         } else {
             bits.extend(group(second, self.length - 16).map(|second| {

@@ -1,4 +1,4 @@
-//! A bitmap before the trees: most packets come from addresses without an entry, and one bit says so without a search.
+//! A bitmap before the trees: most packets come from addresses without an entry, and one bit shows it without a search.
 //!
 //! An address has one of 65,536 bits by the first 16 bits of IPv4, or by the exclusive or of the first two groups of
 //! IPv6. An exempt gateway in 10.0.0.0/8 sends a /16 to the trees, not all of the /8. The first three bits of IPv6 are left
@@ -39,7 +39,7 @@ pub(super) const fn of_ipv6(hi: u64) -> u32 {
 
 /// The first three bits of the IPv6 addresses with this bit.
 #[cfg(any(test, feature = "user"))]
-pub(super) const fn first_three_of_ipv6(bit: u32) -> u16 {
+pub(super) const fn high_bits_of_ipv6(bit: u32) -> u16 {
     (bit >> 5) as u16 & 7
 }
 

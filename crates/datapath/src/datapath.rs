@@ -29,6 +29,7 @@ use crate::maps::events::EventRing;
 use crate::maps::lists::{self, ListMap};
 use crate::maps::own::OwnAddresses;
 use crate::maps::record::RecordMaps;
+use crate::maps::rings;
 use crate::maps::rows::Rows;
 use crate::maps::size::{self, MOST_BANS, RING_BYTES, SAMPLES};
 use crate::maps::stream::StreamRings;
@@ -150,7 +151,7 @@ impl Datapath {
             .max(1);
         let layout = text_of(&image.layout);
         let log_level = trace::level();
-        let cpus = aya::util::nr_cpus().map_or(1, |cpus| cpus as u32);
+        let cpus = rings::cpus();
         let mut loader = EbpfLoader::new();
         loader
             .override_global("SETTINGS", &settings, true)

@@ -105,11 +105,17 @@ pub enum LoadError {
     #[error("reading the counters of the recording failed: {0}")]
     Record(#[source] io::Error),
     /// Packets cannot be captured.
-    #[error("allocating rings for captured packets failed: {0}")]
-    Capture(String),
+    #[error(
+        "allocating rings for captured packets failed: {0}; they take 256 KiB of memory for each CPU and direction, which counts \
+         towards the agent's memory limit (MemoryMax=)"
+    )]
+    Capture(#[source] io::Error),
     /// Packets cannot be sampled.
-    #[error("allocating rings for sampled packets failed: {0}")]
-    Stream(String),
+    #[error(
+        "allocating rings for sampled packets failed: {0}; they take 64 KiB of memory for each CPU, which counts towards the \
+         agent's memory limit (MemoryMax=)"
+    )]
+    Stream(#[source] io::Error),
     /// The kernel has no memory for ban lists.
     #[error("creating a map of {bytes} bytes for ban lists failed: {source}")]
     Lists { bytes: u64, source: io::Error },

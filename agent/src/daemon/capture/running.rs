@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::capture::{CaptureEnd, CapturePart};
 use base64::Engine as _;
@@ -17,8 +17,10 @@ use tokio::sync::mpsc;
 use super::super::packets::Packets;
 use crate::pcapng::{self, Sample};
 
-/// The interval at which the rings are read. A ring of 128 KiB has room for some 700 packets.
+/// The interval at which the rings are read. A ring of 256 KiB has room for 1,638 packets.
 const PERIOD: Duration = Duration::from_millis(10);
+/// The pause after rings could not be made, during which changes of the policy do not wait for the next try.
+const RETRY: Duration = Duration::from_secs(1);
 /// The bytes of a part, before base64.
 const PART: usize = 46 * 1024;
 
@@ -58,6 +60,8 @@ pub(super) struct Running {
     notes: Vec<String>,
     /// Why the rings cannot be read; logged once.
     failure: Option<String>,
+    /// When the rings of a new policy are tried next, after a failure.
+    retry_at: Option<Instant>,
 }
 
 impl Running {
@@ -87,6 +91,7 @@ impl Running {
             merged: 0,
             notes: Vec::new(),
             failure: None,
+            retry_at: None,
         }
     }
 
@@ -109,19 +114,30 @@ impl Running {
         }
     }
 
+    /// Changes to the rings of the policy in effect.
+    fn follow_policy(&mut self) {
+        self.retry_at = None;
+        match self
+            .packets
+            .load_full()
+            .map(|packets| packets.try_capture(self.settings))
+        {
+            Some(Some(Ok(rings))) => self.follow(rings),
+            Some(Some(Err(error))) => {
+                self.retry_at = Some(Instant::now() + RETRY);
+                self.fail(&error);
+            }
+            // The policy is being changed: its rings stay.
+            Some(None) => {}
+            None => self.follow(Vec::new()),
+        }
+    }
+
     pub(super) fn run(mut self) {
         let end = loop {
             thread::sleep(PERIOD);
-            match self
-                .packets
-                .load_full()
-                .map(|packets| packets.try_capture(self.settings))
-            {
-                Some(Some(Ok(rings))) => self.follow(rings),
-                Some(Some(Err(error))) => self.fail(&error),
-                // The policy is being changed: its rings stay.
-                Some(None) => {}
-                None => self.follow(Vec::new()),
+            if self.retry_at.is_none_or(|at| at <= Instant::now()) {
+                self.follow_policy();
             }
             self.turn();
             if self.shared.is_ended.load(Ordering::Relaxed) || self.parts.is_closed() {

@@ -15,8 +15,10 @@ use super::super::packets::Packets;
 use super::rate;
 use super::watch::{Watch, lock};
 
-/// The interval at which the rings are read. A ring of 64 KiB has room for some 1,300 samples, and a CPU has 200.
+/// The interval at which the rings are read. A ring of 64 KiB has room for 1,638 samples, and a CPU has 200.
 const PERIOD: Duration = Duration::from_millis(50);
+/// The pause after rings could not be made, during which changes of the policy do not wait for the next try.
+const RETRY: Duration = Duration::from_secs(1);
 /// How long samples are taken after the last query.
 const LINGER: Duration = Duration::from_secs(5);
 /// When the kernel programs stop if the agent does not go on.
@@ -46,6 +48,8 @@ pub(super) struct Running {
     is_settled: bool,
     /// Why the rings cannot be read; logged once.
     failure: Option<String>,
+    /// When the rings of a new policy are tried next, after a failure.
+    retry_at: Option<Instant>,
 }
 
 impl Running {
@@ -59,6 +63,7 @@ impl Running {
             last: Instant::now(),
             is_settled: false,
             failure: None,
+            retry_at: None,
         }
     }
 
@@ -112,6 +117,10 @@ impl Running {
 
     /// Puts settings in effect, in another policy if there is one.
     fn follow(&mut self, settings: StreamSettings) {
+        if self.retry_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        self.retry_at = None;
         let rings = match self
             .packets
             .load_full()
@@ -122,6 +131,7 @@ impl Running {
                 Some(rings)
             }
             Some(Some(Err(error))) => {
+                self.retry_at = Some(Instant::now() + RETRY);
                 self.fail(&error);
                 return;
             }

@@ -1,20 +1,20 @@
-//! Maps that the agent makes for an array of maps. aya 0.14 makes none whose descriptor can be mapped into memory, none
-//! of rings, and removes none.
+//! Maps that the agent makes for an array of maps, by calls that aya 0.14 has not.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use aya::maps::Map;
 use bpf::syscall;
 
 /// From `enum bpf_cmd` of Linux's uapi/linux/bpf.h.
 const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 
 /// The part of `union bpf_attr` for the creation of a map.
 #[derive(Default)]
 #[repr(C)]
-pub(super) struct Attributes {
+pub(super) struct MapAttributes {
     pub(super) map_type: u32,
     pub(super) key_size: u32,
     pub(super) value_size: u32,
@@ -29,28 +29,52 @@ pub(super) struct Attributes {
     pub(super) btf_value_type_id: u32,
 }
 
-/// The part of `union bpf_attr` for the removal of an element.
+/// The part of `union bpf_attr` for an element.
 #[repr(C)]
 struct Element {
     map_fd: u32,
     _pad: u32,
     key: u64,
+    value: u64,
+    flags: u64,
 }
 
-pub(super) fn create(mut attributes: Attributes) -> io::Result<OwnedFd> {
+pub(super) fn create(mut attributes: MapAttributes) -> io::Result<OwnedFd> {
     // SAFETY: plain integers, for a command that returns a descriptor.
     unsafe { syscall::descriptor(BPF_MAP_CREATE, &mut attributes) }
 }
 
-/// Takes the map at an index out of an array of maps; `false` if there was none.
-pub(super) fn remove(outer: &Map, index: u32) -> io::Result<bool> {
-    let Map::ArrayOfMaps(outer) = outer else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
+/// The descriptor of an array of maps.
+pub(super) fn outer(map: &Map) -> io::Result<BorrowedFd<'_>> {
+    match map {
+        Map::ArrayOfMaps(outer) => Ok(outer.fd().as_fd()),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// Puts a map at an index of an array of maps. The call takes a grace period of the kernel, some 10 to 20 ms.
+pub(super) fn set(outer: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io::Result<()> {
+    let value = map.as_raw_fd() as u32;
     let mut element = Element {
-        map_fd: outer.fd().as_fd().as_raw_fd() as u32,
+        map_fd: outer.as_raw_fd() as u32,
         _pad: 0,
         key: (&raw const index) as u64,
+        value: (&raw const value) as u64,
+        flags: 0,
+    };
+    // SAFETY: key and value are live, and as long as those of an array of maps.
+    unsafe { syscall::call(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
+}
+
+/// Takes the map at an index out of an array of maps; `false` if there was none. No program uses the map any more when the
+/// call returns, which takes as long as [`set`].
+pub(super) fn remove(outer: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
+    let mut element = Element {
+        map_fd: outer.as_raw_fd() as u32,
+        _pad: 0,
+        key: (&raw const index) as u64,
+        value: 0,
+        flags: 0,
     };
     // SAFETY: the key is live, and as long as the keys of an array.
     match unsafe { syscall::call(BPF_MAP_DELETE_ELEM, &mut element) } {

@@ -11,7 +11,7 @@ use common::list::{CHUNK_WORDS, Chunk, MOST_LISTS, refused_word};
 use common::prefix::Line;
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::inner::{self, Attributes};
+use super::inner::{self, MapAttributes};
 use crate::error::LoadError;
 
 /// From `enum bpf_cmd` and `enum bpf_map_type` of Linux's uapi/linux/bpf.h.
@@ -84,7 +84,7 @@ fn load_btf() -> io::Result<OwnedFd> {
 
 fn create_array(chunks: u32) -> io::Result<OwnedFd> {
     let btf = load_btf()?;
-    inner::create(Attributes {
+    inner::create(MapAttributes {
         map_type: BPF_MAP_TYPE_ARRAY,
         key_size: size_of::<u32>() as u32,
         value_size: size_of::<Chunk>() as u32,
@@ -94,7 +94,7 @@ fn create_array(chunks: u32) -> io::Result<OwnedFd> {
         btf_fd: btf.as_raw_fd() as u32,
         btf_key_type_id: INDEX_TYPE,
         btf_value_type_id: CHUNK_TYPE,
-        ..Attributes::default()
+        ..MapAttributes::default()
     })
 }
 
@@ -170,5 +170,7 @@ impl ListMap {
 
 /// Puts no lists in effect. Returns whether there were any.
 pub(crate) fn remove(lists: &Map) -> Result<bool, LoadError> {
-    inner::remove(lists, 0).map_err(|source| LoadError::Lists { bytes: 0, source })
+    inner::outer(lists)
+        .and_then(|lists| inner::remove(lists, 0))
+        .map_err(|source| LoadError::Lists { bytes: 0, source })
 }

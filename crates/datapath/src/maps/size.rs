@@ -1,6 +1,7 @@
 //! Sizes of maps, in elements or bytes.
 
 use common::own::MOST_OWN;
+use common::prefix::FILTER_LINES;
 use common::proof::resets::Known;
 use common::record::MOST_RECORDED;
 use common::settings::Settings;
@@ -89,7 +90,8 @@ pub(crate) fn lines_of_bank(image: &Image) -> u32 {
         return 0;
     }
     let lines = image.prefixes.len() as u32;
-    lines + lines / 4 + MORE_LINES
+    let growing = lines.saturating_sub(FILTER_LINES);
+    lines + growing / 4 + MORE_LINES
 }
 
 /// The most interfaces that a policy numbers.

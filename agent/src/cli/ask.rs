@@ -581,12 +581,21 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
         options,
         &Request::Show { source },
         |status: &SourceStatus| {
-            let last = status.last_refused.as_ref().map_or_else(
+            let by_packets = status.last_refused.iter().map(|last| {
+                let limit = at_level(&last.limit, last.level.as_deref());
+                (last.seconds_ago, limit)
+            });
+            let by_requests = status.requests.iter().filter_map(|limit| {
+                let is_refused = limit.throttled_requests > 0;
+                let seconds = limit.last_throttled_seconds_ago.filter(|_| is_refused)?;
+                Some((seconds, limit.name.clone()))
+            });
+            let last = by_packets
+                .chain(by_requests)
+                .min_by(|(one, _), (other, _)| one.total_cmp(other));
+            let last = last.map_or_else(
                 || "not in the recorded statistics".to_owned(),
-                |last| {
-                    let limit = at_level(&last.limit, last.level.as_deref());
-                    format!("{} by limit {limit}", human::ago(last.seconds_ago))
-                },
+                |(seconds, limit)| format!("{} by limit {limit}", human::ago(seconds)),
             );
             let head = table::pairs([
                 ("source", status.source.clone()),

@@ -44,7 +44,7 @@ const BUSY: u64 = 600;
 pub enum SuggestError {
     /// No packets that a limit would count.
     #[error(
-        "no incoming packets that a limit would count (IP: TCP, UDP or ICMP) among {others} packets: name the host's addresses with --local PREFIX, or capture on its interface"
+        "no incoming packets that a limit would count (IP: TCP, UDP or ICMP) among {others} packets. Of a capture: name the host's addresses with --local PREFIX, or capture on its interface. Of a recording: it is written every 5 minutes and by agent record --stop"
     )]
     Empty {
         /// Other packets.

@@ -518,6 +518,16 @@ fn detaching_restores_the_setting_of_an_agent_that_was_killed() {
     assert!(!detach().status.success() && setting(&network) == "2");
     agent.stop(nix::sys::signal::Signal::SIGKILL);
     assert_eq!(setting(&network), "2");
+    // Elsewhere the setting is another one.
+    let mut elsewhere = std::process::Command::new(testbed::groups::agent().unwrap());
+    elsewhere.args(["detach", "--config", config.to_str().unwrap()]);
+    let output = network.in_client(|| elsewhere.output()).unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && said.contains("in another network namespace"),
+        "{said}"
+    );
+    assert_eq!(setting(&network), "2");
     let output = detach();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(

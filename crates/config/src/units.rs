@@ -175,7 +175,9 @@ pub fn size(text: &str) -> Result<u64, Wrong> {
     if suffix.is_empty() {
         return Err(wrong(
             "a size requires a unit",
-            format!("write \"{number}B\", \"{number}KiB\" or \"{number}MB\""),
+            format!(
+                "write \"{number}B\", \"{number}KiB\" or \"{number}MB\"; for packets, connections or requests {number} without quotes"
+            ),
         ));
     }
     let unit = byte_unit(suffix)

@@ -1,5 +1,6 @@
 //! The kernel's SYN cookies: `net.ipv4.tcp_syncookies` of this network namespace, for both IP versions.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::{fs, io};
 
 use crate::StateDirectory;
@@ -31,8 +32,20 @@ pub fn is_writable() -> bool {
 /// The setting before Weir changed it, which is still to be restored; `None` if it is not changed.
 #[must_use]
 pub fn before(directory: &StateDirectory) -> Option<u32> {
+    stored(directory).map(|(value, _)| value)
+}
+
+/// The former setting, and its network namespace, which agents of before did not store.
+fn stored(directory: &StateDirectory) -> Option<(u32, Option<u64>)> {
     let text = read_text(&directory.file(BEFORE), LONGEST).ok()?;
-    text.trim().parse().ok()
+    let mut words = text.split_whitespace();
+    let value = words.next()?.parse().ok()?;
+    Some((value, words.next().and_then(|inode| inode.parse().ok())))
+}
+
+/// The number of this process's network namespace.
+fn namespace() -> io::Result<u64> {
+    fs::metadata("/proc/self/ns/net").map(|namespace| namespace.ino())
 }
 
 /// Sets it to [`ALWAYS`]. The former setting is stored first, so that a later agent can restore it.
@@ -50,8 +63,9 @@ pub fn set_always(directory: &StateDirectory) -> io::Result<()> {
         }
         Some(ALWAYS) => return Ok(()),
         Some(value) => {
+            let stored = format!("{value} {}", namespace()?);
             directory
-                .replace(BEFORE, &[value.to_string().as_bytes()])
+                .replace(BEFORE, &[stored.as_bytes()])
                 .map_err(io::Error::other)?;
         }
     }
@@ -62,11 +76,17 @@ pub fn set_always(directory: &StateDirectory) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// When it cannot be written; it is still stored then.
+/// When it cannot be written, or is that of another network namespace; it is still stored then.
 pub fn restore(directory: &StateDirectory) -> io::Result<Option<u32>> {
-    let Some(value) = before(directory) else {
+    let Some((value, of)) = stored(directory) else {
         return Ok(None);
     };
+    let here = namespace()?;
+    if of.is_some_and(|of| of != here) {
+        return Err(io::Error::other(format!(
+            "{SETTING} was changed in another network namespace: run this there, by nsenter --net"
+        )));
+    }
     if current() == Some(ALWAYS) {
         fs::write(PATH, value.to_string())?;
     }

@@ -268,8 +268,13 @@ impl Agent {
     fn order_bans(&self, packets: &PacketEngine, orders: &[BanOrder]) -> Result<Banned, String> {
         let exceptions = packets.decision_counts().1.len();
         let banned = packets.order_bans(orders);
-        self.flush_bans();
-        let banned = banned?;
+        let flushed = self.flush_bans();
+        let mut banned = banned?;
+        if let Err(error) = flushed {
+            banned.notes.push(format!(
+                "state_dir cannot be written: {error}; after a kill of the agent the ban has no owner, and after a reboot it is gone"
+            ));
+        }
         // A ban ends exceptions within it.
         if packets.decision_counts().1.len() != exceptions {
             self.crowdsec.exceptions_changed();
@@ -285,7 +290,8 @@ impl Agent {
     /// Lifts bans. Prefixes that nobody bans but ban lists, CrowdSec and other hosts become exceptions from these.
     fn unban(&self, cidrs: &[String], whose: &Whose) -> Result<Unbanned, String> {
         let unbanned = self.packet_engine()?.lift_bans(cidrs, whose);
-        self.flush_bans();
+        // The journal's thread logs why it fails.
+        let _ = self.flush_bans();
         let mut unbanned = unbanned?;
         if !unbanned.exceptions.is_empty() || !unbanned.exceptions_from_hosts.is_empty() {
             self.crowdsec.exceptions_changed();
@@ -303,10 +309,10 @@ impl Agent {
     }
 
     /// Waits until changes of bans survive a kill, unless the disk hangs.
-    fn flush_bans(&self) {
-        if let Some(journal) = self.state.journal() {
-            journal.flush();
-        }
+    fn flush_bans(&self) -> Result<(), String> {
+        self.state
+            .journal()
+            .map_or(Ok(()), |journal| journal.flush())
     }
 
     fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, String> {
@@ -403,7 +409,7 @@ impl Handler for Agent {
             }
             Request::UnbanAll => {
                 let unbanned = self.packet_engine()?.lift_all_bans();
-                self.flush_bans();
+                let _ = self.flush_bans();
                 json(unbanned?)
             }
             Request::Allow { cidrs, for_seconds, reason, owner } => {

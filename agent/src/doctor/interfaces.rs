@@ -65,7 +65,7 @@ pub fn examine(config: &Config) -> Vec<Interface> {
     names.dedup();
     interfaces.extend(names.into_iter().map(|name| match device_facts(&name) {
         Ok(facts) => {
-            let mut checks = checks(&name, &facts, config.agent.attach);
+            let mut checks = checks(&name, &facts, config);
             checks.extend(replies(&name, &facts, config));
             if shapes(config) {
                 checks.push(spacing(&name, config));
@@ -92,10 +92,15 @@ pub fn examine(config: &Config) -> Vec<Interface> {
     interfaces
 }
 
-/// The checks of the properties for an attach mode.
-pub(super) fn checks(name: &str, facts: &DeviceFacts, attach: Attach) -> Vec<Check> {
-    let mut checks = vec![hook(facts, attach)];
-    let is_native = matches!(attach, Attach::Auto | Attach::Native);
+/// The checks of the properties for a config.
+pub(super) fn checks(name: &str, facts: &DeviceFacts, config: &Config) -> Vec<Check> {
+    let attach = config.agent.attach;
+    let by_traffic_control = avoids_xdp(facts, config);
+    let mut checks = vec![by_traffic_control.map_or_else(
+        || hook(facts, attach),
+        |reason| Check::good("hook", format!("traffic control: {reason}")),
+    )];
+    let is_native = matches!(attach, Attach::Auto | Attach::Native) && by_traffic_control.is_none();
     if is_native && facts.lro == Some(true) {
         checks.push(Check::limited(
             "LRO",
@@ -139,6 +144,31 @@ pub(super) fn checks(name: &str, facts: &DeviceFacts, attach: Attach) -> Vec<Che
         ));
     }
     checks
+}
+
+/// Why the agent uses traffic control with `attach = "auto"`, whatever the driver has.
+fn avoids_xdp(facts: &DeviceFacts, config: &Config) -> Option<&'static str> {
+    if config.agent.attach != Attach::Auto {
+        return None;
+    }
+    let is_marked = config.limits.iter().any(|limit| {
+        limit.direction == Direction::Ingress && matches!(limit.action, Action::Mark(_))
+    });
+    match facts.driver.as_deref() {
+        _ if is_marked => Some("XDP cannot mark packets"),
+        Some("bonding") => Some("with XDP on a bond the kernel rejects new members"),
+        Some("veth") if replies_to_packets(config) => {
+            Some("a veth's peer receives what XDP sends only if it has a program, too")
+        }
+        _ => None,
+    }
+}
+
+/// Whether a limit has refused packets, or SYNs, answered.
+fn replies_to_packets(config: &Config) -> bool {
+    config.limits.iter().any(|limit| {
+        (limit.action == Action::Reject || limit.proves()) && limit.direction == Direction::Ingress
+    })
 }
 
 /// The hook for ingress limits.
@@ -201,9 +231,7 @@ fn hook(facts: &DeviceFacts, attach: Attach) -> Check {
 
 /// Whether replies to refused packets arrive, if the config has such replies.
 fn replies(name: &str, facts: &DeviceFacts, config: &Config) -> Option<Check> {
-    let answers = config.limits.iter().any(|limit| {
-        (limit.action == Action::Reject || limit.proves()) && limit.direction == Direction::Ingress
-    });
+    let answers = replies_to_packets(config);
     let is_veth = facts.driver.as_deref() == Some("veth");
     match (config.agent.attach, facts.peer_receives_xdp) {
         _ if !(answers && is_veth) => None,

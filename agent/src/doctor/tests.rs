@@ -13,9 +13,50 @@ fn facts() -> DeviceFacts {
     }
 }
 
+/// A config with one limit, which has `more`.
+fn config(attach: Attach, more: &str) -> Config {
+    let text =
+        format!("[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\n{more}");
+    let mut config = config::parse(std::path::Path::new("limits.toml"), &text)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config;
+    config.agent.attach = attach;
+    config
+}
+
+#[test]
+fn the_hook_is_the_one_that_the_agent_uses() {
+    let of = |driver: &str, attach, more| {
+        let facts = DeviceFacts {
+            driver: Some(driver.to_owned()),
+            ..facts()
+        };
+        checks("eth7", &facts, &config(attach, more))[0]
+            .found
+            .clone()
+    };
+    const PROVE: &str = "unit = \"connections\"\nprove = true\n";
+    let is_traffic_control = |found: String| found.starts_with("traffic control");
+    assert!(is_traffic_control(of("veth", Attach::Auto, PROVE)));
+    assert!(is_traffic_control(of(
+        "veth",
+        Attach::Auto,
+        "action = \"reject\"\n"
+    )));
+    assert!(is_traffic_control(of("bonding", Attach::Auto, "")));
+    assert!(is_traffic_control(of(
+        "e1000",
+        Attach::Auto,
+        "action = { mark = 7 }\n"
+    )));
+    assert_eq!(of("e1000", Attach::Auto, PROVE), "native XDP");
+    assert_eq!(of("veth", Attach::Auto, ""), "native XDP");
+    assert_eq!(of("veth", Attach::Native, PROVE), "native XDP");
+}
+
 /// (name, verdict, fix) of every check that is not good.
 fn faults(facts: &DeviceFacts, attach: Attach) -> Vec<(String, Verdict, String)> {
-    let checks = checks("eth7", facts, attach);
+    let checks = checks("eth7", facts, &config(attach, ""));
     assert_eq!(checks[0].name, "hook");
     checks
         .into_iter()
@@ -99,7 +140,7 @@ fn another_program_on_the_hook_is_named_and_ours_is_no_obstacle() {
         "{faults_of_native:?}"
     );
     assert!(
-        checks("eth7", &other, Attach::Native)[0]
+        checks("eth7", &other, &config(Attach::Native, ""))[0]
             .found
             .contains("xdp_lb (program 7, native)")
     );

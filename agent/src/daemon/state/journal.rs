@@ -60,7 +60,8 @@ enum Command {
     Rotate(u64),
     /// Deletes them, unless the file has later ones too.
     Forget(u64),
-    Flush(SyncSender<()>),
+    /// Replies with the reason if a change could not be written.
+    Flush(SyncSender<Option<String>>),
 }
 
 /// A change.
@@ -146,22 +147,34 @@ impl BanJournal {
     }
 
     /// Waits until all changes are in the file, or for a second if the disk hangs.
-    pub fn flush(&self) {
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the latest changes are not in the file.
+    pub fn flush(&self) -> Result<(), String> {
         let (done, is_done) = sync_channel(1);
-        if self.commands.try_send(Command::Flush(done)).is_ok() {
-            let _ = is_done.recv_timeout(PATIENCE);
+        let hangs = || "the disk hangs".to_owned();
+        self.commands
+            .try_send(Command::Flush(done))
+            .map_err(|_| hangs())?;
+        match is_done.recv_timeout(PATIENCE) {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(error),
+            Err(_) => Err(hangs()),
         }
     }
 }
 
 /// Executes commands until the journal is dropped.
 fn run(directory: &StateDirectory, commands: &Receiver<Command>) {
-    let (mut is_failing, mut last) = (false, 0);
+    let (mut failure, mut last) = (None, 0);
     while let Ok(first) = commands.recv() {
         let mut lines = Vec::new();
         let mut flushed = Vec::new();
-        let mut result = Ok(());
+        let mut is_changed = false;
+        let mut result: io::Result<()> = Ok(());
         for command in std::iter::once(first).chain(commands.try_iter()) {
+            is_changed |= !matches!(command, Command::Flush(_));
             match command {
                 Command::Append(line) => {
                     result =
@@ -179,14 +192,17 @@ fn run(directory: &StateDirectory, commands: &Receiver<Command>) {
             }
         }
         result = result.and(append(directory, NAME, &lines));
-        if let (Err(error), false) = (&result, is_failing) {
-            tracing::warn!(
-                "writing the journal of bans failed: {error}; a kill loses the owners of new bans"
-            );
+        if is_changed {
+            let error = result.err().map(|error| error.to_string());
+            if let (Some(error), None) = (&error, &failure) {
+                tracing::warn!(
+                    "writing the journal of bans failed: {error}; a kill loses the owners of new bans"
+                );
+            }
+            failure = error;
         }
-        is_failing = result.is_err();
         for done in flushed {
-            let _ = done.try_send(());
+            let _ = done.try_send(failure.clone());
         }
     }
 }
@@ -344,7 +360,7 @@ mod tests {
         journal.record(&key(1, "recidive"), Some(&held(200)));
         journal.record(&key(2, "sshd"), None);
         journal.record(&BanKey::of(key(4, "").prefix, By::CrowdSec), Some(&held(9)));
-        journal.flush();
+        journal.flush().unwrap();
         let both = [
             (41, key(1, "recidive"), Some(held(200))),
             (42, key(2, "sshd"), None),
@@ -359,15 +375,15 @@ mod tests {
         journal.record(&key(1, "sshd"), None);
         let second = journal.begin_save();
         journal.record(&key(5, "sshd"), Some(&held(1)));
-        journal.flush();
+        journal.flush().unwrap();
         assert_eq!(changes(&directory).len(), 4);
         journal.saved(second);
-        journal.flush();
+        journal.flush().unwrap();
         let last = (44, key(5, "sshd"), Some(held(1)));
         assert_eq!(changes(&directory), [last]);
         let third = journal.begin_save();
         journal.saved(third);
-        journal.flush();
+        journal.flush().unwrap();
         assert!(!directory.file(NAME).exists() && !directory.file(BEFORE).exists());
     }
 
@@ -376,13 +392,28 @@ mod tests {
         let (_folder, directory, journal) = journal();
         journal.record(&key(1, "sshd"), Some(&held(100)));
         journal.record(&key(2, "sshd"), Some(&held(100)));
-        journal.flush();
+        journal.flush().unwrap();
         let text = fs::read(directory.file(NAME)).unwrap();
         // Without its last line end, the last line is whole.
         for length in 0..text.len() - 1 {
             fs::write(directory.file(NAME), &text[..length]).unwrap();
             assert!(read(&directory).len() < 2, "{length}");
         }
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_written_is_an_error_until_one_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(&folder.path().join("none"));
+        let journal = BanJournal::start(directory.clone(), 0).unwrap();
+        assert_eq!(journal.flush(), Ok(()));
+        journal.record(&key(1, "sshd"), Some(&held(100)));
+        let error = journal.flush().unwrap_err();
+        assert!(error.contains("No such file"), "{error}");
+        assert_eq!(journal.flush(), Err(error));
+        fs::create_dir(folder.path().join("none")).unwrap();
+        journal.record(&key(2, "sshd"), Some(&held(100)));
+        assert_eq!(journal.flush(), Ok(()));
     }
 
     #[test]
@@ -395,11 +426,11 @@ mod tests {
         }
         let journal = BanJournal::start(directory.clone(), 0).unwrap();
         journal.record(&key(1, "sshd"), Some(&held(100)));
-        journal.flush();
+        journal.flush().unwrap();
         let first = [(1, key(1, "sshd"), Some(held(100)))];
         assert_eq!(changes(&directory), first);
         journal.begin_save();
-        journal.flush();
+        journal.flush().unwrap();
         assert_eq!(changes(&directory), first);
     }
 
@@ -410,10 +441,10 @@ mod tests {
         journal.record(&key(1, "sshd"), Some(&held(100)));
         let second = journal.begin_save();
         journal.saved(first);
-        journal.flush();
+        journal.flush().unwrap();
         assert_eq!(changes(&directory), [(41, key(1, "sshd"), Some(held(100)))]);
         journal.saved(second);
-        journal.flush();
+        journal.flush().unwrap();
         assert_eq!(changes(&directory), []);
     }
 

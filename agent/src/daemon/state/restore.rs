@@ -240,7 +240,7 @@ mod tests {
             let held = until.map(|left| held(restored.monotonic + left * SECOND));
             journal.record(&key(name), held.as_ref());
         }
-        journal.flush();
+        journal.flush().unwrap();
         (ends(&restore.bans_from(restored)), restored.clone())
     }
 

@@ -47,7 +47,7 @@ fn the_hook_is_the_one_that_the_agent_uses() {
     assert!(is_traffic_control(of(
         "e1000",
         Attach::Auto,
-        "action = { mark = 7 }\n"
+        "action = \"mark\"\n"
     )));
     assert_eq!(of("e1000", Attach::Auto, PROVE), "native XDP");
     assert_eq!(of("veth", Attach::Auto, ""), "native XDP");

@@ -362,6 +362,14 @@ impl AnyLimiter {
         algorithms!(of_limiter! self, limiter => RateAlgorithm::debt(limiter, words, now))
     }
 
+    /// Empties a bucket that owes units, for packets: they are charged only if they conform, so that only another rate makes
+    /// debts of theirs, and a lower one shall not refuse a source for longer than an empty bucket does.
+    pub fn forget_debt(&self, words: &mut [u64], now: Ticks) {
+        if let (Self::Bucket(bucket), Some(state)) = (self, words.first_mut()) {
+            *state = bucket.without_debt(*state, now);
+        }
+    }
+
     /// [`RateAlgorithm::give_back`].
     pub fn give_back(&self, words: &mut [u64], now: Ticks, cost: u64) {
         algorithms!(of_limiter! self, limiter => RateAlgorithm::give_back(limiter, words, now, cost));

@@ -495,7 +495,8 @@ impl RateAlgorithm for SlidingWindow {
     fn debt(&self, words: &[u64], now: Ticks) -> u64 {
         let (in_view, window) = self.in_view([words[0], words[1]], now);
         let beyond = in_view.saturating_sub(u128::from(self.most) * u128::from(window));
-        u64::try_from(beyond.div_ceil(u128::from(window))).unwrap_or(u64::MAX)
+        // The part of a unit that may be above N without a forced charge is no debt.
+        u64::try_from(beyond / u128::from(window.max(1))).unwrap_or(u64::MAX)
     }
 
     fn remaining(&self, words: &[u64], now: Ticks) -> u64 {

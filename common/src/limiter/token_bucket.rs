@@ -103,6 +103,16 @@ impl TokenBucket {
         charged.wrapping_sub(self.charge(cost))
     }
 
+    /// The state without a debt: empty at most.
+    #[must_use]
+    pub fn without_debt(&self, state: u64, now: Ticks) -> u64 {
+        if is_alive(state, now) {
+            now.wrapping_add(state.wrapping_sub(now).min(self.tolerance))
+        } else {
+            state
+        }
+    }
+
     /// The state after charging `cost` at `now` even if it does not conform: beyond the tolerance it is a debt.
     #[must_use]
     pub fn charge_beyond(&self, state: u64, now: Ticks, cost: u64) -> u64 {

@@ -141,10 +141,12 @@ impl Engine {
     /// Decides one charge; requests that wait for its key are ahead of it.
     fn settle(&self, charge: Charge, now: u64) -> Outcome {
         let line = self.line_of(&charge);
-        if line.is_empty() {
-            return self.settle_now(charge, now);
-        }
-        let outcome = self.settle_behind(&self.waiting.lock(), charge, now);
+        let outcome = if line.is_empty() {
+            self.settle_now(charge, now)
+        } else {
+            self.settle_behind(&self.waiting.lock(), charge, now)
+        };
+        // Also of a queue that was empty before.
         if charge.kind == ChargeKind::Refund {
             self.wake(line);
         }

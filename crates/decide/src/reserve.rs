@@ -92,8 +92,8 @@ impl Engine {
         if let Some(refused) = lines.and_then(|lines| self.behind(lines, &charge, now)) {
             return self.answer(&charge, self.count(&charge, refused.outcome, now));
         }
-        let (outcome, account) = match self.shared_store_of(&charge) {
-            None => (self.free(&charge), None),
+        let (outcome, account, charged) = match self.shared_store_of(&charge) {
+            None => (self.free(&charge), None, charge.cost),
             Some(store) => {
                 let mut held = store.hold(charge.key);
                 let outcome = held.settle(&charge, now);
@@ -103,11 +103,9 @@ impl Engine {
                     is_own: held.knows(charge.key),
                 };
                 drop(held);
-                let is_charged = outcome.allowed && charge.cost > 0;
-                (
-                    self.count(&charge, outcome, now),
-                    is_charged.then_some(account),
-                )
+                // A limit on observe lets pass what it does not charge.
+                let charged = if outcome.allowed { charge.cost } else { 0 };
+                (self.count(&charge, outcome, now), Some(account), charged)
             }
         };
         let mut decided = self.answer(&charge, outcome);
@@ -119,7 +117,7 @@ impl Engine {
                 line: Arc::clone(self.line_of(&charge)),
                 most: self.most_of(&charge),
                 at: now,
-                charged: charge.cost,
+                charged,
                 until: terms.until,
                 on_expiry: terms.on_expiry,
             };

@@ -14,6 +14,9 @@ use super::limit::Limit;
 use super::sources::SourceClass;
 use super::tiers;
 
+/// The largest cost: up to here, all numbers of JSON are exact.
+const MOST_COST: u64 = 1 << 53;
+
 impl Engine {
     /// Validates a question.
     pub(super) fn charge(&self, question: &Question) -> Result<Charge, DecideError> {
@@ -187,6 +190,11 @@ impl Engine {
             }
             let cost = question.cost.unwrap_or(1);
             let kind = if cost < 0 { ChargeKind::Refund } else { kind };
+            if cost.unsigned_abs() > MOST_COST {
+                return Err(DecideError::Cost(
+                    "cost is at most 9007199254740992 (2^53) units, as the result of a formula is",
+                ));
+            }
             return Ok((cost.unsigned_abs(), kind));
         };
         if question.cost.is_some() {

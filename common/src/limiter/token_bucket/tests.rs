@@ -304,6 +304,26 @@ proptest! {
     }
 }
 
+/// 50,000 of a burst are in use when the rate falls to a thousandth.
+#[test]
+fn a_lowered_bucket_without_its_debt_is_empty() {
+    let bucket =
+        |rate| TokenBucket::new(Rate::per_second(rate), rate, Costs::Many, TickScale::FINEST);
+    let (old, new) = (bucket(100_000), bucket(100));
+    let now = Instants {
+        from: 1 << 46,
+        to: 1 << 46,
+    };
+    let mut words = [0];
+    new.migrate(&old, &[now.from + old.charge(50_000)], &mut words, now);
+    let whole = TickScale::FINEST.ticks(500_000_000_000);
+    assert!(words[0] - now.to >= whole, "500 s");
+    let empty = new.without_debt(words[0], now.to);
+    assert_eq!(new.remaining(empty, now.to), 0);
+    assert_eq!(new.wait(empty, now.to, 1), Some(new.charge(1)));
+    assert_eq!(new.without_debt(now.to - 7, now.to), now.to - 7);
+}
+
 #[test]
 fn what_has_decayed_stays_so_under_another_rate() {
     let bucket =

@@ -187,7 +187,7 @@ impl Model for Sliding {
             u128::from(self.most) * window,
         );
         let remaining = u128::from(self.most).saturating_sub(count + before * left / window);
-        let debt = used.saturating_sub(most).div_ceil(window);
+        let debt = used.saturating_sub(most) / window;
         Some((if used < most { remaining as u64 } else { 0 }, debt as u64))
     }
 }

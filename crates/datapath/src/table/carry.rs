@@ -310,10 +310,9 @@ impl Carry {
             if !is_verbatim {
                 new.clear();
                 new.resize(state.to.words() + state.to.ring_words(), 0);
-                state
-                    .to
-                    .any_limiter()
-                    .migrate(&state.from.any_limiter(), &old, &mut new, self.now);
+                let limiter = state.to.any_limiter();
+                limiter.migrate(&state.from.any_limiter(), &old, &mut new, self.now);
+                limiter.forget_debt(&mut new, self.now.to);
             }
             let (of_slot, of_ring) =
                 if is_verbatim { &old } else { &new }.split_at(state.to.words());

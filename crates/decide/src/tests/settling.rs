@@ -137,6 +137,33 @@ fn a_reservation_is_settled_by_less_by_more_or_returned() {
     }
 }
 
+/// For work whose use is not known at all beforehand.
+#[test]
+fn a_commit_of_a_reservation_of_nothing_is_charged() {
+    for algorithm in ALGORITHMS {
+        let engine = engine(&limit(algorithm));
+        let answer = engine.decide(&reserve(0, "30s"), SECOND).unwrap();
+        let id = answer.reservation.unwrap();
+        let committed = engine.decide(&commit(&id, Some(60)), SECOND).unwrap();
+        assert_eq!(committed.remaining, 40, "{algorithm}");
+        assert_eq!(remaining(&engine, SECOND), 40, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_cost_has_a_bound() {
+    let engine = engine(&limit("token-bucket"));
+    for cost in [(1 << 53) + 1, i64::MAX, -(1 << 53) - 1, i64::MIN] {
+        let question = Question {
+            cost: Some(cost),
+            ..ask("alice", 1)
+        };
+        let error = engine.decide(&question, SECOND).unwrap_err().to_string();
+        assert!(error.contains("at most 9007199254740992"), "{error}");
+    }
+    assert_eq!(remaining(&engine, SECOND), 100);
+}
+
 /// A refund is for units of the state of now: those of a window that has ended are no more.
 #[test]
 fn a_refund_returns_no_more_than_the_whole_and_nothing_of_a_window_that_has_ended() {

@@ -117,7 +117,7 @@ impl StateStore {
         self.tiers == other.tiers && rest(self) == rest(other)
     }
 
-    /// Moves every key to the store that replaces this one, in proportion to its use. Callers that still use this store
+    /// Moves every key to the store that replaces this one, with its used units. Callers that still use this store
     /// are redirected shard by shard, so that every charge is in exactly one of the two.
     pub fn move_to(&self, next: &Arc<Self>, now: u64) {
         let without_room = self.without_room.load(Ordering::Relaxed);

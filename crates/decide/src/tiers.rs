@@ -94,7 +94,7 @@ pub fn rebased(tiers: &[Policy], words: &[u64], from: u64, to: u64) -> Vec<u64> 
     rebased
 }
 
-/// A key's words under other tiers. Tiers with the same index and algorithm keep their used share; others are reset.
+/// A key's words under other tiers. Tiers with the same index and algorithm keep their used units; others are reset.
 pub fn carried(old: &[Policy], words: &[u64], new: &[Policy], now: u64) -> Vec<u64> {
     let mut carried = vec![0; new.iter().map(Policy::words).sum()];
     let mut before = parts(old, words);

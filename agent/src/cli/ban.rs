@@ -353,10 +353,13 @@ fn tell_unbanned(
     owner: Option<&str>,
     named: &str,
 ) -> anyhow::Result<ExitCode> {
-    Print::from(options.json).document(all, |all| match all.was_banned {
-        true if all.unbanned == 0 => {}
-        true => println!("{} unbanned", number(all.unbanned)),
-        false => println!("{named} was not banned: agent bans lists the bans"),
+    Print::from(options.json).document(all, |all| match (all.was_banned, owner) {
+        (true, _) if all.unbanned == 0 => {}
+        (true, _) => println!("{} unbanned", number(all.unbanned)),
+        (false, Some(owner)) => {
+            println!("{owner} has no ban of {named}: agent bans lists the bans");
+        }
+        (false, None) => println!("{named} was not banned: agent bans lists the bans"),
     })?;
     if !options.json {
         for Excepted { cidr, list } in &all.excepted {

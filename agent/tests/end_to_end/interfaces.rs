@@ -539,8 +539,8 @@ fn a_change_that_is_on_every_hook_stays_though_its_pins_cannot_be_moved() {
     let counts = receiver.counts();
     assert_eq!(
         (counts[7], counts[8]),
-        (60 + 60, 150),
-        "two fifths of the burst were left"
+        (60 + 90, 150),
+        "60 of the burst were used"
     );
     // The next change goes on where this one could not.
     std::fs::remove_dir(&pin).unwrap();

@@ -124,7 +124,7 @@ fn a_reload_keeps_the_used_units_of_changed_rates() {
     assert_eq!(agent.counts("token-bucket").0, 60);
     network.config("max_sources = 2000", &limits(100));
     assert_eq!(agent.json(&["reload"])["ok"], true);
-    // A log of 50 kept the newest 50.
+    // A log of 50 kept the newest 50, and so did buckets of packets.
     left(&agent, &[40, 50]);
     burst(&network, &[udp_from(7)], 100);
     assert!((39..=40).contains(&(agent.counts("token-bucket").0 - 60)));
@@ -151,13 +151,10 @@ fn a_reload_keeps_the_used_units_of_changed_rates() {
         agent.json(&["status"])["last_reload"]["notes"],
         answer["notes"]
     );
-    assert_eq!(
-        (
-            agent.remaining("10.77.0.7", "token-bucket"),
-            agent.remaining("10.77.0.7", "leaky-bucket")
-        ),
-        (100, 0)
-    );
+    assert_eq!(agent.remaining("10.77.0.7", "token-bucket"), 100);
+    // Of the bucket's 50, as many passed as of the windows' 40.
+    let left = agent.remaining("10.77.0.7", "leaky-bucket");
+    assert!((10..=11).contains(&left), "{left}");
 }
 
 fn a_bad_file_changes_nothing_and_is_reported() {

@@ -38,6 +38,20 @@ pub const NOT_RUN: &[(&str, &[Named])] = &[
         ],
     ),
     (
+        "since its keys decay before it is typed on a busy host: prove.rs counts what is proven",
+        &[("docs/guides/prove.md", "agent limits")],
+    ),
+    (
+        "since it settles a reservation, whose ID is new each time: agent/tests/decide/settling.rs has them",
+        &[
+            (
+                "docs/guides/applications.md",
+                "agent decide --limit credits-per-user",
+            ),
+            ("docs/guides/applications.md", "agent decide --commit"),
+        ],
+    ),
+    (
         "since it needs another host",
         &[("docs/operations/monitoring.md", "ssh")],
     ),

@@ -561,7 +561,12 @@ fn a_refused_source_has_an_event_at_once_and_then_once_a_second() {
         (1, start + Event::INTERVAL),
         "{second:?}"
     );
-    assert!((100_000..106_000).contains(&second[0].count), "{second:?}");
+    // The CPU of the first packets may hold back a step of their counts, if this one is another.
+    let held_back = 4_096;
+    assert!(
+        (100_000 - held_back..106_000).contains(&second[0].count),
+        "{second:?}"
+    );
     assert_eq!(at(Event::INTERVAL, 1_000), []);
     // Another source is told of by itself.
     run(&datapath, &frame(2, 20), 2);

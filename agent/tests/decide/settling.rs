@@ -24,6 +24,15 @@ fn refilled(start: Instant) -> i64 {
     (start.elapsed().as_secs_f64() / SECONDS_A_CREDIT) as i64 + 1
 }
 
+/// As many credits are left as expected, and those that have come back since `start`.
+fn assert_left(agent: &Agent, expected: i64, start: Instant) {
+    let left = left(agent);
+    assert!(
+        (expected..=expected + refilled(start)).contains(&left),
+        "{left} of {expected}"
+    );
+}
+
 #[test]
 fn forced_use_goes_below_zero_and_is_paid_by_the_refill() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
@@ -67,13 +76,7 @@ fn forced_use_goes_below_zero_and_is_paid_by_the_refill() {
 fn a_reservation_is_committed_or_released_once() {
     let agent = Agent::start("http = \"127.0.0.1:0\"\nmax_reservations = 2");
     let start = Instant::now();
-    let near = |expected: i64| {
-        let left = left(&agent);
-        assert!(
-            (expected..=expected + refilled(start)).contains(&left),
-            "{left} of {expected}"
-        );
-    };
+    let near = |expected| assert_left(&agent, expected, start);
     let (status, answers) = agent.ask(&json!([
         alice(json!({"cost": 300, "reserve": "30s"})),
         alice(json!({"request": "publish", "parameters": {"messages": 2}, "reserve": "30s"})),
@@ -166,13 +169,7 @@ fn a_request_that_waits_passes_when_a_reservation_expires() {
 fn the_command_line_reserves_and_settles() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     let start = Instant::now();
-    let near = |expected: i64| {
-        let left = left(&agent);
-        assert!(
-            (expected..=expected + refilled(start)).contains(&left),
-            "{left} of {expected}"
-        );
-    };
+    let near = |expected| assert_left(&agent, expected, start);
     let json = |arguments: &[&str]| agent.json(&[&["decide"], arguments].concat());
     let user = ["--limit", "credits-per-user", "--key", "user=alice"];
     let of = |more: &[&'static str]| json(&[&user[..], more].concat());

@@ -13,14 +13,11 @@ use super::migration::Instants;
 use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
-use super::rate_algorithm::RateAlgorithm;
+use super::rate_algorithm::{RateAlgorithm, bits_for_debt};
 use super::refund::Refund;
 use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word, refund_word};
 use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
-
-/// Bits of counts with room for debts.
-const DEBT_BITS: u32 = 25;
 
 /// A fixed window of `most` units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,9 +174,8 @@ impl RateAlgorithm for FixedWindow {
 
     /// Counts up to 2²⁵ where the window is then longer by less than 2⁻¹⁵ of itself, and 2²⁵ ticks: 1 ms.
     fn with_room_for_debt(&self) -> Self {
-        let room = (u64::BITS - self.window.leading_zeros()).saturating_sub(16);
         Self {
-            count_bits: self.count_bits.max(room.min(DEBT_BITS)),
+            count_bits: self.count_bits.max(bits_for_debt(self.window)),
             ..*self
         }
     }

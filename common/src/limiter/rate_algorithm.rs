@@ -127,3 +127,11 @@ pub trait RateAlgorithm: Parametric {
     /// another copy made of it.
     fn merge(&self, current: u64, then: u64, last: u64, now: Ticks) -> u64;
 }
+
+/// Bits of a window's count with room for debts, at most 25: it shares a word with the window's number, whose resolution stays
+/// below 2⁻¹⁵ of a window.
+pub(super) fn bits_for_debt(window: Ticks) -> u32 {
+    (u64::BITS - window.leading_zeros())
+        .saturating_sub(16)
+        .min(25)
+}

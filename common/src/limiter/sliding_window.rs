@@ -17,7 +17,7 @@ use super::migration::Instants;
 use super::moves::Moves;
 use super::parameters::{Parameters, Parametric};
 use super::rate::{Costs, Rate};
-use super::rate_algorithm::RateAlgorithm;
+use super::rate_algorithm::{RateAlgorithm, bits_for_debt};
 use super::refund::Refund;
 use super::shared::{CHARGE_TRIES, Charge, SharedCharge, SharedState, Swap, refund_word};
 use crate::share::Share;
@@ -71,8 +71,6 @@ pub enum Step {
 }
 
 const SEAL: u64 = 1;
-/// Low bits of words with room for debts.
-const DEBT_BITS: u32 = 25;
 
 impl SlidingWindow {
     /// `rate.count` units in any `rate.per_nanoseconds`, by the approximation.
@@ -424,9 +422,8 @@ impl RateAlgorithm for SlidingWindow {
 
     /// Counts up to 2²⁴ where the labels then have a resolution of 2⁻¹⁵ of a window, and of 2²⁵ ticks: 1 ms.
     fn with_room_for_debt(&self) -> Self {
-        let room = (u64::BITS - self.window.leading_zeros()).saturating_sub(16);
         Self {
-            low_bits: self.low_bits.max(room.min(DEBT_BITS)),
+            low_bits: self.low_bits.max(bits_for_debt(self.window)),
             ..*self
         }
     }

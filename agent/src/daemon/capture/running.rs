@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use common::capture::{CaptureSettings, Captured};
 use datapath::{CaptureRings, CapturedPacket, LoadError};
+use host::backoff::Backoff;
 use host::monotonic_nanoseconds;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc;
@@ -20,7 +21,7 @@ use crate::pcapng::{self, Sample};
 /// The interval at which the rings are read. A ring of 256 KiB has room for 1,638 packets.
 const PERIOD: Duration = Duration::from_millis(10);
 /// The pause after rings could not be made, during which changes of the policy do not wait for the next try.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY: Backoff = Backoff::steady(Duration::from_secs(1));
 /// The bytes of a part, before base64.
 const PART: usize = 46 * 1024;
 
@@ -124,7 +125,7 @@ impl Running {
         {
             Some(Some(Ok(rings))) => self.follow(rings),
             Some(Some(Err(error))) => {
-                self.retry_at = Some(Instant::now() + RETRY);
+                self.retry_at = Some(Instant::now() + RETRY.pause(1));
                 self.fail(&error);
             }
             // The policy is being changed: its rings stay.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use common::stream::{StreamSettings, Streamed};
 use datapath::{LoadError, StreamRings};
 use heavy_prefixes::{Batch, Sample};
+use host::backoff::Backoff;
 use host::monotonic_nanoseconds;
 
 use super::super::packets::Packets;
@@ -18,7 +19,7 @@ use super::watch::{Watch, lock};
 /// The interval at which the rings are read. A ring of 64 KiB has room for 1,638 samples, and a CPU has 200.
 const PERIOD: Duration = Duration::from_millis(50);
 /// The pause after rings could not be made, during which changes of the policy do not wait for the next try.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY: Backoff = Backoff::steady(Duration::from_secs(1));
 /// How long samples are taken after the last query.
 const LINGER: Duration = Duration::from_secs(5);
 /// When the kernel programs stop if the agent does not go on.
@@ -131,7 +132,7 @@ impl Running {
                 Some(rings)
             }
             Some(Some(Err(error))) => {
-                self.retry_at = Some(Instant::now() + RETRY);
+                self.retry_at = Some(Instant::now() + RETRY.pause(1));
                 self.fail(&error);
                 return;
             }

@@ -42,11 +42,13 @@ fn policy(algorithm: &str, most: u64, window: Duration) -> Policy {
         count: most,
         per_nanoseconds: window.as_nanos() as u64,
     };
-    match algorithm {
-        "fixed-window" => Policy::fixed_window(rate).unwrap(),
-        "sliding-window" => Policy::sliding_window(rate).unwrap(),
-        _ => Policy::sliding_log(rate).unwrap(),
-    }
+    let policy = match algorithm {
+        "fixed-window" => Policy::fixed_window(rate),
+        "sliding-window" => Policy::sliding_window(rate),
+        _ => Policy::sliding_log(rate),
+    };
+    // The store keeps no debt. The room for it is bits of a window's end.
+    policy.unwrap().without_room_for_debt()
 }
 
 /// Less than an hour, chosen such that no sliding window of it ends within the next minutes.

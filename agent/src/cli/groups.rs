@@ -167,8 +167,15 @@ fn notes(group: &GroupStatus) -> Vec<(&str, String)> {
             "refused {connects} connections above connects, {destinations} to destinations above destinations{last}"
         )
     });
+    let forks = (group.pids_refused > 0).then(|| {
+        format!(
+            "refused {} new processes and threads above pids",
+            number(group.pids_refused)
+        )
+    });
     refused
         .into_iter()
+        .chain(forks)
         .chain(group.notes.iter().cloned())
         .map(|text| (group.name.as_str(), text))
         .collect()
@@ -357,6 +364,7 @@ mod tests {
         GroupStatus {
             name: "a-batch-group-with-a-name-that-is-as-long-as-names-of-cgroups-get".to_owned(),
             pids: vec![1; 1_234],
+            pids_refused: 1_234,
             limits: vec!["cpu 150%".to_owned(), "memory 1.5 GiB".to_owned(), "egress 20 Mbit/s".to_owned()],
             cpu: CpuStatus { usage_seconds: 86_399.0, throttled_seconds: 43_199.0, max_percent: Some(150.0) },
             memory: MemoryStatus {
@@ -418,6 +426,7 @@ mod tests {
             "unit nginx.service, 3 processes: in place: its properties are set through systemd (in part)",
             "set move = true",
             "refused 5 connections above connects",
+            "refused 1,234 new processes and threads above pids",
             "and goes on below",
         ] {
             assert!(words.contains(part), "{part:?} in\n{text}");

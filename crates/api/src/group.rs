@@ -20,6 +20,9 @@ pub struct GroupStatus {
     pub io: Vec<IoStatus>,
     /// Its processes and threads, as the kernel counts them against `pids`.
     pub pids_current: u64,
+    /// New processes and threads refused above `pids` since the cgroup was created.
+    #[serde(default)]
+    pub pids_refused: u64,
     /// Network usage; zero where the group has no network limit.
     pub network: NetworkStatus,
     /// Percent of the last ten seconds in which some process waited; `null` where the kernel does not report it.

@@ -143,19 +143,23 @@ impl View {
     /// The processes of each group that the kernel killed for lack of memory.
     #[must_use]
     pub fn oom_kills(&self) -> Vec<(String, u64)> {
+        self.count(account::read_oom_kills)
+    }
+
+    /// The processes and threads of each group that the kernel refused above `pids`.
+    #[must_use]
+    pub fn pids_refused(&self) -> Vec<(String, u64)> {
+        self.count(account::read_pids_refused)
+    }
+
+    fn count(&self, read: impl Fn(&Tree, &str) -> u64) -> Vec<(String, u64)> {
         let Some((tree, _)) = &self.place else {
             return Vec::new();
         };
-        let kills = |group: &GroupView| {
-            group
-                .paths()
-                .iter()
-                .map(|path| account::read_oom_kills(tree, path))
-                .sum()
-        };
+        let sum = |group: &GroupView| group.paths().iter().map(|path| read(tree, path)).sum();
         self.groups
             .iter()
-            .map(|group| (group.name.clone(), kills(group)))
+            .map(|group| (group.name.clone(), sum(group)))
             .collect()
     }
 

@@ -277,6 +277,12 @@ impl GroupManager {
         self.seen().view.oom_kills()
     }
 
+    /// The processes and threads of each group that the kernel refused above `pids`, since its cgroup was created.
+    #[must_use]
+    pub fn pids_refused(&self) -> Vec<(String, u64)> {
+        self.seen().view.pids_refused()
+    }
+
     /// The refused connections of each group, and the last refusal.
     #[must_use]
     pub fn refusals(&self) -> Vec<(String, NetworkStatus)> {

@@ -187,6 +187,20 @@ impl Host {
         self.json(&["groups"])[0].clone()
     }
 
+    /// The first event, which is waited for.
+    pub fn event(&self) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let output = self.command(&["events", "--json"]);
+            let text = String::from_utf8(output.stdout).unwrap();
+            if let Some(line) = text.lines().next() {
+                return serde_json::from_str(line).unwrap();
+            }
+            assert!(Instant::now() < deadline, "there is no event");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// The periods in which the kernel throttled the group, by its cgroup, which an agent need not be there for.
     pub fn throttled_periods(&self) -> u64 {
         let path = self.cgroup("g");

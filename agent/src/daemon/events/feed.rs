@@ -32,10 +32,26 @@ pub struct Feed {
     rings: Vec<(Arc<EventRing>, AsyncFd<OwnedFd>)>,
     lost: u64,
     lost_told: Option<Instant>,
-    killed: HashMap<String, u64>,
-    refused: HashMap<String, u64>,
+    killed: Counts,
+    refused: Counts,
+    pids_refused: Counts,
     attacks: Attacks,
     full_stores: FullStores,
+}
+
+/// Counts of groups at the last check.
+struct Counts(HashMap<String, u64>);
+
+impl Counts {
+    fn of(counts: impl IntoIterator<Item = (String, u64)>) -> Self {
+        Self(counts.into_iter().collect())
+    }
+
+    /// How much a group's count has risen; `None` if it has not, or is new or restarted.
+    fn rise(&mut self, group: &str, count: u64) -> Option<u64> {
+        let before = self.0.insert(group.to_owned(), count)?;
+        count.checked_sub(before).filter(|rise| *rise > 0)
+    }
 }
 
 impl Feed {
@@ -47,12 +63,10 @@ impl Feed {
         requests: Arc<Current>,
         groups: GroupManager,
     ) -> Self {
-        let killed = groups.oom_kills().into_iter().collect();
-        let refused = groups
-            .refusals()
-            .into_iter()
-            .map(|(group, network)| (group, network.refused()))
-            .collect();
+        let killed = Counts::of(groups.oom_kills());
+        let refusals = groups.refusals().into_iter();
+        let refused = Counts::of(refusals.map(|(group, network)| (group, network.refused())));
+        let pids_refused = Counts::of(groups.pids_refused());
         Self {
             log,
             packets,
@@ -63,6 +77,7 @@ impl Feed {
             lost_told: None,
             killed,
             refused,
+            pids_refused,
             attacks: Attacks::default(),
             full_stores: FullStores::default(),
         }
@@ -181,30 +196,35 @@ impl Feed {
 
     fn look_at_groups(&mut self) {
         for (group, kills) in self.groups.oom_kills() {
-            let before = self.killed.insert(group.clone(), kills).unwrap_or(kills);
-            if kills > before {
+            if let Some(rise) = self.killed.rise(&group, kills) {
                 let reason = format!("out of memory: {kills} killed since its cgroup was made");
                 self.log.push(Event {
                     group: Some(group),
-                    ..Event::now(EventKind::OomKill, kills - before, reason)
+                    ..Event::now(EventKind::OomKill, rise, reason)
+                });
+            }
+        }
+        for (group, refused) in self.groups.pids_refused() {
+            if let Some(rise) = self.pids_refused.rise(&group, refused) {
+                let reason = format!("{rise} new processes and threads refused in the last second");
+                self.log.push(Event {
+                    limit: Some("pids".to_owned()),
+                    group: Some(group),
+                    ..Event::now(EventKind::Throttled, rise, reason)
                 });
             }
         }
         for (group, network) in self.groups.refusals() {
-            let refused = network.refused();
-            let before = self
-                .refused
-                .insert(group.clone(), refused)
-                .unwrap_or(refused);
-            if let Some(last) = network.last_refusal.filter(|_| refused > before) {
-                let reason = format!("{} refused in the last second, {last}", refused - before);
+            let rise = self.refused.rise(&group, network.refused());
+            if let (Some(rise), Some(last)) = (rise, network.last_refusal) {
+                let reason = format!("{rise} refused in the last second, {last}");
                 self.log.push(Event {
                     source: Some(last.destination.to_string()),
                     limit: Some(last.limit),
                     group: Some(group),
                     port: Some(last.port),
                     direction: Some("egress".to_owned()),
-                    ..Event::now(EventKind::Throttled, refused - before, reason)
+                    ..Event::now(EventKind::Throttled, rise, reason)
                 });
             }
         }

@@ -449,6 +449,7 @@ fn usage_is_read_from_both_versions() {
         "254:0 rbytes=10 wbytes=20 rios=1 wios=2\n",
     );
     host.file("cg/weir/batch/pids.current", "3\n");
+    host.file("cg/weir/batch/pids.events", "max 7\n");
     host.file(
         "cg/weir/batch/cpu.pressure",
         "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\n",
@@ -467,6 +468,7 @@ fn usage_is_read_from_both_versions() {
         (4096, 2)
     );
     assert_eq!(groups.view().oom_kills(), [("batch".to_owned(), 2)]);
+    assert_eq!(groups.view().pids_refused(), [("batch".to_owned(), 7)]);
     assert_eq!(
         (
             status.io[0].device.as_str(),
@@ -475,10 +477,8 @@ fn usage_is_read_from_both_versions() {
         ),
         ("254:0", 10, 20)
     );
-    assert_eq!(
-        (status.pids_current, status.pressure.cpu, status.frozen),
-        (3, Some(1.5), false)
-    );
+    assert_eq!((status.pids_current, status.pids_refused), (3, 7));
+    assert_eq!((status.pressure.cpu, status.frozen), (Some(1.5), false));
 }
 
 #[test]

@@ -105,6 +105,12 @@ impl Page<'_> {
             each(groups, |group| group.memory.oom_kills),
         )?;
         self.counter(
+            "weir_group_processes_refused_total",
+            "New processes and threads refused above its pids limit.",
+            ["group"],
+            each(groups, |group| group.pids_refused),
+        )?;
+        self.counter(
             "weir_group_io_bytes_total",
             "Read from and written to a disk by a group.",
             ["group", "device", "operation"],

@@ -42,7 +42,8 @@ fn tells(arguments: &[&str], status: i32, words: &[&str]) {
 #[test]
 fn wrong_usage_ends_with_2_and_the_right_one() {
     tells(&["statsu"], 2, &["'status'"]);
-    tells(&["show", "1.2.3"], 2, &["invalid IP address"]);
+    tells(&["show", "1.2.3"], 2, &["neither an address nor a prefix"]);
+    tells(&["show", "192.0.2.0/24"], 2, &["a prefix of many sources"]);
     tells(
         &["ban", "192.0.2.1", "--for", "10x"],
         2,

@@ -285,6 +285,19 @@ pub struct Import {
 }
 
 /// A prefix, or a single address.
+/// An address, or the first one of an IPv6 /64: limits that count addresses count each /64 as one.
+fn source(text: &str) -> Result<IpAddr, String> {
+    let prefix = prefix(text)?;
+    let whole = if prefix.addr().is_ipv4() { 32 } else { 64 };
+    if prefix.prefix_len() < whole {
+        return Err(
+            "a prefix of many sources: write one address; agent top lists the sources in a prefix (key /)"
+                .to_owned(),
+        );
+    }
+    Ok(prefix.addr())
+}
+
 fn prefix(text: &str) -> Result<IpNet, String> {
     let parsed = text
         .parse()
@@ -401,8 +414,8 @@ pub enum Command {
     },
     /// Show one source: class, ban, remaining allowance of each limit, retry-after, counters
     Show {
-        /// The source's address
-        #[arg(add = names(Named::Addresses))]
+        /// The source's address, or an IPv6 /64 as agent top lists it
+        #[arg(value_parser = source, add = names(Named::Addresses))]
         source: IpAddr,
     },
     /// Show the verdict on each packet of a source, with its reason, until interrupted; requires a trace build

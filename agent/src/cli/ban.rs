@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use api::list::{ListStatus, ListsStatus};
-use api::request::{BanOrder, Banned, Excepted, MOST_ORDERS, Request, StillBanned, Unbanned};
+use api::request::{
+    BanOrder, Banned, Excepted, MOST_ORDERS, NarrowerBans, Request, StillBanned, Unbanned,
+};
 use config::policy::Prefix;
 use config::{PrefixKey, human, prefix, ssh};
 use host::read::{argument_name, read_text_argument};
@@ -71,6 +73,11 @@ pub fn ban(
     }
     if duration.is_some_and(|duration| duration.is_zero()) {
         eprintln!("invalid --for 0s: a ban of 0 s refuses nothing; write --for 10m");
+        return Ok(ExitCode::from(USAGE));
+    }
+    let keys = prefixes.iter().map(|named| PrefixKey::from(&named.prefix));
+    if let Some(obstacle) = keys.into_iter().find_map(|key| key.ban_obstacle()) {
+        eprintln!("error: {obstacle}\nnothing was banned");
         return Ok(ExitCode::from(USAGE));
     }
     let obstacle = locked_out(&prefixes, ssh::client()).or_else(|| too_wide(&prefixes));
@@ -290,11 +297,9 @@ fn locked_out(prefixes: &[Named], client: Option<IpAddr>) -> Option<String> {
 
 /// The first prefix that is too wide for a ban without `--force`.
 fn too_wide(prefixes: &[Named]) -> Option<String> {
-    // The agent refuses a prefix with every IPv4 address, also with --force.
-    let is_wide = |key: PrefixKey| key.is_wide() && !key.covers_ipv4();
     let wide = prefixes
         .iter()
-        .find(|named| is_wide(PrefixKey::from(&named.prefix)))?;
+        .find(|named| PrefixKey::from(&named.prefix).is_wide())?;
     Some(format!("{} is wider than /8 (IPv6: /16)", wide.prefix))
 }
 
@@ -329,6 +334,7 @@ pub fn unban(
         all.exceptions_from_hosts.extend(some.exceptions_from_hosts);
         all.still_banned_by_crowdsec
             .extend(some.still_banned_by_crowdsec);
+        all.narrower.extend(some.narrower);
     }
     tell_unbanned(
         &all,
@@ -381,6 +387,18 @@ fn tell_unbanned(
             println!(
                 "note: CrowdSec still bans {prefix}: agent unban {prefix} --all makes an exception"
             );
+        }
+        for NarrowerBans {
+            cidr,
+            prefixes,
+            first,
+        } in &all.narrower
+        {
+            let others = match prefixes - 1 {
+                0 => String::new(),
+                others => format!(" and {} others", number(others)),
+            };
+            println!("note: {first}{others} within {cidr} stay banned: agent bans lists them");
         }
         if all.banned_by_crowdsec > 0 {
             let count = number(all.banned_by_crowdsec);

@@ -10,6 +10,7 @@ use api::request::Request;
 use config::group::Group;
 use config::human;
 use config::policy::{Config, Secret};
+use config::ssh;
 use datapath::compile::plan;
 use datapath::host_links::HostLinks;
 use datapath::memory::MemoryCheck;
@@ -126,6 +127,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         .map(ToString::to_string)
         .chain(gaps)
         .collect();
+    warnings.extend(config::ssh_warning(&loaded.config, ssh::client()));
     warnings.extend(crowdsec_warnings(&loaded.config, file));
     warnings.extend(databases.notes());
     warnings.extend(list_notes);

@@ -40,7 +40,12 @@ pub fn compare(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCod
             Err(error) => return Ok(invalid(&error)),
         },
     };
-    let answer: Reloaded = options.client().ask(&Request::Compare { file, text })?;
+    let operator = ssh::client();
+    let answer: Reloaded = options.client().ask(&Request::Compare {
+        file,
+        text,
+        operator,
+    })?;
     tell(&answer, options, || differences(&answer).join("\n"))
 }
 

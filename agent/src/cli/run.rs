@@ -26,7 +26,7 @@ use super::exit::USAGE;
 use crate::allowances;
 use crate::cli::arguments::Options;
 use crate::daemon::crowdsec::{Bouncer, Parts};
-use crate::daemon::events::{EventLog, Feed, Observer};
+use crate::daemon::events::{Event, EventKind, EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::record::Recorder;
@@ -102,6 +102,7 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         source: last.source,
         seen: None,
         not_in_effect,
+        ended_trial: None,
     };
     again(stage, |stage| {
         run_with(Some(file), configured.clone(), stage)
@@ -235,6 +236,7 @@ fn enforce(
         source,
         seen,
         not_in_effect,
+        ended_trial,
     } = configured;
     // Names are resolved later: a start does not wait for them.
     let found = Found::default().read_again(&source.config);
@@ -312,6 +314,12 @@ fn enforce(
         databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
         reload::report_changes(&events, &databases.changes(&Databases::default()));
         let mut live = Live::new(source, seen, (found, detected, allowances), databases);
+        if let (Some(file), Some(ended)) = (&file, ended_trial) {
+            if ended.is_new {
+                events.push(Event::now(EventKind::TrialRolledBack, 1, ended.note.clone()));
+            }
+            live.trial_ended(file, ended.note);
+        }
         let status = match (&file, not_in_effect) {
             (Some(file), Some(NotInEffect { why, errors })) => {
                 live.start_failed(file, errors);
@@ -369,6 +377,9 @@ fn enforce(
         }
         supervisor.stopping();
         drop(server);
+        let changed = Arc::clone(&agent);
+        // A change may take seconds. It ends before its limits are left to the kernel.
+        let _ = tokio::task::spawn_blocking(move || changed.changing().close()).await;
         agent.notifier().stop();
         agent.close_lines();
         crowdsec.close();
@@ -456,6 +467,15 @@ struct Configured {
     /// The file's text, which differs from that of `source` after an unconfirmed trial.
     seen: Option<String>,
     not_in_effect: Option<NotInEffect>,
+    ended_trial: Option<EndedTrial>,
+}
+
+/// A trial that was not confirmed before an earlier agent ended.
+#[derive(Clone)]
+struct EndedTrial {
+    note: String,
+    /// Whether no agent has reported it yet.
+    is_new: bool,
 }
 
 /// Why the last valid config is in effect instead of the file.
@@ -489,6 +509,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
             source,
             seen: None,
             not_in_effect: None,
+            ended_trial: None,
         }));
     };
     let (source, warnings) = match Source::read(file) {
@@ -510,7 +531,10 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
         tracing::warn!("{warning}");
     }
     let seen = source.text.clone();
-    let source = before_the_trial(file, source);
+    let (source, ended_trial) = before_the_trial(file, source);
+    if let Some(ended) = &ended_trial {
+        tracing::warn!("{}", ended.note);
+    }
     if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
         tracing::warn!("{warning}");
     }
@@ -518,6 +542,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
         source,
         seen,
         not_in_effect: None,
+        ended_trial,
     }))
 }
 
@@ -543,20 +568,22 @@ fn last_valid(file: &Path, why: &str) -> Option<Configured> {
         source,
         seen: None,
         not_in_effect: None,
+        ended_trial: None,
     })
 }
 
-/// The config before a trial, if this one was on trial when an earlier agent ended, and was not confirmed.
-fn before_the_trial(file: &Path, source: Source) -> Source {
+/// The config to start with after a trial: the previous one, if the file still has the config that was on trial.
+fn before_the_trial(path: &Path, source: Source) -> (Source, Option<EndedTrial>) {
     let agent = &source.config.agent;
+    let file = path.display();
     let record = match Record::read(agent) {
         Ok(Some(record)) => record,
-        Ok(None) => return source,
+        Ok(None) => return (source, None),
         Err(damaged) => {
             tracing::warn!(
                 "the record of a trial is lost: {damaged}; the config file is in effect without changes"
             );
-            return source;
+            return (source, None);
         }
     };
     if record.tried != source.text {
@@ -564,30 +591,39 @@ fn before_the_trial(file: &Path, source: Source) -> Source {
         if let Err(error) = Record::forget(agent) {
             tracing::warn!("{error}");
         }
-        return source;
+        let ended = (!record.is_rolled_back).then(|| EndedTrial {
+            note: format!("a config was on trial when the earlier agent ended, and was not confirmed: {file} is in effect"),
+            is_new: true,
+        });
+        return (source, ended);
     }
     let Some(text) = record.before else {
-        return source;
+        return (source, None);
     };
-    let config = match config::parse(file, &text) {
+    let config = match config::parse(path, &text) {
         Ok(loaded) => loaded.config,
         Err(report) => {
             tracing::warn!(
-                "{} was on trial and not confirmed, but this version cannot read the config before it: the file is in effect\n{report}",
-                file.display()
+                "{file} was on trial and not confirmed, but this version cannot read the config before it: the file is in effect\n{report}"
             );
-            return source;
+            return (source, None);
         }
     };
-    tracing::warn!(
-        "{} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect",
-        file.display()
-    );
-    Source {
+    if let Err(error) = Record::roll_back(agent, true) {
+        tracing::warn!("recording the end of the trial failed: {error}");
+    }
+    let ended = EndedTrial {
+        note: format!(
+            "{file} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect"
+        ),
+        is_new: !record.is_rolled_back,
+    };
+    let before = Source {
         config: Arc::new(config),
         text: Some(text),
         left_out: Vec::new(),
-    }
+    };
+    (before, Some(ended))
 }
 
 /// Logs what is in effect and its notes; returns the former in one line.

@@ -390,7 +390,9 @@ impl Agent {
     /// have changed since the last call. Returns whether no second attempt is needed.
     pub(crate) fn follow_host(&self, is_changed: bool) -> bool {
         // Not while another config is put in effect.
-        let _one = self.changing.one();
+        let Some(_one) = self.changing.one() else {
+            return true;
+        };
         if is_changed {
             self.lists.check_own_network();
         }

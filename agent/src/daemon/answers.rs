@@ -429,7 +429,7 @@ impl Handler for Agent {
                 let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
                 json(self.try_config(&file, text, time, operator))
             }
-            Request::Compare { file, text } => json(self.compare(file.as_deref(), text)),
+            Request::Compare { file, text, operator } => json(self.compare(file.as_deref(), text, operator)),
             Request::Confirm => json(self.confirm()?),
             Request::Revert => json(self.revert()),
             Request::Record { for_seconds } => json(self.record(for_seconds)?),

@@ -7,7 +7,7 @@ use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, Wrap};
 
 use super::app::{App, Motion, Typing};
 use super::history::Flow;
@@ -83,7 +83,7 @@ const WIDE: u16 = 130;
 const LONGEST_ATTACKED: usize = 24;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
-const HELP: &str = "\
+pub(super) const HELP: &str = "\
  t  throttled now first      T  throttled in all first
  b  busiest now first        B  busiest in all first
  s  the next order           arrows, PgUp, PgDn, Home, End  scroll
@@ -625,8 +625,14 @@ fn footing<'v>(app: &'v App, theme: Theme) -> (Line<'v>, Style) {
 }
 
 fn help(frame: &mut Frame<'_>, area: Rect) {
+    const WIDTH: u16 = 70;
     let lines = HELP.lines().count() as u16;
-    let (width, height) = (70.min(area.width), (lines + 2).min(area.height));
+    let (width, height) = if area.width < WIDTH {
+        // Lines are wrapped.
+        (area.width, area.height)
+    } else {
+        (WIDTH, (lines + 2).min(area.height))
+    };
     let middle = Rect {
         x: (area.width - width) / 2,
         y: (area.height - height) / 2,
@@ -635,7 +641,9 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
     };
     frame.render_widget(Clear, middle);
     frame.render_widget(
-        Paragraph::new(HELP).block(Block::bordered().title(" keys ")),
+        Paragraph::new(HELP)
+            .wrap(Wrap { trim: false })
+            .block(Block::bordered().title(" keys ")),
         middle,
     );
 }

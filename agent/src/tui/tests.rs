@@ -9,6 +9,7 @@ use ratatui::style::Color;
 use serde_json::json;
 
 use super::app::{Motion, Typing};
+use super::draw::HELP;
 use super::{App, Effect, Glyphs, Theme, draw};
 use crate::stats::{Sort, View};
 
@@ -425,6 +426,11 @@ fn help_covers_the_middle_until_the_next_key() {
     let text = lines(&app, 80, 24).join("\n");
     for word in ["keys", "throttled now first", "pause and go on", "Ctrl-C"] {
         assert!(text.contains(word), "{text}");
+    }
+    // A narrow terminal has every word.
+    let text = lines(&app, 44, 24).join(" ");
+    for word in HELP.split_whitespace() {
+        assert!(text.contains(word), "{word} in {text}");
     }
     assert_eq!(press(&mut app, KeyCode::Char('q')), Effect::Redraw);
     assert_eq!(*app.typing(), Typing::Commands);

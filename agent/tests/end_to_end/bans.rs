@@ -182,11 +182,15 @@ fn a_ban_or_unban_without_effect_says_so_and_fails() {
         "{wide:?}"
     );
     // In the kernel's tree, the IPv4 addresses are within ::/80.
-    fails(
-        &network,
-        &["ban", "::/20"],
-        &["invalid prefix ::/20", "2000::/3"],
-    );
+    for arguments in [&["ban", "::/20"][..], &["ban", "::/0", "--force"]] {
+        let wide = network.command(arguments);
+        assert_eq!(wide.status.code(), Some(2));
+        let text = String::from_utf8_lossy(&wide.stderr);
+        assert!(
+            text.contains("invalid prefix ::/") && text.contains("2000::/3"),
+            "{text}"
+        );
+    }
     network.told(&["ban", "2001:db8::7", "192.0.2.7"]);
     let bans: Vec<String> = agent
         .json(&["bans"])
@@ -196,6 +200,16 @@ fn a_ban_or_unban_without_effect_says_so_and_fails() {
         .map(|ban| ban["cidr"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(bans, ["10.77.0.0/16", "192.0.2.7", "2001:db8::/64"]);
+    // Bans within a prefix stay, and are named.
+    network.told(&["ban", "192.0.2.8", "192.0.2.0/24"]);
+    let lifted = network.command(&["unban", "192.0.2.0/24"]);
+    let lifted = String::from_utf8(lifted.stdout).unwrap();
+    assert!(
+        lifted.contains("1 unbanned")
+            && lifted.contains("192.0.2.7 and 1 others within 192.0.2.0/24 stay banned"),
+        "{lifted}"
+    );
+    network.told(&["unban", "192.0.2.8"]);
     network.told(&["unban", "2001:db8::7"]);
     assert_eq!(agent.json(&["unban", "--all"])["unbanned"], 2);
     // Nothing of it is banned, as wanted.

@@ -166,7 +166,8 @@ fn every_turn_of_the_agents_life_is_logged_at_its_level() {
     assert!(text.lines().all(|line| line.starts_with('<')), "{text}");
     assert!(
         text.lines()
-            .any(|line| line.starts_with("<6>stopped; limits stay in effect")),
+            .last()
+            .is_some_and(|line| line.starts_with("<6>stopped; limits stay in effect")),
         "{text}"
     );
 }

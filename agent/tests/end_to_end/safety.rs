@@ -9,12 +9,13 @@ use nix::sys::signal::Signal;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::support::{Network, a_while};
+use crate::support::{Agent, Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[Test] = tests![
     a_trial_goes_back_by_itself_unless_it_is_confirmed,
     a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart,
+    a_trial_of_another_file_is_reported_after_a_kill,
     a_trial_that_cannot_be_changes_nothing,
     ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists,
     a_gateway_that_appears_later_is_exempt_though_its_network_is_banned,
@@ -115,9 +116,12 @@ fn a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart() {
     assert_eq!(agent.limit("packets")["burst"], 1);
     agent.stop(Signal::SIGKILL);
     // Until an agent comes the trial holds; the next one goes back, and the one after it.
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+    for (signal, is_new) in [(Signal::SIGTERM, true), (Signal::SIGKILL, false)] {
         let agent = network.start_file(&own, &[]);
         assert_eq!(agent.limit("packets")["burst"], 100);
+        assert_eq!(has_event_of_the_trial(&agent), is_new);
+        let last = &agent.json(&["status"])["last_reload"];
+        assert!(last["notes"].to_string().contains("was on trial"), "{last}");
         let (warned, _) = agent.stop(signal);
         assert!(
             warned.contains("was on trial and not confirmed"),
@@ -156,6 +160,37 @@ fn a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart() {
     std::fs::write(&own, before.replace("burst = 100", "burst = 4")).unwrap();
     let agent = network.start_file(&own, &[]);
     assert_eq!(agent.limit("packets")["burst"], 4);
+}
+
+fn has_event_of_the_trial(agent: &Agent) -> bool {
+    let events = agent.json(&["events"]);
+    let events = events["events"].as_array().unwrap();
+    events
+        .iter()
+        .any(|event| event["verdict"] == "trial-rolled-back")
+}
+
+fn a_trial_of_another_file_is_reported_after_a_kill() {
+    let network = Network::new();
+    let agent = network.start(SMALL, SLOW);
+    let own = network.folder.path().join("limits.toml");
+    let tried = other(&network, "burst = 100", "burst = 1");
+    network.told(&["try", &tried, "--for", "1h"]);
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_file(&own, &[]);
+    assert_eq!(agent.limit("packets")["burst"], 100);
+    assert!(has_event_of_the_trial(&agent));
+    let (log, _) = agent.stop(Signal::SIGTERM);
+    assert!(log.contains("a config was on trial when"), "{log}");
+    // Once: neither the next start nor one after a trial that ended in time reports it.
+    let agent = network.start_file(&own, &[]);
+    assert!(!has_event_of_the_trial(&agent));
+    network.told(&["try", &tried, "--for", "1s"]);
+    agent.wait_for("the rollback", |status| status["trial"].is_null());
+    let (log, _) = agent.stop(Signal::SIGKILL);
+    assert!(!log.contains("a config was on trial when"), "{log}");
+    let agent = network.start_file(&own, &[]);
+    assert!(!has_event_of_the_trial(&agent));
 }
 
 fn a_trial_that_cannot_be_changes_nothing() {
@@ -260,6 +295,19 @@ fn ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists() {
     );
     assert_eq!(agent.json(&["status"])["protected"], serde_json::json!([]));
     assert_eq!(passed(), [100, 0, 0, 0]);
+    let config = network.folder.path().join("limits.toml");
+    let (name, session) = session[0];
+    for arguments in [
+        &["check", config.to_str().unwrap()][..],
+        &["reload", "--diff"],
+        &["reload"],
+    ] {
+        let output = network.command_with(name, session, arguments);
+        assert!(
+            said(&output).contains("10.77.0.7, the client of this SSH session"),
+            "{arguments:?}: {output:?}"
+        );
+    }
     let warned = agent.stop(Signal::SIGKILL).0;
     assert!(
         warned.contains("the client of this SSH session"),

@@ -115,6 +115,9 @@ pub enum Request {
         /// Its text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
+        /// The remote address of the operator's SSH session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        operator: Option<IpAddr>,
     },
     /// [`crate::reload::Confirmed`].
     Confirm,
@@ -279,6 +282,9 @@ pub struct Unbanned {
     /// Prefixes that CrowdSec also bans, after another ban was lifted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub still_banned_by_crowdsec: Vec<String>,
+    /// Prefixes within those named that stay banned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub narrower: Vec<NarrowerBans>,
     /// Bans by CrowdSec that stay when all others are lifted.
     #[serde(default)]
     pub banned_by_crowdsec: u64,
@@ -290,6 +296,17 @@ pub struct Excepted {
     pub cidr: String,
     /// The first list that contains it.
     pub list: String,
+}
+
+/// The bans within a prefix after an `agent unban` of it, which lifts only bans of the prefix itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NarrowerBans {
+    /// The prefix that was named.
+    pub cidr: String,
+    /// The number of banned prefixes within it.
+    pub prefixes: u64,
+    /// The first of them, in the order of addresses.
+    pub first: String,
 }
 
 /// A prefix that is banned after an `agent unban`.

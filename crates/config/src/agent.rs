@@ -184,7 +184,10 @@ impl Value for Protect {
     }
 
     fn shown(&self) -> String {
-        self.0.shown()
+        match self.0.as_slice() {
+            [] => "false".to_owned(),
+            shields => shields.to_vec().shown(),
+        }
     }
 }
 

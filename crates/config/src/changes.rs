@@ -210,6 +210,18 @@ mod tests {
     }
 
     #[test]
+    fn protection_that_is_switched_off_is_a_changed_value() {
+        let changes = Changes::between(&config(""), &config("protect = false\n"));
+        assert_eq!(
+            changes.lines(),
+            [
+                "- [agent] protect  ssh, gateways, resolvers, store, addresses",
+                "+ [agent] protect  false",
+            ]
+        );
+    }
+
+    #[test]
     fn what_is_added_changed_and_removed_is_named() {
         let before = config(
             "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n",

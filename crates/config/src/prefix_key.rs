@@ -36,6 +36,17 @@ impl PrefixKey {
         self.length < Self::IPV4.length && Self::IPV4.cut(self.length).address == self.address
     }
 
+    /// Why it cannot be banned: it would ban every IPv4 address beside the IPv6 ones.
+    #[must_use]
+    pub fn ban_obstacle(&self) -> Option<String> {
+        self.covers_ipv4().then(|| {
+            format!(
+                "invalid prefix {self}: it contains the IPv6 forms of all IPv4 addresses; ban 2000::/3, the public IPv6 addresses, \
+                 or 0.0.0.0/0"
+            )
+        })
+    }
+
     /// Whether it is more likely a mistake than a ban: wider than /8, or /16 for IPv6, or with every IPv4 address.
     #[must_use]
     pub fn is_wide(&self) -> bool {

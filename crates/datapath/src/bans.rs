@@ -493,6 +493,19 @@ impl BanList {
                 .any(|(key, held)| is_banned(key.owner.by, held.until))
     }
 
+    /// The prefixes within this one, itself excluded, with a ban in effect; in the order of addresses.
+    #[must_use]
+    pub fn narrower(&self, prefix: &PrefixKey, now: u64) -> Vec<PrefixKey> {
+        let in_effect = self.within(prefix).filter(|(key, held)| {
+            key.prefix != *prefix
+                && Ban::is_in_effect(held.until, now)
+                && !(key.owner.by.is_elsewhere() && self.is_excepted(&key.prefix))
+        });
+        let mut prefixes: Vec<PrefixKey> = in_effect.map(|(key, _)| key.prefix).collect();
+        prefixes.dedup();
+        prefixes
+    }
+
     /// The bans that have ended.
     #[must_use]
     pub fn ended(&self, now: u64) -> Vec<BanKey> {

@@ -272,11 +272,8 @@ pub(super) fn parse_prefix(cidr: &str) -> Result<Prefix, String> {
 /// The prefix of an order, and the end of its ban.
 fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
     let prefix = parse_prefix(&order.cidr)?;
-    if PrefixKey::from(&prefix).covers_ipv4() {
-        return Err(format!(
-            "invalid prefix {prefix}: it contains the IPv6 forms of all IPv4 addresses; ban 2000::/3, the public IPv6 addresses, \
-             or 0.0.0.0/0"
-        ));
+    if let Some(obstacle) = PrefixKey::from(&prefix).ban_obstacle() {
+        return Err(obstacle);
     }
     let until = match order.for_seconds {
         None => Ban::FOREVER,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::request::{StillBanned, Unbanned};
+use api::request::{NarrowerBans, StillBanned, Unbanned};
 use cluster::bans::{Order, Scope};
 use config::PrefixKey;
 use datapath::bans::{BanKey, BanList, By, Owner};
@@ -272,6 +272,14 @@ impl InEffect {
         if is_by_crowdsec {
             unbanned.still_banned_by_crowdsec.push(prefix.to_string());
         }
+        let narrower = self.bans.narrower(prefix, now);
+        unbanned
+            .narrower
+            .extend(narrower.first().map(|first| NarrowerBans {
+                cidr: prefix.to_string(),
+                prefixes: narrower.len() as u64,
+                first: first.to_string(),
+            }));
         let Some(around) = self.bans.around(prefix, now) else {
             return;
         };

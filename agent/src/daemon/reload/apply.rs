@@ -46,7 +46,7 @@ struct Prepared {
 }
 
 /// The result of a change that was not made.
-fn not_made(error: &ReloadError) -> Reloaded {
+pub(super) fn not_made(error: &ReloadError) -> Reloaded {
     Reloaded {
         ok: false,
         wrong_config: error.is_of_the_config(),
@@ -68,7 +68,9 @@ fn is_same_file(own: &Path, named: &Path) -> bool {
 impl Agent {
     /// Reads the config again and puts it in effect, all or nothing.
     pub fn reload(&self, cause: Cause, operator: Option<IpAddr>) -> Reloaded {
-        let _one = self.changing().one();
+        let Some(_one) = self.changing().one() else {
+            return not_made(&ReloadError::Stopping);
+        };
         let began = Instant::now();
         Supervisor.reloading();
         let result = self.reload_file(cause, operator);
@@ -77,8 +79,15 @@ impl Agent {
 
     /// Reports the changes of a reload without making them, or those of a trial of another config: `text`, as read from
     /// `file`.
-    pub fn compare(&self, file: Option<&Path>, text: Option<String>) -> Reloaded {
-        let _one = self.changing().one();
+    pub fn compare(
+        &self,
+        file: Option<&Path>,
+        text: Option<String>,
+        operator: Option<IpAddr>,
+    ) -> Reloaded {
+        let Some(_one) = self.changing().one() else {
+            return not_made(&ReloadError::Stopping);
+        };
         let began = Instant::now();
         let read = || {
             let file = file.or(self.file()).ok_or(ReloadError::NoFile)?;
@@ -91,12 +100,12 @@ impl Agent {
         let compared = read().and_then(|source| {
             let databases = self.databases_of(&source.config)?;
             let prepared = self.prepare(&source.config, &databases, None)?;
-            Ok(Changes::between(&prepared.before, &source.config))
-        });
-        let compared = compared.map(|changes| Reloaded {
-            ok: true,
-            changes,
-            ..Reloaded::default()
+            Ok(Reloaded {
+                ok: true,
+                changes: Changes::between(&prepared.before, &source.config),
+                notes: Vec::from_iter(config::ssh_warning(&source.config, operator)),
+                ..Reloaded::default()
+            })
         });
         Reloaded {
             milliseconds: began.elapsed().as_millis() as u64,
@@ -192,6 +201,7 @@ impl Agent {
         self.crowdsec().replace(config.crowdsec.as_ref());
         notes.extend(databases.notes());
         notes.extend(overlaps);
+        notes.extend(config::ssh_warning(config, operator));
         let changes = databases.changes(self.changing().live().databases());
         report_changes(self.events(), &changes);
         let mut live = self.changing().live();

@@ -100,7 +100,9 @@ impl Agent {
 
     /// Puts the databases and lists in effect again if they have changed. A file that cannot be used changes nothing.
     fn read_databases_if_changed(&self) {
-        let _one = self.changing().one();
+        let Some(_one) = self.changing().one() else {
+            return;
+        };
         let (source, before, lasting) = {
             let live = self.changing().live();
             (

@@ -47,6 +47,9 @@ pub enum ReloadError {
         "a config is on trial: confirm it (agent confirm), end it (agent revert), or wait {0} s until it ends"
     )]
     OnTrial(u64),
+    /// The agent is stopping.
+    #[error("the agent is stopping: nothing was changed")]
+    Stopping,
     /// A trial is over, and cannot be rolled back yet.
     #[error(
         "rolling back a trial failed and is tried again: agent status shows why; agent confirm keeps the config on trial"

@@ -134,6 +134,19 @@ impl Live {
         });
     }
 
+    /// Records that a trial had not been confirmed when the earlier agent ended.
+    pub fn trial_ended(&mut self, file: &Path, note: String) {
+        self.last = Some(LastReload {
+            at: seconds_since_1970(),
+            ok: true,
+            cause: Cause::Start.word().to_owned(),
+            file: Some(file.display().to_string()),
+            seconds: 0.0,
+            errors: Vec::new(),
+            notes: vec![note],
+        });
+    }
+
     /// The config as written by the operator.
     #[must_use]
     pub fn config(&self) -> &Config {
@@ -190,7 +203,8 @@ impl Live {
 #[derive(Debug)]
 pub struct Changing {
     live: Mutex<Live>,
-    one: Mutex<()>,
+    /// Whether the agent is stopping.
+    one: Mutex<bool>,
     /// Woken when a trial starts.
     pub(crate) trial_began: tokio::sync::Notify,
     /// Woken when a config is put in effect, which may have other databases.
@@ -208,7 +222,7 @@ impl Changing {
     pub fn new(live: Live) -> Self {
         Self {
             live: Mutex::new(live),
-            one: Mutex::new(()),
+            one: Mutex::new(false),
             trial_began: tokio::sync::Notify::new(),
             databases_replaced: tokio::sync::Notify::new(),
             stores_replaced: tokio::sync::Notify::new(),
@@ -223,7 +237,14 @@ impl Changing {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn one(&self) -> MutexGuard<'_, ()> {
-        self.one.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks changes; `None` when the agent is stopping.
+    pub(crate) fn one(&self) -> Option<MutexGuard<'_, bool>> {
+        let one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
+        (!*one).then_some(one)
+    }
+
+    /// Waits for the change in progress, and allows no further ones: nothing is attached or enforced after the end.
+    pub fn close(&self) {
+        *self.one.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 }

@@ -140,7 +140,9 @@ impl Agent {
     /// Reads some of the addresses that `protect` exempts, and puts the config in effect with them if they have changed; returns
     /// whether they are in effect.
     fn protect_again(&self, read: impl FnOnce(Found, &Config) -> Found) -> bool {
-        let _one = self.changing().one();
+        let Some(_one) = self.changing().one() else {
+            return true;
+        };
         let (source, databases, lasting, before) = {
             let found = self.changing().live().found.clone();
             let config = Arc::clone(&self.changing().live().source.config);

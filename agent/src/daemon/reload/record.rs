@@ -25,6 +25,9 @@ pub struct Record {
     pub tried: Option<String>,
     /// The text of the previous config; `None` for the built-in limits.
     pub before: Option<String>,
+    /// Whether the agent has rolled it back: only its own file, which still has the config on trial, has such a record.
+    #[serde(default)]
+    pub is_rolled_back: bool,
 }
 
 impl Record {
@@ -65,6 +68,22 @@ impl Record {
         Ok(())
     }
 
+    /// Records the rollback of the trial. `is_own`: of the agent's own file, which the next start would read.
+    ///
+    /// # Errors
+    ///
+    /// When the record cannot be written or removed.
+    pub fn roll_back(agent: &AgentConfig, is_own: bool) -> Result<(), StateError> {
+        match Self::read(agent) {
+            Ok(Some(record)) if is_own => Self {
+                is_rolled_back: true,
+                ..record
+            }
+            .write(agent),
+            _ => Self::forget(agent),
+        }
+    }
+
     /// Removes the record; a missing one is no error.
     ///
     /// # Errors
@@ -96,6 +115,7 @@ mod tests {
         let record = Record {
             tried: Some("[agent]\n".to_owned()),
             before: None,
+            is_rolled_back: true,
         };
         record.write(&agent).unwrap();
         assert_eq!(Record::read(&agent).unwrap(), Some(record));
@@ -115,6 +135,7 @@ mod tests {
         let record = Record {
             tried: Some("a".to_owned()),
             before: Some("b".to_owned()),
+            is_rolled_back: false,
         };
         assert_eq!(Record::read(&agent).unwrap(), Some(record));
         Record::forget(&agent).unwrap();
@@ -144,6 +165,7 @@ mod tests {
         let error = Record {
             tried: None,
             before: None,
+            is_rolled_back: false,
         }
         .write(&agent)
         .unwrap_err()

@@ -11,6 +11,7 @@ use api::reload::{Confirmed, Reloaded};
 use config::human;
 use datapath::memory::Lasting;
 
+use super::apply::not_made;
 use super::error::ReloadError;
 use super::last_valid::keep_as_last_valid;
 use super::live::{Applied, Cause};
@@ -37,7 +38,9 @@ impl Agent {
         time: Duration,
         operator: Option<IpAddr>,
     ) -> Reloaded {
-        let _one = self.changing().one();
+        let Some(_one) = self.changing().one() else {
+            return not_made(&ReloadError::Stopping);
+        };
         let began = Instant::now();
         let result = self.begin_trial(file, text, time, operator);
         if result.is_ok() {
@@ -69,6 +72,7 @@ impl Agent {
         let record = Record {
             tried: tried.text.clone(),
             before: before.text.clone(),
+            is_rolled_back: false,
         };
         let earlier = Record::read(&before.config.agent).ok().flatten();
         record.write(&before.config.agent)?;
@@ -100,7 +104,10 @@ impl Agent {
     ///
     /// When there is no trial, or the confirmation cannot be recorded for the next agent; the trial continues then.
     pub fn confirm(&self) -> Result<Confirmed, String> {
-        let _one = self.changing().one();
+        let _one = self
+            .changing()
+            .one()
+            .ok_or_else(|| ReloadError::Stopping.to_string())?;
         let mut live = self.changing().live();
         if live.trial.is_some() {
             let forgotten = Record::forget(&live.source.config.agent);
@@ -138,7 +145,9 @@ impl Agent {
 
     /// Rolls back an expired trial.
     pub fn end_trial_if_due(&self) {
-        let _one = self.changing().one();
+        let Some(_one) = self.changing().one() else {
+            return;
+        };
         let due = {
             let live = self.changing().live();
             let due = live
@@ -154,7 +163,9 @@ impl Agent {
 
     /// Ends the trial in progress early.
     pub fn revert(&self) -> Reloaded {
-        let _one = self.changing().one();
+        let Some(_one) = self.changing().one() else {
+            return not_made(&ReloadError::Stopping);
+        };
         let trial = self
             .changing()
             .live()
@@ -163,10 +174,7 @@ impl Agent {
             .map(|trial| (trial.before.clone(), trial.file.clone()));
         match trial {
             Some((before, tried)) => self.roll_back(Cause::Revert, &before, &tried),
-            None => Reloaded {
-                errors: ReloadError::NoTrial.lines(),
-                ..Reloaded::default()
-            },
+            None => not_made(&ReloadError::NoTrial),
         }
     }
 
@@ -175,13 +183,15 @@ impl Agent {
         // As at a start, a missing database is no reason to fail.
         let databases = self.read_databases(&before.config);
         let result = self.apply(before, databases, None, Lasting::Indefinite).map(|mut applied| {
-            if let Some(own) = self.file()
-                && is_same_file(tried, own)
-            {
+            let own = self.file().filter(|own| is_same_file(tried, own));
+            if let Some(own) = own {
                 applied.notes.push(format!(
                     "{} still has the config that was on trial: it is not in effect, and a restart does not change that; agent reload or agent try puts it in effect",
                     own.display()
                 ));
+            }
+            if let Err(error) = Record::roll_back(&before.config.agent, own.is_some()) {
+                applied.notes.push(format!("recording the end of the trial failed: {error}"));
             }
             applied
         });

@@ -82,6 +82,7 @@ fn question(options: &Decide) -> Result<Question, String> {
         commit: options.commit.clone(),
         release: options.release.clone(),
         bans_nobody: false,
+        forces_nothing: false,
     })
 }
 

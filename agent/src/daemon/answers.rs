@@ -55,6 +55,7 @@ impl Agent {
         status
             .notes
             .extend(self.requests().current().load().notes());
+        status.reservations = self.requests().current().load().reservations_status();
         status.notes.extend(self.groups.notes());
         status.notes.extend(self.state.notes());
         status.notes.extend(self.recorder.notes());

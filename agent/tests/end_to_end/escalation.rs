@@ -174,14 +174,18 @@ fn who_may_only_ask_bans_nobody_by_asking() {
         BufReader::new(stream).read_line(&mut reply).unwrap();
         reply
     };
-    let (replies, ban) = as_member(|| {
+    let (replies, ban, forced) = as_member(|| {
         let replies: Vec<String> = (0..60)
             .map(|nth| if nth % 2 == 0 { &question } else { &waiting })
             .map(|question| ask(json!({"verb": "decide", "question": question})))
             .collect();
         let bans = json!([{"cidr": "10.77.0.7", "for_seconds": null, "reason": null}]);
-        (replies, ask(json!({"verb": "ban", "orders": bans})))
+        let mut force = question.clone();
+        force["charge"] = "force".into();
+        let forced = ask(json!({"verb": "decide", "question": force}));
+        (replies, ask(json!({"verb": "ban", "orders": bans})), forced)
     });
+    assert!(forced.contains("requires root"), "{forced}");
     let passed = replies
         .iter()
         .filter(|reply| reply.contains("\"allowed\":true"));

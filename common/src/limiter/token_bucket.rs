@@ -266,11 +266,18 @@ impl RateAlgorithm for TokenBucket {
         words[0] = self.charge_beyond(words[0], until, cost);
     }
 
-    /// At most full. The difference of two charges, so that a charge whose units are all returned leaves nothing.
+    /// At most full, and at most the part of the charge that the bucket has not made up for. The difference of two charges, so
+    /// that a charge whose units are all returned leaves nothing.
     fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
+        let left = match refund.ends {
+            Some(ends) if !is_alive(ends, now) => 0,
+            Some(ends) => u128::from(ends.wrapping_sub(now)),
+            None => u128::MAX,
+        };
         let returned = self
             .wide_charge(refund.charged)
-            .saturating_sub(self.wide_charge(refund.used));
+            .saturating_sub(self.wide_charge(refund.used))
+            .min(left);
         if is_alive(words[0], now) {
             let ahead = u128::from(words[0].wrapping_sub(now)).saturating_sub(returned);
             words[0] = now.wrapping_add(u64::try_from(ahead).unwrap_or(DEEPEST));

@@ -97,14 +97,7 @@ pub trait RateLimiter {
     /// Returns units that were charged and not used: the newest, as far as they still count.
     fn refund(&mut self, cost: u64) -> Outcome {
         let now = self.now();
-        self.refund_at(
-            now,
-            Refund {
-                at: now,
-                charged: cost,
-                used: 0,
-            },
-        );
+        self.refund_at(now, Refund::newest(cost, now));
         self.outcome_at(now, true, Some(Duration::ZERO))
     }
 
@@ -116,9 +109,11 @@ pub trait RateLimiter {
     fn reserve(&mut self, cost: u64) -> Result<Reservation, Outcome> {
         let now = self.now();
         if self.charge_at(now, cost) {
+            let left = self.reset_after_at(now).as_nanos();
             Ok(Reservation {
                 at: now,
                 charged: cost,
+                ends: now.saturating_add(u64::try_from(left).unwrap_or(u64::MAX)),
             })
         } else {
             let retry_after = self.retry_after_at(now, cost);

@@ -12,6 +12,8 @@ use crate::limiter::Refund;
 pub struct Reservation {
     pub(super) at: u64,
     pub(super) charged: u64,
+    /// When a bucket has made up for it, if nothing is returned before.
+    pub(super) ends: u64,
 }
 
 impl Reservation {
@@ -27,6 +29,7 @@ impl Reservation {
             at: self.at,
             charged: self.charged,
             used,
+            ends: Some(self.ends),
         }
     }
 }

@@ -54,6 +54,9 @@ pub struct Question {
     /// Set by the server for clients that may not cause bans: a refusal does not count towards a ban of the source by `escalate`.
     #[serde(skip)]
     pub bans_nobody: bool,
+    /// Set by the server for clients that may not force charges: a commit has at most the reserved units.
+    #[serde(skip)]
+    pub forces_nothing: bool,
 }
 
 impl Question {
@@ -61,6 +64,12 @@ impl Question {
     #[must_use]
     pub fn is_refund(&self) -> bool {
         self.cost.is_some_and(|cost| cost < 0)
+    }
+
+    /// Whether it charges units that may not conform.
+    #[must_use]
+    pub fn is_forced(&self) -> bool {
+        self.charge == Some(ChargeMode::Force)
     }
 }
 

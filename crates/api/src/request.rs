@@ -193,7 +193,7 @@ impl Request {
             // A sample of bounded size, which ends by itself.
             Self::HeavyPrefixes { .. } => true,
             // Applications may decide here as they may over HTTP.
-            Self::Decide { question } => !question.is_refund(),
+            Self::Decide { question } => !question.is_refund() && !question.is_forced(),
             Self::Reset { .. }
             | Self::ResetPrefix { .. }
             | Self::ResetLimit { .. }

@@ -92,6 +92,9 @@ pub struct Status {
     /// The cluster's state; `null` without shared limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
+    /// Absent without limits on requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservations: Option<ReservationsStatus>,
     /// The bouncer's state; `null` without `[crowdsec]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crowdsec: Option<CrowdSecStatus>,
@@ -250,6 +253,15 @@ pub struct ProofStatus {
     /// Resets that proved a source's address (`prove = "reset"`).
     #[serde(default)]
     pub resets_accepted: u64,
+}
+
+/// Reservations of units for requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationsStatus {
+    /// Those that are neither committed nor released.
+    pub open: u64,
+    /// Requests for which there was no room.
+    pub without_room: u64,
 }
 
 /// An exempt address and the reason.

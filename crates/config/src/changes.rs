@@ -315,6 +315,12 @@ mod tests {
                 "",
                 "+ [decide] max_reservations  7",
             ),
+            (
+                "",
+                "max_reservations_per_key = 7",
+                "",
+                "+ [decide] max_reservations_per_key  7",
+            ),
             ("", "", "max_hot_keys = 7", "+ [cluster] max_hot_keys  7"),
         ] {
             let lines = Changes::between(&before, &with(agent, decide, cluster)).lines();

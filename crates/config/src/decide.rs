@@ -53,6 +53,9 @@ pub struct Decide {
     /// The most open reservations, in all. Beyond it, a request with `reserve` is an error and charges nothing.
     #[key(default = 10_000, range = (0.0, MOST_RESERVATIONS))]
     pub max_reservations: u32,
+    /// The most open reservations for one key of a limit, so that no client takes all of them.
+    #[key(default = 1_000, range = (0.0, MOST_RESERVATIONS))]
+    pub max_reservations_per_key: u32,
     /// `[[request]]`, in the file's order.
     #[key(skip)]
     pub requests: Vec<RequestCost>,

@@ -16,6 +16,7 @@ use super::headers;
 use super::limit::Limit;
 use super::line::Bounds;
 use super::memory::{LimitMemory, memory};
+use super::reservations::ReservationBounds;
 use super::sources::Sources;
 use super::state_store::StateStore;
 
@@ -227,7 +228,10 @@ impl Engine {
             check: config.decide.check.clone(),
             reservations: before
                 .map_or_else(Arc::default, |before| Arc::clone(&before.reservations)),
-            max_reservations: config.decide.max_reservations as usize,
+            reservation_bounds: ReservationBounds {
+                in_all: config.decide.max_reservations as usize,
+                per_key: config.decide.max_reservations_per_key as usize,
+            },
             waiting: before.map_or_else(Arc::default, |before| Arc::clone(&before.waiting)),
             bounds: Bounds {
                 per_key: config.decide.max_waiting_per_key as usize,

@@ -24,7 +24,7 @@ use super::limit::Limit;
 use super::line::{Bounds, LineCounters, Lines, Spot, Waiting};
 use super::offence::{Offence, Scope};
 use super::refusals::Refusals;
-use super::reservations::Reservations;
+use super::reservations::{ReservationBounds, Reservations};
 use super::sources::{SourceClass, Sources};
 use super::state_store::StateStore;
 use super::tiers;
@@ -47,7 +47,7 @@ pub struct Engine {
     pub(super) waiting: Arc<Waiting>,
     pub(super) bounds: Bounds,
     pub(super) reservations: Arc<Reservations>,
-    pub(super) max_reservations: usize,
+    pub(super) reservation_bounds: ReservationBounds,
     pub(super) refusals: Arc<Refusals>,
     pub(super) unsupported: Arc<Unsupported>,
 }

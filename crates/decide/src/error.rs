@@ -54,6 +54,10 @@ pub enum DecideError {
         "{most} reservations are open, and there is no room for more: nothing was charged; commit or release some, or raise [decide] max_reservations"
     )]
     ReservationsFull { most: usize },
+    #[error(
+        "{most} reservations of this key are open, the most for one key: nothing was charged; commit or release some, or raise [decide] max_reservations_per_key"
+    )]
+    ReservationsOfKeyFull { most: usize },
     /// The system has no randomness.
     #[error("reading random numbers from the kernel failed: {0}")]
     Randomness(getrandom::Error),

@@ -281,9 +281,10 @@ fn one(decided: &Decided) -> Response<Full<Bytes>> {
 
 const fn status_of(error: &DecideError) -> StatusCode {
     match error {
-        DecideError::Ending | DecideError::ReservationsFull { .. } | DecideError::Randomness(_) => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        DecideError::Ending
+        | DecideError::ReservationsFull { .. }
+        | DecideError::ReservationsOfKeyFull { .. }
+        | DecideError::Randomness(_) => StatusCode::SERVICE_UNAVAILABLE,
         DecideError::UnknownReservation(_) => StatusCode::NOT_FOUND,
         _ => StatusCode::BAD_REQUEST,
     }

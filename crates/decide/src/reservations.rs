@@ -3,17 +3,20 @@
 //! A reservation is found by a random ID, and taken out of the store by who settles it: it is settled once. Their number
 //! is bounded. One whose time is over is committed or released, as its request said, before the next decision.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::decide::OnExpiry;
+use api::status::ReservationsStatus;
 use common::limiter::Refund;
 use hyper::header::HeaderValue;
 use tokio::sync::Notify;
 
 use super::error::DecideError;
 use super::fingerprint::Fingerprint;
+use super::limit::Together;
 use super::line::LineCounters;
 use super::state_store::StateStore;
 
@@ -48,6 +51,8 @@ pub(super) struct Account {
     pub(super) key: Fingerprint,
     /// Whether the key's own state was charged: a key without room shares an allowance, and nothing is returned to it.
     pub(super) is_own: bool,
+    /// When the bucket of each tier will have made up for it.
+    pub(super) ends: Vec<u64>,
 }
 
 /// An open reservation.
@@ -58,6 +63,9 @@ pub(super) struct Reservation {
     /// `None` if nothing was charged: the client is exempt, or the limit observes and would have refused.
     pub(super) account: Option<Account>,
     pub(super) line: Arc<LineCounters>,
+    /// The demand of the limit, where hosts share it.
+    pub(super) together: Option<Arc<Together>>,
+    pub(super) spot: KeySpot,
     /// The whole allowance, for formulas.
     pub(super) most: u64,
     pub(super) at: u64,
@@ -73,8 +81,20 @@ impl Reservation {
             at: self.at,
             charged: self.charged,
             used,
+            ends: None,
         }
     }
+}
+
+/// The queue's number of a limit, which is the same in successive engines, and a key of it.
+pub(super) type KeySpot = (u64, Fingerprint);
+
+/// The most open reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservationBounds {
+    pub in_all: usize,
+    /// Per key of a limit.
+    pub per_key: usize,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +103,30 @@ struct Open {
     due: BTreeSet<(u64, Id)>,
     /// Places that are taken for requests which are being decided.
     places: usize,
+    /// Open reservations and places of each key.
+    by_key: HashMap<KeySpot, usize>,
+}
+
+impl Open {
+    fn enter(&mut self, spot: KeySpot) {
+        *self.by_key.entry(spot).or_default() += 1;
+    }
+
+    fn leave(&mut self, spot: KeySpot) {
+        if let Entry::Occupied(mut count) = self.by_key.entry(spot) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    fn remove(&mut self, id: Id) -> Option<Reservation> {
+        let reservation = self.by_id.remove(&id)?;
+        self.due.remove(&(reservation.until, id));
+        self.leave(reservation.spot);
+        Some(reservation)
+    }
 }
 
 /// All open reservations. Shared by successive engines.
@@ -112,6 +156,7 @@ impl Default for Reservations {
 pub(super) struct Place {
     reservations: Arc<Reservations>,
     id: Id,
+    pub(super) spot: KeySpot,
 }
 
 impl Place {
@@ -119,6 +164,7 @@ impl Place {
         let (id, until) = (self.id, reservation.until);
         let mut open = self.reservations.lock();
         open.due.insert((until, id));
+        open.enter(reservation.spot);
         open.by_id.insert(id, reservation);
         if until < self.reservations.next(&open) {
             self.reservations.changed.notify_one();
@@ -129,7 +175,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.reservations.lock().places -= 1;
+        let mut open = self.reservations.lock();
+        open.places -= 1;
+        open.leave(self.spot);
     }
 }
 
@@ -149,18 +197,34 @@ impl Reservations {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Takes a place, if fewer than `most` are in use.
-    pub(super) fn place(self: &Arc<Self>, most: usize) -> Result<Place, DecideError> {
+    /// Takes a place for a key, if there is one.
+    pub(super) fn place(
+        self: &Arc<Self>,
+        spot: KeySpot,
+        bounds: ReservationBounds,
+    ) -> Result<Place, DecideError> {
         let id = Id::new()?;
         let mut open = self.lock();
-        if open.by_id.len() + open.places >= most {
+        let of_key = open.by_key.get(&spot).copied().unwrap_or(0);
+        let full = match bounds {
+            ReservationBounds { per_key, .. } if of_key >= per_key => {
+                Some(DecideError::ReservationsOfKeyFull { most: per_key })
+            }
+            ReservationBounds { in_all, .. } if open.by_id.len() + open.places >= in_all => {
+                Some(DecideError::ReservationsFull { most: in_all })
+            }
+            _ => None,
+        };
+        if let Some(full) = full {
             self.without_room.fetch_add(1, Ordering::Relaxed);
-            return Err(DecideError::ReservationsFull { most });
+            return Err(full);
         }
         open.places += 1;
+        open.enter(spot);
         Ok(Place {
             reservations: Arc::clone(self),
             id,
+            spot,
         })
     }
 
@@ -169,8 +233,7 @@ impl Reservations {
         let unknown = || DecideError::UnknownReservation(text.to_owned());
         let id = Id::parse(text).ok_or_else(unknown)?;
         let mut open = self.lock();
-        let reservation = open.by_id.remove(&id).ok_or_else(unknown)?;
-        open.due.remove(&(reservation.until, id));
+        let reservation = open.remove(id).ok_or_else(unknown)?;
         self.next(&open);
         Ok((id, reservation))
     }
@@ -178,9 +241,13 @@ impl Reservations {
     /// Puts back a reservation that was taken and not settled.
     pub(super) fn put_back(&self, (id, reservation): (Id, Reservation)) {
         let mut open = self.lock();
-        open.due.insert((reservation.until, id));
+        let until = reservation.until;
+        open.due.insert((until, id));
+        open.enter(reservation.spot);
         open.by_id.insert(id, reservation);
-        self.next(&open);
+        if until < self.next(&open) {
+            self.changed.notify_one();
+        }
     }
 
     /// Takes out the reservations that are over at `now`.
@@ -191,7 +258,7 @@ impl Reservations {
             && until <= now
         {
             open.due.remove(&(until, id));
-            due.extend(open.by_id.remove(&id));
+            due.extend(open.remove(id));
         }
         self.next(&open);
         due
@@ -202,10 +269,18 @@ impl Reservations {
         let without_room = self.without_room.load(Ordering::Relaxed);
         (without_room > 0).then(|| {
             format!(
-                "no room for {without_room} reservations so far, which are errors for their clients; {} are open: raise [decide] max_reservations",
+                "no room for {without_room} reservations so far, which are errors for their clients; {} are open: raise [decide] max_reservations or max_reservations_per_key",
                 self.len()
             )
         })
+    }
+
+    /// The document of `status`.
+    pub(super) fn status(&self) -> ReservationsStatus {
+        ReservationsStatus {
+            open: self.len() as u64,
+            without_room: self.without_room.load(Ordering::Relaxed),
+        }
     }
 
     /// The number of open reservations.

@@ -1,6 +1,7 @@
 //! Requests that reserve, commit and release.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::decide::{OnExpiry, Question};
@@ -61,7 +62,10 @@ impl Engine {
             return Ok(Asked::Charge(charge));
         };
         let terms = Terms {
-            place: self.reservations.place(self.max_reservations)?,
+            place: self.reservations.place(
+                (self.line_of(&charge).id, charge.key),
+                self.reservation_bounds,
+            )?,
             until: now.saturating_add(time.time().as_nanos() as u64),
             on_expiry: question.on_expiry.unwrap_or_default(),
         };
@@ -77,6 +81,11 @@ impl Engine {
             (used, ChargeKind::Refund) if used > 0 => Err(DecideError::Cost(
                 "a negative cost conflicts with commit: commit what was used, or release the reservation",
             )),
+            (used, _) if question.forces_nothing && used > reservation.charged => {
+                Err(DecideError::Fields(
+                    "a commit of more than was reserved requires root on the control socket: run it with sudo, or use [decide] http",
+                ))
+            }
             (used, _) => Ok(used),
         }
     }
@@ -101,6 +110,11 @@ impl Engine {
                     store: Arc::clone(store),
                     key: charge.key,
                     is_own: held.knows(charge.key),
+                    ends: if held.knows(charge.key) {
+                        held.ends(charge.key, now)
+                    } else {
+                        Vec::new()
+                    },
                 };
                 drop(held);
                 // A limit on observe lets pass what it does not charge.
@@ -115,6 +129,8 @@ impl Engine {
                 policy: decided.policy.clone(),
                 account,
                 line: Arc::clone(self.line_of(&charge)),
+                together: self.limits[charge.limit].together.clone(),
+                spot: terms.place.spot,
                 most: self.most_of(&charge),
                 at: now,
                 charged,
@@ -142,6 +158,9 @@ impl Engine {
         now: u64,
     ) -> Decided {
         let more = used.saturating_sub(reservation.charged);
+        if let Some(together) = &reservation.together {
+            together.wanted.fetch_add(more, Ordering::Relaxed);
+        }
         let outcome = match &reservation.account {
             None => Outcome {
                 allowed: true,
@@ -150,12 +169,17 @@ impl Engine {
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
             },
-            Some(Account { store, key, is_own }) => {
+            Some(Account {
+                store,
+                key,
+                is_own,
+                ends,
+            }) => {
                 let mut held = store.hold(*key);
                 let outcome = match () {
                     () if more > 0 => held.force(*key, now, more),
                     () if used < reservation.charged && *is_own => {
-                        held.refund(*key, now, reservation.refund(used))
+                        held.refund(*key, now, reservation.refund(used), ends)
                     }
                     () => held.peek(*key, now, 0),
                 };

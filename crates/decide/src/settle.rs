@@ -20,8 +20,8 @@ impl StateStore {
     }
 
     /// Returns the unused units of a charge, as far as they still count.
-    pub fn refund(&self, key: Fingerprint, now: u64, refund: Refund) -> Outcome {
-        self.hold(key).refund(key, now, refund)
+    pub fn refund(&self, key: Fingerprint, now: u64, refund: Refund, ends: &[u64]) -> Outcome {
+        self.hold(key).refund(key, now, refund, ends)
     }
 }
 
@@ -33,15 +33,7 @@ impl LockedShard<'_> {
             ChargeKind::Conforming => self.decide(key, now, cost),
             ChargeKind::Peek => self.peek(key, now, cost),
             ChargeKind::Forced => self.force(key, now, cost),
-            ChargeKind::Refund => self.refund(
-                key,
-                now,
-                Refund {
-                    at: now,
-                    charged: cost,
-                    used: 0,
-                },
-            ),
+            ChargeKind::Refund => self.refund(key, now, Refund::newest(cost, now), &[]),
         }
     }
 
@@ -92,12 +84,25 @@ impl LockedShard<'_> {
         tiers::charged(tiers, &words, now)
     }
 
-    /// As [`StateStore::refund`]. Units that other hosts have received stay charged there.
-    pub fn refund(&mut self, key: Fingerprint, now: u64, refund: Refund) -> Outcome {
+    /// When the buckets of each tier will have made up for all charges of a key until now, on the agent's clock.
+    pub(super) fn ends(&mut self, key: Fingerprint, now: u64) -> Vec<u64> {
+        let at = self.store.instant(now);
+        let ends = |tiers: &[Policy], words: &mut [u64]| {
+            let resets = tiers::parts(tiers, words).map(|(tier, part)| tier.reset(part, at));
+            resets.map(|reset| now.saturating_add(reset)).collect()
+        };
+        self.with_state(key, at, ends).unwrap_or_default()
+    }
+
+    /// As [`StateStore::refund`]. Units that other hosts have received stay charged there. `ends`: of each tier, from
+    /// [`Self::ends`] after the charge; without them, nothing has been made up for.
+    pub fn refund(&mut self, key: Fingerprint, now: u64, refund: Refund, ends: &[u64]) -> Outcome {
+        let instant = |at: u64| self.store.instant(at);
+        let ends: Vec<u64> = ends.iter().map(|ends| instant(*ends)).collect();
         let (at, refund) = (
-            self.store.instant(now),
+            instant(now),
             Refund {
-                at: self.store.instant(refund.at),
+                at: instant(refund.at),
                 ..refund
             },
         );
@@ -110,7 +115,7 @@ impl LockedShard<'_> {
         }
         let settled = self.with_state(key, at, |tiers, words| {
             let before = words.to_vec();
-            tiers::refund(tiers, words, at, refund);
+            tiers::refund(tiers, words, at, refund, &ends);
             let returned = tiers::returned(tiers, &before, words, at);
             (tiers::charged(tiers, words, at), returned)
         });

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use api::event::{Event, EventKind, exceeded, seconds_since_1970};
 use api::limit::{Count, LimitDefinition, LimitStatus, REQUEST_DIRECTION};
 use api::source::SourceRequests;
+use api::status::ReservationsStatus;
 use config::policy::{KeyEntry, Prefix, RequestLimit};
 
 use super::charge::Charge;
@@ -34,6 +35,12 @@ impl Engine {
             keys: limit.stores.iter().map(|store| store.keys()).sum::<usize>() as u64,
         };
         self.limits.iter().map(status).collect()
+    }
+
+    /// The open reservations; `None` without limits.
+    #[must_use]
+    pub fn reservations_status(&self) -> Option<ReservationsStatus> {
+        (!self.limits.is_empty()).then(|| self.reservations.status())
     }
 
     /// Notes for the operator: limits whose stores were full, and what clients sent in vain.

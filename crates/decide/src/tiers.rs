@@ -42,9 +42,15 @@ pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
     each_mut(tiers, words, |tier, part| tier.force(part, now, cost));
 }
 
-/// Returns the unused units of a charge to all tiers, as far as they still count there.
-pub fn refund(tiers: &[Policy], words: &mut [u64], now: u64, refund: Refund) {
-    each_mut(tiers, words, |tier, part| tier.refund(part, now, refund));
+/// Returns the unused units of a charge to all tiers, as far as they still count there. `ends`: when the bucket of each tier has
+/// made up for the charge; ignored for other tiers than were charged.
+pub fn refund(tiers: &[Policy], words: &mut [u64], now: u64, refund: Refund, ends: &[u64]) {
+    let ends = if ends.len() == tiers.len() { ends } else { &[] };
+    let mut ends = ends.iter().copied();
+    each_mut(tiers, words, |tier, part| {
+        let ends = ends.next();
+        tier.refund(part, now, Refund { ends, ..refund });
+    });
 }
 
 /// The units by which every tier has more than before.

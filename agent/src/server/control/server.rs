@@ -231,7 +231,10 @@ impl Peer {
     /// ban without an owner is this user's.
     fn restricted(self, mut request: Request) -> Request {
         match &mut request {
-            Request::Decide { question } => question.bans_nobody = self == Self::Other,
+            Request::Decide { question } => {
+                question.bans_nobody = self == Self::Other;
+                question.forces_nothing = self == Self::Other;
+            }
             Request::Ban { orders } => {
                 for order in orders {
                     order.owner.get_or_insert_with(|| self.name());

@@ -237,6 +237,20 @@ impl Page<'_> {
                 [([], u64::from(has_room))],
             )?;
         }
+        if let Some(reservations) = &status.reservations {
+            self.gauge(
+                "weir_reservations_open",
+                "Reservations that are neither committed nor released.",
+                [],
+                [([], reservations.open)],
+            )?;
+            self.counter(
+                "weir_reservations_without_room_total",
+                "Requests to reserve for which there was no room.",
+                [],
+                [([], reservations.without_room)],
+            )?;
+        }
         self.config(status)
     }
 

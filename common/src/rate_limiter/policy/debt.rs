@@ -48,8 +48,9 @@ impl Policy {
     /// counts that was forced in beyond N.
     pub fn refund(&self, words: &mut [u64], now: u64, refund: Refund) {
         let at = self.ticks(refund.at.min(now));
+        let ends = refund.ends.map(|ends| self.ticks(ends));
         self.limiter
-            .refund(words, self.ticks(now), Refund { at, ..refund });
+            .refund(words, self.ticks(now), Refund { at, ends, ..refund });
     }
 
     /// The same policy with states of versions that had no room for debts in windows; [`Policy::carry`] migrates them.

@@ -48,7 +48,12 @@ fn operations() -> impl Strategy<Value = Vec<(u64, Operation)>> {
 trait Model {
     fn passes(&mut self, now: u64, cost: u64) -> bool;
     fn charge(&mut self, now: u64, cost: u64);
-    fn refund(&mut self, now: u64, at: u64, units: u64);
+    /// `charged`: when the units were charged, and when they are made up for.
+    fn refund(&mut self, now: u64, charged: (u64, u64), units: u64);
+    /// When all charges until now will be made up for.
+    fn ends(&mut self, _: u64) -> u64 {
+        u64::MAX
+    }
     /// (the remaining units, the debt); `None` where it may differ for a while.
     fn left(&mut self, now: u64) -> Option<(u64, u64)>;
 }
@@ -79,11 +84,16 @@ impl Model for Bucket {
         self.level -= i128::from(cost) * self.interval;
     }
 
-    fn refund(&mut self, now: u64, _: u64, units: u64) {
+    fn refund(&mut self, now: u64, (_, ends): (u64, u64), units: u64) {
         self.refill(now);
-        self.level = self
-            .most
-            .min(self.level + i128::from(units) * self.interval);
+        let left = i128::from(ends.saturating_sub(now));
+        let returned = (i128::from(units) * self.interval).min(left);
+        self.level = self.most.min(self.level + returned);
+    }
+
+    fn ends(&mut self, now: u64) -> u64 {
+        self.refill(now);
+        now + (self.most - self.level) as u64
     }
 
     fn left(&mut self, now: u64) -> Option<(u64, u64)> {
@@ -119,7 +129,7 @@ impl Model for Fixed {
         }
     }
 
-    fn refund(&mut self, _: u64, at: u64, units: u64) {
+    fn refund(&mut self, _: u64, (at, _): (u64, u64), units: u64) {
         if let Some(count) = self.at(at) {
             *count = count.saturating_sub(units);
         }
@@ -168,7 +178,7 @@ impl Model for Sliding {
         self.windows[number] += cost;
     }
 
-    fn refund(&mut self, _: u64, at: u64, mut units: u64) {
+    fn refund(&mut self, _: u64, (at, _): (u64, u64), mut units: u64) {
         let number = (at / WINDOW) as usize;
         for number in [number, number - 1] {
             if let Some(count) = self.windows.get_mut(number) {
@@ -220,7 +230,7 @@ impl Model for Log {
         }
     }
 
-    fn refund(&mut self, now: u64, at: u64, units: u64) {
+    fn refund(&mut self, now: u64, (at, _): (u64, u64), units: u64) {
         let end = self.instants.partition_point(|instant| *instant <= at);
         let start = self
             .instants
@@ -247,7 +257,7 @@ fn compare<const WORDS: usize>(
 ) -> Result<(), TestCaseError> {
     let time = Cell::new(START);
     let mut limiter = Limiter::<_, WORDS>::new(policy, || time.get()).unwrap();
-    let mut open: Vec<(Reservation, u64, u64)> = Vec::new();
+    let mut open: Vec<(Reservation, (u64, u64), u64)> = Vec::new();
     for (gap, operation) in operations {
         time.set(time.get() + gap * STEP);
         let now = time.get();
@@ -267,7 +277,7 @@ fn compare<const WORDS: usize>(
                 limiter.force(cost)
             }
             Operation::Refund(cost) => {
-                model.refund(now, now, cost);
+                model.refund(now, (now, u64::MAX), cost);
                 limiter.refund(cost)
             }
             Operation::Reserve(cost) => {
@@ -276,7 +286,7 @@ fn compare<const WORDS: usize>(
                     Ok(reservation) => {
                         prop_assert!(passes, "{cost} reserved at {now}");
                         model.charge(now, cost);
-                        open.push((reservation, now, cost));
+                        open.push((reservation, (now, model.ends(now)), cost));
                     }
                     Err(refusal) => {
                         prop_assert!(!refusal.allowed);
@@ -351,6 +361,24 @@ proptest! {
 }
 
 #[test]
+fn a_bucket_returns_nothing_that_it_has_made_up_for() {
+    let time = Cell::new(START);
+    let policy = Policy::token_bucket(rate(1, SECOND), 100);
+    let mut limiter = Limiter::<_, 1>::new(policy, || time.get()).unwrap();
+    let all = limiter.reserve(100).unwrap();
+    time.set(START + 100 * SECOND);
+    assert!(limiter.allowed_n(100));
+    // Released late, the first hundred are no second burst.
+    limiter.release(all);
+    assert!(!limiter.allowed());
+    time.set(START + 200 * SECOND);
+    let all = limiter.reserve(100).unwrap();
+    time.set(START + 240 * SECOND);
+    assert!(limiter.allowed_n(40));
+    assert_eq!(limiter.release(all).remaining, 60);
+}
+
+#[test]
 fn a_forced_charge_leaves_a_debt_that_the_refill_pays() {
     let time = Cell::new(START);
     let policy = Policy::token_bucket(rate(600, 60 * SECOND), 100);
@@ -381,11 +409,7 @@ fn the_largest_cost_is_a_debt_of_any_algorithm() {
         policy.force(&mut held.words, START, u64::MAX);
         assert!(!held.conforms(START + 30 * SECOND, 1), "{algorithm}");
         assert_eq!(policy.remaining(&held.words, START), 0, "{algorithm}");
-        let refund = crate::limiter::Refund {
-            at: START,
-            charged: 1_000,
-            used: 0,
-        };
+        let refund = crate::limiter::Refund::newest(1_000, START);
         policy.refund(&mut held.words, START, refund);
         assert!(!held.conforms(START, 1), "{algorithm}");
         assert!(

@@ -617,15 +617,17 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         max_waiting,
         max_waiting_per_key,
         max_reservations,
+        max_reservations_per_key,
         requests,
         limits,
     } = loaded.config.decide;
     assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
     assert_eq!((grpc, check, max_keys), (None, None, None));
     assert_eq!(requests, Vec::new());
+    assert_eq!((max_waiting, max_waiting_per_key), (1_024, 64));
     assert_eq!(
-        (max_waiting, max_waiting_per_key, max_reservations),
-        (1_024, 64, 10_000)
+        (max_reservations, max_reservations_per_key),
+        (10_000, 1_000)
     );
     assert_eq!(escalate_from, Vec::new());
     let limit = &limits[0];

@@ -196,13 +196,7 @@ fn a_refund_returns_no_more_than_the_whole_and_nothing_of_a_window_that_has_ende
         let late = 4 * 3_600 * SECOND;
         engine.decide(&ask("alice", 60), late).unwrap();
         let answer = engine.decide(&release(&id.unwrap()), late).unwrap();
-        // A bucket knows of no window.
-        let left = if algorithm.ends_with("bucket") {
-            80
-        } else {
-            40
-        };
-        assert_eq!(answer.remaining, left, "{algorithm}");
+        assert_eq!(answer.remaining, 40, "{algorithm}");
     }
 }
 
@@ -256,6 +250,76 @@ fn an_id_is_used_once_and_cannot_be_guessed() {
         answers.collect::<Vec<_>>(),
         [(true, 99), (true, 98), (false, 98)]
     );
+}
+
+#[test]
+fn one_key_does_not_take_all_reservations() {
+    let engine = engine(&format!(
+        "[decide]\nhttp = \"127.0.0.1:0\"\nmax_reservations = 4\nmax_reservations_per_key = 2\n{}",
+        limit("token-bucket")
+    ));
+    let of = |user: &str| {
+        let question = Question {
+            key: [("user".to_owned(), user.to_owned())].into(),
+            ..reserve(1, "30s")
+        };
+        engine.decide(&question, SECOND)
+    };
+    let first = of("mallory").unwrap().reservation.unwrap();
+    of("mallory").unwrap();
+    let full = DecideError::ReservationsOfKeyFull { most: 2 };
+    assert_eq!(of("mallory").unwrap_err(), full);
+    of("alice").unwrap();
+    // One that is settled, one that is over, and a refused request make room.
+    engine.decide(&release(&first), SECOND).unwrap();
+    of("mallory").unwrap();
+    engine.expire(40 * SECOND);
+    assert_eq!(engine.open_reservations(), 0);
+    let refused = Question {
+        cost: Some(1_000),
+        ..reserve(1, "30s")
+    };
+    for _ in 0..5 {
+        assert!(!engine.decide(&refused, SECOND).unwrap().allowed);
+    }
+    let status = engine.reservations_status().unwrap();
+    assert_eq!((status.open, status.without_room), (0, 1));
+}
+
+#[test]
+fn who_may_not_force_commits_at_most_what_was_reserved() {
+    let engine = engine(&limit("token-bucket"));
+    let id = engine.decide(&reserve(10, "30s"), SECOND).unwrap();
+    let id = id.reservation.unwrap();
+    let commit = |cost| Question {
+        limit: String::new(),
+        key: Default::default(),
+        cost: Some(cost),
+        commit: Some(id.clone()),
+        forces_nothing: true,
+        ..Question::default()
+    };
+    let error = engine.decide(&commit(11), SECOND).unwrap_err();
+    assert!(error.to_string().contains("requires root"), "{error}");
+    assert_eq!(remaining(&engine, SECOND), 90);
+    engine.decide(&commit(4), SECOND).unwrap();
+    assert_eq!(remaining(&engine, SECOND), 96);
+}
+
+/// A bucket of 100 that refills in 100 s.
+#[test]
+fn a_reservation_that_is_released_late_is_no_second_burst() {
+    let engine = engine(&limit("token-bucket").replace("100/h", "100/100s"));
+    let question = Question {
+        on_expiry: Some(OnExpiry::Release),
+        ..reserve(100, "1h")
+    };
+    let id = engine.decide(&question, SECOND).unwrap().reservation;
+    let filled = engine.decide(&ask("alice", 0), SECOND).unwrap();
+    let later = SECOND + (filled.reset_after_seconds * 1e9) as u64 + 1;
+    assert!(engine.decide(&ask("alice", 100), later).unwrap().allowed);
+    engine.decide(&release(&id.unwrap()), later).unwrap();
+    assert_eq!(remaining(&engine, later), 0);
 }
 
 #[test]
@@ -525,7 +589,10 @@ fn a_key_without_room_is_charged_and_given_nothing_back() {
 fn many_threads_settle_each_unit_once() {
     const MOST: i64 = 1_000_000;
     for algorithm in ["token-bucket", "fixed-window", "sliding-window"] {
-        let text = limit(algorithm).replace("100/h", &format!("{MOST}/h"));
+        let text = format!(
+            "[decide]\nhttp = \"127.0.0.1:0\"\nmax_reservations_per_key = 10_000\n{}",
+            limit(algorithm).replace("100/h", &format!("{MOST}/h"))
+        );
         let engine = engine(&text);
         let net = AtomicI64::new(0);
         // Reservations that any thread may settle, to be found used up by some.
@@ -630,7 +697,9 @@ fn forced_charges_of_exchanged_keys_are_published_and_refunds_before_it_are_not(
                 at: now,
                 charged: 20,
                 used: 5,
+                ends: None,
             },
+            &[],
         );
         assert_eq!(
             one.force(key, now, 200).debt,
@@ -657,15 +726,7 @@ fn forced_charges_of_exchanged_keys_are_published_and_refunds_before_it_are_not(
             if algorithm.has_ring() { 0 } else { 115 }
         );
         // The other host returns its own; it is still beyond the limit.
-        let outcome = other.refund(
-            key,
-            now,
-            Refund {
-                at: now,
-                charged: 10,
-                used: 0,
-            },
-        );
+        let outcome = other.refund(key, now, Refund::newest(10, now), &[]);
         assert!(
             !other.decide(key, now, 1).allowed,
             "{algorithm}: {outcome:?}"

@@ -75,8 +75,7 @@ pub fn ban(
         eprintln!("invalid --for 0s: a ban of 0 s refuses nothing; write --for 10m");
         return Ok(ExitCode::from(USAGE));
     }
-    let keys = prefixes.iter().map(|named| PrefixKey::from(&named.prefix));
-    if let Some(obstacle) = keys.into_iter().find_map(|key| key.ban_obstacle()) {
+    if let Some(obstacle) = prefixes.iter().find_map(obstacle_of) {
         eprintln!("error: {obstacle}\nnothing was banned");
         return Ok(ExitCode::from(USAGE));
     }
@@ -293,6 +292,11 @@ fn locked_out(prefixes: &[Named], client: Option<IpAddr>) -> Option<String> {
         "{} contains the address of this SSH session, {client}",
         own.prefix
     ))
+}
+
+/// Why a prefix cannot be banned.
+fn obstacle_of(named: &Named) -> Option<String> {
+    PrefixKey::from(&named.prefix).ban_obstacle()
 }
 
 /// The first prefix that is too wide for a ban without `--force`.
@@ -624,10 +628,9 @@ mod tests {
         for wide in ["0.0.0.0/0", "12.0.0.0/7", "2000::/3"] {
             assert!(too_wide(&parse("", wide).unwrap()).is_some(), "{wide}");
         }
-        assert!(
-            too_wide(&parse("", "::/0").unwrap()).is_none(),
-            "--force would not help"
-        );
+        // --force does not help.
+        assert!(prefixes.iter().all(|named| obstacle_of(named).is_none()));
+        assert!(obstacle_of(&parse("", "::/0").unwrap()[0]).is_some());
     }
 
     #[test]

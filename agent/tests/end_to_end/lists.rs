@@ -177,10 +177,11 @@ fn a_list_in_a_file_refuses_and_follows_the_file() {
     assert_eq!(agent.json(&["show", "10.77.0.8"])["ban"], Value::Null);
     // Replaced as editors do, and written in place.
     let next = file(&network, "next");
-    std::fs::write(&next, "10.77.0.7\n10.77.0.8\n10.77.0.9\n").unwrap();
+    let new = "10.77.0.7\n10.77.0.8\n10.77.0.9\n198.51.100.0/24\n";
+    std::fs::write(&next, new).unwrap();
     std::fs::rename(&next, &path).unwrap();
     wait_for_list(&agent, "the new file", |list| {
-        list["note"].is_null() && list["prefixes"] == 3
+        list["note"].is_null() && list["prefixes"] == 4
     });
     assert_eq!(arriving(&network, [7, 8, 10]), [0, 0, 20]);
     assert_eq!(
@@ -200,7 +201,7 @@ fn a_list_in_a_file_refuses_and_follows_the_file() {
         list["problem"]
             .as_str()
             .unwrap()
-            .contains("from 3 to 1 prefixes"),
+            .contains("from 4 to 1 prefixes"),
         "{list}"
     );
     assert_eq!(arriving(&network, [7, 8, 10]), [0, 0, 20]);

@@ -163,9 +163,8 @@ fn a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart() {
 }
 
 fn has_event_of_the_trial(agent: &Agent) -> bool {
-    let events = agent.json(&["events"]);
-    let events = events["events"].as_array().unwrap();
-    events
+    agent
+        .lines(&["events", "--json"])
         .iter()
         .any(|event| event["verdict"] == "trial-rolled-back")
 }

@@ -32,6 +32,9 @@ pub struct Outcome {
     pub retry_after: Option<Duration>,
     /// The time until the whole allowance is available if nothing else passes.
     pub reset_after: Duration,
+    /// Of several rates, the one that decides: with the longest wait of those that refuse, else with the fewest units left.
+    /// The first is 0.
+    pub tier: usize,
 }
 
 /// A limit per time window. Costs are in the limit's unit; a cost of 0 always passes and charges nothing.
@@ -142,6 +145,7 @@ pub trait RateLimiter {
             debt: self.debt_at(now),
             retry_after,
             reset_after: self.reset_after_at(now),
+            tier: 0,
         }
     }
 

@@ -115,12 +115,20 @@ pub struct Answer {
     pub retry_after_seconds: Option<f64>,
     /// Seconds until the whole allowance is available again if nothing else passes.
     pub reset_after_seconds: f64,
+    /// The rate that decides: 0 is `rate`, then `tiers` in their order. Of a refusal the one with the longest wait, else the one
+    /// with the fewest units left.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub tier: usize,
     /// Seconds in the queue, if it waited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_seconds: Option<f64>,
     /// The ID of the reservation, if one was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
+}
+
+const fn is_first(tier: &usize) -> bool {
+    *tier == 0
 }
 
 /// The longest that a request may wait.

@@ -358,6 +358,7 @@ impl Engine {
             debt: 0,
             retry_after: Some(Duration::ZERO),
             reset_after: Duration::ZERO,
+            tier: 0,
         }
     }
 

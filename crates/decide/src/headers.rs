@@ -21,11 +21,7 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
         .into_iter()
         .enumerate()
         .map(|(nth, rate)| {
-            let name = if nth == 0 {
-                limit.name.clone()
-            } else {
-                format!("{}-{}", limit.name, nth + 1)
-            };
+            let name = limit.name.clone() + &suffix(nth);
             let window = seconds(rate.per_nanoseconds as f64 / 1e9);
             // "requests" is the default unit.
             let unit = if limit.unit == RequestUnit::Requests {
@@ -44,12 +40,21 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
     HeaderValue::try_from(items.join(", ")).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// `RateLimit`: the remaining units `r`, and the seconds `t` until the allowance is full; of a refusal, until the cost
+/// The end of a tier's name: `-2` of the first after the rate.
+fn suffix(tier: usize) -> String {
+    if tier == 0 {
+        String::new()
+    } else {
+        format!("-{}", tier + 1)
+    }
+}
+
+/// `RateLimit`: the policy that decides, the remaining units `r`, and the seconds `t` until the allowance is full; of a refusal, until the cost
 /// passes, if that is sooner: `t` is not later than `Retry-After`.
 #[must_use]
 pub fn limit(answer: &Answer) -> String {
     let mut text = String::with_capacity(answer.limit.len() + PARAMETERS);
-    push_string(&mut text, &answer.limit);
+    push_string(&mut text, &answer.limit, &suffix(answer.tier));
     let remaining = u64::try_from(answer.remaining).unwrap_or(0);
     let reset = seconds(answer.reset_after_seconds);
     let resets = retry_after_seconds(answer).map_or(reset, |wait| wait.min(reset));
@@ -78,11 +83,11 @@ fn seconds(value: f64) -> u64 {
 /// A structured field's string: printable ASCII; other characters are left out.
 fn string(text: &str) -> String {
     let mut quoted = String::new();
-    push_string(&mut quoted, text);
+    push_string(&mut quoted, text, "");
     quoted
 }
 
-fn push_string(into: &mut String, text: &str) {
+fn push_string(into: &mut String, text: &str, suffix: &str) {
     into.push('"');
     if text
         .bytes()
@@ -97,6 +102,7 @@ fn push_string(into: &mut String, text: &str) {
             into.push(c);
         }
     }
+    into.push_str(suffix);
     into.push('"');
 }
 
@@ -141,6 +147,7 @@ mod tests {
             remaining: 7,
             retry_after_seconds: Some(0.01),
             reset_after_seconds: 59.2,
+            tier: 0,
             waited_seconds: None,
             reservation: None,
         };
@@ -160,5 +167,7 @@ mod tests {
         );
         (answer.allowed, answer.remaining) = (true, -5);
         assert_eq!(limit(&answer), "\"a\";r=0;t=60");
+        answer.tier = 1;
+        assert_eq!(limit(&answer), "\"a-2\";r=0;t=60");
     }
 }

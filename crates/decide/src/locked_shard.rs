@@ -49,6 +49,7 @@ impl LockedShard<'_> {
                 tiers,
                 words,
                 now,
+                cost,
                 allowed,
                 if allowed { Some(Duration::ZERO) } else { wait },
             )
@@ -217,6 +218,7 @@ impl LockedShard<'_> {
                 debt: 0,
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
+                tier: 0,
             },
             OnFull::Throttle => Outcome {
                 allowed: false,
@@ -224,6 +226,7 @@ impl LockedShard<'_> {
                 debt: 0,
                 retry_after: Some(WHEN_FULL),
                 reset_after: WHEN_FULL,
+                tier: 0,
             },
             OnFull::Share => {
                 let mut words = self.store.overflow.lock();

@@ -168,6 +168,7 @@ impl Engine {
                 debt: 0,
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
+                tier: 0,
             },
             Some(Account {
                 store,

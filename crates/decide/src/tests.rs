@@ -55,6 +55,24 @@ fn credits(lines: &str) -> String {
     )
 }
 
+#[test]
+fn a_reply_names_the_tier_that_decides() {
+    let engine = engine(&credits("burst = 600\ntiers = [\"50/h\", \"700/d\"]"));
+    let decide = |cost, now| {
+        let answer = engine.decide(&ask("alice", cost), now).unwrap();
+        (answer.allowed, answer.tier)
+    };
+    assert_eq!(decide(20, SECOND), (true, 1));
+    assert_eq!(decide(40, SECOND), (false, 1));
+    // Above every tier but the last.
+    assert_eq!(decide(620, SECOND), (false, 0));
+    assert_eq!(decide(60, SECOND), (false, 1));
+    assert_eq!(decide(30, SECOND), (true, 1));
+    // Refused by each for a time: the hour's is the longest.
+    assert_eq!(decide(0, SECOND), (true, 1));
+    assert_eq!(decide(1, SECOND), (false, 1));
+}
+
 fn ask(user: &str, cost: u64) -> Question {
     Question {
         limit: "credits".to_owned(),

@@ -141,7 +141,7 @@ pub fn decide(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> Outco
     } else {
         wait(tiers, words, now, cost)
     };
-    outcome(tiers, words, now, allowed, retry_after)
+    outcome(tiers, words, now, cost, allowed, retry_after)
 }
 
 /// The verdict of `decide`, without charging.
@@ -151,6 +151,7 @@ pub fn peek(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Outcome {
         tiers,
         words,
         now,
+        cost,
         conform(tiers, words, now, cost),
         retry_after,
     )
@@ -184,7 +185,7 @@ fn debt(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
 
 /// The outcome of a charge that is not refused.
 pub fn charged(tiers: &[Policy], words: &[u64], now: u64) -> Outcome {
-    outcome(tiers, words, now, true, Some(Duration::ZERO))
+    outcome(tiers, words, now, 0, true, Some(Duration::ZERO))
 }
 
 /// The outcome of a decision on these words.
@@ -192,6 +193,7 @@ pub fn outcome(
     tiers: &[Policy],
     words: &[u64],
     now: u64,
+    cost: u64,
     allowed: bool,
     retry_after: Option<Duration>,
 ) -> Outcome {
@@ -206,7 +208,24 @@ pub fn outcome(
         },
         retry_after,
         reset_after: Duration::from_nanos(reset(tiers, words, now)),
+        tier: deciding(tiers, words, now, (!allowed).then_some(cost)),
     }
+}
+
+/// The tier that decides; `refused`: the cost of a refusal.
+fn deciding(tiers: &[Policy], words: &[u64], now: u64, refused: Option<u64>) -> usize {
+    if tiers.len() < 2 {
+        return 0;
+    }
+    let all = parts(tiers, words).enumerate();
+    let nth = match refused {
+        // One that never passes the cost has no wait.
+        Some(cost) => all.min_by_key(|(_, (tier, part))| {
+            Reverse(tier.wait(part, now, cost).unwrap_or(u64::MAX))
+        }),
+        None => all.min_by_key(|(_, (tier, part))| tier.remaining(part, now)),
+    };
+    nth.map_or(0, |(nth, _)| nth)
 }
 
 /// Nanoseconds until all tiers are full.

@@ -216,7 +216,11 @@ proptest! {
                 "algorithm = \"leaky-bucket\"\nrate = \"100/s\"\nburst = 4",
                 vec![Policy::leaky_bucket(per(100, 1_000), 4)],
             ),
-            2 => ("algorithm = \"fixed-window\"\nrate = \"5/64ms\"", vec![Policy::fixed_window(per(5, 64)).unwrap()]),
+            // Its end is rounded up to a multiple of 1,024 ns: to a whole millisecond at most.
+            2 => (
+                "algorithm = \"fixed-window\"\nrate = \"5/64ms\"",
+                vec![Policy::fixed_window(Rate { count: 5, per_nanoseconds: 64 * MILLISECOND - 1_024 }).unwrap()],
+            ),
             3 => ("algorithm = \"sliding-window\"\nrate = \"5/64ms\"", vec![Policy::sliding_window(per(5, 64)).unwrap()]),
             // A log has room again a tick after its window: at a whole millisecond.
             4 => ("algorithm = \"sliding-log\"\nrate = \"5/64ms\"", vec![Policy::sliding_log(Rate { count: 5, per_nanoseconds: 64 * MILLISECOND - 1 }).unwrap()]),
@@ -226,9 +230,11 @@ proptest! {
             ),
         };
         let mut config = config(lines);
-        if lines.contains("sliding-log") {
-            config.decide.limits[0].rates.rate.per_nanoseconds -= 1;
-        }
+        config.decide.limits[0].rates.rate.per_nanoseconds -= match limit {
+            2 => 1_024,
+            4 => 1,
+            _ => 0,
+        };
         let mut harness = Harness::under(&config);
         prop_assert_eq!(harness.engine.limits[0].stores[0].tiers(), &tiers[..]);
         let mut model =

@@ -284,20 +284,19 @@ pub struct Import {
     pub interfaces: Vec<String>,
 }
 
-/// A prefix, or a single address.
 /// An address, or the first one of an IPv6 /64: limits that count addresses count each /64 as one.
 fn source(text: &str) -> Result<IpAddr, String> {
     let prefix = prefix(text)?;
     let whole = if prefix.addr().is_ipv4() { 32 } else { 64 };
     if prefix.prefix_len() < whole {
-        return Err(
-            "a prefix of many sources: write one address; agent top lists the sources in a prefix (key /)"
-                .to_owned(),
-        );
+        return Err(format!(
+            "invalid source {text:?}: a prefix of many sources; write one address, or filter agent top by the prefix (key /)"
+        ));
     }
     Ok(prefix.addr())
 }
 
+/// A prefix, or a single address.
 fn prefix(text: &str) -> Result<IpNet, String> {
     let parsed = text
         .parse()

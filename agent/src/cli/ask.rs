@@ -303,10 +303,11 @@ fn changes(status: &Status) -> Vec<String> {
         };
         let file = last.file.as_deref().unwrap_or("the built-in limits");
         let at = humantime::format_rfc3339_seconds(at);
-        lines.push(format!(
-            "last reload ({}) of {file} at {at}: {result}",
-            last.cause
-        ));
+        lines.push(if last.cause == "start" && last.ok {
+            format!("started at {at} after a trial that was not confirmed")
+        } else {
+            format!("last reload ({}) of {file} at {at}: {result}", last.cause)
+        });
         lines.extend(last.errors.iter().map(|error| format!("  {error}")));
         lines.extend(last.notes.iter().map(|note| format!("  note: {note}")));
     }

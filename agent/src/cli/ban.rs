@@ -398,11 +398,11 @@ fn tell_unbanned(
             first,
         } in &all.narrower
         {
-            let others = match prefixes - 1 {
-                0 => String::new(),
-                others => format!(" and {} others", number(others)),
+            let what = match prefixes {
+                1 => "1 ban of a prefix".to_owned(),
+                many => format!("bans of {} prefixes", number(*many)),
             };
-            println!("note: {first}{others} within {cidr} stay banned: agent bans lists them");
+            println!("note: {what} within {cidr}, such as {first}, remain: agent bans lists them");
         }
         if all.banned_by_crowdsec > 0 {
             let count = number(all.banned_by_crowdsec);

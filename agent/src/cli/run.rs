@@ -13,8 +13,8 @@ use api::event::seconds_since_1970;
 use arc_swap::ArcSwapOption;
 use cgroup::GroupManager;
 use cluster::{EffectiveShare, Past};
-use config::policy::{Config, OnExit};
-use config::ssh;
+use config::policy::{AgentConfig, Config, OnExit};
+use config::{human, ssh};
 use datapath::compile::{self, CompileError, Plan};
 use datapath::memory;
 use datapath::{AttachError, LoadError, PinDirectory, default_route_interfaces};
@@ -44,6 +44,9 @@ use crate::supervisor::Supervisor;
 /// The pause of a service after a failed start: the service manager restarts it without a delay, so that a killed agent
 /// is back soon.
 const PAUSE: Duration = Duration::from_secs(4);
+
+/// How long a stop waits for a change of limits in progress: a service has 30 s.
+const LAST_CHANGE: Duration = Duration::from_secs(10);
 
 /// The pause before a socket of the previous attempt is tried again: it is released when its threads have ended.
 const A_MOMENT: Duration = Duration::from_millis(50);
@@ -80,6 +83,7 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         return Ok(ExitCode::from(USAGE));
     };
     let text = configured.source.text.clone();
+    let ended_trial = configured.ended_trial.clone();
     let error = match run_with(file, configured, stage) {
         Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => error,
         ended => return ended,
@@ -102,7 +106,7 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         source: last.source,
         seen: None,
         not_in_effect,
-        ended_trial: None,
+        ended_trial,
     };
     again(stage, |stage| {
         run_with(Some(file), configured.clone(), stage)
@@ -314,11 +318,8 @@ fn enforce(
         databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
         reload::report_changes(&events, &databases.changes(&Databases::default()));
         let mut live = Live::new(source, seen, (found, detected, allowances), databases);
-        if let (Some(file), Some(ended)) = (&file, ended_trial) {
-            if ended.is_new {
-                events.push(Event::now(EventKind::TrialRolledBack, 1, ended.note.clone()));
-            }
-            live.trial_ended(file, ended.note);
+        if let Some(ended) = ended_trial {
+            ended.report(&config.agent, file.as_deref(), &events, &mut live);
         }
         let status = match (&file, not_in_effect) {
             (Some(file), Some(NotInEffect { why, errors })) => {
@@ -378,8 +379,10 @@ fn enforce(
         supervisor.stopping();
         drop(server);
         let changed = Arc::clone(&agent);
-        // A change may take seconds. It ends before its limits are left to the kernel.
-        let _ = tokio::task::spawn_blocking(move || changed.changing().close()).await;
+        let closing = tokio::task::spawn_blocking(move || changed.changing().close());
+        if tokio::time::timeout(LAST_CHANGE, closing).await.is_err() {
+            tracing::warn!("a change of limits is still in progress after {}: stopping without it", human::time(LAST_CHANGE));
+        }
         agent.notifier().stop();
         agent.close_lines();
         crowdsec.close();
@@ -476,6 +479,30 @@ struct EndedTrial {
     note: String,
     /// Whether no agent has reported it yet.
     is_new: bool,
+    /// The record from now on; `None` once the file is in effect.
+    record: Option<Record>,
+}
+
+impl EndedTrial {
+    /// Reports it, once the agent enforces the config.
+    fn report(self, agent: &AgentConfig, file: Option<&Path>, events: &EventLog, live: &mut Live) {
+        let recorded = match &self.record {
+            Some(record) => record.write(agent),
+            None => Record::forget(agent),
+        };
+        if let Err(error) = recorded {
+            tracing::warn!("recording the end of the trial failed: {error}");
+        }
+        if self.is_new {
+            let event = Event::now(EventKind::TrialRolledBack, 1, self.note.clone());
+            events.push(event);
+        }
+        // Each start that does not enforce the file says so.
+        if self.is_new || self.record.is_some() {
+            tracing::warn!("{}", self.note);
+            live.trial_ended(file, self.note);
+        }
+    }
 }
 
 /// Why the last valid config is in effect instead of the file.
@@ -505,11 +532,12 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
             text: None,
             left_out: Vec::new(),
         };
+        let (source, ended_trial) = before_the_trial(None, source);
         return Ok(Some(Configured {
             source,
             seen: None,
             not_in_effect: None,
-            ended_trial: None,
+            ended_trial,
         }));
     };
     let (source, warnings) = match Source::read(file) {
@@ -531,10 +559,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
         tracing::warn!("{warning}");
     }
     let seen = source.text.clone();
-    let (source, ended_trial) = before_the_trial(file, source);
-    if let Some(ended) = &ended_trial {
-        tracing::warn!("{}", ended.note);
-    }
+    let (source, ended_trial) = before_the_trial(Some(file), source);
     if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
         tracing::warn!("{warning}");
     }
@@ -572,11 +597,10 @@ fn last_valid(file: &Path, why: &str) -> Option<Configured> {
     })
 }
 
-/// The config to start with after a trial: the previous one, if the file still has the config that was on trial.
-fn before_the_trial(path: &Path, source: Source) -> (Source, Option<EndedTrial>) {
-    let agent = &source.config.agent;
-    let file = path.display();
-    let record = match Record::read(agent) {
+/// The config to start with after a trial: the previous one, if the file still has the config that was on trial. Changes nothing:
+/// another agent may be running.
+fn before_the_trial(file: Option<&Path>, source: Source) -> (Source, Option<EndedTrial>) {
+    let record = match Record::read(&source.config.agent) {
         Ok(Some(record)) => record,
         Ok(None) => return (source, None),
         Err(damaged) => {
@@ -586,42 +610,49 @@ fn before_the_trial(path: &Path, source: Source) -> (Source, Option<EndedTrial>)
             return (source, None);
         }
     };
-    if record.tried != source.text {
-        // The file has been changed since, or was never on trial: reading it is the rollback.
-        if let Err(error) = Record::forget(agent) {
-            tracing::warn!("{error}");
-        }
-        let ended = (!record.is_rolled_back).then(|| EndedTrial {
-            note: format!("a config was on trial when the earlier agent ended, and was not confirmed: {file} is in effect"),
-            is_new: true,
-        });
-        return (source, ended);
-    }
-    let Some(text) = record.before else {
-        return (source, None);
+    let is_new = !record.is_rolled_back;
+    let in_effect = |what: &str| EndedTrial {
+        note: format!(
+            "a config was on trial when the earlier agent ended, and was not confirmed: {what}"
+        ),
+        is_new,
+        record: None,
     };
-    let config = match config::parse(path, &text) {
+    let Some(path) = file else {
+        return (source, Some(in_effect("the built-in limits are in effect")));
+    };
+    let file = path.display();
+    // The file has been changed since, or was never on trial: reading it is the rollback.
+    if record.tried != source.text {
+        return (source, Some(in_effect(&format!("{file} is in effect"))));
+    }
+    let Some(text) = &record.before else {
+        let what = format!("{file}, which was on trial, is in effect: there was no file before it");
+        return (source, Some(in_effect(&what)));
+    };
+    let config = match config::parse(path, text) {
         Ok(loaded) => loaded.config,
         Err(report) => {
-            tracing::warn!(
-                "{file} was on trial and not confirmed, but this version cannot read the config before it: the file is in effect\n{report}"
+            let what = format!(
+                "{file}, which was on trial, is in effect: this version cannot read the config before it\n{report}"
             );
-            return (source, None);
+            return (source, Some(in_effect(&what)));
         }
     };
-    if let Err(error) = Record::roll_back(agent, true) {
-        tracing::warn!("recording the end of the trial failed: {error}");
-    }
+    let before = Source {
+        config: Arc::new(config),
+        text: Some(text.clone()),
+        left_out: Vec::new(),
+    };
     let ended = EndedTrial {
         note: format!(
             "{file} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect"
         ),
-        is_new: !record.is_rolled_back,
-    };
-    let before = Source {
-        config: Arc::new(config),
-        text: Some(text),
-        left_out: Vec::new(),
+        is_new,
+        record: Some(Record {
+            is_rolled_back: true,
+            ..record
+        }),
     };
     (before, Some(ended))
 }

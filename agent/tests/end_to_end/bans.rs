@@ -206,7 +206,7 @@ fn a_ban_or_unban_without_effect_says_so_and_fails() {
     let lifted = String::from_utf8(lifted.stdout).unwrap();
     assert!(
         lifted.contains("1 unbanned")
-            && lifted.contains("192.0.2.7 and 1 others within 192.0.2.0/24 stay banned"),
+            && lifted.contains("bans of 2 prefixes within 192.0.2.0/24, such as 192.0.2.7, remain"),
         "{lifted}"
     );
     network.told(&["unban", "192.0.2.8"]);

@@ -188,8 +188,20 @@ fn a_trial_of_another_file_is_reported_after_a_kill() {
     agent.wait_for("the rollback", |status| status["trial"].is_null());
     let (log, _) = agent.stop(Signal::SIGKILL);
     assert!(!log.contains("a config was on trial when"), "{log}");
+    // Copied over the agent's own after that, it is not put in effect by a start, either.
+    let before = std::fs::read(&own).unwrap();
+    std::fs::copy(&tried, &own).unwrap();
     let agent = network.start_file(&own, &[]);
+    assert_eq!(agent.limit("packets")["burst"], 100);
     assert!(!has_event_of_the_trial(&agent));
+    // A second agent changes nothing of it.
+    let output = network.command(&["run", own.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    std::fs::write(&own, before).unwrap();
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_file(&own, &[]);
+    let (log, _) = agent.stop(Signal::SIGKILL);
+    assert!(!log.contains("on trial"), "{log}");
 }
 
 fn a_trial_that_cannot_be_changes_nothing() {

@@ -40,7 +40,6 @@ pub fn read(tree: &Tree, sys: &Path, paths: &[&str]) -> GroupStatus {
             }
         }
         all.pids_current += one.pids_current;
-        all.pids_refused += one.pids_refused;
         let most = |all: Option<f64>, one: Option<f64>| all.into_iter().chain(one).reduce(f64::max);
         all.pressure = PressureStatus {
             cpu: most(all.pressure.cpu, one.pressure.cpu),
@@ -66,7 +65,6 @@ fn read_one(tree: &Tree, sys: &Path, path: &str) -> GroupStatus {
         io: io(tree, sys, path),
         // Without the controller, which also counts threads, count processes.
         pids_current: counted.unwrap_or(pids.len() as u64),
-        pids_refused: read_pids_refused(tree, path),
         pids,
         pressure: PressureStatus {
             cpu: pressure("cpu.pressure"),
@@ -114,13 +112,17 @@ pub fn read_oom_kills(tree: &Tree, path: &str) -> u64 {
     memory(tree, path).oom_kills
 }
 
-/// The processes and threads that the kernel refused above `pids` since the cgroup was created. Before Linux 6.11 it counts them in
-/// the cgroup of the process that forks, which may be a descendant.
+/// The processes and threads that the kernel refused above a cgroup's `pids` since it was created. Before Linux 6.11, which has
+/// `pids.events.local`, it counts them in the cgroup of the process that forks, whichever limit refuses.
 #[must_use]
 pub fn read_pids_refused(tree: &Tree, path: &str) -> u64 {
     let events = tree
         .directory(path, Controller::Pids)
-        .map(|(_, directory)| pairs(&directory.join("pids.events")));
+        .map(|(_, directory)| {
+            let local = directory.join("pids.events.local");
+            let all = || directory.join("pids.events");
+            pairs(&if local.exists() { local } else { all() })
+        });
     events
         .and_then(|events| events.get("max").copied())
         .unwrap_or(0)

@@ -331,6 +331,7 @@ impl Groups {
             name: member.group.name.clone(),
             own,
             limits: member.group.limit_texts(),
+            has_pids: member.group.pids.is_some(),
             network: member.network.clone(),
             notes,
             problems: in_members + member.notes.len(),

@@ -26,6 +26,8 @@ pub struct GroupView {
     /// Its own cgroup, if processes were moved there.
     pub own: String,
     pub limits: Vec<String>,
+    /// Whether it limits processes: refusals of others are not its own.
+    pub has_pids: bool,
     pub network: Option<Arc<Mutex<Network>>>,
     pub notes: Vec<String>,
     /// The number of limits that are not enforced on all of its members.
@@ -42,6 +44,14 @@ impl GroupView {
             .map(|member| member.cgroup.as_str())
             .filter(|path| !path.is_empty())
             .collect()
+    }
+
+    /// The processes and threads that the kernel refused above its `pids`.
+    fn pids_refused(&self, tree: &Tree) -> u64 {
+        let paths = self.paths().into_iter().filter(|_| self.has_pids);
+        paths
+            .map(|path| account::read_pids_refused(tree, path))
+            .sum()
     }
 
     fn enforcement(&self) -> Enforcement {
@@ -134,6 +144,7 @@ impl View {
                 enforcement: group.enforcement(),
                 members: members.collect(),
                 not_enforced: group.not_enforced.clone(),
+                pids_refused: group.pids_refused(tree),
                 ..account::read(tree, &host.sys, &paths)
             }
         };
@@ -143,23 +154,25 @@ impl View {
     /// The processes of each group that the kernel killed for lack of memory.
     #[must_use]
     pub fn oom_kills(&self) -> Vec<(String, u64)> {
-        self.count(account::read_oom_kills)
+        self.count(|tree, group| {
+            let paths = group.paths().into_iter();
+            paths.map(|path| account::read_oom_kills(tree, path)).sum()
+        })
     }
 
     /// The processes and threads of each group that the kernel refused above `pids`.
     #[must_use]
     pub fn pids_refused(&self) -> Vec<(String, u64)> {
-        self.count(account::read_pids_refused)
+        self.count(|tree, group| group.pids_refused(tree))
     }
 
-    fn count(&self, read: impl Fn(&Tree, &str) -> u64) -> Vec<(String, u64)> {
+    fn count(&self, read: impl Fn(&Tree, &GroupView) -> u64) -> Vec<(String, u64)> {
         let Some((tree, _)) = &self.place else {
             return Vec::new();
         };
-        let sum = |group: &GroupView| group.paths().iter().map(|path| read(tree, path)).sum();
         self.groups
             .iter()
-            .map(|group| (group.name.clone(), sum(group)))
+            .map(|group| (group.name.clone(), read(tree, group)))
             .collect()
     }
 

@@ -211,7 +211,9 @@ mod tests {
 
     #[test]
     fn protection_that_is_switched_off_is_a_changed_value() {
-        let changes = Changes::between(&config(""), &config("protect = false\n"));
+        let limit = "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n";
+        let after = config(&format!("protect = false\n{limit}"));
+        let changes = Changes::between(&config(limit), &after);
         assert_eq!(
             changes.lines(),
             [

@@ -493,17 +493,20 @@ impl BanList {
                 .any(|(key, held)| is_banned(key.owner.by, held.until))
     }
 
-    /// The prefixes within this one, itself excluded, with a ban in effect; in the order of addresses.
+    /// The number of prefixes within this one, itself excluded, with a ban in effect, and the first in the order of addresses.
     #[must_use]
-    pub fn narrower(&self, prefix: &PrefixKey, now: u64) -> Vec<PrefixKey> {
+    pub fn narrower(&self, prefix: &PrefixKey, now: u64) -> Option<(u64, PrefixKey)> {
         let in_effect = self.within(prefix).filter(|(key, held)| {
             key.prefix != *prefix
                 && Ban::is_in_effect(held.until, now)
                 && !(key.owner.by.is_elsewhere() && self.is_excepted(&key.prefix))
         });
-        let mut prefixes: Vec<PrefixKey> = in_effect.map(|(key, _)| key.prefix).collect();
-        prefixes.dedup();
-        prefixes
+        let (mut first, mut last, mut count) = (None, None, 0);
+        for (key, _) in in_effect {
+            first.get_or_insert(key.prefix);
+            count += u64::from(last.replace(key.prefix) != Some(key.prefix));
+        }
+        first.map(|first| (count, first))
     }
 
     /// The bans that have ended.

@@ -69,6 +69,9 @@ pub(super) struct Reservation {
     /// The whole allowance, for formulas.
     pub(super) most: u64,
     pub(super) at: u64,
+    /// The requested units.
+    pub(super) reserved: u64,
+    /// Those that were charged: none by a limit that observes and would have refused.
     pub(super) charged: u64,
     pub(super) until: u64,
     pub(super) on_expiry: OnExpiry,

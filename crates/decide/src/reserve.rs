@@ -81,7 +81,7 @@ impl Engine {
             (used, ChargeKind::Refund) if used > 0 => Err(DecideError::Cost(
                 "a negative cost conflicts with commit: commit what was used, or release the reservation",
             )),
-            (used, _) if question.forces_nothing && used > reservation.charged => {
+            (used, _) if question.forces_nothing && used > reservation.reserved => {
                 Err(DecideError::Fields(
                     "a commit of more than was reserved requires root on the control socket: run it with sudo, or use [decide] http",
                 ))
@@ -133,6 +133,7 @@ impl Engine {
                 spot: terms.place.spot,
                 most: self.most_of(&charge),
                 at: now,
+                reserved: charge.cost,
                 charged,
                 until: terms.until,
                 on_expiry: terms.on_expiry,
@@ -158,8 +159,10 @@ impl Engine {
         now: u64,
     ) -> Decided {
         let more = used.saturating_sub(reservation.charged);
-        if let Some(together) = &reservation.together {
-            together.wanted.fetch_add(more, Ordering::Relaxed);
+        if let (Some(together), Some(_)) = (&reservation.together, &reservation.account) {
+            // The reserved units were counted when they were reserved.
+            let beyond = used.saturating_sub(reservation.reserved);
+            together.wanted.fetch_add(beyond, Ordering::Relaxed);
         }
         let outcome = match &reservation.account {
             None => Outcome {

@@ -43,12 +43,13 @@ pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
 }
 
 /// Returns the unused units of a charge to all tiers, as far as they still count there. `ends`: when the bucket of each tier has
-/// made up for the charge; ignored for other tiers than were charged.
+/// made up for the charge; the last of them for each of other tiers than were charged.
 pub fn refund(tiers: &[Policy], words: &mut [u64], now: u64, refund: Refund, ends: &[u64]) {
-    let ends = if ends.len() == tiers.len() { ends } else { &[] };
+    let last = ends.iter().copied().max();
+    let are_same = ends.len() == tiers.len();
     let mut ends = ends.iter().copied();
     each_mut(tiers, words, |tier, part| {
-        let ends = ends.next();
+        let ends = if are_same { ends.next() } else { last };
         tier.refund(part, now, Refund { ends, ..refund });
     });
 }

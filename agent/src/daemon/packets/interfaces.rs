@@ -132,7 +132,7 @@ impl InEffect {
         for name in missing.iter().filter(|name| !self.missing.contains(name)) {
             if !turns.iter().any(|turn| turn.interface == *name) {
                 let reason =
-                    "the interface was removed, or is not there yet; it will be attached when it appears"
+                    "interface not found: it was removed, or is not there yet; it will be attached when it appears"
                         .to_owned();
                 turns.push(Turn {
                     interface: name.clone(),

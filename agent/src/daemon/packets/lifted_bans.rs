@@ -275,9 +275,9 @@ impl InEffect {
         let narrower = self.bans.narrower(prefix, now);
         unbanned
             .narrower
-            .extend(narrower.first().map(|first| NarrowerBans {
+            .extend(narrower.map(|(prefixes, first)| NarrowerBans {
                 cidr: prefix.to_string(),
-                prefixes: narrower.len() as u64,
+                prefixes,
                 first: first.to_string(),
             }));
         let Some(around) = self.bans.around(prefix, now) else {

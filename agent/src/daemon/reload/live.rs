@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::allowance::Allowance;
@@ -135,12 +136,12 @@ impl Live {
     }
 
     /// Records that a trial had not been confirmed when the earlier agent ended.
-    pub fn trial_ended(&mut self, file: &Path, note: String) {
+    pub fn trial_ended(&mut self, file: Option<&Path>, note: String) {
         self.last = Some(LastReload {
             at: seconds_since_1970(),
             ok: true,
             cause: Cause::Start.word().to_owned(),
-            file: Some(file.display().to_string()),
+            file: file.map(|file| file.display().to_string()),
             seconds: 0.0,
             errors: Vec::new(),
             notes: vec![note],
@@ -203,8 +204,8 @@ impl Live {
 #[derive(Debug)]
 pub struct Changing {
     live: Mutex<Live>,
-    /// Whether the agent is stopping.
-    one: Mutex<bool>,
+    one: Mutex<()>,
+    is_closed: AtomicBool,
     /// Woken when a trial starts.
     pub(crate) trial_began: tokio::sync::Notify,
     /// Woken when a config is put in effect, which may have other databases.
@@ -222,7 +223,8 @@ impl Changing {
     pub fn new(live: Live) -> Self {
         Self {
             live: Mutex::new(live),
-            one: Mutex::new(false),
+            one: Mutex::new(()),
+            is_closed: AtomicBool::new(false),
             trial_began: tokio::sync::Notify::new(),
             databases_replaced: tokio::sync::Notify::new(),
             stores_replaced: tokio::sync::Notify::new(),
@@ -238,13 +240,15 @@ impl Changing {
     }
 
     /// Locks changes; `None` when the agent is stopping.
-    pub(crate) fn one(&self) -> Option<MutexGuard<'_, bool>> {
+    pub(crate) fn one(&self) -> Option<MutexGuard<'_, ()>> {
         let one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
-        (!*one).then_some(one)
+        (!self.is_closed.load(Ordering::SeqCst)).then_some(one)
     }
 
-    /// Waits for the change in progress, and allows no further ones: nothing is attached or enforced after the end.
+    /// Allows no further change, also none that waits for its turn, and waits for the one in progress: nothing is attached or
+    /// enforced after the end.
     pub fn close(&self) {
-        *self.one.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.is_closed.store(true, Ordering::SeqCst);
+        drop(self.one.lock());
     }
 }

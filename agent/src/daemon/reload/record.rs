@@ -25,7 +25,7 @@ pub struct Record {
     pub tried: Option<String>,
     /// The text of the previous config; `None` for the built-in limits.
     pub before: Option<String>,
-    /// Whether the agent has rolled it back: only its own file, which still has the config on trial, has such a record.
+    /// Whether the trial is over and has been reported.
     #[serde(default)]
     pub is_rolled_back: bool,
 }
@@ -66,22 +66,6 @@ impl Record {
         // An earlier version's record must not be used instead.
         let _ = fs::remove_file(Self::beside_the_socket(agent));
         Ok(())
-    }
-
-    /// Records the rollback of the trial. `is_own`: of the agent's own file, which the next start would read.
-    ///
-    /// # Errors
-    ///
-    /// When the record cannot be written or removed.
-    pub fn roll_back(agent: &AgentConfig, is_own: bool) -> Result<(), StateError> {
-        match Self::read(agent) {
-            Ok(Some(record)) if is_own => Self {
-                is_rolled_back: true,
-                ..record
-            }
-            .write(agent),
-            _ => Self::forget(agent),
-        }
     }
 
     /// Removes the record; a missing one is no error.

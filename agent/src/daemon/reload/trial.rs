@@ -180,17 +180,28 @@ impl Agent {
 
     fn roll_back(&self, cause: Cause, before: &Source, tried: &Path) -> Reloaded {
         let began = Instant::now();
+        let tried_text = self.changing().live().source.text.clone();
         // As at a start, a missing database is no reason to fail.
         let databases = self.read_databases(&before.config);
         let result = self.apply(before, databases, None, Lasting::Indefinite).map(|mut applied| {
-            let own = self.file().filter(|own| is_same_file(tried, own));
-            if let Some(own) = own {
+            // Also of another file, which the operator may have copied over the agent's own.
+            let record = Record {
+                tried: tried_text,
+                before: before.text.clone(),
+                is_rolled_back: true,
+            };
+            let recorded = record.write(&before.config.agent);
+            if let Some(own) = self.file().filter(|own| is_same_file(tried, own)) {
+                let restart = match &recorded {
+                    Ok(()) => "a restart does not change that",
+                    Err(_) => "a restart puts it in effect",
+                };
                 applied.notes.push(format!(
-                    "{} still has the config that was on trial: it is not in effect, and a restart does not change that; agent reload or agent try puts it in effect",
+                    "{} still has the config that was on trial: it is not in effect, and {restart}; agent reload or agent try puts it in effect",
                     own.display()
                 ));
             }
-            if let Err(error) = Record::roll_back(&before.config.agent, own.is_some()) {
+            if let Err(error) = recorded {
                 applied.notes.push(format!("recording the end of the trial failed: {error}"));
             }
             applied

@@ -455,7 +455,7 @@ fn usage_is_read_from_both_versions() {
         "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\n",
     );
     let groups = host
-        .start(&format!("{BATCH}cpu = {{ max = \"50%\" }}\n"))
+        .start(&format!("{BATCH}pids = 5\ncpu = {{ max = \"50%\" }}\n"))
         .unwrap();
     let status = &groups.view().statuses()[0];
     assert_eq!(

@@ -49,6 +49,7 @@ mod table;
 mod tcp;
 mod ticks;
 pub mod units;
+mod value_pattern;
 mod words;
 
 pub use changes::{Change, Changes, needing_restart};

@@ -1,4 +1,4 @@
-//! The key of a limit on requests: descriptor entries, each with any value or a fixed one.
+//! The key of a limit on requests: descriptor entries, each with any value, a fixed one or those of a pattern.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use super::report::{Problems, Wrong};
 use super::schema::{At, Key, Kind, Text, Value};
+use super::value_pattern::{NoPattern, ValuePattern};
 
 /// The entry for the client's address.
 pub const SOURCE: &str = "source";
@@ -28,6 +29,8 @@ pub struct KeyEntry {
 pub enum EntryValue {
     /// Compared as text.
     Text(String),
+    /// Each value that matches is a separate key.
+    Pattern(ValuePattern),
     /// For `source`: compared by the limit's prefix length.
     Address(IpAddr),
 }
@@ -42,7 +45,15 @@ impl KeyEntry {
     /// Whether every value that the other entry matches also matches this one.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        self.name == other.name && (self.value.is_none() || self.value == other.value)
+        use EntryValue::{Pattern, Text};
+
+        self.name == other.name
+            && match (&self.value, &other.value) {
+                (None, _) => true,
+                (Some(Pattern(own)), Some(Text(text))) => own.matches(text),
+                (Some(Pattern(own)), Some(Pattern(other))) => own.covers(other),
+                (own, other) => own == other,
+            }
     }
 }
 
@@ -51,6 +62,7 @@ impl fmt::Display for KeyEntry {
         match &self.value {
             None => formatter.write_str(&self.name),
             Some(EntryValue::Text(text)) => write!(formatter, "{}={text}", self.name),
+            Some(EntryValue::Pattern(pattern)) => write!(formatter, "{}={pattern}", self.name),
             Some(EntryValue::Address(address)) => write!(formatter, "{}={address}", self.name),
         }
     }
@@ -181,12 +193,33 @@ impl Text for KeyEntry {
                     return Err(Wrong::new(message, help));
                 }
             },
-            value => value.map(|text| EntryValue::Text(text.to_owned())),
+            Some(text) => Some(text_or_pattern(&name, text)?),
+            None => None,
         };
         Ok(Self { name, value })
     }
 
     fn text(&self) -> String {
         self.to_string()
+    }
+}
+
+fn text_or_pattern(name: &str, text: &str) -> Result<EntryValue, Wrong> {
+    match ValuePattern::parse(text) {
+        Ok(pattern) => Ok(EntryValue::Pattern(pattern)),
+        Err(NoPattern::Literal) => Ok(EntryValue::Text(text.to_owned())),
+        Err(NoPattern::All) => {
+            let message = format!("the entry \"{name}={text}\" matches each value of {name:?}");
+            Err(Wrong::new(message, format!("write {name:?}")))
+        }
+        Err(NoPattern::Repeated) => {
+            let mut once = text.to_owned();
+            while once.contains("**") {
+                once = once.replace("**", "*");
+            }
+            let message = format!("repeated wildcard in the entry \"{name}={text}\"");
+            let help = format!("write \"{name}={once}\": * matches any text, / included");
+            Err(Wrong::new(message, help))
+        }
     }
 }

@@ -30,9 +30,10 @@ pub struct RequestLimit {
     pub name: String,
     #[key(like = Limit::SCOPE, absent = "`\"packet\"`", default = Scope::Packet)]
     scope: Scope,
-    /// Entries of the descriptor that share one allowance, as Envoy names them. `path=/login` matches that value only.
+    /// Entries of the descriptor, as Envoy names them: each combination of their values has its own allowance. `path=/login`
+    /// matches that value only. In `path=/api/*`, `*` stands for any text, `/` included; a literal `*` cannot be written.
     /// `source` (or `remote_address`) is the client's address and gives the request its class.
-    #[key(examples = ["user", "path=/login", "source"])]
+    #[key(examples = ["user", "path=/login", "path=/api/*", "source"])]
     pub key: RequestKey,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. From one
     /// a year to 1,099,511,627,776.

@@ -131,11 +131,11 @@ impl Engine {
                 (None, Some(EntryValue::Address(address))) => {
                     Value::of_address(*address, &limit.policy)
                 }
-                (None, None) => {
-                    let help = if entry.is_source() {
-                        "send the client's address as source"
-                    } else {
-                        "add it with a value"
+                (None, value) => {
+                    let help = match value {
+                        _ if entry.is_source() => "send the client's address as source",
+                        Some(_) => "add it with a value that matches the limit's",
+                        None => "add it with a value",
                     };
                     return Err(DecideError::MissingEntry {
                         limit: name(),
@@ -322,11 +322,14 @@ fn value_of<'q>(
     }
 }
 
-/// Whether the value is the one that the entry requires, if any.
+/// Whether the value is one that the entry permits.
 fn is_wanted(entry: &KeyEntry, value: &Value<'_>, policy: &RequestLimit) -> bool {
     match &entry.value {
         None => true,
         Some(EntryValue::Text(text)) => *value == Value::Text(text),
+        Some(EntryValue::Pattern(pattern)) => {
+            matches!(value, Value::Text(text) if pattern.matches(text))
+        }
         Some(EntryValue::Address(address)) => *value == Value::of_address(*address, policy),
     }
 }

@@ -1,5 +1,6 @@
 mod memory;
 mod settling;
+mod values;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -192,6 +192,27 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "path=VALUE",
         ),
         (
+            &limit("key = [\"user\", \"path=*\"]\nrate = \"1/s\""),
+            6,
+            16,
+            "\"path=*\" matches each value of \"path\"",
+            "write \"path\"",
+        ),
+        (
+            &limit("key = [\"path=/api/***/a**\"]\nrate = \"1/s\""),
+            6,
+            8,
+            "repeated wildcard in the entry \"path=/api/***/a**\"",
+            "write \"path=/api/*/a*\"",
+        ),
+        (
+            &limit("key = [\"source=192.0.2.*\"]\nrate = \"1/s\""),
+            6,
+            8,
+            "invalid address",
+            "ipv4_prefix",
+        ),
+        (
             &limit("key = [\"path = /login\"]\nrate = \"1/s\""),
             6,
             8,
@@ -256,6 +277,20 @@ fn every_error_says_where_it_is_and_what_to_write() {
         ),
         (
             &two("[\"user=a\"]", "[\"user=b\"]", ""),
+            10,
+            12,
+            "not for fewer requests",
+            "path=/login",
+        ),
+        (
+            &two("[\"path=/api/v1\"]", "[\"path=/api/*\"]", ""),
+            10,
+            12,
+            "not for fewer requests",
+            "path=/login",
+        ),
+        (
+            &two("[\"path=/api/*\"]", "[\"path=*/api/v1/*\"]", ""),
             10,
             12,
             "not for fewer requests",
@@ -561,6 +596,9 @@ fn what_has_an_effect_is_no_warning() {
         base("burst = 10\nrefill_every = \"1s\""),
         base("domain = \"shop\"").replace("[[limit]]", "grpc = \"127.0.0.1:8081\"\n[[limit]]"),
         two("[\"user\"]", "[\"user=b\"]", ""),
+        two("[\"path\"]", "[\"path=/api/*\"]", ""),
+        two("[\"path=/api/*\"]", "[\"path=/api/*/users\"]", ""),
+        two("[\"path=/api/*\"]", "[\"path=/api/\"]", ""),
         format!("[agent]\nnever_limit = [\"192.0.2.8\"]\n{}", limit("key = \"source=192.0.2.7\"\nrate = \"1/s\"")),
         "[agent]\nallow_empty = true\nnever_limit = [\"10.0.0.0/9\"]\n[[class]]\nname = \"a\"\nsources = [\"10.0.0.0/8\"]\n\
          [[class]]\nname = \"b\"\nsources = [\"10.128.0.0/10\", \"10.192.0.0/11\"]"

@@ -33,6 +33,7 @@ pub use crate::rates::{RateSpec, Tier};
 pub use crate::request::RequestCost;
 pub use crate::request_key::{EntryValue, KeyEntry, RequestKey};
 pub use crate::request_limit::RequestLimit;
+pub use crate::value_pattern::ValuePattern;
 pub use crate::words::{
     Attach, ClusterMode, Key, Mode, NotifyOn, OnExit, OnFull, ProtocolFilter, Prove,
     RequestEnforcement, RequestProtocol, RequestUnit, Shield, Unit, WhenStoreIsDown,

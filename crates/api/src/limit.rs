@@ -28,6 +28,9 @@ pub struct LimitDefinition {
     pub direction: String,
     /// The key that it counts by.
     pub key: String,
+    /// Entries of the key of a limit on requests whose values share one allowance.
+    #[serde(default)]
+    pub over_entries: Vec<String>,
     /// The unit that it counts.
     pub unit: String,
     pub algorithm: String,
@@ -121,6 +124,7 @@ impl From<&Limit> for LimitDefinition {
             name: limit.name.clone(),
             direction: limit.direction_name().to_owned(),
             key: limit.key_name(),
+            over_entries: Vec::new(),
             unit: limit.unit.to_string(),
             algorithm: limit.rates.algorithm.to_string(),
             rate: limit.rate_text(),
@@ -164,6 +168,7 @@ impl From<&RequestLimit> for LimitDefinition {
             name: limit.name.clone(),
             direction: REQUEST_DIRECTION.to_owned(),
             key: limit.key_text(),
+            over_entries: limit.over.to_vec(),
             unit: limit.unit.to_string(),
             algorithm: limit.rates.algorithm.to_string(),
             rate: limit.rate_text(),

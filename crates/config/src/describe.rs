@@ -2,8 +2,8 @@
 
 use crate::human;
 use crate::policy::{
-    Algorithm, Direction, Key, Level, LevelKey, Limit, LimitSources, OnFull, ProtocolFilter, Prove,
-    RequestEnforcement, RequestLimit, Tier,
+    Algorithm, Direction, Key, KeyEntry, Level, LevelKey, Limit, LimitSources, OnFull,
+    ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Tier,
 };
 
 use super::policy::Unit;
@@ -152,22 +152,14 @@ impl RequestLimit {
     /// The summary without the name: `requests  600/min per user, source (IPv6 /64), burst 1,000, refuse`.
     #[must_use]
     pub fn summary(&self) -> String {
-        let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);
-        let keys = self
-            .key
-            .iter()
-            .map(|entry| match entry.is_source() && !prefixes.is_empty() {
-                true => format!("{entry} ({prefixes})"),
-                false => entry.to_string(),
-            });
-        let keys = keys.collect::<Vec<_>>().join(", ");
         let mut parts = vec![format!(
-            "{} per {keys}",
+            "{} {}",
             rates(
                 &self.rates.rate_text,
                 &self.unit.to_string(),
                 &self.rates.tiers
-            )
+            ),
+            self.counted_by()
         )];
         parts.extend(of_algorithm(self.rates.algorithm, || {
             human::number(self.rates.burst)
@@ -184,6 +176,27 @@ impl RequestLimit {
                 .map(|mode| format!("all hosts together ({mode})")),
         );
         format!("requests  {}", parts.join(", "))
+    }
+
+    /// `per user, all values of path=/api/* together`.
+    fn counted_by(&self) -> String {
+        let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);
+        let (over, each): (Vec<&KeyEntry>, Vec<&KeyEntry>) =
+            self.key.iter().partition(|entry| self.over.has(entry));
+        let joined = |entries: Vec<String>| entries.join(", ");
+        let each = each
+            .into_iter()
+            .map(|entry| match entry.is_source() && !prefixes.is_empty() {
+                true => format!("{entry} ({prefixes})"),
+                false => entry.to_string(),
+            });
+        let each = joined(each.collect());
+        let over = joined(over.iter().map(ToString::to_string).collect());
+        match (each.is_empty(), over.is_empty()) {
+            (_, true) => format!("per {each}"),
+            (true, false) => format!("for all values of {over} together"),
+            (false, false) => format!("per {each}, all values of {over} together"),
+        }
     }
 }
 
@@ -239,6 +252,32 @@ mod tests {
         let loaded = crate::parse(Path::new("limits.toml"), &text)
             .unwrap_or_else(|report| panic!("{report}"));
         loaded.config.limits[0].summary()
+    }
+
+    #[test]
+    fn a_limit_on_requests_names_the_entries_that_share_a_count() {
+        for (lines, expected) in [
+            (
+                "key = [\"user\", \"path=/api/*\"]",
+                "5 requests/min per user, path=/api/*, burst 5, refuse",
+            ),
+            (
+                "key = [\"user\", \"path=/api/*\"]\nover = [\"path\"]",
+                "5 requests/min per user, all values of path=/api/* together, burst 5, refuse",
+            ),
+            (
+                "key = [\"source\", \"path\"]\nover = [\"path\", \"source\"]",
+                "5 requests/min for all values of source, path together, burst 5, refuse",
+            ),
+        ] {
+            let text = format!(
+                "[[limit]]\nname = \"a\"\nscope = \"request\"\nrate = \"5/min\"\n{lines}\n"
+            );
+            let loaded = crate::parse(Path::new("limits.toml"), &text)
+                .unwrap_or_else(|report| panic!("{report}"));
+            let summary = loaded.config.decide.limits[0].summary();
+            assert_eq!(summary, format!("requests  {expected}"));
+        }
     }
 
     #[test]

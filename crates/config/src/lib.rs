@@ -30,6 +30,7 @@ mod limit_scope;
 mod load;
 mod names;
 pub mod notify;
+mod over;
 pub mod policy;
 pub mod prefix;
 mod prefix_key;

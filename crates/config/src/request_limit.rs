@@ -7,6 +7,7 @@ use common::rate_limiter::{Policy, PolicyError};
 use super::escalate::{Counts, Escalate, OF_REQUESTS};
 use super::limit::Limit;
 use super::limit_rules::check_cluster;
+use super::over::{self, Over};
 use super::policy::{
     Algorithm, ClusterMode, Multiplier, OnFull, Rate, RequestEnforcement, RequestUnit, Unit,
 };
@@ -35,6 +36,10 @@ pub struct RequestLimit {
     /// `source` (or `remote_address`) is the client's address and gives the request its class.
     #[key(examples = ["user", "path=/login", "path=/api/*", "source"])]
     pub key: RequestKey,
+    /// Entries of `key` whose values share one allowance, instead of one for each value. A request still needs the entry, with a
+    /// value that matches. If `over` names all entries, all matching requests share one allowance.
+    #[key(absent = "none", examples = ["path"])]
+    pub over: Over,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. From one
     /// a year to 1,099,511,627,776.
     #[key(examples = ["600/min", "1000/s", "10/5s"])]
@@ -107,6 +112,7 @@ fn check(read: &mut Located<'_, RequestLimit>, problems: &mut Problems) {
     let algorithm = limit.algorithm;
     let key = &RequestLimit::CLUSTER;
     check_cluster(place, key, limit.cluster, algorithm, problems);
+    over::check(&place.elements(&RequestLimit::OVER), &limit.key, problems);
     for key in [RequestLimit::IPV4_PREFIX, RequestLimit::IPV6_PREFIX] {
         if place.has(&key) && !limit.has_source() {
             let name = key.name;

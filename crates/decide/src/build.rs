@@ -80,12 +80,14 @@ impl Engine {
             (
                 &one.name,
                 &one.key,
+                &one.over,
                 one.ipv4_prefix,
                 one.ipv6_prefix,
                 one.unit,
             ) == (
                 &other.name,
                 &other.key,
+                &other.over,
                 other.ipv4_prefix,
                 other.ipv6_prefix,
                 other.unit,

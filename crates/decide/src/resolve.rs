@@ -144,7 +144,10 @@ impl Engine {
                     });
                 }
             };
-            values.push(value);
+            values.push(match limit.policy.over.has(entry) {
+                true => Value::all_of(entry),
+                false => value,
+            });
         }
         let source_class = self.sources.source_class(source);
         let key = match limit.policy.cluster {
@@ -282,9 +285,19 @@ fn address(question: &Question) -> Result<Option<IpAddr>, DecideError> {
 enum Value<'q> {
     Text(&'q str),
     Address(IpAddr),
+    /// All values that match this pattern. Hosts of a fleet with another pattern, while the config changes, count apart.
+    All(&'q str),
 }
 
-impl Value<'_> {
+impl<'q> Value<'q> {
+    fn all_of(entry: &'q KeyEntry) -> Self {
+        Self::All(match &entry.value {
+            Some(EntryValue::Pattern(pattern)) => pattern.text(),
+            Some(EntryValue::Text(text)) => text,
+            Some(EntryValue::Address(_)) | None => "",
+        })
+    }
+
     fn of_address(address: IpAddr, policy: &RequestLimit) -> Self {
         Self::Address(masked(address, policy.ipv4_prefix, policy.ipv6_prefix))
     }
@@ -293,7 +306,7 @@ impl Value<'_> {
 impl std::fmt::Display for Value<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Text(text) => text.fmt(formatter),
+            Self::Text(text) | Self::All(text) => text.fmt(formatter),
             Self::Address(address) => address.fmt(formatter),
         }
     }

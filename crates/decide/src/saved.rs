@@ -225,7 +225,7 @@ fn counted(limit: &Limit) -> [u64; 3] {
 
 fn definition(limit: &Limit, tiers: &[Policy]) -> String {
     let policy = &limit.policy;
-    format!(
+    let definition = format!(
         "{:?}",
         (
             &policy.key,
@@ -234,7 +234,12 @@ fn definition(limit: &Limit, tiers: &[Policy]) -> String {
             policy.unit,
             tiers
         )
-    )
+    );
+    // As in earlier versions, whose states are kept.
+    if policy.over.is_empty() {
+        return definition;
+    }
+    format!("{definition} {:?}", policy.over)
 }
 
 #[cfg(test)]

@@ -213,7 +213,8 @@ impl Engine {
 
 /// Whether its key is the client's address alone.
 fn is_by_address(limit: &Limit) -> bool {
-    matches!(&limit.policy.key[..], [entry] if is_any_source(entry))
+    let over = &limit.policy.over;
+    matches!(&limit.policy.key[..], [entry] if is_any_source(entry) && !over.has(entry))
 }
 
 /// Whether it counts by the client's address, without a fixed value.

@@ -28,6 +28,7 @@ pub use crate::limit::Limit;
 pub use crate::limit_action::{Action, Mark, Throttle};
 pub use crate::limit_scope::{LimitInterfaces, LimitSources, PortSet, SourcePrefix};
 pub use crate::notify::{Notify, NotifyTarget, WebhookUrl};
+pub use crate::over::Over;
 pub use crate::prefix::Prefix;
 pub use crate::rates::{RateSpec, Tier};
 pub use crate::request::RequestCost;

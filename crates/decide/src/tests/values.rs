@@ -32,6 +32,20 @@ fn left(engine: &Engine, limit: &str, key: &[(&str, &str)]) -> i64 {
     ask_for(engine, limit, key).unwrap().1
 }
 
+fn fingerprint(engine: &Engine, limit: usize, key: &[(&str, &str)]) -> Fingerprint {
+    let charge = engine.charge_of(limit, key.iter().copied(), None, 1);
+    charge.unwrap().key
+}
+
+/// A host of a fleet, with a limit of these lines.
+fn exchanging(lines: &str) -> Engine {
+    let cluster = "[cluster]\nstore = \"redis://127.0.0.1\"\n";
+    let lines = format!("rate = \"10/h\"\ncluster = \"keys\"\n{lines}");
+    let engine = engine(&(cluster.to_owned() + &limit("a", &lines)));
+    engine.name_keys([7, 8]);
+    engine
+}
+
 #[test]
 fn each_value_of_a_wildcard_has_an_allowance_of_its_own() {
     let engine = engine(&limit("api", "key = [\"path=/api/*\"]\nrate = \"10/h\""));
@@ -149,5 +163,196 @@ fn a_reload_with_another_wildcard_resets_the_limit_and_no_other() {
         engine = next;
         let left = (left(&engine, "api", &key), left(&engine, "other", &key));
         assert_eq!(left, (of_api, of_other), "{path}");
+    }
+}
+
+/// States in files and in the fleet's store are found by it.
+#[test]
+fn a_key_has_the_same_fingerprint_in_every_version() {
+    let entries = [
+        ("user", "alice"),
+        ("path", "/login"),
+        ("source", "192.0.2.7"),
+    ];
+    let of = |key: &str| {
+        let is_own = |(name, _): &&(&str, &str)| key.contains(&format!("\"{name}"));
+        let own: Vec<_> = entries.iter().filter(is_own).copied().collect();
+        fingerprint(&exchanging(&format!("key = {key}")), 0, &own).word()
+    };
+    let keys = [
+        "[\"user\"]",
+        "[\"user\", \"path=/login\"]",
+        "[\"source\", \"path=/log*\"]",
+    ];
+    assert_eq!(
+        keys.map(of),
+        [
+            8_689_588_911_414_939_786,
+            8_653_400_447_811_217_371,
+            7_095_757_957_483_213_311
+        ]
+    );
+}
+
+#[test]
+fn all_values_of_an_entry_share_one_count() {
+    let text = limit(
+        "api",
+        "key = [\"user\", \"path=/api/*\"]\nover = [\"path\"]\nrate = \"10/h\"",
+    ) + &limit(
+        "all",
+        "key = [\"path=/api/*\"]\nover = \"path\"\nrate = \"10/h\"",
+    ) + &limit(
+        "any",
+        "key = [\"kind\"]\nover = [\"kind\"]\nrate = \"10/h\"",
+    );
+    let engine = engine(&text);
+    let long = format!("/api/{}", "*".repeat(64 * 1024));
+    for (nth, path) in ["/api/a", "/api/b", "/api/", "/api/*", "/api/\0ü", &long]
+        .into_iter()
+        .enumerate()
+    {
+        let of_alice = left(&engine, "api", &[("user", "alice"), ("path", path)]);
+        let of_all = left(&engine, "all", &[("path", path)]);
+        let of_any = left(&engine, "any", &[("kind", path)]);
+        assert_eq!(
+            [of_alice, of_all, of_any],
+            [9 - nth as i64; 3],
+            "{path:.40}"
+        );
+    }
+    assert_eq!(
+        left(&engine, "api", &[("user", "bob"), ("path", "/api/a")]),
+        9
+    );
+    assert_eq!(left(&engine, "any", &[("kind", "")]), 3);
+    // One key of each user, of all paths, of all kinds.
+    let keys = |nth: usize| engine.limits[nth].stores[0].keys();
+    assert_eq!([0, 1, 2].map(keys), [2, 1, 1]);
+    let error = ask_for(&engine, "all", &[("path", "/other")]).unwrap_err();
+    assert!(error.contains("is for path=/api/* only"), "{error}");
+    for (limit, key) in [
+        ("all", &[][..]),
+        ("any", &[]),
+        ("api", &[("user", "alice")]),
+    ] {
+        let error = ask_for(&engine, limit, key).unwrap_err();
+        assert!(error.contains("missing entry"), "{limit}: {error}");
+    }
+    let both = [("path", "/api/a"), ("user", "alice")];
+    assert_eq!(limits_of(&engine, &both), ["api"]);
+    assert_eq!(limits_of(&engine, &both[..1]), ["all"]);
+    assert_eq!(limits_of(&engine, &both[1..]), [""; 0]);
+}
+
+#[test]
+fn sources_that_share_one_count_keep_their_class() {
+    let class = "[[class]]\nname = \"payer\"\nsources = [\"198.51.100.0/24\"]\nmultiplier = 2\n";
+    let lines = "key = [\"remote_address\"]\nover = [\"remote_address\"]\nrate = \"10/h\"";
+    let engine = engine(&(class.to_owned() + &limit("all", lines)));
+    for (source, remaining) in [
+        ("192.0.2.1", 9),
+        ("192.0.2.2", 8),
+        ("2001:db8::1", 7),
+        ("198.51.100.1", 19),
+        ("198.51.100.2", 18),
+        ("web", 6),
+    ] {
+        let of_key = [("source", source)];
+        // Over gRPC, any text can be a source.
+        let charge = engine.charge_of(0, of_key.iter().copied(), source.parse().ok(), 1);
+        let [outcome] = engine.settle_all(&[charge.unwrap()], SECOND)[..] else {
+            panic!("one charge has one outcome");
+        };
+        assert_eq!(
+            (outcome.allowed, outcome.remaining),
+            (true, remaining),
+            "{source}"
+        );
+    }
+    // No address has a state of its own that could be shown or reset.
+    let one = config::prefix::parse("192.0.2.1").unwrap_or_else(|_| panic!("an address"));
+    assert_eq!(
+        engine.reset_sources(&one, None),
+        (Some(0), vec!["all".to_owned()])
+    );
+    assert!(
+        engine
+            .requests_of("192.0.2.1".parse().unwrap(), SECOND)
+            .is_empty()
+    );
+}
+
+/// All hosts of a fleet count under one key, and none that a host with an earlier config uses.
+#[test]
+fn the_shared_count_has_a_key_of_its_own_on_all_hosts() {
+    const OVER: &str = "key = [\"user\", \"path=/api/*\"]\nover = [\"path\"]";
+    let (one, other) = (exchanging(OVER), exchanging(OVER));
+    let of =
+        |engine: &Engine, path: &str| fingerprint(engine, 0, &[("user", "alice"), ("path", path)]);
+    let shared = of(&one, "/api/a");
+    assert_eq!([of(&one, "/api/b"), of(&other, "/api/c")], [shared; 2]);
+    let mut all = vec![shared];
+    for lines in [
+        "key = [\"user\", \"path=/api/*\"]",
+        "key = [\"user\", \"path\"]",
+        "key = [\"user\", \"path\"]\nover = [\"path\"]",
+        "key = [\"user\", \"path=/*\"]\nover = [\"path\"]",
+        "key = [\"user\", \"path=/api/*\"]\nover = [\"user\"]",
+        "key = [\"user\", \"path=/api/*\"]\nover = [\"user\", \"path\"]",
+    ] {
+        // The pattern's text is a value, too.
+        all.push(of(&exchanging(lines), "/api/*"));
+    }
+    all.push(fingerprint(
+        &exchanging("key = [\"user\"]"),
+        0,
+        &[("user", "alice")],
+    ));
+    // A wildcard without `over` counts by the value, as the entry without a value does.
+    assert_eq!(all.remove(1), all[1]);
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+}
+
+#[test]
+fn a_state_is_kept_only_for_the_same_wildcard_and_over() {
+    let text = |lines: &str| limit("api", &format!("{lines}\nrate = \"10/h\""));
+    let config = |lines: &str| {
+        let loaded = config::parse(Path::new("limits.toml"), &text(lines));
+        loaded.unwrap_or_else(|report| panic!("{report}")).config
+    };
+    let key = [("path", "/api/v1/a"), ("user", "a")];
+    let api = "key = [\"user\", \"path=/api/*\"]";
+    let over = |entries: &str| format!("{api}\nover = [{entries}]");
+    let other_path = "key = [\"user\", \"path=/api/v1/*\"]\nover = [\"path\"]".to_owned();
+    let steps = [
+        (over("\"path\""), 9),
+        (over("\"path\""), 8),
+        (other_path, 9),
+        (over("\"path\""), 9),
+        (over("\"user\""), 9),
+        (over("\"user\", \"path\""), 9),
+        (over("\"user\", \"path\""), 8),
+        (api.to_owned(), 9),
+        (api.to_owned(), 8),
+    ];
+    let mut reloaded = engine(&text(&steps[0].0));
+    let mut restarted = engine(&text(&steps[0].0));
+    // A state that is no longer used would take room.
+    let keys = |engine: &Engine| engine.limits[0].stores[0].keys();
+    for (lines, remaining) in &steps {
+        let (next, moves) = reloaded.after(&config(lines)).unwrap();
+        moves.carry_out(SECOND);
+        reloaded = next;
+        let now = (left(&reloaded, "api", &key), keys(&reloaded));
+        assert_eq!(now, (*remaining, 1), "{lines}");
+        let saved = restarted.save(SECOND);
+        restarted = engine(&text(lines));
+        restarted.resume(&saved, SECOND, SECOND);
+        let now = (left(&restarted, "api", &key), keys(&restarted));
+        assert_eq!(now, (*remaining, 1), "restart: {lines}");
     }
 }

@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(
             changes.lines(),
             [
-                "- [agent] protect  ssh, gateways, resolvers, store, addresses",
+                "- [agent] protect  ssh, gateways, store, resolvers, addresses",
                 "+ [agent] protect  false",
             ]
         );

@@ -13,7 +13,7 @@ use api::event::seconds_since_1970;
 use arc_swap::ArcSwapOption;
 use cgroup::GroupManager;
 use cluster::{EffectiveShare, Past};
-use config::policy::{AgentConfig, Config, OnExit};
+use config::policy::{Config, OnExit};
 use config::{human, ssh};
 use datapath::compile::{self, CompileError, Plan};
 use datapath::memory;
@@ -26,11 +26,11 @@ use super::exit::USAGE;
 use crate::allowances;
 use crate::cli::arguments::Options;
 use crate::daemon::crowdsec::{Bouncer, Parts};
-use crate::daemon::events::{Event, EventKind, EventLog, Feed, Observer};
+use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::record::Recorder;
-use crate::daemon::reload::{self, LastValid, Live, Record, Source};
+use crate::daemon::reload::{self, EndedTrial, LastValid, Live, Source};
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
 use crate::daemon::{self, Agent, StartError};
 use crate::geo::Databases;
@@ -47,6 +47,9 @@ const PAUSE: Duration = Duration::from_secs(4);
 
 /// How long a stop waits for a change of limits in progress: a service has 30 s.
 const LAST_CHANGE: Duration = Duration::from_secs(10);
+
+/// How long a stop waits for other threads at its end.
+const LAST_THREADS: Duration = Duration::from_secs(5);
 
 /// The pause before a socket of the previous attempt is tried again: it is released when its threads have ended.
 const A_MOMENT: Duration = Duration::from_millis(50);
@@ -83,7 +86,6 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         return Ok(ExitCode::from(USAGE));
     };
     let text = configured.source.text.clone();
-    let ended_trial = configured.ended_trial.clone();
     let error = match run_with(file, configured, stage) {
         Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => error,
         ended => return ended,
@@ -106,7 +108,7 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         source: last.source,
         seen: None,
         not_in_effect,
-        ended_trial,
+        ended_trial: last.ended_trial,
     };
     again(stage, |stage| {
         run_with(Some(file), configured.clone(), stage)
@@ -259,7 +261,7 @@ fn enforce(
         .enable_all()
         .build()
         .context("starting the runtime")?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         // First of all, so that a second agent changes nothing.
         let server = Server::bind(&config.agent.control)?;
         // From here on, signals no longer kill the process.
@@ -402,7 +404,10 @@ fn enforce(
         let is_in_kernel = packets.load().is_some() || !agent.changing().live().config().groups.is_empty();
         tracing::info!("{}", stopped_line(on_exit, is_in_kernel));
         Ok(ExitCode::SUCCESS)
-    })
+    });
+    // A thread that hangs, such as one that reads a file of a dead server, does not keep the process.
+    runtime.shutdown_timeout(LAST_THREADS);
+    ended
 }
 
 /// The last line of the log. Limits on requests end with the process; those on packets and groups are in the kernel.
@@ -473,38 +478,6 @@ struct Configured {
     ended_trial: Option<EndedTrial>,
 }
 
-/// A trial that was not confirmed before an earlier agent ended.
-#[derive(Clone)]
-struct EndedTrial {
-    note: String,
-    /// Whether no agent has reported it yet.
-    is_new: bool,
-    /// The record from now on; `None` once the file is in effect.
-    record: Option<Record>,
-}
-
-impl EndedTrial {
-    /// Reports it, once the agent enforces the config.
-    fn report(self, agent: &AgentConfig, file: Option<&Path>, events: &EventLog, live: &mut Live) {
-        let recorded = match &self.record {
-            Some(record) => record.write(agent),
-            None => Record::forget(agent),
-        };
-        if let Err(error) = recorded {
-            tracing::warn!("recording the end of the trial failed: {error}");
-        }
-        if self.is_new {
-            let event = Event::now(EventKind::TrialRolledBack, 1, self.note.clone());
-            events.push(event);
-        }
-        // Each start that does not enforce the file says so.
-        if self.is_new || self.record.is_some() {
-            tracing::warn!("{}", self.note);
-            live.trial_ended(file, self.note);
-        }
-    }
-}
-
 /// Why the last valid config is in effect instead of the file.
 #[derive(Clone)]
 struct NotInEffect {
@@ -532,7 +505,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
             text: None,
             left_out: Vec::new(),
         };
-        let (source, ended_trial) = before_the_trial(None, source);
+        let ended_trial = EndedTrial::of(&source.config.agent, "the built-in limits are in effect");
         return Ok(Some(Configured {
             source,
             seen: None,
@@ -559,7 +532,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
         tracing::warn!("{warning}");
     }
     let seen = source.text.clone();
-    let (source, ended_trial) = before_the_trial(Some(file), source);
+    let (source, ended_trial) = EndedTrial::before(file, source);
     if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
         tracing::warn!("{warning}");
     }
@@ -589,72 +562,13 @@ fn last_valid(file: &Path, why: &str) -> Option<Configured> {
         file.display(),
         copy.path().display()
     );
+    let ended_trial = EndedTrial::of(&source.config.agent, "the last valid config is in effect");
     Some(Configured {
         source,
         seen: None,
         not_in_effect: None,
-        ended_trial: None,
+        ended_trial,
     })
-}
-
-/// The config to start with after a trial: the previous one, if the file still has the config that was on trial. Changes nothing:
-/// another agent may be running.
-fn before_the_trial(file: Option<&Path>, source: Source) -> (Source, Option<EndedTrial>) {
-    let record = match Record::read(&source.config.agent) {
-        Ok(Some(record)) => record,
-        Ok(None) => return (source, None),
-        Err(damaged) => {
-            tracing::warn!(
-                "the record of a trial is lost: {damaged}; the config file is in effect without changes"
-            );
-            return (source, None);
-        }
-    };
-    let is_new = !record.is_rolled_back;
-    let in_effect = |what: &str| EndedTrial {
-        note: format!(
-            "a config was on trial when the earlier agent ended, and was not confirmed: {what}"
-        ),
-        is_new,
-        record: None,
-    };
-    let Some(path) = file else {
-        return (source, Some(in_effect("the built-in limits are in effect")));
-    };
-    let file = path.display();
-    // The file has been changed since, or was never on trial: reading it is the rollback.
-    if record.tried != source.text {
-        return (source, Some(in_effect(&format!("{file} is in effect"))));
-    }
-    let Some(text) = &record.before else {
-        let what = format!("{file}, which was on trial, is in effect: there was no file before it");
-        return (source, Some(in_effect(&what)));
-    };
-    let config = match config::parse(path, text) {
-        Ok(loaded) => loaded.config,
-        Err(report) => {
-            let what = format!(
-                "{file}, which was on trial, is in effect: this version cannot read the config before it\n{report}"
-            );
-            return (source, Some(in_effect(&what)));
-        }
-    };
-    let before = Source {
-        config: Arc::new(config),
-        text: Some(text.clone()),
-        left_out: Vec::new(),
-    };
-    let ended = EndedTrial {
-        note: format!(
-            "{file} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect"
-        ),
-        is_new,
-        record: Some(Record {
-            is_rolled_back: true,
-            ..record
-        }),
-    };
-    (before, Some(ended))
 }
 
 /// Logs what is in effect and its notes; returns the former in one line.

@@ -32,9 +32,19 @@ pub struct Outcome {
     pub retry_after: Option<Duration>,
     /// The time until the whole allowance is available if nothing else passes.
     pub reset_after: Duration,
-    /// Of several rates, the one that decides: with the longest wait of those that refuse, else with the fewest units left.
-    /// The first is 0.
-    pub tier: usize,
+    /// The rate that decides.
+    pub tier: DecidingTier,
+}
+
+/// Of several rates, the one that decides: of a refusal the one with the longest wait, else the one with the fewest units left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecidingTier {
+    /// Its number; the first is 0. A combination of limiters is one rate.
+    pub nth: usize,
+    /// The largest cost that it would pass, in units.
+    pub remaining: u64,
+    /// The time until its whole allowance is available if nothing else passes.
+    pub reset_after: Duration,
 }
 
 /// A limit per time window. Costs are in the limit's unit; a cost of 0 always passes and charges nothing.
@@ -139,13 +149,18 @@ pub trait RateLimiter {
 
     /// The outcome with this verdict.
     fn outcome_at(&self, now: u64, allowed: bool, retry_after: Option<Duration>) -> Outcome {
+        let (remaining, reset_after) = (self.remaining_at(now), self.reset_after_at(now));
         Outcome {
             allowed,
-            remaining: self.remaining_at(now),
+            remaining,
             debt: self.debt_at(now),
             retry_after,
-            reset_after: self.reset_after_at(now),
-            tier: 0,
+            reset_after,
+            tier: DecidingTier {
+                nth: 0,
+                remaining,
+                reset_after,
+            },
         }
     }
 

@@ -72,7 +72,7 @@ mod reservation;
 mod tests;
 mod tiers;
 
-pub use limiter::{Clock, Limiter, Outcome, RateLimiter};
+pub use limiter::{Clock, DecidingTier, Limiter, Outcome, RateLimiter};
 pub use policy::{Policy, PolicyError};
 pub use reservation::Reservation;
 pub use tiers::Tiers;

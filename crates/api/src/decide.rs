@@ -119,6 +119,12 @@ pub struct Answer {
     /// with the fewest units left.
     #[serde(default, skip_serializing_if = "is_first")]
     pub tier: usize,
+    /// The largest cost that this rate would pass; for the headers.
+    #[serde(skip)]
+    pub tier_remaining: u64,
+    /// Seconds until the whole allowance of this rate is available; for the headers.
+    #[serde(skip)]
+    pub tier_reset_after_seconds: f64,
     /// Seconds in the queue, if it waited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_seconds: Option<f64>,

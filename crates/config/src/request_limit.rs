@@ -37,7 +37,8 @@ pub struct RequestLimit {
     #[key(examples = ["user", "path=/login", "path=/api/*", "source"])]
     pub key: RequestKey,
     /// Entries of `key` whose values share one allowance, instead of one for each value. A request still needs the entry, with a
-    /// value that matches. If `over` names all entries, all matching requests share one allowance.
+    /// value that matches. If `over` names all entries, all matching requests of clients
+    /// with one multiplier share one allowance.
     #[key(absent = "none", examples = ["path"])]
     pub over: Over,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. From one

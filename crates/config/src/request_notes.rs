@@ -263,6 +263,19 @@ fn bans(whole: &Whole<'_>, read: &Located<'_, RequestLimit>, problems: &mut Prob
             .served()
             .any(|served| decide.escalate_from.contains(&served))
     };
+    let is_shared = limit
+        .key
+        .iter()
+        .any(|entry| entry.is_source() && limit.over.has(entry));
+    if limit.escalate.is_some() && is_shared {
+        let message = format!(
+            "escalate of limit {:?} conflicts with over: sources share its allowance, and one of them would have the others banned",
+            limit.name
+        );
+        let help = "leave out escalate, or take \"source\" out of over";
+        problems.error(read.span_of(&RequestLimit::ESCALATE), message, help);
+        return;
+    }
     if limit.escalate.is_none() || !refuses || served.is_empty() || is_listed() {
         return;
     }

@@ -31,7 +31,9 @@ pub(super) fn answer(limit: &str, outcome: Outcome) -> Answer {
             - i64::try_from(outcome.debt).unwrap_or(i64::MAX),
         retry_after_seconds: outcome.retry_after.map(|wait| wait.as_secs_f64()),
         reset_after_seconds: outcome.reset_after.as_secs_f64(),
-        tier: outcome.tier,
+        tier: outcome.tier.nth,
+        tier_remaining: outcome.tier.remaining,
+        tier_reset_after_seconds: outcome.tier.reset_after.as_secs_f64(),
         waited_seconds: None,
         reservation: None,
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::decide::{Answer, Question};
 use arc_swap::ArcSwap;
 use common::limiter::Rate;
-use common::rate_limiter::Outcome;
+use common::rate_limiter::{DecidingTier, Outcome};
 use config::Formula;
 use config::policy::{CheckHeaders, RequestLimit, RequestProtocol};
 use hyper::header::HeaderValue;
@@ -233,6 +233,10 @@ impl Engine {
             allowed: false,
             remaining,
             retry_after,
+            tier: DecidingTier {
+                remaining: remaining.min(outcome.tier.remaining),
+                ..outcome.tier
+            },
             ..outcome
         }
     }
@@ -358,7 +362,10 @@ impl Engine {
             debt: 0,
             retry_after: Some(Duration::ZERO),
             reset_after: Duration::ZERO,
-            tier: 0,
+            tier: DecidingTier {
+                remaining: most,
+                ..DecidingTier::default()
+            },
         }
     }
 

@@ -55,11 +55,10 @@ fn suffix(tier: usize) -> String {
 pub fn limit(answer: &Answer) -> String {
     let mut text = String::with_capacity(answer.limit.len() + PARAMETERS);
     push_string(&mut text, &answer.limit, &suffix(answer.tier));
-    let remaining = u64::try_from(answer.remaining).unwrap_or(0);
-    let reset = seconds(answer.reset_after_seconds);
+    let reset = seconds(answer.tier_reset_after_seconds);
     let resets = retry_after_seconds(answer).map_or(reset, |wait| wait.min(reset));
     text.push_str(";r=");
-    text.push_str(itoa::Buffer::new().format(remaining.min(LARGEST_INTEGER)));
+    text.push_str(itoa::Buffer::new().format(answer.tier_remaining.min(LARGEST_INTEGER)));
     text.push_str(";t=");
     text.push_str(itoa::Buffer::new().format(resets));
     text
@@ -148,6 +147,8 @@ mod tests {
             retry_after_seconds: Some(0.01),
             reset_after_seconds: 59.2,
             tier: 0,
+            tier_remaining: 7,
+            tier_reset_after_seconds: 59.2,
             waited_seconds: None,
             reservation: None,
         };
@@ -165,9 +166,10 @@ mod tests {
             (limit(&answer), retry_after(&answer)),
             ("\"a\";r=7;t=60".to_owned(), None)
         );
-        (answer.allowed, answer.remaining) = (true, -5);
+        (answer.allowed, answer.tier_remaining) = (true, 0);
         assert_eq!(limit(&answer), "\"a\";r=0;t=60");
-        answer.tier = 1;
-        assert_eq!(limit(&answer), "\"a-2\";r=0;t=60");
+        (answer.tier, answer.tier_remaining) = (1, 3);
+        answer.tier_reset_after_seconds = 0.5;
+        assert_eq!(limit(&answer), "\"a-2\";r=3;t=1");
     }
 }

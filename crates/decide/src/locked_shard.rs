@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::rate_limiter::{Outcome, Policy};
+use common::rate_limiter::{DecidingTier, Outcome, Policy};
 use common::share::Share;
 use config::policy::OnFull;
 
@@ -218,7 +218,10 @@ impl LockedShard<'_> {
                 debt: 0,
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
-                tier: 0,
+                tier: DecidingTier {
+                    remaining: tiers::most(&self.tiers),
+                    ..DecidingTier::default()
+                },
             },
             OnFull::Throttle => Outcome {
                 allowed: false,
@@ -226,7 +229,10 @@ impl LockedShard<'_> {
                 debt: 0,
                 retry_after: Some(WHEN_FULL),
                 reset_after: WHEN_FULL,
-                tier: 0,
+                tier: DecidingTier {
+                    reset_after: WHEN_FULL,
+                    ..DecidingTier::default()
+                },
             },
             OnFull::Share => {
                 let mut words = self.store.overflow.lock();

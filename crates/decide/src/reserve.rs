@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::decide::{OnExpiry, Question};
-use common::rate_limiter::Outcome;
+use common::rate_limiter::{DecidingTier, Outcome};
 
 use super::answer::{Decided, answer};
 use super::asked::{Asked, Terms};
@@ -158,11 +158,10 @@ impl Engine {
         used: u64,
         now: u64,
     ) -> Decided {
-        let more = used.saturating_sub(reservation.charged);
+        // Of what a limit that observes has not charged, nothing is charged later.
+        let more = used.saturating_sub(reservation.reserved);
         if let (Some(together), Some(_)) = (&reservation.together, &reservation.account) {
-            // The reserved units were counted when they were reserved.
-            let beyond = used.saturating_sub(reservation.reserved);
-            together.wanted.fetch_add(beyond, Ordering::Relaxed);
+            together.wanted.fetch_add(more, Ordering::Relaxed);
         }
         let outcome = match &reservation.account {
             None => Outcome {
@@ -171,7 +170,10 @@ impl Engine {
                 debt: 0,
                 retry_after: Some(Duration::ZERO),
                 reset_after: Duration::ZERO,
-                tier: 0,
+                tier: DecidingTier {
+                    remaining: reservation.most,
+                    ..DecidingTier::default()
+                },
             },
             Some(Account {
                 store,

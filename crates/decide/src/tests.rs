@@ -65,13 +65,19 @@ fn a_reply_names_the_tier_that_decides() {
     };
     assert_eq!(decide(20, SECOND), (true, 1));
     assert_eq!(decide(40, SECOND), (false, 1));
-    // Above every tier but the last.
-    assert_eq!(decide(620, SECOND), (false, 0));
+    // Two tiers never pass it: the one with fewer units left decides.
+    assert_eq!(decide(620, SECOND), (false, 1));
     assert_eq!(decide(60, SECOND), (false, 1));
     assert_eq!(decide(30, SECOND), (true, 1));
     // Refused by each for a time: the hour's is the longest.
     assert_eq!(decide(0, SECOND), (true, 1));
     assert_eq!(decide(1, SECOND), (false, 1));
+    // The header is of the deciding tier alone.
+    let answer = engine.decide(&ask("bob", 2), SECOND).unwrap();
+    assert_eq!((answer.tier, answer.tier_remaining), (1, 48));
+    let day = engine.decide(&ask("bob", 0), SECOND).unwrap();
+    assert!((answer.tier_reset_after_seconds - 144.0).abs() < 1.0);
+    assert!(day.reset_after_seconds > 200.0, "of the day's tier");
 }
 
 fn ask(user: &str, cost: u64) -> Question {

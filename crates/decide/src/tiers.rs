@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use common::limiter::Refund;
-use common::rate_limiter::{Outcome, Policy};
+use common::rate_limiter::{DecidingTier, Outcome, Policy};
 
 pub fn parts<'a>(
     tiers: &'a [Policy],
@@ -43,7 +43,7 @@ pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
 }
 
 /// Returns the unused units of a charge to all tiers, as far as they still count there. `ends`: when the bucket of each tier has
-/// made up for the charge; the last of them for each of other tiers than were charged.
+/// refilled the charge. If the tiers have changed since, the latest of them is that of each tier.
 pub fn refund(tiers: &[Policy], words: &mut [u64], now: u64, refund: Refund, ends: &[u64]) {
     let last = ends.iter().copied().max();
     let are_same = ends.len() == tiers.len();
@@ -199,6 +199,7 @@ pub fn outcome(
     retry_after: Option<Duration>,
 ) -> Outcome {
     let remaining = remaining(tiers, words, now);
+    let reset_after = Duration::from_nanos(reset(tiers, words, now));
     Outcome {
         allowed,
         remaining,
@@ -208,25 +209,34 @@ pub fn outcome(
             0
         },
         retry_after,
-        reset_after: Duration::from_nanos(reset(tiers, words, now)),
-        tier: deciding(tiers, words, now, (!allowed).then_some(cost)),
+        reset_after,
+        tier: if tiers.len() == 1 {
+            DecidingTier {
+                nth: 0,
+                remaining,
+                reset_after,
+            }
+        } else {
+            deciding(tiers, words, now, (!allowed).then_some(cost))
+        },
     }
 }
 
 /// The tier that decides; `refused`: the cost of a refusal.
-fn deciding(tiers: &[Policy], words: &[u64], now: u64, refused: Option<u64>) -> usize {
-    if tiers.len() < 2 {
-        return 0;
-    }
-    let all = parts(tiers, words).enumerate();
-    let nth = match refused {
-        // One that never passes the cost has no wait.
-        Some(cost) => all.min_by_key(|(_, (tier, part))| {
-            Reverse(tier.wait(part, now, cost).unwrap_or(u64::MAX))
-        }),
-        None => all.min_by_key(|(_, (tier, part))| tier.remaining(part, now)),
+fn deciding(tiers: &[Policy], words: &[u64], now: u64, refused: Option<u64>) -> DecidingTier {
+    let of = |(nth, (tier, part)): (usize, (&Policy, &[u64]))| DecidingTier {
+        nth,
+        remaining: tier.remaining(part, now),
+        reset_after: Duration::from_nanos(tier.reset(part, now)),
     };
-    nth.map_or(0, |(nth, _)| nth)
+    let all = parts(tiers, words).enumerate();
+    let first = all.min_by_key(|(_, (tier, part))| {
+        // One that never passes the cost has no wait.
+        let wait = refused.map(|cost| tier.wait(part, now, cost).unwrap_or(u64::MAX));
+        let debt = Reverse(tier.debt(part, now));
+        (Reverse(wait), tier.remaining(part, now), debt)
+    });
+    first.map(of).unwrap_or_default()
 }
 
 /// Nanoseconds until all tiers are full.

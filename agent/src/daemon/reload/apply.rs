@@ -73,7 +73,7 @@ impl Agent {
         };
         let began = Instant::now();
         Supervisor.reloading();
-        let result = self.reload_file(cause, operator);
+        let result = self.reload_file(operator);
         self.told(cause, self.file(), began, result)
     }
 
@@ -122,7 +122,7 @@ impl Agent {
         })
     }
 
-    fn reload_file(&self, cause: Cause, operator: Option<IpAddr>) -> Result<Applied, ReloadError> {
+    fn reload_file(&self, operator: Option<IpAddr>) -> Result<Applied, ReloadError> {
         let file = self.file().ok_or(ReloadError::NoFile)?;
         if let Some(trial) = &self.changing().live().trial {
             return Err(trial.obstacle());
@@ -133,13 +133,11 @@ impl Agent {
         let databases = self.databases_of(&source.config)?;
         let mut applied = self.apply(&source, databases, operator, Lasting::Indefinite)?;
         applied.notes.extend(keep_as_last_valid(&source));
-        if cause != Cause::Watch {
-            // The operator has decided which config applies.
-            let forgotten = Record::forget(&self.changing().live().source.config.agent);
-            applied.notes.extend(
-                forgotten.err().map(|error| format!("ending the record of the trial failed: {error}; the next start may roll back to the previous config")),
-            );
-        }
+        // The operator has decided which config applies: `watch` reads the file only after another change of it.
+        let forgotten = Record::forget(&self.changing().live().source.config.agent);
+        applied.notes.extend(
+            forgotten.err().map(|error| format!("ending the record of the trial failed: {error}; the next start may roll back to the previous config")),
+        );
         Ok(applied)
     }
 
@@ -182,6 +180,9 @@ impl Agent {
             engine,
             moves,
         } = self.prepare(config, &databases, operator)?;
+        if self.changing().is_closed() {
+            return Err(ReloadError::Stopping);
+        }
         // The last step that can fail.
         let mut notes = self
             .replace_packets(&effective, plan, &interfaces, lasting)

@@ -242,7 +242,12 @@ impl Changing {
     /// Locks changes; `None` when the agent is stopping.
     pub(crate) fn one(&self) -> Option<MutexGuard<'_, ()>> {
         let one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
-        (!self.is_closed.load(Ordering::SeqCst)).then_some(one)
+        (!self.is_closed()).then_some(one)
+    }
+
+    /// Whether the agent is stopping. A change in progress that takes longer than the stop waits puts nothing in effect.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Allows no further change, also none that waits for its turn, and waits for the one in progress: nothing is attached or

@@ -3,6 +3,7 @@
 mod allowed;
 mod apply;
 mod databases;
+mod ended_trial;
 mod error;
 mod follow;
 mod last_valid;
@@ -17,6 +18,7 @@ mod watch;
 
 pub use allowed::{AllowanceTerms, follow_allowances};
 pub use databases::{follow_databases, report_changes};
+pub use ended_trial::EndedTrial;
 pub use error::ReloadError;
 pub use follow::follow_interfaces;
 pub use last_valid::{LastValid, keep_as_last_valid};

@@ -190,18 +190,15 @@ impl Agent {
                 before: before.text.clone(),
                 is_rolled_back: true,
             };
-            let recorded = record.write(&before.config.agent);
-            if let Some(own) = self.file().filter(|own| is_same_file(tried, own)) {
-                let restart = match &recorded {
-                    Ok(()) => "a restart does not change that",
-                    Err(_) => "a restart puts it in effect",
-                };
+            let is_other = record.tried != record.before;
+            let own = self.file().filter(|own| is_same_file(tried, own));
+            if let Some(own) = own.filter(|_| is_other) {
                 applied.notes.push(format!(
-                    "{} still has the config that was on trial: it is not in effect, and {restart}; agent reload or agent try puts it in effect",
+                    "{} still has the config that was on trial: it is not in effect, and a restart does not change that; agent reload or agent try puts it in effect",
                     own.display()
                 ));
             }
-            if let Err(error) = recorded {
+            if let Err(error) = record.write(&before.config.agent) {
                 applied.notes.push(format!("recording the end of the trial failed: {error}"));
             }
             applied

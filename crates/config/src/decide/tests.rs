@@ -277,6 +277,17 @@ fn every_error_says_where_it_is_and_what_to_write() {
         ),
         (&base("over = 5"), 8, 8, "over is an integer", "over = "),
         (
+            &(String::from("[agent]\ninterfaces = [\"lo\"]\n")
+                + &base(
+                    "over = \"source\"\nescalate = { after = 20, within = \"1m\", ban = \"5m\" }",
+                )
+                .replace("\"user\"", "\"source\"")),
+            11,
+            12,
+            "escalate of limit \"a\" conflicts with over",
+            "take \"source\" out of over",
+        ),
+        (
             &base("domain = \"\""),
             8,
             10,

@@ -306,6 +306,17 @@ fn who_may_not_force_commits_at_most_what_was_reserved() {
     assert_eq!(remaining(&engine, SECOND), 96);
 }
 
+#[test]
+fn a_commit_charges_nothing_that_a_limit_that_observes_did_not() {
+    let engine = engine(&(limit("token-bucket") + "action = \"observe\"\n"));
+    let reserved = engine.decide(&reserve(500, "30s"), SECOND).unwrap();
+    assert!(reserved.allowed && reserved.remaining == 100);
+    let id = reserved.reservation.unwrap();
+    let settled = engine.decide(&commit(&id, Some(500)), SECOND).unwrap();
+    assert_eq!(settled.remaining, 100);
+    assert_eq!(remaining(&engine, SECOND), 100);
+}
+
 /// A bucket of 100 that refills in 100 s.
 #[test]
 fn a_reservation_that_is_released_late_is_no_second_burst() {

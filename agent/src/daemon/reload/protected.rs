@@ -39,6 +39,8 @@ async fn follow_routes(agent: Arc<Agent>) {
         let agent = Arc::clone(&agent);
         // A panic in the task has been reported, and has changed nothing here.
         let is_done = tokio::task::spawn_blocking(move || {
+            // An address may be that of a new interface, which is attached first: other exempt addresses take a reload.
+            agent.follow_host(true);
             agent.protect_again(|found, _| found.with_gateways().with_own_addresses())
         })
         .await

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::report::{Problems, Span};
-use super::request_key::{EntryValue, KeyEntry, RequestKey, entry_name};
+use super::request_key::{EntryValue, KeyEntry, RequestKey, entry_name, list_or_text};
 use super::schema::{At, Key, Kind, Value};
 use super::suggestion::suggestion;
 
@@ -32,14 +32,7 @@ impl Value for Over {
 
     /// A list, or a single name as text.
     fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
-        let list = match (at.get_ref().as_array(), at.get_ref().as_str()) {
-            (Some(list), _) => list.iter().collect(),
-            (None, Some(_)) => vec![at],
-            (None, None) => {
-                key.wrong_type(at, problems);
-                return None;
-            }
-        };
+        let list = list_or_text(at, key, problems)?;
         if list.is_empty() {
             let help = format!("leave it out, or write {}", key.example());
             problems.error(at.span(), format!("{} is empty", key.name), help);

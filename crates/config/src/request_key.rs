@@ -103,19 +103,28 @@ impl Deref for RequestKey {
     }
 }
 
+/// The elements of a list, or a single text; another type is an error.
+pub(super) fn list_or_text<'t>(
+    at: At<'t>,
+    key: &Key,
+    problems: &mut Problems,
+) -> Option<Vec<At<'t>>> {
+    match (at.get_ref().as_array(), at.get_ref().as_str()) {
+        (Some(list), _) => Some(list.iter().collect()),
+        (None, Some(_)) => Some(vec![at]),
+        (None, None) => {
+            key.wrong_type(at, problems);
+            None
+        }
+    }
+}
+
 impl Value for RequestKey {
     const KIND: Kind = Kind::List(&<KeyEntry as Value>::KIND);
 
     /// A list, or a single entry as text.
     fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
-        let list = match (at.get_ref().as_array(), at.get_ref().as_str()) {
-            (Some(list), _) => list.iter().collect(),
-            (None, Some(_)) => vec![at],
-            (None, None) => {
-                key.wrong_type(at, problems);
-                return None;
-            }
-        };
+        let list = list_or_text(at, key, problems)?;
         if list.is_empty() || list.len() > MOST_ENTRIES {
             let message = format!("{} has {} entries", key.name, list.len());
             let help = format!("name 1 to {MOST_ENTRIES}: {}", key.example());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What stands for any text in a fixed value.
+/// The wildcard: any text in a fixed value.
 const WILDCARD: char = '*';
 
 /// A value with wildcards: `*` stands for any text, of no characters too, and `/` included. All other characters stand for

@@ -21,7 +21,6 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
         .into_iter()
         .enumerate()
         .map(|(nth, rate)| {
-            let name = limit.name.clone() + &suffix(nth);
             let window = seconds(rate.per_nanoseconds as f64 / 1e9);
             // "requests" is the default unit.
             let unit = if limit.unit == RequestUnit::Requests {
@@ -31,7 +30,7 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
             };
             format!(
                 "{};q={};w={window}{unit}",
-                string(&name),
+                string(&limit.name, &suffix(nth)),
                 rate.count.min(LARGEST_INTEGER)
             )
         })
@@ -79,10 +78,10 @@ fn seconds(value: f64) -> u64 {
     (value.ceil() as u64).min(LARGEST_INTEGER)
 }
 
-/// A structured field's string: printable ASCII; other characters are left out.
-fn string(text: &str) -> String {
+/// A text and its suffix as a structured field's string: printable ASCII; other characters are left out.
+fn string(text: &str, suffix: &str) -> String {
     let mut quoted = String::new();
-    push_string(&mut quoted, text, "");
+    push_string(&mut quoted, text, suffix);
     quoted
 }
 

@@ -106,11 +106,12 @@ impl Engine {
             Some(store) => {
                 let mut held = store.hold(charge.key);
                 let outcome = held.settle(&charge, now);
+                let is_own = held.knows(charge.key);
                 let account = Account {
                     store: Arc::clone(store),
                     key: charge.key,
-                    is_own: held.knows(charge.key),
-                    ends: if held.knows(charge.key) {
+                    is_own,
+                    ends: if is_own {
                         held.ends(charge.key, now)
                     } else {
                         Vec::new()

@@ -16,7 +16,7 @@ pub const WRONG_SHARE: &str = "invalid --share: from 0.1% to 100%";
 pub struct HeavyPrefixes {
     /// The time in which the sample was taken; 0 just after the first query.
     pub seconds: f64,
-    /// One in this many packets is sampled now; 1: all are.
+    /// One in this many packets was sampled, at the smallest sample of that time; 1: all were.
     pub one_in: u32,
     pub samples: u64,
     /// Samples that are left out, with all others of the same 50 ms, since the agent could not read them in time.

@@ -269,6 +269,20 @@ fn batches_of_different_rates_weigh_what_they_stand_for() {
 }
 
 #[test]
+fn a_window_is_as_coarse_as_its_smallest_sample_until_it_forgets_that() {
+    let mut window = Window::new(Duration::from_secs(2), 1_000);
+    assert_eq!(window.one_in(), 1);
+    for (one_in, coarsest) in [(1, 1), (9, 9), (1, 9), (1, 1)] {
+        window.add(Batch {
+            samples: Vec::new(),
+            one_in,
+            length: Duration::from_secs(1),
+        });
+        assert_eq!(window.one_in(), coarsest);
+    }
+}
+
+#[test]
 fn a_window_forgets_its_oldest_samples() {
     let mut window = Window::new(Duration::from_secs(10), 1_000);
     for nth in 0..30u8 {

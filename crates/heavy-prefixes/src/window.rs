@@ -49,6 +49,13 @@ impl Window {
         self.batches.iter().map(|batch| batch.samples.len()).sum()
     }
 
+    /// One in how many packets was sampled, where fewest were: the table is as coarse as that. 1: all packets are in it.
+    #[must_use]
+    pub fn one_in(&self) -> u32 {
+        let sampled = self.batches.iter().map(|batch| batch.one_in);
+        sampled.max().unwrap_or(1)
+    }
+
     /// The prefixes that have at least a share of the packets, from 0 to 1, without those of heavy prefixes within them.
     #[must_use]
     pub fn summary(&self, share: f64) -> Summary {

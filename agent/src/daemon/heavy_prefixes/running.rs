@@ -85,7 +85,6 @@ impl Running {
                     self.end();
                     return;
                 }
-                watch.one_in = one_in;
                 self.is_settled |= one_in == self.settings.one_in;
                 if lost == 0 && self.is_settled {
                     batches(samples, self.settings.one_in, length)

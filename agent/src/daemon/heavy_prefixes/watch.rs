@@ -12,7 +12,6 @@ pub(super) struct Watch {
     pub(super) asked: Instant,
     /// Whether there is a thread.
     pub(super) is_running: bool,
-    pub(super) one_in: u32,
     pub(super) lost: u64,
 }
 

@@ -33,7 +33,6 @@ impl PrefixWatcher {
             window,
             asked: Instant::now(),
             is_running: false,
-            one_in: rate::FIRST,
             lost: 0,
         };
         Self {
@@ -65,9 +64,9 @@ impl PrefixWatcher {
         let packets = packets
             .ok_or("this command requires a limit on packets, and the config in effect has none")?;
         watch.window.clear();
-        (watch.one_in, watch.lost) = (rate::FIRST, 0);
+        watch.lost = 0;
         let rings = packets
-            .stream(settings(watch.one_in))
+            .stream(settings(rate::FIRST))
             .map_err(|error| error.to_string())?;
         // Those of an earlier watch.
         let _ = rings.drain();
@@ -126,7 +125,7 @@ fn document(watch: &Watch, share: f64) -> HeavyPrefixes {
         .collect();
     HeavyPrefixes {
         seconds,
-        one_in: watch.one_in,
+        one_in: watch.window.one_in(),
         samples,
         lost: watch.lost,
         least_share: share,

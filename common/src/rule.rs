@@ -343,7 +343,7 @@ impl Rule {
     /// Words of the ring, beside the slot.
     #[must_use]
     pub fn ring_words(&self) -> usize {
-        Algorithm::from_number(self.algorithm).ring_words(self.most)
+        Algorithm::from_number(self.algorithm).ring_words(self.tolerance)
     }
 
     /// Whether the rule runs this algorithm.

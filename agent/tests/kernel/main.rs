@@ -2,6 +2,7 @@
 //! with the clock that the test gives; and two CPUs at once on one key.
 
 mod banks;
+mod classes;
 mod connections;
 mod essential;
 mod hooks;
@@ -69,6 +70,7 @@ fn main() {
         ));
     }
     let others: &[Test] = tests![
+        classes::windows_and_logs_count_for_each_class_what_its_key_has_passed,
         banks::a_share_is_that_of_both_banks_and_what_was_set_at_run_time_stays,
         sixteen_rules_on_a_packet_load_and_seventeen_are_refused,
         connections::a_connection_without_a_socket_is_not_counted_any_more_and_one_with_a_socket_stays,

@@ -127,6 +127,15 @@ macro_rules! define {
                 }
             }
 
+            /// [`RateAlgorithm::on_states_of`], of the same algorithm.
+            #[must_use]
+            pub fn on_states_of(&self, larger: &Self) -> Self {
+                match (self, larger) {
+                    $((Self::$name(limiter), Self::$name(larger)) => Self::$name(limiter.on_states_of(larger)),)+
+                    _ => *self,
+                }
+            }
+
             /// The limiter of a host that has this share of it; states go on under any share.
             #[must_use]
             pub fn at_share(&self, share: Share) -> Self {
@@ -426,7 +435,7 @@ const fn words_of<L: RateAlgorithm>(_: &L) -> usize {
 
 fn ring_words_of<L: RateAlgorithm>(limiter: &L) -> usize {
     if L::HAS_RING {
-        limiter.parameters().most as usize
+        limiter.parameters().tolerance as usize
     } else {
         0
     }

@@ -187,6 +187,17 @@ impl RateAlgorithm for FixedWindow {
         }
     }
 
+    fn on_states_of(&self, larger: &Self) -> Self {
+        Self {
+            count_bits: if larger.is_precise() || !self.is_precise() {
+                larger.count_bits
+            } else {
+                self.count_bits
+            },
+            ..*self
+        }
+    }
+
     fn at_share(&self, share: Share) -> Self {
         Self {
             most: share.units(self.most),

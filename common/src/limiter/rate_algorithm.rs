@@ -59,6 +59,13 @@ pub trait RateAlgorithm: Parametric {
     where
         Self: Sized;
 
+    /// The same limiter on states that `larger`, of the same window and with more units, uses as well: those of a class with a
+    /// multiplier. Where that would make windows imprecise, each keeps states of its own.
+    #[must_use]
+    fn on_states_of(&self, _larger: &Self) -> Self {
+        *self
+    }
+
     /// The limiter of a host that has this share of it; states go on under any share.
     #[must_use]
     fn at_share(&self, share: Share) -> Self;

@@ -9,6 +9,10 @@
 //! [`CHARGE_TRIES`] times in a row refuses the unit, which is counted as contended. A unit that is given
 //! back after the head has moved on leaves a free place behind the head, which is used when its turn comes, at most a
 //! window later.
+//!
+//! A ring that a larger log uses, too, has more places than N: a unit passes if the Nth unit before it has left the window,
+//! and takes the oldest place. Since it reads another place than it takes, CPUs that charge at the same instant may pass one
+//! unit more each.
 
 use super::migration::{Instants, scaled};
 use super::moves::Moves;
@@ -28,8 +32,10 @@ pub const LARGEST_LOG: u64 = 1024;
 pub struct SlidingLog {
     /// The window's length T in ticks.
     pub window: Ticks,
-    /// N, the number of places in the ring, 1 to [`LARGEST_LOG`].
+    /// N, 1 to `places`.
     pub most: u32,
+    /// The number of places in the ring, 1 to [`LARGEST_LOG`]: N, or more if a larger log uses the same ring.
+    pub places: u32,
     /// The number of low bits of the head for the index of the oldest place.
     pub place_bits: u32,
 }
@@ -42,6 +48,7 @@ impl SlidingLog {
         Self {
             window: scale.ticks(rate.per_nanoseconds).max(1),
             most,
+            places: most,
             place_bits: u32::BITS - most.leading_zeros(),
         }
     }
@@ -55,14 +62,11 @@ impl SlidingLog {
     #[inline(always)]
     #[must_use]
     pub fn place(&self, head: u64, ahead: u32) -> u32 {
-        // The head may be any word: a comparison wraps its place into the ring.
+        // The head may be any word: a place beyond the ring is its first one.
         let first = (head & self.mask()) as u32;
-        let place = if first < self.most { first } else { 0 } + ahead;
-        if place < self.most {
-            place
-        } else {
-            place - self.most
-        }
+        let first = first & ones_if_negative(first.wrapping_sub(self.places));
+        let over = (first + ahead).wrapping_sub(self.places);
+        over.wrapping_add(self.places & ones_if_negative(over))
     }
 
     /// The new value of a place with `instant`, for compare-and-swap, if it may be taken at `now`.
@@ -88,7 +92,11 @@ impl SlidingLog {
         } else {
             until
         };
-        let next = if place + 1 < self.most { place + 1 } else { 0 };
+        let next = if place + 1 < self.places {
+            place + 1
+        } else {
+            0
+        };
         until | u64::from(next)
     }
 
@@ -96,7 +104,11 @@ impl SlidingLog {
     #[inline(always)]
     #[must_use]
     pub fn step_back(&self, head: u64, place: u32) -> Option<u64> {
-        let next = if place + 1 < self.most { place + 1 } else { 0 };
+        let next = if place + 1 < self.places {
+            place + 1
+        } else {
+            0
+        };
         if head & self.mask() == u64::from(next) {
             Some(head & !self.mask() | u64::from(place))
         } else {
@@ -104,20 +116,18 @@ impl SlidingLog {
         }
     }
 
-    /// The oldest place: (its number, the place, its content).
+    /// The Nth newest unit's instant: while that counts, none passes.
     #[inline(always)]
-    fn oldest_place<S: SharedState>(&self, state: &S, head: u64) -> Option<(u32, S::Place, u64)> {
-        let number = self.place(head, 0);
-        let place = state.place(number)?;
-        Some((number, place, state.load_place(place)))
+    fn decisive<S: SharedState>(&self, state: &S, head: u64) -> Option<u64> {
+        let number = self.place(head, self.places.wrapping_sub(self.most));
+        Some(state.load_place(state.place(number)?))
     }
 
-    /// The log of the whole ring of a state: a share uses as many places, but not the same ones at all times, so that
-    /// the ring stays in order when the share changes.
-    fn ring(&self, words: &[u64]) -> Self {
-        let places = u32::try_from(words.len().saturating_sub(1)).unwrap_or(self.most);
+    /// The log of the whole ring. A smaller one uses as many places, but not the same ones at all times, so that the ring
+    /// stays in order when N changes.
+    const fn ring(&self) -> Self {
         Self {
-            most: places.min(self.mask() as u32).max(self.most),
+            most: self.places,
             ..*self
         }
     }
@@ -172,6 +182,7 @@ impl Parametric for SlidingLog {
         Self {
             window: parameters.interval,
             most: parameters.most as u32,
+            places: parameters.tolerance as u32,
             place_bits: u32::from(parameters.shift),
         }
     }
@@ -180,10 +191,17 @@ impl Parametric for SlidingLog {
         Parameters {
             interval: self.window,
             most: u64::from(self.most),
+            tolerance: u64::from(self.places),
             shift: self.place_bits as u8,
             ..Parameters::default()
         }
     }
+}
+
+/// All bits if `difference` is below 0, none otherwise: a select without a branch, for the verifier.
+#[inline(always)]
+const fn ones_if_negative(difference: u32) -> u32 {
+    ((difference as i32) >> 31) as u32
 }
 
 /// A state is the head, followed by the ring.
@@ -205,6 +223,14 @@ impl RateAlgorithm for SlidingLog {
 
     fn without_room_for_debt(&self) -> Self {
         *self
+    }
+
+    fn on_states_of(&self, larger: &Self) -> Self {
+        Self {
+            places: larger.places,
+            place_bits: larger.place_bits,
+            ..*self
+        }
     }
 
     /// The same ring, of which fewer places may be in use at a time: [`Self::ring`].
@@ -229,7 +255,7 @@ impl RateAlgorithm for SlidingLog {
         if !self.conforms(words, now, cost) {
             return false;
         }
-        let ring = self.ring(words);
+        let ring = self.ring();
         for _ in 0..cost {
             let place = ring.place(words[0], 0);
             let cell = 1 + place as usize;
@@ -244,7 +270,7 @@ impl RateAlgorithm for SlidingLog {
     /// Takes up to N places: the newest N units decide every verdict. A unit that displaces one which still counts is
     /// marked, so that no refund makes room that the displaced one would need.
     fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
-        let ring = self.ring(words);
+        let ring = self.ring();
         let is_more = cost > u64::from(ring.most);
         for _ in 0..cost.min(u64::from(ring.most)) {
             let place = ring.place(words[0], 0);
@@ -258,7 +284,7 @@ impl RateAlgorithm for SlidingLog {
 
     /// Of the units up to the charge, the newest. None while a unit counts that has displaced another one.
     fn refund(&self, words: &mut [u64], now: Ticks, refund: Refund) {
-        let ring = self.ring(words);
+        let ring = self.ring();
         let mut held = [0; LARGEST_LOG as usize];
         let mut alive = 0;
         for instant in words[1..].iter().take(ring.most as usize) {
@@ -290,7 +316,7 @@ impl RateAlgorithm for SlidingLog {
     }
 
     fn remaining(&self, words: &[u64], now: Ticks) -> u64 {
-        let ring = self.ring(words);
+        let ring = self.ring();
         let free = ring.remaining(words[1..].iter().copied(), now);
         u64::from(self.most).saturating_sub(u64::from(ring.most) - free)
     }
@@ -298,7 +324,7 @@ impl RateAlgorithm for SlidingLog {
     /// The ring is in the order of its instants, from the head's place on.
     fn wait(&self, words: &[u64], now: Ticks, cost: u64) -> Option<Ticks> {
         let cost = u32::try_from(cost).ok().filter(|cost| *cost <= self.most)?;
-        let ring = self.ring(words);
+        let ring = self.ring();
         let waits = (0..cost).map(|ahead| {
             let instant = words[1 + ring.place(words[0], ahead) as usize];
             if ring.take(instant, now).is_some() {
@@ -329,6 +355,9 @@ impl RateAlgorithm for SlidingLog {
     }
 
     fn wait_for_one(&self, words: &[u64], now: Ticks) -> Ticks {
+        if self.places > self.most {
+            return RateAlgorithm::wait(self, words, now, 1).unwrap_or(0);
+        }
         self.wait(words[1..].iter().copied(), now)
     }
 
@@ -395,20 +424,21 @@ impl SharedCharge for SlidingLog {
     #[inline(always)]
     fn conforms_shared<S: SharedState>(&self, state: &S, head: u64, now: Ticks, _: u64) -> bool {
         // If another CPU has moved the head on meanwhile, this was not the oldest place: the charge decides.
-        self.oldest_place(state, head)
-            .is_some_and(|(_, _, instant)| {
-                self.take(instant, now).is_some() || state.load(0) != head
-            })
+        self.decisive(state, head)
+            .is_some_and(|instant| self.take(instant, now).is_some() || state.load(0) != head)
     }
 
     #[inline(always)]
     fn charge_shared<S: SharedState>(&self, state: &S, now: Ticks, _: u64) -> Charge {
         for _ in 0..CHARGE_TRIES {
             let head = state.load(0);
-            let Some((number, place, instant)) = self.oldest_place(state, head) else {
+            let number = self.place(head, 0);
+            let Some((place, decisive)) = state.place(number).zip(self.decisive(state, head))
+            else {
                 return Charge::LOST;
             };
-            match self.take(instant, now) {
+            let instant = state.load_place(place);
+            match self.take(decisive, now) {
                 // The head moves before the place is taken, so that it never lags behind the places that are.
                 Some(next)
                     if state.compare_exchange(0, head, self.advance(head, number, now)) == head
@@ -514,6 +544,28 @@ mod tests {
                 }
                 prop_assert_eq!(RateAlgorithm::charge(&limiter, &mut words, now, cost), expected);
                 if expected { queue.extend((0..cost).map(|_| now)); }
+            }
+        }
+
+        #[test]
+        fn logs_of_two_sizes_on_one_ring_count_the_units_of_both(sizes in prop::array::uniform2(1u64..=40), start in 0u64..1 << 60, steps in prop::collection::vec((0usize..2, 0u64..3_000), 1..400)) {
+            let log = |count| SlidingLog::new(Rate { count, per_nanoseconds: 1_000_000 }, TickScale::FINEST);
+            let larger = log(sizes[0].max(sizes[1]));
+            let logs = sizes.map(|size| log(size).on_states_of(&larger));
+            let mut words = vec![0; 1 + larger.places as usize];
+            RateAlgorithm::open(&larger, &mut words, start);
+            let mut queue = VecDeque::new();
+            let mut now = start;
+            for (nth, gap) in steps {
+                now += gap * larger.window / 40_000;
+                while queue.front().is_some_and(|at: &u64| (at + larger.window) | 1 <= now) { queue.pop_front(); }
+                let room = sizes[nth].saturating_sub(queue.len() as u64);
+                prop_assert_eq!(RateAlgorithm::remaining(&logs[nth], &words, now), room);
+                let wait = logs[nth].wait_for_one(&words, now);
+                prop_assert_eq!(wait == 0, room > 0);
+                prop_assert!(logs[nth].conforms(&words, now + wait, 1));
+                prop_assert_eq!(logs[nth].charge(&mut words, now, 1), room > 0);
+                if room > 0 { queue.push_back(now); }
             }
         }
 

@@ -435,6 +435,14 @@ impl RateAlgorithm for SlidingWindow {
         }
     }
 
+    fn on_states_of(&self, larger: &Self) -> Self {
+        Self {
+            low_bits: larger.low_bits,
+            share_shift: larger.share_shift,
+            ..*self
+        }
+    }
+
     fn at_share(&self, share: Share) -> Self {
         Self {
             most: share.units(self.most),

@@ -41,11 +41,11 @@ pub(super) fn compile_after(
         .iter()
         .filter(|limit| limit.direction == direction)
         .collect();
-    let multipliers = config.multipliers();
+    let factors = config.multipliers();
     let scale = TickScale::for_longest_life(
         limits
             .iter()
-            .map(|(_, limit)| rules::longest_life_of_classes(limit, &multipliers))
+            .map(|(_, limit)| rules::longest_life_of_classes(limit, &factors))
             .max()
             .unwrap_or(0),
     );
@@ -57,7 +57,7 @@ pub(super) fn compile_after(
     } else {
         PrefixRoots::NONE
     };
-    let mut groups = groups::assign(&limits)?;
+    let mut groups = groups::assign(&limits, &factors)?;
     groups.renumber(&before.numbers(&limits, &groups));
     let layout = Layout::of(&limits, &config.classes, &groups, scale);
 

@@ -34,13 +34,15 @@ pub struct Place {
 }
 
 /// The places of all limits, in the order of the limits.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Groups {
     pub places: Vec<Place>,
     /// The most words of state of any group.
     pub widest: u32,
     /// The most ring words of any group.
     pub ring_words: u32,
+    /// The largest multiplier of a class.
+    pub largest: Multiplier,
     count: u16,
 }
 
@@ -51,7 +53,10 @@ type KeySpec = (Direction, Key, u8, u8, Option<usize>);
 /// Groups limits with the same key: all of them if they fit into one slot, else those on the same packets, as many as
 /// fit. Limits on connections and requests whose states live [`MUCH_LONGER`] are separate: otherwise every source with
 /// a connection would occupy a slot of the limits on packets.
-pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
+pub fn assign(
+    limits: &[(LimitAt, &Limit)],
+    multipliers: &[Multiplier],
+) -> Result<Groups, CompileError> {
     let mut by_key: BTreeMap<KeySpec, Vec<usize>> = BTreeMap::new();
     for (nth, (_, limit)) in limits.iter().enumerate() {
         let needed = needed(limit);
@@ -86,7 +91,10 @@ pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
     };
     let mut groups = Groups {
         places: vec![empty; limits.len()],
-        ..Groups::default()
+        widest: 0,
+        ring_words: 0,
+        largest: largest(multipliers),
+        count: 0,
     };
     for members in by_key
         .into_values()
@@ -131,6 +139,13 @@ pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
     Ok(groups)
 }
 
+/// The largest multiplier.
+fn largest(multipliers: &[Multiplier]) -> Multiplier {
+    let all = multipliers.iter().copied();
+    all.max_by(|one, other| one.factor().total_cmp(&other.factor()))
+        .unwrap_or(Multiplier::ONE)
+}
+
 /// Splits the limits of one key in two if some live [`MUCH_LONGER`].
 fn by_life(limits: &[(LimitAt, &Limit)], members: Vec<usize>) -> Vec<Vec<usize>> {
     let is_rare = |nth: &usize| matches!(limits[*nth].1.unit, Unit::Connections | Unit::Requests);
@@ -164,7 +179,9 @@ impl Groups {
                 place.positions.push(position as u8);
                 place.rings.push(ring as u16);
                 position += rules::words(limit);
-                ring += limit.rates.algorithm.ring_words(rate.count) as u32;
+                let algorithm = limit.rates.algorithm;
+                let largest = self.largest.rate_of(algorithm, rate);
+                ring += algorithm.ring_words(largest.count) as u32;
             }
         }
         self.widest = self.widest.max(position - 1);
@@ -255,6 +272,7 @@ impl Groups {
                     unit: limit.unit,
                     rate,
                     burst,
+                    largest: self.largest,
                     frame,
                 };
                 let rule = source.rule(Multiplier::ONE, scale);

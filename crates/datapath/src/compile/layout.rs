@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use common::limiter::Rate;
 use common::rule::Rule;
 use common::time::TickScale;
-use config::policy::{Algorithm, Class, Key, Limit, Mode, Multiplier, Service, Unit};
+use config::policy::{Algorithm, Class, Key, Limit, Mode, Multiplier, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::at::LimitAt;
@@ -22,7 +22,8 @@ use super::rules::{self, RuleSource};
 pub struct Layout {
     /// [`TickScale`], left and right.
     scale: (u32, u32),
-    /// The factors of the classes, if a state depends on them: windows and logs contain counts.
+    /// In layouts of earlier versions: the factors of the classes, each of which had windows and logs of its own format.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     multipliers: Vec<String>,
     /// The classes' names, in order, if some key is a class.
     classes: Vec<String>,
@@ -47,7 +48,7 @@ struct StateLayout {
     part: usize,
     algorithm: String,
     unit: String,
-    /// (units, nanoseconds).
+    /// (units, nanoseconds); of windows and logs, those of the class with the largest multiplier, whose format all have.
     rate: (u64, u64),
     burst: u64,
     position: u8,
@@ -92,6 +93,11 @@ impl Layout {
             for (((part, (rate, burst, _)), position), ring) in
                 parts.zip(&place.positions).zip(&place.rings)
             {
+                let rate = if limit.rates.algorithm.has_burst() {
+                    rate
+                } else {
+                    groups.largest.rate_of(limit.rates.algorithm, rate)
+                };
                 group.states.push(StateLayout {
                     limit: limit.name.clone(),
                     part,
@@ -106,21 +112,10 @@ impl Layout {
         }
         let mut all: Vec<GroupLayout> = by_number.into_values().collect();
         all.sort_unstable_by_key(|group| group.number);
-        let holds_counts = limits
-            .iter()
-            .any(|(_, limit)| !limit.rates.algorithm.has_burst());
         let has_class_keys = limits.iter().any(|(_, limit)| limit.key == Key::Class);
-        let factors: BTreeSet<String> = classes
-            .iter()
-            .filter_map(|class| factor(class.service()))
-            .collect();
         Self {
             scale: (scale.left, scale.right),
-            multipliers: if holds_counts {
-                factors.into_iter().collect()
-            } else {
-                Vec::new()
-            },
+            multipliers: Vec::new(),
             classes: if has_class_keys {
                 classes.iter().map(|class| class.name.clone()).collect()
             } else {
@@ -227,7 +222,7 @@ impl Layout {
                     Some(_) if group.is_of_classes && self.classes != next.classes => {
                         Err("its key is class, and the classes changed")
                     }
-                    Some(from) => carried(from, to, (self, from_scale), (next, to_scale)),
+                    Some(from) => carried(from, to, (self, from_scale), to_scale),
                 };
                 match carried {
                     Ok(carry) => states.push(carry),
@@ -251,14 +246,13 @@ impl Layout {
     #[must_use]
     pub fn carry_to_another_clock(&self, next: &Self) -> CarryPlan {
         let mut plan = self.carry(next);
-        if !(self.multipliers.is_empty() && next.multipliers.is_empty()) {
-            // The table does not record the class of a source, and a count depends on the window of the class.
+        if !self.multipliers.is_empty() {
             let before: usize = plan.groups.values().map(Vec::len).sum();
             plan.groups
                 .values_mut()
                 .for_each(|states| states.retain(|state| state.from.is_bucket()));
             if plan.groups.values().map(Vec::len).sum::<usize>() < before {
-                let why = "the state of windows and logs is reset after a reboot: the table does not record the class of a count";
+                let why = "the state of windows and logs is reset: an earlier version wrote that of classes in another format";
                 plan.afresh.push(why.to_owned());
             }
         }
@@ -278,18 +272,12 @@ fn carried(
     from: &StateLayout,
     to: &StateLayout,
     (old, old_scale): (&Layout, TickScale),
-    (new, new_scale): (&Layout, TickScale),
+    new_scale: TickScale,
 ) -> Result<StateCarry, &'static str> {
     let rules = from.rule(old_scale).zip(to.rule(new_scale));
     let (old_rule, new_rule) = rules.ok_or("its algorithm is unknown to this version")?;
-    let is_unchanged = (from.rate, from.burst) == (to.rate, to.burst) && old_scale == new_scale;
-    if !old_rule.is_bucket() && (!is_unchanged || old.multipliers != new.multipliers) {
-        // The table does not record the class of a source, and a count depends on the window of the class.
-        if !(old.multipliers.is_empty() && new.multipliers.is_empty()) {
-            return Err(
-                "its rate or a class's multiplier changed, and the table does not record the class of a count",
-            );
-        }
+    if !old_rule.is_bucket() && !old.multipliers.is_empty() {
+        return Err("an earlier version wrote windows and logs of classes in another format");
     }
     Ok(StateCarry {
         from: old_rule,
@@ -337,6 +325,7 @@ impl StateLayout {
                 unit,
                 rate,
                 burst: self.burst,
+                largest: Multiplier::ONE,
                 frame,
             }
             .rule(Multiplier::ONE, scale),
@@ -358,11 +347,4 @@ fn key_of(limit: &Limit) -> String {
         prefixes.0,
         prefixes.1
     )
-}
-
-fn factor(service: Service) -> Option<String> {
-    match service {
-        Service::Multiplier(factor) if factor != Multiplier::ONE => Some(format!("{factor:?}")),
-        _ => None,
-    }
 }

@@ -13,6 +13,8 @@ pub struct RuleSource {
     pub unit: Unit,
     pub rate: Rate,
     pub burst: u64,
+    /// The largest multiplier, whose states the others share: a key may have sources of several classes.
+    pub largest: Multiplier,
     /// The fields that do not depend on the rate.
     pub frame: Rule,
 }
@@ -114,14 +116,10 @@ pub const fn on_full(limit: &Limit) -> rule::OnFull {
 impl RuleSource {
     /// The row for classes with this multiplier.
     pub fn rule(&self, multiplier: Multiplier, scale: TickScale) -> Rule {
-        let rate = multiplier.rate_of(self.algorithm, self.rate);
         let burst = multiplier.units(self.burst).max(1);
-        let costs = if self.unit == Unit::Bytes {
-            Costs::Many
-        } else {
-            Costs::Single
-        };
-        let limiter = AnyLimiter::new(self.algorithm, rate, burst, costs, scale);
+        let limiter = self
+            .limiter(multiplier, scale)
+            .on_states_of(&self.limiter(self.largest, scale));
         let rule = self
             .frame
             .with_parameters(self.algorithm, limiter.parameters());
@@ -132,6 +130,17 @@ impl RuleSource {
             };
         }
         rule.made_fast().with_holds(scale)
+    }
+
+    fn limiter(&self, multiplier: Multiplier, scale: TickScale) -> AnyLimiter {
+        let rate = multiplier.rate_of(self.algorithm, self.rate);
+        let burst = multiplier.units(self.burst).max(1);
+        let costs = if self.unit == Unit::Bytes {
+            Costs::Many
+        } else {
+            Costs::Single
+        };
+        AnyLimiter::new(self.algorithm, rate, burst, costs, scale)
     }
 }
 

@@ -314,6 +314,7 @@ impl<'a> Rows<'a> {
                     unit: limit.unit,
                     rate,
                     burst,
+                    largest: self.groups.largest,
                     frame,
                 });
                 self.catalogue.push(CountedRule {

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use common::limiter::{AnyLimiter, Decision};
+use common::limiter::{AnyLimiter, Decision, Instants};
 use common::packet::{Direction, Kind, Protocol};
 use common::proof::PROVEN_REQUEST;
 use common::rule::RuleSpan;
@@ -36,6 +36,48 @@ fn ingress(limits: &str) -> super::Image {
     let text = format!("[agent]\ninterfaces = [\"eth0\"]\n{limits}");
     let loaded = parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
     compile(&loaded.config, Direction::Ingress).unwrap()
+}
+
+/// A class that gets a larger multiplier changes the format of windows, and no count.
+#[test]
+fn counts_of_windows_and_logs_stay_when_a_multiplier_changes() {
+    for algorithm in ["fixed-window", "sliding-window", "sliding-log"] {
+        let image = |multiplier: f64| {
+            ingress(&format!(
+                "[[class]]\nname = \"c\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = {multiplier}\n\
+                 [[limit]]\nname = \"a\"\nrate = \"100/h\"\nalgorithm = \"{algorithm}\"\n"
+            ))
+        };
+        let (old, new) = (image(0.5), image(7.0));
+        let plan = old.layout.carry(&new.layout);
+        assert!(plan.afresh.is_empty(), "{:?}", plan.afresh);
+        let states: Vec<_> = plan.groups.values().flatten().collect();
+        let [state] = states[..] else {
+            panic!("{states:?}")
+        };
+        assert!(!state.is_verbatim(true), "{algorithm}");
+        let (scale, start) = (old.settings.scale, 1 << 50);
+        let now = |at| Instants { from: at, to: at };
+        // Sixty units of a source in no class, of which the class had fifty.
+        let (from, to) = (old.rules[0].any_limiter(), new.rules[0].any_limiter());
+        let mut words = vec![0; from.words()];
+        from.open(&mut words, start);
+        for _ in 0..60 {
+            assert!(from.charge(&mut words, start, 1));
+        }
+        let mut moved = vec![0; state.to.words() + state.to.ring_words()];
+        let later = start + scale.ticks(1_000_000_000);
+        state
+            .to
+            .any_limiter()
+            .migrate(&state.from.any_limiter(), &words, &mut moved, now(later));
+        let of_class = new.rules.last().unwrap().any_limiter();
+        assert_eq!(
+            [to, of_class].map(|limiter| limiter.remaining(&moved, later)),
+            [40, 640],
+            "{algorithm}"
+        );
+    }
 }
 
 /// At a thousandth, one unit takes a thousand years.

@@ -245,8 +245,32 @@ const fn log(most: u32) -> SlidingLog {
     SlidingLog {
         window: 4,
         most,
+        places: most,
         place_bits: 2,
     }
+}
+
+/// A log of one on a ring that a log of two uses, too: another CPU that charges at the same instant may pass one more.
+#[test]
+fn a_log_on_a_larger_ring_passes_one_more_for_each_other_cpu() {
+    let one = SlidingLog {
+        places: 2,
+        ..log(1)
+    };
+    explore_packets(
+        "log of one in a ring of two",
+        one,
+        &[passes(0), passes(0)],
+        &[1, 2],
+        |instants| instants.len() <= 2,
+    );
+    explore_packets(
+        "log of one in a ring of two, one CPU",
+        one,
+        &[passes(0)],
+        &[1, 4, 6, 9],
+        |instants| fits(instants, 1, 4),
+    );
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Exemptions for a while (`agent allow`): their file in the state directory, and their effect on a config.
+//! Exemptions and raised limits for a while (`agent allow`): their file in the state directory, and their effect on a config.
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use api::allowance::{Allowance, LONGEST_SECONDS};
-use config::policy::{Config, Prefix};
+use api::allowance::{Allowance, LONGEST_SECONDS, MOST_TIMES};
+use config::policy::{ClusterMode, Config, Multiplier, Prefix};
 use config::{PrefixKey, prefix};
+use datapath::compile;
 use host::{StateDirectory, StateError};
 
 use crate::ban_owner;
@@ -41,6 +42,7 @@ fn parse(text: &[u8]) -> Result<Vec<Allowance>, String> {
         let texts = allowance.reason.iter().chain([&allowance.owner]);
         prefix_of(allowance).is_none()
             || allowance.until > LAST_INSTANT
+            || allowance.times.is_some_and(|times| factor(times).is_none())
             || !texts.into_iter().all(|text| is_printable(text))
     };
     match allowances.iter().find(is_wrong) {
@@ -67,6 +69,7 @@ pub fn write(directory: &StateDirectory, allowances: &[Allowance]) -> Result<(),
 pub fn check(
     cidrs: &[String],
     for_seconds: f64,
+    times: Option<f64>,
     reason: Option<&str>,
     owner: Option<&str>,
 ) -> Result<Vec<Prefix>, String> {
@@ -80,6 +83,11 @@ pub fn check(
     let prefixes = cidrs.iter().map(allowable).collect::<Result<Vec<_>, _>>()?;
     if !(for_seconds > 0.0 && for_seconds <= LONGEST_SECONDS as f64) {
         return Err("invalid time: write more than 0 s and at most 100 years, such as --for 1h; [agent] never_limit has no end".to_owned());
+    }
+    if let Some(times) = times.filter(|times| factor(*times).is_none()) {
+        return Err(format!(
+            "invalid --times {times}: write a number above 1 and up to {MOST_TIMES}, such as --times 5"
+        ));
     }
     if let Some(Err(error)) = reason.map(ban_reason::check) {
         return Err(format!("--reason: {error}"));
@@ -95,12 +103,67 @@ pub fn prefix_of(allowance: &Allowance) -> Option<Prefix> {
     prefix::parse(&allowance.cidr).ok()
 }
 
-/// The config with the prefixes added to the exempt ones.
+/// The factor that `--times` names.
+fn factor(times: f64) -> Option<Multiplier> {
+    Multiplier::new(times).filter(|factor| factor.factor() > 1.0)
+}
+
+/// The config with the prefixes added to those that are exempt, or have more than the limits say.
 #[must_use]
 pub fn applied(mut config: Config, allowances: &[Allowance]) -> Config {
-    let prefixes = allowances.iter().filter_map(prefix_of);
-    config.agent.never_limit.extend(prefixes);
+    for allowance in allowances {
+        let Some(prefix) = prefix_of(allowance) else {
+            continue;
+        };
+        match allowance.times {
+            None => config.agent.never_limit.push(prefix),
+            Some(times) => {
+                let factor = factor(times).map(|factor| (prefix, factor));
+                config.agent.multiplied.extend(factor);
+            }
+        }
+    }
     config
+}
+
+/// The same at a start, which raised limits that a changed config cannot have do not keep from enforcing it: they are removed
+/// from `allowances`, with a note.
+#[must_use]
+pub fn applied_at_start(
+    config: Config,
+    allowances: &mut Vec<Allowance>,
+) -> (Config, Option<String>) {
+    if allowances.iter().all(|allowance| allowance.times.is_none()) {
+        return (applied(config, allowances), None);
+    }
+    let raised = applied(config.clone(), allowances);
+    let error = match (compile::plan(&raised), decide::memory(&raised)) {
+        (Err(error), _) => error.to_string(),
+        (_, Err((limit, error))) => format!("limit {limit:?}: {error}"),
+        (Ok(_), Ok(_)) => return (raised, None),
+    };
+    allowances.retain(|allowance| allowance.times.is_none());
+    let note = format!("limits are not raised by agent allow --times any more: {error}");
+    (applied(config, allowances), Some(note))
+}
+
+/// Why limits cannot be raised under a config.
+pub fn obstacle(config: &Config) -> Option<String> {
+    let is_exchanged = |limit: &&config::policy::Limit| limit.cluster == Some(ClusterMode::Keys);
+    let limit = config.limits.iter().find(is_exchanged)?;
+    Some(format!(
+        "--times is not supported with cluster = \"keys\" on packets, which limit {:?} has: leave out --times to exempt the \
+         prefix",
+        limit.name
+    ))
+}
+
+/// `5 times the limits`, or `exempt`.
+pub fn effect(times: Option<f64>) -> String {
+    times.map_or_else(
+        || "exempt".to_owned(),
+        |times| format!("{times} times the limits"),
+    )
 }
 
 /// `until 2026-03-31T18:00:00Z by root: ticket 4711`
@@ -124,6 +187,7 @@ mod tests {
     fn allowance(cidr: &str, until: u64) -> Allowance {
         Allowance {
             cidr: cidr.to_owned(),
+            times: None,
             owner: "root".to_owned(),
             reason: Some("ticket 4711".to_owned()),
             since: 0,
@@ -160,7 +224,7 @@ mod tests {
     #[test]
     fn an_order_is_checked_with_what_to_write() {
         let wrong = |cidr: &str, time: f64, reason: Option<&str>, owner: Option<&str>| {
-            check(&[cidr.to_owned()], time, reason, owner).unwrap_err()
+            check(&[cidr.to_owned()], time, None, reason, owner).unwrap_err()
         };
         let hour = 3_600.0;
         for (error, words) in [
@@ -176,7 +240,56 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         let cidrs = ["192.0.2.1", "10.0.0.0/8"].map(str::to_owned);
-        assert_eq!(check(&cidrs, hour, None, None).unwrap().len(), 2);
+        assert_eq!(check(&cidrs, hour, None, None, None).unwrap().len(), 2);
+        for times in [f64::NAN, -5.0, 0.0, 1.0, 2e6] {
+            let error = check(&cidrs, hour, Some(times), None, None).unwrap_err();
+            assert!(error.contains("such as --times 5"), "{error}");
+        }
+        assert_eq!(check(&cidrs, hour, Some(2.5), None, None).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn raised_limits_multiply_those_of_the_longest_class_around_a_prefix() {
+        let text = "[[class]]\nname = \"a\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 3\n\
+                    [[class]]\nname = \"b\"\nsources = [\"192.0.2.128/25\"]\nunlimited = true\n\
+                    [agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\nrate = \"5/s\"\n";
+        let loaded = config::parse("limits.toml".as_ref(), text).unwrap();
+        let raised = |cidr: &str, times: f64| Allowance {
+            times: Some(times),
+            ..allowance(cidr, 100)
+        };
+        let all = [
+            raised("192.0.2.0/23", 2.0),
+            raised("192.0.2.9", 5.0),
+            raised("192.0.2.200", 5.0),
+            raised("198.51.100.1", 2.5),
+        ];
+        let config = applied(loaded.config, &all);
+        let services: Vec<(String, u32, Option<f64>)> = config
+            .services()
+            .iter()
+            .map(|of| {
+                let factor = match of.service {
+                    config::policy::Service::Multiplier(factor) => Some(factor.factor()),
+                    config::policy::Service::Unlimited => None,
+                };
+                (of.prefix.short(), of.class, factor)
+            })
+            .collect();
+        let expected = [
+            ("192.0.2.0/23", 0, Some(2.0)),
+            ("192.0.2.0/24", 1, Some(6.0)),
+            ("192.0.2.9", 1, Some(15.0)),
+            ("192.0.2.128/25", 2, None),
+            ("192.0.2.200", 2, None),
+            ("198.51.100.1", 0, Some(2.5)),
+        ];
+        assert_eq!(
+            services,
+            expected.map(|(prefix, class, factor)| (prefix.to_owned(), class, factor))
+        );
+        let factors: Vec<f64> = config.multipliers().iter().map(|of| of.factor()).collect();
+        assert_eq!(factors, [1.0, 3.0, 2.0, 6.0, 15.0, 2.5]);
     }
 
     #[test]

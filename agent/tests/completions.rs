@@ -48,6 +48,7 @@ fn reply(request: &Request) -> Value {
             ban("2001:db8::/64", "sshd", Some("2001:db8::7")),
         ]),
         Request::Allowances => serde_json::to_value([Allowance {
+            times: None,
             cidr: "198.51.100.1".to_owned(),
             owner: "root".to_owned(),
             reason: None,

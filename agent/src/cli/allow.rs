@@ -13,12 +13,14 @@ use super::ban;
 use super::exit::usage;
 use super::print::Print;
 use super::table::{self, number};
-use crate::allowances;
+use crate::allowances::{self, effect};
 use crate::cli::arguments::Options;
 
 /// The terms of an exemption.
 pub struct Terms {
     pub duration: Duration,
+    /// The factor on limits; `None` exempts.
+    pub times: Option<f64>,
     pub reason: Option<String>,
     /// The owner, unless it is the user.
     pub owner: Option<String>,
@@ -27,17 +29,20 @@ pub struct Terms {
 pub fn allow(cidrs: Vec<String>, terms: Terms, options: &Options) -> anyhow::Result<ExitCode> {
     let Terms {
         duration,
+        times,
         reason,
         owner,
     } = terms;
     let owner = owner.or_else(ban::user);
     let seconds = duration.as_secs_f64();
-    if let Err(error) = allowances::check(&cidrs, seconds, reason.as_deref(), owner.as_deref()) {
+    let (why, whose) = (reason.as_deref(), owner.as_deref());
+    if let Err(error) = allowances::check(&cidrs, seconds, times, why, whose) {
         return Ok(usage(&format!("{error}; nothing was changed")));
     }
     let request = Request::Allow {
         cidrs,
         for_seconds: seconds,
+        times,
         reason,
         owner,
     };
@@ -48,10 +53,11 @@ pub fn allow(cidrs: Vec<String>, terms: Terms, options: &Options) -> anyhow::Res
             replaced,
             notes,
         } = allowed;
-        let mut lines = vec![format!("{} exempt for {time}", number(*allowed))];
+        let mut lines = vec![format!("{} {} for {time}", number(*allowed), effect(times))];
         lines.extend(replaced.iter().map(|before| {
             let terms = allowances::terms(before);
-            format!("note: it replaces the exemption of {} {terms}", before.cidr)
+            let what = effect(before.times);
+            format!("note: it replaces what {} had: {what} {terms}", before.cidr)
         }));
         lines.extend(notes.iter().map(|note| format!("note: {note}")));
         lines.join("\n")
@@ -65,7 +71,13 @@ pub fn disallow(cidrs: Vec<String>, options: &Options) -> anyhow::Result<ExitCod
     }
     let all: Disallowed = options.client().ask(&Request::Disallow { cidrs })?;
     Print::from(options.json).document(&all, |all| {
-        println!("{} no longer exempt", number(all.ended.len() as u64));
+        let is_raised = |ended: &Allowance| ended.times.is_some();
+        let what = if all.ended.iter().any(is_raised) {
+            "allowed no more"
+        } else {
+            "no longer exempt"
+        };
+        println!("{} {what}", number(all.ended.len() as u64));
         all.notes.iter().for_each(|note| println!("note: {note}"));
     })?;
     for cidr in &all.unknown {
@@ -85,6 +97,7 @@ pub fn list(options: &Options) -> anyhow::Result<ExitCode> {
             let until = UNIX_EPOCH + Duration::from_secs(allowance.until);
             [
                 allowance.cidr.clone(),
+                effect(allowance.times),
                 human::seconds((allowance.until as f64 - now).max(0.0)),
                 humantime::format_rfc3339_seconds(until).to_string(),
                 allowance.owner.clone(),
@@ -92,9 +105,9 @@ pub fn list(options: &Options) -> anyhow::Result<ExitCode> {
             ]
         };
         table::render_or(
-            "No exemptions for a while.",
-            ["PREFIX", "ENDS IN", "UNTIL", "OWNER", "REASON"],
-            5,
+            "No exemptions and no raised limits for a while.",
+            ["PREFIX", "ALLOWED", "ENDS IN", "UNTIL", "OWNER", "REASON"],
+            6,
             all.iter().map(row),
         )
     })

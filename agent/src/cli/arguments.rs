@@ -509,7 +509,7 @@ pub enum Command {
     },
     /// List the bans and when they expire
     Bans,
-    /// Exempt addresses or prefixes from all limits and bans for a while
+    /// Exempt addresses or prefixes from all limits and bans for a while, or raise their limits
     Allow {
         /// Addresses or prefixes
         #[arg(value_name = "CIDR", required_unless_present = "list")]
@@ -525,17 +525,23 @@ pub enum Command {
         /// Until when: a time such as 2026-03-31T18:00:00Z, or "2026-03-31 18:00" in this host's time zone
         #[arg(long, value_name = "TIME", value_parser = until::parse, conflicts_with = "duration")]
         until: Option<SystemTime>,
+        /// So many times what each limit and their class give them, more than 1; bans still apply
+        #[arg(long, value_name = "N")]
+        times: Option<f64>,
+        /// No limit and no ban applies to them, as without --times
+        #[arg(long, conflicts_with = "times")]
+        exempt: bool,
         /// The reason, one line of at most 200 characters: shown by allow --list, show, status and events
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
         /// Who orders it, such as a program's name. Default: your user name
         #[arg(long, value_name = "NAME")]
         owner: Option<String>,
-        /// List these exemptions and when they end
-        #[arg(long, conflicts_with_all = ["cidrs", "duration", "until", "reason", "owner"])]
+        /// List these exemptions and raised limits, and when they end
+        #[arg(long, conflicts_with_all = ["cidrs", "duration", "until", "times", "exempt", "reason", "owner"])]
         list: bool,
     },
-    /// End exemptions by agent allow
+    /// End exemptions and raised limits by agent allow
     Disallow {
         /// Addresses or prefixes, as they were allowed
         #[arg(value_name = "CIDR", required = true, add = names(Named::Exemptions))]

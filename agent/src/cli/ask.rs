@@ -196,14 +196,15 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
         }
         for allowance in status.allowed.iter().take(MOST_ALLOWED) {
             text.push_str(&format!(
-                "\nexempt for a while: {} ({})",
+                "\n{} for a while: {} ({})",
+                allowances::effect(allowance.times),
                 allowance.cidr,
                 allowances::terms(allowance)
             ));
         }
         if status.allowed.len() > MOST_ALLOWED {
             text.push_str(&format!(
-                "\nexempt for a while: {} others (agent allow --list)",
+                "\nallowed for a while: {} others (agent allow --list)",
                 number((status.allowed.len() - MOST_ALLOWED) as u64)
             ));
         }
@@ -613,6 +614,11 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 ),
                 ("last refused", last),
             ]);
+            let raised = status.allowed.as_ref().filter(|_| !status.never_limit);
+            let raised = raised.map_or_else(String::new, |of| {
+                let what = allowances::effect(of.times);
+                format!("\n{what}: {} ({})", of.cidr, allowances::terms(of))
+            });
             let none = if status.by_port.is_empty() {
                 "No limits apply."
             } else {
@@ -662,7 +668,7 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 Some(requests) => format!("{limits}\n\n{requests}"),
                 None => limits,
             };
-            format!("{head}\n\n{tables}")
+            format!("{head}{raised}\n\n{tables}")
         },
     )
 }

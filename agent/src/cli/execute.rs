@@ -133,6 +133,8 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             cidrs,
             duration,
             until,
+            times,
+            exempt: _,
             reason,
             owner,
             list: false,
@@ -142,6 +144,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
                 duration: duration
                     .or_else(|| until.map(until::left))
                     .unwrap_or_default(),
+                times,
                 reason,
                 owner,
             },

@@ -249,9 +249,10 @@ fn enforce(
     let detected = protect::of(&source.config, &BTreeSet::new(), &found);
     let (applied, overlaps) = databases.applied(&source.config);
     let state_directory = StateDirectory::at(&source.config.agent.state_dir);
-    let (allowances, lost) = allowances::read(&state_directory, seconds_since_1970() as u64);
+    let (mut allowances, lost) = allowances::read(&state_directory, seconds_since_1970() as u64);
     lost.iter().for_each(|note| tracing::warn!("{note}"));
-    let applied = allowances::applied(applied, &allowances);
+    let (applied, lowered) = allowances::applied_at_start(applied, &mut allowances);
+    lowered.iter().for_each(|note| tracing::warn!("{note}"));
     let config = Arc::new(protect::applied(applied, &detected));
     let plan = compile::plan(&config)?;
     let interfaces =
@@ -302,7 +303,7 @@ fn enforce(
         let in_effect = introduce(&source, packets.load().as_deref(), &requests, &groups);
         reload::report_left_out(&events, &source.left_out);
         protect::exempt(&source.config.agent.never_limit, &detected).iter().for_each(|line| tracing::info!("{line}"));
-        allowances.iter().for_each(|one| tracing::info!("exempt: {} ({})", one.cidr, allowances::terms(one)));
+        allowances.iter().for_each(|one| tracing::info!("{}: {} ({})", allowances::effect(one.times), one.cidr, allowances::terms(one)));
         let parts = Parts {
             packets: Arc::clone(&packets),
             events: Arc::clone(&events),

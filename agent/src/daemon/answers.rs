@@ -142,7 +142,8 @@ impl Agent {
             });
         }
         status.allowed = self.allowance_of(source);
-        status.never_limit |= status.allowed.is_some();
+        let is_exempt = |allowance: &Allowance| allowance.times.is_none();
+        status.never_limit |= status.allowed.as_ref().is_some_and(is_exempt);
         status.exempt = self.exempt(source, &status);
         status.requests = self
             .requests
@@ -151,15 +152,22 @@ impl Agent {
         Ok(status)
     }
 
-    /// The exemption for a while that covers a source for the longest time.
+    /// The exemption for a while that covers a source for the longest time; else what raises its limits.
     fn allowance_of(&self, source: IpAddr) -> Option<Allowance> {
         let source = source.to_canonical();
         let live = self.changing.live();
         let covers = |allowance: &&Allowance| {
             allowances::prefix_of(allowance).is_some_and(|prefix| prefix.contains(source))
         };
-        let covering = live.allowances().iter().filter(covers);
-        covering.max_by_key(|allowance| allowance.until).cloned()
+        let covering = || live.allowances().iter().filter(covers);
+        let exempt = covering().filter(|allowance| allowance.times.is_none());
+        let length = |allowance: &&Allowance| {
+            allowances::prefix_of(allowance).map(|prefix| prefix.mapped_length())
+        };
+        exempt
+            .max_by_key(|allowance| allowance.until)
+            .or_else(|| covering().max_by_key(length))
+            .cloned()
     }
 
     /// The status of a source whose packets are not limited.
@@ -413,8 +421,8 @@ impl Handler for Agent {
                 let _ = self.flush_bans();
                 json(unbanned?)
             }
-            Request::Allow { cidrs, for_seconds, reason, owner } => {
-                json(self.allow(&cidrs, AllowanceTerms { for_seconds, reason, owner })?)
+            Request::Allow { cidrs, for_seconds, times, reason, owner } => {
+                json(self.allow(&cidrs, AllowanceTerms { for_seconds, times, reason, owner })?)
             }
             Request::Disallow { cidrs } => json(self.disallow(&cidrs)?),
             Request::Allowances => json(self.changing.live().allowances()),

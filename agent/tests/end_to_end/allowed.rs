@@ -15,6 +15,8 @@ pub const TESTS: &[Test] = tests![
     an_exemption_ends_by_itself,
     exemptions_survive_a_kill_and_end_while_no_agent_runs,
     an_allowed_address_passes_lists_and_limits_on_requests,
+    raised_limits_are_a_multiple_of_each_limit_until_they_end,
+    raised_limits_that_cannot_be_enforced_do_not_keep_the_agent_from_starting,
 ];
 
 /// No refill during a test.
@@ -162,4 +164,121 @@ fn an_allowed_address_passes_lists_and_limits_on_requests() {
         ["10.77.0.7", "10.77.0.8"].map(|source| [decide(source), decide(source)]),
         [[true, true], [true, false]]
     );
+}
+
+fn raised_limits_are_a_multiple_of_each_limit_until_they_end() {
+    for algorithm in [
+        "token-bucket",
+        "fixed-window",
+        "sliding-window",
+        "sliding-log",
+    ] {
+        raise_and_lower(algorithm);
+    }
+}
+
+fn printed(network: &Network, words: &[&str]) -> String {
+    String::from_utf8(network.command(words).stdout).unwrap()
+}
+
+fn raise_and_lower(algorithm: &str) {
+    let network = Network::new();
+    let config = network.config(
+        "",
+        &format!(
+            "[[class]]\nname = \"partner\"\nsources = [\"10.77.0.9\"]\nmultiplier = 2\n\
+             [[limit]]\nname = \"packets\"\nrate = \"5/30day\"\nalgorithm = \"{algorithm}\"\n\
+             [[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"source\"]\nrate = \"1/day\"\n"
+        ),
+    );
+    let agent = network.start_file(&config, &[]);
+    let receiver = network.receiver(PORT);
+    let send = |from: [u8; 3], what: &str, passed: [u64; 3]| {
+        burst(&network, &from.map(udp_from), 120);
+        let counts = receiver.counts();
+        let counts = from.map(|from| counts[usize::from(from)]);
+        assert_eq!(counts, passed, "{algorithm}, {what}");
+    };
+    let more = [
+        "allow",
+        "10.77.0.6",
+        "10.77.0.7",
+        "10.77.0.9",
+        "--for",
+        "1h",
+    ];
+    let more = [&more[..], &["--times"]].concat();
+    send([7, 8, 9], "the limits", [5, 5, 10]);
+    assert_eq!(agent.json(&[&more[..], &["3"]].concat())["allowed"], 3);
+    // A bucket that was empty fills three times as fast; a count is compared with three times as much.
+    let is_bucket = algorithm == "token-bucket";
+    let at_once = |passed: [u64; 3]| if is_bucket { [0; 3] } else { passed };
+    send([7, 8, 9], "raised after use", at_once([10, 0, 20]));
+    send([6, 5, 8], "raised before use", [15, 5, 0]);
+    let show = agent.json(&["show", "10.77.0.7"]);
+    assert_eq!(
+        (
+            &show["allowed"]["times"],
+            &show["never_limit"],
+            &show["class"]
+        ),
+        (&3.0.into(), &false.into(), &"default".into())
+    );
+    assert_eq!(agent.json(&["show", "10.77.0.9"])["class"], "partner");
+    let shown = printed(&network, &["show", "10.77.0.7"]);
+    assert!(
+        shown.contains("\n3 times the limits: 10.77.0.7 (until 2"),
+        "{shown}"
+    );
+    let events = agent.lines(&["events", "--json"]);
+    let is_raised = |event: &Value| {
+        let reason = event["reason"].as_str().unwrap_or_default();
+        event["verdict"] == "protected"
+            && reason.starts_with("3 times the limits: 10.77.0.6 (until")
+    };
+    assert!(events.iter().any(is_raised), "{events:?}");
+    let decide = |source: &str| {
+        let words = ["decide", "--limit", "logins", "--source", source];
+        (0..4)
+            .filter(|_| agent.json(&words)["allowed"] == true)
+            .count()
+    };
+    assert_eq!(["10.77.0.7", "10.77.0.8"].map(decide), [3, 1]);
+    // Bans still apply.
+    network.told(&["ban", "10.77.0.9"]);
+    network.told(&["unban", "10.77.0.9"]);
+    // A restart and a reload keep them, and what was used.
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_file(&config, &[]);
+    network.told(&["reload"]);
+    send([6, 7, 9], "restarted", [0, 0, 0]);
+    let again = agent.json(&[&more[..], &["4"]].concat());
+    assert_eq!(again["replaced"][0]["times"], 3.0);
+    send([6, 7, 9], "raised again", at_once([5, 5, 10]));
+    // Used units stay used after the end, too.
+    let told = printed(
+        &network,
+        &["disallow", "10.77.0.6", "10.77.0.7", "10.77.0.9"],
+    );
+    assert!(told.contains("3 allowed no more"), "{told}");
+    send([6, 7, 9], "ended", [0, 0, 0]);
+    assert!(allowed(&agent).is_empty());
+}
+
+fn raised_limits_that_cannot_be_enforced_do_not_keep_the_agent_from_starting() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    network.told(&["allow", "10.77.0.7", "--for", "1h", "--times", "1000000"]);
+    network.told(&["allow", "10.77.0.8", "--for", "1h"]);
+    agent.stop(Signal::SIGKILL);
+    // A million times this is more than a window of it can count.
+    let config = network.config(
+        "",
+        "[[limit]]\nname = \"packets\"\nrate = \"5_000/ms\"\nalgorithm = \"sliding-window\"\n",
+    );
+    let agent = network.start_file(&config, &[]);
+    assert_eq!(allowed(&agent), ["10.77.0.8"]);
+    let output = network.command(&["allow", "10.77.0.7", "--for", "1h", "--times", "1000000"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(allowed(&agent), ["10.77.0.8"]);
 }

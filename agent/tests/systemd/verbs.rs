@@ -16,7 +16,7 @@ const MORE: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [
                     [[notify]]\non = \"ban\"\ncommand = [\"/bin/cat\"]\n";
 
 /// The verbs that follow, by their order: what each prints.
-const TO_THE_SERVICE: [(&[&str], &str); 33] = [
+const TO_THE_SERVICE: [(&[&str], &str); 35] = [
     (&["status"], "weir0"),
     (&["limits"], "logins"),
     (&["top", "--once"], "10.77.0.2"),
@@ -37,6 +37,11 @@ const TO_THE_SERVICE: [(&[&str], &str); 33] = [
     (&["allow", "192.0.2.9", "--for", "1h"], "1 exempt"),
     (&["allow", "--list"], "192.0.2.9"),
     (&["disallow", "192.0.2.9"], "1 no longer exempt"),
+    (
+        &["allow", "192.0.2.9", "--for", "1h", "--times", "5"],
+        "1 5 times the limits for 1 h",
+    ),
+    (&["disallow", "192.0.2.9"], "1 allowed no more"),
     (&["reload"], ""),
     (&["reload", "--diff"], "no differences"),
     (&["try", CANDIDATE, "--for", "1h"], ""),

@@ -1,15 +1,20 @@
-//! Exemptions for a while, which operators make with `agent allow`.
+//! Exemptions for a while, and limits raised for a while, which operators make with `agent allow`.
 
 use serde::{Deserialize, Serialize};
 
 /// The longest exemption: a hundred years. `never_limit` has those without an end.
 pub const LONGEST_SECONDS: u64 = 100 * 366 * 86_400;
+/// The largest factor; it has to be above 1.
+pub const MOST_TIMES: f64 = 1_000_000.0;
 
-/// An exempt address or prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An address or prefix that is exempt, or has more than the limits say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Allowance {
     /// The address or prefix.
     pub cidr: String,
+    /// The factor on each limit's rate and burst; `None`: it is exempt from limits and bans.
+    #[serde(default)]
+    pub times: Option<f64>,
     /// The user or program that ordered it.
     pub owner: String,
     #[serde(default)]
@@ -21,11 +26,11 @@ pub struct Allowance {
 }
 
 /// The result of `agent allow`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Allowed {
-    /// The number of prefixes that are exempt now.
+    /// The number of prefixes of the order.
     pub allowed: u64,
-    /// Exemptions of the same prefixes, which these replace.
+    /// What the same prefixes had before, which these replace.
     #[serde(default)]
     pub replaced: Vec<Allowance>,
     /// Notes for the operator.
@@ -34,7 +39,7 @@ pub struct Allowed {
 }
 
 /// The result of `agent disallow`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disallowed {
     /// The exemptions that ended.
     pub ended: Vec<Allowance>,

@@ -65,11 +65,14 @@ pub enum Request {
     },
     /// [`Unbanned`]: lifts every ban.
     UnbanAll,
-    /// [`crate::allowance::Allowed`]: exempts prefixes for a while, all or none.
+    /// [`crate::allowance::Allowed`]: exempts prefixes for a while, or raises their limits; all or none.
     Allow {
         /// Addresses or prefixes.
         cidrs: Vec<String>,
         for_seconds: f64,
+        /// The factor on each limit; `None` exempts them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        times: Option<f64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Who orders it; `None` for the user of the connection.

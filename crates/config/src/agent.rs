@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use super::policy::{Attach, Mode, OnExit, Prefix, Shield};
+use super::policy::{Attach, Mode, Multiplier, OnExit, Prefix, Shield};
 use super::report::{Problems, Wrong};
 use super::schema::{At, Key, Kind, Located, Table, Text, Value};
 
@@ -67,6 +67,9 @@ pub struct AgentConfig {
     /// Detected addresses that are exempt from bans, and from no limit.
     #[key(skip)]
     pub never_banned_only: Vec<Prefix>,
+    /// Prefixes whose sources have so many times what the limits and their class say, by `agent allow --times`.
+    #[key(skip)]
+    pub multiplied: Vec<(Prefix, Multiplier)>,
     /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it (`ssh`), the store
     /// of `[cluster]`, the default gateways, the resolvers in `resolv_conf`, and the host's own addresses (`addresses`). `true`
     /// is all of them, `false` none. The agent follows them: a default route may appear after it, and a name may have another

@@ -63,24 +63,17 @@ impl Sources {
     pub fn of(config: &Config) -> Self {
         let multipliers = config.multipliers();
         let config = Some(config).filter(|config| !config.decide.limits.is_empty());
-        let classes = config
-            .into_iter()
-            .flat_map(|config| &config.classes)
-            .flat_map(|class| {
-                let source_class = match class.service() {
-                    Service::Unlimited => SourceClass::Unlimited,
-                    Service::Multiplier(multiplier) => SourceClass::Multiplier(
-                        multipliers
-                            .iter()
-                            .position(|known| *known == multiplier)
-                            .unwrap_or(0),
-                    ),
-                };
-                class
-                    .sources
-                    .iter()
-                    .map(move |prefix| (*prefix, source_class))
-            });
+        let services = config.map(Config::services).unwrap_or_default();
+        let classes = services.into_iter().map(|found| {
+            let service = match found.service {
+                Service::Unlimited => SourceClass::Unlimited,
+                Service::Multiplier(multiplier) => {
+                    let known = multipliers.iter().position(|known| *known == multiplier);
+                    SourceClass::Multiplier(known.unwrap_or(0))
+                }
+            };
+            (found.prefix, service)
+        });
         let never_limit = config
             .into_iter()
             .flat_map(|config| &config.agent.never_limit)

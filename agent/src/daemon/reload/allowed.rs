@@ -1,4 +1,4 @@
-//! Exemptions for a while: ordered, ended by an operator, and ended by themselves.
+//! Exemptions and raised limits for a while: ordered, ended by an operator, and ended by themselves.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ const MOST_NAMED: usize = 5;
 #[derive(Clone, Debug)]
 pub struct AllowanceTerms {
     pub for_seconds: f64,
+    pub times: Option<f64>,
     pub reason: Option<String>,
     pub owner: Option<String>,
 }
@@ -69,10 +70,17 @@ impl Agent {
     ) -> Result<Allowed, String> {
         let AllowanceTerms {
             for_seconds,
+            times,
             reason,
             owner,
         } = order;
-        let prefixes = allowances::check(cidrs, for_seconds, reason.as_deref(), owner.as_deref())?;
+        let (why, whose) = (reason.as_deref(), owner.as_deref());
+        let prefixes = allowances::check(cidrs, for_seconds, times, why, whose)?;
+        if times.is_some()
+            && let Some(obstacle) = allowances::obstacle(self.changing().live().config())
+        {
+            return Err(obstacle);
+        }
         let owner = owner.unwrap_or_else(|| ban_owner::ROOT.to_owned());
         let since = seconds_since_1970() as u64;
         // Not shorter than ordered.
@@ -91,6 +99,7 @@ impl Agent {
             }
             new.push(Allowance {
                 cidr,
+                times,
                 owner: owner.clone(),
                 reason: reason.clone(),
                 since,
@@ -104,7 +113,7 @@ impl Agent {
             ));
         }
         let notes = self.put_allowances(next)?;
-        self.report_allowances("exempt", &new);
+        self.report_allowances(&allowances::effect(times), &new);
         Ok(Allowed {
             allowed: new.len() as u64,
             replaced,
@@ -136,7 +145,7 @@ impl Agent {
         } else {
             self.put_allowances(next)?
         };
-        self.report_allowances("no longer exempt", &ended);
+        self.report_ended(&ended);
         Ok(Disallowed {
             ended,
             unknown,
@@ -160,7 +169,7 @@ impl Agent {
         // An error has been logged.
         let is_done = self.put_allowances(next).is_ok();
         if is_done {
-            self.report_allowances("no longer exempt", &ended);
+            self.report_ended(&ended);
         }
         is_done
     }
@@ -190,6 +199,15 @@ impl Agent {
             note
         });
         Ok(notes.collect())
+    }
+
+    fn report_ended(&self, ended: &[Allowance]) {
+        let (raised, exempt): (Vec<Allowance>, Vec<Allowance>) = ended
+            .iter()
+            .cloned()
+            .partition(|allowance| allowance.times.is_some());
+        self.report_allowances("no longer exempt", &exempt);
+        self.report_allowances("limits no longer raised", &raised);
     }
 
     fn report_allowances(&self, what: &str, some: &[Allowance]) {

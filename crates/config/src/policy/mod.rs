@@ -8,7 +8,7 @@ mod multiplier;
 pub use common::limiter::Rate;
 pub use common::packet::Direction;
 
-pub use self::config::Config;
+pub use self::config::{Config, PrefixService};
 pub use self::geo::{Country, GeoKey, GeoKind, Networks};
 pub use self::multiplier::Multiplier;
 pub use crate::agent::{

@@ -38,6 +38,13 @@ impl Multiplier {
         self.numerator as f64 / self.denominator as f64
     }
 
+    /// Both factors, rounded like [`Self::new`] and within its bounds.
+    #[must_use]
+    pub fn times(self, other: Self) -> Self {
+        let both = (self.factor() * other.factor()).clamp(0.000_001, 1_000_000.0);
+        Self::new(both).unwrap_or(self)
+    }
+
     /// The rate times this factor, exactly.
     #[must_use]
     pub fn rate(self, rate: Rate) -> Rate {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use common::prefix::build::{Prefix, PrefixTree, build_after, build_filtered};
 use common::prefix::{Line, MAX_CLASSES, PrefixEntry, PrefixRoots};
 use config::PrefixKey;
-use config::policy::{self, Config, Multiplier, Networks, Service};
+use config::policy::{self, Config, Multiplier, Networks, PrefixService, Service};
 
 use super::error::CompileError;
 use super::scopes::{Scopes, bits};
@@ -23,7 +23,10 @@ impl Multipliers {
     }
 
     pub fn are_needed(&self, config: &Config) -> bool {
-        !config.classes.is_empty() || config.agent.never_banned().next().is_some()
+        let agent = &config.agent;
+        !config.classes.is_empty()
+            || !agent.multiplied.is_empty()
+            || agent.never_banned().next().is_some()
     }
 
     /// The search tree over all prefixes, behind its filter; empty where [`common::settings::Settings::prefixes_in_use`] is 0.
@@ -93,28 +96,23 @@ impl Multipliers {
         Ok(numbered.into_iter().map(entry).collect())
     }
 
-    /// The entry of each prefix. A class's prefix inside an exempt one has the class, and is exempt.
+    /// The entry of each prefix. A prefix that has more for a while keeps its class. A class's prefix inside an exempt one has the class, and is exempt.
     fn entries(&self, config: &Config) -> Vec<(PrefixKey, PrefixEntry)> {
         let mut of_classes: Vec<(PrefixKey, PrefixEntry)> = Vec::new();
-        for (nth, class) in config.classes.iter().enumerate() {
-            let number = nth as u32 + 1;
-            let entry = match class.service() {
-                Service::Unlimited => PrefixEntry::new(number, 0).with(PrefixEntry::UNLIMITED),
+        for PrefixService {
+            prefix,
+            class,
+            service,
+        } in config.services()
+        {
+            let entry = match service {
+                Service::Unlimited => PrefixEntry::new(class, 0).with(PrefixEntry::UNLIMITED),
                 Service::Multiplier(multiplier) => {
-                    let index = self
-                        .0
-                        .iter()
-                        .position(|known| *known == multiplier)
-                        .unwrap_or(0);
-                    PrefixEntry::new(number, index as u32)
+                    let known = self.0.iter().position(|known| *known == multiplier);
+                    PrefixEntry::new(class, known.unwrap_or(0) as u32)
                 }
             };
-            of_classes.extend(
-                class
-                    .sources
-                    .iter()
-                    .map(|prefix| (PrefixKey::from(prefix), entry)),
-            );
+            of_classes.push((PrefixKey::from(&prefix), entry));
         }
         // Of a prefix in several classes, the last one stays. Sorted and not hashed, since there may be many.
         of_classes.reverse();

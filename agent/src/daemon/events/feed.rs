@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use api::group::Refusal;
 use cgroup::GroupManager;
 use config::human;
 use datapath::EventRing;
@@ -31,26 +32,104 @@ pub struct Feed {
     groups: GroupManager,
     rings: Vec<(Arc<EventRing>, AsyncFd<OwnedFd>)>,
     lost: u64,
-    lost_told: Option<Instant>,
-    killed: Counts,
-    refused: Counts,
-    pids_refused: Counts,
+    lost_reported: Option<Instant>,
+    counts: Counts,
     attacks: Attacks,
     full_stores: FullStores,
 }
 
-/// Counts of groups at the last check.
-struct Counts(HashMap<String, u64>);
+/// What the kernel counts of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Counted {
+    OomKills,
+    /// Processes and threads above `pids`.
+    PidsRefused,
+    /// Connections and packets above a limit of its network.
+    NetworkRefused,
+}
 
-impl Counts {
-    fn of(counts: impl IntoIterator<Item = (String, u64)>) -> Self {
-        Self(counts.into_iter().collect())
+/// A count of a group since its cgroup was created.
+struct GroupCount {
+    group: String,
+    counted: Counted,
+    count: u64,
+    /// Of `NetworkRefused`.
+    last: Option<Refusal>,
+}
+
+impl GroupCount {
+    /// All counts of all groups.
+    fn all(groups: &GroupManager) -> impl Iterator<Item = Self> {
+        let of = |counted| {
+            move |(group, count)| Self {
+                group,
+                counted,
+                count,
+                last: None,
+            }
+        };
+        let network = groups.refusals().into_iter().map(|(group, network)| Self {
+            group,
+            counted: Counted::NetworkRefused,
+            count: network.refused(),
+            last: network.last_refusal,
+        });
+        let killed = groups.oom_kills().into_iter().map(of(Counted::OomKills));
+        let pids = groups.pids_refused().into_iter();
+        killed
+            .chain(pids.map(of(Counted::PidsRefused)))
+            .chain(network)
     }
 
-    /// How much a group's count has risen; `None` if it has not, or is new or restarted.
-    fn rise(&mut self, group: &str, count: u64) -> Option<u64> {
-        let before = self.0.insert(group.to_owned(), count)?;
-        count.checked_sub(before).filter(|rise| *rise > 0)
+    /// The event of a rise of the count; `None` if nothing is known of a refusal.
+    fn event(self, rise: u64) -> Option<Event> {
+        let group = Some(self.group);
+        Some(match self.counted {
+            Counted::OomKills => {
+                let kills = self.count;
+                let reason = format!("out of memory: {kills} killed since its cgroup was made");
+                Event {
+                    group,
+                    ..Event::now(EventKind::OomKill, rise, reason)
+                }
+            }
+            Counted::PidsRefused => {
+                let reason = format!("{rise} new processes and threads refused in the last second");
+                Event {
+                    limit: Some("pids".to_owned()),
+                    group,
+                    ..Event::now(EventKind::Throttled, rise, reason)
+                }
+            }
+            Counted::NetworkRefused => {
+                let last = self.last?;
+                let reason = format!("{rise} refused in the last second, {last}");
+                Event {
+                    source: Some(last.destination.to_string()),
+                    limit: Some(last.limit),
+                    group,
+                    port: Some(last.port),
+                    direction: Some("egress".to_owned()),
+                    ..Event::now(EventKind::Throttled, rise, reason)
+                }
+            }
+        })
+    }
+}
+
+/// Counts of groups at the last check.
+struct Counts(HashMap<(Counted, String), u64>);
+
+impl Counts {
+    fn of(groups: &GroupManager) -> Self {
+        let at = |count: GroupCount| ((count.counted, count.group), count.count);
+        Self(GroupCount::all(groups).map(at).collect())
+    }
+
+    /// How much a count has risen; `None` if it has not, or is new or restarted.
+    fn rise(&mut self, new: &GroupCount) -> Option<u64> {
+        let before = self.0.insert((new.counted, new.group.clone()), new.count)?;
+        new.count.checked_sub(before).filter(|rise| *rise > 0)
     }
 }
 
@@ -63,10 +142,7 @@ impl Feed {
         requests: Arc<Current>,
         groups: GroupManager,
     ) -> Self {
-        let killed = Counts::of(groups.oom_kills());
-        let refusals = groups.refusals().into_iter();
-        let refused = Counts::of(refusals.map(|(group, network)| (group, network.refused())));
-        let pids_refused = Counts::of(groups.pids_refused());
+        let counts = Counts::of(&groups);
         Self {
             log,
             packets,
@@ -74,10 +150,8 @@ impl Feed {
             groups,
             rings: Vec::new(),
             lost: 0,
-            lost_told: None,
-            killed,
-            refused,
-            pids_refused,
+            lost_reported: None,
+            counts,
             attacks: Attacks::default(),
             full_stores: FullStores::default(),
         }
@@ -155,8 +229,8 @@ impl Feed {
         }
         self.lost += lost;
         // In a flood, losses are constant: they are reported once a second.
-        if self.lost > 0 && self.lost_told.is_none_or(|told| told.elapsed() >= LOOK) {
-            self.lost_told = Some(Instant::now());
+        if self.lost > 0 && self.lost_reported.is_none_or(|at| at.elapsed() >= LOOK) {
+            self.lost_reported = Some(Instant::now());
             self.log.push(Event::lost(
                 std::mem::take(&mut self.lost),
                 "the kernel's ring of events was full",
@@ -195,37 +269,11 @@ impl Feed {
     }
 
     fn look_at_groups(&mut self) {
-        for (group, kills) in self.groups.oom_kills() {
-            if let Some(rise) = self.killed.rise(&group, kills) {
-                let reason = format!("out of memory: {kills} killed since its cgroup was made");
-                self.log.push(Event {
-                    group: Some(group),
-                    ..Event::now(EventKind::OomKill, rise, reason)
-                });
-            }
-        }
-        for (group, refused) in self.groups.pids_refused() {
-            if let Some(rise) = self.pids_refused.rise(&group, refused) {
-                let reason = format!("{rise} new processes and threads refused in the last second");
-                self.log.push(Event {
-                    limit: Some("pids".to_owned()),
-                    group: Some(group),
-                    ..Event::now(EventKind::Throttled, rise, reason)
-                });
-            }
-        }
-        for (group, network) in self.groups.refusals() {
-            let rise = self.refused.rise(&group, network.refused());
-            if let (Some(rise), Some(last)) = (rise, network.last_refusal) {
-                let reason = format!("{rise} refused in the last second, {last}");
-                self.log.push(Event {
-                    source: Some(last.destination.to_string()),
-                    limit: Some(last.limit),
-                    group: Some(group),
-                    port: Some(last.port),
-                    direction: Some("egress".to_owned()),
-                    ..Event::now(EventKind::Throttled, rise, reason)
-                });
+        for count in GroupCount::all(&self.groups) {
+            if let Some(rise) = self.counts.rise(&count)
+                && let Some(event) = count.event(rise)
+            {
+                self.log.push(event);
             }
         }
     }

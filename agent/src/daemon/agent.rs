@@ -390,7 +390,7 @@ impl Agent {
     /// have changed since the last call. Returns whether no second attempt is needed.
     pub(crate) fn follow_host(&self, is_changed: bool) -> bool {
         // Not while another config is put in effect.
-        let Some(_one) = self.changing.one() else {
+        let Ok(_one) = self.changing.lock() else {
             return true;
         };
         if is_changed {

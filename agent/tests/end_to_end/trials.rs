@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     a_trial_needs_no_file_that_the_agent_can_read,
     an_agent_without_a_state_directory_runs_and_says_so,
     a_trial_is_ended_at_once,
+    a_link_of_the_agents_file_is_its_file,
     watch_puts_no_trial_in_effect_that_ended_unconfirmed,
 ];
 
@@ -260,6 +261,26 @@ fn a_trial_is_ended_at_once() {
         (&status["trial"], &status["last_reload"]["cause"]),
         (&serde_json::Value::Null, &"revert".into())
     );
+}
+
+fn a_link_of_the_agents_file_is_its_file() {
+    let network = Network::new();
+    let agent = network.start("", "[[limit]]\nname = \"own\"\nrate = \"5/s\"\n");
+    let own = network.folder.path().join("limits.toml");
+    let text = std::fs::read_to_string(&own).unwrap();
+    let (hard, symbolic) = (own.with_file_name("hard"), own.with_file_name("symbolic"));
+    std::fs::hard_link(&own, &hard).unwrap();
+    std::os::unix::fs::symlink(&own, &symbolic).unwrap();
+    let other = own.with_file_name("other");
+    std::fs::write(&other, text.replace("5/s", "6/s")).unwrap();
+    for (file, is_own) in [(&hard, true), (&symbolic, true), (&other, false)] {
+        let name = file.to_str().unwrap();
+        network.told(&["try", name, "--for", "1h"]);
+        let confirmed = agent.json(&["confirm"]);
+        assert_eq!(confirmed["note"].is_null(), is_own, "{name}: {confirmed}");
+        let reloaded = network.command(&["reload", name]);
+        assert_eq!(reloaded.status.success(), is_own, "{}", said(&reloaded));
+    }
 }
 
 fn watch_puts_no_trial_in_effect_that_ended_unconfirmed() {

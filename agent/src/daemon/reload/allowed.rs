@@ -10,7 +10,6 @@ use config::policy::Prefix;
 use config::prefix;
 use host::StateDirectory;
 
-use super::error::ReloadError;
 use super::live::Cause;
 use crate::allowances::{self, LAST_INSTANT, MOST, terms};
 use crate::ban_owner;
@@ -86,10 +85,7 @@ impl Agent {
         // Not shorter than ordered.
         let until = (seconds_since_1970() + for_seconds).ceil() as u64;
         let until = until.min(LAST_INSTANT);
-        let _one = self
-            .changing()
-            .one()
-            .ok_or_else(|| ReloadError::Stopping.to_string())?;
+        let _one = self.changing().lock().map_err(|error| error.to_string())?;
         let mut next = self.changing().live().allowances.clone();
         let (mut replaced, mut new) = (Vec::new(), Vec::new());
         let cidrs: BTreeSet<String> = prefixes.iter().map(Prefix::short).collect();
@@ -127,10 +123,7 @@ impl Agent {
             .iter()
             .map(|cidr| parse(cidr).map(|prefix| prefix.short()))
             .collect::<Result<Vec<_>, _>>()?;
-        let _one = self
-            .changing()
-            .one()
-            .ok_or_else(|| ReloadError::Stopping.to_string())?;
+        let _one = self.changing().lock().map_err(|error| error.to_string())?;
         let before = self.changing().live().allowances.clone();
         let is_named = |allowance: &Allowance| wanted.contains(&allowance.cidr);
         let (ended, next): (Vec<_>, Vec<_>) = before.into_iter().partition(is_named);
@@ -155,7 +148,7 @@ impl Agent {
 
     /// Ends the exemptions whose time has come; returns whether none is left.
     fn end_allowances(&self) -> bool {
-        let Some(_one) = self.changing().one() else {
+        let Ok(_one) = self.changing().lock() else {
             return true;
         };
         let now = seconds_since_1970() as u64;

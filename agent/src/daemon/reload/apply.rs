@@ -1,8 +1,6 @@
 //! Replaces the config in effect, all or nothing.
 
-use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +20,7 @@ use super::error::ReloadError;
 use super::last_valid::keep_as_last_valid;
 use super::live::{Applied, Cause};
 use super::record::Record;
-use super::source::Source;
+use super::source::{Source, is_same_file};
 use super::summary::in_effect;
 use crate::allowances;
 use crate::daemon::Agent;
@@ -55,26 +53,23 @@ pub(super) fn not_made(error: &ReloadError) -> Reloaded {
     }
 }
 
-/// Whether two paths, of which the first may be relative, name one file.
-fn is_same_file(own: &Path, named: &Path) -> bool {
-    let is_same_path = std::path::absolute(own).is_ok_and(|own| own == named);
-    let identity = |path: &Path| {
-        let metadata = fs::metadata(path).ok()?;
-        Some((metadata.dev(), metadata.ino()))
-    };
-    is_same_path || identity(own).is_some_and(|own| identity(named) == Some(own))
-}
-
 impl Agent {
     /// Reads the config again and puts it in effect, all or nothing.
     pub fn reload(&self, cause: Cause, operator: Option<IpAddr>) -> Reloaded {
-        let Some(_one) = self.changing().one() else {
-            return not_made(&ReloadError::Stopping);
-        };
-        let began = Instant::now();
-        Supervisor.reloading();
-        let result = self.reload_file(operator);
-        self.told(cause, self.file(), began, result)
+        self.alone(|| {
+            let began = Instant::now();
+            Supervisor.reloading();
+            let result = self.reload_file(operator);
+            self.told(cause, self.file(), began, result)
+        })
+    }
+
+    /// Makes a change while no other is made.
+    pub(super) fn alone(&self, change: impl FnOnce() -> Reloaded) -> Reloaded {
+        match self.changing().lock() {
+            Ok(_one) => change(),
+            Err(error) => not_made(&error),
+        }
     }
 
     /// Reports the changes of a reload without making them, or those of a trial of another config: `text`, as read from
@@ -85,32 +80,36 @@ impl Agent {
         text: Option<String>,
         operator: Option<IpAddr>,
     ) -> Reloaded {
-        let Some(_one) = self.changing().one() else {
-            return not_made(&ReloadError::Stopping);
+        self.alone(|| {
+            let began = Instant::now();
+            let compared = self.changes_of(file, text, operator);
+            Reloaded {
+                milliseconds: began.elapsed().as_millis() as u64,
+                ..compared.unwrap_or_else(|error| not_made(&error))
+            }
+        })
+    }
+
+    fn changes_of(
+        &self,
+        file: Option<&Path>,
+        text: Option<String>,
+        operator: Option<IpAddr>,
+    ) -> Result<Reloaded, ReloadError> {
+        let file = file.or(self.file()).ok_or(ReloadError::NoFile)?;
+        let text = match text {
+            Some(text) => text,
+            None => config::read_text(file)?,
         };
-        let began = Instant::now();
-        let read = || {
-            let file = file.or(self.file()).ok_or(ReloadError::NoFile)?;
-            let text = match text {
-                Some(text) => text,
-                None => config::read_text(file)?,
-            };
-            Ok(Source::parse(file, text)?.0)
-        };
-        let compared = read().and_then(|source| {
-            let databases = self.databases_of(&source.config)?;
-            let prepared = self.prepare(&source.config, &databases, None)?;
-            Ok(Reloaded {
-                ok: true,
-                changes: Changes::between(&prepared.before, &source.config),
-                notes: Vec::from_iter(config::ssh_warning(&source.config, operator)),
-                ..Reloaded::default()
-            })
-        });
-        Reloaded {
-            milliseconds: began.elapsed().as_millis() as u64,
-            ..compared.unwrap_or_else(|error| not_made(&error))
-        }
+        let (source, _) = Source::parse(file, text)?;
+        let databases = self.databases_of(&source.config)?;
+        let prepared = self.prepare(&source.config, &databases, None)?;
+        Ok(Reloaded {
+            ok: true,
+            changes: Changes::between(&prepared.before, &source.config),
+            notes: Vec::from_iter(config::ssh_warning(&source.config, operator)),
+            ..Reloaded::default()
+        })
     }
 
     /// The reply to a reload that names another file than the agent's.

@@ -100,7 +100,7 @@ impl Agent {
 
     /// Puts the databases and lists in effect again if they have changed. A file that cannot be used changes nothing.
     fn read_databases_if_changed(&self) {
-        let Some(_one) = self.changing().one() else {
+        let Ok(_one) = self.changing().lock() else {
             return;
         };
         let (source, before, lasting) = {

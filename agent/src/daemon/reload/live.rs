@@ -14,6 +14,7 @@ use config::Changes;
 use config::policy::Config;
 use datapath::memory::Lasting;
 
+use super::error::ReloadError;
 use super::on_trial::Trial;
 use super::source::Source;
 use crate::geo::Databases;
@@ -239,10 +240,17 @@ impl Changing {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks changes; `None` when the agent is stopping.
-    pub(crate) fn one(&self) -> Option<MutexGuard<'_, ()>> {
+    /// Locks changes.
+    ///
+    /// # Errors
+    ///
+    /// When the agent is stopping.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, ()>, ReloadError> {
         let one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
-        (!self.is_closed()).then_some(one)
+        if self.is_closed() {
+            return Err(ReloadError::Stopping);
+        }
+        Ok(one)
     }
 
     /// Whether the agent is stopping. A change in progress that takes longer than the stop waits puts nothing in effect.

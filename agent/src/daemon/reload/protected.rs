@@ -142,7 +142,7 @@ impl Agent {
     /// Reads some of the addresses that `protect` exempts, and puts the config in effect with them if they have changed; returns
     /// whether they are in effect.
     fn protect_again(&self, read: impl FnOnce(Found, &Config) -> Found) -> bool {
-        let Some(_one) = self.changing().one() else {
+        let Ok(_one) = self.changing().lock() else {
             return true;
         };
         let (source, databases, lasting, before) = {

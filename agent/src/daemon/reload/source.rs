@@ -1,6 +1,8 @@
 //! A config file with its text.
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{self, Path};
 use std::sync::Arc;
 
 use api::status::LeftOut;
@@ -70,5 +72,53 @@ impl Source {
             text: self.text.clone(),
             left_out: [self.left_out.clone(), left_out].concat(),
         })
+    }
+}
+
+/// Whether two paths name one file, over symbolic and hard links. A missing file is only equal by its path.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| {
+        let metadata = fs::metadata(path).ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    match (identity(one), identity(other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => path::absolute(one).ok() == path::absolute(other).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_the_same_file_and_copies_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let own = at("limits.toml");
+        fs::write(&own, "").unwrap();
+        fs::hard_link(&own, at("hard.toml")).unwrap();
+        std::os::unix::fs::symlink("limits.toml", at("symbolic.toml")).unwrap();
+        fs::copy(&own, at("copy.toml")).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        for same in [
+            "limits.toml",
+            "hard.toml",
+            "symbolic.toml",
+            "folder/../limits.toml",
+        ] {
+            assert!(is_same_file(&own, &at(same)), "{same}");
+            assert!(is_same_file(&at(same), &own), "{same}");
+        }
+        for other in ["copy.toml", "missing.toml", "folder"] {
+            assert!(!is_same_file(&own, &at(other)), "{other}");
+        }
+        fs::remove_file(&own).unwrap();
+        assert!(is_same_file(&own, &own));
+        assert!(!is_same_file(&own, &at("hard.toml")));
+        assert!(is_same_file(
+            Path::new("missing.toml"),
+            &path::absolute("missing.toml").unwrap()
+        ));
     }
 }

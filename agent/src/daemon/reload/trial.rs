@@ -17,7 +17,7 @@ use super::last_valid::keep_as_last_valid;
 use super::live::{Applied, Cause};
 use super::on_trial::Trial;
 use super::record::Record;
-use super::source::Source;
+use super::source::{Source, is_same_file};
 use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind};
 
@@ -38,15 +38,14 @@ impl Agent {
         time: Duration,
         operator: Option<IpAddr>,
     ) -> Reloaded {
-        let Some(_one) = self.changing().one() else {
-            return not_made(&ReloadError::Stopping);
-        };
-        let began = Instant::now();
-        let result = self.begin_trial(file, text, time, operator);
-        if result.is_ok() {
-            self.changing().trial_began.notify_one();
-        }
-        self.told(Cause::Try, Some(file), began, result)
+        self.alone(|| {
+            let began = Instant::now();
+            let result = self.begin_trial(file, text, time, operator);
+            if result.is_ok() {
+                self.changing().trial_began.notify_one();
+            }
+            self.told(Cause::Try, Some(file), began, result)
+        })
     }
 
     fn begin_trial(
@@ -104,10 +103,7 @@ impl Agent {
     ///
     /// When there is no trial, or the confirmation cannot be recorded for the next agent; the trial continues then.
     pub fn confirm(&self) -> Result<Confirmed, String> {
-        let _one = self
-            .changing()
-            .one()
-            .ok_or_else(|| ReloadError::Stopping.to_string())?;
+        let _one = self.changing().lock().map_err(|error| error.to_string())?;
         let mut live = self.changing().live();
         if live.trial.is_some() {
             let forgotten = Record::forget(&live.source.config.agent);
@@ -145,7 +141,7 @@ impl Agent {
 
     /// Rolls back an expired trial.
     pub fn end_trial_if_due(&self) {
-        let Some(_one) = self.changing().one() else {
+        let Ok(_one) = self.changing().lock() else {
             return;
         };
         let due = {
@@ -163,19 +159,18 @@ impl Agent {
 
     /// Ends the trial in progress early.
     pub fn revert(&self) -> Reloaded {
-        let Some(_one) = self.changing().one() else {
-            return not_made(&ReloadError::Stopping);
-        };
-        let trial = self
-            .changing()
-            .live()
-            .trial
-            .as_ref()
-            .map(|trial| (trial.before.clone(), trial.file.clone()));
-        match trial {
-            Some((before, tried)) => self.roll_back(Cause::Revert, &before, &tried),
-            None => not_made(&ReloadError::NoTrial),
-        }
+        self.alone(|| {
+            let trial = self
+                .changing()
+                .live()
+                .trial
+                .as_ref()
+                .map(|trial| (trial.before.clone(), trial.file.clone()));
+            match trial {
+                Some((before, tried)) => self.roll_back(Cause::Revert, &before, &tried),
+                None => not_made(&ReloadError::NoTrial),
+            }
+        })
     }
 
     fn roll_back(&self, cause: Cause, before: &Source, tried: &Path) -> Reloaded {
@@ -244,9 +239,4 @@ impl Agent {
             reason,
         ));
     }
-}
-
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    real(one) == real(other)
 }

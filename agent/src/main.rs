@@ -3,34 +3,34 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    tell_when_nothing_can_be_printed();
+    report_failed_printing();
     weir::cli::complete_for_a_script();
     match weir::cli::execute(weir::cli::parsed()) {
         Ok(code) => code,
         Err(error) => {
-            weir::log::fatal(&told(&error));
+            weir::log::fatal(&with_causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
 /// An error with its causes, without repetition: many messages include their cause.
-fn told(error: &anyhow::Error) -> String {
+fn with_causes(error: &anyhow::Error) -> String {
     error
         .chain()
         .skip(1)
         .map(ToString::to_string)
-        .fold(error.to_string(), |told, cause| {
-            if told.contains(&cause) {
-                told
+        .fold(error.to_string(), |text, cause| {
+            if text.contains(&cause) {
+                text
             } else {
-                format!("{told}: {cause}")
+                format!("{text}: {cause}")
             }
         })
 }
 
 /// `println!` panics if standard output cannot be written, as on a full disk: report it like other errors.
-fn tell_when_nothing_can_be_printed() {
+fn report_failed_printing() {
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let said = panic.payload().downcast_ref::<String>();

@@ -13,15 +13,15 @@ pub struct Supervisor;
 impl Supervisor {
     /// Limits are in effect. `status` is one line for people.
     pub fn ready(&self, status: &str) {
-        Self::tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+        Self::notify(&[NotifyState::Ready, NotifyState::Status(status)]);
     }
 
     /// The config is being reloaded; [`Supervisor::ready`] must follow, also after a failure.
     pub fn reloading(&self) {
         // systemd uses the time stamp to recognise that the reload belongs to its signal.
         match NotifyState::monotonic_usec_now() {
-            Ok(now) => Self::tell(&[NotifyState::Reloading, now]),
-            Err(_) => Self::tell(&[NotifyState::Reloading]),
+            Ok(now) => Self::notify(&[NotifyState::Reloading, now]),
+            Err(_) => Self::notify(&[NotifyState::Reloading]),
         }
     }
 
@@ -33,12 +33,12 @@ impl Supervisor {
 
     /// The start failed, and the agent is about to exit.
     pub fn failed(&self, reason: &str) {
-        Self::tell(&[NotifyState::Status(reason)]);
+        Self::notify(&[NotifyState::Status(reason)]);
     }
 
     /// The agent is about to exit.
     pub fn stopping(&self) {
-        Self::tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
+        Self::notify(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
     }
 
     /// Sends watchdog notifications for as long as this is polled: on the thread of the agent's own work, so that a
@@ -52,11 +52,11 @@ impl Supervisor {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            Self::tell(&[NotifyState::Watchdog]);
+            Self::notify(&[NotifyState::Watchdog]);
         }
     }
 
-    fn tell(state: &[NotifyState<'_>]) {
+    fn notify(state: &[NotifyState<'_>]) {
         // Without notifications, the manager times out.
         let _ = sd_notify::notify(state);
     }

@@ -340,7 +340,7 @@ pub fn unban(
             .extend(some.still_banned_by_crowdsec);
         all.narrower.extend(some.narrower);
     }
-    tell_unbanned(
+    print_unbanned(
         &all,
         options,
         owner.as_deref(),
@@ -354,10 +354,10 @@ pub fn unban(
 
 pub fn unban_all(options: &Options) -> anyhow::Result<ExitCode> {
     let all: Unbanned = options.client().ask(&Request::UnbanAll)?;
-    tell_unbanned(&all, options, None, "every prefix")
+    print_unbanned(&all, options, None, "every prefix")
 }
 
-fn tell_unbanned(
+fn print_unbanned(
     all: &Unbanned,
     options: &Options,
     owner: Option<&str>,

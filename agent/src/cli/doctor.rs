@@ -30,10 +30,10 @@ pub fn doctor(file: Option<&Path>, print: Print) -> anyhow::Result<ExitCode> {
 }
 
 fn show(file: Option<&Path>, report: &Report) {
-    report.host.iter().for_each(tell);
+    report.host.iter().for_each(print_check);
     for interface in &report.interfaces {
         println!("\n{}: {}", interface.name, described(&interface.facts));
-        interface.checks.iter().for_each(tell);
+        interface.checks.iter().for_each(print_check);
     }
     let what = file.map_or_else(
         || "the built-in limits".to_owned(),
@@ -47,7 +47,7 @@ fn show(file: Option<&Path>, report: &Report) {
 }
 
 /// Prints a check and its fix.
-fn tell(check: &Check) {
+fn print_check(check: &Check) {
     let mark = match check.verdict {
         Verdict::Good => "ok     ",
         Verdict::Limited => "limited",

@@ -21,7 +21,7 @@ pub fn reload(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode
         operator: ssh::client(),
         file,
     })?;
-    tell(&answer, options, || {
+    print_result(&answer, options, || {
         let mut lines = vec![format!(
             "reloaded in {}",
             human::time(Duration::from_millis(answer.milliseconds))
@@ -46,12 +46,12 @@ pub fn compare(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCod
         text,
         operator,
     })?;
-    tell(&answer, options, || differences(&answer).join("\n"))
+    print_result(&answer, options, || differences(&answer).join("\n"))
 }
 
 pub fn revert(options: &Options) -> anyhow::Result<ExitCode> {
     let answer: Reloaded = options.client().ask(&Request::Revert)?;
-    tell(&answer, options, || {
+    print_result(&answer, options, || {
         let mut lines = vec!["rolled back to the config before the trial".to_owned()];
         lines.extend(differences(&answer));
         lines.join("\n")
@@ -82,7 +82,7 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
         operator: ssh::client(),
     };
     let answer: Reloaded = options.client().ask(&request)?;
-    tell(&answer, options, || {
+    print_result(&answer, options, || {
         let time = human::time(duration);
         format!(
             "{} is in effect for {time}, then the previous config again; to keep it: agent confirm",
@@ -115,7 +115,7 @@ pub fn confirm(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(
+fn print_result(
     answer: &Reloaded,
     options: &Options,
     done: impl FnOnce() -> String,

@@ -46,13 +46,13 @@ use crate::supervisor::Supervisor;
 const PAUSE: Duration = Duration::from_secs(4);
 
 /// How long a stop waits for a change of limits in progress: a service has 30 s.
-const LAST_CHANGE: Duration = Duration::from_secs(10);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a stop waits for other threads at its end.
-const LAST_THREADS: Duration = Duration::from_secs(5);
+const THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before a socket of the previous attempt is tried again: it is released when its threads have ended.
-const A_MOMENT: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 pub fn run(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
     log::start(
@@ -135,7 +135,7 @@ fn again(
                     && is_taken(&error)
                     && Instant::now() < until =>
             {
-                thread::sleep(A_MOMENT);
+                thread::sleep(RETRY_DELAY);
             }
             ended => return ended,
         }
@@ -383,8 +383,8 @@ fn enforce(
         drop(server);
         let changed = Arc::clone(&agent);
         let closing = tokio::task::spawn_blocking(move || changed.changing().close());
-        if tokio::time::timeout(LAST_CHANGE, closing).await.is_err() {
-            tracing::warn!("a change of limits is still in progress after {}: stopping without it", human::time(LAST_CHANGE));
+        if tokio::time::timeout(CHANGE_TIMEOUT, closing).await.is_err() {
+            tracing::warn!("a change of limits is still in progress after {}: stopping without it", human::time(CHANGE_TIMEOUT));
         }
         agent.notifier().stop();
         agent.close_lines();
@@ -407,7 +407,7 @@ fn enforce(
         Ok(ExitCode::SUCCESS)
     });
     // A thread that hangs, such as one that reads a file of a dead server, does not keep the process.
-    runtime.shutdown_timeout(LAST_THREADS);
+    runtime.shutdown_timeout(THREADS_TIMEOUT);
     ended
 }
 

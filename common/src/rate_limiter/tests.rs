@@ -146,14 +146,14 @@ proptest! {
             let expected = first.peek(cost).allowed && second.peek(cost).allowed;
             let left = (first.remaining(), second.remaining());
             let mut tiers = Tiers::<&mut dyn RateLimiter, 2>([&mut first, &mut second]);
-            let foreseen = tiers.peek(cost);
+            let predicted = tiers.peek(cost);
             let outcome = tiers.decide(cost);
             prop_assert_eq!(outcome.allowed, expected);
-            prop_assert_eq!(foreseen.allowed, expected);
+            prop_assert_eq!(predicted.allowed, expected);
             prop_assert_eq!(outcome.remaining, first.remaining().min(second.remaining()));
             if !expected {
                 prop_assert_eq!((first.remaining(), second.remaining()), left);
-                prop_assert_eq!(outcome.retry_after, foreseen.retry_after);
+                prop_assert_eq!(outcome.retry_after, predicted.retry_after);
             }
         }
     }

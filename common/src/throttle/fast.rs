@@ -19,7 +19,7 @@ use crate::table::Set;
 use crate::time::Ticks;
 
 /// The result of evaluating one rule on the fast path.
-enum Glance {
+enum Evaluation {
     /// It conforms if this word of the set changes from one value to the other.
     Conforms { word: u32, from: u64, to: u64 },
     /// It does not conform, and the packet is refused.
@@ -88,8 +88,8 @@ fn evaluate_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Opt
         return Some(evaluate_by_bucket(host, span, subject, 1));
     }
     let now = host.now();
-    match peek(host, set, rule, slot, now, cost) {
-        Glance::Conforms { word, from, to } => {
+    match evaluate_rule(host, set, rule, slot, now, cost) {
+        Evaluation::Conforms { word, from, to } => {
             let is_hot = row.as_ref().is_some_and(|row| row.hot.is(&key));
             if is_hot {
                 match host.charge_hot(index, slot.place(), from, now, size) {
@@ -115,8 +115,8 @@ fn evaluate_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Opt
                 return None;
             }
         }
-        Glance::Refused => {}
-        Glance::Unclear => return None,
+        Evaluation::Refused => {}
+        Evaluation::Unclear => return None,
     }
     // One exit for both refusals.
     let refusal = Refusal {
@@ -151,10 +151,10 @@ fn evaluate_by_two_buckets<H: Steps>(
     }
     let now = packet_state.now;
     // One exit for both refusals: a second copy of the code would exceed the stack.
-    let nth = match glance_at_bucket(host, set, one, slot, now, one.cost_of(size)) {
-        Glance::Conforms { word, from, to } => {
-            match glance_at_bucket(host, set, other, slot, now, other.cost_of(size)) {
-                Glance::Conforms {
+    let nth = match evaluate_bucket(host, set, one, slot, now, one.cost_of(size)) {
+        Evaluation::Conforms { word, from, to } => {
+            match evaluate_bucket(host, set, other, slot, now, other.cost_of(size)) {
+                Evaluation::Conforms {
                     word: other_word,
                     from: other_from,
                     to: other_to,
@@ -190,12 +190,12 @@ fn evaluate_by_two_buckets<H: Steps>(
                     host.count(one.counter, Outcome::Passed, size);
                     return Some(Verdict::Pass(Passage::FREE));
                 }
-                Glance::Refused => 1,
-                Glance::Unclear => return None,
+                Evaluation::Refused => 1,
+                Evaluation::Unclear => return None,
             }
         }
-        Glance::Refused => 0,
-        Glance::Unclear => return None,
+        Evaluation::Refused => 0,
+        Evaluation::Unclear => return None,
     };
     packet_state.open = Opened::own(slot);
     refuse_nth(host, packet_state, nth);
@@ -225,7 +225,7 @@ fn look_at_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<u32
             slot = Slot::at_home(host, &rule.key_of(&packet_state.subject));
         }
         let set = host.set(slot.set)?;
-        match peek(
+        match evaluate_rule(
             host,
             set,
             rule,
@@ -233,7 +233,7 @@ fn look_at_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<u32
             packet_state.now,
             rule.cost_of(packet_state.subject.size),
         ) {
-            Glance::Conforms { word, from, to } => {
+            Evaluation::Conforms { word, from, to } => {
                 let noted = packet_state.charges.get_mut(nth as usize)?;
                 *noted = Charged {
                     slot,
@@ -244,12 +244,12 @@ fn look_at_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<u32
                     _pad: 0,
                 };
             }
-            Glance::Refused => {
+            Evaluation::Refused => {
                 packet_state.open = Opened::own(slot);
                 refuse_nth(host, packet_state, nth);
                 return Some(index + 1);
             }
-            Glance::Unclear => return None,
+            Evaluation::Unclear => return None,
         }
     }
     Some(0)
@@ -295,43 +295,50 @@ fn charge_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<Verd
 }
 
 #[inline(always)]
-fn peek<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
-    if rule.is_fast == 0 || !slot.exists() {
-        return Glance::Unclear;
-    }
-    weigh(rule, slot, swap(host, set, rule, slot, now, cost))
-}
-
-#[inline(always)]
-fn glance_at_bucket<H: Host>(
+fn evaluate_rule<H: Host>(
     host: &H,
     set: H::Set,
     rule: &Rule,
     slot: Slot,
     now: Ticks,
     cost: u64,
-) -> Glance {
-    weigh(rule, slot, swap_bucket(host, set, rule, slot, now, cost))
+) -> Evaluation {
+    if rule.is_fast == 0 || !slot.exists() {
+        return Evaluation::Unclear;
+    }
+    evaluation_of(rule, slot, swap(host, set, rule, slot, now, cost))
 }
 
 #[inline(always)]
-fn weigh(rule: &Rule, slot: Slot, swap: Swap) -> Glance {
+fn evaluate_bucket<H: Host>(
+    host: &H,
+    set: H::Set,
+    rule: &Rule,
+    slot: Slot,
+    now: Ticks,
+    cost: u64,
+) -> Evaluation {
+    evaluation_of(rule, slot, swap_bucket(host, set, rule, slot, now, cost))
+}
+
+#[inline(always)]
+fn evaluation_of(rule: &Rule, slot: Slot, swap: Swap) -> Evaluation {
     match swap {
-        Swap::Conforms { word, from, to } => Glance::Conforms {
+        Swap::Conforms { word, from, to } => Evaluation::Conforms {
             word: slot.state(rule) + word,
             from,
             to,
         },
         Swap::Refused => refused(rule),
-        Swap::Several => Glance::Unclear,
+        Swap::Several => Evaluation::Unclear,
     }
 }
 
 #[inline(always)]
-fn refused(rule: &Rule) -> Glance {
+fn refused(rule: &Rule) -> Evaluation {
     if rule.enforcement == Enforcement::Enforce as u8 {
-        Glance::Refused
+        Evaluation::Refused
     } else {
-        Glance::Unclear
+        Evaluation::Unclear
     }
 }

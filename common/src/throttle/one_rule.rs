@@ -32,8 +32,8 @@ pub fn charge_by_bucket<H: Host>(host: &H, packet_state: &mut PacketState) -> Pa
     let mut turn = Passage::AT_ONCE;
     if open.slot.exists() {
         let result = charge_bucket(host, rule, open.slot, now, cost);
-        is_marked = settle(host, rule, &mut open, result, now, size);
-        is_observed = is_foreseen(rule, result);
+        is_marked = apply_result(host, rule, &mut open, result, now, size);
+        is_observed = is_only_observed(rule, result);
         turn = departure(result, rule, cost);
         if open.is_reserved != 0 {
             publish(host, open.slot);
@@ -118,7 +118,7 @@ pub fn charge<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bo
     let mut result = Charge::REFUSED;
     if slot.exists() {
         result = charge_rule(host, rule, slot, packet_state.now, cost);
-        let is_marked = settle(
+        let is_marked = apply_result(
             host,
             rule,
             &mut packet_state.open,
@@ -162,7 +162,7 @@ pub fn conclude<H: Host>(host: &H, packet_state: &PacketState, nth: u32) {
         .get(nth as usize)
         .map_or(Charge::LOST, |charged| charged.charge);
     let (slot, size) = (packet_state.open.slot, packet_state.subject.size);
-    let is_observed = slot.exists() && is_foreseen(rule, charge);
+    let is_observed = slot.exists() && is_only_observed(rule, charge);
     if packet_state.open.is_refused != 0 || is_observed {
         let outcome = if is_observed {
             Outcome::WouldThrottle
@@ -204,7 +204,7 @@ pub fn take_back<H: Host>(host: &H, packet_state: &mut PacketState, count: u32) 
 /// Determines whether a charge's result refuses the packet, and counts packets that pass in spite of it. Returns 1 if
 /// the packet is to be marked.
 #[inline(always)]
-fn settle<H: Host>(
+fn apply_result<H: Host>(
     host: &H,
     rule: &Rule,
     open: &mut Opened,
@@ -229,6 +229,6 @@ fn settle<H: Host>(
 
 /// Whether the packet only passes because the rule is on `observe`.
 #[inline(always)]
-fn is_foreseen(rule: &Rule, result: Charge) -> bool {
+fn is_only_observed(rule: &Rule, result: Charge) -> bool {
     result == Charge::REFUSED && rule.enforcement == Enforcement::Observe as u8
 }

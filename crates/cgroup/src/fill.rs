@@ -98,7 +98,7 @@ impl Groups {
             By::Itself if current == Some(group) && self.is_whole(&cgroups, group) => {}
             By::Itself => {
                 let from = home.unwrap_or(cgroups);
-                self.settle(process, group, from);
+                self.enforce_on(process, group, from);
             }
         }
     }
@@ -110,7 +110,7 @@ impl Groups {
     }
 
     /// Enforces a group on a process that matches itself.
-    fn settle(&mut self, process: &Process, group: usize, from: Vec<Membership>) {
+    fn enforce_on(&mut self, process: &Process, group: usize, from: Vec<Membership>) {
         let place = Place::of(primary(&from), self.host.manager);
         if self
             .targets
@@ -134,7 +134,7 @@ impl Groups {
     }
 
     /// Retries processes of services that were starting, and those that systemd was too busy for.
-    pub(super) fn settle_starting(&mut self) {
+    pub(super) fn retry_starting(&mut self) {
         let pids: Vec<u32> = self
             .stays
             .iter()

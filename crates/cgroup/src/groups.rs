@@ -229,7 +229,7 @@ impl Groups {
         self.list_containers_at_tick();
         self.check_targets();
         self.end_old_scopes();
-        self.settle_starting();
+        self.retry_starting();
         self.walk_again();
         self.scan_some(budget);
     }

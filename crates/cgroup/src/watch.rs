@@ -97,7 +97,7 @@ impl GroupManager {
     }
 
     /// Adds the usage until now, before the groups end or change.
-    fn settle_usage(&self, groups: &Groups) {
+    fn record_usage(&self, groups: &Groups) {
         let mut book = locked(&self.0.book);
         book.look(groups);
         book.save();
@@ -106,7 +106,7 @@ impl GroupManager {
     fn replace_here(&self, config: &Config) {
         let mut work = locked(&self.0.work);
         let before = work.take();
-        before.iter().for_each(|before| self.settle_usage(before));
+        before.iter().for_each(|before| self.record_usage(before));
         let mut seen = Seen {
             names: config
                 .groups
@@ -331,7 +331,7 @@ impl GroupManager {
             let Some(mut groups) = locked(&self.0.work).take() else {
                 return Vec::new();
             };
-            self.settle_usage(&groups);
+            self.record_usage(&groups);
             match on_exit {
                 OnExit::Keep => {
                     groups.keep();

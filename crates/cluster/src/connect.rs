@@ -118,11 +118,11 @@ async fn open(
 
 /// Whether a server is a node of a Cluster. A server that refuses to report it counts as a single one.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
-    let told: Result<String, RedisError> = redis::cmd("INFO")
+    let info: Result<String, RedisError> = redis::cmd("INFO")
         .arg("cluster")
         .query_async(connection)
         .await;
-    told.is_ok_and(|told| told.contains("cluster_enabled:1"))
+    info.is_ok_and(|info| info.contains("cluster_enabled:1"))
 }
 
 /// Sentinels, and the master with the same credentials.

@@ -43,7 +43,7 @@ else
     offset = offset + last - now
     now = last
   elseif now - last > lease and redis.call('ZCARD', expiries) > 0 then
-    -- Nobody came by for a lease, or the clock was set forward: what is out there is told by who comes next.
+    -- No host requested a lease, or the clock was set forward: the next hosts report the units that are granted.
     quiet = now + lease
   end
   if known ~= 0 and known ~= epoch then quiet = now + lease end

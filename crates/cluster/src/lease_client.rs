@@ -18,7 +18,7 @@ use super::exchange;
 use super::member::Usage;
 use super::part::{Definition, Shared};
 use super::past::Past;
-use super::told::Told;
+use super::shared_status::SharedStatus;
 use super::worker::{Order, Worker};
 
 /// How long a reload waits for the thread to enforce the new config's limits.
@@ -45,7 +45,7 @@ pub fn first_shares(config: &Config, past: &Past) -> HashMap<String, EffectiveSh
 
 /// The leases of this host's shares, until [`LeaseClient::stop`].
 pub struct LeaseClient {
-    told: Arc<Told>,
+    status: Arc<SharedStatus>,
     orders: UnboundedSender<Order>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -71,7 +71,7 @@ impl LeaseClient {
         let host = format!("{}/{:08x}", cluster.node, run as u32);
         let directory = StateDirectory::at(&config.agent.state_dir);
         let worker = Worker::new(cluster, host, limits, past, directory, events);
-        let told = worker.told();
+        let status = worker.status();
         let (orders, given) = unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -83,7 +83,7 @@ impl LeaseClient {
             .spawn(work)
             .map_err(ClusterError::Thread)?;
         Ok(Some(Self {
-            told,
+            status,
             orders,
             thread: Mutex::new(Some(thread)),
         }))
@@ -113,29 +113,29 @@ impl LeaseClient {
     /// The last reported status; does not wait for the store.
     #[must_use]
     pub fn status(&self) -> ClusterStatus {
-        let tale = self.told.tale();
-        let ago = tale
+        let last = self.status.lock();
+        let ago = last
             .granted_at
             .map(|at| boot_nanoseconds().saturating_sub(at) as f64 / 1e9);
         ClusterStatus {
             last_answer_seconds_ago: ago,
-            ..tale.status.clone()
+            ..last.status.clone()
         }
     }
 
     /// Notes of `agent status`.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.told.tale().notes.clone()
+        self.status.lock().notes.clone()
     }
 
     /// This host's share of each limit of a config: the current one, or the first of a new limit.
     #[must_use]
     pub fn shares(&self, config: &Config) -> HashMap<String, EffectiveShare> {
-        let tale = self.told.tale();
-        let mut shares = first_shares(config, &tale.past);
+        let last = self.status.lock();
+        let mut shares = first_shares(config, &last.past);
         for (name, share) in &mut shares {
-            *share = tale.shares.get(name).copied().unwrap_or(*share);
+            *share = last.shares.get(name).copied().unwrap_or(*share);
         }
         shares
     }

@@ -25,10 +25,10 @@ pub mod member;
 mod packets;
 mod part;
 pub mod past;
+mod shared_status;
 #[cfg(test)]
 mod simulation;
 pub mod store;
-mod told;
 mod worker;
 
 pub use api::cluster as status;

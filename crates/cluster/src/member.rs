@@ -331,7 +331,7 @@ impl Member {
     }
 
     /// Sends no request before this instant, after one without a reply.
-    pub fn ask_after(&mut self, instant: u64) {
+    pub fn request_after(&mut self, instant: u64) {
         self.next = self.next.max(instant);
     }
 

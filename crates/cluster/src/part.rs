@@ -187,7 +187,7 @@ impl Part {
         self.held
     }
 
-    pub(super) fn ask(&mut self, now: u64) -> (String, Report) {
+    pub(super) fn request(&mut self, now: u64) -> (String, Report) {
         let report = self.member.report(now);
         self.asking = Some(report.sequence);
         (self.name().to_owned(), report)
@@ -226,7 +226,7 @@ impl Part {
             );
         }
         self.last_error = Some(error.to_string());
-        self.member.ask_after(now + pause.as_nanos() as u64);
+        self.member.request_after(now + pause.as_nanos() as u64);
     }
 
     pub(super) fn note(&self) -> Option<String> {

@@ -154,7 +154,7 @@ impl World {
                 Usage::default(),
                 new.clock(self.now),
             );
-            new.member.ask_after(new.clock(self.now + late));
+            new.member.request_after(new.clock(self.now + late));
             self.hosts.push(new);
         }
     }
@@ -229,7 +229,7 @@ impl World {
         let clock = host.clock(now);
         match grant {
             Some(grant) => drop(host.member.granted(asked, &grant, clock)),
-            None => host.member.ask_after(clock + 50 * MS),
+            None => host.member.request_after(clock + 50 * MS),
         }
     }
 

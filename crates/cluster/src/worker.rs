@@ -25,8 +25,8 @@ use super::ledger::{Grant, Report};
 use super::member::{LEAVE_TIMEOUT, Terms};
 use super::part::{Part, Shared};
 use super::past::Past;
+use super::shared_status::SharedStatus;
 use super::store::{HostShare, Store};
-use super::told::Told;
 
 /// The shortest interval between two reads of all hosts' shares, for `agent status`; it grows with the number of hosts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -95,13 +95,13 @@ pub(super) struct Worker {
     health: Health,
     counted_at: u64,
     looked_at: u64,
-    told_at: u64,
+    reported_at: u64,
     /// The contents of the state directory, and when they were written; `None` during a write.
     saved: Option<(Past, u64)>,
     cannot_save: bool,
     directory: StateDirectory,
     tasks: JoinSet<Done>,
-    told: Arc<Told>,
+    status: Arc<SharedStatus>,
     events: Arc<EventLog>,
 }
 
@@ -126,12 +126,12 @@ impl Worker {
             health: Health::new(patience, now),
             counted_at: now,
             looked_at: 0,
-            told_at: now,
+            reported_at: now,
             saved: Some((past.clone(), 0)),
             cannot_save: false,
             directory,
             tasks: JoinSet::new(),
-            told: Arc::default(),
+            status: Arc::default(),
             events,
             cluster,
         };
@@ -139,12 +139,12 @@ impl Worker {
             .into_iter()
             .map(|shared| worker.begin(shared, past, now))
             .collect();
-        worker.tell();
+        worker.report();
         worker
     }
 
-    pub(super) fn told(&self) -> Arc<Told> {
-        Arc::clone(&self.told)
+    pub(super) fn status(&self) -> Arc<SharedStatus> {
+        Arc::clone(&self.status)
     }
 
     fn begin(&self, shared: Shared, past: &Past, now: u64) -> Part {
@@ -200,11 +200,11 @@ impl Worker {
         if counts {
             self.counted_at = now;
         }
-        self.ask(now);
+        self.request_due(now);
         self.look(now);
-        if now.saturating_sub(self.told_at) >= sync {
-            self.told_at = now;
-            self.tell();
+        if now.saturating_sub(self.reported_at) >= sync {
+            self.reported_at = now;
+            self.report();
             self.save(now);
         }
     }
@@ -224,7 +224,7 @@ impl Worker {
     }
 
     /// Requests each lease that is due, over one connection.
-    fn ask(&mut self, now: u64) {
+    fn request_due(&mut self, now: u64) {
         let mut due = self
             .parts
             .iter_mut()
@@ -249,7 +249,7 @@ impl Worker {
             }
             Link::Open(connection) => {
                 for part in due {
-                    let ((limit, report), mut connection) = (part.ask(now), connection.clone());
+                    let ((limit, report), mut connection) = (part.request(now), connection.clone());
                     let store = store.clone();
                     self.tasks.spawn(async move {
                         let grant = store.lease(&mut connection, &limit, &report).await;
@@ -352,7 +352,7 @@ impl Worker {
                 self.cannot_save = result.is_err();
                 self.saved = Some((past, now));
             }
-            Ok(Done::Left(result)) => told_of_leaving(result),
+            Ok(Done::Left(result)) => log_leave_failure(result),
             Err(error) => {
                 // A task that panicked has lost its connection and its limits: all tasks restart.
                 tracing::error!("querying the cluster's store failed: {error}");
@@ -447,7 +447,7 @@ impl Worker {
         self.parts.iter().map(Part::past).collect()
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let health = &self.health;
         let status = ClusterStatus {
             hosts: self
@@ -469,7 +469,7 @@ impl Worker {
             .iter()
             .map(|part| (part.name().to_owned(), part.held()))
             .collect();
-        self.told
+        self.status
             .set(status, notes, shares, self.past(), health.granted_at());
     }
 
@@ -527,14 +527,14 @@ impl Worker {
             };
             self.parts.push(part);
         }
-        self.tell();
+        self.report();
         let Link::Open(connection) = &self.link else {
             return;
         };
         let (store, connection, reports) = (
             self.store.clone(),
             connection.clone(),
-            farewells(&mut before, now),
+            leave_reports(&mut before, now),
         );
         if !reports.is_empty() {
             self.tasks
@@ -546,11 +546,11 @@ impl Worker {
         let now = boot_nanoseconds();
         let reports = match &self.link {
             // Without a connection the leases expire.
-            Link::Open(_) if !self.health.is_failing() => farewells(&mut self.parts, now),
+            Link::Open(_) if !self.health.is_failing() => leave_reports(&mut self.parts, now),
             _ => Vec::new(),
         };
         if let (Link::Open(connection), false) = (&self.link, reports.is_empty()) {
-            told_of_leaving(give_back(&self.store, connection, reports).await);
+            log_leave_failure(give_back(&self.store, connection, reports).await);
         }
         if let Err(error) = self.past().write(&self.directory) {
             tracing::warn!("saving the cluster's hosts for the next start failed: {error}");
@@ -565,7 +565,7 @@ fn ticks(sync: Duration) -> tokio::time::Interval {
 }
 
 /// The last requests of removed limits.
-fn farewells(parts: &mut [Part], now: u64) -> Vec<(String, Report)> {
+fn leave_reports(parts: &mut [Part], now: u64) -> Vec<(String, Report)> {
     let gives_back = parts
         .iter_mut()
         .filter(|part| part.shared.holder.gives_back());
@@ -579,13 +579,13 @@ async fn give_back(
     connection: &Connection,
     reports: Vec<(String, Report)>,
 ) -> Result<(), StoreError> {
-    let mut asked = JoinSet::new();
+    let mut requests = JoinSet::new();
     for (limit, report) in reports {
         let (store, mut connection) = (store.clone(), connection.clone());
-        asked.spawn(async move { store.lease(&mut connection, &limit, &report).await });
+        requests.spawn(async move { store.lease(&mut connection, &limit, &report).await });
     }
     let all = async {
-        while let Some(reply) = asked.join_next().await {
+        while let Some(reply) = requests.join_next().await {
             reply.map_err(|error| StoreError::Gone(error.to_string()))??;
         }
         Ok(())
@@ -595,7 +595,7 @@ async fn give_back(
         .unwrap_or(Err(StoreError::Slow(LEAVE_TIMEOUT)))
 }
 
-fn told_of_leaving(result: Result<(), StoreError>) {
+fn log_leave_failure(result: Result<(), StoreError>) {
     if let Err(error) = result {
         tracing::warn!(
             "cluster: returning leases to the store failed: {error}; they expire by themselves"

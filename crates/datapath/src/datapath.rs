@@ -89,7 +89,7 @@ impl Datapath {
         let place = pins.place(&image.settings, before.as_ref())?;
         let datapath = Self::load_or_clear(object, image, pins, &place)?;
         pins.commit()?;
-        pins.settle()?;
+        pins.finish()?;
         Ok(datapath)
     }
 

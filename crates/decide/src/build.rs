@@ -107,7 +107,7 @@ impl Engine {
         else {
             return new;
         };
-        if known.is_as(&new) {
+        if known.has_same_settings(&new) {
             return Arc::clone(known);
         }
         moves.0.push((Arc::clone(known), Arc::clone(&new)));

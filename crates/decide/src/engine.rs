@@ -14,7 +14,6 @@ use config::policy::{CheckHeaders, RequestLimit, RequestProtocol};
 use hyper::header::HeaderValue;
 
 use super::answer::{Decided, answer};
-use super::asked::Asked;
 use super::charge::{Charge, ChargeKind};
 use super::error::DecideError;
 use super::escalation::Edge;
@@ -29,6 +28,7 @@ use super::sources::{SourceClass, Sources};
 use super::state_store::StateStore;
 use super::tiers;
 use super::unsupported::Unsupported;
+use super::valid_request::ValidRequest;
 
 /// All limits on requests, and the classes of clients.
 pub struct Engine {
@@ -82,19 +82,19 @@ impl Engine {
         now: u64,
     ) -> Result<Decided, DecideError> {
         self.expire(now);
-        Ok(self.carry_out(self.ask(question, now)?, now))
+        Ok(self.carry_out(self.validate(question, now)?, now))
     }
 
     /// Decides or settles a validated request.
-    fn carry_out(&self, asked: Asked, now: u64) -> Decided {
-        match asked {
-            Asked::Charge(charge) => self.answer(&charge, self.settle(charge, now)),
-            Asked::Reserve(charge, terms) => {
+    fn carry_out(&self, valid: ValidRequest, now: u64) -> Decided {
+        match valid {
+            ValidRequest::Charge(charge) => self.answer(&charge, self.decide_charge(charge, now)),
+            ValidRequest::Reserve(charge, terms) => {
                 let somebody_waits = !self.line_of(&charge).is_empty();
                 let lines = somebody_waits.then(|| self.waiting.lock());
                 self.reserve(lines.as_deref(), charge, terms, now)
             }
-            Asked::Settle((_, reservation), used) => {
+            ValidRequest::Settle((_, reservation), used) => {
                 let decided = self.settle_reservation(&reservation, used, now);
                 self.wake(&reservation.line);
                 decided
@@ -113,8 +113,8 @@ impl Engine {
         now: u64,
     ) -> Result<Vec<Decided>, (usize, DecideError)> {
         self.expire(now);
-        let asked = self.understand(questions, now)?.into_iter();
-        Ok(asked.map(|asked| self.carry_out(asked, now)).collect())
+        let valid = self.validate_all(questions, now)?.into_iter();
+        Ok(valid.map(|valid| self.carry_out(valid, now)).collect())
     }
 
     /// The reply to a charge, with the `RateLimit-Policy` of the client's class.
@@ -139,12 +139,12 @@ impl Engine {
     }
 
     /// Decides one charge; requests that wait for its key are ahead of it.
-    fn settle(&self, charge: Charge, now: u64) -> Outcome {
+    fn decide_charge(&self, charge: Charge, now: u64) -> Outcome {
         let line = self.line_of(&charge);
         let outcome = if line.is_empty() {
-            self.settle_now(charge, now)
+            self.decide_now(charge, now)
         } else {
-            self.settle_behind(&self.waiting.lock(), charge, now)
+            self.decide_behind(&self.waiting.lock(), charge, now)
         };
         // Also of a queue that was empty before.
         if charge.kind == ChargeKind::Refund {
@@ -154,10 +154,10 @@ impl Engine {
     }
 
     /// Decides one charge that does not wait.
-    pub(super) fn settle_behind(&self, lines: &Lines, charge: Charge, now: u64) -> Outcome {
+    pub(super) fn decide_behind(&self, lines: &Lines, charge: Charge, now: u64) -> Outcome {
         match self.behind(lines, &charge, now) {
             Some(refused) => self.count(&charge, refused.outcome, now),
-            None => self.settle_now(charge, now),
+            None => self.decide_now(charge, now),
         }
     }
 
@@ -279,11 +279,11 @@ impl Engine {
         &self.waiting
     }
 
-    fn settle_now(&self, charge: Charge, now: u64) -> Outcome {
+    fn decide_now(&self, charge: Charge, now: u64) -> Outcome {
         let Some(store) = self.store_of(&charge) else {
             return self.free(&charge);
         };
-        let outcome = store.hold(charge.key).settle(&charge, now);
+        let outcome = store.hold(charge.key).charge(&charge, now);
         self.count(&charge, outcome, now)
     }
 

@@ -8,7 +8,7 @@ use common::rate_limiter::Policy;
 
 use super::account::{Account, PeerConsumption, is_bucket};
 use super::fingerprint::Fingerprint;
-use super::keyed::{Cut, Keyed, Settlement};
+use super::keyed::{Adjustment, Cut, Keyed};
 use super::shard::{Guard, Shard};
 use super::state_store::{LockedShard, StateStore};
 use super::tiers;
@@ -137,12 +137,12 @@ impl StateStore {
     }
 
     /// Charges a key with the other hosts' consumption.
-    pub fn settle(&self, settlement: &Settlement, now: u64) {
-        let key = Fingerprint::of_word(settlement.key);
+    pub fn adjust(&self, adjustment: &Adjustment, now: u64) {
+        let key = Fingerprint::of_word(adjustment.key);
         let mut held = self.hold(key);
         let now = self.instant(now);
-        held.charge_beyond(key, settlement, now);
-        if !settlement.is_hot {
+        held.charge_beyond(key, adjustment, now);
+        if !adjustment.is_hot {
             let accounts = &mut held.shard.accounts;
             if !accounts.get(&key).is_some_and(|account| account.is_parted) {
                 accounts.remove(&key);
@@ -154,10 +154,10 @@ impl StateStore {
             .accounts
             .get(&key)
             .copied()
-            .unwrap_or_else(|| Account::new(settlement.peers));
-        account.open = account.open.saturating_sub(settlement.release);
-        (account.peers, account.is_new) = (settlement.peers, settlement.is_new);
-        account.is_parted = settlement.is_parted;
+            .unwrap_or_else(|| Account::new(adjustment.peers));
+        account.open = account.open.saturating_sub(adjustment.release);
+        (account.peers, account.is_new) = (adjustment.peers, adjustment.is_new);
+        account.is_parted = adjustment.is_parted;
         held.shard.accounts.insert(key, account);
     }
 
@@ -169,7 +169,7 @@ impl StateStore {
         self.replace_peers(PeerConsumption::new(1.0, 0));
     }
 
-    /// Starts to exchange keys again: until the next settlement of a key, every host may use it.
+    /// Starts to exchange keys again: until the next adjustment of a key, every host may use it.
     pub fn rejoin(&self, hosts: u64, rank: u64) {
         self.set_hosts(hosts, rank);
         if self.has_windows() {
@@ -205,13 +205,13 @@ impl StateStore {
 }
 
 impl LockedShard<'_> {
-    fn charge_beyond(&mut self, key: Fingerprint, settlement: &Settlement, now: u64) {
+    fn charge_beyond(&mut self, key: Fingerprint, adjustment: &Adjustment, now: u64) {
         let shard = &mut *self.shard;
         let is_hot = shard
             .accounts
             .get(&key)
             .is_some_and(|account| account.is_hot);
-        if settlement.is_hot && !is_hot {
+        if adjustment.is_hot && !is_hot {
             // Units used here before the others published the key are new to them.
             let used = shard.get(key).map_or(Used::default(), |words| {
                 used(self.store.tiers(), words, now)
@@ -220,27 +220,27 @@ impl LockedShard<'_> {
                 .accounts
                 .get(&key)
                 .copied()
-                .unwrap_or_else(|| Account::new(settlement.peers));
+                .unwrap_or_else(|| Account::new(adjustment.peers));
             account.begin(key, used, &mut shard.heard);
             shard.accounts.insert(key, account);
         }
-        if settlement.charge == 0 && settlement.give_back == 0 && settlement.at_least == 0 {
+        if adjustment.charge == 0 && adjustment.give_back == 0 && adjustment.at_least == 0 {
             return;
         }
-        let at = settlement.charged_at.unwrap_or(now).min(now);
+        let at = adjustment.charged_at.unwrap_or(now).min(now);
         // Units that the others have not received are not in their count.
         let open = shard.accounts.get(&key).map_or(0, |account| account.open);
         let whole = self.store.tiers();
         self.with_state(key, now, |tiers, words| {
-            let missing = if settlement.at_least == 0 {
+            let missing = if adjustment.at_least == 0 {
                 0
             } else {
-                let at_least = settlement.at_least.saturating_add(open);
+                let at_least = adjustment.at_least.saturating_add(open);
                 at_least.saturating_sub(used(whole, words, now).units)
             };
-            let charge = settlement.charge.saturating_add(missing);
+            let charge = adjustment.charge.saturating_add(missing);
             tiers::charge_beyond(tiers, words, (now, at), charge);
-            tiers::give_back(tiers, words, now, settlement.give_back);
+            tiers::give_back(tiers, words, now, adjustment.give_back);
         });
     }
 }

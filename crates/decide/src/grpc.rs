@@ -100,7 +100,7 @@ impl RateLimitService for Rls {
 }
 
 /// A charge and its descriptor.
-struct Asked {
+struct DescriptorCharge {
     descriptor: usize,
     charge: Charge,
 }
@@ -131,7 +131,7 @@ fn decide(
         address(entries(), is_source),
     );
     let bans_nobody = !engine.bans_from(RequestProtocol::Grpc);
-    let mut asked = Vec::new();
+    let mut all = Vec::new();
     for (nth, descriptor) in descriptors.iter().enumerate() {
         if descriptor.limit.is_some() {
             engine.unsupported.count_limit();
@@ -151,7 +151,7 @@ fn decide(
             let charge = engine
                 .charge_of(limit, entries(), source, cost)
                 .map_err(|error| error.to_string())?;
-            asked.push(Asked {
+            all.push(DescriptorCharge {
                 descriptor: nth,
                 charge: Charge {
                     kind: if descriptor.is_negative_hits {
@@ -165,8 +165,8 @@ fn decide(
             });
         }
     }
-    let charges: Vec<Charge> = asked.iter().map(|asked| asked.charge).collect();
-    let outcomes = engine.settle_all(&charges, now);
+    let charges: Vec<Charge> = all.iter().map(|one| one.charge).collect();
+    let outcomes = engine.decide_together(&charges, now);
 
     let mut statuses = vec![
         DescriptorStatus {
@@ -175,9 +175,9 @@ fn decide(
         };
         descriptors.len()
     ];
-    for (asked, outcome) in asked.iter().zip(&outcomes) {
-        let limit = current_limit(engine, &asked.charge);
-        let status = &mut statuses[asked.descriptor];
+    for (one, outcome) in all.iter().zip(&outcomes) {
+        let limit = current_limit(engine, &one.charge);
+        let status = &mut statuses[one.descriptor];
         let is_tighter = |other: Option<u64>| {
             !outcome.allowed || other.is_none_or(|other| outcome.remaining < other)
         };

@@ -39,7 +39,7 @@ pub struct Cut {
 
 /// The result of an exchange for a key on this host.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settlement {
+pub struct Adjustment {
     pub key: u64,
     /// Units that other hosts passed.
     pub charge: u64,
@@ -61,7 +61,7 @@ pub struct Settlement {
     pub is_new: bool,
 }
 
-impl Settlement {
+impl Adjustment {
     /// For a key without room in publications.
     #[must_use]
     pub const fn parted(key: u64, peers: PeerConsumption) -> Self {

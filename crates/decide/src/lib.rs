@@ -5,14 +5,13 @@
 //!
 //! - `resolve`: a question becomes a `charge`; `engine` decides it, `together` several at once.
 //! - `state_store`: a limit's keys in shards; decisions use a locked one (`locked_shard`).
-//! - `settle`, `reservations`, `reserve`: forced charges, refunds, and units that are settled after the work.
+//! - `forced`, `reservations`, `reserve`: forced charges, refunds, and units that are settled after the work.
 //! - `line`, `waiting`: requests that wait until they conform.
 //! - `engine_handle`, `http`, `grpc`, `service`: the interfaces for applications.
 //! - `share`, `keyed`, `exchange`: limits that several hosts share.
 
 mod account;
 mod answer;
-mod asked;
 mod build;
 mod charge;
 mod connection;
@@ -22,6 +21,7 @@ mod error;
 mod escalation;
 mod exchange;
 mod fingerprint;
+mod forced;
 mod forecast;
 mod full_stores;
 mod grpc;
@@ -42,7 +42,6 @@ mod reserve;
 mod resolve;
 mod saved;
 mod service;
-mod settle;
 mod shard;
 mod share;
 mod sources;
@@ -54,6 +53,7 @@ mod tests;
 mod tiers;
 mod together;
 mod unsupported;
+mod valid_request;
 mod waiting;
 
 pub use account::PeerConsumption;
@@ -69,7 +69,7 @@ pub use escalation::Edge;
 pub use fingerprint::{Fingerprint, Fingerprints};
 pub use full_stores::FullStores;
 pub use key_use::KeyUse;
-pub use keyed::{Cut, Settlement};
+pub use keyed::{Adjustment, Cut};
 pub use line::{Bounds, Decision, Ticket, Waiting};
 pub use memory::{LimitMemory, memory};
 pub use offence::{Offence, Scope};

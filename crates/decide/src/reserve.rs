@@ -8,28 +8,28 @@ use api::decide::{OnExpiry, Question};
 use common::rate_limiter::{DecidingTier, Outcome};
 
 use super::answer::{Decided, answer};
-use super::asked::{Asked, Terms};
 use super::charge::{Charge, ChargeKind};
 use super::engine::Engine;
 use super::error::DecideError;
 use super::line::{LineCounters, Lines};
 use super::reservations::{Account, Reservation, Reservations};
 use super::tiers;
+use super::valid_request::{Terms, ValidRequest};
 
 impl Engine {
     /// Validates several requests. If one is invalid, reservations that others name stay open.
-    pub(super) fn understand(
+    pub(super) fn validate_all(
         &self,
         questions: &[Question],
         now: u64,
-    ) -> Result<Vec<Asked>, (usize, DecideError)> {
+    ) -> Result<Vec<ValidRequest>, (usize, DecideError)> {
         let mut all = Vec::with_capacity(questions.len());
         for (nth, question) in questions.iter().enumerate() {
-            match self.ask(question, now) {
-                Ok(asked) => all.push(asked),
+            match self.validate(question, now) {
+                Ok(valid) => all.push(valid),
                 Err(error) => {
-                    for asked in all {
-                        if let Asked::Settle(taken, _) = asked {
+                    for valid in all {
+                        if let ValidRequest::Settle(taken, _) = valid {
                             self.reservations.put_back(taken);
                         }
                     }
@@ -41,10 +41,14 @@ impl Engine {
     }
 
     /// Validates a request.
-    pub(super) fn ask(&self, question: &Question, now: u64) -> Result<Asked, DecideError> {
+    pub(super) fn validate(
+        &self,
+        question: &Question,
+        now: u64,
+    ) -> Result<ValidRequest, DecideError> {
         check(question)?;
         if let Some(id) = &question.release {
-            return Ok(Asked::Settle(self.reservations.take(id)?, 0));
+            return Ok(ValidRequest::Settle(self.reservations.take(id)?, 0));
         }
         if let Some(id) = &question.commit {
             let taken = self.reservations.take(id)?;
@@ -55,11 +59,11 @@ impl Engine {
                     return Err(error);
                 }
             };
-            return Ok(Asked::Settle(taken, used));
+            return Ok(ValidRequest::Settle(taken, used));
         }
         let charge = self.charge(question)?;
         let Some(time) = question.reserve else {
-            return Ok(Asked::Charge(charge));
+            return Ok(ValidRequest::Charge(charge));
         };
         let terms = Terms {
             place: self.reservations.place(
@@ -69,7 +73,7 @@ impl Engine {
             until: now.saturating_add(time.time().as_nanos() as u64),
             on_expiry: question.on_expiry.unwrap_or_default(),
         };
-        Ok(Asked::Reserve(charge, terms))
+        Ok(ValidRequest::Reserve(charge, terms))
     }
 
     /// The units of a commit: those of the question, else those that were reserved.
@@ -105,7 +109,7 @@ impl Engine {
             None => (self.free(&charge), None, charge.cost),
             Some(store) => {
                 let mut held = store.hold(charge.key);
-                let outcome = held.settle(&charge, now);
+                let outcome = held.charge(&charge, now);
                 let is_own = held.knows(charge.key);
                 let account = Account {
                     store: Arc::clone(store),

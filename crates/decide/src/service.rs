@@ -22,8 +22,8 @@ const MOST_THREADS: usize = 4;
 /// The interval at which decayed keys are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// The timeout for replies to waiting requests when the agent ends.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// The time for sending replies to waiting requests when the agent stops.
+const CLOSE_GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// A server that cannot be started.
 #[derive(Debug, Error)]
@@ -131,7 +131,7 @@ impl Service {
     pub fn close(&self) {
         let engine = self.engine();
         if engine.waiting().close(&engine, self.now()) > 0 {
-            std::thread::sleep(LAST_WORDS);
+            std::thread::sleep(CLOSE_GRACE_PERIOD);
         }
     }
 

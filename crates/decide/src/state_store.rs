@@ -106,7 +106,7 @@ impl StateStore {
 
     /// Whether another store is equal except for its keys.
     #[must_use]
-    pub fn is_as(&self, other: &Self) -> bool {
+    pub fn has_same_settings(&self, other: &Self) -> bool {
         let rest = |store: &Self| {
             let together = (
                 store.shared.is_some(),

@@ -597,8 +597,8 @@ fn charges_that_belong_together_are_made_all_or_not_at_all() {
             .unwrap()
     };
     let remaining =
-        |limit, value| engine.settle_all(&[charge(limit, value, 0)], SECOND)[0].remaining;
-    let all = |charges: &[charge::Charge]| engine.settle_all(charges, SECOND);
+        |limit, value| engine.decide_together(&[charge(limit, value, 0)], SECOND)[0].remaining;
+    let all = |charges: &[charge::Charge]| engine.decide_together(charges, SECOND);
     assert!(
         all(&[charge(0, "alice", 8), charge(1, "red", 8)])
             .iter()
@@ -640,7 +640,7 @@ fn threads_that_take_the_same_keys_in_other_orders_do_not_wait_for_each_other() 
                         charges.reverse();
                     }
                     if engine
-                        .settle_all(&charges, SECOND)
+                        .decide_together(&charges, SECOND)
                         .iter()
                         .all(|outcome| outcome.allowed)
                     {
@@ -655,7 +655,7 @@ fn threads_that_take_the_same_keys_in_other_orders_do_not_wait_for_each_other() 
         let left = engine
             .charge_of(0, [("user", user)].into_iter(), None, 0)
             .unwrap();
-        assert_eq!(engine.settle_all(&[left], SECOND)[0].remaining, 1_000);
+        assert_eq!(engine.decide_together(&[left], SECOND)[0].remaining, 1_000);
     }
 }
 
@@ -831,7 +831,7 @@ fn what_is_charged_during_a_reload_stays_charged() {
                                 };
                                 let charges = limits.map(|limit| charge(limit).unwrap());
                                 engine
-                                    .settle_all(&charges, SECOND)
+                                    .decide_together(&charges, SECOND)
                                     .iter()
                                     .all(|outcome| outcome.allowed)
                             }

@@ -50,7 +50,7 @@ impl Engine {
     /// Decides charges that are made together or not at all; returns the outcome of each.
     ///
     /// Shards are locked in the order of their places, so that callers cannot deadlock.
-    pub(super) fn settle_all(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
+    pub(super) fn decide_together(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
         self.expire(now);
         // Requests that wait for one of the keys are ahead of all charges.
         let somebody_waits = charges
@@ -80,7 +80,7 @@ impl Engine {
                     state: held.save(charge.key),
                 });
             }
-            let outcome = held.settle(charge, now);
+            let outcome = held.charge(charge, now);
             all_pass &= outcome.allowed || self.limits[charge.limit].observes_now();
             outcomes.push(outcome);
         }

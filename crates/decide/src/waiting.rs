@@ -14,12 +14,12 @@ use common::rate_limiter::Outcome;
 use tokio::sync::oneshot;
 
 use super::answer::Decided;
-use super::asked::Asked;
 use super::charge::{Charge, ChargeKind};
 use super::engine::{Current, Engine, Now};
 use super::error::DecideError;
 use super::forecast::Forecast;
 use super::line::{Answered, Decision, Lines, Spot, Ticket, Waiter, Waiting, count};
+use super::valid_request::ValidRequest;
 
 impl Waiting {
     /// Decides requests separately; refused ones with `wait` enter their queues.
@@ -33,19 +33,19 @@ impl Waiting {
         let mut lines = self.lock();
         // Replaced only while the queues are locked: see `replace`.
         let engine = current.load_full();
-        let all = engine.understand(questions, now())?;
+        let all = engine.validate_all(questions, now())?;
         let mut decisions = Vec::with_capacity(all.len());
         let mut places = engine.bounds().per_request();
         let mut returns = false;
-        for (question, asked) in questions.iter().zip(all) {
-            let charge = match asked {
-                Asked::Charge(charge) => charge,
-                Asked::Reserve(charge, terms) => {
+        for (question, valid) in questions.iter().zip(all) {
+            let charge = match valid {
+                ValidRequest::Charge(charge) => charge,
+                ValidRequest::Reserve(charge, terms) => {
                     let decided = engine.reserve(Some(&lines), charge, terms, now());
                     decisions.push(Decision::Made(decided));
                     continue;
                 }
-                Asked::Settle((_, reservation), used) => {
+                ValidRequest::Settle((_, reservation), used) => {
                     let decided = engine.settle_reservation(&reservation, used, now());
                     decisions.push(Decision::Made(decided));
                     returns = true;
@@ -162,7 +162,7 @@ impl Lines {
         let made = |outcome| Entered::Decided(engine.answer(&charge, outcome));
         let (Some(wait), Some(spot), false) = (question.wait, engine.spot(&charge), self.is_closed)
         else {
-            return made(engine.settle_behind(self, charge, now));
+            return made(engine.decide_behind(self, charge, now));
         };
         let counters = Arc::clone(engine.line_of(&charge));
         // From here on, later requests check the queues.
@@ -303,7 +303,7 @@ impl Lines {
                         }
                         // Its source is exempt now.
                         None => {
-                            let outcome = engine.settle_behind(self, charge, now);
+                            let outcome = engine.decide_behind(self, charge, now);
                             count(&waiter.counters.passed);
                             self.answer(engine, waiter, outcome, now);
                         }

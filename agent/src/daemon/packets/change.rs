@@ -25,7 +25,7 @@ use crate::stats::monotonic_nanoseconds;
 
 /// The time after which all current packets have been evaluated, if the kernel cannot report it: a hundred times the
 /// slowest evaluation.
-const JUDGED: Duration = Duration::from_millis(20);
+const GRACE_PERIOD: Duration = Duration::from_millis(20);
 
 /// A loaded policy that is not in effect yet.
 pub struct Change {
@@ -215,7 +215,7 @@ impl Change {
                 format!("connections from before this change are not counted: {error}")
             }),
         );
-        notes.extend(pins.settle().err().map(|error| {
+        notes.extend(pins.finish().err().map(|error| {
             format!("the change is in effect; what is left of the policy before it was not removed: {error}; the next reload or start tries again")
         }));
         Ok(notes)
@@ -364,7 +364,7 @@ fn load(
 pub(super) fn wait_for_packets() {
     // Programs run under RCU, whose grace period this barrier waits for (Linux 4.3, commit 5b25b13ab08f).
     if membarrier(MembarrierCommand::Global).is_err() {
-        thread::sleep(JUDGED);
+        thread::sleep(GRACE_PERIOD);
     }
 }
 

@@ -240,7 +240,7 @@ fn a_worker_of_a_service_that_has_just_restarted_does_not_move_into_the_scope_of
     assert_eq!(said(), [""; 0]);
     // In the next round it has the new state.
     groups.domains = Domains::default();
-    groups.settle_starting();
+    groups.retry_starting();
     let scopes = said();
     assert!(
         scopes.len() == 1 && scopes[0].starts_with("weir-batch.job.service.5e6f.scope"),

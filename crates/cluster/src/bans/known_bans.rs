@@ -289,7 +289,7 @@ impl KnownBans {
     pub fn replied(&mut self, reply: &Reply, now: u64) -> Update {
         let mut update = Update::default();
         self.clock = (reply.now, now);
-        let is_late = self.settle(reply, now);
+        let is_late = self.record_verdicts(reply, now);
         if self.epoch != reply.epoch || reply.from != self.read {
             if !self.epoch.is_empty() {
                 update.orders = self.recent_removals(now);
@@ -322,7 +322,7 @@ impl KnownBans {
 
     /// Records the verdicts on the orders in flight. Returns whether a ban came later than a removal: which bans that
     /// lifts is in the store, and may have been read before.
-    fn settle(&mut self, reply: &Reply, now: u64) -> bool {
+    fn record_verdicts(&mut self, reply: &Reply, now: u64) -> bool {
         let mut is_late = false;
         let orders = std::mem::take(&mut self.in_flight);
         for ((prefix, order), verdict) in orders.into_iter().zip(&reply.verdicts) {

@@ -90,7 +90,7 @@ impl BanSharer {
             cluster: cluster.clone(),
         };
         worker.attend();
-        worker.tell();
+        worker.report_status();
         let status = Arc::clone(&worker.status);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -238,7 +238,7 @@ impl Worker {
                 // The requests' timeouts bound this wait.
                 self.sync(IN_A_ROW).await;
             }
-            self.tell();
+            self.report_status();
         }
         if !self.outbox.is_empty() {
             let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.sync(IN_A_ROW)).await;
@@ -278,7 +278,7 @@ impl Worker {
             let (orders, now) = (self.outbox.take(ORDERS), monotonic_nanoseconds());
             let request = self.known.request(orders, now);
             let asked = boot_nanoseconds();
-            match self.ask(&request).await {
+            match self.send(&request).await {
                 Ok(reply) => {
                     self.answered(asked);
                     if !self.take(&reply) && self.outbox.is_empty() {
@@ -417,7 +417,7 @@ impl Worker {
         Ok(())
     }
 
-    async fn ask(&mut self, request: &Request) -> Result<Reply, StoreError> {
+    async fn send(&mut self, request: &Request) -> Result<Reply, StoreError> {
         let tag = format!("weir:{{{}}}:bans:1", self.cluster.name);
         let keys = [
             tag.clone(),
@@ -496,7 +496,7 @@ impl Worker {
         }
     }
 
-    fn tell(&self) {
+    fn report_status(&self) {
         let ago = |at: u64| boot_nanoseconds().saturating_sub(at) as f64 / 1e9;
         let health = self.health.status(&self.cluster);
         let failure = health

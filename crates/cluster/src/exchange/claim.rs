@@ -44,7 +44,7 @@ impl Claim {
 
     /// Takes as much as the others have or will have received, at the store's reply: `now` is the instant of this host's
     /// last publication by the store's clock, and every other host has received all until `heard`.
-    pub fn settle(&mut self, present: f64, now: u64, heard: u64) {
+    pub fn update(&mut self, present: f64, now: u64, heard: u64) {
         for published in &mut self.published {
             published.at.get_or_insert(now);
         }
@@ -68,19 +68,19 @@ mod tests {
     fn own_demand_rises_when_all_have_received_it_and_falls_at_once() {
         let mut claim = Claim::default();
         claim.publish(1.0);
-        claim.settle(1.0, 10, 0);
+        claim.update(1.0, 10, 0);
         assert_eq!(claim.publish(100.0), 100.0);
-        claim.settle(100.0, 20, 10);
+        claim.update(100.0, 20, 10);
         assert_eq!(claim.demand(), 1.0, "the others may have the first");
         claim.publish(100.0);
-        claim.settle(100.0, 30, 19);
+        claim.update(100.0, 30, 19);
         assert_eq!(claim.demand(), 1.0);
         claim.publish(100.0);
-        claim.settle(100.0, 40, 20);
+        claim.update(100.0, 40, 20);
         assert_eq!(claim.demand(), 100.0);
         // The part in effect is the larger one until the reply.
         assert_eq!(claim.publish(2.0), 100.0);
-        claim.settle(2.0, 50, 40);
+        claim.update(2.0, 50, 40);
         assert_eq!(claim.demand(), 2.0);
     }
 
@@ -91,13 +91,13 @@ mod tests {
         for demand in [50.0, 1.0, 80.0] {
             claim.publish(demand);
         }
-        claim.settle(80.0, 10, 5);
+        claim.update(80.0, 10, 5);
         assert_eq!(claim.demand(), 1.0);
         claim.publish(80.0);
-        claim.settle(80.0, 20, 10);
+        claim.update(80.0, 20, 10);
         assert_eq!(claim.demand(), 1.0);
         claim.publish(80.0);
-        claim.settle(80.0, 30, 20);
+        claim.update(80.0, 30, 20);
         assert_eq!(claim.demand(), 80.0);
     }
 }

@@ -1,11 +1,11 @@
-//! One host's part in the exchange: its publications, and the settlements from the others' publications.
+//! One host's part in the exchange: its publications, and the adjustments from the others' publications.
 //!
 //! Without a clock and a store: the agent runs it against a store, the simulation against a model of one.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use decide::{Cut, Settlement};
+use decide::{Adjustment, Cut};
 
 use super::series::{HostNumber, Newest, Round, Series};
 use super::wire::Publication;
@@ -202,8 +202,8 @@ impl Peer {
         publication.encode()
     }
 
-    /// The settlements of each limit's keys without room in the last publication. They need no reply.
-    pub fn take_parted(&mut self) -> Vec<(u64, Vec<Settlement>)> {
+    /// The adjustments of each limit's keys without room in the last publication. They need no reply.
+    pub fn take_parted(&mut self) -> Vec<(u64, Vec<Adjustment>)> {
         let parted = |(number, series): (&u64, &mut Series)| (*number, series.take_parted());
         self.series.iter_mut().map(parted).collect()
     }
@@ -229,8 +229,8 @@ impl Peer {
         std::mem::take(&mut self.orphaned)
     }
 
-    /// Processes the store's reply to the last publication; returns the settlements of each limit's keys.
-    pub fn hear(&mut self, news: &News) -> Vec<(u64, Vec<Settlement>)> {
+    /// Processes the store's reply to the last publication; returns the adjustments of each limit's keys.
+    pub fn receive(&mut self, news: &News) -> Vec<(u64, Vec<Adjustment>)> {
         // The other hosts treated this host's part as free, so it must be published again.
         if news.now.saturating_sub(self.read) >= self.lease {
             self.returning = (self.window_hosts(), news.now + RETURN_LEASES * self.lease);
@@ -306,7 +306,7 @@ impl Peer {
             self.newest.insert(host, newest);
             for (number, entries) in &publication.series {
                 if let Some(series) = self.series.get_mut(number) {
-                    series.hear(host, newest, (since, at), entries);
+                    series.receive(host, newest, (since, at), entries);
                 }
             }
         }
@@ -329,7 +329,7 @@ impl Peer {
             hosts: self.window_hosts(),
             rank: self.rank,
         };
-        let settle = |(number, series): (&u64, &mut Series)| {
+        let adjust = |(number, series): (&u64, &mut Series)| {
             let counted = if series.has_windows() {
                 &known
             } else {
@@ -339,9 +339,9 @@ impl Peer {
             if !orphaned.is_empty() {
                 self.orphaned.push((*number, orphaned));
             }
-            (*number, series.settle(me, round))
+            (*number, series.adjust(me, round))
         };
-        self.series.iter_mut().map(settle).collect()
+        self.series.iter_mut().map(adjust).collect()
     }
 }
 

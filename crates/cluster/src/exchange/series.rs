@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use decide::{Cut, PeerConsumption, Settlement};
+use decide::{Adjustment, Cut, PeerConsumption};
 
 use super::claim::Claim;
 use super::wire::Entry;
@@ -114,7 +114,7 @@ struct Key {
     at_least: u64,
     /// The instant of the charged units: of the last unit for windows, the first for buckets.
     charged_at: Option<u64>,
-    settled: Option<PeerConsumption>,
+    last_peers: Option<PeerConsumption>,
     was_hot: bool,
 }
 
@@ -128,7 +128,7 @@ pub struct Series {
     published: u64,
     local: usize,
     /// Keys without room in the last publication.
-    parted: Vec<Settlement>,
+    parted: Vec<Adjustment>,
 }
 
 impl Series {
@@ -163,8 +163,8 @@ impl Series {
         self.local
     }
 
-    /// The settlements of keys without room in the last publication, which need no reply.
-    pub fn take_parted(&mut self) -> Vec<Settlement> {
+    /// The adjustments of keys without room in the last publication, which need no reply.
+    pub fn take_parted(&mut self) -> Vec<Adjustment> {
         std::mem::take(&mut self.parted)
     }
 
@@ -222,7 +222,7 @@ impl Series {
     pub fn busy(&self) -> impl Iterator<Item = f64> + '_ {
         self.keys
             .values()
-            .filter(|key| key.is_told())
+            .filter(|key| key.is_published())
             .map(|key| key.demand)
     }
 
@@ -238,7 +238,7 @@ impl Series {
         let (has_windows, mut entries) = (self.has_windows, Vec::new());
         self.parted.clear();
         self.keys.retain(|number, key| {
-            if !key.is_told() {
+            if !key.is_published() {
                 // All hosts have received its units, and forget it as well.
                 key.end();
                 return true;
@@ -250,9 +250,9 @@ impl Series {
                 } else {
                     key.others_part(hosts)
                 };
-                self.parted.push(Settlement {
+                self.parted.push(Adjustment {
                     charge,
-                    ..Settlement::parted(*number, PeerConsumption::new(hosts as f64, rank))
+                    ..Adjustment::parted(*number, PeerConsumption::new(hosts as f64, rank))
                 });
                 // Only the store of states keeps it, unless others publish it.
                 key.end();
@@ -293,7 +293,7 @@ impl Series {
     }
 
     /// Adds another host's publication. Its units passed between two instants of the cluster's clock, in nanoseconds.
-    pub fn hear(
+    pub fn receive(
         &mut self,
         host: HostNumber,
         newest: Newest,
@@ -362,7 +362,7 @@ impl Series {
     /// Records that the other hosts no longer have this one's keys.
     pub fn return_from_absence(&mut self) {
         for key in self.keys.values_mut() {
-            (key.is_heard, key.settled) = (false, None);
+            (key.is_heard, key.last_peers) = (false, None);
         }
     }
 
@@ -398,10 +398,10 @@ impl Series {
         orphaned
     }
 
-    /// The settlements of the keys whose peers' consumption has changed.
-    pub fn settle(&mut self, me: HostNumber, round: Round) -> Vec<Settlement> {
+    /// The adjustments of the keys whose peers' consumption has changed.
+    pub fn adjust(&mut self, me: HostNumber, round: Round) -> Vec<Adjustment> {
         let has_windows = self.has_windows;
-        let mut settlements = Vec::new();
+        let mut adjustments = Vec::new();
         self.keys.retain(|number, key| {
             let heard = if has_windows {
                 round.heard
@@ -411,20 +411,20 @@ impl Series {
             let charge = key.offset();
             let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
             if has_windows {
-                key.claim.settle(key.demand, round.now, round.heard);
+                key.claim.update(key.demand, round.now, round.heard);
             }
             key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_parted;
-            let is_hot = key.is_told() || key.others().next().is_some();
+            let is_hot = key.is_published() || key.others().next().is_some();
             let peers = key.peers(has_windows, me, round);
-            let is_same = key.settled == Some(peers) && (is_hot || !key.was_hot);
+            let is_same = key.last_peers == Some(peers) && (is_hot || !key.was_hot);
             key.was_hot = is_hot;
             let charged_at = key.charged_at.take();
             let at_least = std::mem::take(&mut key.at_least);
             if is_same && charge == 0 && give_back == 0 && release == 0 && at_least == 0 {
                 return is_hot || !key.others.is_empty();
             }
-            key.settled = Some(peers);
-            settlements.push(Settlement {
+            key.last_peers = Some(peers);
+            adjustments.push(Adjustment {
                 key: *number,
                 charge,
                 give_back,
@@ -438,7 +438,7 @@ impl Series {
             });
             is_hot || !key.others.is_empty()
         });
-        settlements
+        adjustments
     }
 }
 
@@ -461,7 +461,7 @@ fn averaged(has_windows: bool, before: f64, asked: f64) -> f64 {
 
 impl Key {
     /// Whether it is published: for some syncs, and until all hosts have received all units.
-    fn is_told(&self) -> bool {
+    fn is_published(&self) -> bool {
         self.idle <= LINGER || !self.pending.is_empty()
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use common::counters::gained;
-use decide::{Cut, PeerConsumption, Settlement};
+use decide::{Adjustment, Cut, PeerConsumption};
 
 use crate::packets::{Elsewhere, Packets, PacketsError};
 
@@ -105,34 +105,34 @@ impl Sources {
     /// # Errors
     ///
     /// When the kernel's table cannot be mapped.
-    pub fn settle(
+    pub fn adjust(
         &mut self,
         packets: &dyn Packets,
         limit: &str,
-        settlements: &[Settlement],
+        adjustments: &[Adjustment],
         now: u64,
     ) -> Result<(), PacketsError> {
         let mut charges = Vec::new();
-        for settlement in settlements {
+        for adjustment in adjustments {
             let units = |units: u64| i64::try_from(units).unwrap_or(i64::MAX);
             let used = self
                 .known
-                .get(&settlement.key)
+                .get(&adjustment.key)
                 .map_or(0, |known| known.used);
-            let missing = settlement.at_least.saturating_sub(used);
-            let charge = settlement.charge.saturating_add(missing);
-            let net = units(charge).saturating_sub(units(settlement.give_back));
+            let missing = adjustment.at_least.saturating_sub(used);
+            let charge = adjustment.charge.saturating_add(missing);
+            let net = units(charge).saturating_sub(units(adjustment.give_back));
             if net != 0 {
-                let ago = settlement.charged_at.map_or(0, |at| now.saturating_sub(at));
+                let ago = adjustment.charged_at.map_or(0, |at| now.saturating_sub(at));
                 charges.push(Elsewhere {
-                    source: settlement.key,
+                    source: adjustment.key,
                     units: net,
                     ago,
                 });
             }
-            if let Some(source) = self.known.get_mut(&settlement.key) {
-                (source.peers, source.is_hot) = (settlement.peers, settlement.is_hot);
-                source.is_parted = settlement.is_parted;
+            if let Some(source) = self.known.get_mut(&adjustment.key) {
+                (source.peers, source.is_hot) = (adjustment.peers, adjustment.is_hot);
+                source.is_parted = adjustment.is_parted;
             }
         }
         packets.charge_beyond(limit, &charges)

@@ -9,7 +9,7 @@ use api::event::EventKind;
 use common::share::Share;
 use config::human;
 use config::policy::{Cluster, ClusterMode, Multiplier, WhenStoreIsDown};
-use decide::{Cut, EffectiveShare, Settlement};
+use decide::{Adjustment, Cut, EffectiveShare};
 use events::EventLog;
 use host::StateDirectory;
 use host::clock::boot_nanoseconds;
@@ -108,7 +108,7 @@ impl Worker {
         };
         let engine = worker.held.engine.load();
         engine.exchanged().for_each(|(.., store)| store.separate());
-        worker.tell();
+        worker.report();
         worker
     }
 
@@ -140,7 +140,7 @@ impl Worker {
             while has_more && stopped.is_empty() {
                 has_more = self.sync().await;
             }
-            self.tell();
+            self.report();
             if self.state == ExchangeState::Exchanging {
                 self.seen.save(self.peer.hosts(), boot_nanoseconds()).await;
             }
@@ -150,7 +150,7 @@ impl Worker {
         self.seen.end(self.peer.hosts()).await;
         // So that the other hosts remove this one at once, with all that it has used.
         let writes = self.writes(true);
-        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.ask(&[], true, &writes)).await;
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.publish(&[], true, &writes)).await;
     }
 
     fn reload(&mut self, cluster: Cluster) {
@@ -183,7 +183,7 @@ impl Worker {
         self.apply(&parted.collect());
         let writes = self.writes(false);
         let (asked, begun) = ((self.now)(), boot_nanoseconds());
-        match self.ask(&publication, false, &writes).await {
+        match self.publish(&publication, false, &writes).await {
             Ok(Reply {
                 secret,
                 news,
@@ -195,7 +195,7 @@ impl Worker {
                 self.held.engine.load().name_keys(secret);
                 self.answered(begun);
                 self.set_clock(&news, asked, answered);
-                self.settle(&news, asked);
+                self.adjust(&news, asked);
                 self.adopt(&changes);
                 self.join(is_new);
                 changes.until.is_some()
@@ -316,7 +316,7 @@ impl Worker {
         all
     }
 
-    async fn ask(
+    async fn publish(
         &mut self,
         publication: &[u8],
         leaves: bool,
@@ -350,8 +350,8 @@ impl Worker {
         })
     }
 
-    fn settle(&mut self, news: &News, asked: u64) {
-        let settlements = self.peer.hear(news);
+    fn adjust(&mut self, news: &News, asked: u64) {
+        let adjustments = self.peer.receive(news);
         for (number, keys) in self.peer.take_orphaned() {
             self.uses.lost(number, keys);
         }
@@ -364,25 +364,25 @@ impl Worker {
                 store.set_hosts(hosts, rank);
             }
         }
-        let settlements = settlements.iter();
-        let settlements = settlements.map(|(number, settled)| (*number, settled.as_slice()));
-        self.apply(&settlements.collect());
+        let adjustments = adjustments.iter();
+        let adjustments = adjustments.map(|(number, keys)| (*number, keys.as_slice()));
+        self.apply(&adjustments.collect());
         let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
         for (.., store) in self.held.engine.load().exchanged() {
             store.set_valid_until(asked + lease);
         }
     }
 
-    /// Applies settlements, by the limit's number.
-    fn apply(&mut self, settlements: &HashMap<u64, &[Settlement]>) {
+    /// Applies adjustments, by the limit's number.
+    fn apply(&mut self, adjustments: &HashMap<u64, &[Adjustment]>) {
         let (engine, now) = (self.held.engine.load(), (self.now)());
         for (limit, multiplier, store) in engine.exchanged() {
-            let settled = settlements.get(&request_series(limit, multiplier));
-            settled
+            let of_limit = adjustments.get(&request_series(limit, multiplier));
+            of_limit
                 .into_iter()
                 .copied()
                 .flatten()
-                .for_each(|settlement| store.settle(settlement, now));
+                .for_each(|adjustment| store.adjust(adjustment, now));
         }
         let packets = Arc::clone(&self.held.packets);
         if !packets.is_running() {
@@ -390,10 +390,10 @@ impl Worker {
         }
         let instant = self.instant();
         for (limit, sources) in &mut self.sources {
-            let Some(settled) = settlements.get(&series_number(limit, PACKETS)) else {
+            let Some(of_limit) = adjustments.get(&series_number(limit, PACKETS)) else {
                 continue;
             };
-            if let Err(error) = sources.settle(&*packets, limit, settled, instant) {
+            if let Err(error) = sources.adjust(&*packets, limit, of_limit, instant) {
                 tracing::error!("cluster: charging the sources of limit {limit:?} failed: {error}");
             }
         }
@@ -499,7 +499,7 @@ impl Worker {
             .push(store_event(&self.cluster, what, count, reason));
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let health = &self.health;
         let mut status = ClusterStatus {
             last_answer_seconds_ago: health

@@ -64,7 +64,7 @@ impl PinDirectory {
     /// # Errors
     ///
     /// When a pin cannot be moved or removed; the next change or agent continues.
-    pub fn settle(&self) -> Result<(), LoadError> {
+    pub fn finish(&self) -> Result<(), LoadError> {
         if self.path().join(DONE).exists() {
             self.release_unused()?;
         }
@@ -186,7 +186,7 @@ impl PinDirectory {
                 self.roll_back()?;
             }
         }
-        self.settle()
+        self.finish()
     }
 
     /// Whether a hook runs a program of a change in progress of an older version, which pinned no programs for a

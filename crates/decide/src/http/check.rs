@@ -93,7 +93,7 @@ fn decide<B>(
             ..charge
         });
     }
-    let outcomes = engine.settle_all(&charges, now);
+    let outcomes = engine.decide_together(&charges, now);
     let nth = tightest(&outcomes).ok_or("no limit")?;
     Ok(engine.answer(&charges[nth], outcomes[nth]))
 }

@@ -723,11 +723,11 @@ fn forced_charges_of_exchanged_keys_are_published_and_refunds_before_it_are_not(
             "{algorithm}"
         );
         let peers = PeerConsumption::new(1.0, 0);
-        other.settle(
-            &Settlement {
+        other.adjust(
+            &Adjustment {
                 charge: cuts[0].spent,
                 is_parted: false,
-                ..Settlement::parted(7, peers)
+                ..Adjustment::parted(7, peers)
             },
             now,
         );

@@ -261,7 +261,7 @@ fn sources_that_share_one_count_keep_their_class() {
         let of_key = [("source", source)];
         // Over gRPC, any text can be a source.
         let charge = engine.charge_of(0, of_key.iter().copied(), source.parse().ok(), 1);
-        let [outcome] = engine.settle_all(&[charge.unwrap()], SECOND)[..] else {
+        let [outcome] = engine.decide_together(&[charge.unwrap()], SECOND)[..] else {
             panic!("one charge has one outcome");
         };
         assert_eq!(

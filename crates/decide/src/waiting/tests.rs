@@ -324,7 +324,7 @@ fn nobody_overtakes_and_who_cannot_in_time_is_refused_at_once() {
     assert_eq!(refused.outcome.remaining, 0);
     drop(lines);
     // Nor does a request that charges several limits.
-    assert!(!harness.engine.settle_all(&[charge], harness.now)[0].allowed);
+    assert!(!harness.engine.decide_together(&[charge], harness.now)[0].allowed);
     (0..500).for_each(|_| harness.advance());
     assert_eq!(
         (harness.told.get(&1), harness.told.get(&4)),

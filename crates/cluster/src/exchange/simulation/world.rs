@@ -228,13 +228,13 @@ impl Host {
                 .changed(*number, cuts.iter().map(|cut| cut.key), here);
         }
         let publication = self.peer.publish(self.store.instant(here), &cuts);
-        for settlement in self
+        for adjustment in self
             .peer
             .take_parted()
             .iter()
             .flat_map(|(_, parted)| parted)
         {
-            self.store.settle(settlement, here);
+            self.store.adjust(adjustment, here);
         }
         self.uses.set_hosts(self.peer.hosts());
         let (peer, store) = (&self.peer, &self.store);
@@ -295,7 +295,7 @@ impl Host {
     fn replied(&mut self, now: u64, asked: u64, (news, changes, is_new): &Reply) {
         let here = now + self.ahead;
         (self.replied, self.sequence) = (here, self.peer.sequence());
-        let settlements = self.peer.hear(news);
+        let adjustments = self.peer.receive(news);
         for (number, keys) in self.peer.take_orphaned() {
             self.uses.lost(number, keys);
         }
@@ -305,8 +305,8 @@ impl Host {
         } else {
             self.store.rejoin(hosts, rank);
         }
-        for settlement in settlements.iter().flat_map(|(_, settlements)| settlements) {
-            self.store.settle(settlement, here);
+        for adjustment in adjustments.iter().flat_map(|(_, adjustments)| adjustments) {
+            self.store.adjust(adjustment, here);
         }
         self.store.set_valid_until(asked + lease_of(self.sync));
         let has_lost = self.uses.replied(changes);

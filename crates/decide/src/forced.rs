@@ -27,7 +27,7 @@ impl StateStore {
 
 impl LockedShard<'_> {
     /// Makes a charge, unless it is refused.
-    pub(super) fn settle(&mut self, charge: &Charge, now: u64) -> Outcome {
+    pub(super) fn charge(&mut self, charge: &Charge, now: u64) -> Outcome {
         let Charge { key, cost, .. } = *charge;
         match charge.kind {
             ChargeKind::Conforming => self.decide(key, now, cost),
@@ -113,13 +113,13 @@ impl LockedShard<'_> {
                 ..self.peek(key, now, 0)
             };
         }
-        let settled = self.with_state(key, at, |tiers, words| {
+        let refunded = self.with_state(key, at, |tiers, words| {
             let before = words.to_vec();
             tiers::refund(tiers, words, at, refund, &ends);
             let returned = tiers::returned(tiers, &before, words, at);
             (tiers::charged(tiers, words, at), returned)
         });
-        let Some((outcome, returned)) = settled else {
+        let Some((outcome, returned)) = refunded else {
             return Outcome {
                 allowed: true,
                 ..self.peek(key, now, 0)

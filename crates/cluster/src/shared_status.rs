@@ -10,10 +10,10 @@ use super::past::Past;
 
 /// The thread's part of `agent status`.
 #[derive(Default)]
-pub(super) struct Told(Mutex<Tale>);
+pub(super) struct SharedStatus(Mutex<WorkerStatus>);
 
 #[derive(Default)]
-pub(super) struct Tale {
+pub(super) struct WorkerStatus {
     pub(super) status: ClusterStatus,
     pub(super) notes: Vec<String>,
     pub(super) shares: HashMap<String, EffectiveShare>,
@@ -21,7 +21,7 @@ pub(super) struct Tale {
     pub(super) granted_at: Option<u64>,
 }
 
-impl Told {
+impl SharedStatus {
     pub(super) fn set(
         &self,
         status: ClusterStatus,
@@ -30,7 +30,7 @@ impl Told {
         past: Past,
         granted_at: Option<u64>,
     ) {
-        *self.tale() = Tale {
+        *self.lock() = WorkerStatus {
             status,
             notes,
             shares,
@@ -39,7 +39,7 @@ impl Told {
         };
     }
 
-    pub(super) fn tale(&self) -> MutexGuard<'_, Tale> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, WorkerStatus> {
         // Every change is one assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

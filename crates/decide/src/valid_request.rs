@@ -6,7 +6,7 @@ use super::charge::Charge;
 use super::reservations::{Id, Place, Reservation};
 
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum ValidRequest {
     Charge(Charge),
     Reserve(Charge, Terms),
     /// A reservation that was taken out of the store, and the units that it used.

@@ -132,7 +132,7 @@ fn options_stand_on_either_side_of_the_verb() {
 }
 
 #[test]
-fn a_wrong_path_is_told_with_its_name() {
+fn a_wrong_path_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for verb in [
@@ -252,7 +252,7 @@ fn agent_json(arguments: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn a_wrong_key_is_told_with_its_place_and_the_right_one() {
+fn a_wrong_key_is_an_error_with_its_position_and_the_right_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     let file = file.to_str().unwrap();
@@ -272,7 +272,7 @@ fn a_wrong_key_is_told_with_its_place_and_the_right_one() {
 }
 
 #[test]
-fn a_socket_that_cannot_be_made_is_told_once() {
+fn a_socket_that_cannot_be_made_is_one_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     // Limits on requests alone: no privileges are needed, and nothing of the kernel is touched.
@@ -296,7 +296,7 @@ fn a_socket_that_cannot_be_made_is_told_once() {
 }
 
 #[test]
-fn what_nobody_reads_on_ends_quietly() {
+fn a_command_whose_output_is_closed_ends_quietly() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_agent"))
         .arg("man")
         .stdout(Stdio::piped())
@@ -316,7 +316,7 @@ fn what_nobody_reads_on_ends_quietly() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_told() {
+fn a_full_disk_is_an_error() {
     for arguments in [
         &["man"][..],
         &[

@@ -244,7 +244,7 @@ fn clients_that_ask_at_once_get_exactly_what_there_is() {
 }
 
 #[test]
-fn a_unix_socket_is_as_good_as_a_port_and_is_gone_with_the_agent() {
+fn a_unix_socket_serves_requests_and_is_removed_at_the_end() {
     let mut agent = Agent::start("http = \"unix:FOLDER/decide.sock\"");
     let path = agent.folder.path().join("decide.sock");
     let (status, answer) = agent.ask(&alice(json!({"cost": 10})));
@@ -259,7 +259,7 @@ fn a_unix_socket_is_as_good_as_a_port_and_is_gone_with_the_agent() {
 }
 
 #[test]
-fn the_command_line_asks_the_same() {
+fn the_command_line_gets_the_same_verdicts() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     let decide = |more: &[&str]| {
         let mut arguments = vec![
@@ -348,7 +348,7 @@ fn the_command_line_asks_the_same() {
 }
 
 #[test]
-fn what_cannot_be_listened_on_is_one_message() {
+fn an_address_that_cannot_be_bound_is_one_message() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     let path = agent.folder.path().join("second.toml");
     let text = format!(

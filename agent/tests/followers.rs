@@ -214,7 +214,7 @@ fn a_follower_ends_with_its_agent() {
 }
 
 #[test]
-fn a_follower_ends_with_whoever_reads_it() {
+fn a_follower_ends_with_its_reader() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     let mut child = follow_events(&agent);
     drop(child.stdout.take());

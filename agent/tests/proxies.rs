@@ -23,15 +23,15 @@ const PAGE: &str = "guides/proxies.md";
 const RATE: &str = "rate = \"3/h\"\n";
 
 const OF_NGINX: &[Test] = tests![
-    nginx_refuses_with_retry_after_and_asks_by_the_clients_address,
+    nginx_refuses_with_retry_after_by_the_clients_address,
     nginx_refuses_or_passes_while_the_agent_is_away,
 ];
 const OF_HAPROXY: &[Test] = tests![
-    haproxy_refuses_with_retry_after_and_asks_by_the_clients_address,
+    haproxy_refuses_with_retry_after_by_the_clients_address,
     haproxy_refuses_or_passes_while_the_agent_is_away,
 ];
 const OF_CADDY: &[Test] = tests![
-    caddy_refuses_with_retry_after_and_asks_by_the_clients_address,
+    caddy_refuses_with_retry_after_by_the_clients_address,
     caddy_refuses_while_the_agent_is_away,
 ];
 
@@ -48,7 +48,7 @@ fn main() {
     testbed::trials::run(&Arguments::from_args(), trials.collect());
 }
 
-fn nginx_refuses_with_retry_after_and_asks_by_the_clients_address() {
+fn nginx_refuses_with_retry_after_by_the_clients_address() {
     limits_each_client(&|agent, upstream| nginx(agent, upstream, ""));
 }
 
@@ -67,7 +67,7 @@ fn nginx_refuses_or_passes_while_the_agent_is_away() {
 const REFUSING: &str = "unless { var(txn.weir_status) -m int 200 }";
 const PASSING: &str = "if { var(txn.weir_status) -m int 400:499 }";
 
-fn haproxy_refuses_with_retry_after_and_asks_by_the_clients_address() {
+fn haproxy_refuses_with_retry_after_by_the_clients_address() {
     limits_each_client(&|agent, upstream| haproxy(agent, upstream, REFUSING));
 }
 
@@ -85,7 +85,7 @@ fn haproxy_refuses_or_passes_while_the_agent_is_away() {
     assert_eq!(upstream.requests(), 4);
 }
 
-fn caddy_refuses_with_retry_after_and_asks_by_the_clients_address() {
+fn caddy_refuses_with_retry_after_by_the_clients_address() {
     limits_each_client(&caddy);
 }
 

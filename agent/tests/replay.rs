@@ -320,7 +320,7 @@ fn captures_are_merged_by_time_and_standard_input_and_pipes_are_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error_and_the_rest_is_reported() {
+fn an_unreadable_capture_is_an_error_and_others_are_reported() {
     let folder = Folder::new();
     let bytes = pcap(&traffic());
     folder.write("whole.pcap", &bytes);
@@ -386,7 +386,7 @@ fn wrong_usage_and_configs_end_with_2() {
 }
 
 #[test]
-fn packets_that_were_cut_are_told_from_malformed_ones() {
+fn truncated_packets_are_distinguished_from_malformed_ones() {
     let folder = Folder::new();
     let limits = LIMITS.replace(
         "burst = 10\n",

@@ -124,7 +124,7 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn who_cannot_pass_in_time_is_refused_at_once_and_nobody_overtakes() {
+fn too_short_waits_are_refused_at_once_and_order_is_kept() {
     let agent = start("http = \"127.0.0.1:0\"", &JOBS.replace("2/s", "6/min"));
     assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
     let (began, stalls) = (Instant::now(), Stalls::watch());

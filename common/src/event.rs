@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_told_of_at_once_and_then_once_an_interval() {
+    fn a_key_is_reported_at_once_and_then_once_an_interval() {
         assert!(Event::is_due(0, 1));
         assert!(!Event::is_due(5, 5 + Event::INTERVAL - 1));
         assert!(Event::is_due(5, 5 + Event::INTERVAL));

@@ -251,7 +251,7 @@ fn packets_that_were_put_together_cost_what_they_were() {
 }
 
 #[test]
-fn what_only_observes_refuses_nothing_however_full_the_table() {
+fn a_limit_on_observe_refuses_nothing_with_a_full_table() {
     for enforcement in [Enforcement::Observe, Enforcement::Mark] {
         let mut rule = Rule {
             on_full: OnFull::Throttle as u8,
@@ -266,7 +266,7 @@ fn what_only_observes_refuses_nothing_however_full_the_table() {
 }
 
 #[test]
-fn a_flood_of_new_sources_pushes_out_nobody_who_is_busier() {
+fn a_flood_of_new_sources_evicts_no_busier_source() {
     // 64 slots; ten sources that have used five of ten, then a hundred thousand that come once.
     let memory = Memory::new(vec![token_bucket(1, 10)], 16, 2, 0);
     for number in 0..10 {

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_running_test_is_left_alone() {
+    fn remains_of_a_running_test_are_left_alone() {
         // This test is itself a program of cargo's in a folder `deps`.
         assert!(is_in_use(&format!("weir-t{}-a", id())));
         assert!(is_in_use(&format!("weir-tk{}-a", id())));

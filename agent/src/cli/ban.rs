@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_comments_and_every_wrong_line_is_told() {
+    fn a_list_has_comments_and_every_wrong_line_is_reported() {
         let list = "192.0.2.1 # scraper\n\n# nothing\n2001:db8::/32\n";
         let parsed = parse("list", list).unwrap();
         assert_eq!(

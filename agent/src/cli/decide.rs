@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_what_is_asked() {
+    fn arguments_become_the_same_request() {
         let question = parse(
             "agent decide --limit credits --key user=alice --key team=a=b --request publish messages=3 topics=0.5 --peek",
         )

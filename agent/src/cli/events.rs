@@ -185,7 +185,7 @@ mod tests {
     use crate::daemon::events::EventKind;
 
     #[test]
-    fn a_line_says_when_who_by_what_how_often_and_why() {
+    fn a_line_has_time_source_limit_count_and_reason() {
         let event = Event {
             time: 1_763_718_281.5,
             source: Some("10.77.0.7".to_owned()),

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_room_names_are_whole() {
+    fn wide_tables_have_whole_names() {
         let text = text(&[group()], Some(200));
         assert!(
             text.contains(&group().name) && !text.contains('…'),

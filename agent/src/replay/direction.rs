@@ -62,7 +62,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn addresses_tell_the_direction_before_the_capture_does() {
+    fn addresses_take_precedence_over_the_captures_direction() {
         let local = Local::new(&[
             "192.0.2.0/24".parse().unwrap(),
             "2001:db8::/64".parse().unwrap(),

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_gone_are_forgotten() {
+    fn removed_limits_are_forgotten() {
         let mut history = History::default();
         let flow = Flow {
             passed: 1.0,

@@ -297,7 +297,7 @@ fn an_agent_that_observes_is_shown_with_what_would_be_throttled() {
 }
 
 #[test]
-fn keys_sort_and_what_is_sorted_is_asked_for_at_once() {
+fn a_key_sorts_and_queries_the_new_order_at_once() {
     let mut app = app(5);
     let now = Instant::now();
     app.asked(now);
@@ -352,7 +352,7 @@ fn a_filter_is_typed_corrected_taken_and_cleared() {
 }
 
 #[test]
-fn a_pause_holds_what_is_shown_and_a_key_still_asks() {
+fn a_pause_keeps_the_view_and_a_key_still_queries() {
     let mut app = app(5);
     let now = Instant::now();
     app.asked(now);
@@ -377,7 +377,7 @@ fn a_pause_holds_what_is_shown_and_a_key_still_asks() {
 }
 
 #[test]
-fn an_agent_that_goes_is_told_of_and_asked_again() {
+fn an_agent_that_stops_is_reported_and_queried_again() {
     let mut app = app(5);
     let now = Instant::now();
     app.asked(now);

@@ -20,7 +20,7 @@ pub const TESTS: &[Test] = tests![
     the_live_page_is_shown_light_and_dark_on_a_phone_and_a_desk,
     the_live_page_updates_and_goes_on_after_the_agent_was_started_again,
     the_live_page_shows_a_trial_and_an_attack,
-    the_live_page_asks_nothing_while_it_is_hidden,
+    the_live_page_queries_nothing_while_it_is_hidden,
     the_live_page_without_limits_and_sources_says_so,
 ];
 
@@ -319,7 +319,7 @@ fn the_live_page_shows_a_trial_and_an_attack() {
     });
 }
 
-fn the_live_page_asks_nothing_while_it_is_hidden() {
+fn the_live_page_queries_nothing_while_it_is_hidden() {
     let network = Network::new();
     let _agent = network.start(AGENT, &limit("packets", "rate = \"20/s\"\nburst = 20"));
     with_traffic(&network, || {

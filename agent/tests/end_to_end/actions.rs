@@ -19,9 +19,9 @@ pub const TESTS: &[Test] = tests![
     a_refused_datagram_is_answered_by_icmp,
     answers_are_limited_themselves,
     replies_that_a_veths_peer_cannot_receive_are_reported_with_the_fix,
-    what_leaves_and_is_refused_is_answered_to_its_sender,
+    a_refused_egress_packet_is_answered_to_its_sender,
     a_marked_packet_goes_on_with_its_mark_and_code_point,
-    a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold,
+    a_shaping_limit_reports_its_needs_and_drops_beyond_its_queue,
 ];
 
 /// Tests that require the queueing discipline fq.
@@ -237,7 +237,7 @@ fn icmp_unreachables() -> u64 {
         .unwrap()
 }
 
-fn what_leaves_and_is_refused_is_answered_to_its_sender() {
+fn a_refused_egress_packet_is_answered_to_its_sender() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -303,7 +303,7 @@ fn smooth(burst: u32) -> String {
     )
 }
 
-fn a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold() {
+fn a_shaping_limit_reports_its_needs_and_drops_beyond_its_queue() {
     let network = Network::new();
     let agent = network.start("", &smooth(20));
     let checked = network.command(&[

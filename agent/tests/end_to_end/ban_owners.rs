@@ -15,7 +15,7 @@ use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
 pub const TESTS: &[Test] = tests![
     two_jails_ban_one_source_and_each_lifts_its_own_ban,
     two_addresses_of_a_network_have_bans_of_their_own,
-    a_user_lifts_his_own_bans_and_is_told_whose_stay,
+    a_user_lifts_own_bans_and_sees_the_owners_of_others,
     owners_survive_restarts_a_kill_a_detach_and_a_reboot,
     owners_survive_kills_before_the_first_save_after_a_reboot,
     bans_of_a_version_without_owners_are_everybodys,
@@ -171,7 +171,7 @@ fn two_addresses_of_a_network_have_bans_of_their_own() {
     assert!(!refuses(1) && agent.json(&["bans"]) == json!([]));
 }
 
-fn a_user_lifts_his_own_bans_and_is_told_whose_stay() {
+fn a_user_lifts_own_bans_and_sees_the_owners_of_others() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let by = |user: &str, arguments: &[&str]| {

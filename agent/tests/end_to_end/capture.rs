@@ -23,7 +23,7 @@ use crate::traffic::{burst, udp_from};
 pub const TESTS: &[Test] = tests![
     a_replay_of_a_capture_has_the_agents_counts_by_native_xdp,
     a_replay_of_a_capture_has_the_agents_counts_by_traffic_control,
-    refused_packets_alone_are_captured_unless_all_are_asked_for,
+    only_refused_packets_are_captured_by_default,
     a_sample_has_all_packets_of_some_sources,
     a_capture_ends_by_its_size_and_by_its_time,
     a_killed_command_ends_its_capture_in_the_kernel,
@@ -208,7 +208,7 @@ fn a_replay_of_a_capture_has_the_agents_counts_by_traffic_control() {
     same_counts("attach = \"tc\"");
 }
 
-fn refused_packets_alone_are_captured_unless_all_are_asked_for() {
+fn only_refused_packets_are_captured_by_default() {
     let network = Network::new();
     let config = network.config("", TEN);
     let agent = network.start_file(&config, &[]);

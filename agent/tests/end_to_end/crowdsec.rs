@@ -21,7 +21,7 @@ use crate::traffic::{PORT, burst, socket, udp_from, until_refused};
 pub const TESTS: &[Test] = tests![
     a_decision_is_enforced_within_a_second_and_its_deletion_followed,
     sixty_thousand_decisions_in_one_pull_are_enforced,
-    what_was_in_effect_stays_whatever_the_api_replies,
+    bans_stay_in_effect_after_any_invalid_reply_of_the_api,
     a_set_that_drifted_is_reconciled,
     decisions_survive_a_restart_and_a_reboot_while_the_api_is_away,
     an_exception_survives_the_next_pull_and_a_restart,
@@ -156,7 +156,7 @@ fn sixty_thousand_decisions_in_one_pull_are_enforced() {
     assert_eq!(agent.json(&["status"])["bans"], 60_001);
 }
 
-fn what_was_in_effect_stays_whatever_the_api_replies() {
+fn bans_stay_in_effect_after_any_invalid_reply_of_the_api() {
     let network = Network::new();
     let lapi = lapi(&network);
     lapi.ban("10.77.0.7", HOUR);

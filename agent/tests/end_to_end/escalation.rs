@@ -15,8 +15,8 @@ use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[Test] = tests![
-    who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge,
-    who_may_only_ask_bans_nobody_by_asking,
+    a_source_that_an_application_keeps_refusing_is_banned_in_xdp,
+    a_member_of_the_group_bans_nobody_by_its_requests,
     clients_of_decide_ban_only_where_escalate_from_has_their_endpoint,
     bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not,
 ];
@@ -35,7 +35,7 @@ escalate = { after = 20, within = \"1h\", ban = \"5m\" }
 ";
 
 /// Who keeps being refused is banned by the kernel's programs, nobody else, and never who is never limited.
-fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
+fn a_source_that_an_application_keeps_refusing_is_banned_in_xdp() {
     let network = Network::new();
     let agent = network.start("never_limit = [\"10.77.0.9\"]", LIMITS);
     let receiver = network.receiver(PORT);
@@ -159,7 +159,7 @@ fn as_member<T: Send>(act: impl FnOnce() -> T + Send) -> T {
 }
 
 /// A member of the socket's group, who may ask but not ban, asks in a victim's name.
-fn who_may_only_ask_bans_nobody_by_asking() {
+fn a_member_of_the_group_bans_nobody_by_its_requests() {
     let network = Network::new();
     let agent = network.start("", LIMITS);
     let control = network.control();

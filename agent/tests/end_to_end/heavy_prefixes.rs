@@ -22,7 +22,7 @@ pub const ON_KERNELS: &[Test] = tests![
 pub const ON_ANY_KERNEL: &[Test] = tests![
     prefixes_are_reported_over_reloads_and_a_killed_agent,
     a_sample_ends_in_the_kernel_without_queries,
-    top_by_prefix_is_asked_for_in_its_own_words,
+    top_by_prefix_has_its_own_options,
 ];
 
 /// Only the busy source exceeds it.
@@ -244,7 +244,7 @@ fn a_sample_ends_in_the_kernel_without_queries() {
     );
 }
 
-fn top_by_prefix_is_asked_for_in_its_own_words() {
+fn top_by_prefix_has_its_own_options() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     for (arguments, words) in [

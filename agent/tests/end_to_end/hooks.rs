@@ -18,10 +18,10 @@ pub const TESTS: &[Test] = tests![
     traffic_control_holds_what_xdp_would,
     tags_hide_no_source_from_traffic_control,
     egress_is_limited_by_destination,
-    what_is_cut_up_later_counts_as_what_it_will_be,
+    a_buffer_counts_as_its_later_segments,
     a_request_that_leaves_is_seen_though_it_lies_apart_from_its_headers,
     a_tunnel_without_an_ethernet_header_is_limited,
-    where_xdp_cannot_be_traffic_control_is_and_status_says_so,
+    tc_replaces_unsupported_xdp_and_status_reports_it,
     frames_in_several_buffers_count_whole,
     changing_the_hook_leaves_one_of_them,
 ];
@@ -157,7 +157,7 @@ fn egress_is_limited_by_destination() {
     );
 }
 
-fn what_is_cut_up_later_counts_as_what_it_will_be() {
+fn a_buffer_counts_as_its_later_segments() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -236,7 +236,7 @@ fn a_tunnel_without_an_ethernet_header_is_limited() {
     );
 }
 
-fn where_xdp_cannot_be_traffic_control_is_and_status_says_so() {
+fn tc_replaces_unsupported_xdp_and_status_reports_it() {
     let network = Network::new();
     // A driver that has no native XDP: the loopback device's.
     let agent = network.start_on(&["lo"], "", LIMIT);

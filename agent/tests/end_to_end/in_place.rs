@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = tests![
     changes_in_place_evaluate_each_packet_by_one_policy,
     an_agent_killed_while_it_changes_in_place_leaves_one_policy,
     a_trial_in_place_is_rolled_back_in_place,
-    what_does_not_fit_in_place_is_loaded,
+    a_change_that_does_not_fit_in_place_is_loaded,
 ];
 
 const AGENT: &str = "max_sources = 2000";
@@ -245,7 +245,7 @@ fn a_trial_in_place_is_rolled_back_in_place() {
     assert_eq!((counts[7], counts[8]), (20, 10));
 }
 
-fn what_does_not_fit_in_place_is_loaded() {
+fn a_change_that_does_not_fit_in_place_is_loaded() {
     let network = Network::new();
     let one = class("one", "10.77.0.7", "multiplier = 2");
     let agent = network.start(AGENT, &format!("{LIMIT}{one}"));

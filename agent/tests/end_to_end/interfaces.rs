@@ -20,7 +20,7 @@ use crate::traffic::{PORT, burst, udp_from};
 pub const TESTS: &[Test] = tests![
     any_legal_name_is_attached_and_stays_so_when_it_changes,
     an_alternative_name_is_a_name,
-    what_an_older_version_pinned_by_name_is_taken_over_or_released,
+    pins_by_name_of_an_older_version_are_adopted_or_released,
     an_interface_that_is_made_anew_is_attached_again,
     a_missing_interface_is_reported_and_attached_when_it_appears,
     a_tunnel_that_appears_is_attached_by_traffic_control,
@@ -168,7 +168,7 @@ fn an_alternative_name_is_a_name() {
     );
 }
 
-fn what_an_older_version_pinned_by_name_is_taken_over_or_released() {
+fn pins_by_name_of_an_older_version_are_adopted_or_released() {
     let network = Network::new();
     let index = network.index("weir0");
     let (pin, program) = (

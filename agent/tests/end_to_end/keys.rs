@@ -12,7 +12,7 @@ pub const TESTS: &[Test] = tests![
     a_source_has_one_key_for_each_port_it_calls,
     a_prefix_is_reset_with_all_its_addresses_and_nobody_elses,
     a_class_shares_one_key,
-    an_interface_is_one_key_for_all_who_come_by_it,
+    an_interface_is_one_key_for_all_its_sources,
     requests_are_counted_where_they_are_one,
     bytes_are_those_of_whole_frames,
     prefixes_decide_who_shares_a_key,
@@ -167,7 +167,7 @@ fn a_class_shares_one_key() {
     assert_eq!(agent.json(&["show", "10.77.0.3"])["class"], "office");
 }
 
-fn an_interface_is_one_key_for_all_who_come_by_it() {
+fn an_interface_is_one_key_for_all_its_sources() {
     let network = Network::new();
     network.add_link("weir1", "client1");
     let agent = network.start_on(

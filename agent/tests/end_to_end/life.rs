@@ -13,7 +13,7 @@ pub const TESTS: &[Test] = tests![
     limits_stay_in_effect_without_an_agent_and_the_next_takes_over,
     detaching_leaves_nothing,
     detach_is_refused_while_an_agent_runs,
-    what_cannot_be_done_is_one_message_and_leaves_nothing,
+    a_start_that_fails_is_one_message_and_leaves_nothing,
     a_driver_without_native_xdp_is_reported_and_generic_opt_in,
     a_root_without_capabilities_gets_their_names,
     reset_gives_a_source_its_whole_allowance,
@@ -173,7 +173,7 @@ fn detach_is_refused_while_an_agent_runs() {
     );
 }
 
-fn what_cannot_be_done_is_one_message_and_leaves_nothing() {
+fn a_start_that_fails_is_one_message_and_leaves_nothing() {
     let network = Network::new();
     let told = |output: std::process::Output, code: i32, message: &str| {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = tests![
     a_command_and_a_webhook_receive_every_kind_of_event,
     a_storm_of_bans_is_a_few_notifications_that_count_all_of_them,
     commands_that_hang_or_write_without_end_are_killed,
-    a_test_says_which_receiver_does_not_receive,
+    a_test_names_the_receiver_that_fails,
     a_reload_changes_receivers,
 ];
 
@@ -508,7 +508,7 @@ fn commands_that_hang_or_write_without_end_are_killed() {
 }
 
 /// A test reaches each receiver at once, whatever its events and its rate, and names those that fail.
-fn a_test_says_which_receiver_does_not_receive() {
+fn a_test_names_the_receiver_that_fails() {
     let network = Network::new();
     let (record, file) = (recorder(&network), network.folder.path().join("received"));
     let failing = script(&network, "failing", "echo no such team >&2; exit 3");

@@ -17,7 +17,7 @@ pub const TESTS: &[Test] = tests![
     a_source_that_keeps_exceeding_is_banned_within_a_second_and_longer_each_time_by_native_xdp,
     a_source_that_keeps_exceeding_is_banned_within_a_second_and_longer_each_time_by_traffic_control,
     a_ban_by_a_packet_limit_takes_the_prefix_of_the_key_and_spares_exempt_addresses,
-    what_a_packet_limit_would_ban_is_reported_once_in_observe_mode,
+    a_ban_of_a_packet_limit_is_reported_once_in_observe_mode,
     growth_goes_on_after_a_restart_and_refusals_count_on_over_reloads_alone,
     a_thousand_sources_are_banned_at_once,
 ];
@@ -261,7 +261,7 @@ fn a_ban_by_a_packet_limit_takes_the_prefix_of_the_key_and_spares_exempt_address
     );
 }
 
-fn what_a_packet_limit_would_ban_is_reported_once_in_observe_mode() {
+fn a_ban_of_a_packet_limit_is_reported_once_in_observe_mode() {
     let network = Network::new();
     let agent = network.start("mode = \"observe\"", LIMIT);
     let would_ban = || {

@@ -19,7 +19,7 @@ use crate::support::{INTERFACE, Network, is_virtual, run};
 pub const ON_ANY_KERNEL: &[Test] = tests![
     addresses_and_ports_of_a_closed_connection_open_another,
     data_in_a_syn_arrives,
-    sockets_that_connect_to_each_other_are_asked_for_no_proof,
+    sockets_that_connect_to_each_other_need_no_proof,
     megabytes_arrive_whole_by_native_xdp,
     megabytes_arrive_whole_by_traffic_control,
 ];
@@ -213,7 +213,7 @@ fn data_in_a_syn_arrives() {
 }
 
 /// A simultaneous open: each side's SYN finds a socket that has sent one itself.
-fn sockets_that_connect_to_each_other_are_asked_for_no_proof() {
+fn sockets_that_connect_to_each_other_need_no_proof() {
     let network = network("2", "native");
     let agent = network.start(
         "attach = \"native\"",

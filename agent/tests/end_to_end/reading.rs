@@ -16,7 +16,7 @@ use crate::traffic::burst;
 pub const TESTS: &[Test] = tests![
     each_of_several_limits_is_shown_with_what_it_passed_and_refused,
     egress_in_large_buffers_is_shown_for_sources_as_for_limits,
-    what_a_limit_would_refuse_is_shown_for_each_source,
+    packets_that_observe_would_refuse_are_shown_per_source,
     limits_are_lines_and_the_exempt_are_explained,
     tables_fit_80_columns_and_empty_ones_say_so,
     events_and_sources_are_selected,
@@ -176,7 +176,7 @@ fn egress_in_large_buffers_is_shown_for_sources_as_for_limits() {
     );
 }
 
-fn what_a_limit_would_refuse_is_shown_for_each_source() {
+fn packets_that_observe_would_refuse_are_shown_per_source() {
     let network = Network::new();
     let agent = network.start("mode = \"observe\"", &three());
     burst(&network, &[dns(7)], 5 + 30);

@@ -16,7 +16,7 @@ use crate::traffic::{PORT, burst, udp_from};
 pub const TESTS: &[Test] = tests![
     bans_counters_and_slow_limits_survive_a_reboot,
     limits_on_requests_go_on_over_restarts_and_reboots,
-    what_was_saved_half_a_minute_ago_survives_a_power_cut,
+    state_older_than_half_a_minute_survives_a_power_cut,
     a_damaged_state_file_is_set_aside_and_reported,
 ];
 
@@ -223,7 +223,7 @@ fn limits_on_requests_go_on_over_restarts_and_reboots() {
     }
 }
 
-fn what_was_saved_half_a_minute_ago_survives_a_power_cut() {
+fn state_older_than_half_a_minute_survives_a_power_cut() {
     let network = Network::new();
     let config = network.config(SMALL, &limits());
     let agent = network.start_in_boot("a", &config);

@@ -11,7 +11,7 @@ use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[Test] = tests![
     a_config_that_cannot_be_put_in_effect_leaves_the_last_valid_one_in_effect,
-    what_the_host_lacks_puts_no_older_config_in_effect,
+    a_failure_of_the_host_puts_no_older_config_in_effect,
     without_another_valid_config_a_start_fails_with_its_own_reason,
 ];
 
@@ -85,7 +85,7 @@ fn without_another_valid_config_a_start_fails_with_its_own_reason() {
 }
 
 /// An address that is there at the next attempt.
-fn what_the_host_lacks_puts_no_older_config_in_effect() {
+fn a_failure_of_the_host_puts_no_older_config_in_effect() {
     let network = Network::new();
     let state = network.state();
     let service = [("STATE_DIRECTORY", state.to_str().unwrap())];

@@ -26,7 +26,7 @@ pub const TESTS: &[Test] = tests![
     kills_never_open_a_limit_on_what_leaves,
     kills_while_the_hook_changes_never_open_the_limit,
     a_table_of_another_version_is_reset_and_reported,
-    what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed,
+    a_change_that_a_kill_interrupts_is_undone_or_completed,
     a_set_that_a_killed_agent_left_locked_serves_new_sources_again,
 ];
 
@@ -298,7 +298,7 @@ fn a_table_of_another_version_is_reset_and_reported() {
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 0);
 }
 
-fn what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed() {
+fn a_change_that_a_kill_interrupts_is_undone_or_completed() {
     let network = Network::new();
     let slow = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
     let agent = network.start("max_sources = 2000", slow);

@@ -318,7 +318,7 @@ fn assert_network_limited(nanoseconds: f64) {
     );
 }
 
-pub fn what_a_group_sends_is_limited() {
+pub fn egress_of_a_group_is_limited() {
     let mut host = Host::new();
     host.start("", "network = { egress = \"8Mbit/s\" }");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -338,7 +338,7 @@ pub fn what_a_group_sends_is_limited() {
     );
 }
 
-pub fn what_a_group_receives_is_limited() {
+pub fn ingress_of_a_group_is_limited() {
     let mut host = Host::new();
     host.start("", "network = { ingress = \"8Mbit/s\" }");
     let mut worker = host.spawn(&["receive", &NETWORK_BYTES.to_string()]);

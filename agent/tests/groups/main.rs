@@ -51,8 +51,8 @@ fn main() {
             no_memory_v2,
         ),
         (test!(limits::a_group_runs_on_its_cpus_only), nothing),
-        (test!(limits::what_a_group_sends_is_limited), no_network),
-        (test!(limits::what_a_group_receives_is_limited), no_network),
+        (test!(limits::egress_of_a_group_is_limited), no_network),
+        (test!(limits::ingress_of_a_group_is_limited), no_network),
         (
             test!(outbound::a_scanner_never_exceeds_its_connects),
             no_network,

@@ -7,7 +7,7 @@ use weir::import::{Format, ImportError, Options, import};
 use super::{config_of, import_one, imported, nft, parsed};
 
 pub const TESTS: &[Test] = tests![
-    what_is_no_format_is_told_with_what_to_do,
+    unknown_formats_are_errors_with_a_fix,
     deep_and_wide_json_is_refused,
     a_million_lines_of_rubbish_and_lines_of_ten_megabytes_are_counted,
     a_million_prefixes_are_one_list,
@@ -20,7 +20,7 @@ fn error(text: &[u8], options: &Options) -> String {
     result.map(|import| import.config).unwrap_err().to_string()
 }
 
-fn what_is_no_format_is_told_with_what_to_do() {
+fn unknown_formats_are_errors_with_a_fix() {
     let detect = Options::default();
     for (text, words) in [
         (&b""[..], "empty input"),

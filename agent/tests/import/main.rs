@@ -36,7 +36,7 @@ const TESTS: &[Test] = tests![
     a_set_without_rules_that_is_named_as_trusted_is_a_comment,
     nftables_rules_keep_rate_burst_key_and_action,
     sets_of_nftables_are_ban_lists_and_exempt_addresses,
-    what_weir_cannot_see_is_a_comment,
+    unsupported_matches_become_comments,
     a_table_that_forgets_sources_raises_the_rate_by_what_they_regain,
     rules_that_accept_packets_before_a_limit_keep_it_from_counting_them,
     fail2bans_bans_are_lists_and_its_jails_comments,
@@ -646,7 +646,7 @@ fn sets_of_nftables_are_ban_lists_and_exempt_addresses() {
     assert_eq!(config_of(&alone).ban_lists.len(), 1);
 }
 
-fn what_weir_cannot_see_is_a_comment() {
+fn unsupported_matches_become_comments() {
     let import = imported(&[NFTABLES]);
     for (rule, why) in [
         ("handle 27", "ct state"),

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, unshare};
 use super::{Pins, image};
 
 /// With the datapath, and so a reference to its link, alive: what ends it is being told to, not the last reference.
-pub fn what_is_detached_limits_nothing_from_then_on() {
+pub fn a_detached_program_limits_nothing() {
     // A thread's namespace is its own, and goes with it.
     std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();

@@ -80,7 +80,7 @@ fn main() {
         the_verifier_is_done_well_before_it_gives_up,
         answers_of_both_hooks_are_those_of_the_function,
         a_frame_that_may_lack_its_tag_is_not_challenged_by_xdp,
-        hooks::what_is_detached_limits_nothing_from_then_on,
+        hooks::a_detached_program_limits_nothing,
         trace::the_ordinary_object_has_no_log,
         packets_that_are_shaped_leave_one_after_the_other,
     ];

@@ -27,7 +27,7 @@ pub const THOROUGH: &[Test] = tests![
     a_trial_takes_a_file_that_the_service_cannot_read,
     a_reload_of_a_wrong_file_fails_and_changes_nothing,
     another_control_socket_serves_reload,
-    a_service_with_a_user_of_its_own_asks_for_decisions_as_a_member_of_the_group,
+    a_service_with_its_own_user_requests_decisions_by_the_group,
     a_start_that_fails_is_tried_for_as_long_as_it_takes,
 ];
 
@@ -245,7 +245,7 @@ fn members_of_the_group_ask_and_only_root_changes() {
     run("userdel", &["stranger"]);
 }
 
-fn a_service_with_a_user_of_its_own_asks_for_decisions_as_a_member_of_the_group() {
+fn a_service_with_its_own_user_requests_decisions_by_the_group() {
     const SOCKET: &str = "/run/weir/decide.sock";
     let request = "\n[decide]\nhttp = \"unix:/run/weir/decide.sock\"\n\n[[limit]]\nname = \"logins\"\n\
         scope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"1/h\"\nburst = 1\n";

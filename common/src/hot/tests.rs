@@ -277,7 +277,7 @@ fn a_row_is_of_one_key_and_a_row_of_zeros_of_none() {
 }
 
 #[test]
-fn a_key_in_use_give_way_to_the_second_that_asks() {
+fn a_hot_key_gives_way_to_the_second_request() {
     let mut hot = HotKey::default();
     assert!(hot.give_way());
     hot.begin(&Key::default(), START, 1);

@@ -31,7 +31,7 @@ fn v6() -> Frame {
 
 /// Which limits apply to a frame: those on ports, only those on its protocol, or only those on addresses.
 #[test]
-fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
+fn every_encapsulation_keeps_the_address_and_the_known_fields() {
     use Protocol::{Hidden, Icmp, Other, Tcp, Udp};
     let fragment = MoreFragments::Yes;
     let table: Vec<(&str, Frame, Protocol, Option<Ports>)> = vec![
@@ -239,7 +239,7 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
 }
 
 #[test]
-fn what_has_no_address_has_one_verdict_each() {
+fn each_packet_without_an_address_has_one_verdict() {
     let five = (0..5)
         .fold(Frame::ethernet(), |frame, id| frame.vlan(id))
         .ipv4(V4, V4_TO);
@@ -581,7 +581,7 @@ fn only_what_the_network_needs_is_essential() {
 }
 
 #[test]
-fn a_device_without_link_header_is_told_by_the_version() {
+fn a_device_without_link_header_is_recognized_by_the_ip_version() {
     let frame = Frame::raw().ipv4(V4, V4_TO).udp(9, 53, b"").build();
     let packet = parse(frame.as_slice(), Link::RawIp, Depth::Ports).unwrap();
     assert_eq!(

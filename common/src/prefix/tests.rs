@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn what_is_found_is_what_the_longest_prefix_says(
+    fn longest_prefix_wins(
         prefixes in prefixes(),
         addresses in prop::collection::vec(address(), 50),
     ) {
@@ -148,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn without_prefixes_nothing_is_said_and_nothing_is_kept() {
+fn an_empty_tree_has_no_entries_and_no_lines() {
     assert_eq!(build(&[]), PrefixTree::default());
     check(&[], &[0, 1, MAPPED + 5]);
 }
@@ -181,7 +181,7 @@ fn few_addresses_outside_of_a_prefix_pass_its_filter() {
 }
 
 #[test]
-fn what_holds_everything_is_said_of_everything() {
+fn a_prefix_of_all_addresses_applies_to_all() {
     check(&[(prefix(0, 0), entry(5))], &[]);
     check(&[(prefix(MAPPED, 96), entry(5))], &[]);
     check(

@@ -188,7 +188,7 @@ fn credits_come_in_steps_and_begin_with_the_initial_ones() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_refused_as_a_policy() {
+fn policies_beyond_the_counters_are_refused() {
     assert_eq!(
         Policy::sliding_log(rate(1_025, SECOND)),
         Err(PolicyError::LogTooLong(Algorithm::SlidingLog))

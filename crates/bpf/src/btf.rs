@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_btf_is_refused_however_short() {
+    fn invalid_btf_of_any_length_is_refused() {
         for length in 0..sample().len() {
             if let Some(btf) = Btf::parse(sample()[..length].to_vec()) {
                 let _ = btf.offset("outer", "b");

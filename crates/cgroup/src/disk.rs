@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_disk_is_told_with_its_path() {
+    fn a_path_without_a_disk_is_an_error_that_names_it() {
         let (proc, sys) = (Path::new("/proc"), Path::new("/sys"));
         let missing = resolve(proc, sys, Path::new("/dev/weir-has-no-such-disk"))
             .unwrap_err()

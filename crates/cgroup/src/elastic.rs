@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_idle_is_given_and_taken_back_at_once() {
+    fn idle_cpu_time_is_granted_and_withdrawn_at_once() {
         let promised = CpuShare::from_percent(50.0);
         let mut elastic = Elastic::new(promised);
         let mut step = |sample, demand| {

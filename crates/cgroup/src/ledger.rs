@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_before_it_was_the_groups_is_not_charged() {
+    fn use_before_a_process_joined_its_group_is_not_charged() {
         let mut ledger = Ledger::new(at("a", 0));
         ledger.look(at("a", 1), &[reading(7, 5.0, 1_000, false)], &[]);
         let first = Usage {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_wrong_for_a_moment_takes_away_no_day() {
+    fn a_clock_that_is_wrong_for_a_while_removes_no_day() {
         let mut ledger = Ledger::new(at("a", 0));
         ledger.look(at("a", 1), &[reading(7, 1.0, 0, true)], &[traffic(10)]);
         let wrong = |wall| Moment { wall, ..at("a", 2) };

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_says_what_manages_its_processes() {
+    fn a_path_shows_the_manager_of_its_processes() {
         let (docker, podman) = (id('a'), id('b'));
         let unit = |name: &str| Kind::Unit(name.to_owned());
         for (path, kind, cgroup, slice) in [

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_systemd_writes_and_reads_again_is_the_same() {
+    fn properties_that_systemd_reorders_are_equal() {
         let devices = |all: &[(&str, u64)]| {
             Value::Devices(
                 all.iter()

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_nobody_set_is_no_restriction() {
+    fn an_unset_value_is_no_restriction() {
         for (file, content, expected) in [
             ("cpu.max", "max 100000\n", None),
             ("cpu.max", "50000 100000\n", Some("cpu.max 50000 100000")),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_unit_has_is_no_restriction_and_an_owner_is_one() {
+    fn a_default_is_no_restriction_and_an_owner_is_one() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("pids.max"), "4915\n").unwrap();
         let of = |default| {

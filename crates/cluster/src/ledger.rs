@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_granted_only_once_the_host_says_so() {
+    fn a_released_share_is_granted_once_its_host_reports_it() {
         let mut ledger = Ledger::default();
         let first = ledger.lease(START, &report("a", 1, 0, 2.0)).unwrap();
         // All of the limit is leased: the new host gets nothing yet, though its target is half.
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_store_grants_nothing_until_all_have_told_what_they_hold() {
+    fn an_emptied_store_grants_nothing_until_all_hosts_report() {
         let mut ledger = Ledger::default();
         let known = Report {
             epoch: 5,
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spare_is_there_ahead_of_need() {
+    fn spare_shares_are_granted_ahead_of_demand() {
         let mut ledger = Ledger::default();
         let mut shares = [0; 4];
         for round in 1..20 {

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_counts_from_when_it_was_asked_for() {
+    fn a_lease_counts_from_its_request() {
         let mut member = member(WhenStoreIsDown::Closed);
         // The reply took 900 ms: the lease lasts 100 ms more.
         assert_eq!(
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_begins_to_refuse_asks_at_once_and_for_more_than_it_has() {
+    fn a_host_that_starts_to_refuse_requests_more_at_once() {
         let mut member = member(WhenStoreIsDown::Share);
         member.report(0);
         member.granted(0, &grant(0.5, 2), MS);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_told_at_once() {
+    fn a_released_share_is_reported_at_once() {
         let mut member = member(WhenStoreIsDown::Share);
         member.report(0);
         member.granted(0, &grant(0.9, 2), MS);

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_damaged_or_missing_knows_of_no_host() {
+    fn a_damaged_or_missing_file_has_no_hosts() {
         let folder = tempfile::tempdir().unwrap();
         let directory = StateDirectory::at(folder.path());
         assert_eq!(Past::read(&directory), Past::default());

@@ -422,7 +422,7 @@ fn eight_hosts_follow_demand_that_moves_every_few_seconds() {
 }
 
 #[test]
-fn a_store_that_is_gone_restarted_empty_and_back_never_lets_out_more_than_the_limit() {
+fn a_store_that_fails_or_restarts_empty_never_exceeds_the_limit() {
     let mut world = thousand();
     let demand = |host: usize, _: u64| if host < 100 { 18_000.0 } else { 222.0 };
     let until = world.now + 30 * SECOND;

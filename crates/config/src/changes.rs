@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_changed_and_removed_is_named() {
+    fn added_changed_and_removed_tables_are_named() {
         let before = config(
             "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n",
         );

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_nothing_says_what_to_write() {
+    fn checks_without_a_header_are_errors_with_a_fix() {
         for (check, message, help) in [
             (
                 "{}",

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_have_their_position() {
         let store = "store = \"redis://one\"\n";
         for (text, line, column, message, help) in [
             (

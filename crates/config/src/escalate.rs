@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_banned_is_an_error_with_the_way_to_do_it() {
+    fn limits_that_cannot_ban_are_errors_with_a_fix() {
         let table = "{ after = 1000, within = \"10s\", ban = \"10m\" }";
         let escalate = format!("escalate = {table}");
         for (lines, message, help) in [
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_probably_not_meant_is_a_warning() {
+    fn probable_mistakes_are_warnings() {
         let escalate = "escalate = { after = 1000, within = \"10s\", ban = \"10m\" }";
         for (lines, message) in [
             ("action = \"observe\"", "escalate has no effect"),

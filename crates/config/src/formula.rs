@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cost_is_an_error() {
+    fn invalid_formulas_and_costs_are_errors() {
         for (text, parameters, reason) in [
             ("100 * ", &[][..], "invalid formula"),
             ("", &[], "invalid formula"),

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_group_is_told_with_its_place_and_what_to_write() {
+    fn errors_of_a_group_have_their_position_and_a_fix() {
         for (text, line, message, help) in [
             (
                 "[[group]]\nmatch = [{ pid = 7 }]\npids = 5".to_owned(),

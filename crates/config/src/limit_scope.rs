@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_a_warning() {
+    fn keys_without_effect_are_warnings() {
         for (agent, limit, warning) in [
             (
                 "",

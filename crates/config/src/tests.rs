@@ -659,7 +659,7 @@ fn every_error_says_where_it_is_and_what_to_write() {
 }
 
 #[test]
-fn all_errors_of_a_file_are_told_at_once_in_the_order_of_their_places() {
+fn all_errors_of_a_file_are_reported_in_order_of_position() {
     let report = check(
         "[agent]\ninterfaces = [\"eth0\"]\nmode = \"x\"\nmax_sources = \"a\"\nfoo = 1\n\
          [[limit]]\nname = \"a\"\nrate = \"0/s\"\nburst = 0\nprotocol = \"icmp\"\nports = [0]\n\
@@ -676,7 +676,7 @@ fn all_errors_of_a_file_are_told_at_once_in_the_order_of_their_places() {
 }
 
 #[test]
-fn what_is_probably_not_meant_is_a_warning() {
+fn probable_mistakes_are_warnings() {
     for (text, message) in [
         ("[agent]\nallow_empty = true\nnever_limit = [\"0.0.0.0/0\"]".to_owned(), "nothing will be limited"),
         ("[agent]\nallow_empty = true\nnever_limit = [\"::/0\"]".to_owned(), "nothing will be limited"),
@@ -781,7 +781,7 @@ fn open_connections_of_proven_sources_are_no_risk() {
 }
 
 #[test]
-fn what_is_left_out_has_the_documented_default() {
+fn missing_keys_have_the_documented_default() {
     let config = check(&limit("rate = \"10/5s\"\ntiers = [\"60/h\"]"))
         .unwrap()
         .config;

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_what_to_write() {
+    fn errors_of_units_have_a_fix() {
         for (text, unit, message, help) in [
             ("1000", Unit::Packets, "missing time", "1000/s"),
             ("1000/", Unit::Packets, "missing unit of time", "1000/s"),
@@ -581,7 +581,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_what_is_read(count in 1u64..LARGEST_COUNT, time in 1u64..60, unit in prop_oneof![Just(("s", 1u64)), Just(("min", 60)), Just(("h", 3_600))]) {
+        fn units_are_written_as_they_are_read(count in 1u64..LARGEST_COUNT, time in 1u64..60, unit in prop_oneof![Just(("s", 1u64)), Just(("min", 60)), Just(("h", 3_600))]) {
             let read = rate(&format!("{count}/{time}{}", unit.0), Unit::Packets);
             prop_assert_eq!(read, Ok(Rate { count, per_nanoseconds: time * unit.1 * 1_000_000_000 }));
         }

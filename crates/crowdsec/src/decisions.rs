@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_enforced_is_counted() {
+    fn decisions_that_are_not_enforced_are_counted() {
         let mut set = Decisions::new(2, Some("weir:me".to_owned()));
         let of = |from: &str, to: &str| decision(9, "192.0.2.9", 50).replace(from, to);
         let mut all = vec![

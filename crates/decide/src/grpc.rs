@@ -355,7 +355,7 @@ mod tests {
 
     /// An error would make Envoy let the request pass.
     #[test]
-    fn what_is_not_supported_is_reported_and_the_rest_decided() {
+    fn unsupported_fields_are_reported_and_the_rest_is_decided() {
         let text = "[[limit]]\nname = \"paths\"\nscope = \"request\"\nkey = [\"path\"]\nrate = \"2/day\"\n";
         let config = config::parse(Path::new("limits.toml"), text).unwrap();
         let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();

@@ -139,7 +139,7 @@ fn many_threads_on_one_key_get_exactly_the_burst() {
 }
 
 #[test]
-fn requests_cost_what_their_formula_says_and_bad_ones_nothing() {
+fn a_request_costs_the_value_of_its_formula() {
     let engine = engine(&credits("burst = 1000"));
     let request = |name: &str, parameters: &[(&str, f64)]| Question {
         request: Some(name.to_owned()),
@@ -510,7 +510,7 @@ fn observing_refuses_nothing_and_counts() {
 }
 
 #[test]
-fn who_keeps_being_refused_is_banned_once_and_never_limit_is_stronger() {
+fn a_source_refused_often_is_banned_once_unless_it_is_exempt() {
     let text = format!(
         "[agent]\ninterfaces = [\"eth0\"]\nnever_limit = [\"203.0.113.7\"]\n{}",
         credits(
@@ -788,7 +788,7 @@ fn a_full_store_is_a_note_an_event_and_a_count_over_reloads() {
 
 /// Reloads configs while threads decide: no charge is lost.
 #[test]
-fn what_is_charged_during_a_reload_stays_charged() {
+fn charges_during_a_reload_stay_charged() {
     for limit in [
         "rate = \"600/h\"\nburst = 600",
         "algorithm = \"sliding-log\"\nrate = \"600/h\"",

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_gets_the_last_ones_and_all_that_come() {
+    fn a_follower_receives_the_last_events_and_all_new_ones() {
         let log = EventLog::default();
         (0..5).for_each(|number| log.push(numbered(number)));
         let mut follower = log.follow(2, Follower::Operator).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_follower_is_told_how_many_it_missed_and_goes_on_with_the_rest() {
+    fn a_slow_follower_receives_the_number_of_missed_events() {
         let log = EventLog::default();
         let mut follower = log.follow(0, Follower::Operator).unwrap();
         let more = 100;

@@ -399,7 +399,7 @@ fn shares_are_within_the_stated_error_and_closer_than_those_of_rhhh() {
 
 /// 100,000 sources, each seen once: the most that a window has. The bound is for emulated CPUs; the time is printed.
 #[test]
-fn a_summary_of_a_hundred_thousand_sources_takes_a_moment() {
+fn a_summary_of_a_hundred_thousand_sources_is_fast() {
     let mut numbers = Numbers(3);
     let sources = (0..100_000).map(|_| v4((numbers.next() as u32).to_be_bytes()));
     let window = window(64, sources);

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_stays() {
+    fn a_file_that_cannot_be_replaced_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::create_dir_all(path.join("content")).unwrap();

@@ -170,7 +170,7 @@ fn a_server_that_drips_is_left_after_the_timeout() {
 }
 
 #[test]
-fn what_is_no_http_is_an_error() {
+fn replies_other_than_http_are_errors() {
     assert!(
         client(BOUNDS)
             .get(&sends(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), &[])

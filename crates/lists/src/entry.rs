@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_understood_as_a_whole_is_invalid() {
+    fn a_line_that_is_valid_only_in_part_is_invalid() {
         for text in [
             "192.0.2.1 192.0.2.9",
             "192.0.2.1 198.51.100.1 24",

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_leaves_behind_is_killed_and_delays_nothing() {
+    fn children_of_a_command_are_killed_and_delay_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
         let began = Instant::now();

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_not_told() {
+    fn no_error_has_the_password() {
         assert_eq!(
             without_password("redis://user:p@ss@host:1/0"),
             "redis://host:1/0"
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_said_to_be_none() {
+    fn invalid_addresses_are_errors() {
         let Err(error) = Store::single("here", Duration::from_secs(1)) else {
             panic!("taken")
         };

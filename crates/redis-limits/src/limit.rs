@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_counted_is_refused() {
+    fn limits_beyond_the_counters_are_refused() {
         let second = Duration::from_secs(1);
         assert_eq!(Limit::new("a", 0, second), Err(LimitError::Nothing));
         assert_eq!(

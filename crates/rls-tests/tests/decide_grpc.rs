@@ -76,7 +76,7 @@ fn codes(response: &RateLimitResponse) -> (Code, Vec<Code>) {
 }
 
 #[test]
-fn hits_are_charged_and_the_answer_tells_the_limit() {
+fn hits_are_charged_and_the_reply_has_the_limit() {
     let agent = Agent::start("grpc = \"127.0.0.1:0\"");
     let mut client = Client::of(&agent);
     let alice = [descriptor(&[("user", "alice")])];
@@ -262,7 +262,7 @@ fn no_value_that_a_client_can_choose_makes_a_request_invalid() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_invalid_and_charges_nothing() {
+fn invalid_requests_are_refused_and_charge_nothing() {
     let agent = Agent::start("http = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"");
     let mut client = Client::of(&agent);
     let alice = descriptor(&[("user", "alice")]);

@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passing_costs_is_replaced_by_what_dropping_costs() {
+    fn the_cost_of_passing_is_replaced_by_that_of_dropping() {
         let case = "every packet a new source";
         // 0.5 µs to pass, 0.1 to drop; Weir takes 0.1 and the minimal limiter 0.3 of themselves.
         let time = |microseconds: f64| [1.0 / microseconds];

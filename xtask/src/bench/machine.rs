@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_command_line_only_what_figures_depend_on_is_told() {
+    fn only_relevant_parameters_of_the_kernel_are_printed() {
         let line = "console=ttyS0 root=/dev/vda mitigations=off token=abc isolcpus=1";
         assert_eq!(mitigation_words(line), "mitigations=off isolcpus=1");
         assert_eq!(

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_a_row_and_whose_it_is_a_column() {
+    fn a_measured_case_is_a_row_and_each_program_a_column() {
         let series = |case: &str, by: &str, samples: Vec<f64>| Series {
             part: "packet".to_owned(),
             case: case.to_owned(),

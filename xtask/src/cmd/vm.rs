@@ -423,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_and_what_it_is_told_are_taken_apart() {
+    fn a_test_and_its_arguments_are_separated() {
         let words = |words: &[&str]| {
             chosen(
                 &words.iter().map(OsString::from).collect::<Vec<_>>(),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_told_with_their_sections_and_sizes() {
+    fn functions_are_reported_with_their_sections_and_sizes() {
         let mut sample = Sample::good();
         let (text, xdp) = (sample.text(), sample.xdp);
         sample.function(xdp, "first", &[WIDE_LOAD, JUMP_TO_ITSELF, EXIT]);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_with_the_function_that_calls_it() {
+    fn a_panic_is_reported_with_its_caller() {
         let told = "weir_xdp may panic, in core::panicking::panic_bounds_check:";
         let panic = "_ZN4core9panicking18panic_bounds_check17h0123456789abcdefE";
 
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_that_was_inlined_or_that_nothing_calls_is_told() {
+    fn an_inlined_or_uncalled_panic_is_reported() {
         let mut sample = Sample::good();
         sample.function(sample.xdp, "weir_xdp", &[JUMP_TO_ITSELF, EXIT]);
         assert!(
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_with_an_object_is_told_at_once() {
+    fn all_errors_of_an_object_are_reported_at_once() {
         let mut sample = Sample::empty();
         sample.data("maps", b"old").data("license", b"Apache-2.0\0");
         let fault = sample.fault();

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_ends_nothing_else_and_is_shown_again() {
+    fn a_failed_program_ends_no_other_and_is_shown_again() {
         let failing = "printf 'much\\n\\nfailures:\\n    a_test\\n\\n'
                        echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured'; exit 101";
         let jobs = vec![

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kernel_is_told_with_the_known_ones() {
+    fn an_unknown_kernel_is_an_error_that_lists_the_known_ones() {
         assert!(Release::find("6.12").is_ok());
         let error = Release::find("4.4").err().unwrap().to_string();
         assert!(

@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_of_processes_that_are_gone_are_removed_and_others_left() {
+    fn folders_of_ended_processes_are_removed_and_others_left() {
         let temporary = tempfile::tempdir().unwrap();
         // No process has the first ID: they end at 2²².
         let names = [
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_the_guest_does_not_tell_is_never_a_pass() {
+    fn an_end_without_the_guests_report_is_never_a_pass() {
         assert_eq!(guest_status("0\r\n").unwrap(), 0);
         assert_eq!(guest_status("101\n").unwrap(), 101);
         for said in ["", "\n", "0", "end\n"] {

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_module_needs_is_loaded_before_it_and_once() {
+    fn dependencies_of_a_module_are_loaded_before_it_and_once() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         let files = [

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_are_gone_are_forgotten() {
+    fn removed_counters_are_forgotten() {
         let mut refusals = Refusals::default();
         for round in 0..10u64 {
             let keys: Vec<Key> = (0..MOST_KEYS as u64 / 2)

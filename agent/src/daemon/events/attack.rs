@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_of_many_refusals_is_no_attack() {
+    fn a_short_burst_of_refusals_is_no_attack() {
         assert_eq!(
             refused_alone(&[0, 5_000, 0, 99, 99, 99, 99, 0, 5_000, 0]),
             []

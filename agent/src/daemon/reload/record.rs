@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_gone_when_forgotten() {
+    fn a_record_is_read_as_written_until_it_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
         assert_eq!(Record::read(&agent).unwrap(), None);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_be_written_the_error_names_the_place() {
+    fn an_error_of_writing_names_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
         fs::create_dir_all(folder.path().join("state/trial.json")).unwrap();

@@ -497,7 +497,7 @@ fn compressed_captures_in_one_part_or_several() {
 }
 
 #[test]
-fn what_lies_before_damage_is_read_and_the_damage_named() {
+fn packets_before_damage_are_read_and_the_damage_is_named() {
     let bytes = many();
     let whole = of(bytes.clone()).0;
     for (what, damaged, expected) in [
@@ -560,7 +560,7 @@ fn what_lies_before_damage_is_read_and_the_damage_named() {
 }
 
 #[test]
-fn what_is_no_capture_is_told_with_the_fix() {
+fn files_other_than_captures_are_errors_with_a_fix() {
     for (bytes, expected) in [
         (&b""[..], "empty"),
         (b"\n", "truncated within the record at byte 0"),

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_more_is_forgotten() {
+    fn ended_series_are_forgotten() {
         let mut ledger = Ledger::default();
         ledger.total("a", 3);
         ledger.total("b", 3);

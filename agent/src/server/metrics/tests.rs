@@ -198,7 +198,7 @@ fn get(address: SocketAddr, path: &str) -> String {
 }
 
 #[test]
-fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
+fn a_scrape_is_answered_and_a_wrong_request_has_a_fix() {
     let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = exporter.address();
     exporter
@@ -499,7 +499,7 @@ fn the_live_document_is_composed_of_the_documents_of_the_commands() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told() {
+fn a_port_in_use_is_an_error() {
     let first = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let said = Exporter::bind(first.address()).unwrap_err().to_string();
     assert!(

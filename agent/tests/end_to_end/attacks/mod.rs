@@ -21,9 +21,9 @@ macro_rules! attacks {
 
 /// Tests whose results depend on the kernel.
 pub const TESTS: &[Test] = attacks![
-    proofs::an_ack_in_fragments_is_judged_by_its_header,
+    proofs::an_ack_in_fragments_is_evaluated_by_its_header,
     counts::hidden_handshakes_open_no_connection,
-    proofs::an_ack_behind_extension_headers_is_judged_by_its_cookie,
+    proofs::an_ack_behind_extension_headers_is_checked_by_its_cookie,
     proofs::a_cookie_opens_no_second_connection_free_of_charge,
     counts::fragmented_acks_reserve_open_connections,
     proofs::a_client_whose_connection_is_refused_learns_it_at_once,

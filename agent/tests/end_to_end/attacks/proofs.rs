@@ -28,7 +28,7 @@ fn acks(agent: &Agent<'_>) -> (u64, u64) {
     )
 }
 
-pub fn an_ack_in_fragments_is_judged_by_its_header() {
+pub fn an_ack_in_fragments_is_evaluated_by_its_header() {
     for attach in HOOKS {
         for is_ipv4 in [true, false] {
             let network = network("2", attach);
@@ -60,7 +60,7 @@ pub fn an_ack_in_fragments_is_judged_by_its_header() {
 /// A header before TCP that hosts skip.
 type Behind = fn(Frame) -> Frame;
 
-pub fn an_ack_behind_extension_headers_is_judged_by_its_cookie() {
+pub fn an_ack_behind_extension_headers_is_checked_by_its_cookie() {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;

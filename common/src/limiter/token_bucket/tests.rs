@@ -325,7 +325,7 @@ fn a_lowered_bucket_without_its_debt_is_empty() {
 }
 
 #[test]
-fn what_has_decayed_stays_so_under_another_rate() {
+fn a_decayed_state_stays_decayed_under_another_rate() {
     let bucket =
         |rate| TokenBucket::new(Rate::per_second(rate), 10, Costs::Single, TickScale::FINEST);
     let now = Instants {

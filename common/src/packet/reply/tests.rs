@@ -115,7 +115,7 @@ fn a_segment_is_answered_by_the_reset_that_its_sender_accepts() {
 }
 
 #[test]
-fn anything_else_is_told_that_it_is_prohibited_and_quoted() {
+fn other_packets_get_an_icmp_error_that_quotes_them() {
     for frame in [
         Frame::ethernet().ipv4(V4, V4_TO).udp(4000, 53, b"hello"),
         Frame::ethernet().ipv4(V4, V4_TO).udp(4000, 53, b""),
@@ -228,7 +228,7 @@ fn fold_of(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn what_no_error_may_answer_is_not_answered() {
+fn packets_that_no_error_may_answer_get_no_reply() {
     let (yes, no) = (MoreFragments::Yes, MoreFragments::No);
     let v6 = || Frame::ethernet().ipv6(V6, V6_TO);
     for (why, frame) in [

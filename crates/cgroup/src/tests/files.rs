@@ -364,7 +364,7 @@ fn each_controller_is_found_where_it_is_on_a_hybrid_host() {
 }
 
 #[test]
-fn a_value_that_is_refused_is_told_with_its_file_and_the_other_limits_stand() {
+fn a_refused_value_is_reported_with_its_file_and_others_apply() {
     let host = unified();
     fs::remove_file(host.path("cg/weir/batch/memory.max")).unwrap();
     let limits = "memory = { max = \"2MiB\" }\npids = 9\nio = [{ device = \"/dev/weir-none\", read = \"1MB/s\" }]\n";
@@ -429,7 +429,7 @@ fn observing_holds_a_group_to_nothing() {
 }
 
 #[test]
-fn a_host_without_cgroups_is_told_what_to_mount() {
+fn a_host_without_cgroups_is_an_error_with_the_mount_command() {
     let host = MadeUp::new(&[]);
     let error = host.start(BATCH).err().unwrap().to_string();
     assert!(error.contains("mount -t cgroup2"), "{error}");
@@ -482,7 +482,7 @@ fn usage_is_read_from_both_versions() {
 }
 
 #[test]
-fn an_emergency_is_one_write_and_a_wrong_name_is_told() {
+fn an_emergency_is_one_write_and_a_wrong_name_is_an_error() {
     let host = unified();
     host.file("cg/weir/batch/cgroup.freeze", "0");
     host.file("cg/weir/batch/cgroup.kill", "");

@@ -312,7 +312,7 @@ fn a_limit_that_an_operator_sets_on_a_unit_meanwhile_is_neither_raised_nor_taken
 }
 
 #[test]
-fn what_an_earlier_version_noted_of_a_unit_is_put_back() {
+fn properties_that_an_older_version_saved_are_restored() {
     let (host, units) = (untouched(), Arc::<Noted>::default());
     host.file(
         "origins.limits.json",

@@ -514,7 +514,7 @@ fn a_restarted_host_publishes_nothing_that_was_removed_meanwhile() {
 }
 
 #[test]
-fn what_the_store_has_no_room_for_is_counted_and_published_later() {
+fn bans_beyond_the_stores_room_are_counted_and_published_later() {
     let (mut store, mut hosts) = (Model::new(), hosts(2));
     store.most = 2;
     for last in 1..=3 {

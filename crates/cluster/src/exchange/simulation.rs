@@ -43,7 +43,7 @@ fn part_of(demand: f64, hosts: usize, spread: Spread) -> impl Fn(usize, usize, u
 }
 
 #[test]
-fn a_bucket_keeps_its_rate_wherever_its_key_is_asked_for() {
+fn a_bucket_keeps_its_rate_on_whichever_host_its_key_is_used() {
     for (rate, burst) in [(1_000, 100), (1_000, 10), (200, 400), (10, 1), (10, 10)] {
         for spread in SPREADS {
             let mut world = World::new(
@@ -114,7 +114,7 @@ fn a_window_never_passes_more_than_a_tenth_above_its_count() {
 
 /// Demand starts before any host has received another's publication.
 #[test]
-fn a_window_that_is_asked_for_on_all_hosts_at_once_is_shared_by_them() {
+fn a_window_in_use_on_all_hosts_is_shared_by_them() {
     for (count, hosts) in [(1_000u64, 4usize), (100, 4), (10, 4)] {
         let windows = Algorithm::ALL
             .iter()

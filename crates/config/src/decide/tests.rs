@@ -573,7 +573,7 @@ fn request(lines: &str) -> String {
 }
 
 #[test]
-fn what_is_probably_not_meant_is_a_warning() {
+fn probable_mistakes_are_warnings() {
     let base = |line: &str| limit(&format!("{BASE}{line}"));
     for (text, message) in [
         (limit(BASE).replace("127.0.0.1:9465", "0.0.0.0:9465"), "from other hosts"),
@@ -644,7 +644,7 @@ fn what_is_probably_not_meant_is_a_warning() {
 }
 
 #[test]
-fn what_has_an_effect_is_no_warning() {
+fn keys_with_an_effect_are_no_warnings() {
     let base = |line: &str| limit(&format!("{BASE}{line}"));
     for text in [
         request("cost = \"allowance / 10\""),

@@ -283,7 +283,7 @@ fn the_next_agent_has_the_owners_that_were_saved_and_the_ends_of_the_trie() {
 }
 
 #[test]
-fn what_was_changed_is_restored() {
+fn a_changed_list_is_restored() {
     let mut list = BanList::default();
     ban(&mut list, BanKey::of(host(1), By::Limit), until(100));
     list.except(host(1), &mut Touched::default());

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn memory_is_bounded_and_a_full_store_does_what_it_is_told() {
+fn memory_is_bounded_and_a_full_store_follows_on_full() {
     let fingerprints = Fingerprints::new().unwrap();
     for (on_full, expected) in [
         (OnFull::Pass, 50_000),
@@ -88,7 +88,7 @@ fn a_key_that_begins_with_less_is_remembered_while_there_is_room() {
 
 /// Prints how long the longest lock is taken when a million keys are removed, which the benchmark checks.
 #[test]
-fn the_longest_pause_of_forgetting_a_million_keys_is_told() {
+fn the_longest_pause_of_forgetting_a_million_keys_is_printed() {
     let store = StateStore::new(bucket(1_000, 10), 1_000_000, OnFull::Pass);
     let fingerprints = Fingerprints::new().unwrap();
     let mut longest = Duration::ZERO;

@@ -287,7 +287,7 @@ fn one_key_does_not_take_all_reservations() {
 }
 
 #[test]
-fn who_may_not_force_commits_at_most_what_was_reserved() {
+fn a_client_that_may_not_force_commits_at_most_the_reservation() {
     let engine = engine(&limit("token-bucket"));
     let id = engine.decide(&reserve(10, "30s"), SECOND).unwrap();
     let id = id.reservation.unwrap();

@@ -295,7 +295,7 @@ fn the_line_is_bounded_per_key_and_in_all_and_counted() {
 }
 
 #[test]
-fn nobody_overtakes_and_who_cannot_in_time_is_refused_at_once() {
+fn waiting_requests_keep_their_order_or_are_refused_at_once() {
     let mut harness = Harness::new("rate = \"10/s\"\nburst = 10");
     harness.ask(0, &question("a", 10, 0));
     harness.ask(1, &question("a", 5, 1_000));

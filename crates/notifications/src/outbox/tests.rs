@@ -176,7 +176,7 @@ fn a_notification_is_dropped_and_counted_when_its_time_is_over() {
 }
 
 #[test]
-fn what_the_receiver_refuses_for_good_is_not_repeated() {
+fn a_notification_refused_for_good_is_not_repeated() {
     let start = Instant::now();
     let mut outbox = outbox(10, MINUTE, start);
     outbox.absorb(&ban(), start);

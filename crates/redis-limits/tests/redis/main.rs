@@ -284,7 +284,7 @@ fn a_store_that_is_away_is_an_error_in_time() {
 }
 
 #[test]
-fn what_the_store_says_is_told() {
+fn an_error_of_the_store_is_reported() {
     let server = Server::start();
     let limit = Limit::new("test", 5, Duration::from_secs(3_600)).unwrap();
     server.command(&[

@@ -325,7 +325,7 @@ fn a_config_that_was_not_put_in_effect_is_seen() {
 }
 
 #[test]
-fn a_cluster_is_told_of_limit_by_limit() {
+fn a_cluster_is_exported_limit_by_limit() {
     let mut documents = documents(7);
     assert!(
         !Exposition::new()

@@ -320,7 +320,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_was_read_is_decided(devices in any_devices(), chosen in prop::collection::vec(any::<bool>(), 12)) {
+    fn any_devices_have_a_placement(devices in any_devices(), chosen in prop::collection::vec(any::<bool>(), 12)) {
         let configured: Vec<String> =
             devices.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(device, _)| device.name.clone()).collect();
         let placements = place(&devices, &configured);

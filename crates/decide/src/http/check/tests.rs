@@ -129,7 +129,7 @@ async fn the_last_address_counts() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_is_400_and_says_what_to_do() {
+async fn invalid_requests_are_400_with_a_fix() {
     let handle = handle(CHECK);
     let whole = [("X-User", "frank"), ("X-Forwarded-For", "192.0.2.4")];
     for (query, headers, reason) in [

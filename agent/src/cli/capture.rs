@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use api::capture::{CaptureEnd, CaptureOf, CapturePart, CaptureSummary, LENGTHS, WRONG_LENGTH};
+use api::capture::{CaptureEnd, CaptureOf, CapturePart, CaptureSummary, LENGTHS, wrong_length};
 use api::request::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -48,7 +48,7 @@ pub struct Wanted {
 pub fn capture(wanted: &Wanted, options: &Options) -> anyhow::Result<ExitCode> {
     let length = wanted.length.unwrap_or(LENGTH);
     if !LENGTHS.contains(&length) {
-        return Ok(usage(&WRONG_LENGTH));
+        return Ok(usage(&wrong_length(length)));
     }
     let print = Print::from(options.json);
     let is_standard = wanted.file.as_os_str() == STANDARD_INPUT;
@@ -128,7 +128,10 @@ fn refusal(wanted: &Wanted, is_standard: bool, print: Print) -> Option<String> {
         });
     }
     if wanted.most_bytes < 4_096 {
-        return Some("invalid --max-size: at least 4KiB".to_owned());
+        return Some(format!(
+            "invalid --max-size {}B: write at least 4KiB",
+            wanted.most_bytes
+        ));
     }
     match wanted.file.symlink_metadata() {
         Ok(_) if !wanted.force => Some(format!(

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use api::record::{LENGTHS, RecordState, RecordStatus, WRONG_LENGTH};
+use api::record::{LENGTHS, RecordState, RecordStatus, wrong_length};
 use api::request::Request;
 use config::human;
 
@@ -37,8 +37,8 @@ pub fn record(
     wanted: Wanted,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
-    if duration.is_some_and(|duration| !LENGTHS.contains(&duration)) {
-        return Ok(usage(&WRONG_LENGTH));
+    if let Some(length) = duration.filter(|length| !LENGTHS.contains(length)) {
+        return Ok(usage(&wrong_length(length)));
     }
     let request = match wanted {
         Wanted::Start => Request::Record {

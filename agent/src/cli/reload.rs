@@ -11,7 +11,7 @@ use config::{ConfigError, human, ssh};
 use super::exit::{USAGE, invalid, usage};
 use super::print::Print;
 use crate::cli::arguments::Options;
-use crate::daemon::reload::TRIALS;
+use crate::daemon::reload::{ReloadError, TRIALS};
 
 /// Reloads the agent's config, which `file` may name.
 pub fn reload(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
@@ -68,7 +68,7 @@ fn differences(answer: &Reloaded) -> Vec<String> {
 
 pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow::Result<ExitCode> {
     if !TRIALS.contains(&duration) {
-        return Ok(usage(&"a trial lasts from 1s to 24h: write --for 60s"));
+        return Ok(usage(&ReloadError::Time(duration)));
     }
     let text = match checked(file) {
         Ok(text) => text,

@@ -295,7 +295,10 @@ fn a_recording_ends_by_itself_and_the_next_one_keeps_it() {
     let output = network.command(&["record", "--stop"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("no recording is running"));
     let output = network.command(&["record", "--for", "32d"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("from 1s to 31d"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("invalid --for 32d: a recording takes from 1s to 31d")
+    );
 }
 
 fn a_recording_that_cannot_be_written_is_refused() {

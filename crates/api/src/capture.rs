@@ -3,17 +3,27 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use config::units;
 use serde::{Deserialize, Serialize};
 
 /// The lengths that a capture may have.
 pub const LENGTHS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
 /// The error for any other.
-pub const WRONG_LENGTH: &str = "invalid --for: a capture takes from 1s to 24h";
+#[must_use]
+pub fn wrong_length(length: Duration) -> String {
+    let typed = units::time_text(length.as_nanos().try_into().unwrap_or(u64::MAX));
+    format!("invalid --for {typed}: a capture takes from 1s to 24h; write --for 10m")
+}
+
 /// The samples that a capture may have: one in so many sources.
 pub const SAMPLES: RangeInclusive<u32> = 1..=1_000_000;
+
 /// The error for any other.
-pub const WRONG_SAMPLE: &str =
-    "invalid --sample: write 1/1 for all sources, or from 1/2 to 1/1000000";
+#[must_use]
+pub fn wrong_sample(one_in: u32) -> String {
+    format!("invalid --sample 1/{one_in}: write 1/1 for all sources, or from 1/2 to 1/1000000")
+}
 
 /// The packets of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,13 +3,19 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use config::units;
 use serde::{Deserialize, Serialize};
 
 /// The lengths that a recording may have.
 pub const LENGTHS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
+
 /// The error for any other.
-pub const WRONG_LENGTH: &str = "invalid --for: a recording takes from 1s to 31d";
+#[must_use]
+pub fn wrong_length(length: Duration) -> String {
+    let typed = units::time_text(length.as_nanos().try_into().unwrap_or(u64::MAX));
+    format!("invalid --for {typed}: a recording takes from 1s to 31d; write --for 24h")
+}
 
 /// The state of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

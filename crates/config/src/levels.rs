@@ -6,6 +6,7 @@ use super::policy::{Algorithm, Key, Multiplier};
 use super::rates::ReadRates;
 use super::report::{Problems, Span, Wrong};
 use super::schema::{self, At, Kind, Located, Place, Table, Text, Value, read_inner};
+use super::table;
 use super::units::LARGEST_COUNT;
 
 /// The most levels: with the limit's own rule, half of a packet's rules.
@@ -160,7 +161,8 @@ impl Value for Level {
                 "write {} = [{{ prefix = \"24/48\", factor = 20 }}, {{ key = \"all\", factor = 2000 }}]",
                 key.name
             );
-            problems.error(at.span(), "invalid level: not a table", help);
+            let message = format!("invalid level {}: not a table", table::typed(at));
+            problems.error(at.span(), message, help);
             return None;
         }
         read_inner::<LevelTable>(at, key, problems)?.table.level()
@@ -444,7 +446,7 @@ mod tests {
                 "levels is an integer",
                 "levels = [",
             ),
-            (level("\"24/48\""), "invalid level", "levels = ["),
+            (level("\"24/48\""), "invalid level \"24/48\":", "levels = ["),
             (
                 level("{ factor = 20 }"),
                 "missing prefix or key",

@@ -5,6 +5,7 @@ use toml::de::DeValue;
 use super::policy::Multiplier;
 use super::report::{Problems, Wrong};
 use super::schema::{At, Key, Kind, Located, Table, Text, Value, read_inner};
+use super::table;
 use super::words::word;
 
 /// The action on refused packets.
@@ -103,7 +104,8 @@ impl Value for Action {
                 .ok(),
             DeValue::Table(content) => match content.get(ActionTable::MARK.name) {
                 Some(mark) if !mark.get_ref().is_table() => {
-                    problems.error(mark.span(), "invalid mark: not a table", MARK_HELP);
+                    let message = format!("invalid mark {}: not a table", table::typed(mark));
+                    problems.error(mark.span(), message, MARK_HELP);
                     None
                 }
                 _ => {
@@ -162,7 +164,7 @@ const ELASTIC_HELP: &str = "write { elastic = { up_to = 3.0 } }";
 
 fn check_elastic(read: &Located<'_, Elastic>, problems: &mut Problems) {
     if read.table.up_to == Multiplier::ONE {
-        let message = "invalid up_to: it is a number above 1, at most 1000";
+        let message = "invalid up_to 1: it is a number above 1, at most 1000";
         problems.conflict(read.span_of(&Elastic::UP_TO), message, ELASTIC_HELP);
     }
 }
@@ -226,7 +228,8 @@ impl Value for Throttle {
             DeValue::Table(content) => {
                 let elastic = content.get(ThrottleTable::ELASTIC.name);
                 if let Some(elastic) = elastic.filter(|it| !it.get_ref().is_table()) {
-                    let message = "invalid elastic: not a table with up_to";
+                    let typed = table::typed(elastic);
+                    let message = format!("invalid elastic {typed}: not a table with up_to");
                     problems.error(elastic.span(), message, ELASTIC_HELP);
                     return None;
                 }
@@ -241,7 +244,8 @@ impl Value for Throttle {
             _ => {}
         }
         let help = "write \"hard\", { soft = \"10%\" } or { elastic = { up_to = 3.0 } }";
-        problems.error(at.span(), format!("invalid {}", key.name), help);
+        let message = format!("invalid {} {}", key.name, table::typed(at));
+        problems.error(at.span(), message, help);
         None
     }
 

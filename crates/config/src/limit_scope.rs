@@ -311,7 +311,9 @@ impl Value for PortSet {
             match range(at) {
                 Some(range) => ranges.push(range),
                 None => {
-                    let message = "invalid port: not a number, a range or a known service";
+                    let typed = table::typed(at);
+                    let message =
+                        format!("invalid port {typed}: not a number, a range or a known service");
                     let help = format!(
                         "write ports from 1 to 65535, ranges (the lower first) or services: {} = [443, \"8000-8100\", \"ssh\"]",
                         key.name

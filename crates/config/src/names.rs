@@ -1,5 +1,6 @@
 //! The rule for names of limits, classes and groups.
 
+use crate::human;
 use crate::report::Wrong;
 use crate::schema::Key;
 
@@ -18,7 +19,7 @@ pub fn check(text: &str, what: &str, key: &Key) -> Result<(), Wrong> {
     }
     if text.chars().count() > LONGEST || text.chars().any(char::is_control) {
         return Err(Wrong::new(
-            format!("invalid name of a {what}"),
+            format!("invalid name of a {what} {:?}", human::cut(text, LONGEST)),
             format!("write at most {LONGEST} characters, without control characters"),
         ));
     }

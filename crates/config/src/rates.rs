@@ -139,13 +139,16 @@ impl Burst {
     pub fn of(self, unit: Unit, span: Span, problems: &mut Problems) -> Option<u64> {
         let (message, help) = match (self, unit) {
             (Self::Size(number), Unit::Bytes) => return Some(number),
-            (Self::Number(_), Unit::Bytes) => (
-                "a burst of bytes requires a unit".to_owned(),
+            (Self::Number(number), Unit::Bytes) => (
+                format!("invalid burst {number}: a burst of bytes requires a unit"),
                 "write burst = \"256KiB\"",
             ),
             (Self::Number(number), _) => return Some(number),
             (Self::Size(_), _) => (
-                format!("invalid burst: for unit = \"{unit}\" it is a number"),
+                format!(
+                    "invalid burst {}: for unit = \"{unit}\" it is a number",
+                    self.shown()
+                ),
                 "write burst = 2000",
             ),
         };

@@ -100,6 +100,19 @@ pub fn float(value: Value<'_>) -> Option<f64> {
     }
 }
 
+/// A value as it was typed, for messages; the type of a list or table.
+pub fn typed(value: Value<'_>) -> String {
+    match value.get_ref() {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(time) => time.to_string(),
+        DeValue::Array(_) => "list".to_owned(),
+        DeValue::Table(_) => "table".to_owned(),
+    }
+}
+
 /// `a` or `an`.
 pub fn article(noun: &str) -> &'static str {
     if noun.starts_with(['a', 'e', 'i', 'o', 'u']) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use api::capture::{CaptureOf, CapturePart, LENGTHS, SAMPLES, WRONG_LENGTH, WRONG_SAMPLE};
+use api::capture::{CaptureOf, CapturePart, LENGTHS, SAMPLES, wrong_length, wrong_sample};
 use common::capture::CaptureSettings;
 use datapath::new_capture;
 use host::monotonic_nanoseconds;
@@ -75,10 +75,10 @@ impl Capturer {
         notes: Vec<String>,
     ) -> Result<CaptureParts, String> {
         if !LENGTHS.contains(&length) {
-            return Err(WRONG_LENGTH.to_owned());
+            return Err(wrong_length(length));
         }
         if !SAMPLES.contains(&sample.one_in) {
-            return Err(WRONG_SAMPLE.to_owned());
+            return Err(wrong_sample(sample.one_in));
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last.take_if(|last| last.thread.is_finished() || last.is_left()) {

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use api::event::seconds_since_1970;
-use api::record::{LENGTHS, RecordGap, RecordState, RecordStatus, WRONG_LENGTH};
+use api::record::{LENGTHS, RecordGap, RecordState, RecordStatus, wrong_length};
 use config::human;
 use host::StateDirectory;
 
@@ -83,7 +83,7 @@ impl Recorder {
     /// When one is running, the length is invalid, or the file cannot be written.
     pub fn start(&self, length: Duration, interfaces: Vec<String>) -> Result<RecordStatus, String> {
         if !LENGTHS.contains(&length) {
-            return Err(WRONG_LENGTH.to_owned());
+            return Err(wrong_length(length));
         }
         if self.packets.load().is_none() {
             return Err(

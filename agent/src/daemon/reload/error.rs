@@ -1,11 +1,17 @@
 //! Errors of reloads and trials.
 
-use config::ConfigError;
+use std::time::Duration;
+
+use config::{ConfigError, units};
 use datapath::compile::CompileError;
 use decide::EngineError;
 use thiserror::Error;
 
 use crate::daemon::state::StateError;
+
+fn typed(time: Duration) -> String {
+    units::time_text(time.as_nanos().try_into().unwrap_or(u64::MAX))
+}
 
 /// A config was not applied; the one in effect is unchanged.
 #[derive(Debug, Error)]
@@ -59,8 +65,8 @@ pub enum ReloadError {
     #[error("no config is on trial: agent try FILE --for 60s starts a trial")]
     NoTrial,
     /// The trial's duration is out of range.
-    #[error("a trial lasts from 1s to 24h: write --for 60s")]
-    Time,
+    #[error("invalid --for {}: a trial lasts from 1s to 24h; write --for 60s", typed(*.0))]
+    Time(Duration),
     /// The record for a rollback cannot be written.
     #[error("starting the trial failed: {0}")]
     Record(#[from] StateError),
@@ -75,7 +81,7 @@ impl ReloadError {
                 | Self::Policy(_)
                 | Self::NeedsRestart(_)
                 | Self::Geo(_)
-                | Self::Time
+                | Self::Time(_)
                 | Self::OtherFile { .. }
                 | Self::Engine(EngineError::Policy { .. })
         )

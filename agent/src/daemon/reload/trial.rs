@@ -56,7 +56,7 @@ impl Agent {
         operator: Option<IpAddr>,
     ) -> Result<Applied, ReloadError> {
         if !TRIALS.contains(&time) {
-            return Err(ReloadError::Time);
+            return Err(ReloadError::Time(time));
         }
         if let Some(trial) = &self.changing().live().trial {
             return Err(trial.obstacle());

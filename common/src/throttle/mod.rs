@@ -7,7 +7,6 @@
 mod cells;
 mod charge;
 mod counting;
-mod evaluate;
 mod fast;
 mod host;
 mod hot;
@@ -23,7 +22,6 @@ mod steps;
 mod verdict;
 
 pub use self::cells::{CELLS, FullTable, is_background, least};
-pub use self::evaluate::evaluate;
 pub use self::host::{Cell, Host, Sample};
 pub use self::hot::{add_hot, charge_hot, make_hot};
 pub use self::one_rule::{charge, charge_by_bucket, conclude, look, refuse_by, take_back};
@@ -34,3 +32,16 @@ pub use self::packet_state::PacketState;
 pub use self::slow::evaluate_by_bucket;
 pub use self::steps::Steps;
 pub use self::verdict::{HotVerdict, PackedVerdict, Passage, Verdict};
+
+use self::fast::evaluate_on_fast_path;
+use self::slow::evaluate_on_slow_path;
+use crate::rule::{RuleSpan, Subject};
+
+/// Evaluates a packet under the rules of `span`.
+#[inline(always)]
+pub fn evaluate<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
+    match evaluate_on_fast_path(host, span, subject) {
+        Some(verdict) => verdict,
+        None => evaluate_on_slow_path(host, span, subject),
+    }
+}

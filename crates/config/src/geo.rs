@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::geo_keys;
 use super::policy::{BanList, Class, GeoKey, GeoKind, Key, Limit, Networks};
 use super::report::{Problems, Span};
 use super::schema::{self, Located, Table};
@@ -64,11 +63,11 @@ pub fn check(
     let mut owners: HashMap<GeoKey, &str> = HashMap::new();
     let of_classes: Vec<Vec<(GeoKey, Span)>> = classes
         .iter()
-        .map(|class| geo_keys::located(class, &Class::ASN, &Class::COUNTRY))
+        .map(|class| located(class, &Class::ASN, &Class::COUNTRY))
         .collect();
     let of_lists: Vec<Vec<(GeoKey, Span)>> = lists
         .iter()
-        .map(|list| geo_keys::located(list, &BanList::ASN, &BanList::COUNTRY))
+        .map(|list| located(list, &BanList::ASN, &BanList::COUNTRY))
         .collect();
     for (class, spans) in classes.iter().zip(&of_classes) {
         for (key, span) in spans {
@@ -84,7 +83,7 @@ pub fn check(
     }
     let of_limits: Vec<Vec<(GeoKey, Span)>> = limits
         .iter()
-        .map(|limit| geo_keys::located(limit, &Limit::ASN, &Limit::COUNTRY))
+        .map(|limit| located(limit, &Limit::ASN, &Limit::COUNTRY))
         .collect();
     for spans in of_lists.iter().chain(&of_limits) {
         for (nth, (key, span)) in spans.iter().enumerate() {
@@ -141,6 +140,19 @@ pub fn check(
             _ => {}
         }
     }
+}
+
+/// The entries of `asn` and `country` with their spans.
+fn located<T>(
+    read: &Located<'_, T>,
+    asn: &schema::Key,
+    country: &schema::Key,
+) -> Vec<(GeoKey, Span)> {
+    let asn = read.elements(asn).into_iter();
+    let country = read.elements(country).into_iter();
+    asn.map(|(number, span)| (GeoKey::Asn(number), span))
+        .chain(country.map(|(code, span)| (GeoKey::Country(code), span)))
+        .collect()
 }
 
 #[cfg(test)]

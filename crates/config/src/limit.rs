@@ -3,11 +3,12 @@
 use super::escalate::Escalate;
 use super::levels::Level;
 use super::limit_action::{Action, Throttle};
-use super::limit_scope::{LimitInterfaces, LimitSources, PortSet};
+use super::limit_scope::{LimitInterfaces, LimitSources};
 use super::names;
 use super::policy::{
     Algorithm, ClusterMode, Country, Direction, Key, OnFull, ProtocolFilter, Prove, Unit,
 };
+use super::ports::PortSet;
 use super::rates::{Burst, RateSpec, RateText};
 use super::report::Wrong;
 use super::schema::{self, Table};

@@ -1,4 +1,4 @@
-//! `ports`, `sources`, `asn`, `country` and `interfaces` of `[[limit]]`: its scope.
+//! `sources`, `asn`, `country` and `interfaces` of `[[limit]]`: its scope.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,8 +9,6 @@ use super::policy::{GeoKey, Prefix};
 use super::prefix;
 use super::report::{Problems, Span, Wrong};
 use super::schema::{At, Key, Kind, Text, Value};
-use super::services;
-use super::table;
 
 /// The sources of a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -246,109 +244,6 @@ pub fn check_effect(
         _ => return,
     };
     problems.warning(span.clone(), message, "leave it out");
-}
-
-/// Ports, as ranges that neither overlap nor are adjacent.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PortSet(Vec<(u16, u16)>);
-
-impl PortSet {
-    /// The union of ranges in any order.
-    #[must_use]
-    pub fn new(mut ranges: Vec<(u16, u16)>) -> Self {
-        ranges.sort_unstable();
-        let mut merged: Vec<(u16, u16)> = Vec::new();
-        for (first, last) in ranges {
-            match merged.last_mut() {
-                Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
-                _ => merged.push((first, last)),
-            }
-        }
-        Self(merged)
-    }
-
-    #[must_use]
-    pub fn contains(&self, port: u16) -> bool {
-        self.0
-            .iter()
-            .any(|(first, last)| (*first..=*last).contains(&port))
-    }
-
-    /// Each port or range as written in limits.toml.
-    #[must_use]
-    pub fn texts(&self) -> Vec<String> {
-        let text = |(first, last): &(u16, u16)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
-        };
-        self.0.iter().map(text).collect()
-    }
-
-    /// Every port of the set.
-    pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
-        self.0.iter().flat_map(|(first, last)| *first..=*last)
-    }
-}
-
-impl fmt::Display for PortSet {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.texts().join(","))
-    }
-}
-
-impl Value for PortSet {
-    const KIND: Kind = Kind::Either(&[PORT, TEXT, Kind::List(&Kind::Either(&[PORT, TEXT]))]);
-
-    fn read(at: At<'_>, key: &Key, problems: &mut Problems) -> Option<Self> {
-        let list = at.get_ref().as_array();
-        let elements: Vec<At<'_>> = list.map_or_else(|| vec![at], |list| list.iter().collect());
-        if elements.is_empty() {
-            let message = "ports is empty, so that nothing would be limited";
-            problems.error(at.span(), message, "name one, or leave ports out for all");
-        }
-        let mut ranges = Vec::new();
-        for at in elements {
-            match range(at) {
-                Some(range) => ranges.push(range),
-                None => {
-                    let typed = table::typed(at);
-                    let message =
-                        format!("invalid port {typed}: not a number, a range or a known service");
-                    let help = format!(
-                        "write ports from 1 to 65535, ranges (the lower first) or services: {} = [443, \"8000-8100\", \"ssh\"]",
-                        key.name
-                    );
-                    problems.error(at.span(), message, help);
-                }
-            }
-        }
-        Some(Self::new(ranges))
-    }
-
-    fn write(&self) -> Option<toml::Value> {
-        None
-    }
-
-    fn shown(&self) -> String {
-        self.texts().join(", ")
-    }
-}
-
-const PORT: Kind = Kind::Integer(1, 65_535);
-const TEXT: Kind = Kind::Text(&[]);
-
-fn range(at: At<'_>) -> Option<(u16, u16)> {
-    let port = |number: u64| u16::try_from(number).ok().filter(|port| *port > 0);
-    if let Some(number) = table::integer(at) {
-        return port(number).map(|port| (port, port));
-    }
-    let text = at.get_ref().as_str()?;
-    if let Some(port) = services::port(text) {
-        return Some((port, port));
-    }
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let parse = |text: &str| text.trim().parse().ok().and_then(port);
-    Some((parse(first)?, parse(last)?)).filter(|(first, last)| first <= last)
 }
 
 #[cfg(test)]

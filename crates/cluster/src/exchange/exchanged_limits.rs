@@ -1,10 +1,33 @@
-//! A host's share of limits with `cluster = "keys"`: the whole limit, or less without the store.
+//! The limits with `cluster = "keys"`, and a host's share of them: the whole limit, or less without the store.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::policy::{ClusterMode, Config};
 use decide::{Current, EffectiveShare};
 
 use crate::packets::Packets;
+
+/// The names of a config's limits whose keys are exchanged.
+pub fn limits(config: &Config) -> impl Iterator<Item = &str> {
+    let packets = config
+        .limits
+        .iter()
+        .map(|limit| (&limit.name, limit.cluster));
+    let all = packets.chain(
+        config
+            .decide
+            .limits
+            .iter()
+            .map(|limit| (&limit.name, limit.cluster)),
+    );
+    all.filter(|(_, mode)| *mode == Some(ClusterMode::Keys))
+        .map(|(name, _)| name.as_str())
+}
+
+/// Whether a config has such limits.
+pub(super) fn has_keys(config: &Config) -> bool {
+    limits(config).next().is_some()
+}
 
 /// The enforcement and the share in effect.
 pub(super) struct ExchangedLimits {

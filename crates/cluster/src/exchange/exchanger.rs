@@ -11,8 +11,7 @@ use events::EventLog;
 use host::StateDirectory;
 use tokio::sync::{oneshot, watch};
 
-use super::exchanged_limits::ExchangedLimits;
-use super::limits::{has_keys, limits};
+use super::exchanged_limits::{ExchangedLimits, has_keys, limits};
 use super::peer::Peer;
 use super::worker::Worker;
 use crate::error::ClusterError;

@@ -11,14 +11,13 @@
 //! - [`use_log`]: the use of keys in the store, for hosts that join or return.
 //! - `sources`: the sources of a limit on packets, in the kernel.
 //! - `exchange.lua`: the store's script, run once per host and sync.
-//! - `exchanged_limits`: this host's share; `saved_host_count`: the number of hosts, for the next start.
+//! - `exchanged_limits`: the limits and this host's share; `saved_host_count`: the number of hosts, for the next start.
 //! - `worker`: the thread that connects [`peer`] and `sources` to the store; `request`: what it sends; [`exchanger`]: the
 //!   agent's handle of it.
 
 mod claim;
 mod exchanged_limits;
 pub mod exchanger;
-mod limits;
 pub mod peer;
 mod request;
 mod saved_host_count;
@@ -30,5 +29,5 @@ pub mod use_log;
 pub mod wire;
 mod worker;
 
+pub use exchanged_limits::limits;
 pub use exchanger::Exchanger;
-pub use limits::limits;

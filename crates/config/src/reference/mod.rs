@@ -5,13 +5,11 @@
 #[cfg(test)]
 mod markdown;
 mod schema;
-mod secrets;
 mod tables;
 mod text;
 
 pub use schema::schema;
-pub use secrets::without_secrets;
-pub use tables::TABLES;
+pub use tables::{TABLES, without_secrets};
 
 #[cfg(test)]
 mod tests;

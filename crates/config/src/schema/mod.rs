@@ -4,7 +4,6 @@
 //! what is masked come from this declaration. `schema_derive` describes its options.
 
 mod key;
-mod mask;
 mod message;
 mod read;
 mod summary;
@@ -12,9 +11,9 @@ mod value;
 mod values;
 
 pub use key::{
-    Absent, Key, Kind, Mask, TableReference, Variant, count, inner_keys, joined, table_keys,
+    Absent, Key, Kind, Mask, TableReference, Variant, count, inner_keys, joined, masked_value,
+    table_keys,
 };
-pub use mask::masked_value;
 pub use read::{Located, Place, Reader, Table, read, read_all, read_inner, read_one, tables};
 pub use schema_derive::Table;
 pub use summary::{braced, summary, summary_of};

@@ -20,13 +20,13 @@ impl cluster::Packets for Running {
         self.0.load().is_some()
     }
 
-    fn asked(&self, limit: &str) -> Option<Usage> {
-        self.0.load().as_ref()?.asked(limit)
+    fn demand(&self, limit: &str) -> Option<Usage> {
+        self.0.load().as_ref()?.demand(limit)
     }
 
-    fn hold(&self, limit: &str, in_effect: EffectiveShare) {
+    fn enforce(&self, limit: &str, in_effect: EffectiveShare) {
         if let Some(engine) = self.0.load().as_ref() {
-            engine.hold(limit, in_effect);
+            engine.enforce(limit, in_effect);
         }
     }
 

@@ -54,11 +54,11 @@ impl Health {
         self.patience = patience.as_nanos() as u64;
     }
 
-    /// Records the grant of a request of `asked`.
-    pub(super) fn granted(&mut self, asked: u64, now: u64) -> Option<Turn> {
+    /// Records the grant of a request of `requested_at`.
+    pub(super) fn granted(&mut self, requested_at: u64, now: u64) -> Option<Turn> {
         let turn = self.is_down.then_some(Turn::Up(self.failing));
         (self.granted_at, self.replied_at) = (now, now);
-        self.granted_in = Duration::from_nanos(now.saturating_sub(asked));
+        self.granted_in = Duration::from_nanos(now.saturating_sub(requested_at));
         (self.has_granted, self.is_down, self.failing) = (true, false, 0);
         turn
     }

@@ -9,16 +9,16 @@
 //! - [`past`]: the state that one run of the agent saves for the next.
 //! - [`store`]: Redis or Valkey; `connect` makes connections.
 //! - [`lease_client`]: a thread (`worker`) that runs [`member`] against the store, limit by limit (`part`).
-//! - `holders`: the enforcement of a limit on this host; for limits on packets, an engine behind the trait [`Packets`].
+//! - `enforcers`: the enforcement of a limit on this host; for limits on packets, an engine behind the trait [`Packets`].
 //! - [`bans`]: bans that all hosts enforce.
 //! - [`exchange`]: limits whose hosts exchange each key's consumption instead of shares.
 
 pub mod bans;
 mod connect;
+mod enforcers;
 mod error;
 pub mod exchange;
 mod health;
-mod holders;
 pub mod lease_client;
 pub mod ledger;
 pub mod member;
@@ -35,11 +35,11 @@ pub use api::cluster as status;
 pub use api::cluster::ClusterStatus;
 pub use bans::BanSharer;
 pub use decide::EffectiveShare;
+pub use enforcers::shared;
 pub use error::{ClusterError, StoreError};
 pub use exchange::Exchanger;
-pub use holders::shared;
 pub use lease_client::{LeaseClient, first_shares};
 pub use member::Usage;
 pub use packets::{BusySource, Elsewhere, Packets, PacketsError};
-pub use part::{Definition, Holder, Shared};
+pub use part::{Definition, Enforcer, Shared};
 pub use past::Past;

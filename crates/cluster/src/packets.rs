@@ -15,10 +15,10 @@ pub trait Packets: Send + Sync {
     fn is_running(&self) -> bool;
 
     /// The demand for a limit, in its unit; `None` if there is no such limit, or it cannot be read now.
-    fn asked(&self, limit: &str) -> Option<Usage>;
+    fn demand(&self, limit: &str) -> Option<Usage>;
 
     /// Enforces this host's share of a limit from the next packet on.
-    fn hold(&self, limit: &str, in_effect: EffectiveShare);
+    fn enforce(&self, limit: &str, in_effect: EffectiveShare);
 
     /// The limits with `cluster = "keys"`: name, burst, and packets a second.
     fn exchanged(&self) -> Vec<(String, u64, f64)>;

@@ -15,11 +15,11 @@ use super::past::{Past, PastLimit};
 use super::store::HostShare;
 
 /// The enforcement of a limit on this host.
-pub trait Holder: Send {
+pub trait Enforcer: Send {
     /// Its use so far; `None` if it cannot be read now.
-    fn asked(&self) -> Option<Usage>;
+    fn demand(&self) -> Option<Usage>;
     /// Enforces a share from now on.
-    fn hold(&self, in_effect: EffectiveShare);
+    fn enforce(&self, in_effect: EffectiveShare);
     /// Whether enforcement ends with the agent, so that the share can be returned at once.
     fn gives_back(&self) -> bool;
 }
@@ -105,7 +105,7 @@ fn per_second(rate: Rate) -> f64 {
 /// A shared limit, and its enforcement on this host.
 pub struct Shared {
     pub definition: Definition,
-    pub holder: Box<dyn Holder>,
+    pub enforcer: Box<dyn Enforcer>,
 }
 
 /// A limit and its lease.
@@ -125,7 +125,7 @@ pub(super) struct Part {
 impl Part {
     pub(super) fn new(shared: Shared, mut member: Member, usage: Usage, now: u64) -> Self {
         let held = member.in_effect(now);
-        shared.holder.hold(held);
+        shared.enforcer.enforce(held);
         Self {
             shared,
             member,
@@ -141,12 +141,12 @@ impl Part {
 
     /// The same limit under another config. Its share is enforced again, since the enforcement may be new as well.
     pub(super) fn under(mut self, shared: Shared, cluster: &Cluster, now: u64) -> Self {
-        let usage = shared.holder.asked().unwrap_or_default();
+        let usage = shared.enforcer.demand().unwrap_or_default();
         self.member = self
             .member
             .under(shared.definition.terms(cluster), usage, now);
         self.held = self.member.in_effect(now);
-        shared.holder.hold(self.held);
+        shared.enforcer.enforce(self.held);
         Self {
             shared,
             usage,
@@ -169,16 +169,16 @@ impl Part {
     }
 
     pub(super) fn count(&mut self, now: u64) {
-        if let Some(usage) = self.shared.holder.asked() {
+        if let Some(usage) = self.shared.enforcer.demand() {
             self.usage = usage;
         }
         self.member.count(self.usage, now);
     }
 
-    pub(super) fn hold(&mut self, now: u64) {
+    pub(super) fn enforce(&mut self, now: u64) {
         let in_effect = self.member.in_effect(now);
         if in_effect != self.held {
-            self.shared.holder.hold(in_effect);
+            self.shared.enforcer.enforce(in_effect);
             self.held = in_effect;
         }
     }
@@ -201,7 +201,7 @@ impl Part {
     pub(super) fn granted(&mut self, asked: u64, grant: Option<Grant>, now: u64) {
         if let Some(grant) = grant {
             self.member.granted(asked, &grant, now);
-            self.hold(now);
+            self.enforce(now);
         }
         if self.is_failing {
             self.is_failing = false;

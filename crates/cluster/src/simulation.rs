@@ -46,13 +46,13 @@ enum Event {
         host: usize,
         run: usize,
         report: super::ledger::Report,
-        asked: u64,
+        requested_at: u64,
     },
     /// A reply arrives.
     Answered {
         host: usize,
         run: usize,
-        asked: u64,
+        requested_at: u64,
         grant: Option<Grant>,
     },
 }
@@ -146,7 +146,7 @@ impl World {
                 passed: 0.0,
                 holds_until: 0,
             };
-            // Joined by its own clock, at a time of its own within a sync; until then it is not asked for anything.
+            // Joined by its own clock, at a time of its own within a sync; until then it takes no requests.
             let late = self.dice.below(self.terms.sync.as_nanos() as u64);
             new.member = Member::new(
                 self.terms.clone(),
@@ -188,7 +188,13 @@ impl World {
         }
     }
 
-    fn arrives(&mut self, host: usize, run: usize, report: &super::ledger::Report, asked: u64) {
+    fn arrives(
+        &mut self,
+        host: usize,
+        run: usize,
+        report: &super::ledger::Report,
+        requested_at: u64,
+    ) {
         if run != self.hosts[host].run {
             return;
         }
@@ -210,13 +216,13 @@ impl World {
             Event::Answered {
                 host,
                 run,
-                asked,
+                requested_at,
                 grant: grant.filter(|_| is_answered),
             },
         );
     }
 
-    fn answered(&mut self, host: usize, run: usize, asked: u64, grant: Option<Grant>) {
+    fn answered(&mut self, host: usize, run: usize, requested_at: u64, grant: Option<Grant>) {
         let now = self.now;
         let host = &mut self.hosts[host];
         if run != host.run {
@@ -228,7 +234,7 @@ impl World {
         }
         let clock = host.clock(now);
         match grant {
-            Some(grant) => drop(host.member.granted(asked, &grant, clock)),
+            Some(grant) => drop(host.member.granted(requested_at, &grant, clock)),
             None => host.member.request_after(clock + 50 * MS),
         }
     }
@@ -251,14 +257,14 @@ impl World {
                         host,
                         run,
                         report,
-                        asked,
-                    }) => self.arrives(host, run, &report, asked),
+                        requested_at,
+                    }) => self.arrives(host, run, &report, requested_at),
                     Some(Event::Answered {
                         host,
                         run,
-                        asked,
+                        requested_at,
                         grant,
-                    }) => self.answered(host, run, asked, grant),
+                    }) => self.answered(host, run, requested_at, grant),
                     None => {}
                 }
             }
@@ -289,7 +295,7 @@ impl World {
                 }
             }
             self.most_held = self.most_held.max(held);
-            for (host, report, asked) in asking {
+            for (host, report, requested_at) in asking {
                 let after = self.travel();
                 let run = self.hosts[host].run;
                 self.later(
@@ -298,7 +304,7 @@ impl World {
                         host,
                         run,
                         report,
-                        asked,
+                        requested_at,
                     },
                 );
             }

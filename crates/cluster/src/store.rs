@@ -143,7 +143,7 @@ impl Store {
         let ask = |limit: String| {
             let (store, mut connection) = (self.clone(), connection.clone());
             let [ledger, _] = self.keys(&limit);
-            let asked: JoinHandle<_> = tokio::spawn(async move {
+            let request: JoinHandle<_> = tokio::spawn(async move {
                 let query = async { connection.query(redis::cmd("HGETALL").arg(ledger)).await };
                 let reply = tokio::time::timeout(store.patience, query)
                     .await
@@ -156,12 +156,12 @@ impl Store {
                     .filter_map(|(field, entry)| host_share(field, entry))
                     .collect())
             });
-            (limit, asked)
+            (limit, request)
         };
-        let asked: Vec<_> = limits.into_iter().map(ask).collect();
-        let mut hosts = Vec::with_capacity(asked.len());
-        for (limit, asked) in asked {
-            let reply = asked
+        let requests: Vec<_> = limits.into_iter().map(ask).collect();
+        let mut hosts = Vec::with_capacity(requests.len());
+        for (limit, request) in requests {
+            let reply = request
                 .await
                 .unwrap_or_else(|error| Err(StoreError::Gone(error.to_string())));
             hosts.push((limit, reply));

@@ -148,7 +148,7 @@ impl Worker {
     }
 
     fn begin(&self, shared: Shared, past: &Past, now: u64) -> Part {
-        let usage = shared.holder.asked().unwrap_or_default();
+        let usage = shared.enforcer.demand().unwrap_or_default();
         let member = shared
             .definition
             .member(&self.cluster, past, self.host.clone(), usage, now);
@@ -195,7 +195,7 @@ impl Worker {
             if counts {
                 part.count(now);
             }
-            part.hold(now);
+            part.enforce(now);
         }
         if counts {
             self.counted_at = now;
@@ -568,7 +568,7 @@ fn ticks(sync: Duration) -> tokio::time::Interval {
 fn leave_reports(parts: &mut [Part], now: u64) -> Vec<(String, Report)> {
     let gives_back = parts
         .iter_mut()
-        .filter(|part| part.shared.holder.gives_back());
+        .filter(|part| part.shared.enforcer.gives_back());
     gives_back
         .map(|part| (part.name().to_owned(), part.member.leave(now)))
         .collect()

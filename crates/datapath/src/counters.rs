@@ -189,9 +189,9 @@ impl Datapath {
     /// # Errors
     ///
     /// When the map cannot be read.
-    pub fn asked(&self, limit: usize) -> Result<(Traffic, Traffic), LoadError> {
+    pub fn offered(&self, limit: usize) -> Result<(Traffic, Traffic), LoadError> {
         let rows = Rows::of(self)?;
-        let (mut asked, mut refused) = (Traffic::default(), Traffic::default());
+        let (mut passed, mut refused) = (Traffic::default(), Traffic::default());
         let mut spans = BTreeSet::new();
         for (row, counted) in (BYPASS_ROWS..)
             .zip(&self.image.catalogue)
@@ -200,10 +200,10 @@ impl Datapath {
             refused = refused.plus(rows.sum(row)?.throttled);
             // Several rules of one span see the same packets.
             if spans.insert(counted.span) {
-                asked = asked.plus(rows.sum(counted.span)?.passed);
+                passed = passed.plus(rows.sum(counted.span)?.passed);
             }
         }
-        Ok((asked.plus(refused), refused))
+        Ok((passed.plus(refused), refused))
     }
 
     /// The packets that a limit, given by its index in the config, has refused or would have refused.

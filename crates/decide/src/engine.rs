@@ -244,7 +244,7 @@ impl Engine {
     /// A forecast for a charge's key; `None` if it has no state or no limit.
     pub(super) fn forecast(&self, charge: &Charge, now: u64) -> Option<Forecast> {
         self.store_of(charge)?
-            .hold(charge.key)
+            .lock(charge.key)
             .forecast(charge.key, now)
     }
 
@@ -283,7 +283,7 @@ impl Engine {
         let Some(store) = self.store_of(&charge) else {
             return self.free(&charge);
         };
-        let outcome = store.hold(charge.key).charge(&charge, now);
+        let outcome = store.lock(charge.key).charge(&charge, now);
         self.count(&charge, outcome, now)
     }
 
@@ -326,7 +326,7 @@ impl Engine {
         if let (Some(escalation), Some(escalate), Some(source)) =
             (&limit.escalation, limit.policy.escalate, charge.source)
             // Without room for its key, a source is refused for what others do.
-            && self.store_of(charge).is_some_and(|store| store.hold(charge.key).knows(charge.key))
+            && self.store_of(charge).is_some_and(|store| store.lock(charge.key).knows(charge.key))
             && let Some(prefix) = escalation.refused(source, &self.fingerprints, now)
         {
             let limit = limit.policy.name.as_str().into();

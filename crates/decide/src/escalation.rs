@@ -71,7 +71,7 @@ impl Escalation {
         let length = if source.is_ipv4() { 32 } else { IPV6_PREFIX };
         let prefix = IpNet::new(source, length).ok()?.trunc();
         let key = fingerprints.of(&prefix);
-        let mut held = self.refusals.hold(key);
+        let mut held = self.refusals.lock(key);
         let outcome = held.decide(key, now, 1);
         // The log is full. Refusals after the ban are counted from 0.
         let is_due = outcome.remaining == 0;

@@ -139,7 +139,7 @@ impl StateStore {
     /// Charges a key with the other hosts' consumption.
     pub fn adjust(&self, adjustment: &Adjustment, now: u64) {
         let key = Fingerprint::of_word(adjustment.key);
-        let mut held = self.hold(key);
+        let mut held = self.lock(key);
         let now = self.instant(now);
         held.charge_beyond(key, adjustment, now);
         if !adjustment.is_hot {

@@ -16,12 +16,12 @@ use super::tiers;
 impl StateStore {
     /// Charges `cost`, whether it conforms or not: use that is reported after the work.
     pub fn force(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
-        self.hold(key).force(key, now, cost)
+        self.lock(key).force(key, now, cost)
     }
 
     /// Returns the unused units of a charge, as far as they still count.
     pub fn refund(&self, key: Fingerprint, now: u64, refund: Refund, ends: &[u64]) -> Outcome {
-        self.hold(key).refund(key, now, refund, ends)
+        self.lock(key).refund(key, now, refund, ends)
     }
 }
 

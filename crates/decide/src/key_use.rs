@@ -35,7 +35,7 @@ impl StateStore {
     /// The use of a key, unless it ends within `least` nanoseconds.
     #[must_use]
     pub fn key_use(&self, key: u64, now: u64, least: u64) -> Option<KeyUse> {
-        let held = self.hold(Fingerprint::of_word(key));
+        let held = self.lock(Fingerprint::of_word(key));
         let (now, tiers) = (held.store.instant(now), held.store.tiers());
         let words = held.shard.get(Fingerprint::of_word(key))?;
         let life = tiers::reset(tiers, words, now);
@@ -58,14 +58,14 @@ impl StateStore {
 
     /// Whether the other hosts have received the use of a key.
     pub(super) fn is_heard(&self, key: Fingerprint) -> bool {
-        self.hold(key).shard.heard.contains(&key)
+        self.lock(key).shard.heard.contains(&key)
     }
 
     /// Sets the state of a key to at least `words`, which another host has written. Units that this host has not
     /// published are added, and published next.
     pub fn adopt_use(&self, key: u64, words: &[u64], now: u64) {
         let key = Fingerprint::of_word(key.max(1));
-        let mut held = self.hold(key);
+        let mut held = self.lock(key);
         let store = held.store;
         let now = store.instant(now);
         if words.len() != store.words() || !tiers::is_alive(store.tiers(), words, now) {

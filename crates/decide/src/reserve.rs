@@ -108,7 +108,7 @@ impl Engine {
         let (outcome, account, charged) = match self.shared_store_of(&charge) {
             None => (self.free(&charge), None, charge.cost),
             Some(store) => {
-                let mut held = store.hold(charge.key);
+                let mut held = store.lock(charge.key);
                 let outcome = held.charge(&charge, now);
                 let is_own = held.knows(charge.key);
                 let account = Account {
@@ -186,7 +186,7 @@ impl Engine {
                 is_own,
                 ends,
             }) => {
-                let mut held = store.hold(*key);
+                let mut held = store.lock(*key);
                 let outcome = match () {
                     () if more > 0 => held.force(*key, now, more),
                     () if used < reservation.charged && *is_own => {

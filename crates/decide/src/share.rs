@@ -48,7 +48,7 @@ impl EffectiveShare {
 impl Engine {
     /// The demand for a limit of the cluster, in units: (passed and refused, refused).
     #[must_use]
-    pub fn asked(&self, name: &str) -> Option<(u64, u64)> {
+    pub fn demand(&self, name: &str) -> Option<(u64, u64)> {
         let together = self.limits[*self.by_name.get(name)?].together.as_ref()?;
         Some((
             together.wanted.load(Ordering::Relaxed),

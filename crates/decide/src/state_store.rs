@@ -140,7 +140,7 @@ impl StateStore {
             shard.each(|key, words| {
                 let carried = tiers::carried(&self.tiers, words, &next.tiers, now);
                 // The later store's shards are locked after this one's, as everywhere.
-                let mut held = next.hold(key);
+                let mut held = next.lock(key);
                 held.put(key, &carried);
                 if shard.heard.contains(&key) {
                     held.shard.heard.insert(key);
@@ -251,9 +251,9 @@ impl StateStore {
     /// `words`.
     pub(super) fn take_up(&self, key: Fingerprint, words: &[u64], then: u64, now: u64) {
         if then == now {
-            self.hold(key).put(key, words);
+            self.lock(key).put(key, words);
         } else {
-            self.hold(key)
+            self.lock(key)
                 .put(key, &tiers::rebased(&self.tiers, words, then, now));
         }
     }
@@ -269,7 +269,7 @@ impl StateStore {
     ) {
         let Some(keyed) = &self.keyed else { return };
         keyed.ahead.store(ahead, Ordering::Relaxed);
-        let mut held = self.hold(key);
+        let mut held = self.lock(key);
         held.put(key, words);
         if is_heard {
             held.shard.heard.insert(key);
@@ -309,7 +309,7 @@ impl StateStore {
     /// The same for a key that may have no state yet.
     #[cold]
     fn allowed_anew(&self, key: Fingerprint, now: u64, cost: u64) -> bool {
-        let mut held = self.hold(key);
+        let mut held = self.lock(key);
         let charged = held.with_state(key, now, |tiers, words| {
             tiers::charge(tiers, words, now, cost)
         });
@@ -318,18 +318,18 @@ impl StateStore {
 
     /// Charges `cost` if it conforms. Returns the verdict with the remaining allowance.
     pub fn decide(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
-        self.hold(key).decide(key, now, cost)
+        self.lock(key).decide(key, now, cost)
     }
 
     /// The verdict of `decide`, without charging.
     #[must_use]
     pub fn peek(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
-        self.hold(key).peek(key, now, cost)
+        self.lock(key).peek(key, now, cost)
     }
 
     /// Removes one key, which starts again with its initial allowance.
     pub fn forget(&self, key: Fingerprint) {
-        self.hold(key).restore(key, &Saved::default());
+        self.lock(key).restore(key, &Saved::default());
     }
 
     /// Removes every key; returns their number.
@@ -379,7 +379,7 @@ impl StateStore {
 
     /// Locks the shard of a key, for several steps.
     #[must_use]
-    pub fn hold(&self, key: Fingerprint) -> LockedShard<'_> {
+    pub fn lock(&self, key: Fingerprint) -> LockedShard<'_> {
         let mut store = self;
         loop {
             match store.hold_here(key) {
@@ -391,7 +391,7 @@ impl StateStore {
 
     /// The place of a key's shard in the order of locks, in the key's current store.
     pub(super) fn place(&self, key: Fingerprint) -> (Place, &Self) {
-        let store = self.hold(key).store;
+        let store = self.lock(key).store;
         (
             Place {
                 store: store.id,

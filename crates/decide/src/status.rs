@@ -192,7 +192,7 @@ impl Engine {
                 let Some(store) = self.store_of(&charge) else {
                     continue;
                 };
-                if store.hold(charge.key).knows(charge.key) {
+                if store.lock(charge.key).knows(charge.key) {
                     store.forget(charge.key);
                     *forgotten += 1;
                 }

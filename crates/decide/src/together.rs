@@ -22,7 +22,7 @@ pub(super) fn tightest(outcomes: &[Outcome]) -> Option<usize> {
 
 impl Engine {
     /// Locks the shards of all charges; returns them and each charge's index among them.
-    fn hold_all(&self, charges: &[Charge]) -> (Vec<LockedShard<'_>>, Vec<Option<usize>>) {
+    fn lock_all(&self, charges: &[Charge]) -> (Vec<LockedShard<'_>>, Vec<Option<usize>>) {
         loop {
             let places: Vec<Option<(Place, &StateStore, Fingerprint)>> = charges
                 .iter()
@@ -59,7 +59,7 @@ impl Engine {
         let lines = somebody_waits.then(|| self.waiting().lock());
         let behind = |charge: &Charge| Some(self.behind(lines.as_ref()?, charge, now)?.outcome);
         let behind: Vec<Option<Outcome>> = charges.iter().map(behind).collect();
-        let (mut held, at) = self.hold_all(charges);
+        let (mut held, at) = self.lock_all(charges);
         let mut outcomes = Vec::with_capacity(charges.len());
         let mut undo: Vec<Undo> = Vec::new();
         let mut all_pass = true;

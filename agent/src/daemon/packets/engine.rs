@@ -288,7 +288,7 @@ impl PacketEngine {
     /// The demand for a limit, in its unit; `None` if there is no such limit, or its counters cannot be read now: this
     /// does not wait for a scan of the table of sources.
     #[must_use]
-    pub fn asked(&self, name: &str) -> Option<Usage> {
+    pub fn demand(&self, name: &str) -> Option<Usage> {
         let mut in_effect = self.in_effect.try_lock().ok()?;
         let nth = in_effect
             .config
@@ -299,7 +299,7 @@ impl PacketEngine {
             in_effect.config.limits[nth].direction,
             in_effect.config.limits[nth].unit,
         );
-        let (asked, refused) = in_effect.datapath(direction).asked(nth).ok()?;
+        let (offered, refused) = in_effect.datapath(direction).offered(nth).ok()?;
         let limit = &in_effect.config.limits[nth];
         let of = |name: &str| {
             in_effect
@@ -326,7 +326,7 @@ impl PacketEngine {
             units(before.throttled),
         );
         Some(Usage {
-            wanted: units(asked) + before.0,
+            wanted: units(offered) + before.0,
             refused: units(refused) + before.1,
         })
     }
@@ -341,7 +341,7 @@ impl PacketEngine {
             .iter()
             .position(|limit| limit.name == name)?;
         let direction = in_effect.config.limits[nth].direction;
-        let (all, refused) = in_effect.datapath(direction).asked(nth).ok()?;
+        let (all, refused) = in_effect.datapath(direction).offered(nth).ok()?;
         Some(Evaluated {
             all: all.packets,
             refused: refused.packets,
@@ -381,7 +381,7 @@ impl PacketEngine {
     }
 
     /// Enforces this host's share of a limit from the next packet on.
-    pub fn hold(&self, name: &str, share: cluster::EffectiveShare) {
+    pub fn enforce(&self, name: &str, share: cluster::EffectiveShare) {
         let mut in_effect = self.lock();
         let Some(nth) = in_effect
             .config

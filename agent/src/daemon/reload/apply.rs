@@ -191,7 +191,7 @@ impl Agent {
         engine.set_shares(
             self.shares(config)
                 .iter()
-                .filter(|(name, _)| known.asked(name).is_none()),
+                .filter(|(name, _)| known.demand(name).is_none()),
         );
         self.requests().replace(engine, moves);
         self.groups().replace(&effective);

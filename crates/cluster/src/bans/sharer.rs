@@ -277,10 +277,10 @@ impl Worker {
             }
             let (orders, now) = (self.outbox.take(ORDERS), monotonic_nanoseconds());
             let request = self.known.request(orders, now);
-            let asked = boot_nanoseconds();
+            let requested_at = boot_nanoseconds();
             match self.send(&request).await {
                 Ok(reply) => {
-                    self.answered(asked);
+                    self.answered(requested_at);
                     if !self.take(&reply) && self.outbox.is_empty() {
                         break;
                     }
@@ -457,8 +457,8 @@ impl Worker {
         })
     }
 
-    fn answered(&mut self, asked: u64) {
-        if let Some(Turn::Up(failures)) = self.health.granted(asked, boot_nanoseconds()) {
+    fn answered(&mut self, requested_at: u64) {
+        if let Some(Turn::Up(failures)) = self.health.granted(requested_at, boot_nanoseconds()) {
             tracing::info!("cluster: bans are shared again, after {failures} failed requests");
             if self.reports_store {
                 let reason =

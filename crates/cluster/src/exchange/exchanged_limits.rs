@@ -85,6 +85,6 @@ impl ExchangedLimits {
         self.packets
             .exchanged()
             .iter()
-            .for_each(|(limit, ..)| self.packets.hold(limit, in_effect));
+            .for_each(|(limit, ..)| self.packets.enforce(limit, in_effect));
     }
 }

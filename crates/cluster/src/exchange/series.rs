@@ -448,15 +448,15 @@ fn rate_of(demand: f64, sync: u64) -> u64 {
 }
 
 /// The demand in units a sync: an average of the previous one and the newest.
-fn averaged(has_windows: bool, before: f64, asked: f64) -> f64 {
+fn averaged(has_windows: bool, before: f64, newest_demand: f64) -> f64 {
     // Demand that moves to other hosts is detected sooner the larger it is. Windows return nothing, so they average.
     let many = if has_windows {
         0.0
     } else {
-        1.0 - (-asked.max(before) / MANY_UNITS).exp()
+        1.0 - (-newest_demand.max(before) / MANY_UNITS).exp()
     };
     let newest = NEWEST + (NEWEST_OF_MANY - NEWEST) * many;
-    newest * asked + (1.0 - newest) * before
+    newest * newest_demand + (1.0 - newest) * before
 }
 
 impl Key {

@@ -157,11 +157,11 @@ mod tests {
             true
         }
 
-        fn asked(&self, _: &str) -> Option<Usage> {
+        fn demand(&self, _: &str) -> Option<Usage> {
             None
         }
 
-        fn hold(&self, _: &str, _: EffectiveShare) {}
+        fn enforce(&self, _: &str, _: EffectiveShare) {}
 
         fn exchanged(&self) -> Vec<(String, u64, f64)> {
             vec![("packets".to_owned(), 80, 400.0)]

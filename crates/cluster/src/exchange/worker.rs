@@ -182,7 +182,7 @@ impl Worker {
             .map(|(number, parted)| (*number, parted.as_slice()));
         self.apply(&parted.collect());
         let writes = self.writes(false);
-        let (asked, begun) = ((self.now)(), boot_nanoseconds());
+        let (requested_at, begun) = ((self.now)(), boot_nanoseconds());
         match self.publish(&publication, false, &writes).await {
             Ok(Reply {
                 secret,
@@ -194,8 +194,8 @@ impl Worker {
                 self.replied = self.peer.sequence();
                 self.held.engine.load().name_keys(secret);
                 self.answered(begun);
-                self.set_clock(&news, asked, answered);
-                self.adjust(&news, asked);
+                self.set_clock(&news, requested_at, answered);
+                self.adjust(&news, requested_at);
                 self.adopt(&changes);
                 self.join(is_new);
                 changes.until.is_some()
@@ -350,7 +350,7 @@ impl Worker {
         })
     }
 
-    fn adjust(&mut self, news: &News, asked: u64) {
+    fn adjust(&mut self, news: &News, requested_at: u64) {
         let adjustments = self.peer.receive(news);
         for (number, keys) in self.peer.take_orphaned() {
             self.uses.lost(number, keys);
@@ -369,7 +369,7 @@ impl Worker {
         self.apply(&adjustments.collect());
         let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
         for (.., store) in self.held.engine.load().exchanged() {
-            store.set_valid_until(asked + lease);
+            store.set_valid_until(requested_at + lease);
         }
     }
 
@@ -404,9 +404,9 @@ impl Worker {
         (self.now)().wrapping_add(self.ahead.unwrap_or(0))
     }
 
-    fn set_clock(&mut self, news: &News, asked: u64, answered: u64) {
-        let half = answered.saturating_sub(asked) / 2;
-        let ahead = (news.now * 1_000).wrapping_sub(asked + half);
+    fn set_clock(&mut self, news: &News, requested_at: u64, answered: u64) {
+        let half = answered.saturating_sub(requested_at) / 2;
+        let ahead = (news.now * 1_000).wrapping_sub(requested_at + half);
         let is_off = |known: u64| {
             let step = ahead.wrapping_sub(known);
             step.min(step.wrapping_neg()) > half + CLOCK_ERROR_NANOSECONDS

@@ -167,7 +167,7 @@ type Reply = (News, Changes, bool);
 
 /// A request under way.
 pub(super) struct Request {
-    asked: u64,
+    requested_at: u64,
     /// When the store processes it; none if it has, or never does.
     arrives: Option<u64>,
     is_answered: bool,
@@ -245,7 +245,7 @@ impl Host {
             |_, key| Some((store.definition(), store.key_use(key, here, LEAST_LIFE)?)),
         );
         self.request = Some(Request {
-            asked: now,
+            requested_at: now,
             arrives: arrives.filter(|_| !self.is_cut_off),
             is_answered,
             publication,
@@ -267,18 +267,18 @@ impl Host {
             let reply = ledger.exchange(now, terms, &self.peer, publication, &request.writes);
             request.reply = reply
                 .filter(|_| request.is_answered)
-                .map(|reply| (2 * at - request.asked, reply));
+                .map(|reply| (2 * at - request.requested_at, reply));
         }
         let is_pending = request.arrives.is_some() || request.reply.is_some();
-        let is_late = now >= request.asked + lease / 3;
+        let is_late = now >= request.requested_at + lease / 3;
         if is_pending && !is_late && request.reply.as_ref().is_none_or(|(at, _)| *at > now) {
             return;
         }
         let reply = request.reply.take().filter(|_| !is_late);
-        let asked = request.asked + self.ahead;
+        let requested_at = request.requested_at + self.ahead;
         self.request = None;
         match reply {
-            Some((_, reply)) => self.replied(now, asked, &reply),
+            Some((_, reply)) => self.replied(now, requested_at, &reply),
             None => self.unanswered(now),
         }
     }
@@ -292,7 +292,7 @@ impl Host {
         }
     }
 
-    fn replied(&mut self, now: u64, asked: u64, (news, changes, is_new): &Reply) {
+    fn replied(&mut self, now: u64, requested_at: u64, (news, changes, is_new): &Reply) {
         let here = now + self.ahead;
         (self.replied, self.sequence) = (here, self.peer.sequence());
         let adjustments = self.peer.receive(news);
@@ -308,7 +308,8 @@ impl Host {
         for adjustment in adjustments.iter().flat_map(|(_, adjustments)| adjustments) {
             self.store.adjust(adjustment, here);
         }
-        self.store.set_valid_until(asked + lease_of(self.sync));
+        self.store
+            .set_valid_until(requested_at + lease_of(self.sync));
         let has_lost = self.uses.replied(changes);
         for (name, words) in &changes.keys {
             assert_eq!(name.definition, self.store.definition());
@@ -419,7 +420,7 @@ impl World {
         self.hosts[nth] = Some(host);
     }
 
-    /// Advances by a tick. `demand` returns the units of a key that a host is asked for.
+    /// Advances by a tick. `demand` returns the units of a key that are requested of a host.
     pub(super) fn step(&mut self, demand: &dyn Fn(usize, usize, u64) -> f64) {
         let mut passed = vec![0; self.keys.len()];
         for (nth, host) in self.hosts.iter_mut().enumerate() {

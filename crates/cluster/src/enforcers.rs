@@ -7,7 +7,7 @@ use decide::Current;
 
 use super::packets::Packets;
 use super::part::Definition;
-use super::{EffectiveShare, Holder, Shared, Usage};
+use super::{EffectiveShare, Enforcer, Shared, Usage};
 
 /// A limit on packets.
 struct OfPackets {
@@ -17,13 +17,13 @@ struct OfPackets {
     on_exit: OnExit,
 }
 
-impl Holder for OfPackets {
-    fn asked(&self) -> Option<Usage> {
-        self.packets.asked(&self.name)
+impl Enforcer for OfPackets {
+    fn demand(&self) -> Option<Usage> {
+        self.packets.demand(&self.name)
     }
 
-    fn hold(&self, in_effect: EffectiveShare) {
-        self.packets.hold(&self.name, in_effect);
+    fn enforce(&self, in_effect: EffectiveShare) {
+        self.packets.enforce(&self.name, in_effect);
     }
 
     fn gives_back(&self) -> bool {
@@ -37,13 +37,13 @@ struct OfRequests {
     engine: Arc<Current>,
 }
 
-impl Holder for OfRequests {
-    fn asked(&self) -> Option<Usage> {
-        let (wanted, refused) = self.engine.load().asked(&self.name)?;
+impl Enforcer for OfRequests {
+    fn demand(&self) -> Option<Usage> {
+        let (wanted, refused) = self.engine.load().demand(&self.name)?;
         Some(Usage { wanted, refused })
     }
 
-    fn hold(&self, in_effect: EffectiveShare) {
+    fn enforce(&self, in_effect: EffectiveShare) {
         self.engine
             .load()
             .set_share(&self.name, in_effect.share, in_effect.is_open);
@@ -65,14 +65,14 @@ pub fn shared(config: &Config, packets: &Arc<dyn Packets>, engine: &Arc<Current>
     {
         if packets.is_running() {
             let (name, packets) = (limit.name.clone(), Arc::clone(packets));
-            let holder = OfPackets {
+            let enforcer = OfPackets {
                 name,
                 packets,
                 on_exit: config.agent.on_exit,
             };
             shared.push(Shared {
                 definition: Definition::packets(limit),
-                holder: Box::new(holder),
+                enforcer: Box::new(enforcer),
             });
         }
     }
@@ -82,13 +82,13 @@ pub fn shared(config: &Config, packets: &Arc<dyn Packets>, engine: &Arc<Current>
         .iter()
         .filter(|limit| limit.cluster == Some(ClusterMode::Shares))
     {
-        let holder = OfRequests {
+        let enforcer = OfRequests {
             name: limit.name.clone(),
             engine: Arc::clone(engine),
         };
         shared.push(Shared {
             definition: Definition::requests(limit),
-            holder: Box::new(holder),
+            enforcer: Box::new(enforcer),
         });
     }
     shared

@@ -62,7 +62,7 @@ pub struct App {
     motion: Motion,
     trouble: Option<String>,
     scroll: usize,
-    asked_at: Option<Instant>,
+    queried_at: Option<Instant>,
     is_waiting: bool,
     /// Set by a key that changes the query: the reply is shown even while paused.
     is_wanted: bool,
@@ -102,14 +102,14 @@ impl App {
             return false;
         }
         let is_time = self
-            .asked_at
-            .is_none_or(|asked| now.duration_since(asked) >= period);
+            .queried_at
+            .is_none_or(|at| now.duration_since(at) >= period);
         self.is_wanted || (is_time && self.motion == Motion::Live)
     }
 
     /// Records a query.
-    pub fn asked(&mut self, now: Instant) {
-        self.asked_at = Some(now);
+    pub fn queried(&mut self, now: Instant) {
+        self.queried_at = Some(now);
         self.is_waiting = true;
     }
 

@@ -300,7 +300,7 @@ fn an_agent_that_observes_is_shown_with_what_would_be_throttled() {
 fn a_key_sorts_and_queries_the_new_order_at_once() {
     let mut app = app(5);
     let now = Instant::now();
-    app.asked(now);
+    app.queried(now);
     assert!(
         !app.is_due(now + 5 * PERIOD, PERIOD),
         "one question at a time"
@@ -355,7 +355,7 @@ fn a_filter_is_typed_corrected_taken_and_cleared() {
 fn a_pause_keeps_the_view_and_a_key_still_queries() {
     let mut app = app(5);
     let now = Instant::now();
-    app.asked(now);
+    app.queried(now);
     press(&mut app, KeyCode::Char('p'));
     assert_eq!(app.motion(), Motion::Paused);
     app.arrived(Ok(view(9, 1)));
@@ -368,7 +368,7 @@ fn a_pause_keeps_the_view_and_a_key_still_queries() {
     assert!(lines(&app, 80, 24)[0].starts_with("weir  PAUSED"));
     press(&mut app, KeyCode::Char('s'));
     assert!(app.is_due(now, PERIOD));
-    app.asked(now);
+    app.queried(now);
     app.arrived(Ok(view(10, 2)));
     assert_eq!(app.view().unwrap().sources.len(), 2);
     assert!(!app.is_due(now + 10 * PERIOD, PERIOD));
@@ -380,7 +380,7 @@ fn a_pause_keeps_the_view_and_a_key_still_queries() {
 fn an_agent_that_stops_is_reported_and_queried_again() {
     let mut app = app(5);
     let now = Instant::now();
-    app.asked(now);
+    app.queried(now);
     app.arrived(Err("the agent on /run/x has gone".to_owned()));
     let lines_then = lines(&app, 80, 24);
     assert_eq!(

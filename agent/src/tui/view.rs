@@ -59,10 +59,10 @@ pub fn run(client: Client, (theme, glyphs): (Theme, Glyphs), mut app: App) -> an
     // The first query, before the screen is changed.
     app.arrived(Ok(client.ask(&Request::View { query: app.query() })?));
     let end = watch_for_the_end(&client)?;
-    let (questions, asked) = channel();
+    let (sender, queries) = channel();
     let (answered, answers) = channel();
     let asking = client.clone();
-    let ask = move || answer(&asking, &asked, &answered);
+    let ask = move || answer(&asking, &queries, &answered);
     thread::Builder::new()
         .name("weir-ask".to_owned())
         .spawn(ask)
@@ -80,7 +80,7 @@ pub fn run(client: Client, (theme, glyphs): (Theme, Glyphs), mut app: App) -> an
             }
             Effect::Nothing => {}
         }
-        effect = step(&mut app, &questions, &answers, &end)?;
+        effect = step(&mut app, &sender, &answers, &end)?;
     }
     if end.get() == Some(&End::Agent) {
         Err(client.gone().into())
@@ -113,15 +113,15 @@ fn watch_for_the_end(client: &Client) -> anyhow::Result<Arc<OnceLock<End>>> {
 /// Queries the agent if it is due, and waits briefly for a key or a reply.
 fn step(
     app: &mut App,
-    questions: &Sender<ViewQuery>,
+    sender: &Sender<ViewQuery>,
     answers: &Receiver<Answer>,
     end: &OnceLock<End>,
 ) -> anyhow::Result<Effect> {
     let now = Instant::now();
     if app.is_due(now, PERIOD) {
-        app.asked(now);
+        app.queried(now);
         // The thread runs as long as the receiver exists.
-        let _ = questions.send(app.query());
+        let _ = sender.send(app.query());
     }
     let reading = "reading what is typed";
     if event::poll(GLANCE).context(reading)? {
@@ -145,8 +145,8 @@ fn step(
     })
 }
 
-fn answer(client: &Client, asked: &Receiver<ViewQuery>, answered: &Sender<Answer>) {
-    for query in asked {
+fn answer(client: &Client, queries: &Receiver<ViewQuery>, answered: &Sender<Answer>) {
+    for query in queries {
         if answered.send(client.ask(&Request::View { query })).is_err() {
             return;
         }

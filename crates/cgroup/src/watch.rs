@@ -170,9 +170,9 @@ impl GroupManager {
         sender.send(Message::Watching(Ok(()))).ok()?;
         loop {
             match starts.next().await {
-                Ok(heard) => {
-                    sender.send(Message::Started(heard.started)).ok()?;
-                    if heard.is_incomplete {
+                Ok(received) => {
+                    sender.send(Message::Started(received.started)).ok()?;
+                    if received.is_incomplete {
                         sender.send(Message::Missed).ok()?;
                     }
                 }

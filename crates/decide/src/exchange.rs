@@ -103,14 +103,14 @@ impl StateStore {
                     .get(*key)
                     .map_or(Used::default(), |words| used(self.tiers(), words, now));
                 if !account.is_hot {
-                    let is_heard = shard.heard.contains(key);
+                    let is_received = shard.received.contains(key);
                     let is_busy = used.share >= threshold
                         || account.spent as f64 > busy
                         || account.refused > 0;
-                    if !is_heard && !is_busy {
+                    if !is_received && !is_busy {
                         return false;
                     }
-                    account.begin(*key, used, &mut shard.heard);
+                    account.begin(*key, used, &mut shard.received);
                 }
                 account.open = account.open.min(used.units);
                 let Account {
@@ -221,7 +221,7 @@ impl LockedShard<'_> {
                 .get(&key)
                 .copied()
                 .unwrap_or_else(|| Account::new(adjustment.peers));
-            account.begin(key, used, &mut shard.heard);
+            account.begin(key, used, &mut shard.received);
             shard.accounts.insert(key, account);
         }
         if adjustment.charge == 0 && adjustment.give_back == 0 && adjustment.at_least == 0 {
@@ -247,8 +247,13 @@ impl LockedShard<'_> {
 
 impl Account {
     /// Starts to publish the key, with all used units unless the others have received them before.
-    pub(super) fn begin(&mut self, key: Fingerprint, used: Used, heard: &mut HashSet<Fingerprint>) {
-        if heard.insert(key) && used.units > self.spent {
+    pub(super) fn begin(
+        &mut self,
+        key: Fingerprint,
+        used: Used,
+        received: &mut HashSet<Fingerprint>,
+    ) {
+        if received.insert(key) && used.units > self.spent {
             self.open += used.units - self.spent;
             self.spent = used.units;
         }

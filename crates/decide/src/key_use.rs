@@ -49,16 +49,16 @@ impl StateStore {
 
     /// The keys whose use the other hosts have received, unless it ends within `least` nanoseconds.
     #[must_use]
-    pub fn heard_keys(&self, now: u64, least: u64) -> Vec<u64> {
+    pub fn received_keys(&self, now: u64, least: u64) -> Vec<u64> {
         let mut keys = Vec::new();
         self.each_slow(now, least, |key, _, _| keys.push(key));
-        keys.retain(|key| self.is_heard(*key));
+        keys.retain(|key| self.is_received(*key));
         keys.into_iter().map(Fingerprint::word).collect()
     }
 
     /// Whether the other hosts have received the use of a key.
-    pub(super) fn is_heard(&self, key: Fingerprint) -> bool {
-        self.lock(key).shard.heard.contains(&key)
+    pub(super) fn is_received(&self, key: Fingerprint) -> bool {
+        self.lock(key).shard.received.contains(&key)
     }
 
     /// Sets the state of a key to at least `words`, which another host has written. Units that this host has not
@@ -71,13 +71,13 @@ impl StateStore {
         if words.len() != store.words() || !tiers::is_alive(store.tiers(), words, now) {
             return;
         }
-        let is_heard = held.shard.heard.contains(&key);
+        let is_received = held.shard.received.contains(&key);
         let own = match held.shard.get(key) {
-            Some(words) if !is_heard => used(store.tiers(), words, now),
+            Some(words) if !is_received => used(store.tiers(), words, now),
             _ => Used::default(),
         };
         let adopted = held.with_state(key, now, |_, ours| {
-            if is_heard {
+            if is_received {
                 tiers::take_fuller(store.tiers(), ours, words, now);
             } else {
                 ours.copy_from_slice(words);
@@ -90,7 +90,7 @@ impl StateStore {
         };
         let shard = &mut *held.shard;
         if own.units == 0 {
-            shard.heard.insert(key);
+            shard.received.insert(key);
             return;
         }
         let mut account = shard
@@ -98,7 +98,7 @@ impl StateStore {
             .get(&key)
             .copied()
             .unwrap_or_else(|| keyed.account(store.tiers()));
-        account.begin(key, own, &mut shard.heard);
+        account.begin(key, own, &mut shard.received);
         shard.accounts.insert(key, account);
     }
 }

@@ -105,14 +105,14 @@ impl Engine {
             words: Vec::with_capacity(MOST_WORDS - room),
         };
         for (limit, store) in stores() {
-            let mut unheard = Vec::new();
+            let mut unreceived = Vec::new();
             let before = saved.words.len();
             store.each_slow(now, A_MINUTE, |key, words, life| {
                 let room = &mut lives[life.ilog2() as usize];
                 if let Some(left) = room.checked_sub(1 + words.len()) {
                     *room = left;
-                    let keys = if store.keyed.is_some() && !store.is_heard(key) {
-                        &mut unheard
+                    let keys = if store.keyed.is_some() && !store.is_received(key) {
+                        &mut unreceived
                     } else {
                         &mut saved.words
                     };
@@ -120,7 +120,7 @@ impl Engine {
                     keys.extend(words);
                 }
             });
-            let (each, heard) = (1 + store.words(), saved.words.len() - before);
+            let (each, received) = (1 + store.words(), saved.words.len() - before);
             let of = |words: usize, is_heard| SavedStore {
                 limit: limit.policy.name.clone(),
                 definition: definition(limit, store.tiers()),
@@ -128,10 +128,10 @@ impl Engine {
                 each,
                 exchanged: store.ahead().map(|ahead| SavedExchange { ahead, is_heard }),
             };
-            saved.stores.push(of(heard, true));
-            if !unheard.is_empty() {
-                saved.stores.push(of(unheard.len(), false));
-                saved.words.append(&mut unheard);
+            saved.stores.push(of(received, true));
+            if !unreceived.is_empty() {
+                saved.stores.push(of(unreceived.len(), false));
+                saved.words.append(&mut unreceived);
             }
         }
         saved

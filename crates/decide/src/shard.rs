@@ -44,7 +44,7 @@ pub struct Shard {
     /// Keys used since the last exchange with other hosts, and exchanged keys.
     pub accounts: HashMap<Fingerprint, Account>,
     /// Keys whose consumption other hosts have received.
-    pub heard: HashSet<Fingerprint>,
+    pub received: HashSet<Fingerprint>,
 }
 
 impl Shard {
@@ -61,7 +61,7 @@ impl Shard {
             swept: 0,
             is_closed: false,
             accounts: HashMap::new(),
-            heard: HashSet::new(),
+            received: HashSet::new(),
         }
     }
 
@@ -94,7 +94,7 @@ impl Shard {
     pub fn close(&mut self) -> Forgotten {
         self.is_closed = true;
         self.accounts.clear();
-        self.heard.clear();
+        self.received.clear();
         Forgotten(Some(std::mem::replace(
             &mut self.states,
             States::One(Table::default()),
@@ -136,7 +136,7 @@ impl Shard {
     pub fn remove(&mut self, key: Fingerprint) {
         each_kind!(&mut self.states, keys => keys.remove(key));
         self.accounts.remove(&key);
-        self.heard.remove(&key);
+        self.received.remove(&key);
     }
 
     /// Replaces every state by one of the same length.
@@ -150,8 +150,10 @@ impl Shard {
     /// Removes the keys whose states `keep` rejects.
     pub fn retain(&mut self, keep: impl Fn(&[u64]) -> bool) {
         each_kind!(&mut self.states, keys => keys.retain(|state| keep(&state[..])));
-        let Self { states, heard, .. } = self;
-        heard.retain(|key| each_kind!(states, keys => keys.get(*key).is_some()));
+        let Self {
+            states, received, ..
+        } = self;
+        received.retain(|key| each_kind!(states, keys => keys.get(*key).is_some()));
     }
 
     /// Shrinks the table if much less memory suffices; returns the rest.

@@ -142,8 +142,8 @@ impl StateStore {
                 // The later store's shards are locked after this one's, as everywhere.
                 let mut held = next.lock(key);
                 held.put(key, &carried);
-                if shard.heard.contains(&key) {
-                    held.shard.heard.insert(key);
+                if shard.received.contains(&key) {
+                    held.shard.received.insert(key);
                 }
                 if let Some(account) = shard.accounts.get(&key) {
                     held.shard.accounts.insert(key, *account);
@@ -258,21 +258,21 @@ impl StateStore {
         }
     }
 
-    /// The same for a key of the cluster whose use the other hosts have received, if `is_heard`. `ahead` is how far
+    /// The same for a key of the cluster whose use the other hosts have received, if `is_received`. `ahead` is how far
     /// the cluster's clock is ahead of this host's.
     pub(super) fn take_up_exchanged(
         &self,
         key: Fingerprint,
         words: &[u64],
         ahead: u64,
-        is_heard: bool,
+        is_received: bool,
     ) {
         let Some(keyed) = &self.keyed else { return };
         keyed.ahead.store(ahead, Ordering::Relaxed);
         let mut held = self.lock(key);
         held.put(key, words);
-        if is_heard {
-            held.shard.heard.insert(key);
+        if is_received {
+            held.shard.received.insert(key);
         }
     }
 

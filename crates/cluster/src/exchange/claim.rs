@@ -43,16 +43,16 @@ impl Claim {
     }
 
     /// Takes as much as the others have or will have received, at the store's reply: `now` is the instant of this host's
-    /// last publication by the store's clock, and every other host has received all until `heard`.
-    pub fn update(&mut self, present: f64, now: u64, heard: u64) {
+    /// last publication by the store's clock, and every other host has received all until `received`.
+    pub fn update(&mut self, present: f64, now: u64, received: u64) {
         for published in &mut self.published {
             published.at.get_or_insert(now);
         }
-        let is_heard = |published: &Published| published.at.is_some_and(|at| at <= heard);
+        let is_received = |published: &Published| published.at.is_some_and(|at| at <= received);
         // Every other host has the next one.
         let superseded = self.published.iter().skip(1);
         let superseded = superseded
-            .take_while(|published| is_heard(published))
+            .take_while(|published| is_received(published))
             .count();
         self.published.drain(..superseded);
         let demands = self.published.iter().map(|published| published.demand);

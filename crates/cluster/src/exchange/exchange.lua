@@ -73,7 +73,7 @@ local head = redis.call('HMGET', use, '#epoch', '#version', '#restored', 'h:' ..
 local has_lost = tonumber(head[4] or '0') < replied
 local epoch, version, restored = head[1] or ARGV[8], tonumber(head[2] or '0'), tonumber(head[3] or '0')
 local count = redis.call('ZCARD', ends)
--- A later state of a key replaces an earlier one. Every host writes what all have used, as far as it has heard.
+-- A later state of a key replaces an earlier one. Every host writes what all have used, as far as it has received it.
 for nth = 17, #ARGV, 5 do
   local name, first, second = ARGV[nth], tonumber(ARGV[nth + 1]), tonumber(ARGV[nth + 2])
   local entry = table.concat({ ARGV[nth + 1], ARGV[nth + 2], ARGV[nth + 4] }, ' ')

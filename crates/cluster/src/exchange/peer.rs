@@ -244,7 +244,7 @@ impl Peer {
         // A silent host is counted for as long as it is kept, where excess is never returned.
         let is_timely =
             |host: &&PeerHost| host.at + TIMELY_SYNCS * self.sync.max(host.sync) > news.now;
-        let heard_soon = others()
+        let received_soon = others()
             .filter(is_timely)
             .map(|host| host.at)
             .min()
@@ -316,7 +316,7 @@ impl Peer {
                 .get(&number_of(&host.name))
                 .map_or(0, |newest| newest.read)
         };
-        let heard = if self.are_returning() {
+        let received = if self.are_returning() {
             0
         } else {
             others().map(read).min().unwrap_or(u64::MAX)
@@ -324,8 +324,8 @@ impl Peer {
         let (me, newest) = (number_of(&self.name), &self.newest);
         let round = Round {
             now: news.now,
-            heard,
-            heard_soon,
+            received,
+            received_soon,
             hosts: self.window_hosts(),
             rank: self.rank,
         };

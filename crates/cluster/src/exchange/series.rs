@@ -21,7 +21,7 @@ const LARGEST_PART: f64 = 100.0;
 /// The ratio above which one host's demand is much more than another's.
 const LARGER: f64 = 4.0;
 /// The approximate number of syncs until other hosts receive a host's use.
-const UNHEARD_SYNCS: f64 = 2.0;
+const UNRECEIVED_SYNCS: f64 = 2.0;
 /// The weight of the newest value in averages: of few units, and of many in a bucket.
 const NEWEST: f64 = 0.5;
 const NEWEST_OF_MANY: f64 = 0.9;
@@ -56,9 +56,9 @@ pub struct Round {
     /// The instant of this publication by the store's clock, in microseconds.
     pub now: u64,
     /// Every other host has charged its keys with everything published by this instant, and has published since.
-    pub heard: u64,
+    pub received: u64,
     /// Every other host that publishes on time has published since this instant.
-    pub heard_soon: u64,
+    pub received_soon: u64,
     /// Hosts that take part, this one included.
     pub hosts: u64,
     /// Of them, those of lower rank.
@@ -81,7 +81,7 @@ struct Other {
     /// As published, in units a sync of this host.
     demand: f64,
     /// Units until its next publication: it may sync less often.
-    unheard: f64,
+    unreceived: f64,
     sequence: u64,
     /// Whether its host's newest publication has the key, and the host publishes on time.
     is_current: bool,
@@ -105,7 +105,7 @@ struct Key {
     /// Windows: the demand by which this host takes its part.
     claim: Claim,
     /// Whether all other hosts have received that this host uses the key.
-    is_heard: bool,
+    is_received: bool,
     /// Whether it has no room in publications: each host passes its part.
     is_parted: bool,
     others: BTreeMap<HostNumber, Other>,
@@ -330,7 +330,7 @@ impl Series {
                 news
             };
             let demand = entry.demand as f64 * newest.sync as f64 / RATE_UNITS;
-            let unheard = demand / newest.syncs.min(1.0);
+            let unreceived = demand / newest.syncs.min(1.0);
             let Entry { sum, born, .. } = *entry;
             key.others.insert(
                 host,
@@ -338,7 +338,7 @@ impl Series {
                     sum,
                     born,
                     demand,
-                    unheard,
+                    unreceived,
                     sequence: newest.sequence,
                     is_current: true,
                     is_open: true,
@@ -362,7 +362,7 @@ impl Series {
     /// Records that the other hosts no longer have this one's keys.
     pub fn return_from_absence(&mut self) {
         for key in self.keys.values_mut() {
-            (key.is_heard, key.last_peers) = (false, None);
+            (key.is_received, key.last_peers) = (false, None);
         }
     }
 
@@ -403,17 +403,18 @@ impl Series {
         let has_windows = self.has_windows;
         let mut adjustments = Vec::new();
         self.keys.retain(|number, key| {
-            let heard = if has_windows {
-                round.heard
+            let received = if has_windows {
+                round.received
             } else {
-                round.heard_soon
+                round.received_soon
             };
             let charge = key.offset();
-            let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
+            let (release, give_back, was_received) = key.acknowledge(round.now, received);
             if has_windows {
-                key.claim.update(key.demand, round.now, round.heard);
+                key.claim.update(key.demand, round.now, round.received);
             }
-            key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_parted;
+            key.is_received =
+                (key.is_received || was_received) && key.idle < FORGOTTEN && !key.is_parted;
             let is_hot = key.is_published() || key.others().next().is_some();
             let peers = key.peers(has_windows, me, round);
             let is_same = key.last_peers == Some(peers) && (is_hot || !key.was_hot);
@@ -434,7 +435,7 @@ impl Series {
                 peers,
                 is_hot,
                 is_parted: key.is_parted,
-                is_new: has_windows && !key.is_heard && key.others().next().is_none(),
+                is_new: has_windows && !key.is_received && key.others().next().is_none(),
             });
             is_hot || !key.others.is_empty()
         });
@@ -498,19 +499,19 @@ impl Key {
     }
 
     /// (units that all have received, other units charged on behalf of the others, whether there were any).
-    fn acknowledge(&mut self, now: u64, heard: u64) -> (u64, u64, bool) {
-        let (mut release, mut over, mut was_heard) = (0, 0, false);
+    fn acknowledge(&mut self, now: u64, received: u64) -> (u64, u64, bool) {
+        let (mut release, mut over, mut was_received) = (0, 0, false);
         self.pending.retain_mut(|pending| {
             let published = *pending.published.get_or_insert(now);
-            if published > heard {
+            if published > received {
                 return true;
             }
-            was_heard = true;
+            was_received = true;
             release += pending.spent;
             over += pending.over;
             false
         });
-        (release, over, was_heard)
+        (release, over, was_received)
     }
 
     fn peers(&self, has_windows: bool, me: HostNumber, round: Round) -> PeerConsumption {
@@ -528,9 +529,9 @@ impl Key {
             .others()
             .map(|(_, other)| other)
             .filter(is_larger)
-            .map(|other| UNHEARD_SYNCS * other.unheard)
+            .map(|other| UNRECEIVED_SYNCS * other.unreceived)
             .sum();
-        if has_windows && !self.is_heard {
+        if has_windows && !self.is_received {
             let part = if self.others().next().is_none() {
                 1.0
             } else {
@@ -562,7 +563,11 @@ impl Key {
             return PeerConsumption::new(factor, reserve);
         }
         // Where this host's demand has grown, the others' has not. Each may pass one unit, however small its demand.
-        let demand = UNHEARD_SYNCS * self.others().map(|(_, other)| other.unheard).sum::<f64>();
+        let demand = UNRECEIVED_SYNCS
+            * self
+                .others()
+                .map(|(_, other)| other.unreceived)
+                .sum::<f64>();
         let most_others = (demand.ceil() as u64).max(self.others().count() as u64);
         // Small changes are not worth a write, either.
         PeerConsumption {

@@ -166,7 +166,7 @@ impl Worker {
             let definition = store.definition();
             if self.definitions.insert(number, definition) != Some(definition) {
                 self.uses
-                    .lost(number, store.heard_keys((self.now)(), LEAST_LIFE));
+                    .lost(number, store.received_keys((self.now)(), LEAST_LIFE));
                 self.uses.read_again();
             }
         }
@@ -270,7 +270,7 @@ impl Worker {
                 }
             }
             if has_lost {
-                self.uses.lost(number, store.heard_keys(now, LEAST_LIFE));
+                self.uses.lost(number, store.received_keys(now, LEAST_LIFE));
             }
         }
     }

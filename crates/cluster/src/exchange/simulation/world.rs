@@ -317,7 +317,7 @@ impl Host {
         }
         if has_lost {
             self.uses
-                .lost(NUMBER, self.store.heard_keys(here, LEAST_LIFE));
+                .lost(NUMBER, self.store.received_keys(here, LEAST_LIFE));
         }
         if !self.is_exchanging && !self.uses.is_behind() && !is_new {
             (self.is_exchanging, self.has_joined) = (true, true);

@@ -11,6 +11,7 @@ use testbed::trials::Test;
 use testbed::wait::PATIENCE;
 
 use crate::fleet::{Asker, BURST, Host, KEYS, Kept, Spread, measure, windows};
+use crate::quotas::settle;
 use crate::redis::Redis;
 
 pub const TESTS: &[Test] = tests![
@@ -43,10 +44,14 @@ fn is_from(from: &'static str) -> impl Fn(&Value) -> bool {
 
 /// Five times the limit. `cargo xtask accuracy` measures for half a minute, and how much less passes.
 fn a_key_has_one_limit_on_four_hosts() {
+    const HOSTS: usize = 4;
     let redis = Redis::start(&[]);
     for spread in Spread::ALL.into_iter().chain([Spread::One]) {
-        let outcome = measure(&redis.url(), 4, Kept::Keys, spread, Duration::from_secs(3));
-        assert!(outcome.error() <= 0.1, "{spread}: {outcome:?}");
+        let time = Duration::from_secs(3);
+        let outcome = measure(&redis.url(), HOSTS, Kept::Keys, spread, time);
+        // A host that was away for a lease has a share of its own meanwhile.
+        let allowed = 1.1 * outcome.limit + outcome.gone as f64 * outcome.limit / HOSTS as f64;
+        assert!(outcome.passed as f64 <= allowed, "{spread}: {outcome:?}");
         assert!(outcome.wanted > outcome.passed, "{outcome:?}");
     }
 }
@@ -166,11 +171,7 @@ fn a_key_that_one_host_used_up_is_used_up_on_the_others() {
             fleet[0].cluster()
         );
     }
-    fleet[1].until(PATIENCE, "told of it", |cluster| {
-        cluster["last_answer_seconds_ago"].as_f64() < Some(1.0)
-    });
-    // Two syncs, on a machine that has other things to do.
-    thread::sleep(Duration::from_secs(1));
+    settle(std::slice::from_ref(&redis), &fleet);
     let passed = fleet[1].connect().ask(100);
     assert!(
         passed <= 10,

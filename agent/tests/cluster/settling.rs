@@ -40,13 +40,13 @@ fn forced_use_is_refused_on_every_host() {
         joined(&fleet, 2);
         let answer = ask(&fleet[0], &question("\"cost\":3000,\"charge\":\"force\""));
         assert_eq!(answer["allowed"], true, "{algorithm}: {answer}");
-        settle();
+        settle(std::slice::from_ref(&redis), &fleet);
         fleet.push(start("c"));
         joined(&fleet, 3);
-        settle();
+        settle(std::slice::from_ref(&redis), &fleet);
         fleet[0].restart(Signal::SIGTERM);
         joined(&fleet, 3);
-        settle();
+        settle(std::slice::from_ref(&redis), &fleet);
         let passed: Vec<u64> = fleet.iter().map(exhaust).collect();
         eprintln!("{algorithm}: {passed:?}");
         // A new day may begin, and a bucket refill.
@@ -68,10 +68,10 @@ fn returned_units_pass_at_most_once() {
         // As many hosts, so many parts of the window.
         let answer = ask(&fleet[0], &question("\"cost\":400,\"reserve\":\"1min\""));
         let reservation = answer["reservation"].as_str().unwrap().to_owned();
-        settle();
+        settle(std::slice::from_ref(&redis), &fleet);
         let answer = ask(&fleet[0], &format!("{{\"release\":{reservation:?}}}"));
         assert_eq!(answer["allowed"], true, "{answer}");
-        settle();
+        settle(std::slice::from_ref(&redis), &fleet);
         let passed: Vec<u64> = fleet.iter().map(exhaust).collect();
         eprintln!("{algorithm}: {passed:?}");
         let total: u64 = passed.iter().sum();

@@ -83,9 +83,17 @@ impl Host {
         std::fs::read_to_string(self.folder.path().join("state").join(name)).unwrap_or_default()
     }
 
-    /// How often the others removed it because it had not exchanged anything for a lease.
+    /// How often it exchanged nothing for so long that the others may have removed it: for a lease, or for a third of one
+    /// with failed exchanges.
     pub fn times_gone(&self) -> usize {
-        self.said().matches("took this one for gone").count()
+        let (said, lines) = (
+            self.said(),
+            [
+                "the other hosts removed this host meanwhile",
+                "exchanging keys failed",
+            ],
+        );
+        lines.map(|line| said.matches(line).count()).iter().sum()
     }
 
     pub fn command(&self, arguments: &[&str]) -> Output {
@@ -394,6 +402,8 @@ pub struct Outcome {
     pub limit: f64,
     /// The part of the time by which the machine delayed clients, in delays of more than half a sync.
     pub late: f64,
+    /// How often a host that exchanges keys may have been removed: [`Host::times_gone`].
+    pub gone: usize,
 }
 
 impl Outcome {
@@ -471,5 +481,6 @@ pub fn drive(fleet: &[Host], spread: Spread, times: f64, time: Duration) -> Outc
         passed,
         limit: BURST as f64 + RATE as f64 * seconds,
         late,
+        gone: fleet.iter().map(Host::times_gone).sum(),
     }
 }

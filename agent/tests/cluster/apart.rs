@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::delay::delayed;
+use testbed::stalls::Stalls;
 use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::PATIENCE;
@@ -36,6 +37,13 @@ fn more(names: impl IntoIterator<Item = String>) -> String {
     names.into_iter().map(limit).collect()
 }
 
+/// Whether the last failed request of a limit, or of a host, had no reply in time, as on a busy machine, or none failed.
+fn has_only_been_late(status: &Value) -> bool {
+    let late = ["no reply within", "timed out"];
+    let error = status["last_error"].as_str();
+    error.is_none_or(|error| late.iter().any(|text| error.contains(text)))
+}
+
 fn is_leased(limit: &Value) -> bool {
     limit["share_from"] == "lease"
 }
@@ -55,6 +63,16 @@ fn leased_for<'a>(host: &Host, time: Duration, mut names: impl Iterator<Item = &
         thread::sleep(Duration::from_millis(20));
     }
     assert!(names.next().is_some());
+}
+
+/// Asserts that the store has refused no renewal of a limit's lease.
+fn was_never_refused(host: &Host, name: &str) {
+    let (limit, log) = (host.limit(name), host.said());
+    let refused = format!("renewing the lease of limit {name:?} failed");
+    assert!(
+        has_only_been_late(&limit) && !log.contains(&refused),
+        "{limit}\n{log}"
+    );
 }
 
 fn one_limits_damaged_ledger_concerns_no_other_limit() {
@@ -102,7 +120,7 @@ fn one_limits_damaged_ledger_concerns_no_other_limit() {
         host.notes()
     );
     leased_for(&host, Duration::from_secs(3), ["together"].into_iter());
-    assert_eq!(host.limit("together")["failures"], 0);
+    was_never_refused(&host, "together");
     assert!(
         ["up", "slow"].contains(&host.cluster()["health"].as_str().unwrap()),
         "{}",
@@ -160,7 +178,7 @@ fn one_limits_forbidden_ledger_concerns_no_other_limit() {
         "{error}"
     );
     leased_for(&host, Duration::from_secs(3), ["together"].into_iter());
-    assert_eq!(host.limit("together")["failures"], 0);
+    was_never_refused(&host, "together");
 }
 
 fn a_cluster_that_loses_one_of_three_masters_loses_no_other_limits() {
@@ -305,7 +323,8 @@ fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
             .and_then(|line| line.split(',').next()?.parse::<u64>().ok())
             .unwrap_or(0)
     };
-    let (start, renewed, looked) = (Instant::now(), calls("evalsha"), calls("hgetall"));
+    let (start, stalls) = (Instant::now(), Stalls::watch());
+    let (renewed, looked) = (calls("evalsha"), calls("hgetall"));
     thread::scope(|scope| {
         for host in &hosts {
             let all = ["together"]
@@ -321,11 +340,12 @@ fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
         "50 ms to the store, 2 hosts, 20 limits: {each:.1} renewals a second each, {looked} looks in {seconds:.1} s"
     );
     // Three a second are asked for. One after the other, twenty take a second at least, beside as many looks at shares.
-    assert!(each > 1.0, "{each}");
+    let least = 1.0 - 4.0 * stalls.so_far().as_secs_f64() / seconds;
+    assert!(each > least, "{each} of {least}");
     assert!(looked >= 40, "every host's shares are read: {looked}");
     for host in &hosts {
         let cluster = host.cluster();
-        assert_eq!(cluster["failures"], 0, "{cluster:#}");
+        assert!(has_only_been_late(&cluster), "{cluster:#}");
         assert!(
             cluster["answered_in_seconds"].as_f64().unwrap() >= 0.05,
             "{cluster:#}"
@@ -338,6 +358,20 @@ fn twenty_limits_stay_leased_over_50_ms_to_the_store() {
                 .all(|limit| limit["shares"].as_array().unwrap().len() == 2)
         );
     }
+}
+
+/// Asserts that the store has refused a host nothing.
+fn is_permitted(host: &Host) {
+    let (cluster, log) = (host.cluster(), host.said());
+    let is_refused = |text: &str| {
+        ["noperm", "permission"]
+            .iter()
+            .any(|part| text.contains(part))
+    };
+    assert!(
+        has_only_been_late(&cluster) && !is_refused(&log.to_lowercase()),
+        "{cluster:#}\n{log}"
+    );
 }
 
 fn the_documented_acl_user_may_do_all_that_weir_needs() {
@@ -359,7 +393,7 @@ fn the_documented_acl_user_may_do_all_that_weir_needs() {
         host.until(PATIENCE, "of both", |cluster| {
             cluster["limits"][0]["shares"].as_array().unwrap().len() == 2
         });
-        assert_eq!(host.cluster()["failures"], 0, "{:#}", host.cluster());
+        is_permitted(host);
     }
     let keys = ["a", "b"].map(|node| {
         Host::start(
@@ -372,7 +406,7 @@ fn the_documented_acl_user_may_do_all_that_weir_needs() {
         host.until(PATIENCE, "of both, by keys", |cluster| {
             cluster["hosts"] == 2 && cluster["health"] == "up"
         });
-        assert_eq!(host.cluster()["failures"], 0, "{:#}", host.cluster());
+        is_permitted(host);
     }
     // And nothing else: neither others' keys nor what harms a server; nobody else may do anything.
     let try_it = |command: &[&str]| {
@@ -449,7 +483,16 @@ fn a_store_that_goes_and_comes_back_is_an_event() {
         .iter()
         .map(|event| event["verdict"].as_str().unwrap())
         .collect();
-    assert_eq!(verdicts, ["store-down", "store-up", "store-down"], "{text}");
+    // A busy machine may keep the store away once more in between.
+    let alternates = verdicts
+        .iter()
+        .zip(["store-down", "store-up"].iter().cycle())
+        .all(|(verdict, expected)| verdict == expected);
+    let is_down_at_last = verdicts.len() % 2 == 1;
+    assert!(
+        alternates && is_down_at_last && verdicts.len() >= 3,
+        "{text}"
+    );
     assert!(
         events
             .iter()

@@ -80,6 +80,11 @@ fn a_start_without_a_store_uses_the_hosts_last_seen() {
         let mut redis = Redis::start(&[]);
         let cluster = format!("{}\nwhen_store_is_down = {mode:?}", store(&redis));
         let [mut one, mut two] = pair(&cluster);
+        for host in [&one, &two] {
+            host.until(PATIENCE, "saved", |_| {
+                host.state("cluster").contains("\"hosts\":2")
+            });
+        }
         redis.kill();
         one.restart(Signal::SIGKILL);
         two.restart(Signal::SIGTERM);

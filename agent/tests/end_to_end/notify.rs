@@ -444,7 +444,7 @@ fn commands_that_hang_or_write_without_end_are_killed() {
     let write = script(&network, "write", "exec head -c 1000000000 /dev/zero");
     let (record, out) = (recorder(&network), network.folder.path().join("out"));
     let rest = format!(
-        "{LIMIT}[[notify]]\nname = \"hang\"\non = \"ban\"\ncommand = [{hang:?}]\ntimeout = \"2s\"\nretry_for = \"1s\"\n\
+        "{LIMIT}[[notify]]\nname = \"hang\"\non = \"ban\"\ncommand = [{hang:?}]\ntimeout = \"10s\"\nretry_for = \"1s\"\n\
          [[notify]]\nname = \"write\"\non = \"ban\"\ncommand = [{write:?}]\nretry_for = \"1s\"\n\
          [[notify]]\nname = \"page\"\non = \"ban\"\ncommand = [{record:?}, {out:?}]\n"
     );
@@ -464,7 +464,7 @@ fn commands_that_hang_or_write_without_end_are_killed() {
         hang["failing"]["error"]
             .as_str()
             .unwrap()
-            .contains("did not end within 2 s"),
+            .contains("did not end within 10 s"),
         "{hang}"
     );
     let text = fs::read_to_string(&pids).unwrap();

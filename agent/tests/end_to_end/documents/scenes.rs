@@ -59,6 +59,14 @@ pub fn the_readme_is_so() {
         agent.wait_for("refusals", |status| {
             status["totals"]["throttled_packets"].as_u64() > Some(1_000)
         });
+        // A source has a row once a packet of it was sampled.
+        agent.wait_for("both sources", |_| {
+            let top = agent.json(&["top", "--once"]);
+            let rows = top.as_array().unwrap();
+            ["10.78.0.2", "10.78.0.3"]
+                .iter()
+                .all(|source| rows.iter().any(|row| row["source"] == *source))
+        });
         reader.types(|_| 0);
     });
 }

@@ -12,7 +12,10 @@ use testbed::groups::{Host, Worker};
 /// A pause between two attempts in which a bucket of a second's burst may have become full, so that allowance was lost.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Does `act` with ever new addresses of the loopback's for so long. Prints what was let through and refused, the
+/// The attempts of a scan, on a machine that has no time for it.
+const LEAST: u32 = 100;
+
+/// Does `act` with ever new addresses of the loopback's for so long, and at least [`LEAST`] times. Prints what was let through and refused, the
 /// nanoseconds that passed, and those of pauses.
 pub fn scan(act: &str, milliseconds: u64) {
     let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -28,7 +31,7 @@ pub fn scan(act: &str, milliseconds: u64) {
     let (mut passed, mut refused) = (0u64, 0u64);
     let (mut last, mut paused) = (start, Duration::ZERO);
     let mut nth = 0u32;
-    while start.elapsed() < Duration::from_millis(milliseconds) {
+    while start.elapsed() < Duration::from_millis(milliseconds) || nth < LEAST {
         nth += 1;
         let pause = last.elapsed();
         last += pause;

@@ -5,6 +5,7 @@
 mod agent;
 pub mod ban_list;
 mod built_in;
+pub mod calendar;
 mod changes;
 mod check_headers;
 mod checks;

@@ -36,6 +36,9 @@ pub struct LimitDefinition {
     pub algorithm: String,
     /// The rate as written in the config.
     pub rate: String,
+    /// The time zone of a rate by the calendar.
+    #[serde(default)]
+    pub time_zone: Option<String>,
     /// The burst in units.
     pub burst: u64,
     /// Whether several hosts share the limit: rate and burst are for all of them.
@@ -128,6 +131,7 @@ impl From<&Limit> for LimitDefinition {
             unit: limit.unit.to_string(),
             algorithm: limit.rates.algorithm.to_string(),
             rate: limit.rate_text(),
+            time_zone: None,
             burst: limit.rates.burst,
             cluster: limit.cluster.is_some(),
             summary: limit.summary(),
@@ -172,6 +176,10 @@ impl From<&RequestLimit> for LimitDefinition {
             unit: limit.unit.to_string(),
             algorithm: limit.rates.algorithm.to_string(),
             rate: limit.rate_text(),
+            time_zone: limit
+                .calendar
+                .as_ref()
+                .map(|calendar| calendar.zone.name().to_owned()),
             burst: limit.rates.burst,
             cluster: limit.cluster.is_some(),
             summary: limit.summary(),

@@ -271,6 +271,23 @@ mod tests {
     }
 
     #[test]
+    fn another_time_zone_of_a_calendar_is_a_change() {
+        let with = |zone: &str| {
+            let limit = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"5/calendar-day\"\n";
+            config(&format!("{limit}time_zone = \"{zone}\"\n"))
+        };
+        let changes = Changes::between(&with("UTC"), &with("Asia/Tokyo"));
+        assert_eq!(
+            changes.lines(),
+            [
+                "- limit a  requests  5 requests/calendar-day per user, fixed-window, time zone UTC, refuse",
+                "+ limit a  requests  5 requests/calendar-day per user, fixed-window, time zone Asia/Tokyo, refuse",
+            ]
+        );
+        assert!(Changes::between(&with("utc"), &with("UTC")).is_empty());
+    }
+
+    #[test]
     fn a_key_that_the_summary_omits_is_compared() {
         let with = |line: &str| {
             config(&format!(

@@ -164,6 +164,11 @@ impl RequestLimit {
         parts.extend(of_algorithm(self.rates.algorithm, || {
             human::number(self.rates.burst)
         }));
+        parts.extend(
+            self.calendar
+                .as_ref()
+                .map(|calendar| format!("time zone {}", calendar.zone.name())),
+        );
         parts.push(self.enforcement.word().to_owned());
         parts.extend(
             self.domain
@@ -255,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_requests_names_the_entries_that_share_a_count() {
+    fn a_limit_on_requests_names_shared_entries_and_its_time_zone() {
         for (lines, expected) in [
             (
                 "key = [\"user\", \"path=/api/*\"]",
@@ -269,10 +274,17 @@ mod tests {
                 "key = [\"source\", \"path\"]\nover = [\"path\", \"source\"]",
                 "5 requests/min for all values of source, path together, burst 5, refuse",
             ),
+            (
+                "key = [\"user\"]\nrate = \"5/calendar-month\"\ntiers = [\"2/h\"]\ntime_zone = \"Europe/Berlin\"",
+                "5 requests/calendar-month and 2/h per user, fixed-window, time zone Europe/Berlin, refuse",
+            ),
         ] {
-            let text = format!(
-                "[[limit]]\nname = \"a\"\nscope = \"request\"\nrate = \"5/min\"\n{lines}\n"
-            );
+            let rate = if lines.contains("rate = ") {
+                ""
+            } else {
+                "rate = \"5/min\"\n"
+            };
+            let text = format!("[[limit]]\nname = \"a\"\nscope = \"request\"\n{rate}{lines}\n");
             let loaded = crate::parse(Path::new("limits.toml"), &text)
                 .unwrap_or_else(|report| panic!("{report}"));
             let summary = loaded.config.decide.limits[0].summary();

@@ -138,6 +138,7 @@ fn rates<'t>(limit: &Limit, place: Place<'t>, problems: &mut Problems) -> ReadRa
             rate,
             text: format!("{count} open"),
             span: place.span_of(&Limit::CONCURRENT),
+            calendar: None,
         };
         return ReadRates::of_connections(place, RATES, number);
     }

@@ -1,5 +1,6 @@
 //! `algorithm`, `rate`, `burst` and `tiers` of `[[limit]]`, on packets and on requests.
 
+use super::calendar::{self, CalendarUnit};
 use super::escalate::Counts;
 use super::human;
 use super::policy::{Algorithm, Rate, Unit};
@@ -163,6 +164,8 @@ pub struct ReadRate {
     pub rate: Rate,
     pub text: String,
     pub span: Span,
+    /// Of a rate by the calendar, whose time is then how long a key's use is kept.
+    pub calendar: Option<CalendarUnit>,
 }
 
 /// The rates of a limit and their spans.
@@ -199,7 +202,7 @@ impl<'t> ReadRates<'t> {
         let mut rates = |key| -> Vec<ReadRate> {
             let texts = place.elements::<RateText>(key).into_iter();
             texts
-                .filter_map(|(text, span)| rate(unit, text.0, span, problems))
+                .filter_map(|(text, span)| rate(counts, unit, text.0, span, problems))
                 .collect()
         };
         let (main, tiers) = (rates(keys.rate).pop(), rates(keys.tiers));
@@ -270,7 +273,9 @@ impl<'t> ReadRates<'t> {
             );
         }
         for (nth, read) in rates.iter().enumerate() {
-            let ReadRate { rate, text, span } = read;
+            let ReadRate {
+                rate, text, span, ..
+            } = read;
             if rates[..nth].iter().any(|other| other.rate == *rate) {
                 problems.error(
                     span.clone(),
@@ -294,7 +299,9 @@ impl<'t> ReadRates<'t> {
 
     /// Checks that packets can pass at all, and that jitter does not delay them.
     fn check_packets(&self, problems: &mut Problems, is_main: bool, read: &ReadRate) {
-        let ReadRate { rate, text, span } = read;
+        let ReadRate {
+            rate, text, span, ..
+        } = read;
         let written = self.burst.filter(|_| is_main);
         let holds = if is_main {
             self.burst_of(*rate)
@@ -371,17 +378,54 @@ pub fn least_burst(rate: Rate) -> u64 {
         .max(FOUR_BUFFERS)
 }
 
-fn rate(unit: Unit, text: String, span: Span, problems: &mut Problems) -> Option<ReadRate> {
-    match units::rate(&text, unit) {
-        Ok(rate) => {
-            let text = units::rate_text(&text);
-            Some(ReadRate { rate, text, span })
-        }
+fn rate(
+    counts: Counts,
+    unit: Unit,
+    text: String,
+    span: Span,
+    problems: &mut Problems,
+) -> Option<ReadRate> {
+    match parse(counts, unit, &text) {
+        Ok((rate, text, calendar)) => Some(ReadRate {
+            rate,
+            text,
+            span,
+            calendar,
+        }),
         Err(wrong) => {
             problems.error(span, wrong.message, wrong.help);
             None
         }
     }
+}
+
+/// The rate, its one form, and its calendar.
+fn parse(
+    counts: Counts,
+    unit: Unit,
+    text: &str,
+) -> Result<(Rate, String, Option<CalendarUnit>), Wrong> {
+    let Some((rolling, calendar)) = calendar::split(text)? else {
+        return Ok((units::rate(text, unit)?, units::rate_text(text), None));
+    };
+    if counts == Counts::Packets {
+        let message = format!("rate {text:?} is not supported for limits on packets");
+        let help = format!("write {rolling:?}, or scope = \"request\"");
+        return Err(Wrong::new(message, help));
+    }
+    let as_written = |wrong: Wrong| {
+        let message = wrong
+            .message
+            .replace(&format!("{rolling:?}"), &format!("{text:?}"));
+        Wrong::new(message, wrong.help)
+    };
+    let rate = units::rate(&rolling, unit).map_err(as_written)?;
+    let rate = Rate {
+        per_nanoseconds: calendar.kept_nanoseconds(),
+        ..rate
+    };
+    let text = format!("{}/{}", rate.count, calendar.word());
+    Ok((rate, text, Some(calendar)))
 }
 
 /// Reports a key that requires a bucket algorithm.

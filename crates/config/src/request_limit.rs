@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use common::rate_limiter::{Policy, PolicyError};
 
+use super::calendar::{self, Calendar, CalendarUnit, Zone};
 use super::escalate::{Counts, Escalate, OF_REQUESTS};
 use super::limit::Limit;
 use super::limit_rules::check_cluster;
@@ -11,10 +12,10 @@ use super::over::{self, Over};
 use super::policy::{
     Algorithm, ClusterMode, Multiplier, OnFull, Rate, RequestEnforcement, RequestUnit, Unit,
 };
-use super::rates::{RateKeys, RateSpec, RateText, ReadRates, require_bucket};
+use super::rates::{RateKeys, RateSpec, RateText, ReadRate, ReadRates, require_bucket};
 use super::report::{Problems, Wrong};
 use super::request_key::{KeyEntry, RequestKey};
-use super::schema::{Key, Kind, Located, Table, Variant};
+use super::schema::{Key, Kind, Located, Place, Table, Variant};
 use super::units::LARGEST_COUNT;
 use super::words::Scope;
 
@@ -42,9 +43,14 @@ pub struct RequestLimit {
     #[key(absent = "none", examples = ["path"])]
     pub over: Over,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. From one
-    /// a year to 1,099,511,627,776.
-    #[key(examples = ["600/min", "1000/s", "10/5s"])]
+    /// a year to 1,099,511,627,776. `N/calendar-day` and `N/calendar-month` begin at midnight, and on the first of the month, in
+    /// `time_zone`. Such a limit is a `fixed-window`, conflicts with `cluster`, and its `tiers` begin anew with the period.
+    #[key(examples = ["600/min", "1000/s", "10/5s", "1000/calendar-day"])]
     rate: RateText,
+    /// Name of the IANA database for the days and months of `N/calendar-day` and `N/calendar-month`. All but `UTC` require the
+    /// time zones of the host (`tzdata`), which the agent reads when it starts or reloads.
+    #[key(default = Zone::utc(), examples = ["Europe/Berlin"])]
+    time_zone: Zone,
     /// What passes at once after a pause. Only for `token-bucket` and `leaky-bucket`.
     #[key(absent = "the rate's count", range = (1.0, LARGEST_COUNT as f64))]
     burst: Option<u64>,
@@ -88,6 +94,9 @@ pub struct RequestLimit {
     /// `algorithm`, `rate`, `burst` and `tiers`.
     #[key(skip, default = RateSpec::per_second(1, 1))]
     pub rates: RateSpec,
+    /// The periods with which a key's use begins anew.
+    #[key(skip, default = None)]
+    pub calendar: Option<Calendar>,
 }
 
 const VARIANT: Variant = Variant {
@@ -110,9 +119,17 @@ const fn nanoseconds(time: Duration) -> u64 {
 /// Sets what depends on several keys, and checks the rules between them.
 fn check(read: &mut Located<'_, RequestLimit>, problems: &mut Problems) {
     let (limit, place) = (&mut read.table, read.place);
+    let periods = periods(place);
+    if let Some((unit, text)) = &periods {
+        check_calendar(place, *unit, text, problems);
+        limit.algorithm = Algorithm::FixedWindow;
+    }
     let algorithm = limit.algorithm;
-    let key = &RequestLimit::CLUSTER;
-    check_cluster(place, key, limit.cluster, algorithm, problems);
+    if periods.is_none() {
+        check_no_calendar(place, &limit.time_zone, problems);
+        let key = &RequestLimit::CLUSTER;
+        check_cluster(place, key, limit.cluster, algorithm, problems);
+    }
     over::check(&place.elements(&RequestLimit::OVER), &limit.key, problems);
     for key in [RequestLimit::IPV4_PREFIX, RequestLimit::IPV6_PREFIX] {
         if place.has(&key) && !limit.has_source() {
@@ -134,11 +151,92 @@ fn check(read: &mut Located<'_, RequestLimit>, problems: &mut Problems) {
         problems.error(place.span_of(&RequestLimit::INITIAL), message, help);
     }
     rates.check(problems);
+    if let Some((unit, _)) = periods {
+        check_tiers(&rates.tiers, unit, problems);
+        limit.calendar = Some(Calendar {
+            unit,
+            zone: limit.time_zone.clone(),
+        });
+    }
     if let Some(spec) = rates.spec() {
         limit.rates = spec;
     }
     if !place.has(&RequestLimit::INITIAL) {
         limit.initial = limit.rates.burst;
+    }
+}
+
+/// The calendar's period of `rate`, and its text.
+fn periods(place: Place<'_>) -> Option<(CalendarUnit, String)> {
+    let (RateText(text), _) = place.elements::<RateText>(&RequestLimit::RATE).pop()?;
+    let (_, unit) = calendar::split(&text).ok()??;
+    Some((unit, text))
+}
+
+/// Reports keys that conflict with a rate by the calendar.
+fn check_calendar(place: Place<'_>, unit: CalendarUnit, text: &str, problems: &mut Problems) {
+    let mut conflict = |key: &Key, what: &str, help: String| {
+        let message = format!("{what} is not supported with rate {text:?}");
+        problems.conflict(place.span_of(key), message, help);
+    };
+    let rolling = format!("a rate per {}", unit.rolling());
+    let algorithms = place.elements::<Algorithm>(&RequestLimit::ALGORITHM);
+    if let Some((algorithm, _)) = algorithms.first()
+        && *algorithm != Algorithm::FixedWindow
+    {
+        let what = format!("algorithm = \"{algorithm}\"");
+        let help = format!("leave out algorithm, or write {rolling}");
+        conflict(&RequestLimit::ALGORITHM, &what, help);
+    }
+    for key in [
+        RequestLimit::BURST,
+        RequestLimit::INITIAL,
+        RequestLimit::REFILL_EVERY,
+    ] {
+        if place.has(&key) {
+            let help = format!("leave out {}, or write {rolling}", key.name);
+            conflict(&key, key.name, help);
+        }
+    }
+    if place.has(&RequestLimit::CLUSTER) {
+        let help = match unit {
+            CalendarUnit::Day => {
+                "leave out cluster: each host counts alone; or write algorithm = \"fixed-window\" and a rate per day, which begins at midnight in UTC on all hosts"
+            }
+            CalendarUnit::Month => "leave out cluster: each host counts alone",
+        };
+        conflict(&RequestLimit::CLUSTER, "cluster", help.to_owned());
+    }
+}
+
+/// Reports a time zone without a calendar.
+fn check_no_calendar(place: Place<'_>, zone: &Zone, problems: &mut Problems) {
+    let key = &RequestLimit::TIME_ZONE;
+    if *zone != Zone::utc() && !place.elements::<RateText>(&RequestLimit::RATE).is_empty() {
+        let message = "time_zone requires a rate by the calendar";
+        let help = "write a rate as \"1000/calendar-day\", or leave out time_zone";
+        problems.conflict(place.span_of(key), message, help);
+    }
+}
+
+/// Reports tiers that do not begin and end within a calendar's period.
+fn check_tiers(tiers: &[ReadRate], unit: CalendarUnit, problems: &mut Problems) {
+    for ReadRate {
+        rate,
+        text,
+        span,
+        calendar,
+    } in tiers
+    {
+        if calendar.is_none() && rate.per_nanoseconds < unit.shortest_nanoseconds() {
+            continue;
+        }
+        let message = format!(
+            "tier {text:?} is not shorter than the {} of the rate, with which all tiers begin anew",
+            unit.word()
+        );
+        let help = "write a second [[limit]] with this rate";
+        problems.error(span.clone(), message, help);
     }
 }
 
@@ -190,7 +288,7 @@ impl RequestLimit {
     }
 
     /// All rates for a class with this multiplier, the main rate first; the configured time unit is kept where the
-    /// count stays whole.
+    /// count stays whole. A calendar's day has 24 hours and its month 30 days.
     #[must_use]
     pub fn quotas(&self, multiplier: Multiplier) -> Vec<Rate> {
         let quota = |rate: Rate| {
@@ -209,7 +307,11 @@ impl RequestLimit {
                 exact
             }
         };
-        self.rates.all().map(|(rate, _, _)| quota(rate)).collect()
+        let mut quotas: Vec<Rate> = self.rates.all().map(|(rate, _, _)| quota(rate)).collect();
+        if let (Some(calendar), Some(main)) = (&self.calendar, quotas.first_mut()) {
+            main.per_nanoseconds = calendar.unit.usual_nanoseconds();
+        }
+        quotas
     }
 
     /// The policies for a class with this multiplier: the rate first, then the tiers.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use common::rate_limiter::{Policy, PolicyError};
+use config::calendar::CalendarUnit;
 use config::policy::{ClusterMode, Config, Mode, Multiplier, RequestEnforcement, RequestLimit};
 use host::descriptors::places;
 use thiserror::Error;
@@ -16,6 +17,7 @@ use super::headers;
 use super::limit::Limit;
 use super::line::Bounds;
 use super::memory::{LimitMemory, memory};
+use super::periods::{Periods, Wall};
 use super::reservations::ReservationBounds;
 use super::sources::Sources;
 use super::state_store::StateStore;
@@ -84,6 +86,7 @@ impl Engine {
                 one.ipv4_prefix,
                 one.ipv6_prefix,
                 one.unit,
+                calendar_unit(one),
             ) == (
                 &other.name,
                 &other.key,
@@ -91,6 +94,7 @@ impl Engine {
                 other.ipv4_prefix,
                 other.ipv6_prefix,
                 other.unit,
+                calendar_unit(other),
             )
         };
         let new = Arc::new(new_store(policy, tiers, capacity, sync));
@@ -132,6 +136,7 @@ impl Engine {
             .cluster
             .as_ref()
             .map_or(Duration::ZERO, |cluster| cluster.sync);
+        let wall = before.map_or_else(Wall::default, |before| before.wall.clone());
         let mut limits = Vec::new();
         let memory =
             memory(config).map_err(|(limit, error)| EngineError::Policy { limit, error })?;
@@ -196,6 +201,10 @@ impl Engine {
                     .iter()
                     .map(|times| headers::policy(policy, *times))
                     .collect(),
+                periods: policy
+                    .calendar
+                    .clone()
+                    .map(|calendar| Arc::new(Periods::new(calendar, wall.clone()))),
                 replaces: policy.replaces.as_ref().and_then(&place),
             });
         }
@@ -225,6 +234,7 @@ impl Engine {
                 .collect(),
             sources,
             fingerprints,
+            wall,
             edge,
             escalate_from: config.decide.escalate_from.clone(),
             check: config.decide.check.clone(),
@@ -244,6 +254,11 @@ impl Engine {
             unsupported: before.map_or_else(Arc::default, |before| Arc::clone(&before.unsupported)),
         })
     }
+}
+
+/// States of another kind of period are under other fingerprints. In another time zone, a date's state is the same.
+fn calendar_unit(policy: &RequestLimit) -> Option<CalendarUnit> {
+    Some(policy.calendar.as_ref()?.unit)
 }
 
 /// An empty store for a limit's keys.

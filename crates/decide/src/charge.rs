@@ -1,6 +1,7 @@
 //! A validated question.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::fingerprint::Fingerprint;
 use super::sources::SourceClass;
@@ -35,7 +36,12 @@ pub(super) struct Charge {
     pub(super) limit: usize,
     pub(super) source_class: SourceClass,
     pub(super) source: Option<IpAddr>,
+    /// Of the key's state: by the calendar, of its current period.
     pub(super) key: Fingerprint,
+    /// Of the key itself.
+    pub(super) named: Fingerprint,
+    /// The time until the calendar's period and the state end.
+    pub(super) left: Option<Duration>,
     pub(super) cost: u64,
     pub(super) kind: ChargeKind,
     /// A refusal does not count towards a ban.

@@ -22,6 +22,7 @@ use super::forecast::Forecast;
 use super::limit::Limit;
 use super::line::{Bounds, LineCounters, Lines, Spot, Waiting};
 use super::offence::{Offence, Scope};
+use super::periods::{Wall, within};
 use super::refusals::Refusals;
 use super::reservations::{ReservationBounds, Reservations};
 use super::sources::{SourceClass, Sources};
@@ -39,6 +40,7 @@ pub struct Engine {
     pub(super) fingerprints: Fingerprints,
     /// For limits whose keys hosts exchange: under their common secret.
     pub(super) together: Arc<ArcSwap<Fingerprints>>,
+    pub(super) wall: Wall,
     pub(super) edge: Arc<dyn Edge>,
     /// The protocols whose clients may cause bans.
     pub(super) escalate_from: Vec<RequestProtocol>,
@@ -246,6 +248,7 @@ impl Engine {
         self.store_of(charge)?
             .lock(charge.key)
             .forecast(charge.key, now)
+            .map(|forecast| forecast.until(charge.left))
     }
 
     /// The queue of a charge's key; `None` for a key without a limit and for a peek.
@@ -256,7 +259,7 @@ impl Engine {
         Some(Spot::new(
             self.line_of(charge),
             *self.sources.multipliers().get(multiplier)?,
-            charge.key,
+            charge.named,
         ))
     }
 
@@ -291,6 +294,7 @@ impl Engine {
     pub(super) fn count(&self, charge: &Charge, outcome: Outcome, now: u64) -> Outcome {
         let limit = &self.limits[charge.limit];
         let observes = limit.observes_now();
+        let outcome = within(outcome, charge.left);
         if matches!(charge.kind, ChargeKind::Peek | ChargeKind::Refund) {
             return observed(outcome, observes);
         }

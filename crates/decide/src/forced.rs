@@ -76,12 +76,10 @@ impl LockedShard<'_> {
         self.store.without_room.fetch_add(1, Ordering::Relaxed);
         let part = self.without_room();
         let tiers = part.as_deref().unwrap_or(&self.tiers);
-        let mut words = self.store.overflow.lock();
-        if !tiers::is_alive(tiers, &words, now) {
-            tiers::open(tiers, &mut words, now);
-        }
-        tiers::force(tiers, &mut words, now, cost);
-        tiers::charged(tiers, &words, now)
+        self.store.overflow.with(tiers, now, |words| {
+            tiers::force(tiers, words, now, cost);
+            tiers::charged(tiers, words, now)
+        })
     }
 
     /// When the buckets of each tier will have made up for all charges of a key until now, on the agent's clock.

@@ -13,7 +13,7 @@ const LARGEST_INTEGER: u64 = 999_999_999_999_999;
 const PARAMETERS: usize = 2 + 2 * (3 + 15);
 
 /// `RateLimit-Policy`: the quota `q` and its window `w` in seconds, for the limit and each of its tiers, with this
-/// multiplier.
+/// multiplier. Days and months of the calendar, which differ in length, have no `w`.
 #[must_use]
 pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
     let items: Vec<String> = limit
@@ -21,7 +21,11 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
         .into_iter()
         .enumerate()
         .map(|(nth, rate)| {
-            let window = seconds(rate.per_nanoseconds as f64 / 1e9);
+            let window = if nth == 0 && limit.calendar.is_some() {
+                String::new()
+            } else {
+                format!(";w={}", seconds(rate.per_nanoseconds as f64 / 1e9))
+            };
             // "requests" is the default unit.
             let unit = if limit.unit == RequestUnit::Requests {
                 ""
@@ -29,7 +33,7 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
                 ";qu=\"credits\""
             };
             format!(
-                "{};q={};w={window}{unit}",
+                "{};q={}{window}{unit}",
                 string(&limit.name, &suffix(nth)),
                 rate.count.min(LARGEST_INTEGER)
             )

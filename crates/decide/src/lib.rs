@@ -4,6 +4,7 @@
 //! it. It sends bans to an [`Edge`].
 //!
 //! - `resolve`: a question becomes a `charge`; `engine` decides it, `together` several at once.
+//! - `periods`: the days and months of limits whose rate is by the calendar.
 //! - `state_store`: a limit's keys in shards; decisions use a locked one (`locked_shard`).
 //! - `forced`, `reservations`, `reserve`: forced charges, refunds, and units that are settled after the work.
 //! - `line`, `waiting`: requests that wait until they conform.
@@ -35,6 +36,8 @@ mod line;
 mod locked_shard;
 mod memory;
 mod offence;
+mod overflow;
+mod periods;
 mod received;
 mod refusals;
 mod reservations;

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 
 use super::escalation::Escalation;
 use super::line::LineCounters;
+use super::periods::Periods;
 use super::refusals::Refused;
 use super::state_store::StateStore;
 
@@ -44,6 +45,8 @@ pub(super) struct Limit {
     pub(super) observes: bool,
     /// One for each multiplier of the classes.
     pub(super) policy_headers: Vec<HeaderValue>,
+    /// Of a rate by the calendar.
+    pub(super) periods: Option<Arc<Periods>>,
     /// The limit that this one replaces.
     pub(super) replaces: Option<usize>,
 }

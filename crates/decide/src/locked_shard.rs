@@ -87,16 +87,15 @@ impl LockedShard<'_> {
                 outcome
             }
             None => {
-                let mut words = vec![0; self.store.words];
                 let is_shared = self.store.is_full() && self.store.on_full == OnFull::Share;
                 let part = self.without_room().filter(|_| is_shared);
                 let tiers = part.as_deref().unwrap_or(tiers);
                 if is_shared {
-                    words.copy_from_slice(&self.store.overflow.lock());
+                    let overflow = &self.store.overflow;
+                    return overflow.with(tiers, now, |words| tiers::peek(tiers, words, now, cost));
                 }
-                if !tiers::is_alive(tiers, &words, now) {
-                    tiers::open(tiers, &mut words, now);
-                }
+                let mut words = vec![0; self.store.words];
+                tiers::open(tiers, &mut words, now);
                 tiers::peek(tiers, &words, now, cost)
             }
         }
@@ -127,6 +126,7 @@ impl LockedShard<'_> {
             at,
             ahead: at.wrapping_sub(now),
             account,
+            ends: None,
         })
     }
 
@@ -234,13 +234,10 @@ impl LockedShard<'_> {
                     ..DecidingTier::default()
                 },
             },
-            OnFull::Share => {
-                let mut words = self.store.overflow.lock();
-                if !tiers::is_alive(tiers, &words, now) {
-                    tiers::open(tiers, &mut words, now);
-                }
-                tiers::decide(tiers, &mut words, now, cost)
-            }
+            OnFull::Share => self
+                .store
+                .overflow
+                .with(tiers, now, |words| tiers::decide(tiers, words, now, cost)),
         }
     }
 

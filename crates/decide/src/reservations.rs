@@ -18,6 +18,7 @@ use super::error::DecideError;
 use super::fingerprint::Fingerprint;
 use super::limit::Together;
 use super::line::LineCounters;
+use super::periods::Periods;
 use super::state_store::StateStore;
 
 /// The name of a reservation: 128 random bits.
@@ -53,6 +54,8 @@ pub(super) struct Account {
     pub(super) is_own: bool,
     /// When the bucket of each tier will have made up for it.
     pub(super) ends: Vec<u64>,
+    /// By the calendar: the limit's periods, and the key itself.
+    pub(super) periods: Option<(Arc<Periods>, Fingerprint)>,
 }
 
 /// An open reservation.

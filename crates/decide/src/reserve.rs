@@ -12,6 +12,7 @@ use super::charge::{Charge, ChargeKind};
 use super::engine::Engine;
 use super::error::DecideError;
 use super::line::{LineCounters, Lines};
+use super::periods::within;
 use super::reservations::{Account, Reservation, Reservations};
 use super::tiers;
 use super::valid_request::{Terms, ValidRequest};
@@ -67,7 +68,7 @@ impl Engine {
         };
         let terms = Terms {
             place: self.reservations.place(
-                (self.line_of(&charge).id, charge.key),
+                (self.line_of(&charge).id, charge.named),
                 self.reservation_bounds,
             )?,
             until: now.saturating_add(time.time().as_nanos() as u64),
@@ -120,6 +121,10 @@ impl Engine {
                     } else {
                         Vec::new()
                     },
+                    periods: self.limits[charge.limit]
+                        .periods
+                        .clone()
+                        .map(|periods| (periods, charge.named)),
                 };
                 drop(held);
                 // A limit on observe lets pass what it does not charge.
@@ -185,6 +190,7 @@ impl Engine {
                 key,
                 is_own,
                 ends,
+                periods,
             }) => {
                 let mut held = store.lock(*key);
                 let outcome = match () {
@@ -194,10 +200,19 @@ impl Engine {
                     }
                     () => held.peek(*key, now, 0),
                 };
+                drop(held);
+                // It is settled in its own period; the client has the current one.
+                let current = periods
+                    .as_ref()
+                    .map(|(periods, named)| periods.now(*named, &self.fingerprints));
+                let outcome = match current {
+                    Some(current) if current.key != *key => store.peek(current.key, now, 0),
+                    _ => outcome,
+                };
                 Outcome {
                     allowed: true,
                     retry_after: Some(Duration::ZERO),
-                    ..outcome
+                    ..within(outcome, current.map(|current| current.left))
                 }
             }
         };

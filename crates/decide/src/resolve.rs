@@ -154,15 +154,33 @@ impl Engine {
             Some(ClusterMode::Keys) => self.together.load().of(&values),
             _ => self.fingerprints.of(&values),
         };
-        Ok(Charge {
+        Ok(self.in_period(Charge {
             limit: nth,
             source_class,
             source,
             key,
+            named: key,
+            left: None,
             cost,
             kind: ChargeKind::Conforming,
             bans_nobody: false,
-        })
+        }))
+    }
+
+    /// The charge in the calendar's current period.
+    pub(super) fn in_period(&self, charge: Charge) -> Charge {
+        let Some(periods) = &self.limits[charge.limit].periods else {
+            return charge;
+        };
+        let now = periods.now(charge.named, &self.fingerprints);
+        if let Some(store) = self.store_of(&charge) {
+            store.overflow.set_period(now.number);
+        }
+        Charge {
+            key: now.key,
+            left: Some(now.left),
+            ..charge
+        }
     }
 
     /// The whole allowance of the client's class.

@@ -235,11 +235,14 @@ fn definition(limit: &Limit, tiers: &[Policy]) -> String {
             tiers
         )
     );
-    // As in earlier versions, whose states are kept.
-    if policy.over.is_empty() {
-        return definition;
-    }
-    format!("{definition} {:?}", policy.over)
+    // Without these keys as in earlier versions, whose states are kept.
+    let over = (!policy.over.is_empty()).then(|| format!(" {:?}", policy.over));
+    let calendar = policy.calendar.as_ref();
+    let calendar = calendar.map(|calendar| format!(" {}", calendar.unit.word()));
+    [Some(definition), over, calendar]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]

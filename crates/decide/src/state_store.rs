@@ -15,6 +15,7 @@ use config::policy::OnFull;
 use super::account::Account;
 use super::fingerprint::Fingerprint;
 use super::keyed::Keyed;
+use super::overflow::Overflow;
 use super::shard::{FIRST_SWEEP, Forgotten, Guard, Lock, Padded, Shard};
 use super::tiers;
 
@@ -49,7 +50,7 @@ pub struct StateStore {
     /// The next shard to scan when a full store needs room.
     next_sweep: AtomicUsize,
     pub(super) on_full: OnFull,
-    pub(super) overflow: Lock<Box<[u64]>>,
+    pub(super) overflow: Overflow,
     /// Decisions about new keys without room.
     pub(super) without_room: AtomicU64,
     /// The store that replaces this one: it has the keys of closed shards.
@@ -77,7 +78,7 @@ impl StateStore {
             keys: AtomicUsize::new(0),
             next_sweep: AtomicUsize::new(0),
             on_full,
-            overflow: Lock::new(vec![0; words].into()),
+            overflow: Overflow::new(words),
             without_room: AtomicU64::new(0),
             successor: OnceLock::new(),
         }

@@ -12,6 +12,7 @@ use config::policy::{KeyEntry, Prefix, RequestLimit};
 use super::charge::Charge;
 use super::engine::Engine;
 use super::limit::Limit;
+use super::periods::within;
 use super::refusals::{MOST_AT_ONCE, Record, Taken};
 
 impl Engine {
@@ -125,7 +126,10 @@ impl Engine {
                 .charge_of_source(nth, limit, address)
                 .and_then(|charge| {
                     let store = self.store_of(&charge)?;
-                    Some(store.peek(charge.key, now, charge.cost))
+                    Some(within(
+                        store.peek(charge.key, now, charge.cost),
+                        charge.left,
+                    ))
                 });
             if record.is_none() && outcome.is_none() {
                 return None;

@@ -1,3 +1,4 @@
+mod calendar;
 mod memory;
 mod settling;
 mod values;

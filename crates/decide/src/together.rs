@@ -5,6 +5,7 @@ use common::rate_limiter::Outcome;
 use super::charge::{Charge, ChargeKind};
 use super::engine::Engine;
 use super::fingerprint::Fingerprint;
+use super::periods::within;
 use super::state_store::{LockedShard, Place, Saved, StateStore};
 
 /// The state to restore if a later charge is refused.
@@ -116,7 +117,7 @@ impl Engine {
             if all_pass || !outcome.allowed {
                 self.count(charge, outcome, now)
             } else {
-                outcome
+                within(outcome, charge.left)
             }
         };
         charges.iter().zip(outcomes).map(count).collect()

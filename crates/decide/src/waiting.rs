@@ -230,6 +230,9 @@ impl Lines {
             return;
         };
         self.due.remove(&(line.due, spot));
+        for waiter in &mut line.waiters {
+            waiter.charge = engine.in_period(waiter.charge);
+        }
         while let Some(first) = line.waiters.front() {
             let Some(outcome) = engine.pass(first.charge, now) else {
                 break;

@@ -1,6 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::calendar::CalendarUnit;
 use crate::policy::{
     Algorithm, Decide, Endpoint, EntryValue, Escalate, KeyEntry, Multiplier, RequestUnit,
 };
@@ -55,6 +56,7 @@ fn a_key_of_packets_conflicts_with_the_scope_of_requests() {
 #[test]
 fn every_error_says_where_it_is_and_what_to_write() {
     let base = |line: &str| limit(&format!("{BASE}{line}"));
+    let calendar = |line: &str| base(line).replace("600/min", "600/calendar-day");
     for (text, line, column, message, help) in [
         ("decide = 5", 1, 10, "decide is an integer", "[decide]"),
         (
@@ -232,6 +234,139 @@ fn every_error_says_where_it_is_and_what_to_write() {
             8,
             "invalid address",
             "source=192.0.2.1",
+        ),
+        (
+            &base("time_zone = \"Europe/Berlin\""),
+            8,
+            13,
+            "time_zone requires a rate by the calendar",
+            "write a rate as \"1000/calendar-day\"",
+        ),
+        (
+            &calendar("time_zone = \"Europe/Berln\""),
+            8,
+            13,
+            "unknown time zone \"Europe/Berln\"",
+            "did you mean \"Europe/Berlin\"?",
+        ),
+        (
+            &calendar("time_zone = \"+02:00\""),
+            8,
+            13,
+            "unknown time zone \"+02:00\"",
+            "as \"Europe/Berlin\"",
+        ),
+        (
+            &calendar("time_zone = 2"),
+            8,
+            13,
+            "time_zone is an integer",
+            "time_zone = \"Europe/Berlin\"",
+        ),
+        (
+            &calendar("algorithm = \"sliding-log\""),
+            8,
+            13,
+            "algorithm = \"sliding-log\" is not supported with rate \"600/calendar-day\"",
+            "leave out algorithm, or write a rate per day",
+        ),
+        (
+            &calendar("burst = 5"),
+            8,
+            9,
+            "burst is not supported with rate \"600/calendar-day\"",
+            "leave out burst",
+        ),
+        (
+            &calendar("initial = 5"),
+            8,
+            11,
+            "initial is not supported with rate",
+            "leave out initial",
+        ),
+        (
+            &calendar("refill_every = \"1h\""),
+            8,
+            16,
+            "refill_every is not supported with rate",
+            "leave out refill_every",
+        ),
+        (
+            &calendar("cluster = \"keys\""),
+            8,
+            11,
+            "cluster is not supported with rate \"600/calendar-day\"",
+            "midnight in UTC on all hosts",
+        ),
+        (
+            &calendar("cluster = \"shares\"").replace("-day", "-month"),
+            8,
+            11,
+            "cluster is not supported with rate \"600/calendar-month\"",
+            "each host counts alone",
+        ),
+        (
+            &calendar("tiers = [\"90/h\", \"5000/calendar-month\"]"),
+            8,
+            18,
+            "tier \"5000/calendar-month\" is not shorter than the calendar-day",
+            "write a second [[limit]]",
+        ),
+        (
+            &calendar("tiers = [\"5000/week\"]"),
+            8,
+            10,
+            "tier \"5000/week\" is not shorter than the calendar-day",
+            "write a second [[limit]]",
+        ),
+        (
+            &calendar("").replace("calendar-day", "calendar-week"),
+            7,
+            8,
+            "unknown time \"calendar-week\"",
+            "\"1000/calendar-day\" or",
+        ),
+        (
+            &calendar("").replace("calendar-day", "2calendar-day"),
+            7,
+            8,
+            "unknown time \"2calendar-day\"",
+            "\"1000/calendar-day\" or",
+        ),
+        (
+            &calendar("").replace("600/", "0/"),
+            7,
+            8,
+            "a rate of 0",
+            "above 0",
+        ),
+        (
+            &calendar("").replace("600/", "x/"),
+            7,
+            8,
+            "invalid rate \"x/calendar-day\"",
+            "write \"1000/s\"",
+        ),
+        (
+            &calendar("").replace("600/", "5MB/"),
+            7,
+            8,
+            "rate \"5MB/calendar-day\" is in bytes",
+            "write",
+        ),
+        (
+            "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\nrate = \"5/calendar-day\"",
+            5,
+            8,
+            "rate \"5/calendar-day\" is not supported for limits on packets",
+            "write \"5/day\", or scope = \"request\"",
+        ),
+        (
+            "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\nrate = \"5/s\"\ntime_zone = \"UTC\"",
+            6,
+            1,
+            "unknown key \"time_zone\"",
+            "write one of",
         ),
         (
             &base("over = []"),
@@ -742,6 +877,41 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         (Algorithm::TokenBucket, RequestUnit::Requests)
     );
     assert_eq!((&limit.domain, limit.escalate), (&None, None));
+}
+
+#[test]
+fn a_rate_by_the_calendar_has_a_time_zone_and_is_a_fixed_window() {
+    let read = |lines: &str| {
+        let text = limit(&format!("key = [\"user\"]\n{lines}"));
+        let loaded = check(&text).unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(loaded.warnings, [], "{lines}");
+        loaded.config.decide.limits[0].clone()
+    };
+    for (lines, unit, zone, text) in [
+        (
+            "rate = \"1_000 / calendar-day\"",
+            CalendarUnit::Day,
+            "UTC",
+            "1000/calendar-day",
+        ),
+        (
+            "rate = \"9/calendar-month\"\ntime_zone = \"europe/berlin\"\nalgorithm = \"fixed-window\"\ntiers = [\"2/week\"]",
+            CalendarUnit::Month,
+            "Europe/Berlin",
+            "9/calendar-month, 2/week",
+        ),
+    ] {
+        let limit = read(lines);
+        let calendar = limit.calendar.clone().unwrap();
+        assert_eq!(
+            (calendar.unit, calendar.zone.name()),
+            (unit, zone),
+            "{lines}"
+        );
+        assert_eq!(limit.rates.algorithm, Algorithm::FixedWindow, "{lines}");
+        assert_eq!(limit.rate_text(), text);
+    }
+    assert_eq!(read("rate = \"9/day\"").calendar, None);
 }
 
 #[test]

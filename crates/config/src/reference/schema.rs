@@ -6,7 +6,7 @@ use super::TABLES;
 use crate::schema::{Absent, Key, Kind, TableReference};
 
 /// Patterns of rates, sizes and so on. The parser is stricter: the schema serves completion and catches typos.
-const RATE: &str = r"^\s*[0-9][0-9_.]*\s*([kKMGT]i?B|B|[kKmMgGtT]?[bB]it)?\s*/\s*[0-9_]*\s*(ms|s|sec|second|m|min|minute|h|hour|d|day|week|month)\s*$";
+const RATE: &str = r"^\s*[0-9][0-9_.]*\s*([kKMGT]i?B|B|[kKmMgGtT]?[bB]it)?\s*/\s*[0-9_]*\s*(ms|s|sec|second|m|min|minute|h|hour|d|day|week|month|calendar-day|calendar-month)\s*$";
 const SIZE: &str = r"^[0-9][0-9_.]*\s*([kKMGT]i?B|B)$";
 const TIME: &str = r"^\s*[0-9][0-9_]*\s*(ms|s|sec|second|m|min|minute|h|hour|d|day|week|month)\s*$";
 const PERCENT: &str = r"^\s*[0-9.]+\s*%$";

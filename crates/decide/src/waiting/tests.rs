@@ -456,3 +456,45 @@ fn the_end_answers_everybody() {
         })
     ));
 }
+
+/// Requests before and after midnight are in one queue.
+#[test]
+fn requests_wait_for_midnight_in_the_order_of_arrival() {
+    use std::sync::atomic::AtomicU64;
+
+    // Ten seconds before a day in UTC.
+    let wall = Arc::new(AtomicU64::new(1_781_136_000 * SECOND - 10 * SECOND));
+    let mut harness = Harness::new("rate = \"3/calendar-day\"");
+    harness.engine = harness.engine.by_wall(&wall);
+    let advance = |harness: &mut Harness, milliseconds: u64| {
+        for _ in 0..milliseconds {
+            wall.fetch_add(MILLISECOND, Ordering::Relaxed);
+            harness.advance();
+        }
+    };
+    harness.ask(0, &question("a", 3, 0));
+    // It would pass ten seconds later, and does not wait for so long.
+    harness.ask(1, &question("a", 1, 9_999));
+    advance(&mut harness, 9_000);
+    harness.ask(2, &question("a", 2, 5_000));
+    harness.ask(3, &question("a", 1, 5_000));
+    // Nothing is left of the next day.
+    harness.ask(4, &question("a", 1, 5_000));
+    assert_eq!(
+        harness.told,
+        BTreeMap::from([
+            (0, (true, SECOND)),
+            (1, (false, SECOND)),
+            (4, (false, 10 * SECOND)),
+        ])
+    );
+    // The clocks of the day are ahead of the queue's by a step: the day begins sooner.
+    wall.fetch_add(500 * MILLISECOND, Ordering::Relaxed);
+    advance(&mut harness, 500);
+    // Behind those that wait.
+    harness.ask(5, &question("a", 1, 0));
+    advance(&mut harness, 1_000);
+    let told = |number: usize| harness.told.get(&number).map(|(passed, _)| *passed);
+    assert_eq!([2, 3, 5].map(told), [Some(true), Some(true), Some(false)]);
+    assert!(harness.engine.waiting().is_empty());
+}

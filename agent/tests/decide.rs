@@ -1,5 +1,7 @@
 //! Applications ask the agent's own binary: over HTTP, a unix socket and the command line.
 
+#[path = "decide/calendar.rs"]
+mod calendar;
 #[path = "decide/settling.rs"]
 mod settling;
 

@@ -212,7 +212,9 @@ fn check_calendar(place: Place<'_>, unit: CalendarUnit, text: &str, problems: &m
 /// Reports a time zone without a calendar.
 fn check_no_calendar(place: Place<'_>, zone: &Zone, problems: &mut Problems) {
     let key = &RequestLimit::TIME_ZONE;
-    if *zone != Zone::utc() && !place.elements::<RateText>(&RequestLimit::RATE).is_empty() {
+    let rates = place.elements::<RateText>(&RequestLimit::RATE);
+    let is_rolling = |(RateText(text), _): &(RateText, _)| calendar::split(text) == Ok(None);
+    if *zone != Zone::utc() && rates.iter().any(is_rolling) {
         let message = "time_zone requires a rate by the calendar";
         let help = "write a rate as \"1000/calendar-day\", or leave out time_zone";
         problems.conflict(place.span_of(key), message, help);

@@ -912,6 +912,9 @@ fn a_rate_by_the_calendar_has_a_time_zone_and_is_a_fixed_window() {
         assert_eq!(limit.rate_text(), text);
     }
     assert_eq!(read("rate = \"9/day\"").calendar, None);
+    // Of a misspelt period, its zone is no second error.
+    let text = limit("key = \"user\"\nrate = \"9/calendar-year\"\ntime_zone = \"Asia/Tokyo\"");
+    assert_eq!(check(&text).unwrap_err().errors.len(), 1);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::allowance::{Allowance, LONGEST_SECONDS, MOST_TIMES};
-use config::policy::{ClusterMode, Config, Multiplier, Prefix};
+use config::policy::{ClusterMode, Config, Multiplier, Prefix, Service};
 use config::{PrefixKey, prefix};
 use datapath::compile;
 use host::{StateDirectory, StateError};
@@ -12,7 +12,9 @@ use host::{StateDirectory, StateError};
 use crate::ban_owner;
 use crate::ban_reason::{self, is_printable};
 
-const NAME: &str = "allowed";
+const EXEMPT: &str = "allowed";
+/// Raised limits have a file of their own: versions without them would read them as exemptions.
+const RAISED: &str = "raised";
 /// The largest file that is read: [`MOST`] exemptions with the longest texts.
 const LARGEST: u64 = 4 << 20;
 /// The end of the year 9999, after which a date has another form; in seconds since 1970.
@@ -20,19 +22,17 @@ pub const LAST_INSTANT: u64 = 253_402_300_799;
 /// The most exemptions.
 pub const MOST: usize = 1_000;
 
-/// Reads the exemptions that have not ended at `now`, in seconds since 1970; with a note if the file is damaged.
-pub fn read(directory: &StateDirectory, now: u64) -> (Vec<Allowance>, Option<String>) {
-    match directory.read(NAME, LARGEST, parse) {
-        Ok(saved) => {
-            let mut allowances = saved.unwrap_or_default();
-            allowances.retain(|allowance| allowance.until > now);
-            (allowances, None)
-        }
-        Err(damaged) => {
-            let note = format!("{damaged}; exemptions by agent allow are lost");
-            (Vec::new(), Some(note))
+/// Reads what has not ended at `now`, in seconds since 1970; with notes on damaged files.
+pub fn read(directory: &StateDirectory, now: u64) -> (Vec<Allowance>, Vec<String>) {
+    let (mut allowances, mut notes) = (Vec::new(), Vec::new());
+    for name in [EXEMPT, RAISED] {
+        match directory.read(name, LARGEST, parse) {
+            Ok(saved) => allowances.extend(saved.unwrap_or_default()),
+            Err(damaged) => notes.push(format!("{damaged}; exemptions by agent allow are lost")),
         }
     }
+    allowances.retain(|allowance| allowance.until > now);
+    (allowances, notes)
 }
 
 fn parse(text: &[u8]) -> Result<Vec<Allowance>, String> {
@@ -51,14 +51,20 @@ fn parse(text: &[u8]) -> Result<Vec<Allowance>, String> {
     }
 }
 
-/// Replaces the file.
+/// Replaces the files.
 ///
 /// # Errors
 ///
-/// When it cannot be written.
+/// When one cannot be written.
 pub fn write(directory: &StateDirectory, allowances: &[Allowance]) -> Result<(), StateError> {
-    let text = serde_json::to_vec(allowances).unwrap_or_default();
-    directory.replace(NAME, &[&text])
+    let write = |name, is_raised: bool| {
+        let of_file = |one: &&Allowance| one.times.is_some() == is_raised;
+        let some: Vec<&Allowance> = allowances.iter().filter(of_file).collect();
+        let text = serde_json::to_vec(&some).unwrap_or_default();
+        directory.replace(name, &[&text])
+    };
+    write(EXEMPT, false)?;
+    write(RAISED, true)
 }
 
 /// Checks an order; returns its prefixes.
@@ -126,36 +132,73 @@ pub fn applied(mut config: Config, allowances: &[Allowance]) -> Config {
     config
 }
 
-/// The same at a start, which raised limits that a changed config cannot have do not keep from enforcing it: they are removed
-/// from `allowances`, with a note.
+/// The same, but limits are not raised where the config cannot have that, so that they keep no config from taking effect: they
+/// are removed from `allowances`, with a note.
 #[must_use]
-pub fn applied_at_start(
+pub fn applied_where_possible(
     config: Config,
     allowances: &mut Vec<Allowance>,
 ) -> (Config, Option<String>) {
-    if allowances.iter().all(|allowance| allowance.times.is_none()) {
-        return (applied(config, allowances), None);
-    }
     let raised = applied(config.clone(), allowances);
-    let error = match (compile::plan(&raised), decide::memory(&raised)) {
-        (Err(error), _) => error.to_string(),
-        (_, Err((limit, error))) => format!("limit {limit:?}: {error}"),
-        (Ok(_), Ok(_)) => return (raised, None),
+    let Err(error) = check_raised(&raised) else {
+        return (raised, None);
     };
     allowances.retain(|allowance| allowance.times.is_none());
-    let note = format!("limits are not raised by agent allow --times any more: {error}");
+    let note = format!("agent allow --times raises no limits any more: {error}");
     (applied(config, allowances), Some(note))
 }
 
-/// Why limits cannot be raised under a config.
-pub fn obstacle(config: &Config) -> Option<String> {
+/// Checks whether limits can be raised as a config says.
+///
+/// # Errors
+///
+/// Why not.
+pub fn check_raised(raised: &Config) -> Result<(), String> {
+    if raised.agent.multiplied.is_empty() {
+        return Ok(());
+    }
     let is_exchanged = |limit: &&config::policy::Limit| limit.cluster == Some(ClusterMode::Keys);
-    let limit = config.limits.iter().find(is_exchanged)?;
-    Some(format!(
-        "--times is not supported with cluster = \"keys\" on packets, which limit {:?} has: leave out --times to exempt the \
-         prefix",
-        limit.name
-    ))
+    if let Some(limit) = raised.limits.iter().find(is_exchanged) {
+        return Err(format!(
+            "--times is not supported with cluster = \"keys\" on packets, which limit {:?} has: leave out --times to exempt the \
+             prefix",
+            limit.name
+        ));
+    }
+    match (compile::plan(raised), decide::memory(raised)) {
+        (Err(error), _) => Err(format!("{error}; write a smaller --times")),
+        (_, Err((limit, error))) => Err(format!(
+            "limit {limit:?} cannot be raised: {error}; write a smaller --times"
+        )),
+        (Ok(_), Ok(_)) => Ok(()),
+    }
+}
+
+/// Why some of these raise nothing, or not all limits.
+pub fn notes(raised: &Config, new: &[Allowance]) -> Vec<String> {
+    if new.iter().all(|allowance| allowance.times.is_none()) {
+        return Vec::new();
+    }
+    let on_logs = compile::plan(raised)
+        .ok()
+        .and_then(|plan| plan.note_on_logs(raised));
+    let services = raised.services();
+    let note = |allowance: &Allowance| {
+        allowance.times?;
+        let prefix = prefix_of(allowance)?;
+        let key = PrefixKey::from(&prefix);
+        let is_within = |wide: &&Prefix| {
+            let wide = PrefixKey::from(*wide);
+            wide.length <= key.length && key.cut(wide.length) == wide
+        };
+        if let Some(wide) = raised.agent.never_limit.iter().find(is_within) {
+            return Some(format!("{}: never_limit has {wide}", allowance.cidr));
+        }
+        let own = services.iter().find(|service| service.prefix == prefix)?;
+        (own.service == Service::Unlimited)
+            .then(|| format!("{}: its class is unlimited", allowance.cidr))
+    };
+    new.iter().filter_map(note).chain(on_logs).collect()
 }
 
 /// `5 times the limits`, or `exempt`.
@@ -203,11 +246,11 @@ mod tests {
             allowance("192.0.2.9", 100),
             allowance("2001:db8::/48", 1_000),
         ];
-        assert_eq!(read(&directory, 0), (vec![], None));
+        assert_eq!(read(&directory, 0), (vec![], vec![]));
         write(&directory, &all).unwrap();
-        assert_eq!(read(&directory, 99), (all.to_vec(), None));
+        assert_eq!(read(&directory, 99), (all.to_vec(), vec![]));
         let (left, note) = read(&directory, 100);
-        assert_eq!((&left[..], note), (&all[1..], None));
+        assert_eq!((&left[..], note), (&all[1..], vec![]));
         let config = applied(Config::built_in(&[]), &left);
         let exempt = |address: &str| {
             let address = address.parse().unwrap();
@@ -264,7 +307,20 @@ mod tests {
             raised("192.0.2.200", 5.0),
             raised("198.51.100.1", 2.5),
         ];
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        let exempt = allowance("192.0.2.7", 100);
+        write(&directory, &[&all[..], &[exempt.clone()]].concat()).unwrap();
+        // What versions without raised limits read.
+        let before = directory.read(EXEMPT, LARGEST, parse).ok().flatten();
+        assert_eq!(before, Some(vec![exempt]));
+        assert_eq!(read(&directory, 0).0.len(), 5);
         let config = applied(loaded.config, &all);
+        check_raised(&config).unwrap();
+        assert_eq!(
+            notes(&config, &all),
+            ["192.0.2.200: its class is unlimited"]
+        );
         let services: Vec<(String, u32, Option<f64>)> = config
             .services()
             .iter()
@@ -302,12 +358,11 @@ mod tests {
         ] {
             let folder = tempfile::tempdir().unwrap();
             let directory = StateDirectory::at(folder.path());
-            directory.replace(NAME, &[text.as_bytes()]).unwrap();
+            directory.replace(EXEMPT, &[text.as_bytes()]).unwrap();
             let (found, note) = read(&directory, 0);
-            let note = note.unwrap();
             assert!(
-                found.is_empty() && note.contains("allowed.damaged"),
-                "{note}"
+                found.is_empty() && note[0].contains("allowed.damaged"),
+                "{note:?}"
             );
         }
     }

@@ -614,7 +614,7 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 ),
                 ("last refused", last),
             ]);
-            let raised = status.allowed.as_ref().filter(|_| !status.never_limit);
+            let raised = status.allowed.as_ref().filter(|_| status.exempt.is_none());
             let raised = raised.map_or_else(String::new, |of| {
                 let what = allowances::effect(of.times);
                 format!("\n{what}: {} ({})", of.cidr, allowances::terms(of))

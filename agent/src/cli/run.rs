@@ -251,7 +251,7 @@ fn enforce(
     let state_directory = StateDirectory::at(&source.config.agent.state_dir);
     let (mut allowances, lost) = allowances::read(&state_directory, seconds_since_1970() as u64);
     lost.iter().for_each(|note| tracing::warn!("{note}"));
-    let (applied, lowered) = allowances::applied_at_start(applied, &mut allowances);
+    let (applied, lowered) = allowances::applied_where_possible(applied, &mut allowances);
     lowered.iter().for_each(|note| tracing::warn!("{note}"));
     let config = Arc::new(protect::applied(applied, &detected));
     let plan = compile::plan(&config)?;

@@ -16,7 +16,7 @@ pub const TESTS: &[Test] = tests![
     exemptions_survive_a_kill_and_end_while_no_agent_runs,
     an_allowed_address_passes_lists_and_limits_on_requests,
     raised_limits_are_a_multiple_of_each_limit_until_they_end,
-    raised_limits_that_cannot_be_enforced_do_not_keep_the_agent_from_starting,
+    raised_limits_that_cannot_be_enforced_keep_no_config_from_taking_effect,
 ];
 
 /// No refill during a test.
@@ -265,20 +265,35 @@ fn raise_and_lower(algorithm: &str) {
     assert!(allowed(&agent).is_empty());
 }
 
-fn raised_limits_that_cannot_be_enforced_do_not_keep_the_agent_from_starting() {
+fn raised_limits_that_cannot_be_enforced_keep_no_config_from_taking_effect() {
     let network = Network::new();
-    let agent = network.start("", LIMIT);
-    network.told(&["allow", "10.77.0.7", "--for", "1h", "--times", "1000000"]);
+    let file = network.config("", LIMIT);
+    let agent = network.start_file(&file, &[]);
+    let raise = ["allow", "10.77.0.7", "--for", "1h", "--times", "1000000"];
+    network.told(&raise);
     network.told(&["allow", "10.77.0.8", "--for", "1h"]);
-    agent.stop(Signal::SIGKILL);
     // A million times this is more than a window of it can count.
-    let config = network.config(
-        "",
-        "[[limit]]\nname = \"packets\"\nrate = \"5_000/ms\"\nalgorithm = \"sliding-window\"\n",
+    let text = std::fs::read_to_string(&file).unwrap();
+    let short = "rate = \"5_000/ms\"\nalgorithm = \"sliding-window\"";
+    std::fs::write(&file, text.replace("rate = \"5/day\"", short)).unwrap();
+    let reload = agent.json(&["reload"]);
+    assert_eq!(reload["ok"], true, "{reload}");
+    let notes = reload["notes"].to_string();
+    assert!(
+        notes.contains("agent allow --times raises no limits"),
+        "{notes}"
     );
-    let agent = network.start_file(&config, &[]);
     assert_eq!(allowed(&agent), ["10.77.0.8"]);
-    let output = network.command(&["allow", "10.77.0.7", "--for", "1h", "--times", "1000000"]);
-    assert_eq!(output.status.code(), Some(1));
+    let refused = |network: &Network| {
+        let output = network.command(&raise);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("a smaller --times"), "{error}");
+    };
+    refused(&network);
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_file(&file, &[]);
+    assert_eq!(allowed(&agent), ["10.77.0.8"]);
+    refused(&network);
     assert_eq!(allowed(&agent), ["10.77.0.8"]);
 }

@@ -39,7 +39,7 @@ const TO_THE_SERVICE: [(&[&str], &str); 35] = [
     (&["disallow", "192.0.2.9"], "1 no longer exempt"),
     (
         &["allow", "192.0.2.9", "--for", "1h", "--times", "5"],
-        "1 5 times the limits for 1 h",
+        "1 allowed 5 times the limits for",
     ),
     (&["disallow", "192.0.2.9"], "1 allowed no more"),
     (&["reload"], ""),

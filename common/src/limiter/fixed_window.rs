@@ -189,7 +189,7 @@ impl RateAlgorithm for FixedWindow {
 
     fn on_states_of(&self, larger: &Self) -> Self {
         Self {
-            count_bits: if larger.is_precise() || !self.is_precise() {
+            count_bits: if larger.is_precise() {
                 larger.count_bits
             } else {
                 self.count_bits

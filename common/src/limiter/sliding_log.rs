@@ -12,7 +12,7 @@
 //!
 //! A ring that a larger log uses, too, has more places than N: a unit passes if the Nth unit before it has left the window,
 //! and takes the oldest place. Since it reads another place than it takes, CPUs that charge at the same instant may pass one
-//! unit more each.
+//! unit more each, and so may each unit that was given back after the head had moved on.
 
 use super::migration::{Instants, scaled};
 use super::moves::Moves;

@@ -35,7 +35,8 @@ pub struct Class {
     /// Countries whose networks belong to the class, as codes of ISO 3166-1. Requires `[geo] country`.
     #[key(absent = "none", examples = ["XX"])]
     pub country: Vec<Country>,
-    /// Factor on every limit's rate and burst. Windows keep their length and multiply their count.
+    /// Factor on every limit's rate and burst. Windows keep their length and multiply their count. Sliding logs of packets ignore
+    /// factors above 1 where the table has no memory for larger logs; `agent check` has a note then.
     #[key(default = Multiplier::ONE)]
     pub multiplier: Multiplier,
     /// Whether no limit applies to the class. Conflicts with `multiplier`. Bans still apply.

@@ -75,11 +75,6 @@ impl Agent {
         } = order;
         let (why, whose) = (reason.as_deref(), owner.as_deref());
         let prefixes = allowances::check(cidrs, for_seconds, times, why, whose)?;
-        if times.is_some()
-            && let Some(obstacle) = allowances::obstacle(self.changing().live().config())
-        {
-            return Err(obstacle);
-        }
         let owner = owner.unwrap_or_else(|| ban_owner::ROOT.to_owned());
         let since = seconds_since_1970() as u64;
         // Not shorter than ordered.
@@ -108,7 +103,16 @@ impl Agent {
                 "there may be {MOST} exemptions for a while: agent allow --list lists those in effect; write the others into [agent] never_limit"
             ));
         }
-        let notes = self.put_allowances(next)?;
+        let (source, databases) = {
+            let live = self.changing().live();
+            (live.source.clone(), live.databases().clone())
+        };
+        let raised = allowances::applied(databases.applied(&source.config).0, &next);
+        if times.is_some() {
+            allowances::check_raised(&raised)?;
+        }
+        let mut notes = self.put_allowances(next)?;
+        notes.extend(allowances::notes(&raised, &new));
         self.report_allowances(&allowances::effect(times), &new);
         Ok(Allowed {
             allowed: new.len() as u64,

@@ -225,7 +225,7 @@ impl Agent {
         databases: &Databases,
         operator: Option<IpAddr>,
     ) -> Result<Prepared, ReloadError> {
-        let (before, operators, found, allowances) = {
+        let (before, operators, found, mut allowances) = {
             let mut live = self.changing().live();
             live.operators.extend(operator);
             (
@@ -238,8 +238,9 @@ impl Agent {
         self.check_fixed(&before, config)?;
         let found = found.read_again(config);
         let detected = protect::of(config, &operators, &found);
-        let (applied, overlaps) = databases.applied(config);
-        let applied = allowances::applied(applied, &allowances);
+        let (applied, mut overlaps) = databases.applied(config);
+        let (applied, lowered) = allowances::applied_where_possible(applied, &mut allowances);
+        overlaps.extend(lowered);
         let effective = Arc::new(protect::applied(applied, &detected));
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;

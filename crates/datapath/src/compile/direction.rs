@@ -10,15 +10,16 @@ use common::rule::{Rule, RuleSpan};
 use common::scope::SpansBy;
 use common::settings::{Mark, PortSpans, SPANS, Settings, span_index};
 use common::time::TickScale;
-use config::policy::{Action, Attach, Class, Config, Key, Limit, Mode, Unit};
+use config::policy::{Action, Attach, Class, Config, Key, Limit, Mode, Multiplier, Unit};
 
 use super::at::{self, LimitAt};
 use super::error::CompileError;
+use super::groups::{self, Groups};
 use super::image::Image;
 use super::layout::Layout;
 use super::spans::{Limits, PairSpans, PortKinds};
 use super::table::TableSpec;
-use super::{groups, prefixes, rules, scopes, spans};
+use super::{prefixes, rules, scopes, spans};
 
 /// Compiles the limits of one direction. Both directions share the table, clock and groups.
 ///
@@ -57,7 +58,7 @@ pub(super) fn compile_after(
     } else {
         PrefixRoots::NONE
     };
-    let mut groups = groups::assign(&limits, &factors)?;
+    let mut groups = assign(config, &limits, &factors)?;
     groups.renumber(&before.numbers(&limits, &groups));
     let layout = Layout::of(&limits, &config.classes, &groups, scale);
 
@@ -176,6 +177,7 @@ pub(super) fn compile_after(
         ..Settings::NONE
     };
     let connections = connections_of(&limits, &groups, direction, &config.classes);
+    let logs = groups.logs;
     let groups = groups.describe(&limits, scale);
     let marks = catalogue
         .iter()
@@ -202,7 +204,33 @@ pub(super) fn compile_after(
         catalogue,
         groups,
         layout,
+        logs,
         connections,
+    })
+}
+
+/// Groups whose logs have places for the multipliers of classes, if the table can have them, and for larger ones if that takes
+/// no sources from the table.
+fn assign(
+    config: &Config,
+    limits: &[(LimitAt, &Limit)],
+    factors: &[Multiplier],
+) -> Result<Groups, CompileError> {
+    let sources = |groups: &Groups| TableSpec::of(groups).sources(config.agent.max_sources).ok();
+    let (largest, of_classes) = (
+        groups::largest(factors),
+        groups::largest_of_classes(&config.classes),
+    );
+    let groups = groups::assign(limits, largest, of_classes)?;
+    let of_classes = sources(&groups);
+    if of_classes.is_none() {
+        return groups::assign(limits, largest, Multiplier::ONE);
+    }
+    let raised = groups::assign(limits, largest, largest)?;
+    Ok(if sources(&raised) == of_classes {
+        raised
+    } else {
+        groups
     })
 }
 

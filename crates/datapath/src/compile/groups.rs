@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use common::limiter::Moves;
 use common::rule::{Enforcement, Rule};
 use common::time::TickScale;
-use config::policy::{Direction, Key, Limit, Mode, Multiplier, Unit};
+use config::policy::{Algorithm, Class, Direction, Key, Limit, Mode, Multiplier, Service, Unit};
 
 use super::at::LimitAt;
 use super::error::CompileError;
@@ -42,7 +42,9 @@ pub struct Groups {
     /// The most ring words of any group.
     pub ring_words: u32,
     /// The largest multiplier of a class.
-    pub largest: Multiplier,
+    largest: Multiplier,
+    /// The largest that sliding logs have places for.
+    pub logs: Multiplier,
     count: u16,
 }
 
@@ -55,7 +57,8 @@ type KeySpec = (Direction, Key, u8, u8, Option<usize>);
 /// a connection would occupy a slot of the limits on packets.
 pub fn assign(
     limits: &[(LimitAt, &Limit)],
-    multipliers: &[Multiplier],
+    largest: Multiplier,
+    logs: Multiplier,
 ) -> Result<Groups, CompileError> {
     let mut by_key: BTreeMap<KeySpec, Vec<usize>> = BTreeMap::new();
     for (nth, (_, limit)) in limits.iter().enumerate() {
@@ -93,7 +96,8 @@ pub fn assign(
         places: vec![empty; limits.len()],
         widest: 0,
         ring_words: 0,
-        largest: largest(multipliers),
+        largest,
+        logs,
         count: 0,
     };
     for members in by_key
@@ -139,8 +143,18 @@ pub fn assign(
     Ok(groups)
 }
 
+/// The largest multiplier of the classes, and of sources in none.
+pub fn largest_of_classes(classes: &[Class]) -> Multiplier {
+    let multiplier = |class: &Class| match class.service() {
+        Service::Multiplier(multiplier) => multiplier,
+        Service::Unlimited => Multiplier::ONE,
+    };
+    let of_classes = classes.iter().map(multiplier);
+    largest(&of_classes.chain([Multiplier::ONE]).collect::<Vec<_>>())
+}
+
 /// The largest multiplier.
-fn largest(multipliers: &[Multiplier]) -> Multiplier {
+pub fn largest(multipliers: &[Multiplier]) -> Multiplier {
     let all = multipliers.iter().copied();
     all.max_by(|one, other| one.factor().total_cmp(&other.factor()))
         .unwrap_or(Multiplier::ONE)
@@ -173,20 +187,29 @@ impl Groups {
         let (mut position, mut ring) = (1u32, 0u32);
         for nth in members {
             let limit = limits[*nth].1;
+            let algorithm = limit.rates.algorithm;
+            let largest = self.largest_of(algorithm);
             let place = &mut self.places[*nth];
             place.group = self.count;
             for (rate, _, _) in rules::parts(limit, Mode::Enforce) {
                 place.positions.push(position as u8);
                 place.rings.push(ring as u16);
                 position += rules::words(limit);
-                let algorithm = limit.rates.algorithm;
-                let largest = self.largest.rate_of(algorithm, rate);
-                ring += algorithm.ring_words(largest.count) as u32;
+                ring += algorithm.ring_words(largest.rate_of(algorithm, rate).count) as u32;
             }
         }
         self.widest = self.widest.max(position - 1);
         self.ring_words = self.ring_words.max(ring);
         self.count += 1;
+    }
+
+    /// The largest multiplier that states of an algorithm have room for.
+    pub const fn largest_of(&self, algorithm: Algorithm) -> Multiplier {
+        if algorithm.has_ring() {
+            self.logs
+        } else {
+            self.largest
+        }
     }
 
     /// Reserves the first ring word of each slot for refusal counts, where slots have several states.
@@ -272,7 +295,7 @@ impl Groups {
                     unit: limit.unit,
                     rate,
                     burst,
-                    largest: self.largest,
+                    largest: self.largest_of(limit.rates.algorithm),
                     frame,
                 };
                 let rule = source.rule(Multiplier::ONE, scale);

@@ -9,6 +9,8 @@ use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Settings};
 
+use config::policy::Multiplier;
+
 use super::catalogue::CountedRule;
 use super::group::Group;
 use super::layout::Layout;
@@ -43,6 +45,8 @@ pub struct Image {
     pub groups: Vec<Group>,
     /// The layout of the table's slots.
     pub layout: Layout,
+    /// The largest multiplier that sliding logs have places for: larger ones count as this one there.
+    pub logs: Multiplier,
     /// A hash of what determines which open connections are counted, and under which keys; 0 if none are.
     pub connections: u64,
 }

@@ -53,6 +53,9 @@ struct StateLayout {
     burst: u64,
     position: u8,
     ring: u16,
+    /// Whether each class has windows of its own format.
+    #[serde(default)]
+    has_formats_of_classes: bool,
 }
 
 /// The migration of one state to another policy.
@@ -93,10 +96,19 @@ impl Layout {
             for (((part, (rate, burst, _)), position), ring) in
                 parts.zip(&place.positions).zip(&place.rings)
             {
-                let rate = if limit.rates.algorithm.has_burst() {
+                let algorithm = limit.rates.algorithm;
+                let source = RuleSource {
+                    algorithm,
+                    unit: limit.unit,
+                    rate,
+                    burst,
+                    largest: groups.largest_of(algorithm),
+                    frame: Rule::EMPTY,
+                };
+                let rate = if algorithm.has_burst() {
                     rate
                 } else {
-                    groups.largest.rate_of(limit.rates.algorithm, rate)
+                    source.largest.rate_of(algorithm, rate)
                 };
                 group.states.push(StateLayout {
                     limit: limit.name.clone(),
@@ -107,6 +119,7 @@ impl Layout {
                     burst,
                     position: *position,
                     ring: *ring,
+                    has_formats_of_classes: !source.shares_format(scale),
                 });
             }
         }
@@ -278,6 +291,11 @@ fn carried(
     let (old_rule, new_rule) = rules.ok_or("its algorithm is unknown to this version")?;
     if !old_rule.is_bucket() && !old.multipliers.is_empty() {
         return Err("an earlier version wrote windows and logs of classes in another format");
+    }
+    if from.has_formats_of_classes || to.has_formats_of_classes {
+        return Err(
+            "its window is too short for the count of the largest multiplier, so that each class has windows of another format",
+        );
     }
     Ok(StateCarry {
         from: old_rule,

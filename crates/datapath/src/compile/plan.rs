@@ -1,10 +1,11 @@
 //! A policy's two directions.
 
 use common::packet::Direction;
-use config::policy::{Config, DEFAULT_SOURCES};
+use config::policy::{Config, DEFAULT_SOURCES, Limit};
 
 use super::direction::compile_after;
 use super::error::CompileError;
+use super::groups::largest;
 use super::image::Image;
 use super::layout::Layout;
 
@@ -20,14 +21,38 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A note for the operator if a default is lower than documented.
+    /// A note for the operator if a default is lower than documented, or a multiplier does not apply to sliding logs.
     #[must_use]
     pub fn note(&self, config: &Config) -> Option<String> {
         let sources = self.ingress.max_sources;
-        (config.agent.max_sources.is_none() && sources < DEFAULT_SOURCES).then(|| {
+        let fewer = (config.agent.max_sources.is_none() && sources < DEFAULT_SOURCES).then(|| {
             format!(
                 "max_sources defaults to {sources}, since sliding logs of more sources take too much memory; set [agent] \
                  max_sources to change it"
+            )
+        });
+        let notes: Vec<String> = [fewer, self.note_on_logs(config)]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    /// A note if a multiplier does not apply to sliding logs.
+    #[must_use]
+    pub fn note_on_logs(&self, config: &Config) -> Option<String> {
+        let is_log = |limit: &Limit| limit.rates.algorithm.has_ring();
+        let limit = config.limits.iter().find(|limit| is_log(limit))?;
+        let largest = largest(&config.multipliers());
+        let logs = self.ingress.logs;
+        (logs != largest).then(|| {
+            format!(
+                "the multiplier {} counts as {} for sliding logs such as limit {:?}: larger logs of {} sources take too much memory; \
+                 set a lower [agent] max_sources, or another algorithm",
+                largest.factor(),
+                logs.factor(),
+                limit.name,
+                self.ingress.max_sources
             )
         })
     }

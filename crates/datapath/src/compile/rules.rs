@@ -13,7 +13,7 @@ pub struct RuleSource {
     pub unit: Unit,
     pub rate: Rate,
     pub burst: u64,
-    /// The largest multiplier, whose states the others share: a key may have sources of several classes.
+    /// The largest multiplier that applies. The others share its states: a key may have sources of several classes.
     pub largest: Multiplier,
     /// The fields that do not depend on the rate.
     pub frame: Rule,
@@ -116,6 +116,11 @@ pub const fn on_full(limit: &Limit) -> rule::OnFull {
 impl RuleSource {
     /// The row for classes with this multiplier.
     pub fn rule(&self, multiplier: Multiplier, scale: TickScale) -> Rule {
+        let multiplier = if multiplier.factor() > self.largest.factor() {
+            self.largest
+        } else {
+            multiplier
+        };
         let burst = multiplier.units(self.burst).max(1);
         let limiter = self
             .limiter(multiplier, scale)
@@ -130,6 +135,12 @@ impl RuleSource {
             };
         }
         rule.made_fast().with_holds(scale)
+    }
+
+    /// Whether all classes read and write states in one format.
+    pub fn shares_format(&self, scale: TickScale) -> bool {
+        let shift = |multiplier| self.rule(multiplier, scale).shift;
+        self.algorithm.has_burst() || shift(Multiplier::ONE) == shift(self.largest)
     }
 
     fn limiter(&self, multiplier: Multiplier, scale: TickScale) -> AnyLimiter {

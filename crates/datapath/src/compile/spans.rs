@@ -314,7 +314,7 @@ impl<'a> Rows<'a> {
                     unit: limit.unit,
                     rate,
                     burst,
-                    largest: self.groups.largest,
+                    largest: self.groups.largest_of(limit.rates.algorithm),
                     frame,
                 });
                 self.catalogue.push(CountedRule {

@@ -44,7 +44,7 @@ fn counts_of_windows_and_logs_stay_when_a_multiplier_changes() {
     for algorithm in ["fixed-window", "sliding-window", "sliding-log"] {
         let image = |multiplier: f64| {
             ingress(&format!(
-                "[[class]]\nname = \"c\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = {multiplier}\n\
+                "max_sources = 4096\n[[class]]\nname = \"c\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = {multiplier}\n\
                  [[limit]]\nname = \"a\"\nrate = \"100/h\"\nalgorithm = \"{algorithm}\"\n"
             ))
         };
@@ -78,6 +78,29 @@ fn counts_of_windows_and_logs_stay_when_a_multiplier_changes() {
             "{algorithm}"
         );
     }
+}
+
+/// Counts that no window has the bits for stay apart, and logs that no table has room for ignore multipliers: neither costs
+/// sources in no class anything.
+#[test]
+fn a_large_multiplier_takes_nothing_from_others() {
+    let image = |multiplier: f64, limit: &str| {
+        ingress(&format!(
+            "max_sources = 1_000_000\n[[class]]\nname = \"c\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = {multiplier}\n\
+             [[limit]]\nname = \"a\"\n{limit}\n"
+        ))
+    };
+    let window = "unit = \"bytes\"\nrate = \"1GB/s\"\nalgorithm = \"fixed-window\"";
+    let (plain, large) = (image(1.0, window), image(1_000.0, window));
+    assert_eq!(plain.rules[0].shift, large.rules[0].shift);
+    let plan = large.layout.carry(&image(2_000.0, window).layout);
+    assert!(plan.groups.is_empty() && plan.afresh.len() == 1);
+    let log = "rate = \"20/s\"\nalgorithm = \"sliding-log\"";
+    let most = |image: &super::Image| image.rules.iter().map(|rule| rule.most).collect::<Vec<_>>();
+    let (small, large) = (image(2.0, log), image(10.0, log));
+    assert_eq!((most(&small), small.logs.factor()), (vec![20, 40], 2.0));
+    assert_eq!((most(&large), large.logs.factor()), (vec![20, 20], 1.0));
+    assert_eq!(small.max_sources, large.max_sources);
 }
 
 /// At a thousandth, one unit takes a thousand years.

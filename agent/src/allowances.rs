@@ -310,7 +310,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = StateDirectory::at(folder.path());
         let exempt = allowance("192.0.2.7", 100);
-        write(&directory, &[&all[..], &[exempt.clone()]].concat()).unwrap();
+        let both = [&all[..], std::slice::from_ref(&exempt)].concat();
+        write(&directory, &both).unwrap();
         // What versions without raised limits read.
         let before = directory.read(EXEMPT, LARGEST, parse).ok().flatten();
         assert_eq!(before, Some(vec![exempt]));

@@ -183,8 +183,9 @@ fn printed(network: &Network, words: &[&str]) -> String {
 
 fn raise_and_lower(algorithm: &str) {
     let network = Network::new();
+    // Where logs of larger multipliers take no sources from the table.
     let config = network.config(
-        "",
+        "max_sources = 4096\n",
         &format!(
             "[[class]]\nname = \"partner\"\nsources = [\"10.77.0.9\"]\nmultiplier = 2\n\
              [[limit]]\nname = \"packets\"\nrate = \"5/30day\"\nalgorithm = \"{algorithm}\"\n\

@@ -437,8 +437,10 @@ impl SharedCharge for SlidingLog {
             else {
                 return Charge::LOST;
             };
+            // Only a place that was free when it was read is taken, also where the same one decides: the head may look
+            // unchanged after others have taken it.
             let instant = state.load_place(place);
-            match self.take(decisive, now) {
+            match self.take(decisive, now).and(self.take(instant, now)) {
                 // The head moves before the place is taken, so that it never lags behind the places that are.
                 Some(next)
                     if state.compare_exchange(0, head, self.advance(head, number, now)) == head

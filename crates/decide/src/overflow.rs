@@ -50,7 +50,9 @@ impl Overflow {
         let mut state: Guard<'_, State> = self.state.lock();
         let state = &mut *state;
         let period = self.period.load(Ordering::Relaxed);
-        if period > state.period || !tiers::is_alive(tiers, &state.words, now) {
+        // One period back is a clock that was set over midnight again; more is one that was far ahead.
+        let is_another = period > state.period || period < state.period - 1;
+        if is_another || !tiers::is_alive(tiers, &state.words, now) {
             tiers::open(tiers, &mut state.words, now);
             state.period = period;
         }

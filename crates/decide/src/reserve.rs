@@ -192,9 +192,14 @@ impl Engine {
                 ends,
                 periods,
             }) => {
+                let current = periods
+                    .as_ref()
+                    .map(|(periods, named)| periods.now(*named, &self.fingerprints));
+                // What keys without room share is of the current period.
+                let is_chargeable = *is_own || current.is_none_or(|current| current.key == *key);
                 let mut held = store.lock(*key);
                 let outcome = match () {
-                    () if more > 0 => held.force(*key, now, more),
+                    () if more > 0 && is_chargeable => held.force(*key, now, more),
                     () if used < reservation.charged && *is_own => {
                         held.refund(*key, now, reservation.refund(used), ends)
                     }
@@ -202,9 +207,6 @@ impl Engine {
                 };
                 drop(held);
                 // It is settled in its own period; the client has the current one.
-                let current = periods
-                    .as_ref()
-                    .map(|(periods, named)| periods.now(*named, &self.fingerprints));
                 let outcome = match current {
                     Some(current) if current.key != *key => store.peek(current.key, now, 0),
                     _ => outcome,

@@ -55,13 +55,27 @@ impl LastValid {
     pub fn read(&self, file: &Path) -> Option<Source> {
         let text = config::read_text(&self.path()).ok()?;
         // Paths in it are relative to the config file.
-        let loaded = config::parse(file, &text).ok()?;
+        let loaded = config::parse(file, &text).or_else(|_| config::parse(file, &in_utc(&text)));
+        let loaded = loaded.ok()?;
         Some(Source {
             config: Arc::new(loaded.config),
             text: Some(text),
             left_out: Vec::new(),
         })
     }
+}
+
+/// The text with days and months in UTC: the host may have lost a time zone since, and every limit with it.
+fn in_utc(text: &str) -> String {
+    let line = |line: &str| {
+        let key = line.split_once('=').map(|(key, _)| key.trim());
+        if key == Some("time_zone") {
+            "time_zone = \"UTC\"\n".to_owned()
+        } else {
+            format!("{line}\n")
+        }
+    };
+    text.lines().map(line).collect()
 }
 
 /// Saves the text for a service that is started with an invalid config. Returns a note if that fails.
@@ -89,6 +103,17 @@ mod tests {
         copy.keep(VALID).unwrap();
         copy.keep(VALID).unwrap();
         assert_eq!(copy.read(file).unwrap().text.as_deref(), Some(VALID));
+        let of_a_lost_zone = format!(
+            "{VALID}[[limit]]\nname = \"b\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"10/calendar-day\"\n\
+             time_zone = \"Lost/Zone\"\n"
+        );
+        copy.keep(&of_a_lost_zone).unwrap();
+        let read = copy.read(file).unwrap();
+        assert_eq!(
+            (read.config.limits.len(), read.config.decide.limits.len()),
+            (1, 1)
+        );
+        assert_eq!(read.text, Some(of_a_lost_zone));
         copy.keep("[agent]\nfrom_a_newer_version = 1\n").unwrap();
         assert!(copy.read(file).is_none());
     }

@@ -148,14 +148,14 @@ pub fn applied_where_possible(
     (applied(config, allowances), Some(note))
 }
 
-/// Checks whether limits can be raised as a config says.
+/// Checks whether limits can be raised as a config says. Returns a note if some are not raised as far.
 ///
 /// # Errors
 ///
 /// Why not.
-pub fn check_raised(raised: &Config) -> Result<(), String> {
+pub fn check_raised(raised: &Config) -> Result<Option<String>, String> {
     if raised.agent.multiplied.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let is_exchanged = |limit: &&config::policy::Limit| limit.cluster == Some(ClusterMode::Keys);
     if let Some(limit) = raised.limits.iter().find(is_exchanged) {
@@ -170,18 +170,12 @@ pub fn check_raised(raised: &Config) -> Result<(), String> {
         (_, Err((limit, error))) => Err(format!(
             "limit {limit:?} cannot be raised: {error}; write a smaller --times"
         )),
-        (Ok(_), Ok(_)) => Ok(()),
+        (Ok(plan), Ok(_)) => Ok(plan.note_on_logs(raised)),
     }
 }
 
-/// Why some of these raise nothing, or not all limits.
-pub fn notes(raised: &Config, new: &[Allowance]) -> Vec<String> {
-    if new.iter().all(|allowance| allowance.times.is_none()) {
-        return Vec::new();
-    }
-    let on_logs = compile::plan(raised)
-        .ok()
-        .and_then(|plan| plan.note_on_logs(raised));
+/// Why some of these raise nothing.
+pub fn without_effect(raised: &Config, new: &[Allowance]) -> Vec<String> {
     let services = raised.services();
     let note = |allowance: &Allowance| {
         allowance.times?;
@@ -198,7 +192,7 @@ pub fn notes(raised: &Config, new: &[Allowance]) -> Vec<String> {
         (own.service == Service::Unlimited)
             .then(|| format!("{}: its class is unlimited", allowance.cidr))
     };
-    new.iter().filter_map(note).chain(on_logs).collect()
+    new.iter().filter_map(note).collect()
 }
 
 /// `5 times the limits`, or `exempt`.
@@ -312,14 +306,14 @@ mod tests {
         let exempt = allowance("192.0.2.7", 100);
         let both = [&all[..], std::slice::from_ref(&exempt)].concat();
         write(&directory, &both).unwrap();
-        // What versions without raised limits read.
+        // Versions without raised limits read this file alone.
         let before = directory.read(EXEMPT, LARGEST, parse).ok().flatten();
         assert_eq!(before, Some(vec![exempt]));
         assert_eq!(read(&directory, 0).0.len(), 5);
         let config = applied(loaded.config, &all);
-        check_raised(&config).unwrap();
+        assert_eq!(check_raised(&config), Ok(None));
         assert_eq!(
-            notes(&config, &all),
+            without_effect(&config, &all),
             ["192.0.2.200: its class is unlimited"]
         );
         let services: Vec<(String, u32, Option<f64>)> = config

@@ -53,11 +53,9 @@ pub fn allow(cidrs: Vec<String>, terms: Terms, options: &Options) -> anyhow::Res
             replaced,
             notes,
         } = allowed;
-        let what = times.map_or_else(
-            || "exempt".to_owned(),
-            |times| format!("allowed {times} times the limits"),
-        );
-        let mut lines = vec![format!("{} {what} for {time}", number(*allowed))];
+        let verb = if times.is_some() { "allowed " } else { "" };
+        let what = effect(times);
+        let mut lines = vec![format!("{} {verb}{what} for {time}", number(*allowed))];
         lines.extend(replaced.iter().map(|before| {
             let terms = allowances::terms(before);
             let what = effect(before.times);

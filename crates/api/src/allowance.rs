@@ -30,7 +30,7 @@ pub struct Allowance {
 pub struct Allowed {
     /// The number of prefixes of the order.
     pub allowed: u64,
-    /// What the same prefixes had before, which these replace.
+    /// Earlier orders for the same prefixes, which these replace.
     #[serde(default)]
     pub replaced: Vec<Allowance>,
     /// Notes for the operator.

@@ -195,7 +195,7 @@ impl Engine {
                 let current = periods
                     .as_ref()
                     .map(|(periods, named)| periods.now(*named, &self.fingerprints));
-                // What keys without room share is of the current period.
+                // Keys without room share an allowance of the current period.
                 let is_chargeable = *is_own || current.is_none_or(|current| current.key == *key);
                 let mut held = store.lock(*key);
                 let outcome = match () {

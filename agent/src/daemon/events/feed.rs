@@ -38,7 +38,7 @@ pub struct Feed {
     full_stores: FullStores,
 }
 
-/// What the kernel counts of a group.
+/// The kernel's counts of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Counted {
     OomKills,

@@ -103,22 +103,31 @@ impl Agent {
                 "there may be {MOST} exemptions for a while: agent allow --list lists those in effect; write the others into [agent] never_limit"
             ));
         }
-        let (source, databases) = {
-            let live = self.changing().live();
-            (live.source.clone(), live.databases().clone())
+        let of_raised = match times {
+            Some(_) => self.check_raised(&next, &new)?,
+            None => Vec::new(),
         };
-        let raised = allowances::applied(databases.applied(&source.config).0, &next);
-        if times.is_some() {
-            allowances::check_raised(&raised)?;
-        }
         let mut notes = self.put_allowances(next)?;
-        notes.extend(allowances::notes(&raised, &new));
+        notes.extend(of_raised);
         self.report_allowances(&allowances::effect(times), &new);
         Ok(Allowed {
             allowed: new.len() as u64,
             replaced,
             notes,
         })
+    }
+
+    /// Checks whether limits can be raised by `next`, of which some are new. Returns notes.
+    fn check_raised(&self, next: &[Allowance], new: &[Allowance]) -> Result<Vec<String>, String> {
+        let (source, databases) = {
+            let live = self.changing().live();
+            (live.source.clone(), live.databases().clone())
+        };
+        let raised = allowances::applied(databases.applied(&source.config).0, next);
+        let on_logs = allowances::check_raised(&raised)?;
+        let mut notes = allowances::without_effect(&raised, new);
+        notes.extend(on_logs);
+        Ok(notes)
     }
 
     /// Ends the exemptions of prefixes, as they were ordered.

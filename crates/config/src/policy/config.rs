@@ -62,7 +62,7 @@ impl Config {
         multipliers
     }
 
-    /// What the sources of each prefix get, by their class and by `agent allow --times`: the longest prefix around a source
+    /// The service of each prefix, by its class and by `agent allow --times`: the longest prefix around a source
     /// decides. A source in none of them is in the class `default`.
     #[must_use]
     pub fn services(&self) -> Vec<PrefixService> {
@@ -111,7 +111,7 @@ impl Config {
     }
 }
 
-/// What the sources of a prefix get.
+/// The service of a prefix's sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixService {
     pub prefix: Prefix,

@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = tests![
     pins_by_name_of_an_older_version_are_adopted_or_released,
     an_interface_that_is_made_anew_is_attached_again,
     a_missing_interface_is_reported_and_attached_when_it_appears,
+    what_a_reload_attaches_and_releases_is_reported,
     a_tunnel_that_appears_is_attached_by_traffic_control,
     a_tunnel_whose_type_of_traffic_changes_is_attached_anew,
     changes_without_a_message_are_followed,
@@ -326,6 +327,28 @@ fn a_missing_interface_is_reported_and_attached_when_it_appears() {
         "100 interfaces were attached {:?} after the last was made",
         began.elapsed()
     );
+}
+
+fn what_a_reload_attaches_and_releases_is_reported() {
+    let network = Network::new();
+    network.add_link("srv1", "client1");
+    let agent = network.start_on(&["weir0"], "", SLOW);
+    network.config_on(&["srv1"], "", SLOW);
+    assert_eq!(agent.json(&["reload"])["ok"], true);
+    agent.wait_for("both events", |_| {
+        has_event(&agent, "attached", "srv1") && has_event(&agent, "detached", "weir0")
+    });
+    // Nobody attached what stayed.
+    network.config_on(&["srv1", "weir0"], "", SLOW);
+    assert_eq!(agent.json(&["reload"])["ok"], true);
+    agent.wait_for("the event", |_| has_event(&agent, "attached", "weir0"));
+    let events = agent.lines(&["events", "--json"]);
+    let of_interfaces = events.iter().filter(|event| {
+        event["source"]
+            .as_str()
+            .is_some_and(|source| source.starts_with("interface "))
+    });
+    assert_eq!(of_interfaces.count(), 3, "{events:?}");
 }
 
 fn a_tunnel_that_appears_is_attached_by_traffic_control() {

@@ -16,7 +16,7 @@ use datapath::compile::Plan;
 use datapath::memory::{Footprint, Lasting};
 use datapath::translations;
 use datapath::{
-    AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings,
+    AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings, Turn,
 };
 use host::StateDirectory;
 use host::load::{HostLoad, ROOM, RoomDecision};
@@ -39,6 +39,8 @@ pub(super) struct InEffect {
     pub(super) notes: Vec<String>,
     /// Missing interfaces of the config, as last reported.
     pub(super) missing: Vec<String>,
+    /// What replacements have attached and released, until it is reported.
+    pub(super) unreported: Vec<Turn>,
     pub(super) bans: BanList,
     pub(super) escalation: Escalation,
     pub(super) runtime: Runtime,
@@ -163,6 +165,7 @@ impl InEffect {
             egress: change.egress,
             notes,
             missing: Vec::new(),
+            unreported: Vec::new(),
             bans,
             escalation: Escalation::default(),
             runtime,
@@ -252,6 +255,7 @@ impl InEffect {
             ));
         }
         self.end_escalation();
+        self.unreported.extend(ingress.turns_since(&self.ingress));
         (self.ingress, self.egress) = (ingress, egress);
         self.last_packets = LastPackets::default();
         Ok(self.go_on_with(config, notes, noted))

@@ -112,13 +112,14 @@ impl InEffect {
     }
 
     pub(super) fn follow_interfaces(&mut self, is_changed: bool) -> Result<Vec<Turn>, LoadError> {
-        if !is_changed && !self.datapaths().any(Datapath::needs_a_look) {
+        let is_due = !self.unreported.is_empty() || self.datapaths().any(Datapath::needs_a_look);
+        if !is_changed && !is_due {
             return Ok(Vec::new());
         }
         let HostLinks {
             enforcing, missing, ..
         } = HostLinks::read(&self.config).map_err(LoadError::Interfaces)?;
-        let mut turns: Vec<Turn> = Vec::new();
+        let mut turns = std::mem::take(&mut self.unreported);
         for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
             for turn in datapath.follow(&enforcing, self.config.agent.attach) {
                 // Both directions usually report the same.

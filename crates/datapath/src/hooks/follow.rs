@@ -16,6 +16,9 @@ use crate::hooks::trouble::{RETRY, Trouble};
 /// A program that is detached for this long is attached again. `agent detach` removes the pins sooner, so it is
 /// distinguishable from other programs.
 const LOST: Duration = Duration::from_millis(300);
+const RELEASED: &str =
+    "the interface was removed, or its name no longer matches [agent] interfaces";
+
 /// An interface that was attached or detached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
@@ -64,6 +67,28 @@ impl Datapath {
             })
     }
 
+    /// What putting this policy in effect instead of another one has attached and released.
+    #[must_use]
+    pub fn turns_since(&self, before: &Self) -> Vec<Turn> {
+        let is_among = |all: &[Attached], one: &Attached| {
+            all.iter().any(|other| {
+                (other.index, &other.interface) == (one.index, &one.interface)
+                    && other.lost.is_none()
+            })
+        };
+        let appeared = self
+            .attached
+            .iter()
+            .filter(|now| !is_among(&before.attached, now))
+            .map(taken);
+        let gone = before
+            .attached
+            .iter()
+            .filter(|then| then.lost.is_none() && !is_among(&self.attached, then))
+            .map(|then| turn(&then.interface, false, RELEASED.to_owned()));
+        gone.chain(appeared).collect()
+    }
+
     /// Attaches to each wanted interface that is not attached, then releases all others. In this order, because a
     /// released interface may have charged packets that another one charges from now on.
     pub fn follow(&mut self, wanted: &[Interface], attach: Attach) -> Vec<Turn> {
@@ -92,13 +117,7 @@ impl Datapath {
                 self.forget_interface(attached.index)
                     .map_err(|error| error.to_string())
             });
-            let why = result.map_or_else(
-                |error| error,
-                |()| {
-                    "the interface was removed, or its name no longer matches [agent] interfaces"
-                        .to_owned()
-                },
-            );
+            let why = result.map_or_else(|error| error, |()| RELEASED.to_owned());
             turns.push(turn(&attached.interface, false, why));
         }
         // The kernel rejects XDP below an interface with a program, and on a bond whose member has one.
@@ -190,11 +209,7 @@ impl Datapath {
                     // The next agent finds a pin that stays.
                     let _ = self.pins.hooks().release(&self.pins, before);
                 }
-                Some(turn(
-                    &device.name,
-                    true,
-                    format!("limits are in effect ({})", now.mode),
-                ))
+                Some(taken(now))
             }
             Err(error) => {
                 // A program for the previous frame type would refuse these frames as malformed.
@@ -265,6 +280,11 @@ impl Datapath {
             })
             .collect()
     }
+}
+
+fn taken(attached: &Attached) -> Turn {
+    let reason = format!("limits are in effect ({})", attached.mode);
+    turn(&attached.interface, true, reason)
 }
 
 fn turn(interface: &str, is_attached: bool, reason: String) -> Turn {

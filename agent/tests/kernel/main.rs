@@ -8,6 +8,7 @@ mod essential;
 mod hooks;
 mod levels;
 mod lists;
+mod loading;
 mod prefixes;
 mod replay;
 mod trace;
@@ -78,6 +79,7 @@ fn main() {
         two_cpus::two_cpus_that_refuse_one_source_at_once_report_it_once,
         two_cpus::two_cpus_that_refuse_one_source_count_each_refusal_of_it,
         the_verifier_is_done_well_before_it_gives_up,
+        loading::a_policy_is_loaded_although_signals_interrupt_the_verifier,
         answers_of_both_hooks_are_those_of_the_function,
         a_frame_that_may_lack_its_tag_is_not_challenged_by_xdp,
         hooks::a_detached_program_limits_nothing,

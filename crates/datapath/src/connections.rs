@@ -28,6 +28,7 @@ use crate::hooks::attached::Attached;
 use crate::hooks::pins::{PinDirectory, remove};
 use crate::maps::access::map_mut;
 use crate::maps::size::{MOST_OPEN, MOST_RESERVED};
+use crate::programs::load;
 
 pub use offsets::{NO_TRACEPOINT, unsupported};
 
@@ -191,7 +192,7 @@ impl Connections {
                 .ok_or(LoadError::ForeignObject)?
                 .try_into()
                 .map_err(of)?;
-            program.load(TRACEPOINT, &btf).map_err(of)?;
+            load(name, || program.load(TRACEPOINT, &btf))?;
             let link = program
                 .attach()
                 .and_then(|id| program.take_link(id))
@@ -210,7 +211,7 @@ impl Connections {
             .ok_or(LoadError::ForeignObject)?
             .try_into()
             .map_err(of)?;
-        program.load("tcp", &btf).map_err(of)?;
+        load(name, || program.load("tcp", &btf))?;
         Ok(Self {
             ebpf,
             folder,

@@ -47,6 +47,13 @@ pub enum LoadError {
         /// The end of the verifier's log.
         log: String,
     },
+    /// The kernel cannot load a program at this moment.
+    #[error("loading program {program} failed: {reason}; try again")]
+    NotNow {
+        program: &'static str,
+        /// Such as want of memory, or signals that interrupted the verifier.
+        reason: io::Error,
+    },
     /// The directory of pins cannot be used.
     #[error(transparent)]
     PinDirectory(#[from] DirectoryError),
@@ -141,18 +148,7 @@ impl LoadError {
             Self::Ebpf(error) => errno(error),
             _ => return false,
         };
-        !matches!(
-            number,
-            Some(
-                libc::ENOMEM
-                    | libc::EMFILE
-                    | libc::ENFILE
-                    | libc::EAGAIN
-                    | libc::EINTR
-                    | libc::EBUSY
-                    | libc::ENOSPC
-            )
-        )
+        !number.is_some_and(is_passing)
     }
 
     /// Classifies an error of loading an object.
@@ -177,6 +173,10 @@ impl LoadError {
                     && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
                 {
                     return Self::NotPermitted;
+                }
+                if io_error.raw_os_error().is_some_and(is_passing) {
+                    let reason = io_error;
+                    return Self::NotNow { program, reason };
                 }
                 let release = kernel_release();
                 if is_too_old(&release) {
@@ -213,6 +213,20 @@ fn kernel(what: &str) -> LoadError {
         release: kernel_release(),
         what: what.to_owned(),
     }
+}
+
+/// Whether the kernel may succeed at another attempt.
+const fn is_passing(number: i32) -> bool {
+    matches!(
+        number,
+        libc::ENOMEM
+            | libc::EMFILE
+            | libc::ENFILE
+            | libc::EAGAIN
+            | libc::EINTR
+            | libc::EBUSY
+            | libc::ENOSPC
+    )
 }
 
 /// The error number at the end of an error's chain of causes, if there is one.

@@ -1,10 +1,28 @@
 //! The programs of a loaded policy: verified, described, and run on given packets.
 
-use aya::programs::{Program, ProgramFd, TestRun, TestRunOptions, TestRunResult};
+use aya::programs::{Program, ProgramError, ProgramFd, TestRun, TestRunOptions, TestRunResult};
 use common::settings::Settings;
 
 use crate::datapath::Datapath;
 use crate::error::LoadError;
+
+/// How often the verification of a program may be interrupted.
+const ATTEMPTS: usize = 20;
+
+/// Loads a program. A signal to this thread interrupts the verifier (EAGAIN), which starts again then.
+pub(crate) fn load(
+    name: &'static str,
+    mut load: impl FnMut() -> Result<(), ProgramError>,
+) -> Result<(), LoadError> {
+    let mut others = 1..ATTEMPTS;
+    loop {
+        match load() {
+            Err(ProgramError::LoadError { io_error, .. })
+                if io_error.raw_os_error() == Some(libc::EAGAIN) && others.next().is_some() => {}
+            loaded => return loaded.map_err(|error| LoadError::from_program(name, error)),
+        }
+    }
+}
 
 /// The entry points of the object. The kernel verifies each at its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +59,12 @@ impl Datapath {
             .program_mut(name)
             .ok_or(LoadError::ForeignObject)?
         {
-            Program::Xdp(program) if program.fd().is_err() => program.load(),
-            Program::SchedClassifier(program) if program.fd().is_err() => program.load(),
-            _ => return Ok(()),
+            Program::Xdp(program) if program.fd().is_err() => load(name, || program.load()),
+            Program::SchedClassifier(program) if program.fd().is_err() => {
+                load(name, || program.load())
+            }
+            _ => Ok(()),
         }
-        .map_err(|error| LoadError::from_program(name, error))
     }
 
     /// The number of instructions that the verifier processed for a prepared entry point; its limit is a million.

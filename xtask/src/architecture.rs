@@ -41,6 +41,8 @@ pub struct Cross {
     /// Rust's name of the target.
     target: &'static str,
     compiler: Tool,
+    /// The headers of the C library, which the compiler's package only recommends.
+    headers: Tool,
     /// Of GNU's binutils, in the compiler's dependencies.
     pub strip: &'static str,
     /// The folder of the C library that the compiler links.
@@ -81,6 +83,12 @@ static X86_64: Architecture = Architecture {
             group: Group::Vm,
             reason: COMPILATION,
         },
+        headers: Tool {
+            programs: &["/usr/x86_64-linux-gnu/include/stdio.h"],
+            package: "libc6-dev-amd64-cross",
+            group: Group::Vm,
+            reason: COMPILATION,
+        },
         strip: "x86_64-linux-gnu-strip",
         libraries: "/usr/x86_64-linux-gnu/lib",
         triplet: "x86_64-linux-gnu",
@@ -109,6 +117,12 @@ static AARCH64: Architecture = Architecture {
         compiler: Tool {
             programs: &["aarch64-linux-gnu-gcc"],
             package: "gcc-aarch64-linux-gnu",
+            group: Group::Vm,
+            reason: COMPILATION,
+        },
+        headers: Tool {
+            programs: &["/usr/aarch64-linux-gnu/include/stdio.h"],
+            package: "libc6-dev-arm64-cross",
             group: Group::Vm,
             reason: COMPILATION,
         },
@@ -178,8 +192,11 @@ impl Architecture {
 
     /// The tools that its guests take besides those of every guest.
     pub fn tools(&self) -> Vec<&Tool> {
-        let compiler = self.cross().map(|cross| &cross.compiler);
-        [&self.emulator].into_iter().chain(compiler).collect()
+        let cross = self
+            .cross()
+            .into_iter()
+            .flat_map(|cross| [&cross.compiler, &cross.headers]);
+        [&self.emulator].into_iter().chain(cross).collect()
     }
 }
 
@@ -201,7 +218,7 @@ mod tests {
     fn only_an_architecture_that_this_machine_lacks_takes_another_compiler() {
         let with_compiler = ARCHITECTURES
             .into_iter()
-            .filter(|architecture| architecture.tools().len() == 2);
+            .filter(|architecture| architecture.tools().len() > 1);
         assert_eq!(with_compiler.count(), ARCHITECTURES.len() - 1);
         assert!(Architecture::host().unwrap().cross().is_none());
     }

@@ -1,5 +1,7 @@
 //! The system's programs for building and testing Weir.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
@@ -23,6 +25,7 @@ pub enum Group {
 
 /// Programs of a Debian package.
 pub struct Tool {
+    /// Names in PATH, or absolute paths of files.
     pub programs: &'static [&'static str],
     pub package: &'static str,
     pub group: Group,
@@ -30,7 +33,7 @@ pub struct Tool {
     pub reason: &'static str,
 }
 
-const TOOLS: [Tool; 18] = [
+const TOOLS: [Tool; 19] = [
     Tool {
         programs: &["ip", "tc"],
         package: "iproute2",
@@ -72,6 +75,12 @@ const TOOLS: [Tool; 18] = [
         package: "openssl",
         group: Group::Test,
         reason: "certificates for the store",
+    },
+    Tool {
+        programs: &["/usr/share/zoneinfo/Europe/Berlin"],
+        package: "tzdata",
+        group: Group::Test,
+        reason: "the days of limits by the calendar",
     },
     Tool {
         programs: &["busybox"],
@@ -175,7 +184,7 @@ pub fn ensure(group: Group, more: &[&Tool], detail: Detail, apt: &mut Apt) -> Re
         .context("providing the system's tools")?;
     if let Some(tool) = missing.iter().find(|tool| !tool.is_there()) {
         bail!(
-            "installed {}, yet {} is not in PATH: see where the package puts it",
+            "installed {}, yet {} is not there: see where the package puts it",
             tool.package,
             tool.names()
         );
@@ -189,8 +198,13 @@ impl Tool {
     }
 
     fn is_there(&self) -> bool {
-        self.programs
-            .iter()
-            .all(|program| process::find(program).is_some())
+        self.programs.iter().all(|name| {
+            let file = Path::new(name);
+            if file.is_absolute() {
+                file.is_file()
+            } else {
+                process::find(name).is_some()
+            }
+        })
     }
 }

@@ -32,7 +32,7 @@ const fn step(name: &'static str, arguments: &'static [&'static str]) -> Step {
     Step { name, arguments }
 }
 
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 21] = [
     step("setup", &["setup", "all"]),
     step("lint", &["lint"]),
     step("test", &["test", "--long"]),
@@ -44,6 +44,19 @@ const STEPS: [Step; 20] = [
     ),
     step("integration", &["integration"]),
     step("kernels", &["vm", "--kernels", "--release"]),
+    step(
+        "lockdown",
+        &[
+            "vm",
+            "--kernel",
+            "6.1",
+            "--lockdown",
+            "--",
+            "--test",
+            "end_to_end",
+            "locked_down",
+        ],
+    ),
     step(
         "arm64-verdicts",
         &[

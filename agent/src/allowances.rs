@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::allowance::{Allowance, LONGEST_SECONDS, MOST_TIMES};
+use api::event::seconds_since_1970;
 use config::policy::{ClusterMode, Config, Multiplier, Prefix, Service};
 use config::{PrefixKey, prefix};
 use datapath::compile;
@@ -33,6 +34,14 @@ pub fn read(directory: &StateDirectory, now: u64) -> (Vec<Allowance>, Vec<String
     }
     allowances.retain(|allowance| allowance.until > now);
     (allowances, notes)
+}
+
+/// Whether the saved orders raise limits of a config.
+#[must_use]
+pub fn are_limits_raised(config: &Config) -> bool {
+    let directory = StateDirectory::at(&config.agent.state_dir);
+    let (allowances, _) = read(&directory, seconds_since_1970() as u64);
+    allowances.iter().any(|allowance| allowance.times.is_some())
 }
 
 fn parse(text: &[u8]) -> Result<Vec<Allowance>, String> {

@@ -1,27 +1,30 @@
 //! `agent --config limits.toml`: enforces the config until the agent is stopped.
 
+mod configured;
+mod fallbacks;
+
 use std::collections::{BTreeSet, HashMap};
-use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use api::event::seconds_since_1970;
 use arc_swap::ArcSwapOption;
 use cgroup::GroupManager;
 use cluster::{EffectiveShare, Past};
+use config::human;
 use config::policy::{Config, OnExit};
-use config::{human, ssh};
+use datapath::PinDirectory;
 use datapath::compile::{self, CompileError, Plan};
 use datapath::memory;
-use datapath::{AttachError, LoadError, PinDirectory, default_route_interfaces};
-use decide::EngineError;
 use notifications::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::configured::{Configured, NotInEffect};
+use self::fallbacks::run_until_stopped;
 use super::exit::USAGE;
 use crate::allowances;
 use crate::cli::arguments::Options;
@@ -30,9 +33,9 @@ use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::record::Recorder;
-use crate::daemon::reload::{self, EndedTrial, LastValid, Live, Source};
+use crate::daemon::reload::{self, Live, Source};
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
-use crate::daemon::{self, Agent, StartError};
+use crate::daemon::{self, Agent};
 use crate::geo::Databases;
 use crate::log;
 use crate::protect::{self, Found};
@@ -50,9 +53,6 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a stop waits for other threads at its end.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The pause before a socket of the previous attempt is tried again: it is released when its threads have ended.
-const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 pub fn run(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
     log::start(
@@ -80,157 +80,6 @@ enum Stage {
     Running,
 }
 
-/// Runs with the config of `file`, or with the last valid one if `file` is invalid or cannot be enforced.
-fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<ExitCode> {
-    let Some(configured) = configuration(file)? else {
-        return Ok(ExitCode::from(USAGE));
-    };
-    let text = configured.source.text.clone();
-    let error = match run_with(file, configured, stage) {
-        Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => error,
-        ended => return ended,
-    };
-    let Some((file, last)) =
-        file.and_then(|file| Some((file, last_valid(file, "could not be put in effect")?)))
-    else {
-        return Err(error);
-    };
-    if last.source.text == text {
-        return Err(error);
-    }
-    let lines: Vec<String> = format!("{error:#}").lines().map(str::to_owned).collect();
-    lines.iter().for_each(|line| tracing::error!("{line}"));
-    let not_in_effect = Some(NotInEffect {
-        why: "COULD NOT BE PUT IN EFFECT",
-        errors: lines,
-    });
-    let configured = Configured {
-        source: last.source,
-        seen: None,
-        not_in_effect,
-        ended_trial: last.ended_trial,
-    };
-    again(stage, |stage| {
-        run_with(Some(file), configured.clone(), stage)
-    })
-    .map_err(|second| match stage {
-        Stage::Starting => {
-            tracing::error!("the last valid config could not be put in effect either: {second:#}");
-            error
-        }
-        Stage::Running => second,
-    })
-}
-
-/// Starts again after a failed start, whose addresses may be in use for a moment.
-fn again(
-    stage: &mut Stage,
-    start: impl Fn(&mut Stage) -> anyhow::Result<ExitCode>,
-) -> anyhow::Result<ExitCode> {
-    let until = Instant::now() + PAUSE;
-    loop {
-        match start(stage) {
-            Err(error)
-                if matches!(stage, Stage::Starting)
-                    && is_taken(&error)
-                    && Instant::now() < until =>
-            {
-                thread::sleep(RETRY_DELAY);
-            }
-            ended => return ended,
-        }
-    }
-}
-
-/// Whether a start failed because of the config. Missing features of the host may be present at the next attempt.
-fn is_of_the_config(error: &anyhow::Error) -> bool {
-    let is_of_load =
-        |error: &LoadError| matches!(error, LoadError::Policy(_) | LoadError::Memory(_));
-    error.is::<CompileError>()
-        || matches!(
-            error.downcast_ref(),
-            Some(StartError::Engine(EngineError::Policy { .. }))
-        )
-        || matches!(error.downcast_ref(), Some(AttachError::Load(error)) if is_of_load(error))
-}
-
-/// Whether an address is in use.
-fn is_taken(error: &anyhow::Error) -> bool {
-    let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
-    error
-        .chain()
-        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_taken))
-}
-
-/// Runs with a config, or without the prefixes of its databases if it cannot be enforced with them: they change by
-/// themselves, and must not prevent a start.
-fn run_with(
-    file: Option<&Path>,
-    configured: Configured,
-    stage: &mut Stage,
-) -> anyhow::Result<ExitCode> {
-    // The notes are in the log when lists are started.
-    let (lists, _) = daemon::lists::of_classes(&configured.source.config);
-    let databases = Databases::read(&configured.source.config, &Databases::default(), lists);
-    let adds_prefixes =
-        || !databases.have_same_prefixes(&Databases::default(), &configured.source.config);
-    let error = match enforce_possible(file, configured.clone(), databases.clone(), stage) {
-        Err(error)
-            if matches!(stage, Stage::Starting) && is_of_the_config(&error) && adds_prefixes() =>
-        {
-            error
-        }
-        ended => return ended,
-    };
-    let left_out = databases.left_out(&format!("{error:#}"));
-    again(stage, |stage| {
-        enforce_possible(file, configured.clone(), left_out.clone(), stage)
-    })
-    .map_err(|second| match stage {
-        Stage::Starting => error,
-        Stage::Running => second,
-    })
-}
-
-/// Enforces a config, without the limits that this kernel cannot enforce unless `[agent] strict` is set: a host that comes
-/// up with another kernel keeps its other limits.
-fn enforce_possible(
-    file: Option<&Path>,
-    configured: Configured,
-    databases: Databases,
-    stage: &mut Stage,
-) -> anyhow::Result<ExitCode> {
-    let error = match enforce(file, configured.clone(), databases.clone(), stage) {
-        Err(error) if matches!(stage, Stage::Starting) => error,
-        ended => return ended,
-    };
-    let Some(reason) = why_no_connections(&error) else {
-        return Err(error);
-    };
-    let source = &configured.source;
-    if source.config.agent.strict {
-        return Err(error.context("[agent] strict is set, and the kernel cannot enforce a limit"));
-    }
-    let Some(source) = source.without_connections(reason) else {
-        return Err(error);
-    };
-    let possible = Configured {
-        source,
-        ..configured
-    };
-    again(stage, |stage| {
-        enforce(file, possible.clone(), databases.clone(), stage)
-    })
-}
-
-/// The reason of a start that failed because the kernel cannot count open connections.
-fn why_no_connections(error: &anyhow::Error) -> Option<&str> {
-    match error.downcast_ref() {
-        Some(AttachError::Load(LoadError::Connections { reason })) => Some(reason),
-        _ => None,
-    }
-}
-
 /// Enforces a config until the agent is stopped.
 fn enforce(
     file: Option<&Path>,
@@ -243,6 +92,7 @@ fn enforce(
         seen,
         not_in_effect,
         ended_trial,
+        raises_limits,
     } = configured;
     // Names are resolved later: a start does not wait for them.
     let found = Found::default().read_again(&source.config);
@@ -251,6 +101,7 @@ fn enforce(
     let state_directory = StateDirectory::at(&source.config.agent.state_dir);
     let (mut allowances, lost) = allowances::read(&state_directory, seconds_since_1970() as u64);
     lost.iter().for_each(|note| tracing::warn!("{note}"));
+    allowances.retain(|allowance| raises_limits || allowance.times.is_none());
     let (applied, lowered) = allowances::applied_where_possible(applied, &mut allowances);
     lowered.iter().for_each(|note| tracing::warn!("{note}"));
     let config = Arc::new(protect::applied(applied, &detected));
@@ -467,109 +318,6 @@ async fn keep_up(packets: &Packets) {
         }
         is_failing = result.is_err();
     }
-}
-
-/// The config to start with.
-#[derive(Clone)]
-struct Configured {
-    source: Source,
-    /// The file's text, which differs from that of `source` after an unconfirmed trial.
-    seen: Option<String>,
-    not_in_effect: Option<NotInEffect>,
-    ended_trial: Option<EndedTrial>,
-}
-
-/// Why the last valid config is in effect instead of the file.
-#[derive(Clone)]
-struct NotInEffect {
-    /// In capitals, for the service manager's status line.
-    why: &'static str,
-    errors: Vec<String>,
-}
-
-/// Reads the config, or takes the built-in one; `None` if it is invalid or declined, which has been printed.
-fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
-    let Some(file) = file else {
-        let interfaces =
-            default_route_interfaces().context("finding the interfaces of the default route")?;
-        let names = interfaces.join(", ");
-        if io::stdin().is_terminal()
-            && !agrees(&format!(
-                "no config: observe {names} with built-in limits? [y/N] "
-            ))?
-        {
-            return Ok(None);
-        }
-        tracing::warn!("no config: observing {names} with built-in limits, refusing nothing");
-        let source = Source {
-            config: Arc::new(Config::built_in(&interfaces)),
-            text: None,
-            left_out: Vec::new(),
-        };
-        let ended_trial = EndedTrial::of(&source.config.agent, "the built-in limits are in effect");
-        return Ok(Some(Configured {
-            source,
-            seen: None,
-            not_in_effect: None,
-            ended_trial,
-        }));
-    };
-    let (source, warnings) = match Source::read(file) {
-        Ok(read) => read,
-        Err(error) => {
-            tracing::error!("{error}");
-            let errors = error.to_string().lines().map(str::to_owned).collect();
-            let not_in_effect = Some(NotInEffect {
-                why: "IS INVALID",
-                errors,
-            });
-            return Ok(last_valid(file, "is invalid").map(|last| Configured {
-                not_in_effect,
-                ..last
-            }));
-        }
-    };
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    let seen = source.text.clone();
-    let (source, ended_trial) = EndedTrial::before(file, source);
-    if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
-        tracing::warn!("{warning}");
-    }
-    Ok(Some(Configured {
-        source,
-        seen,
-        not_in_effect: None,
-        ended_trial,
-    }))
-}
-
-fn agrees(question: &str) -> anyhow::Result<bool> {
-    eprint!("{question}");
-    let mut answer = String::new();
-    io::stdin()
-        .read_line(&mut answer)
-        .context("reading the reply from the terminal")?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-/// The last valid config instead of the file's, if a service manager started the agent.
-fn last_valid(file: &Path, why: &str) -> Option<Configured> {
-    let copy = LastValid::of_service()?;
-    let source = copy.read(file)?;
-    tracing::error!(
-        "{} {why}: the agent uses the last valid config, {}; correct the file, then run agent reload",
-        file.display(),
-        copy.path().display()
-    );
-    let ended_trial = EndedTrial::of(&source.config.agent, "the last valid config is in effect");
-    Some(Configured {
-        source,
-        seen: None,
-        not_in_effect: None,
-        ended_trial,
-    })
 }
 
 /// Logs what is in effect and its notes; returns the former in one line.

@@ -22,7 +22,8 @@ pub const TESTS: &[Test] = tests![
 /// No refill during a test.
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"5/day\"\nipv6_prefix = 128\n";
 
-fn allowed(agent: &Agent<'_>) -> Vec<String> {
+/// The prefixes of `agent allow --list`.
+pub fn allowed(agent: &Agent<'_>) -> Vec<String> {
     let listed = agent.json(&["allow", "--list"]);
     let rows = listed.as_array().unwrap().iter();
     rows.map(|row| row["cidr"].as_str().unwrap().to_owned())

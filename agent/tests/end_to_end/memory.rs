@@ -26,6 +26,7 @@ pub const WITH_GROUPS: &[Test] = tests![
     a_start_that_exceeds_the_memory_of_the_cgroup_is_refused,
     a_restart_that_does_not_fit_puts_the_last_valid_config_in_effect,
     a_restart_without_memory_for_a_database_leaves_it_out,
+    a_restart_without_memory_for_raised_limits_does_not_raise_them,
     a_reload_takes_no_more_memory_than_was_predicted,
     a_rollback_takes_no_more_memory_than_a_trial_was_granted,
 ];
@@ -582,6 +583,27 @@ fn a_restart_without_memory_for_a_database_leaves_it_out() {
         !status["notes"].to_string().contains("country.mmdb")
     });
     assert_eq!(agent.json(&["show", "10.77.0.7"])["class"], "home");
+    assert_eq!(group.kills(), 0);
+}
+
+fn a_restart_without_memory_for_raised_limits_does_not_raise_them() {
+    let (network, group) = (Network::new(), MemoryGroup::new());
+    let config = network.config("max_sources = 20000", ONE);
+    let agent = network.start_in_group(group.path(), &config);
+    network.told(&["allow", "10.77.0.7", "--for", "1h", "--times", "100"]);
+    network.told(&["allow", "10.77.0.8", "--for", "1h"]);
+    agent.stop(Signal::SIGTERM);
+    // A log has a place for each unit of the largest multiple.
+    let log = "[[limit]]\nname = \"packets\"\nrate = \"10/h\"\nalgorithm = \"sliding-log\"\n";
+    network.config("max_sources = 20000", log);
+    group.limit(112 * MIB);
+    let agent = network.start_in_group(group.path(), &config);
+    let status = agent.json(&["status"]);
+    assert!(status["last_reload"].is_null(), "{status}");
+    let allowed = crate::allowed::allowed(&agent);
+    assert_eq!(allowed, ["10.77.0.8"]);
+    burst(&network, &[udp_from(7)], 30);
+    assert_eq!(agent.counts("packets"), (10, 20));
     assert_eq!(group.kills(), 0);
 }
 

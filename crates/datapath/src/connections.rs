@@ -162,7 +162,7 @@ impl Connections {
         if let Some(reason) = offsets::forbidden(Path::new("/sys")) {
             return Err(fail(reason.to_owned()));
         }
-        let settings = offsets::settings().map_err(fail)?;
+        let settings = offsets::settings()?;
         let folder = pins.connections(image);
         bpf::create_directory(&folder)?;
         // An agent that was killed while it removed them, or somebody else, may have left links without maps.
@@ -180,7 +180,7 @@ impl Connections {
         }
         loader.map_pin_path(UNCOUNTED, folder.join(UNCOUNTED));
         let mut ebpf = loader.load(CONNECTIONS).map_err(LoadError::from_aya)?;
-        let btf = Btf::from_sys_fs().map_err(|error| fail(error.to_string()))?;
+        let btf = Btf::from_sys_fs().map_err(|error| LoadError::from_aya(error.into()))?;
         for name in PROGRAMS {
             let pin = folder.join(link(name));
             if pin.exists() {

@@ -94,6 +94,9 @@ pub enum LoadError {
     /// Open connections cannot be counted.
     #[error("counting open connections failed: {reason}; leave out limits with concurrent")]
     Connections { reason: String },
+    /// The kernel's types cannot be read at this moment.
+    #[error("reading the kernel's types failed: {0}; try again")]
+    KernelTypes(io::Error),
     /// The policy takes more memory than is available.
     #[error(transparent)]
     Memory(#[from] crate::memory::TooLarge),

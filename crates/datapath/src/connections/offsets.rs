@@ -9,6 +9,8 @@ use bpf::btf::Btf;
 use bpf::lockdown::Lockdown;
 use common::connections::ConnectionSettings;
 
+use crate::error::LoadError;
+
 /// A kernel without BTF tracepoints.
 pub const NO_TRACEPOINT: &str = "the kernel has no BTF for the tracepoint inet_sock_set_state (CONFIG_DEBUG_INFO_BTF, Linux 5.10 or later)";
 
@@ -31,7 +33,10 @@ pub fn unsupported(sys: &Path) -> Option<String> {
     if !TYPES.iter().all(is_there) {
         return Some(NO_TRACEPOINT.to_owned());
     }
-    offsets_at(sys).err()
+    match offsets_at(sys) {
+        Err(LoadError::Connections { reason }) => Some(reason),
+        _ => None,
+    }
 }
 
 /// Why a kernel, whose `sys` this is, lets no program read its sockets.
@@ -40,8 +45,8 @@ pub(super) fn forbidden(sys: &Path) -> Option<&'static str> {
 }
 
 /// The settings for the running kernel and the agent's network namespace.
-pub(super) fn settings() -> Result<ConnectionSettings, String> {
-    let namespace = namespace().map_err(|error| error.to_string())?;
+pub(super) fn settings() -> Result<ConnectionSettings, LoadError> {
+    let namespace = namespace().map_err(LoadError::KernelTypes)?;
     let offsets = offsets_at(Path::new("/sys"))?;
     Ok(ConnectionSettings {
         namespace,
@@ -54,11 +59,20 @@ pub(super) fn namespace() -> io::Result<u32> {
     Ok(fs::metadata("/proc/thread-self/ns/net")?.ino() as u32)
 }
 
-fn offsets_at(sys: &Path) -> Result<ConnectionSettings, String> {
-    let btf = Btf::of_kernel(sys).map_err(|_| NO_TRACEPOINT.to_owned())?;
+fn offsets_at(sys: &Path) -> Result<ConnectionSettings, LoadError> {
+    let missing = |reason: String| LoadError::Connections { reason };
+    let btf = Btf::of_kernel(sys).map_err(|error| match error.source.raw_os_error() {
+        // No file, or one of another version.
+        Some(libc::ENOENT) | None => missing(NO_TRACEPOINT.to_owned()),
+        Some(_) => LoadError::KernelTypes(error.source),
+    })?;
     let offset = |structure: &str, field: &str| {
         let offset = btf.offset(structure, field);
-        offset.ok_or_else(|| format!("the kernel's struct {structure} has no field {field}"))
+        offset.ok_or_else(|| {
+            missing(format!(
+                "the kernel's struct {structure} has no field {field}"
+            ))
+        })
     };
     let socket = |field: &str| offset("sock_common", field);
     Ok(ConnectionSettings {

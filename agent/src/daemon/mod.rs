@@ -19,6 +19,7 @@ pub mod state;
 pub mod syn_cookies;
 pub mod trace;
 pub mod translations;
+mod watcher;
 
 pub use agent::{Agent, holds_packets, start_sharer};
 pub use cluster_packets::for_cluster;

@@ -1,13 +1,17 @@
 //! Ports that netfilter translates, while sources prove their address by the kernel's cookies, or connections are counted.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath::translations::{self, Translations};
+use datapath::translations::{self, ReadRules, Unknown};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use tokio::time::Interval;
 
 use super::events::{Event, EventKind, EventLog};
 use super::packets::Packets;
+use super::watcher::Watcher;
 
 /// The shortest time between two readings of connections, and of rules.
 const CONNECTIONS_EVERY: Duration = Duration::from_secs(1);
@@ -17,10 +21,15 @@ const REST: u32 = 20;
 /// How long a port stays translated after its last connection. Its rule may be one that cannot be read.
 const KEPT: Duration = Duration::from_secs(600);
 
+/// `NFNLGRP_NFTABLES`: changes of the rules of nftables, also by newer iptables.
+const GROUPS: [u32; 1] = [7];
+
 /// A reading that is repeated.
 struct Repeated {
     every: Duration,
     next: Instant,
+    /// The time of a reading that is due early.
+    soonest: Instant,
 }
 
 impl Repeated {
@@ -28,6 +37,7 @@ impl Repeated {
         Self {
             every,
             next: Instant::now(),
+            soonest: Instant::now(),
         }
     }
 
@@ -38,8 +48,15 @@ impl Repeated {
             return None;
         }
         let read = tokio::task::spawn_blocking(read).await;
-        self.next = Instant::now() + self.every.max(start.elapsed() * REST);
+        let (now, rest) = (Instant::now(), start.elapsed() * REST);
+        self.next = now + self.every.max(rest);
+        self.soonest = now + rest;
         read.ok()
+    }
+
+    /// What is read has changed.
+    fn read_soon(&mut self) {
+        self.next = self.next.min(self.soonest);
     }
 }
 
@@ -49,26 +66,33 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut of_rules = Repeated::new(RULES_EVERY);
     let mut of_connections = Repeated::new(CONNECTIONS_EVERY);
-    let (mut by_rules, mut by_connections) = (Translations::new(), BTreeMap::new());
-    let (mut reported, mut unread) = (Vec::new(), Vec::new());
+    let watcher = OnceCell::new();
+    let (mut by_rules, mut by_connections) = (ReadRules::default(), BTreeMap::new());
+    let mut reported = Vec::new();
     loop {
-        ticks.tick().await;
+        if is_changed(watcher.get().and_then(Option::as_ref), &mut ticks).await {
+            of_rules.read_soon();
+            ticks.tick().await;
+        }
         let Some(engine) = packets
             .load_full()
             .filter(|engine| engine.follows_translations())
         else {
             continue;
         };
+        watcher.get_or_init(|| {
+            Watcher::start(
+                NETLINK_NETFILTER,
+                &GROUPS,
+                "rules of netfilter",
+                RULES_EVERY,
+            )
+        });
         if let Some(read) = of_rules.read(translations::by_rules).await {
-            if read.unread.is_empty() {
-                by_rules.clear();
+            if read.unknown != by_rules.unknown {
+                report_unknown(&read.unknown);
             }
-            // Rules that cannot be read may still be in effect.
-            by_rules.extend(read.translations);
-            if read.unread != unread {
-                report_unread(&read.unread);
-                unread = read.unread;
-            }
+            by_rules = read.after(by_rules);
         }
         let now = Instant::now();
         // Without connection tracking, nothing is translated.
@@ -80,12 +104,12 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
             );
         }
         by_connections.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < KEPT);
-        let mut ports = by_rules.clone();
+        let mut ports = by_rules.translations();
         let tracked = by_connections
             .iter()
             .map(|(port, (target, _))| (*port, *target));
         translations::unite(&mut ports, tracked);
-        match engine.set_translated(&ports) {
+        match engine.set_translated(&ports, &by_rules.unknown) {
             Ok(unproven) => {
                 let is_new = |port: &&u16| !reported.contains(*port);
                 unproven
@@ -101,14 +125,22 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
     }
 }
 
-fn report_unread(unread: &[&str]) {
-    if unread.is_empty() {
-        tracing::info!("the rules of netfilter can be read again");
-    } else {
-        tracing::warn!(
-            "{} failed: ports that its rules send elsewhere are known from their first connection only",
-            unread.join(", ")
-        );
+/// Waits for the next tick, or until netfilter's rules change; returns whether they did.
+async fn is_changed(watcher: Option<&Watcher>, ticks: &mut Interval) -> bool {
+    let Some(watcher) = watcher else {
+        ticks.tick().await;
+        return false;
+    };
+    tokio::select! {
+        _ = ticks.tick() => false,
+        _ = watcher.changed(|_| true) => true,
+    }
+}
+
+fn report_unknown(unknown: &Unknown) {
+    match unknown.why() {
+        None => tracing::info!("all ports that netfilter sends elsewhere are known again"),
+        Some(why) => tracing::warn!("{why}"),
     }
 }
 

@@ -145,7 +145,8 @@ fn translated_ports(config: &Config) -> Option<Check> {
     if !translations::matter(config) {
         return None;
     }
-    let notes = translations::notes(config, &translations::by_rules().translations);
+    let read = translations::by_rules();
+    let notes = translations::notes(config, &read.translations(), &read.unknown);
     Some(if notes.is_empty() {
         Check::good(NAME, "none of limits with prove or concurrent")
     } else {

@@ -6,7 +6,8 @@ use std::path::Path;
 use config::policy::{Config, Notify, NotifyTarget};
 use datapath::connections::unsupported;
 use datapath::host_links::HostLinks;
-use datapath::{lacking_for_shape, topology, translations};
+use datapath::translations::{self, Unknown};
+use datapath::{lacking_for_shape, topology};
 use serde::Serialize;
 
 use super::check::{Check, Verdict};
@@ -83,11 +84,14 @@ pub fn lacking(config: &Config) -> Vec<String> {
     }
     lacking.extend(lacking_for_connections(config, Path::new("/sys")));
     if translations::matter(config) {
-        // Only root can read the rules.
-        lacking.extend(translations::notes(
-            config,
-            &translations::by_rules().translations,
-        ));
+        let read = translations::by_rules();
+        // Only root can read the rules: for others, nothing can be told.
+        let unknown = if nix::unistd::geteuid().is_root() {
+            read.unknown.clone()
+        } else {
+            Unknown::default()
+        };
+        lacking.extend(translations::notes(config, &read.translations(), &unknown));
     }
     if shapes(config) {
         let devices = topology::devices().unwrap_or_default();

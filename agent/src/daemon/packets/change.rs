@@ -114,7 +114,7 @@ impl Change {
             .and_then(|devices| {
                 let (mut ingress, egress) = load(plan, pins, &place, &devices, config)?;
                 if translations::matter(config) {
-                    ingress.set_translated(&translations::by_rules().translations)?;
+                    ingress.set_translated(&translations::by_rules().translations())?;
                 }
                 counts::describe(&generation, &config.limits, &ingress, egress.as_ref())?;
                 Ok((ingress, egress))

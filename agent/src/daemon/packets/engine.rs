@@ -16,7 +16,7 @@ use common::trace::TracedSources;
 use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
-use datapath::translations::{self, Translations};
+use datapath::translations::{self, Translations, Unknown};
 use datapath::{
     AttachError, AttachMode, CaptureRings, Datapath, EventRing, ListMap, LoadError, PinDirectory,
     PinLock, RecordMaps, SavedTable, StreamRings, Turn,
@@ -369,13 +369,19 @@ impl PacketEngine {
         translations::matter(&self.lock().config)
     }
 
-    /// Answers no SYN to these ports by a cookie; returns those of limits with `prove`.
+    /// Answers no SYN to these ports by a cookie; returns those of limits with `prove`. Others may be translated as well, which
+    /// is unknown.
     ///
     /// # Errors
     ///
     /// When the kernel's map cannot be written.
-    pub fn set_translated(&self, ports: &Translations) -> Result<Vec<u16>, LoadError> {
+    pub fn set_translated(
+        &self,
+        ports: &Translations,
+        unknown: &Unknown,
+    ) -> Result<Vec<u16>, LoadError> {
         let mut in_effect = self.lock();
+        in_effect.unknown_translations.clone_from(unknown);
         in_effect.ingress.set_translated(ports)?;
         Ok(translations::unproven(&in_effect.config, ports))
     }

@@ -14,7 +14,7 @@ use config::policy::Config;
 use datapath::bans::BanList;
 use datapath::compile::Plan;
 use datapath::memory::{Footprint, Lasting};
-use datapath::translations;
+use datapath::translations::{self, Unknown};
 use datapath::{
     AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings, Turn,
 };
@@ -39,6 +39,8 @@ pub(super) struct InEffect {
     pub(super) notes: Vec<String>,
     /// Missing interfaces of the config, as last reported.
     pub(super) missing: Vec<String>,
+    /// Why ports may be translated that are not known to be.
+    pub(super) unknown_translations: Unknown,
     /// What replacements have attached and released, until it is reported.
     pub(super) unreported: Vec<Turn>,
     pub(super) bans: BanList,
@@ -165,6 +167,7 @@ impl InEffect {
             egress: change.egress,
             notes,
             missing: Vec::new(),
+            unknown_translations: Unknown::default(),
             unreported: Vec::new(),
             bans,
             escalation: Escalation::default(),
@@ -347,7 +350,11 @@ impl InEffect {
         own.chain(self.suspension_note())
             .chain(self.uncounted_note())
             .chain(proving)
-            .chain(translations::notes(&self.config, self.ingress.translated()))
+            .chain(translations::notes(
+                &self.config,
+                self.ingress.translated(),
+                &self.unknown_translations,
+            ))
             .chain(self.ingress.reset_note())
             .collect()
     }

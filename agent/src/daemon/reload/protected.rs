@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::policy::Config;
+use netlink_sys::protocols::NETLINK_ROUTE;
 use notify::RecommendedWatcher;
 use tokio::sync::Notify;
 
-use super::follow::Watcher;
 use super::live::Cause;
 use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind};
+use crate::daemon::watcher::Watcher;
 use crate::files;
 use crate::protect::{self, Detected, Exemption, Found};
 
@@ -33,7 +34,7 @@ pub async fn follow_protected(agent: Arc<Agent>) {
 }
 
 async fn follow_routes(agent: Arc<Agent>) {
-    let watcher = Watcher::start(&GROUPS, "routes and addresses", PERIOD);
+    let watcher = Watcher::start(NETLINK_ROUTE, &GROUPS, "routes and addresses", PERIOD);
     let mut pause = PAUSE;
     loop {
         let agent = Arc::clone(&agent);

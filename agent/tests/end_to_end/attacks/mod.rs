@@ -51,5 +51,6 @@ pub const WITH_NFT: &[Test] = attacks![
     counts::redirected_connections_count_by_their_original_port,
     published::clients_of_a_published_port_connect_in_a_flood_and_without,
     published::a_limit_on_open_connections_says_that_it_counts_none_of_a_published_port,
+    published::a_port_is_left_alone_while_a_rule_of_any_form_translates_it,
     published::a_published_port_is_learnt_from_its_connections,
 ];

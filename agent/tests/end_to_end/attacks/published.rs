@@ -32,12 +32,7 @@ impl<'n> Published<'n> {
         server.set_nonblocking(false).unwrap();
         // As every host does: the flood, which reaches it, fills its queue.
         container.use_cookies("1");
-        let rules = format!(
-            "table ip nat {{\n chain prerouting {{ type nat hook prerouting priority dstnat;\n {rule};\n }}\n}}\n"
-        );
-        let path = network.folder.path().join("published.nft");
-        fs::write(&path, rules).unwrap();
-        network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+        use_rules(network, "", rule);
         let idle = listen(network, PUBLISHED);
         Self {
             network,
@@ -94,6 +89,17 @@ impl Drop for Published<'_> {
     }
 }
 
+/// Replaces all rules by one of the chain for destinations, and what its table has besides.
+fn use_rules(network: &Network, besides: &str, rule: &str) {
+    let rules = format!(
+        "flush ruleset\ntable ip nat {{\n {besides}\n chain prerouting {{ type nat hook prerouting priority dstnat;\n \
+         {rule};\n }}\n}}\n"
+    );
+    let path = network.folder.path().join("published.nft");
+    fs::write(&path, rules).unwrap();
+    network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+}
+
 fn use_cookies(network: &Network, value: &str) {
     network.in_server(|| fs::write("/proc/sys/net/ipv4/tcp_syncookies", value).unwrap());
 }
@@ -129,6 +135,55 @@ pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
     }
 }
 
+/// Rules of many forms, which come and go while the agent runs.
+pub fn a_port_is_left_alone_while_a_rule_of_any_form_translates_it() {
+    let network = network("1", "tc");
+    let published = Published::new(&network, "accept");
+    let agent = published.start("tc", &format!("{RATE}prove = true"));
+    assert!(!names_the_port(&agent));
+    let web = "chain web { dnat to 10.78.0.2; }";
+    let forms = [
+        ("", "tcp dport 8080 redirect to :80"),
+        ("", "tcp dport { 81, 8000-8100 } dnat to 10.78.0.2:80"),
+        ("", "dnat to tcp dport map { 8080 : 10.78.0.2 }"),
+        (
+            "",
+            "dnat to ip daddr . tcp dport map { 10.77.0.1 . 8080 : 10.78.0.2 }",
+        ),
+        (web, "tcp dport vmap { 8080 : jump web }"),
+        (
+            web,
+            "ip daddr . tcp dport vmap { 10.77.0.1 . 8080 : goto web }",
+        ),
+        (
+            "set ports { type inet_service; flags interval; elements = { 81, 8080-8081 } }",
+            "tcp dport @ports dnat to 10.78.0.2:80",
+        ),
+        (
+            "set open { type ipv4_addr . inet_service; elements = { 10.77.0.1 . 8080 } }",
+            "ip daddr . tcp dport @open dnat to 10.78.0.2:80",
+        ),
+        (
+            "map to { type inet_service : ipv4_addr; elements = { 8080 comment \"web\" : 10.78.0.2 } }",
+            "dnat to tcp dport map @to",
+        ),
+        // As systemd publishes the ports of its containers.
+        (
+            "map to { type inet_proto . inet_service : ipv4_addr . inet_service; \
+             elements = { tcp . 8080 : 10.78.0.2 . 80, udp . 8081 : 10.78.0.2 . 80 } }",
+            "fib daddr type local dnat ip to meta l4proto . th dport map @to",
+        ),
+    ];
+    for (besides, rule) in forms {
+        use_rules(&network, besides, rule);
+        agent.wait_for(rule, |_| names_the_port(&agent));
+        let notes = agent.json(&["status"])["notes"].to_string();
+        assert!(!notes.contains("may be unknown"), "{rule}: {notes}");
+        use_rules(&network, "", "accept");
+        agent.wait_for("no rule", |_| !names_the_port(&agent));
+    }
+}
+
 /// A container's connections are not among this host's sockets, so that a limit here counts none of them, and says so.
 pub fn a_limit_on_open_connections_says_that_it_counts_none_of_a_published_port() {
     let network = network("1", "tc");
@@ -154,6 +209,17 @@ pub fn a_published_port_is_learnt_from_its_connections() {
     let published = Published::new(&network, "ip protocol tcp dnat to 10.78.0.2:80");
     let agent = published.start("tc", &format!("{RATE}prove = true"));
     assert!(!names_the_port(&agent));
+    let why = "ports that netfilter sends elsewhere, as to a container, may be unknown: a rule of netfilter names no ports";
+    agent.wait_for("the note", |status| {
+        status["notes"].to_string().contains(why)
+    });
+    let config = network.folder.path().join("limits.toml");
+    let config = config.to_str().unwrap();
+    for verb in [&["check", config][..], &["doctor", "--config", config]] {
+        let output = network.command(verb);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains("names no ports"), "{verb:?}: {said}");
+    }
     assert_eq!(published.greeted(1), 1);
     agent.wait_for("the port", |_| names_the_port(&agent));
     use_cookies(&network, "2");

@@ -4,13 +4,15 @@
 //! that listener is unknown to whoever is, and open connections are not this host's. Rules tell of a port before its first
 //! connection, connection tracking also of rules that cannot be read.
 
+mod named;
 mod rules;
 mod target;
 mod tracked;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::AddressMessage;
 
 use crate::devices::netlink::{dump, local};
+use named::Name;
 use rules::Rules;
 use target::target_of;
 pub use target::{Target, Translations, unite};
@@ -38,15 +41,78 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// The most that is read of a command's output.
 const MOST_BYTES: u64 = 16 << 20;
 
+/// The module of the kernel that translates by nftables' rules, also those of newer iptables.
+const NAT_OF_NFTABLES: &str = "/sys/module/nft_chain_nat";
+
 /// The result of reading a host's rules.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReadRules {
-    pub translations: Translations,
-    /// Commands whose rules could not be read: others than these may be translated.
-    pub unread: Vec<&'static str>,
+    /// By the command that printed them.
+    of_commands: BTreeMap<&'static str, Translations>,
+    pub unknown: Unknown,
 }
 
-/// The ports that rules of nftables and iptables translate before routing. A rule that names no port is not followed.
+/// What rules may translate besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unknown {
+    /// Commands that failed.
+    failed: Vec<&'static str>,
+    /// Commands that are not installed, although the kernel has rules that they would print.
+    missing: Vec<&'static str>,
+    /// A rule does not tell its ports, or has too many.
+    has_others: bool,
+}
+
+impl Unknown {
+    /// Why ports may be translated that are not known to be; `None` if there are none.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        let mut reasons = Vec::new();
+        if !self.failed.is_empty() {
+            reasons.push(format!("{} failed", self.failed.join(", ")));
+        }
+        if !self.missing.is_empty() {
+            reasons.push(format!("{} is not installed", self.missing.join(", ")));
+        }
+        if self.has_others {
+            reasons.push("a rule of netfilter names no ports, or more than 1,024".to_owned());
+        }
+        (!reasons.is_empty()).then(|| {
+            format!(
+                "ports that netfilter sends elsewhere, as to a container, may be unknown: {}",
+                reasons.join("; ")
+            )
+        })
+    }
+}
+
+impl ReadRules {
+    /// The translated ports.
+    #[must_use]
+    pub fn translations(&self) -> Translations {
+        let mut all = Translations::new();
+        for of_command in self.of_commands.values() {
+            unite(
+                &mut all,
+                of_command.iter().map(|(port, target)| (*port, *target)),
+            );
+        }
+        all
+    }
+
+    /// Keeps what commands printed before that have failed now: their rules may still be in effect.
+    #[must_use]
+    pub fn after(mut self, before: Self) -> Self {
+        for (command, translations) in before.of_commands {
+            if self.unknown.failed.contains(&command) {
+                self.of_commands.insert(command, translations);
+            }
+        }
+        self
+    }
+}
+
+/// The ports that rules of nftables and iptables translate before routing.
 #[must_use]
 pub fn by_rules() -> ReadRules {
     let own = own_addresses().unwrap_or_default();
@@ -56,21 +122,55 @@ pub fn by_rules() -> ReadRules {
         .zip(LEGACY_TABLES)
         .filter(|(_, names)| has_nat(names))
         .map(|(program, _)| program);
-    let of_iptables = IN_NFTABLES.into_iter().chain(legacy);
-    let of_iptables = of_iptables.map(|program| (program, printed(&[program, "-t", "nat"])));
-    for (program, text) in std::iter::once((NFT[0], printed(&NFT))).chain(of_iptables) {
-        let rules = text.map(|text| match text {
-            Some(text) if program == NFT[0] => Rules::of_json(&text, &own),
-            Some(text) => Some(Rules::of_text(&text, &own)),
-            None => Some(Rules::default()),
-        });
-        let Ok(Some(rules)) = rules else {
-            read.unread.push(program);
-            continue;
-        };
-        unite(&mut read.translations, rules.translated(&own));
+    let of_iptables = |program| {
+        let printed = printed(&[program, "-t", "nat"])?;
+        Ok(printed.map(|text| Rules::of_text(&text, &own)))
+    };
+    let of_nftables = std::iter::once((NFT[0], rules_of_nftables(&own)));
+    let others = IN_NFTABLES.into_iter().chain(legacy);
+    for (program, rules) in of_nftables.chain(others.map(|program| (program, of_iptables(program))))
+    {
+        match rules {
+            Ok(Some(rules)) => {
+                let translated = rules.translated(&own);
+                read.unknown.has_others |= translated.has_others;
+                read.of_commands.insert(program, translated.ports);
+            }
+            Ok(None) if LEGACY.contains(&program) => read.unknown.missing.push(program),
+            Ok(None) => {}
+            Err(_) => read.unknown.failed.push(program),
+        }
+    }
+    let is_printed = |program| read.of_commands.contains_key(program);
+    let are_printed = is_printed(NFT[0]) || IN_NFTABLES.into_iter().any(is_printed);
+    if read.unknown.failed.is_empty() && !are_printed && Path::new(NAT_OF_NFTABLES).exists() {
+        read.unknown.missing.push(NFT[0]);
     }
     read
+}
+
+/// The rules of nftables; `None` if its program is not installed.
+fn rules_of_nftables(own: &BTreeSet<IpAddr>) -> io::Result<Option<Rules>> {
+    let Some(text) = printed(&NFT)? else {
+        return Ok(None);
+    };
+    let mut list = |name: &Name| {
+        let kind = name.kind.word();
+        let command = [
+            NFT[0],
+            "-j",
+            "list",
+            kind,
+            &name.family,
+            &name.table,
+            &name.name,
+        ];
+        let text = printed(&command).ok()??;
+        serde_json::from_str(&text).ok()
+    };
+    let rules = Rules::of_json(&text, own, &mut list);
+    let foreign = || io::Error::other("nft printed something else than rules");
+    rules.map(Some).ok_or_else(foreign)
 }
 
 /// Whether the older iptables has a table for translations.
@@ -115,7 +215,10 @@ pub fn unproven(config: &Config, translations: &Translations) -> Vec<u16> {
 
 /// Notes for the operator on limits without effect on translated ports.
 #[must_use]
-pub fn notes(config: &Config, translations: &Translations) -> Vec<String> {
+pub fn notes(config: &Config, translations: &Translations, unknown: &Unknown) -> Vec<String> {
+    if !matter(config) {
+        return Vec::new();
+    }
     let unproven = unproven(config, translations);
     let unproven = (!unproven.is_empty()).then(|| {
         format!(
@@ -143,7 +246,19 @@ pub fn notes(config: &Config, translations: &Translations) -> Vec<String> {
             )
         })
     });
-    unproven.into_iter().chain(uncounted).collect()
+    let unknown = unknown.why().map(|why| {
+        let advice = if config.limits.iter().any(Limit::proves_by_cookies) {
+            "use prove = \"reset\" where such ports have limits"
+        } else {
+            "limits with concurrent count no connections to them"
+        };
+        format!("{why}; {advice}")
+    });
+    unproven
+        .into_iter()
+        .chain(uncounted)
+        .chain(unknown)
+        .collect()
 }
 
 fn is_for(limit: &Limit, port: u16) -> bool {
@@ -211,4 +326,38 @@ fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
         own.extend(local(&message).filter(|address| !address.is_loopback()));
     }
     Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(of_commands: &[(&'static str, u16)], failed: &[&'static str]) -> ReadRules {
+        let of_commands = of_commands
+            .iter()
+            .map(|(command, port)| (*command, Translations::from([(*port, Target::Elsewhere)])));
+        ReadRules {
+            of_commands: of_commands.collect(),
+            unknown: Unknown {
+                failed: failed.to_vec(),
+                ..Unknown::default()
+            },
+        }
+    }
+
+    #[test]
+    fn ports_of_a_command_that_fails_stay_and_those_of_others_do_not() {
+        let before = read(&[("nft", 80), ("iptables-legacy-save", 81)], &[]);
+        let now = read(&[("nft", 82)], &["iptables-legacy-save"]).after(before);
+        let ports = |read: &ReadRules| Vec::from_iter(read.translations().into_keys());
+        assert_eq!(ports(&now), [81, 82]);
+        assert_eq!(
+            now.unknown.why().unwrap(),
+            "ports that netfilter sends elsewhere, as to a container, may be unknown: iptables-legacy-save failed"
+        );
+        let now = read(&[("nft", 82)], &["iptables-legacy-save"]).after(now);
+        assert_eq!(ports(&now), [81, 82]);
+        let now = read(&[], &[]).after(now);
+        assert_eq!((ports(&now), now.unknown.why()), (vec![], None));
+    }
 }

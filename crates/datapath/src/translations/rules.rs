@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
+use super::named::{Kind, Name, NamedSets};
 use super::target::{Target, Translations, target_of, unite};
 
 /// The longest way through chains that is followed, as the kernel's.
@@ -18,6 +19,14 @@ pub struct Rules {
     chains: HashMap<String, Vec<Rule>>,
     /// Those that packets meet before they are routed, and that translate.
     first: Vec<String>,
+}
+
+/// What rules translate.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Translated {
+    pub ports: Translations,
+    /// A rule does not tell its ports, or has too many.
+    pub has_others: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,29 +43,32 @@ struct Rule {
 }
 
 impl Rules {
-    /// The rules that `nft -j list ruleset` prints; `None` if it is something else.
-    pub fn of_json(text: &str, own: &BTreeSet<IpAddr>) -> Option<Self> {
-        let mut rules = Self::default();
+    /// The rules that `nft -j list ruleset` prints, in tables that translate; `None` if it is something else.
+    pub fn of_json(
+        text: &str,
+        own: &BTreeSet<IpAddr>,
+        list: &mut dyn FnMut(&Name) -> Option<Value>,
+    ) -> Option<Self> {
         let document: Value = serde_json::from_str(text).ok()?;
-        for entry in document["nftables"].as_array()? {
-            let table = |of: &Value| format!("{}/{}", of["family"], of["table"]);
-            let chain = &entry["chain"];
-            if chain["type"] == "nat" && chain["hook"] == "prerouting" {
-                rules
-                    .first
-                    .push(format!("{}/{}", table(chain), chain["name"]));
-            }
-            let rule = &entry["rule"];
-            if rule.is_object() {
-                let of = table(rule);
+        let entries = document["nftables"].as_array()?;
+        let table = |of: &Value| format!("{}/{}", of["family"], of["table"]);
+        let first = entries.iter().map(|entry| &entry["chain"]);
+        let first: Vec<&Value> = first
+            .filter(|chain| chain["type"] == "nat" && chain["hook"] == "prerouting")
+            .collect();
+        let tables: HashSet<String> = first.iter().map(|chain| table(chain)).collect();
+        let mut sets = NamedSets::new(list);
+        let mut rules = Self::default();
+        for rule in entries.iter().map(|entry| &entry["rule"]) {
+            let of = table(rule);
+            if tables.contains(&of) {
                 let chain = format!("{of}/{}", rule["chain"]);
-                rules
-                    .chains
-                    .entry(chain)
-                    .or_default()
-                    .push(Rule::of_json(rule, &of, own));
+                let rule = Rule::of_json(rule, &of, own, &mut sets);
+                rules.chains.entry(chain).or_default().push(rule);
             }
         }
+        let name = |chain: &&Value| format!("{}/{}", table(chain), chain["name"]);
+        rules.first = first.iter().map(name).collect();
         Some(rules)
     }
 
@@ -81,8 +93,8 @@ impl Rules {
     }
 
     /// The ports that are translated on one of these addresses.
-    pub fn translated(&self, own: &BTreeSet<IpAddr>) -> Translations {
-        let mut found = Translations::new();
+    pub fn translated(&self, own: &BTreeSet<IpAddr>) -> Translated {
+        let mut found = Translated::default();
         for chain in &self.first {
             self.follow(chain, None, own, &mut HashSet::new(), &mut found);
         }
@@ -96,7 +108,7 @@ impl Rules {
         before: Option<&BTreeSet<u16>>,
         own: &BTreeSet<IpAddr>,
         way: &mut HashSet<&'r str>,
-        found: &mut Translations,
+        found: &mut Translated,
     ) {
         if way.len() == MOST_JUMPS || !way.insert(chain) {
             return;
@@ -110,9 +122,12 @@ impl Rules {
                 continue;
             }
             let ports = rule.ports.as_ref().or(before);
-            if let Some(target) = rule.translates {
-                let ports = ports.into_iter().flatten();
-                unite(found, ports.map(|port| (*port, target)));
+            match (rule.translates, ports) {
+                (Some(target), Some(ports)) => {
+                    unite(&mut found.ports, ports.iter().map(|port| (*port, target)));
+                }
+                (Some(_), None) => found.has_others = true,
+                (None, _) => {}
             }
             for next in &rule.jumps {
                 self.follow(next, ports, own, way, found);
@@ -123,7 +138,12 @@ impl Rules {
 }
 
 impl Rule {
-    fn of_json(rule: &Value, table: &str, own: &BTreeSet<IpAddr>) -> Self {
+    fn of_json(
+        rule: &Value,
+        table: &str,
+        own: &BTreeSet<IpAddr>,
+        sets: &mut NamedSets<'_>,
+    ) -> Self {
         let mut found = Self::default();
         let jump = |verdict: &Value| {
             ["jump", "goto"]
@@ -134,14 +154,19 @@ impl Rule {
         for statement in rule["expr"].as_array().into_iter().flatten() {
             found.jumps.extend(jump(statement));
             if let Some(condition) = statement.get("match") {
-                found.add_match(condition);
+                found.add_match(condition, &mut |of| sets.elements(rule, Kind::Set, of), own);
             }
             if let Some(map) = statement.get("vmap") {
-                found.add_key(map);
-                let elements = map["data"]["set"].as_array().into_iter().flatten();
-                found
-                    .jumps
-                    .extend(elements.filter_map(|element| jump(&element[1])));
+                match sets.elements(rule, Kind::Map, &map["data"]) {
+                    Some(elements) => {
+                        found.add_keys(&map["key"], &elements, own);
+                        found
+                            .jumps
+                            .extend(elements.iter().filter_map(|element| jump(&element[1])));
+                    }
+                    // It may lead to a chain that translates.
+                    None => found.translates = Some(Target::Elsewhere),
+                }
             }
             if statement.get("redirect").is_some() {
                 found.translates = Some(Target::ThisHost);
@@ -152,7 +177,10 @@ impl Rule {
             }
             // The target may depend on the port: dnat to tcp dport map { 80 : 10.0.0.1, … }.
             for (kind, part) in [("dnat", "addr"), ("dnat", "port"), ("redirect", "port")] {
-                found.add_key(&statement[kind][part]["map"]);
+                let map = &statement[kind][part]["map"];
+                if let Some(elements) = sets.elements(rule, Kind::Map, &map["data"]) {
+                    found.add_keys(&map["key"], &elements, own);
+                }
             }
             // What iptables-nft makes, if nft cannot print it.
             match statement["xt"]["name"].as_str() {
@@ -164,7 +192,12 @@ impl Rule {
         found
     }
 
-    fn add_match(&mut self, condition: &Value) {
+    fn add_match(
+        &mut self,
+        condition: &Value,
+        elements: &mut dyn FnMut(&Value) -> Option<Vec<Value>>,
+        own: &BTreeSet<IpAddr>,
+    ) {
         let (left, right) = (&condition["left"], &condition["right"]);
         if condition["op"] == "!=" {
             return;
@@ -177,20 +210,36 @@ impl Rule {
         let payload = &left["payload"];
         match (payload["protocol"].as_str(), payload["field"].as_str()) {
             (Some("udp" | "sctp" | "dccp" | "udplite"), _) => self.is_other = true,
-            (Some("tcp" | "th"), Some("dport")) => self.ports = ports_of(right),
             (Some("ip" | "ip6"), Some("daddr")) => self.destinations = addresses_of(right),
+            _ if parts(left).any(is_port) => match elements(right) {
+                Some(elements) => self.add_keys(left, &elements, own),
+                None => self.ports = None,
+            },
             _ => {}
         }
     }
 
-    /// Adds the keys of a map from ports.
-    fn add_key(&mut self, map: &Value) {
-        let payload = &map["key"]["payload"];
-        let is_port = payload["field"] == "dport" && payload["protocol"] != "udp";
-        if let (true, Some(elements)) = (is_port, map["data"]["set"].as_array()) {
-            let keys = elements.iter().map(|element| element[0].clone()).collect();
-            self.ports = ports_of(&serde_json::json!({"set": Value::Array(keys)}));
-        }
+    /// Adds the ports of elements with this key, which may have other parts: the protocol, an address.
+    fn add_keys(&mut self, key: &Value, elements: &[Value], own: &BTreeSet<IpAddr>) {
+        let Some(nth) = parts(key).position(is_port) else {
+            return;
+        };
+        let is_ours = |element: &&Value| {
+            parts(key).zip(parts(element)).all(|(key, part)| {
+                if key["meta"]["key"] == "l4proto" || key["payload"]["field"] == "protocol" {
+                    *part == "tcp" || *part == 6
+                } else if key["payload"]["field"] == "daddr" {
+                    // A network may contain an own address.
+                    let address: Option<IpAddr> = part.as_str().and_then(|part| part.parse().ok());
+                    address.is_none_or(|address| own.contains(&address))
+                } else {
+                    true
+                }
+            })
+        };
+        let keys = elements.iter().map(key_of).filter(is_ours);
+        let ports = keys.map(|key| parts(key).nth(nth).cloned().unwrap_or_default());
+        self.ports = ports_of(&serde_json::json!({"set": ports.collect::<Vec<Value>>()}));
     }
 
     fn of_words(words: &[&str], own: &BTreeSet<IpAddr>) -> Self {
@@ -235,6 +284,28 @@ fn to_address(address: Option<IpAddr>, own: &BTreeSet<IpAddr>) -> Target {
 fn destination(text: &str) -> Option<IpAddr> {
     let with_port = text.parse().map(|socket: SocketAddr| socket.ip());
     with_port.ok().or_else(|| text.parse().ok())
+}
+
+/// The parts of a concatenation, or the value itself.
+fn parts(value: &Value) -> impl Iterator<Item = &Value> {
+    let parts = value["concat"].as_array();
+    parts
+        .map_or_else(|| std::slice::from_ref(value), Vec::as_slice)
+        .iter()
+}
+
+fn is_port(part: &Value) -> bool {
+    let payload = &part["payload"];
+    payload["field"] == "dport" && (payload["protocol"] == "tcp" || payload["protocol"] == "th")
+}
+
+/// The key of an element of a set or map, which may have a time or a comment.
+fn key_of(element: &Value) -> &Value {
+    let key = match element.as_array() {
+        Some(pair) => pair.first().unwrap_or(element),
+        None => element,
+    };
+    key["elem"].get("val").unwrap_or(key)
 }
 
 /// The elements of a set, or the value itself.
@@ -294,7 +365,7 @@ mod tests {
         BTreeSet::from(["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()])
     }
 
-    fn of_json(expressions: &[&str]) -> Vec<(u16, Target)> {
+    fn translated(expressions: &[&str]) -> Translated {
         let mut entries = vec![
             r#"{"metainfo": {"version": "1.0.6"}}"#.to_owned(),
             r#"{"chain": {"family": "inet", "table": "nat", "name": "pre", "type": "nat", "hook": "prerouting"}}"#.to_owned(),
@@ -307,11 +378,33 @@ mod tests {
             )
         }));
         let text = format!(r#"{{"nftables": [{}]}}"#, entries.join(","));
-        Rules::of_json(&text, &own())
+        let mut list = |name: &Name| {
+            let printed = match (name.kind.word(), name.name.as_str()) {
+                ("set", "ports") => {
+                    r#"{"set": {"name": "ports", "elem": [70, {"range": [71, 72]}, {"elem": {"val": 73, "timeout": 9}}]}}"#
+                }
+                ("set", "empty") => r#"{"set": {"name": "empty"}}"#,
+                ("map", "services") => {
+                    r#"{"map": {"name": "services", "elem": [
+                        [{"concat": ["tcp", "192.0.2.1", 74]}, "10.88.0.2"],
+                        [{"elem": {"val": {"concat": [6, "192.0.2.0/24", 75]}, "comment": "web"}}, "10.88.0.2"],
+                        [{"concat": ["udp", "192.0.2.1", 76]}, "10.88.0.2"],
+                        [{"concat": ["tcp", "10.96.0.1", 77]}, "10.88.0.2"]]}}"#
+                }
+                _ => return None,
+            };
+            serde_json::from_str(&format!(
+                r#"{{"nftables": [{{"metainfo": {{}}}}, {printed}]}}"#
+            ))
+            .unwrap()
+        };
+        Rules::of_json(&text, &own(), &mut list)
             .unwrap()
             .translated(&own())
-            .into_iter()
-            .collect()
+    }
+
+    fn of_json(expressions: &[&str]) -> Vec<(u16, Target)> {
+        translated(expressions).ports.into_iter().collect()
     }
 
     fn dport(right: &str) -> String {
@@ -360,8 +453,47 @@ mod tests {
         let elsewhere = [80, 81, 82, 90, 91, 92, 8000, 8001, 8002];
         assert_eq!(of(Target::Elsewhere), elsewhere);
         assert_eq!(of_json(&[]), []);
-        assert!(Rules::of_json("no JSON", &own()).is_none());
-        assert!(Rules::of_json("{}", &own()).is_none());
+        for text in ["no JSON", "{}"] {
+            assert!(Rules::of_json(text, &own(), &mut |_| None).is_none());
+        }
+    }
+
+    #[test]
+    fn ports_of_named_sets_and_of_concatenations_are_known() {
+        let dnat = r#"{"dnat": {"addr": "10.88.0.2"}}"#;
+        let of =
+            |rule: &str| -> Vec<u16> { of_json(&[rule]).iter().map(|(port, _)| *port).collect() };
+        let set = |name: &str| format!("pre: {}, {dnat}", dport(&format!("\"@{name}\"")));
+        assert_eq!(of(&set("ports")), [70, 71, 72, 73]);
+        assert_eq!(of(&set("empty")), [0; 0]);
+        assert!(!translated(&[&set("empty")]).has_others);
+        assert!(translated(&[&set("unknown")]).has_others);
+        let payload = |protocol: &str, field: &str| {
+            format!(r#"{{"payload": {{"protocol": "{protocol}", "field": "{field}"}}}}"#)
+        };
+        let key = format!(
+            r#"{{"concat": [{{"meta": {{"key": "l4proto"}}}}, {}, {}]}}"#,
+            payload("ip", "daddr"),
+            payload("th", "dport")
+        );
+        let map = |name: &str| {
+            format!(
+                r#"pre: {{"dnat": {{"addr": {{"map": {{"key": {key}, "data": "@{name}"}}}}}}}}"#
+            )
+        };
+        assert_eq!(of(&map("services")), [74, 75]);
+        assert!(translated(&[&map("unknown")]).has_others);
+        let verdicts = format!(r#"pre: {{"vmap": {{"key": {key}, "data": "@unknown"}}}}"#);
+        assert!(translated(&[&verdicts]).has_others);
+        let pair = r#"{"set": [{"concat": ["tcp", "192.0.2.1", 78]}, {"concat": ["tcp", "10.96.0.1", 79]}]}"#;
+        let pair =
+            format!(r#"pre: {{"match": {{"op": "==", "left": {key}, "right": {pair}}}}}, {dnat}"#);
+        assert_eq!(of(&pair), [78]);
+        // Of all ports, or of too many.
+        assert!(translated(&[&format!("pre: {dnat}")]).has_others);
+        let wide = format!("pre: {}, {dnat}", dport(r#"{"range": [1024, 65535]}"#));
+        assert!(translated(&[&wide]).has_others);
+        assert!(!translated(&["pre: {\"accept\": null}"]).has_others);
     }
 
     #[test]
@@ -376,7 +508,8 @@ mod tests {
             -A DOCKER -p tcp -m tcp --dport 81 -j DNAT --to-destination [2001:db8::1]:8081\n\
             -A PREROUTING -p tcp ! --dport 22 -j DOCKER\nCOMMIT\n";
         let found = Rules::of_text(text, &own()).translated(&own());
-        let found: Vec<_> = found.into_iter().collect();
+        assert!(!found.has_others);
+        let found: Vec<_> = found.ports.into_iter().collect();
         assert_eq!(
             found,
             [

@@ -25,7 +25,7 @@ pub fn unite(to: &mut Translations, others: impl IntoIterator<Item = (u16, Targe
 
 /// Where connections to this address go.
 pub(super) fn target_of(address: IpAddr, own: &BTreeSet<IpAddr>) -> Target {
-    if own.contains(&address) {
+    if address.is_loopback() || own.contains(&address) {
         Target::ThisHost
     } else {
         Target::Elsewhere

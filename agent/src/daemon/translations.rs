@@ -18,6 +18,8 @@ const CONNECTIONS_EVERY: Duration = Duration::from_secs(1);
 const RULES_EVERY: Duration = Duration::from_secs(10);
 /// A reading is followed by a pause of so many times what it took: large rule sets and tables of connections take long.
 const REST: u32 = 20;
+/// The same before what has changed is read again.
+const REST_AFTER_CHANGE: u32 = 4;
 /// How long a port stays translated after its last connection. Its rule may be one that cannot be read.
 const KEPT: Duration = Duration::from_secs(600);
 
@@ -48,9 +50,9 @@ impl Repeated {
             return None;
         }
         let read = tokio::task::spawn_blocking(read).await;
-        let (now, rest) = (Instant::now(), start.elapsed() * REST);
-        self.next = now + self.every.max(rest);
-        self.soonest = now + rest;
+        let (now, took) = (Instant::now(), start.elapsed());
+        self.next = now + self.every.max(took * REST);
+        self.soonest = now + took * REST_AFTER_CHANGE;
         read.ok()
     }
 

@@ -21,7 +21,7 @@ const REST: u32 = 20;
 /// The same before what has changed is read again.
 const REST_AFTER_CHANGE: u32 = 4;
 /// How long a port stays translated after its last connection. Its rule may be one that cannot be read.
-const KEPT: Duration = Duration::from_secs(600);
+const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
 /// `NFNLGRP_NFTABLES`: changes of the rules of nftables, also by newer iptables.
 const GROUPS: [u32; 1] = [7];

@@ -1,7 +1,7 @@
 //! Ports that netfilter translates, while sources prove their address by the kernel's cookies, or connections are counted.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,13 @@ const CONNECTIONS_EVERY: Duration = Duration::from_secs(1);
 const RULES_EVERY: Duration = Duration::from_secs(10);
 /// A reading is followed by a pause of so many times what it took: large rule sets and tables of connections take long.
 const REST: u32 = 20;
-/// The same before what has changed is read again.
+/// The same before what has changed is read again; twice as much each time while changes go on.
 const REST_AFTER_CHANGE: u32 = 4;
-/// How long a port stays translated after its last connection. Its rule may be one that cannot be read.
-const KEPT: Duration = Duration::from_secs(24 * 3_600);
+/// How long a port stays translated after its last connection: where all rules are known, and where its rule may be one that is
+/// not.
+const KEPT: [Duration; 2] = [Duration::from_secs(600), Duration::from_secs(24 * 3_600)];
+/// The most ports that are reported at a time: others send to all of them where a rule names none.
+const MOST_REPORTED: usize = 20;
 
 /// `NFNLGRP_NFTABLES`: changes of the rules of nftables, also by newer iptables.
 const GROUPS: [u32; 1] = [7];
@@ -30,8 +33,11 @@ const GROUPS: [u32; 1] = [7];
 struct Repeated {
     every: Duration,
     next: Instant,
-    /// The time of a reading that is due early.
+    /// The earliest next reading.
     soonest: Instant,
+    /// Its pause, as [`REST_AFTER_CHANGE`].
+    rest: u32,
+    is_changed: bool,
 }
 
 impl Repeated {
@@ -40,6 +46,8 @@ impl Repeated {
             every,
             next: Instant::now(),
             soonest: Instant::now(),
+            rest: REST_AFTER_CHANGE,
+            is_changed: false,
         }
     }
 
@@ -52,12 +60,19 @@ impl Repeated {
         let read = tokio::task::spawn_blocking(read).await;
         let (now, took) = (Instant::now(), start.elapsed());
         self.next = now + self.every.max(took * REST);
-        self.soonest = now + took * REST_AFTER_CHANGE;
+        self.rest = if self.is_changed {
+            REST.min(2 * self.rest)
+        } else {
+            REST_AFTER_CHANGE
+        };
+        self.soonest = now + took * self.rest;
+        self.is_changed = false;
         read.ok()
     }
 
     /// What is read has changed.
     fn read_soon(&mut self) {
+        self.is_changed = true;
         self.next = self.next.min(self.soonest);
     }
 }
@@ -70,7 +85,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
     let mut of_connections = Repeated::new(CONNECTIONS_EVERY);
     let watcher = OnceCell::new();
     let (mut by_rules, mut by_connections) = (ReadRules::default(), BTreeMap::new());
-    let mut reported = Vec::new();
+    let mut reported = BTreeSet::new();
     loop {
         if is_changed(watcher.get().and_then(Option::as_ref), &mut ticks).await {
             of_rules.read_soon();
@@ -105,7 +120,8 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
                     .map(|(port, target)| (port, (target, now))),
             );
         }
-        by_connections.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < KEPT);
+        let kept = KEPT[usize::from(by_rules.unknown.why().is_some())];
+        by_connections.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < kept);
         let mut ports = by_rules.translations();
         let tracked = by_connections
             .iter()
@@ -113,11 +129,9 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
         translations::unite(&mut ports, tracked);
         match engine.set_translated(&ports, &by_rules.unknown) {
             Ok(unproven) => {
-                let is_new = |port: &&u16| !reported.contains(*port);
-                unproven
-                    .iter()
-                    .filter(is_new)
-                    .for_each(|port| report(*port, &events));
+                let unproven = BTreeSet::from_iter(unproven);
+                let new = unproven.difference(&reported).take(MOST_REPORTED);
+                new.for_each(|port| report(*port, &events));
                 reported = unproven;
             }
             Err(error) => {

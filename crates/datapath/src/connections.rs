@@ -26,9 +26,9 @@ use crate::compile::Image;
 use crate::error::LoadError;
 use crate::hooks::attached::Attached;
 use crate::hooks::pins::{PinDirectory, remove};
+use crate::loading::load;
 use crate::maps::access::map_mut;
 use crate::maps::size::{MOST_OPEN, MOST_RESERVED};
-use crate::programs::load;
 
 pub use offsets::{NO_TRACEPOINT, unsupported};
 

@@ -1,6 +1,6 @@
 //! A policy in the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::interface::AttachMode;
@@ -60,6 +60,8 @@ pub struct Datapath {
     own: OwnAddresses,
     /// The ports in the kernel's map whose connections go elsewhere.
     translated: Translations,
+    /// Those that the last call has added.
+    new_translated: BTreeSet<u16>,
     pub(crate) troubles: Vec<Trouble>,
     pub(crate) pins: PinDirectory,
 }
@@ -227,6 +229,7 @@ impl Datapath {
             attached: Vec::new(),
             own: OwnAddresses::default(),
             translated: Translations::new(),
+            new_translated: BTreeSet::new(),
             troubles: Vec::new(),
             pins: pins.clone(),
         };
@@ -469,8 +472,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Sets the ports whose SYNs are not answered by cookies, since netfilter sends their connections elsewhere. All are
-    /// written again: a program that has just answered a SYN may have replaced a port's value.
+    /// Sets the ports whose SYNs are not answered by cookies, since netfilter sends their connections elsewhere. New ones are
+    /// written again at the next call: a program that has just answered a SYN may have replaced a port's value.
     ///
     /// # Errors
     ///
@@ -485,9 +488,12 @@ impl Datapath {
             {
                 map.set(u32::from(*port), 0, 0)?;
             }
-            for port in ports.keys() {
+            let is_new = |port: &u16| !self.translated.contains_key(port);
+            let is_known = |port: &&u16| !is_new(port) && !self.new_translated.contains(port);
+            for port in ports.keys().filter(|port| !is_known(port)) {
                 map.set(u32::from(*port), TRANSLATED, 0)?;
             }
+            self.new_translated = ports.keys().copied().filter(is_new).collect();
         }
         self.translated.clone_from(ports);
         Ok(())

@@ -177,7 +177,9 @@ impl LoadError {
                 {
                     return Self::NotPermitted;
                 }
-                if io_error.raw_os_error().is_some_and(is_passing) {
+                // Without room for the verifier's log (ENOSPC), another attempt fails as well.
+                let is_now = |number| is_passing(number) && number != libc::ENOSPC;
+                if io_error.raw_os_error().is_some_and(is_now) {
                     let reason = io_error;
                     return Self::NotNow { program, reason };
                 }
@@ -219,7 +221,7 @@ fn kernel(what: &str) -> LoadError {
 }
 
 /// Whether the kernel may succeed at another attempt.
-const fn is_passing(number: i32) -> bool {
+pub(crate) const fn is_passing(number: i32) -> bool {
     matches!(
         number,
         libc::ENOMEM

@@ -15,6 +15,7 @@ mod datapath;
 mod devices;
 mod error;
 mod hooks;
+mod loading;
 mod maps;
 pub mod memory;
 mod programs;

@@ -1,28 +1,11 @@
 //! The programs of a loaded policy: verified, described, and run on given packets.
 
-use aya::programs::{Program, ProgramError, ProgramFd, TestRun, TestRunOptions, TestRunResult};
+use aya::programs::{Program, ProgramFd, TestRun, TestRunOptions, TestRunResult};
 use common::settings::Settings;
 
 use crate::datapath::Datapath;
 use crate::error::LoadError;
-
-/// How often the verification of a program may be interrupted.
-const ATTEMPTS: usize = 20;
-
-/// Loads a program. A signal to this thread interrupts the verifier (EAGAIN), which starts again then.
-pub(crate) fn load(
-    name: &'static str,
-    mut load: impl FnMut() -> Result<(), ProgramError>,
-) -> Result<(), LoadError> {
-    let mut others = 1..ATTEMPTS;
-    loop {
-        match load() {
-            Err(ProgramError::LoadError { io_error, .. })
-                if io_error.raw_os_error() == Some(libc::EAGAIN) && others.next().is_some() => {}
-            loaded => return loaded.map_err(|error| LoadError::from_program(name, error)),
-        }
-    }
-}
+use crate::loading::load;
 
 /// The entry points of the object. The kernel verifies each at its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

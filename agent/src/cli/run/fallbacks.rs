@@ -11,11 +11,15 @@ use datapath::{AttachError, LoadError};
 use decide::EngineError;
 
 use super::configured::{Configured, NotInEffect, configuration, last_valid};
-use super::{PAUSE, Stage, enforce};
+use super::enforce::{Stage, enforce};
 use crate::allowances;
 use crate::cli::exit::USAGE;
 use crate::daemon::{self, StartError};
 use crate::geo::Databases;
+
+/// The pause of a service after a failed start: the service manager restarts it without a delay, so that a killed agent
+/// is back soon.
+pub(super) const PAUSE: Duration = Duration::from_secs(4);
 
 /// The pause before a socket of the previous attempt is tried again: it is released when its threads have ended.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -103,8 +107,8 @@ fn is_taken(error: &anyhow::Error) -> bool {
         .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_taken))
 }
 
-/// Runs with a config. If it cannot be enforced with what other than its file adds to it, that is left out, since it must not
-/// prevent a start: limits raised by `agent allow --times`, then also the prefixes of databases, which change by themselves.
+/// Runs with a config. If it cannot be enforced with what others than its file add to it, that is left out, since it must not
+/// prevent a start: the prefixes of databases, which change by themselves, and limits raised by `agent allow --times`.
 fn run_with(
     file: Option<&Path>,
     configured: Configured,
@@ -118,33 +122,33 @@ fn run_with(
         Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => error,
         ended => return ended,
     };
-    let mut reduced = (configured.clone(), databases.clone());
-    if allowances::are_limits_raised(config) {
-        tracing::warn!("agent allow --times raises no limits any more: {first:#}");
-        reduced.0.raises_limits = false;
-        match enforce_again(file, &reduced, stage) {
-            Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => {}
-            ended => return ended,
+    let without_databases = (!databases.have_same_prefixes(&Databases::default(), config))
+        .then(|| databases.left_out(&format!("{first:#}")));
+    let lowered = allowances::are_limits_raised(config).then(|| Configured {
+        raises_limits: false,
+        ..configured.clone()
+    });
+    let (as_configured, with_databases) = (Some(&configured), Some(&databases));
+    let attempts = [
+        (as_configured, without_databases.as_ref()),
+        (lowered.as_ref(), with_databases),
+        (lowered.as_ref(), without_databases.as_ref()),
+    ];
+    for (configured, databases) in attempts {
+        let (Some(configured), Some(databases)) = (configured, databases) else {
+            continue;
+        };
+        if !configured.raises_limits {
+            tracing::warn!("trying without the limits raised by agent allow --times: {first:#}");
+        }
+        let ended = again(stage, |stage| {
+            enforce_possible(file, configured.clone(), databases.clone(), stage)
+        });
+        if ended.is_ok() || matches!(stage, Stage::Running) {
+            return ended;
         }
     }
-    if databases.have_same_prefixes(&Databases::default(), config) {
-        return Err(first);
-    }
-    reduced.1 = databases.left_out(&format!("{first:#}"));
-    enforce_again(file, &reduced, stage).map_err(|second| match stage {
-        Stage::Starting => first,
-        Stage::Running => second,
-    })
-}
-
-fn enforce_again(
-    file: Option<&Path>,
-    (configured, databases): &(Configured, Databases),
-    stage: &mut Stage,
-) -> anyhow::Result<ExitCode> {
-    again(stage, |stage| {
-        enforce_possible(file, configured.clone(), databases.clone(), stage)
-    })
+    Err(first)
 }
 
 /// Enforces a config, without the limits that this kernel cannot enforce unless `[agent] strict` is set: a host that comes

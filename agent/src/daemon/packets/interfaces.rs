@@ -119,7 +119,7 @@ impl InEffect {
         let HostLinks {
             enforcing, missing, ..
         } = HostLinks::read(&self.config).map_err(LoadError::Interfaces)?;
-        let mut turns = std::mem::take(&mut self.unreported);
+        let mut turns: Vec<Turn> = Vec::new();
         for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
             for turn in datapath.follow(&enforcing, self.config.agent.attach) {
                 // Both directions usually report the same.
@@ -130,12 +130,17 @@ impl InEffect {
                 }
             }
         }
+        // Why one that is there is not attached, is among the others.
+        let is_there = |turn: &Turn| enforcing.iter().any(|device| device.name == turn.interface);
+        let mut all = std::mem::take(&mut self.unreported);
+        all.retain(|turn| turn.is_attached || !is_there(turn));
+        all.extend(turns);
         for name in missing.iter().filter(|name| !self.missing.contains(name)) {
-            if !turns.iter().any(|turn| turn.interface == *name) {
+            if !all.iter().any(|turn| turn.interface == *name) {
                 let reason =
                     "interface not found: it was removed, or is not there yet; it will be attached when it appears"
                         .to_owned();
-                turns.push(Turn {
+                all.push(Turn {
                     interface: name.clone(),
                     is_attached: false,
                     reason,
@@ -143,7 +148,7 @@ impl InEffect {
             }
         }
         self.missing = missing;
-        Ok(turns)
+        Ok(all)
     }
 
     /// Updates the addresses from which the kernel programs reply.

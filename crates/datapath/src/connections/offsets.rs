@@ -9,7 +9,7 @@ use bpf::btf::Btf;
 use bpf::lockdown::Lockdown;
 use common::connections::ConnectionSettings;
 
-use crate::error::LoadError;
+use crate::error::{LoadError, is_passing};
 
 /// A kernel without BTF tracepoints.
 pub const NO_TRACEPOINT: &str = "the kernel has no BTF for the tracepoint inet_sock_set_state (CONFIG_DEBUG_INFO_BTF, Linux 5.10 or later)";
@@ -46,7 +46,9 @@ pub(super) fn forbidden(sys: &Path) -> Option<&'static str> {
 
 /// The settings for the running kernel and the agent's network namespace.
 pub(super) fn settings() -> Result<ConnectionSettings, LoadError> {
-    let namespace = namespace().map_err(LoadError::KernelTypes)?;
+    let namespace = namespace().map_err(|error| LoadError::Connections {
+        reason: format!("the network namespace is unknown: {error}"),
+    })?;
     let offsets = offsets_at(Path::new("/sys"))?;
     Ok(ConnectionSettings {
         namespace,
@@ -62,9 +64,8 @@ pub(super) fn namespace() -> io::Result<u32> {
 fn offsets_at(sys: &Path) -> Result<ConnectionSettings, LoadError> {
     let missing = |reason: String| LoadError::Connections { reason };
     let btf = Btf::of_kernel(sys).map_err(|error| match error.source.raw_os_error() {
-        // No file, or one of another version.
-        Some(libc::ENOENT) | None => missing(NO_TRACEPOINT.to_owned()),
-        Some(_) => LoadError::KernelTypes(error.source),
+        Some(number) if is_passing(number) => LoadError::KernelTypes(error.source),
+        _ => missing(NO_TRACEPOINT.to_owned()),
     })?;
     let offset = |structure: &str, field: &str| {
         let offset = btf.offset(structure, field);

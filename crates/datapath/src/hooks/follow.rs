@@ -16,8 +16,7 @@ use crate::hooks::trouble::{RETRY, Trouble};
 /// A program that is detached for this long is attached again. `agent detach` removes the pins sooner, so it is
 /// distinguishable from other programs.
 const LOST: Duration = Duration::from_millis(300);
-const RELEASED: &str =
-    "the interface was removed, or its name no longer matches [agent] interfaces";
+const RELEASED: &str = "the interface was removed, or [agent] interfaces no longer names it";
 
 /// An interface that was attached or detached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,11 +69,10 @@ impl Datapath {
     /// What putting this policy in effect instead of another one has attached and released.
     #[must_use]
     pub fn turns_since(&self, before: &Self) -> Vec<Turn> {
+        // A rename changes nothing.
         let is_among = |all: &[Attached], one: &Attached| {
-            all.iter().any(|other| {
-                (other.index, &other.interface) == (one.index, &one.interface)
-                    && other.lost.is_none()
-            })
+            all.iter()
+                .any(|other| other.index == one.index && other.lost.is_none())
         };
         let appeared = self
             .attached

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use config::policy::{Config, Limit};
@@ -24,7 +24,7 @@ use netlink_packet_route::address::AddressMessage;
 
 use crate::devices::netlink::{dump, local};
 use named::Name;
-use rules::Rules;
+use rules::{Rules, Translated};
 use target::target_of;
 pub use target::{Target, Translations, unite};
 
@@ -38,6 +38,8 @@ const LEGACY: [&str; 2] = ["iptables-legacy-save", "ip6tables-legacy-save"];
 const LEGACY_TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
 /// A command that takes longer is ended, and its rules stay unknown.
 const LONGEST: Duration = Duration::from_secs(2);
+/// The most ports that a note names.
+const MOST_NAMED: usize = 20;
 /// The most that is read of a command's output.
 const MOST_BYTES: u64 = 16 << 20;
 
@@ -59,8 +61,8 @@ pub struct Unknown {
     failed: Vec<&'static str>,
     /// Commands that are not installed, although the kernel has rules that they would print.
     missing: Vec<&'static str>,
-    /// A rule does not tell its ports, or has too many.
-    has_others: bool,
+    /// The ports of a rule are unknown.
+    is_any: bool,
 }
 
 impl Unknown {
@@ -72,10 +74,16 @@ impl Unknown {
             reasons.push(format!("{} failed", self.failed.join(", ")));
         }
         if !self.missing.is_empty() {
-            reasons.push(format!("{} is not installed", self.missing.join(", ")));
+            reasons.push(format!(
+                "the kernel may have rules of {}, which is not installed",
+                self.missing.join(", ")
+            ));
         }
-        if self.has_others {
-            reasons.push("a rule of netfilter names no ports, or more than 1,024".to_owned());
+        if self.is_any {
+            reasons.push(
+                "a rule of netfilter names no ports, more than 1,024, or a set that cannot be listed"
+                    .to_owned(),
+            );
         }
         (!reasons.is_empty()).then(|| {
             format!(
@@ -87,6 +95,11 @@ impl Unknown {
 }
 
 impl ReadRules {
+    fn add(&mut self, command: &'static str, translated: Translated, by_iptables: bool) {
+        self.unknown.is_any |= translated.has_unknown_ports(by_iptables);
+        self.of_commands.insert(command, translated.ports);
+    }
+
     /// The translated ports.
     #[must_use]
     pub fn translations(&self) -> Translations {
@@ -100,12 +113,12 @@ impl ReadRules {
         all
     }
 
-    /// Keeps what commands printed before that have failed now: their rules may still be in effect.
+    /// Keeps what commands printed before that have failed now, also in part: their rules may still be in effect.
     #[must_use]
     pub fn after(mut self, before: Self) -> Self {
         for (command, translations) in before.of_commands {
             if self.unknown.failed.contains(&command) {
-                self.of_commands.insert(command, translations);
+                unite(self.of_commands.entry(command).or_default(), translations);
             }
         }
         self
@@ -122,38 +135,44 @@ pub fn by_rules() -> ReadRules {
         .zip(LEGACY_TABLES)
         .filter(|(_, names)| has_nat(names))
         .map(|(program, _)| program);
-    let of_iptables = |program| {
+    let of_iptables = |program| -> io::Result<Option<Rules>> {
         let printed = printed(&[program, "-t", "nat"])?;
         Ok(printed.map(|text| Rules::of_text(&text, &own)))
     };
-    let of_nftables = std::iter::once((NFT[0], rules_of_nftables(&own)));
-    let others = IN_NFTABLES.into_iter().chain(legacy);
-    for (program, rules) in of_nftables.chain(others.map(|program| (program, of_iptables(program))))
-    {
-        match rules {
-            Ok(Some(rules)) => {
-                let translated = rules.translated(&own);
-                read.unknown.has_others |= translated.has_others;
-                read.of_commands.insert(program, translated.ports);
-            }
+    for program in IN_NFTABLES.into_iter().chain(legacy) {
+        match of_iptables(program) {
+            Ok(Some(rules)) => read.add(program, rules.translated(&own), true),
             Ok(None) if LEGACY.contains(&program) => read.unknown.missing.push(program),
             Ok(None) => {}
             Err(_) => read.unknown.failed.push(program),
         }
     }
     let is_printed = |program| read.of_commands.contains_key(program);
-    let are_printed = is_printed(NFT[0]) || IN_NFTABLES.into_iter().any(is_printed);
-    if read.unknown.failed.is_empty() && !are_printed && Path::new(NAT_OF_NFTABLES).exists() {
-        read.unknown.missing.push(NFT[0]);
+    let by_iptables = IN_NFTABLES.into_iter().all(is_printed);
+    let is_silent = !IN_NFTABLES.into_iter().any(is_printed);
+    match rules_of_nftables(&own) {
+        Ok(Some((rules, is_whole))) => {
+            read.add(NFT[0], rules.translated(&own), by_iptables);
+            if !is_whole {
+                read.unknown.failed.push(NFT[0]);
+            }
+        }
+        Ok(None) if is_silent && Path::new(NAT_OF_NFTABLES).exists() => {
+            read.unknown.missing.push(NFT[0]);
+        }
+        Ok(None) => {}
+        Err(_) => read.unknown.failed.push(NFT[0]),
     }
     read
 }
 
-/// The rules of nftables; `None` if its program is not installed.
-fn rules_of_nftables(own: &BTreeSet<IpAddr>) -> io::Result<Option<Rules>> {
+/// The rules of nftables, and whether all of their sets were listed; `None` if its program is not installed.
+fn rules_of_nftables(own: &BTreeSet<IpAddr>) -> io::Result<Option<(Rules, bool)>> {
+    let start = Instant::now();
     let Some(text) = printed(&NFT)? else {
         return Ok(None);
     };
+    let mut is_whole = true;
     let mut list = |name: &Name| {
         let kind = name.kind.word();
         let command = [
@@ -165,12 +184,18 @@ fn rules_of_nftables(own: &BTreeSet<IpAddr>) -> io::Result<Option<Rules>> {
             &name.table,
             &name.name,
         ];
-        let text = printed(&command).ok()??;
-        serde_json::from_str(&text).ok()
+        let text = if start.elapsed() < LONGEST {
+            printed(&command).ok().flatten()
+        } else {
+            None
+        };
+        let listed = text.and_then(|text| serde_json::from_str(&text).ok());
+        is_whole &= listed.is_some();
+        listed
     };
     let rules = Rules::of_json(&text, own, &mut list);
-    let foreign = || io::Error::other("nft printed something else than rules");
-    rules.map(Some).ok_or_else(foreign)
+    let rules = rules.ok_or_else(|| io::Error::other("nft printed something else than rules"))?;
+    Ok(Some((rules, is_whole)))
 }
 
 /// Whether the older iptables has a table for translations.
@@ -269,8 +294,12 @@ fn is_for(limit: &Limit, port: u16) -> bool {
 }
 
 fn list(ports: &[u16]) -> String {
-    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-    ports.join(", ")
+    let named: Vec<String> = ports.iter().take(MOST_NAMED).map(u16::to_string).collect();
+    let named = named.join(", ");
+    match ports.len().saturating_sub(MOST_NAMED) {
+        0 => named,
+        others => format!("{named} and {others} others"),
+    }
 }
 
 /// The output of a command; `None` if it is not installed.

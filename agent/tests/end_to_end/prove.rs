@@ -1,6 +1,6 @@
 //! Sources that prove their address: floods of forged SYNs and ACKs, and clients that connect meanwhile.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -52,9 +52,23 @@ impl Drop for Server<'_> {
     }
 }
 
+/// A listener, once its address is free: a program that another test starts at this instant holds the descriptor of the one
+/// before until it is executed.
+fn listen() -> TcpListener {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
+}
+
 /// Runs `work` while a server of both IP versions accepts connections; returns how many there were.
 pub fn with_server<T>(network: &Network, work: impl FnOnce() -> T) -> (T, u64) {
-    let listener = network.in_server(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap());
+    let listener = network.in_server(listen);
     let (stop, accepted) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {

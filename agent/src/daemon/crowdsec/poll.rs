@@ -204,6 +204,11 @@ impl Poller<'_> {
             .and_then(|body| self.take(&body, pull));
         let ended = self.decisions.prune(monotonic_nanoseconds());
         self.is_unsaved |= ended.removed > 0;
+        // Before the bans are in effect, so that there are not more of these than decisions.
+        let mut state = self.shared.state();
+        (state.pulls.decisions, state.pulls.ignored) =
+            (self.decisions.len(), self.decisions.ignored());
+        drop(state);
         match result {
             Ok(update) => {
                 self.failures = 0;
@@ -221,10 +226,6 @@ impl Poller<'_> {
             }
             Err(reason) => self.failed(reason, settings),
         }
-        let mut state = self.shared.state();
-        (state.pulls.decisions, state.pulls.ignored) =
-            (self.decisions.len(), self.decisions.ignored());
-        drop(state);
         if self.failures == 0 {
             return settings.update.saturating_sub(now.elapsed());
         }

@@ -218,6 +218,9 @@ impl Client {
             Request::Ban { .. } | Request::Unban { .. } | Request::UnbanAll | Request::Bans => {
                 PATIENCE_WITH_CHANGES
             }
+            Request::Allow { .. } | Request::Disallow { .. } => PATIENCE_WITH_CHANGES,
+            // They scan the table of sources.
+            Request::ResetPrefix { .. } | Request::ResetLimit { .. } => PATIENCE_WITH_CHANGES,
             Request::Decide { question } => {
                 PATIENCE + question.wait.map(Wait::time).unwrap_or_default()
             }

@@ -384,6 +384,7 @@ fn a_tunnel_whose_type_of_traffic_changes_is_attached_anew() {
         .udp(5000, PORT, &[0; 22])
         .build();
     let send = |count: usize| (0..count).for_each(|_| (&tunnel).write_all(&packet).unwrap());
+    network.told(&["ban", "192.0.2.9"]);
     send(60);
     assert_eq!(receiver.counts()[7], 60);
     change_type(
@@ -394,10 +395,14 @@ fn a_tunnel_whose_type_of_traffic_changes_is_attached_anew() {
     wait_for(&agent, "weirtun", "failed");
     let status = agent.json(&["status"]);
     assert!(status["notes"].to_string().contains("weirtun"), "{status}");
+    // A change that fails meanwhile takes nothing of the policy before it away.
+    let reload = network.command(&["reload"]);
+    assert!(!reload.status.success(), "{reload:?}");
     change_type(&network, &tunnel, RAW_IP);
     wait_for(&agent, "weirtun", "attached");
     send(300);
     assert_eq!((receiver.counts()[7], agent.counts("packets").0), (40, 100));
+    assert!(agent.is_banned("192.0.2.9"));
 }
 
 /// Messages that the kernel could not deliver to sockets that listen for changes of interfaces.

@@ -99,13 +99,13 @@ impl Datapath {
     ///
     /// # Errors
     ///
-    /// When a kernel feature or capability is missing, or the verifier rejects a program; no pin is left behind.
+    /// When a kernel feature or capability is missing, or the verifier rejects a program; the caller then removes the pins.
     pub fn load_at(
         image: Image,
         pins: &PinDirectory,
         place: &TablePlace,
     ) -> Result<Self, LoadError> {
-        Self::load_or_clear(WEIR, image, pins, place)
+        Self::load_on(WEIR, image, pins, place)
     }
 
     fn load_or_clear(

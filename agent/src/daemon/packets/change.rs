@@ -101,8 +101,7 @@ impl Change {
         let demand = demand.with_saved(table.map_or(0, SavedTable::bytes));
         let room = Room::now();
         if let Err(error) = demand.check(&room, &plan.ingress.settings) {
-            let _ = pins.discard_change();
-            pins.clear_unless_linked();
+            clean_up(pins, before.as_ref());
             return Err(LoadError::from(error).into());
         }
         let memory_notes = room.notes_on(demand.bytes());
@@ -121,9 +120,7 @@ impl Change {
             });
         if loaded.is_err() {
             let _ = generation.remove();
-            // The next attempt removes what remains; the failure itself is reported.
-            let _ = pins.discard_change();
-            pins.clear_unless_linked();
+            clean_up(pins, before.as_ref());
         }
         let (ingress, egress) = loaded?;
         let mut notes = carry.afresh.clone();
@@ -299,9 +296,20 @@ impl Change {
     pub fn undo(self, pins: &PinDirectory) -> Result<(), LoadError> {
         drop((self.ingress, self.egress));
         pins.roll_back()?;
-        pins.clear_unless_linked();
+        if self.before.is_none() {
+            pins.clear_unless_linked();
+        }
         wait_for_packets();
         Ok(())
+    }
+}
+
+/// Removes the pins of a change that failed, and leaves those of the policy before it, which may be on no hook at present. The next
+/// attempt removes what remains; the failure itself is reported.
+fn clean_up(pins: &PinDirectory, before: Option<&Before>) {
+    let _ = pins.discard_change();
+    if before.is_none() {
+        pins.clear_unless_linked();
     }
 }
 

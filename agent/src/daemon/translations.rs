@@ -70,7 +70,7 @@ impl Repeated {
         read.ok()
     }
 
-    /// What is read has changed.
+    /// After a change of the rules.
     fn read_soon(&mut self) {
         self.is_changed = true;
         self.next = self.next.min(self.soonest);

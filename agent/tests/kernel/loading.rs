@@ -1,4 +1,4 @@
-//! What interrupts the verifier while a policy is loaded.
+//! Signals that interrupt the verifier while a policy is loaded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -41,7 +41,7 @@ pub(super) struct InEffect {
     pub(super) missing: Vec<String>,
     /// Why ports may be translated that are not known to be.
     pub(super) unknown_translations: Unknown,
-    /// What replacements have attached and released, until it is reported.
+    /// Interfaces attached and released by replacements, until they are reported.
     pub(super) unreported: Vec<Turn>,
     pub(super) bans: BanList,
     pub(super) escalation: Escalation,

@@ -109,6 +109,16 @@ fn names_the_port(agent: &Agent<'_>) -> bool {
     notes.contains(&format!("prove has no effect on port {PUBLISHED}:"))
 }
 
+fn check_and_doctor_say(network: &Network, note: &str) {
+    let config = network.folder.path().join("limits.toml");
+    let config = config.to_str().unwrap();
+    for verb in [&["check", config][..], &["doctor", "--config", config]] {
+        let output = network.command(verb);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains(note), "{verb:?}: {said}");
+    }
+}
+
 /// As the rules say, before the first connection: with cookies for every connection, and in a flood of forged SYNs.
 pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
     for attach in HOOKS {
@@ -193,14 +203,7 @@ pub fn a_limit_on_open_connections_says_that_it_counts_none_of_a_published_port(
     assert_eq!(published.greeted(1), 1);
     let note = format!("counts no connections to port {PUBLISHED}:");
     assert!(agent.json(&["status"])["notes"].to_string().contains(&note));
-    let config = network.folder.path().join("limits.toml");
-    let config = config.to_str().unwrap();
-    for verb in [&["check", config][..], &["doctor", "--config", config]] {
-        let output = network.command(verb);
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8(said).unwrap();
-        assert!(said.contains(&note), "{verb:?}: {said}");
-    }
+    check_and_doctor_say(&network, &note);
 }
 
 /// A rule that names no port is no reason to prove nothing anywhere: a port is left alone once a connection was translated.
@@ -213,13 +216,7 @@ pub fn a_published_port_is_learnt_from_its_connections() {
     agent.wait_for("the note", |status| {
         status["notes"].to_string().contains(why)
     });
-    let config = network.folder.path().join("limits.toml");
-    let config = config.to_str().unwrap();
-    for verb in [&["check", config][..], &["doctor", "--config", config]] {
-        let output = network.command(verb);
-        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(said.contains("names no ports"), "{verb:?}: {said}");
-    }
+    check_and_doctor_say(&network, "names no ports");
     assert_eq!(published.greeted(1), 1);
     agent.wait_for("the port", |_| names_the_port(&agent));
     use_cookies(&network, "2");

@@ -66,7 +66,7 @@ impl Datapath {
             })
     }
 
-    /// What putting this policy in effect instead of another one has attached and released.
+    /// The interfaces that were attached and released when this policy replaced another one.
     #[must_use]
     pub fn turns_since(&self, before: &Self) -> Vec<Turn> {
         // A rename changes nothing.

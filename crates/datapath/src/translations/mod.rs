@@ -54,15 +54,15 @@ pub struct ReadRules {
     pub unknown: Unknown,
 }
 
-/// What rules may translate besides.
+/// Reasons why further ports may be translated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unknown {
     /// Commands that failed.
     failed: Vec<&'static str>,
     /// Commands that are not installed, although the kernel has rules that they would print.
     missing: Vec<&'static str>,
-    /// The ports of a rule are unknown.
-    is_any: bool,
+    /// A rule has unknown ports.
+    of_a_rule: bool,
 }
 
 impl Unknown {
@@ -79,7 +79,7 @@ impl Unknown {
                 self.missing.join(", ")
             ));
         }
-        if self.is_any {
+        if self.of_a_rule {
             reasons.push(
                 "a rule of netfilter names no ports, more than 1,024, or a set that cannot be listed"
                     .to_owned(),
@@ -96,7 +96,7 @@ impl Unknown {
 
 impl ReadRules {
     fn add(&mut self, command: &'static str, translated: Translated, by_iptables: bool) {
-        self.unknown.is_any |= translated.has_unknown_ports(by_iptables);
+        self.unknown.of_a_rule |= translated.has_unknown_ports(by_iptables);
         self.of_commands.insert(command, translated.ports);
     }
 

@@ -21,7 +21,7 @@ pub struct Rules {
     first: Vec<String>,
 }
 
-/// What rules translate.
+/// The translated ports of a set of rules.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Translated {
     pub ports: Translations,

@@ -272,7 +272,7 @@ fn a_link_of_the_agents_file_is_its_file() {
     std::fs::hard_link(&own, &hard).unwrap();
     std::os::unix::fs::symlink(&own, &symbolic).unwrap();
     let other = own.with_file_name("other");
-    std::fs::write(&other, text.replace("5/s", "6/s")).unwrap();
+    std::fs::write(&other, text.replace("rate = \"5/s\"", "rate = \"6/s\"")).unwrap();
     for (file, is_own) in [(&hard, true), (&symbolic, true), (&other, false)] {
         let name = file.to_str().unwrap();
         network.told(&["try", name, "--for", "1h"]);

@@ -19,6 +19,7 @@ pub mod state;
 pub mod syn_cookies;
 pub mod trace;
 pub mod translations;
+pub mod unopened;
 mod watcher;
 
 pub use agent::{Agent, holds_packets, start_sharer};

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use config::policy::OnExit;
 use host::{StateDirectory, syn_cookies};
 
-use super::events::{BEGINS_AT, BEGINS_AT_SHARE, CurrentAttacks};
+use super::events::{BEGINS_AT, BEGINS_AT_SHARE, CurrentAttacks, Event, EventKind, EventLog};
 use super::packets::{Packets, Proving};
+use super::unopened::{Openings, Unopened};
 
 /// How often the setting is reconsidered.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -66,14 +67,29 @@ impl ForgedSyns {
     }
 }
 
-/// Sets and restores the kernel's setting while the agent runs; first of all, restores what an earlier agent left.
-pub async fn run(packets: &Packets, attacks: Arc<CurrentAttacks>, directory: StateDirectory) {
+/// Sets and restores the kernel's setting while the agent runs; first of all, restores what an earlier agent left. Compares
+/// proven connections with those that the kernel opens.
+pub async fn run(
+    packets: &Packets,
+    attacks: Arc<CurrentAttacks>,
+    events: Arc<EventLog>,
+    directory: StateDirectory,
+) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut forged, mut is_failing) = (ForgedSyns::default(), false);
+    let (mut openings, mut reported) = (Openings::default(), None);
     loop {
         ticks.tick().await;
-        let proving = packets.load_full().and_then(|packets| packets.proving());
+        let engine = packets.load_full();
+        let proving = engine.as_ref().and_then(|engine| engine.proving());
+        if let (Some(engine), Some(proving), Some(opened)) =
+            (&engine, &proving, syn_cookies::received())
+        {
+            let unopened = openings.look(proving.passed, opened);
+            engine.set_unopened(unopened);
+            report(&mut reported, unopened, &events);
+        }
         let wanted = proving.is_some_and(|proving| {
             let is_flood = forged.look(proving.answered, proving.accepted, Instant::now());
             let (attacks, _) = attacks.get();
@@ -97,6 +113,23 @@ pub async fn run(packets: &Packets, attacks: Arc<CurrentAttacks>, directory: Sta
         }
         is_failing = result.is_err();
     }
+}
+
+/// Reports that connections are not opened, or that they are again.
+fn report(reported: &mut Option<Unopened>, unopened: Option<Unopened>, events: &EventLog) {
+    match (&reported, unopened) {
+        (None, Some(unopened)) => {
+            tracing::warn!("{unopened}");
+            events.push(Event::now(
+                EventKind::Unopened,
+                unopened.proven - unopened.opened,
+                unopened.to_string(),
+            ));
+        }
+        (Some(_), None) => tracing::info!("connections whose source proved its address open again"),
+        _ => {}
+    }
+    *reported = unopened;
 }
 
 fn set(directory: &StateDirectory) -> std::io::Result<()> {

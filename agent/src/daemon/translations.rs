@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath::translations::{self, ReadRules, Unknown};
+use datapath::translations::{self, NewConnections, ReadRules, Translations, Unknown};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use tokio::time::Interval;
 
@@ -85,6 +85,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
     let mut of_connections = Repeated::new(CONNECTIONS_EVERY);
     let watcher = OnceCell::new();
     let (mut by_rules, mut by_connections) = (ReadRules::default(), BTreeMap::new());
+    let mut new_connections = None;
     let mut reported = BTreeSet::new();
     loop {
         if is_changed(watcher.get().and_then(Option::as_ref), &mut ticks).await {
@@ -111,16 +112,16 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
             }
             by_rules = read.after(by_rules);
         }
+        let is_unknown = by_rules.unknown.why().is_some();
         let now = Instant::now();
         // Without connection tracking, nothing is translated.
-        if let Some(Ok(ports)) = of_connections.read(translations::by_connections).await {
-            by_connections.extend(
-                ports
-                    .into_iter()
-                    .map(|(port, target)| (port, (target, now))),
-            );
-        }
-        let kept = KEPT[usize::from(by_rules.unknown.why().is_some())];
+        let listed = of_connections.read(translations::by_connections).await;
+        let listed = listed.and_then(Result::ok).unwrap_or_default();
+        let is_followed = is_unknown && engine.proves_by_cookies();
+        let new = new_ports(&mut new_connections, is_followed).await;
+        let seen = listed.into_iter().chain(new);
+        by_connections.extend(seen.map(|(port, target)| (port, (target, now))));
+        let kept = KEPT[usize::from(is_unknown)];
         by_connections.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < kept);
         let mut ports = by_rules.translations();
         let tracked = by_connections
@@ -139,6 +140,22 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
             }
         }
     }
+}
+
+/// The ports of connections that are new since the last call, followed where rules are unknown. By a cookie that is not the
+/// destination's, a connection ends at once.
+async fn new_ports(followed: &mut Option<NewConnections>, is_followed: bool) -> Translations {
+    *followed = match followed.take() {
+        _ if !is_followed => None,
+        None => NewConnections::follow().ok(),
+        followed => followed,
+    };
+    let found = followed.as_ref().map(NewConnections::read);
+    let Some(found) = found.filter(|found| !found.is_empty()) else {
+        return Translations::new();
+    };
+    let read = tokio::task::spawn_blocking(|| translations::of_connections(found)).await;
+    read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Waits for the next tick, or until netfilter's rules change; returns whether they did.

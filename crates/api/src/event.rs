@@ -53,6 +53,8 @@ pub enum EventKind {
     KeysFull,
     /// The sources of a port do not prove their address, since netfilter sends its connections elsewhere.
     Unproven,
+    /// Sources proved their address, and the kernel did not open their connections.
+    Unopened,
     /// The addresses that `protect` exempts have changed.
     Protected,
     /// The kernel cannot enforce a limit, which a start left out.
@@ -87,6 +89,7 @@ impl EventKind {
             Self::GeoFailed => "geo-failed",
             Self::KeysFull => "keys-full",
             Self::Unproven => "unproven",
+            Self::Unopened => "unopened",
             Self::Protected => "protected",
             Self::LeftOut => "left-out",
             Self::Lost => "lost",
@@ -212,7 +215,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 24] = [
+    const ALL: [EventKind; 25] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -234,6 +237,7 @@ mod tests {
         EventKind::GeoFailed,
         EventKind::KeysFull,
         EventKind::Unproven,
+        EventKind::Unopened,
         EventKind::Protected,
         EventKind::LeftOut,
         EventKind::Lost,

@@ -16,6 +16,8 @@ const PATH: &str = "/proc/sys/net/ipv4/tcp_syncookies";
 const BEFORE: &str = "tcp_syncookies";
 /// The most bytes of that file.
 const LONGEST: u64 = 64;
+/// The kernel's counters of this network namespace.
+const COUNTERS: &str = "/proc/net/netstat";
 
 /// The setting: 0 never, 1 while a listener's queue is full, 2 always; `None` if the kernel has no SYN cookies.
 #[must_use]
@@ -92,4 +94,35 @@ pub fn restore(directory: &StateDirectory) -> io::Result<Option<u32>> {
     }
     directory.remove(BEFORE).map_err(io::Error::other)?;
     Ok(Some(value))
+}
+
+/// The ACKs with a valid cookie that the kernel has received so far; `None` if it does not tell.
+#[must_use]
+pub fn received() -> Option<u64> {
+    counter(&fs::read_to_string(COUNTERS).ok()?)
+}
+
+/// Of two lines, the names and the values.
+fn counter(text: &str) -> Option<u64> {
+    let mut lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut counters = names.split(' ').zip(values.split(' '));
+    let (_, value) = counters.find(|(name, _)| *name == "SyncookiesRecv")?;
+    value.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_counter_of_cookies_is_read() {
+        let text = "TcpExt: SyncookiesSent SyncookiesRecv SyncookiesFailed\nTcpExt: 4 33 5\nIpExt: InNoRoutes\nIpExt: 7\n";
+        assert_eq!(counter(text), Some(33));
+        assert_eq!(counter("TcpExt: SyncookiesSent\nTcpExt: 4\n"), None);
+        assert_eq!(counter("TcpExt: SyncookiesRecv\n"), None);
+        assert!(received().is_some());
+    }
 }

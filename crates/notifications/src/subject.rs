@@ -23,6 +23,7 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         | EventKind::GeoUpdated
         | EventKind::KeysFull
         | EventKind::Unproven
+        | EventKind::Unopened
         | EventKind::Protected
         | EventKind::LeftOut
         | EventKind::Lost => None,

@@ -135,7 +135,7 @@ pub(super) fn enforce(
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events), Arc::clone(&crowdsec));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
         let (attacks, for_cookies) = (feed.attacks(), feed.attacks());
-        let for_translations = Arc::clone(&events);
+        let (for_translations, for_openings) = (Arc::clone(&events), Arc::clone(&events));
         let kept = if not_in_effect.is_none() { reload::keep_as_last_valid(&source) } else { None };
         kept.iter().for_each(|note| tracing::warn!("{note}"));
         databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
@@ -187,7 +187,7 @@ pub(super) fn enforce(
             () = server.serve(Arc::clone(&agent)) => {}
             () = supervisor.keep_alive() => {}
             () = keep_up(&packets) => {}
-            () = daemon::syn_cookies::run(&packets, for_cookies, StateDirectory::at(&config.agent.state_dir)) => {}
+            () = daemon::syn_cookies::run(&packets, for_cookies, for_openings, StateDirectory::at(&config.agent.state_dir)) => {}
             () = daemon::translations::run(&packets, for_translations) => {}
             () = reload::follow_interfaces(Arc::clone(&agent)) => {}
             () = reload::follow_protected(Arc::clone(&agent)) => {}

@@ -27,6 +27,7 @@ use super::in_effect::InEffect;
 use super::proving::Proving;
 use crate::daemon::events::{Evaluated, Event};
 use crate::daemon::state::{BanJournal, MOST_TABLE_WORDS, Moment, Restore, Saved, SavedBan};
+use crate::daemon::unopened::Unopened;
 use crate::stats::{self, CountedDocument, Extent, Live, monotonic_nanoseconds};
 
 /// The packet engine; empty while the config has no limits on packets: then the kernel's packet path is not needed.
@@ -359,14 +360,27 @@ impl PacketEngine {
         Some(Proving {
             answered: proofs.syns_answered,
             accepted: proofs.acks_accepted + proofs.acks_limited,
+            passed: proofs.acks_accepted,
             ..proving
         })
+    }
+
+    /// Notes proven connections that the kernel does not open.
+    pub fn set_unopened(&self, unopened: Option<Unopened>) {
+        self.lock().unopened = unopened;
     }
 
     /// Whether the config has limits to which translations of netfilter make a difference.
     #[must_use]
     pub fn follows_translations(&self) -> bool {
         translations::matter(&self.lock().config)
+    }
+
+    /// Whether sources prove their address by the kernel's cookies.
+    #[must_use]
+    pub fn proves_by_cookies(&self) -> bool {
+        let in_effect = self.lock();
+        in_effect.config.limits.iter().any(Limit::proves_by_cookies)
     }
 
     /// Answers no SYN to these ports by a cookie; returns those of limits with `prove`. Others may be translated as well, which

@@ -27,6 +27,7 @@ use super::proving::Proving;
 use super::refusal_counts::Escalation;
 use super::saved_bans::{restore_bans, resume_bans};
 use crate::daemon::state::{BanJournal, Restore};
+use crate::daemon::unopened::Unopened;
 use crate::stats::baseline::Baseline;
 use crate::stats::{self, Counted, Reader, monotonic_nanoseconds, samples};
 
@@ -41,6 +42,7 @@ pub(super) struct InEffect {
     pub(super) missing: Vec<String>,
     /// Why ports may be translated that are not known to be.
     pub(super) unknown_translations: Unknown,
+    pub(super) unopened: Option<Unopened>,
     /// Interfaces attached and released by replacements, until they are reported.
     pub(super) unreported: Vec<Turn>,
     pub(super) bans: BanList,
@@ -168,6 +170,7 @@ impl InEffect {
             notes,
             missing: Vec::new(),
             unknown_translations: Unknown::default(),
+            unopened: None,
             unreported: Vec::new(),
             bans,
             escalation: Escalation::default(),
@@ -350,6 +353,7 @@ impl InEffect {
         own.chain(self.suspension_note())
             .chain(self.uncounted_note())
             .chain(proving)
+            .chain(self.unopened.as_ref().map(ToString::to_string))
             .chain(translations::notes(
                 &self.config,
                 self.ingress.translated(),

@@ -14,6 +14,8 @@ pub struct Proving {
     pub answered: u64,
     /// Those whose source has proven its address.
     pub accepted: u64,
+    /// Of these, the ones that passed.
+    pub passed: u64,
 }
 
 impl Proving {

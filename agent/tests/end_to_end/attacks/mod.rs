@@ -53,4 +53,7 @@ pub const WITH_NFT: &[Test] = attacks![
     published::a_limit_on_open_connections_says_that_it_counts_none_of_a_published_port,
     published::a_port_is_left_alone_while_a_rule_of_any_form_translates_it,
     published::a_published_port_is_learnt_from_its_connections,
+    published::a_published_port_is_learnt_from_a_connection_that_fails,
+    published::proven_connections_that_a_firewall_drops_are_reported,
+    published::clients_connect_by_whatever_their_port_is_translated,
 ];

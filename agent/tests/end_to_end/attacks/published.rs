@@ -1,44 +1,57 @@
 //! Published ports of containers: a process listens on the host's port, and netfilter sends the connections elsewhere.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::peer::{in_flood, limit, listen};
+use super::peer::{PORT, in_flood, limit, listen};
 use crate::prove::network;
 use crate::resets::Backend;
-use crate::support::{Agent, Network, SERVER, run};
+use crate::support::{Agent, Network, SERVER, SERVER6, run};
 
 const PUBLISHED: u16 = 8080;
 const HOOKS: [&str; 2] = ["native", "tc"];
 const RATE: &str = "rate = \"1000/s\"\n";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The container with its server, and the process that listens in the host for nobody.
+/// A server in a container, or at another port of the host, and the process that listens in the host for nobody.
 struct Published<'n> {
     network: &'n Network,
-    container: Backend,
+    container: Option<Backend>,
     server: TcpListener,
     idle: TcpListener,
+    address: IpAddr,
 }
 
 impl<'n> Published<'n> {
     fn new(network: &'n Network, rule: &str) -> Self {
-        let container = Backend::behind(network);
-        let server = container.listen();
-        server.set_nonblocking(false).unwrap();
-        // As every host does: the flood, which reaches it, fills its queue.
-        container.use_cookies("1");
+        let published = Self::at(network, SERVER.into(), Some(Backend::behind(network)));
         use_rules(network, "", rule);
+        published
+    }
+
+    fn at(network: &'n Network, address: IpAddr, container: Option<Backend>) -> Self {
+        let server = container.as_ref().map_or_else(
+            || listen(network, PORT),
+            |container| {
+                let server = container.listen();
+                // As every host does: the flood, which reaches it, fills its queue.
+                container.use_cookies("1");
+                server
+            },
+        );
+        server.set_nonblocking(false).unwrap();
         let idle = listen(network, PUBLISHED);
         Self {
             network,
             container,
             server,
             idle,
+            address,
         }
     }
 
@@ -61,13 +74,19 @@ impl<'n> Published<'n> {
             });
             let greeted = (0..clients).filter(|_| self.greets()).count();
             is_over.store(true, Ordering::Relaxed);
-            self.container.wake();
+            match &self.container {
+                Some(container) => container.wake(),
+                None => drop(
+                    self.network
+                        .in_server(|| TcpStream::connect(("127.0.0.1", PORT))),
+                ),
+            }
             greeted
         })
     }
 
     fn greets(&self) -> bool {
-        let to = SocketAddr::from((SERVER, PUBLISHED));
+        let to = SocketAddr::new(self.address, PUBLISHED);
         self.network.in_client(|| {
             let Ok(mut client) = TcpStream::connect_timeout(&to, PATIENCE) else {
                 return false;
@@ -91,13 +110,45 @@ impl Drop for Published<'_> {
 
 /// Replaces all rules by one of the chain for destinations, and what its table has besides.
 fn use_rules(network: &Network, besides: &str, rule: &str) {
+    use_rules_of("ip", network, besides, rule);
+}
+
+fn use_rules_of(family: &str, network: &Network, besides: &str, rule: &str) {
     let rules = format!(
-        "flush ruleset\ntable ip nat {{\n {besides}\n chain prerouting {{ type nat hook prerouting priority dstnat;\n \
-         {rule};\n }}\n}}\n"
+        "flush ruleset\ntable {family} nat {{\n {besides}\n chain prerouting {{ type nat hook prerouting priority \
+         dstnat;\n {rule};\n }}\n}}\n"
     );
     let path = network.folder.path().join("published.nft");
     fs::write(&path, rules).unwrap();
     network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+}
+
+/// Has a program of the host translate the published port: to the container, or to this host's own server.
+fn translate(network: &Network, program: &str, is_ipv6: bool, is_redirect: bool) {
+    let (family, container) = if is_ipv6 {
+        ("ip6", "[fd78::2]:80")
+    } else {
+        ("ip", "10.78.0.2:80")
+    };
+    if program == "nft" {
+        let action = if is_redirect {
+            "redirect to :80".to_owned()
+        } else {
+            format!("dnat to {container}")
+        };
+        let rule = format!("tcp dport {PUBLISHED} {action}");
+        use_rules_of(family, network, "", &rule);
+        return;
+    }
+    let program = program.replacen("ip", family, 1);
+    let [target, option, to] = if is_redirect {
+        ["REDIRECT", "--to-ports", "80"]
+    } else {
+        ["DNAT", "--to-destination", container]
+    };
+    let rule =
+        format!("-w -t nat -A PREROUTING -p tcp --dport {PUBLISHED} -j {target} {option} {to}");
+    network.in_server(|| run(&program, &rule.split(' ').collect::<Vec<_>>()));
 }
 
 fn use_cookies(network: &Network, value: &str) {
@@ -141,6 +192,24 @@ pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
             // A reload forgets nothing.
             assert_eq!(agent.json(&["reload"])["ok"], true);
             assert_eq!(published.greeted(2), 2, "after a reload, {case}");
+        }
+    }
+}
+
+/// By each program that makes rules, for both IP versions, to a container and to another port of the host.
+pub fn clients_connect_by_whatever_their_port_is_translated() {
+    for program in ["nft", "iptables-nft", "iptables-legacy"] {
+        for (address, is_ipv6) in [(SERVER.into(), false), (SERVER6.into(), true)] {
+            for is_redirect in [false, true] {
+                let network = network("1", "tc");
+                let container = (!is_redirect).then(|| Backend::behind(&network));
+                let published = Published::at(&network, address, container);
+                translate(&network, program, is_ipv6, is_redirect);
+                let agent = published.start("tc", &format!("{RATE}prove = \"always\""));
+                let case = format!("{program}, {address}, redirect: {is_redirect}");
+                assert_eq!(published.greeted(4), 4, "{case}");
+                assert!(names_the_port(&agent), "{case}");
+            }
         }
     }
 }
@@ -221,4 +290,67 @@ pub fn a_published_port_is_learnt_from_its_connections() {
     agent.wait_for("the port", |_| names_the_port(&agent));
     use_cookies(&network, "2");
     assert_eq!(published.greeted(6), 6);
+}
+
+/// A cookie that the container does not know ends each connection before it could be listed.
+pub fn a_published_port_is_learnt_from_a_connection_that_fails() {
+    let network = network("1", "tc");
+    let published = Published::new(&network, "ip protocol tcp dnat to 10.78.0.2:80");
+    let agent = published.start("tc", &format!("{RATE}prove = \"always\""));
+    agent.wait_for("the note", |status| {
+        status["notes"].to_string().contains("may be unknown")
+    });
+    assert!(!names_the_port(&agent));
+    assert_eq!(published.greeted(1), 0);
+    agent.wait_for("the port", |_| names_the_port(&agent));
+    assert_eq!(published.greeted(6), 6);
+}
+
+/// A firewall that lets connections begin by SYNs only drops what follows an answer that it has not seen.
+pub fn proven_connections_that_a_firewall_drops_are_reported() {
+    let network = network("1", "tc");
+    let server = listen(&network, PORT);
+    let agent = network.start(
+        "attach = \"tc\"",
+        &limit(&format!("{RATE}prove = \"always\"")),
+    );
+    let firewall = |rule: &str| {
+        let rules = format!(
+            "flush ruleset\ntable inet filter {{\n chain input {{ type filter hook input priority 0;\n {rule};\n }}\n}}\n"
+        );
+        let path = network.folder.path().join("firewall.nft");
+        fs::write(&path, rules).unwrap();
+        network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+    };
+    let connect = || {
+        let to = SocketAddr::from((SERVER, PORT));
+        let connect = |_| TcpStream::connect_timeout(&to, PATIENCE).unwrap();
+        network.in_client(|| (0..12).map(connect).collect::<Vec<_>>())
+    };
+    let connect_and_accept = || {
+        let clients = connect();
+        let accepted = Cell::new(0);
+        agent.wait_for("the connections", |_| {
+            let more = std::iter::from_fn(|| server.accept().ok()).count();
+            accepted.set(accepted.get() + more);
+            accepted.get() == clients.len()
+        });
+    };
+    let is_noted = || {
+        let notes = agent.json(&["status"])["notes"].to_string();
+        notes.contains("connections whose source proved its address, the kernel opened")
+    };
+    firewall("accept");
+    connect_and_accept();
+    assert!(!is_noted());
+    firewall("tcp flags & (syn | ack) != syn ct state new drop");
+    let _clients = connect();
+    agent.wait_for("the note", |_| is_noted());
+    assert!(server.accept().is_err());
+    let events = agent.lines(&["events", "--json"]);
+    let is_unopened = |event: &&serde_json::Value| event["verdict"] == "unopened";
+    assert_eq!(events.iter().filter(is_unopened).count(), 1, "{events:?}");
+    firewall("accept");
+    connect_and_accept();
+    agent.wait_for("no note", |_| !is_noted());
 }

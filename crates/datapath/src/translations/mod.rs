@@ -27,6 +27,7 @@ use named::Name;
 use rules::{Rules, Translated};
 use target::target_of;
 pub use target::{Target, Translations, unite};
+pub use tracked::{NewConnections, Translated as TranslatedConnection};
 
 /// nft and its rules, without the contents of named sets, which may be large.
 const NFT: [&str; 5] = ["nft", "-j", "-t", "list", "ruleset"];
@@ -209,9 +210,18 @@ fn has_nat(names: &str) -> bool {
 ///
 /// When the kernel does not tell, as without connection tracking.
 pub fn by_connections() -> io::Result<Translations> {
+    of_connections(tracked::translated()?)
+}
+
+/// The ports that these connections were translated from.
+///
+/// # Errors
+///
+/// When the kernel does not tell the host's addresses.
+pub fn of_connections(connections: Vec<TranslatedConnection>) -> io::Result<Translations> {
     let own = own_addresses()?;
-    let connections = tracked::translated()?.into_iter();
     // Connections of this host's own processes are translated by another chain.
+    let connections = connections.into_iter();
     let received = connections.filter(|it| own.contains(&it.meant) && !own.contains(&it.from));
     let mut translations = Translations::new();
     unite(

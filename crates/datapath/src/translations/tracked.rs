@@ -6,10 +6,13 @@ use std::net::IpAddr;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
+use socket2::{SockFilter, SockRef};
 
 // From Linux's uapi/linux/netfilter/nfnetlink.h and nfnetlink_conntrack.h.
 const HEADER: usize = 16;
 const FAMILY_HEADER: usize = 4;
+const ATTRIBUTE_HEADER: usize = 4;
+const NFNLGRP_CONNTRACK_NEW: u32 = 1;
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
 const GET: u16 = 1 << 8 | 1;
 const NLMSG_ERROR: u16 = 2;
@@ -32,6 +35,11 @@ const PROTOCOL_NUMBER: u16 = 1;
 const PROTOCOL_DESTINATION_PORT: u16 = 3;
 const TCP: u8 = 6;
 
+/// Longer than any report of a connection.
+const LONGEST_REPORT: usize = 8 << 10;
+/// The most reports that are read at a time.
+const MOST_REPORTS: usize = 1_024;
+
 /// A connection that was translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translated {
@@ -42,6 +50,79 @@ pub struct Translated {
     pub port: u16,
     /// The address that it was sent to.
     pub sent_to: IpAddr,
+}
+
+/// New TCP connections whose destination was translated, also those that end before they could be listed. Connection tracking
+/// reports each new connection while this exists.
+pub struct NewConnections(Socket);
+
+impl NewConnections {
+    /// # Errors
+    ///
+    /// When the kernel has no connection tracking.
+    pub fn follow() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        SockRef::from(&socket).attach_filter(&only_translated())?;
+        socket.bind_auto()?;
+        socket.add_membership(NFNLGRP_CONNTRACK_NEW)?;
+        socket.set_non_blocking(true)?;
+        Ok(Self(socket))
+    }
+
+    /// Those that were reported since the last call. Some of many are missing, as the kernel keeps few messages.
+    #[must_use]
+    pub fn read(&self) -> Vec<Translated> {
+        let mut found = Vec::new();
+        let mut message = Vec::with_capacity(LONGEST_REPORT);
+        for _ in 0..MOST_REPORTS {
+            message.clear();
+            match self.0.recv(&mut message, 0) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // ENOBUFS: there were more.
+                Err(_) => {}
+                Ok(_) => found.extend(reported(&message)),
+            }
+        }
+        found
+    }
+}
+
+/// A filter for messages of connection tracking, as of BSD: it passes those whose status has [`TRANSLATED`].
+fn only_translated() -> [SockFilter; 9] {
+    // From Linux's uapi/linux/filter.h and bpf_common.h.
+    const LOAD: u16 = 0x00;
+    const LOAD_X: u16 = 0x01;
+    const LOAD_AT: u16 = 0x20;
+    const LOAD_AT_X: u16 = 0x40;
+    const COPY_TO_X: u16 = 0x07;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const JUMP_IF_SET: u16 = 0x45;
+    const RETURN: u16 = 0x06;
+    /// `SKF_AD_OFF + SKF_AD_NLATTR`: the place of the attribute of type X, from place A on; 0 without one.
+    const ATTRIBUTE: u32 = 0xffff_f000 + 12;
+    const ALL: u32 = u32::MAX;
+    [
+        SockFilter::new(LOAD, 0, 0, (HEADER + FAMILY_HEADER) as u32),
+        SockFilter::new(LOAD_X, 0, 0, STATUS.into()),
+        SockFilter::new(LOAD_AT, 0, 0, ATTRIBUTE),
+        SockFilter::new(JUMP_IF_EQUAL, 4, 0, 0),
+        SockFilter::new(COPY_TO_X, 0, 0, 0),
+        SockFilter::new(LOAD_AT_X, 0, 0, ATTRIBUTE_HEADER as u32),
+        SockFilter::new(JUMP_IF_SET, 0, 1, TRANSLATED),
+        SockFilter::new(RETURN, 0, 0, ALL),
+        SockFilter::new(RETURN, 0, 0, 0),
+    ]
+}
+
+/// The translated connections of a message.
+fn reported(message: &[u8]) -> Vec<Translated> {
+    let mut found = Vec::new();
+    let mut rest = message;
+    while let Some((_, content, after)) = next(rest) {
+        found.extend(content.get(FAMILY_HEADER..).and_then(entry));
+        rest = after;
+    }
+    found
 }
 
 /// Reads the TCP connections whose destination was translated. Kernels before 5.18 send all others, too.

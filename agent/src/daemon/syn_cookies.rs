@@ -83,13 +83,16 @@ pub async fn run(
         ticks.tick().await;
         let engine = packets.load_full();
         let proving = engine.as_ref().and_then(|engine| engine.proving());
-        if let (Some(engine), Some(proving), Some(opened)) =
-            (&engine, &proving, syn_cookies::received())
-        {
-            let unopened = openings.look(proving.passed, opened);
-            engine.set_unopened(unopened);
-            report(&mut reported, unopened, &events);
+        let unopened = proving
+            .as_ref()
+            .and_then(|proving| openings.look(proving.passed, syn_cookies::received()?));
+        if proving.is_none() {
+            (openings, reported) = (Openings::default(), None);
         }
+        if let Some(engine) = engine {
+            engine.set_unopened(unopened);
+        }
+        report(&mut reported, unopened, &events);
         let wanted = proving.is_some_and(|proving| {
             let is_flood = forged.look(proving.answered, proving.accepted, Instant::now());
             let (attacks, _) = attacks.get();

@@ -1,6 +1,6 @@
 //! Published ports of containers: a process listens on the host's port, and netfilter sends the connections elsewhere.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -17,6 +17,8 @@ const PUBLISHED: u16 = 8080;
 const HOOKS: [&str; 2] = ["native", "tc"];
 const RATE: &str = "rate = \"1000/s\"\n";
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A firewall's rule: only a SYN begins a connection.
+const BY_SYNS: &str = "tcp flags & (syn | ack) != syn ct state new drop";
 
 /// A server in a container, or at another port of the host, and the process that listens in the host for nobody.
 struct Published<'n> {
@@ -343,14 +345,28 @@ pub fn proven_connections_that_a_firewall_drops_are_reported() {
     firewall("accept");
     connect_and_accept();
     assert!(!is_noted());
-    firewall("tcp flags & (syn | ack) != syn ct state new drop");
-    let _clients = connect();
-    agent.wait_for("the note", |_| is_noted());
+    firewall(BY_SYNS);
+    // What is compared may begin before the rule.
+    let clients = RefCell::new(Vec::new());
+    agent.wait_for("the note", |_| {
+        clients.borrow_mut().extend(connect());
+        is_noted()
+    });
     assert!(server.accept().is_err());
     let events = agent.lines(&["events", "--json"]);
     let is_unopened = |event: &&serde_json::Value| event["verdict"] == "unopened";
     assert_eq!(events.iter().filter(is_unopened).count(), 1, "{events:?}");
     firewall("accept");
+    agent.wait_for("no note", |_| {
+        connect_and_accept();
+        !is_noted()
+    });
+    // Such a firewall sees the SYN of a source that has proven its address by a reset.
+    network.config(
+        "attach = \"tc\"",
+        &limit(&format!("{RATE}prove = \"reset\"")),
+    );
+    network.told(&["reload"]);
+    firewall(BY_SYNS);
     connect_and_accept();
-    agent.wait_for("no note", |_| !is_noted());
 }

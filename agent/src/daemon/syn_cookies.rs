@@ -16,6 +16,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// As for attacks on limits.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 const ENDS_AFTER: Duration = Duration::from_secs(10);
+/// How often it is reported at most that connections do not open.
+const REPORTED_EVERY: Duration = Duration::from_secs(600);
 const ENDS_BELOW: f64 = 10.0;
 const ENDS_BELOW_SHARE: f64 = 0.05;
 
@@ -83,16 +85,21 @@ pub async fn run(
         ticks.tick().await;
         let engine = packets.load_full();
         let proving = engine.as_ref().and_then(|engine| engine.proving());
-        let unopened = proving
-            .as_ref()
-            .and_then(|proving| openings.look(proving.passed, syn_cookies::received()?));
         if proving.is_none() {
-            (openings, reported) = (Openings::default(), None);
+            openings = Openings::default();
         }
+        let unopened = proving.as_ref().and_then(|proving| {
+            openings.look(proving.passed, syn_cookies::received()?, Instant::now())
+        });
         if let Some(engine) = engine {
             engine.set_unopened(unopened);
         }
-        report(&mut reported, unopened, &events);
+        if let Some(unopened) = unopened
+            && reported.is_none_or(|at: Instant| at.elapsed() >= REPORTED_EVERY)
+        {
+            report(unopened, &events);
+            reported = Some(Instant::now());
+        }
         let wanted = proving.is_some_and(|proving| {
             let is_flood = forged.look(proving.answered, proving.accepted, Instant::now());
             let (attacks, _) = attacks.get();
@@ -118,21 +125,10 @@ pub async fn run(
     }
 }
 
-/// Reports that connections are not opened, or that they are again.
-fn report(reported: &mut Option<Unopened>, unopened: Option<Unopened>, events: &EventLog) {
-    match (&reported, unopened) {
-        (None, Some(unopened)) => {
-            tracing::warn!("{unopened}");
-            events.push(Event::now(
-                EventKind::Unopened,
-                unopened.proven - unopened.opened,
-                unopened.to_string(),
-            ));
-        }
-        (Some(_), None) => tracing::info!("connections whose source proved its address open again"),
-        _ => {}
-    }
-    *reported = unopened;
+fn report(unopened: Unopened, events: &EventLog) {
+    tracing::warn!("{unopened}");
+    let count = unopened.proven - unopened.opened;
+    events.push(Event::now(EventKind::Unopened, count, unopened.to_string()));
 }
 
 fn set(directory: &StateDirectory) -> std::io::Result<()> {

@@ -116,11 +116,11 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
         let now = Instant::now();
         // Without connection tracking, nothing is translated.
         let listed = of_connections.read(translations::by_connections).await;
-        let listed = listed.and_then(Result::ok).unwrap_or_default();
+        let mut seen = listed.and_then(Result::ok).unwrap_or_default();
         let is_followed = is_unknown && engine.proves_by_cookies();
         let new = new_ports(&mut new_connections, is_followed).await;
-        let seen = listed.into_iter().chain(new);
-        by_connections.extend(seen.map(|(port, target)| (port, (target, now))));
+        translations::unite(&mut seen, new);
+        by_connections.extend(seen.into_iter().map(|(port, target)| (port, (target, now))));
         let kept = KEPT[usize::from(is_unknown)];
         by_connections.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < kept);
         let mut ports = by_rules.translations();
@@ -128,6 +128,12 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
             .iter()
             .map(|(port, (target, _))| (*port, *target));
         translations::unite(&mut ports, tracked);
+        if let Some(Err(error)) = new_connections
+            .as_mut()
+            .map(|followed: &mut NewConnections| followed.leave_out(ports.keys().copied()))
+        {
+            tracing::error!("leaving out known ports of new connections failed: {error}");
+        }
         match engine.set_translated(&ports, &by_rules.unknown) {
             Ok(unproven) => {
                 let unproven = BTreeSet::from_iter(unproven);

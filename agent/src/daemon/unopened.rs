@@ -1,14 +1,19 @@
-//! Connections whose source has proven its address by a cookie, and that the kernel does not open all the same.
+//! ACKs that proved their source's address by a cookie, and that the kernel never received.
 //!
 //! Weir answers a SYN before netfilter, which sees such a connection from its first ACK on. A rule can drop that ACK, as invalid
 //! or as no SYN, or send it to another host, which does not know the cookie. The client then waits for a server that knows nothing.
+//!
+//! The kernel counts cookies for all ports together, so that connections to other ports can hide those that do not open.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
-/// So many proven connections are compared at a time: a few are lost on any network.
+/// So many proven ACKs are compared at a time: a few are lost on any network.
 const COMPARED: u64 = 10;
+/// How long a comparison is of use.
+const KEPT: Duration = Duration::from_secs(600);
 
-/// Proven connections of which the kernel opened less than half.
+/// Proven ACKs of which the kernel received less than half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unopened {
     pub proven: u64,
@@ -20,40 +25,40 @@ impl fmt::Display for Unopened {
         let Self { proven, opened } = self;
         write!(
             formatter,
-            "of {proven} connections whose source proved its address, the kernel opened {opened}: netfilter drops their first \
-             ACK, as invalid or as no SYN, or sends it elsewhere; use prove = \"reset\", or change its rules"
+            "of {proven} ACKs that proved their source's address, {opened} opened a connection: rules of netfilter may drop \
+             others, as invalid or as no SYN, or send them elsewhere; use prove = \"reset\", or change the rules"
         )
     }
 }
 
-/// Compares the connections that Weir passed with those that the kernel opened.
+/// Compares the ACKs that Weir passed with those that the kernel received.
 #[derive(Debug, Default)]
 pub struct Openings {
     /// Both counters at the last comparison.
     compared: Option<(u64, u64)>,
-    result: Option<Unopened>,
+    result: Option<(Unopened, Instant)>,
 }
 
 impl Openings {
     /// Processes both counters, of which `opened` was read last; returns the last comparison, if there is something to say.
-    pub fn look(&mut self, proven: u64, opened: u64) -> Option<Unopened> {
+    pub fn look(&mut self, proven: u64, opened: u64, now: Instant) -> Option<Unopened> {
         let (proven_before, opened_before) = *self.compared.get_or_insert((proven, opened));
-        let (Some(more_proven), Some(more_opened)) = (
-            proven.checked_sub(proven_before),
-            opened.checked_sub(opened_before),
-        ) else {
+        let is_too_old = |(_, at): &(_, Instant)| now.saturating_duration_since(*at) >= KEPT;
+        self.result = self.result.filter(|result| !is_too_old(result));
+        if proven < proven_before {
             // The counters of another policy.
+            *self = Self::default();
+        } else if proven == proven_before {
             self.compared = Some((proven, opened));
-            return self.result;
-        };
-        if more_proven >= COMPARED {
+        } else if proven - proven_before >= COMPARED {
             self.compared = Some((proven, opened));
-            self.result = (more_opened < more_proven / 2).then_some(Unopened {
-                proven: more_proven,
-                opened: more_opened,
-            });
+            let unopened = Unopened {
+                proven: proven - proven_before,
+                opened: opened.saturating_sub(opened_before),
+            };
+            self.result = (unopened.opened < unopened.proven / 2).then_some((unopened, now));
         }
-        self.result
+        self.result.map(|(unopened, _)| unopened)
     }
 }
 
@@ -61,27 +66,44 @@ impl Openings {
 mod tests {
     use super::*;
 
-    #[test]
-    fn half_of_ten_proven_connections_have_to_open() {
-        let mut openings = Openings::default();
-        assert_eq!(openings.look(100, 7), None);
-        // Too few to say something.
-        assert_eq!(openings.look(109, 7), None);
-        let unopened = |proven, opened| Some(Unopened { proven, opened });
-        assert_eq!(openings.look(112, 8), unopened(12, 1));
-        assert_eq!(openings.look(121, 17), unopened(12, 1));
-        // The kernel also opens those that Weir has not answered.
-        assert_eq!(openings.look(122, 90), None);
-        assert_eq!(openings.look(132, 95), None);
-        assert_eq!(openings.look(142, 99), unopened(10, 4));
+    const fn unopened(proven: u64, opened: u64) -> Option<Unopened> {
+        Some(Unopened { proven, opened })
     }
 
     #[test]
-    fn counters_that_begin_anew_are_compared_from_there_on() {
-        let mut openings = Openings::default();
-        assert_eq!(openings.look(100, 100), None);
-        assert_eq!(openings.look(3, 103), None);
-        assert_eq!(openings.look(12, 103), None);
-        assert!(openings.look(13, 103).is_some());
+    fn half_of_ten_proven_acks_have_to_open_a_connection() {
+        let (mut openings, now) = (Openings::default(), Instant::now());
+        let mut look = |proven, opened| openings.look(proven, opened, now);
+        assert_eq!(look(100, 7), None);
+        // Too few to say something.
+        assert_eq!(look(109, 7), None);
+        assert_eq!(look(112, 8), unopened(12, 1));
+        assert_eq!(look(121, 17), unopened(12, 1));
+        // The kernel also opens those that Weir has not answered.
+        assert_eq!(look(122, 90), None);
+        assert_eq!(look(132, 95), None);
+        assert_eq!(look(142, 99), unopened(10, 4));
+    }
+
+    #[test]
+    fn what_opens_while_nothing_is_proven_hides_nothing() {
+        let (mut openings, now) = (Openings::default(), Instant::now());
+        assert_eq!(openings.look(100, 7, now), None);
+        assert_eq!(openings.look(100, 900, now), None);
+        assert_eq!(openings.look(110, 901, now), unopened(10, 1));
+    }
+
+    #[test]
+    fn a_comparison_ends_with_its_policy_and_after_ten_minutes() {
+        let (mut openings, now) = (Openings::default(), Instant::now());
+        assert_eq!(openings.look(0, 0, now), None);
+        assert_eq!(openings.look(10, 0, now), unopened(10, 0));
+        assert_eq!(openings.look(10, 0, now + KEPT / 2), unopened(10, 0));
+        assert_eq!(openings.look(10, 0, now + KEPT), None);
+        assert_eq!(openings.look(20, 0, now + KEPT), unopened(10, 0));
+        assert_eq!(openings.look(3, 0, now + KEPT), None);
+        // From there on.
+        assert_eq!(openings.look(3, 100, now + KEPT), None);
+        assert_eq!(openings.look(13, 103, now + KEPT), unopened(10, 3));
     }
 }

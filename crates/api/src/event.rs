@@ -53,7 +53,7 @@ pub enum EventKind {
     KeysFull,
     /// The sources of a port do not prove their address, since netfilter sends its connections elsewhere.
     Unproven,
-    /// Sources proved their address, and the kernel did not open their connections.
+    /// Sources proved their address, and the kernel did not receive their ACKs.
     Unopened,
     /// The addresses that `protect` exempts have changed.
     Protected,

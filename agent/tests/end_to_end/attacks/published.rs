@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::peer::{PORT, in_flood, limit, listen};
-use crate::prove::network;
+use crate::prove::{network, proofs};
 use crate::resets::Backend;
 use crate::support::{Agent, Network, SERVER, SERVER6, run};
 
@@ -58,12 +58,20 @@ impl<'n> Published<'n> {
     }
 
     fn start(&self, attach: &str, more: &str) -> Agent<'n> {
-        let limits = limit(more).replace("[80]", &format!("[{PUBLISHED}]"));
+        self.start_for(&[PUBLISHED], attach, more)
+    }
+
+    fn start_for(&self, ports: &[u16], attach: &str, more: &str) -> Agent<'n> {
+        let limits = limit(more).replace("[80]", &format!("{ports:?}"));
         self.network.start(&format!("attach = {attach:?}"), &limits)
     }
 
     /// Of so many clients, those that receive the byte with which the container's server greets each.
     fn greeted(&self, clients: usize) -> usize {
+        self.greeted_at(PUBLISHED, clients)
+    }
+
+    fn greeted_at(&self, port: u16, clients: usize) -> usize {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -74,7 +82,7 @@ impl<'n> Published<'n> {
                     let _ = stream.unwrap().write_all(b"x");
                 }
             });
-            let greeted = (0..clients).filter(|_| self.greets()).count();
+            let greeted = (0..clients).filter(|_| self.greets(port)).count();
             is_over.store(true, Ordering::Relaxed);
             match &self.container {
                 Some(container) => container.wake(),
@@ -87,8 +95,8 @@ impl<'n> Published<'n> {
         })
     }
 
-    fn greets(&self) -> bool {
-        let to = SocketAddr::new(self.address, PUBLISHED);
+    fn greets(&self, port: u16) -> bool {
+        let to = SocketAddr::new(self.address, port);
         self.network.in_client(|| {
             let Ok(mut client) = TcpStream::connect_timeout(&to, PATIENCE) else {
                 return false;
@@ -158,8 +166,12 @@ fn use_cookies(network: &Network, value: &str) {
 }
 
 fn names_the_port(agent: &Agent<'_>) -> bool {
+    names(agent, &PUBLISHED.to_string())
+}
+
+fn names(agent: &Agent<'_>, ports: &str) -> bool {
     let notes = agent.json(&["status"])["notes"].to_string();
-    notes.contains(&format!("prove has no effect on port {PUBLISHED}:"))
+    notes.contains(&format!("prove has no effect on port {ports}:"))
 }
 
 fn check_and_doctor_say(network: &Network, note: &str) {
@@ -294,11 +306,15 @@ pub fn a_published_port_is_learnt_from_its_connections() {
     assert_eq!(published.greeted(6), 6);
 }
 
-/// A cookie that the container does not know ends each connection before it could be listed.
+/// A cookie that the container does not know ends each connection before it could be listed; also while a flood opens
+/// connections to a port that is known.
 pub fn a_published_port_is_learnt_from_a_connection_that_fails() {
     let network = network("1", "tc");
     let published = Published::new(&network, "ip protocol tcp dnat to 10.78.0.2:80");
-    let agent = published.start("tc", &format!("{RATE}prove = \"always\""));
+    let other = PUBLISHED + 1;
+    let _idle = listen(&network, other);
+    let always = format!("{RATE}prove = \"always\"");
+    let agent = published.start_for(&[PUBLISHED, other], "tc", &always);
     agent.wait_for("the note", |status| {
         status["notes"].to_string().contains("may be unknown")
     });
@@ -306,6 +322,12 @@ pub fn a_published_port_is_learnt_from_a_connection_that_fails() {
     assert_eq!(published.greeted(1), 0);
     agent.wait_for("the port", |_| names_the_port(&agent));
     assert_eq!(published.greeted(6), 6);
+    in_flood(&network, PUBLISHED, || {
+        assert_eq!(published.greeted_at(other, 1), 0);
+        let both = format!("{PUBLISHED}, {other}");
+        agent.wait_for("the other port", |_| names(&agent, &both));
+    });
+    assert_eq!(published.greeted_at(other, 6), 6);
 }
 
 /// A firewall that lets connections begin by SYNs only drops what follows an answer that it has not seen.
@@ -340,11 +362,10 @@ pub fn proven_connections_that_a_firewall_drops_are_reported() {
     };
     let is_noted = || {
         let notes = agent.json(&["status"])["notes"].to_string();
-        notes.contains("connections whose source proved its address, the kernel opened")
+        notes.contains("ACKs that proved their source's address")
     };
     firewall("accept");
     connect_and_accept();
-    assert!(!is_noted());
     firewall(BY_SYNS);
     // What is compared may begin before the rule.
     let clients = RefCell::new(Vec::new());
@@ -369,4 +390,5 @@ pub fn proven_connections_that_a_firewall_drops_are_reported() {
     network.told(&["reload"]);
     firewall(BY_SYNS);
     connect_and_accept();
+    assert!(proofs(&agent, "resets_accepted") > 0);
 }

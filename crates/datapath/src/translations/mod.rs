@@ -47,6 +47,10 @@ const MOST_BYTES: u64 = 16 << 20;
 /// The module of the kernel that translates by nftables' rules, also those of newer iptables.
 const NAT_OF_NFTABLES: &str = "/sys/module/nft_chain_nat";
 
+/// Whether connection tracking reports connections.
+const EVENTS: &str = "net.netfilter.nf_conntrack_events";
+const EVENTS_PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
+
 /// The result of reading a host's rules.
 #[derive(Clone, Debug, Default)]
 pub struct ReadRules {
@@ -64,6 +68,8 @@ pub struct Unknown {
     missing: Vec<&'static str>,
     /// A rule has unknown ports.
     of_a_rule: bool,
+    /// Connection tracking does not report connections.
+    is_unreported: bool,
 }
 
 impl Unknown {
@@ -85,6 +91,11 @@ impl Unknown {
                 "a rule of netfilter names no ports, more than 1,024, or a set that cannot be listed"
                     .to_owned(),
             );
+        }
+        if self.is_unreported && !reasons.is_empty() {
+            reasons.push(format!(
+                "{EVENTS} is 0, so that no port is known by a connection that fails"
+            ));
         }
         (!reasons.is_empty()).then(|| {
             format!(
@@ -164,6 +175,8 @@ pub fn by_rules() -> ReadRules {
         Ok(None) => {}
         Err(_) => read.unknown.failed.push(NFT[0]),
     }
+    read.unknown.is_unreported =
+        fs::read_to_string(EVENTS_PATH).is_ok_and(|value| value.trim() == "0");
     read
 }
 

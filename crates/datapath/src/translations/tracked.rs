@@ -37,8 +37,12 @@ const TCP: u8 = 6;
 
 /// Longer than any report of a connection.
 const LONGEST_REPORT: usize = 8 << 10;
-/// The most reports that are read at a time.
-const MOST_REPORTS: usize = 1_024;
+/// The most reports that are read at a time: more than the buffer has room for.
+const MOST_REPORTS: usize = 16_384;
+/// The bytes that the kernel keeps of reports.
+const BUFFER: usize = 2 << 20;
+/// The most ports that are left out.
+const MOST_LEFT_OUT: usize = 256;
 
 /// A connection that was translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,29 +58,51 @@ pub struct Translated {
 
 /// New TCP connections whose destination was translated, also those that end before they could be listed. Connection tracking
 /// reports each new connection while this exists.
-pub struct NewConnections(Socket);
+pub struct NewConnections {
+    socket: Socket,
+    /// The ports whose connections are not reported.
+    without: Vec<u16>,
+}
 
 impl NewConnections {
     /// # Errors
     ///
-    /// When the kernel has no connection tracking.
+    /// When the kernel has no netfilter, or refuses the filter.
     pub fn follow() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        SockRef::from(&socket).attach_filter(&only_translated())?;
+        SockRef::from(&socket).attach_filter(&only_translated(&[]))?;
+        socket.set_rx_buf_sz(BUFFER)?;
         socket.bind_auto()?;
         socket.add_membership(NFNLGRP_CONNTRACK_NEW)?;
         socket.set_non_blocking(true)?;
-        Ok(Self(socket))
+        Ok(Self {
+            socket,
+            without: Vec::new(),
+        })
     }
 
-    /// Those that were reported since the last call. Some of many are missing, as the kernel keeps few messages.
+    /// Leaves out ports that are known, so that a flood of their connections hides no others; of many, some.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses the filter.
+    pub fn leave_out(&mut self, known: impl Iterator<Item = u16>) -> io::Result<()> {
+        let known: Vec<u16> = known.take(MOST_LEFT_OUT).collect();
+        if known != self.without {
+            SockRef::from(&self.socket).attach_filter(&only_translated(&known))?;
+            self.without = known;
+        }
+        Ok(())
+    }
+
+    /// Those that were reported since the last call. Of more than the kernel keeps, some are missing.
     #[must_use]
     pub fn read(&self) -> Vec<Translated> {
         let mut found = Vec::new();
         let mut message = Vec::with_capacity(LONGEST_REPORT);
         for _ in 0..MOST_REPORTS {
             message.clear();
-            match self.0.recv(&mut message, 0) {
+            match self.socket.recv(&mut message, 0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // ENOBUFS: there were more.
                 Err(_) => {}
@@ -87,31 +113,58 @@ impl NewConnections {
     }
 }
 
-/// A filter for messages of connection tracking, as of BSD: it passes those whose status has [`TRANSLATED`].
-fn only_translated() -> [SockFilter; 9] {
+/// A filter for messages of connection tracking, as of BSD: it passes TCP connections whose status has [`TRANSLATED`], except
+/// those to some ports.
+fn only_translated(except: &[u16]) -> Vec<SockFilter> {
     // From Linux's uapi/linux/filter.h and bpf_common.h.
     const LOAD: u16 = 0x00;
     const LOAD_X: u16 = 0x01;
+    const STORE: u16 = 0x02;
+    const LOAD_STORED: u16 = 0x60;
     const LOAD_AT: u16 = 0x20;
     const LOAD_AT_X: u16 = 0x40;
+    const LOAD_HALF_AT_X: u16 = 0x48;
+    const LOAD_BYTE_AT_X: u16 = 0x50;
     const COPY_TO_X: u16 = 0x07;
     const JUMP_IF_EQUAL: u16 = 0x15;
     const JUMP_IF_SET: u16 = 0x45;
     const RETURN: u16 = 0x06;
-    /// `SKF_AD_OFF + SKF_AD_NLATTR`: the place of the attribute of type X, from place A on; 0 without one.
+    /// `SKF_AD_OFF` and `SKF_AD_NLATTR`: the place of the attribute of type X, from place A on; 0 without one.
     const ATTRIBUTE: u32 = 0xffff_f000 + 12;
-    const ALL: u32 = u32::MAX;
-    [
-        SockFilter::new(LOAD, 0, 0, (HEADER + FAMILY_HEADER) as u32),
-        SockFilter::new(LOAD_X, 0, 0, STATUS.into()),
-        SockFilter::new(LOAD_AT, 0, 0, ATTRIBUTE),
-        SockFilter::new(JUMP_IF_EQUAL, 4, 0, 0),
-        SockFilter::new(COPY_TO_X, 0, 0, 0),
-        SockFilter::new(LOAD_AT_X, 0, 0, ATTRIBUTE_HEADER as u32),
-        SockFilter::new(JUMP_IF_SET, 0, 1, TRANSLATED),
-        SockFilter::new(RETURN, 0, 0, ALL),
-        SockFilter::new(RETURN, 0, 0, 0),
-    ]
+    /// `SKF_AD_NLATTR_NEST`: the same within the attribute at place A.
+    const NESTED: u32 = 0xffff_f000 + 16;
+    const PASS: u32 = u32::MAX;
+    const DROP: u32 = 0;
+    let instruction = |code, k| SockFilter::new(code, 0, 0, k);
+    let drop_unless = |code, k| [SockFilter::new(code, 1, 0, k), instruction(RETURN, DROP)];
+    let attributes = || instruction(LOAD, (HEADER + FAMILY_HEADER) as u32);
+    let find = |kind: u16, how| [instruction(LOAD_X, kind.into()), instruction(LOAD_AT, how)];
+    let load = |code| {
+        [
+            instruction(COPY_TO_X, 0),
+            instruction(code, ATTRIBUTE_HEADER as u32),
+        ]
+    };
+    let mut filter = vec![attributes()];
+    filter.extend(find(STATUS, ATTRIBUTE));
+    filter.extend(load(LOAD_AT_X));
+    filter.extend(drop_unless(JUMP_IF_SET, TRANSLATED));
+    filter.push(attributes());
+    filter.extend(find(TUPLE_ORIGINAL, ATTRIBUTE));
+    filter.extend(find(TUPLE_PROTOCOL, NESTED));
+    filter.push(instruction(STORE, 0));
+    filter.extend(find(PROTOCOL_NUMBER, NESTED));
+    filter.extend(load(LOAD_BYTE_AT_X));
+    filter.extend(drop_unless(JUMP_IF_EQUAL, TCP.into()));
+    filter.push(instruction(LOAD_STORED, 0));
+    filter.extend(find(PROTOCOL_DESTINATION_PORT, NESTED));
+    filter.extend(load(LOAD_HALF_AT_X));
+    for port in except {
+        filter.push(SockFilter::new(JUMP_IF_EQUAL, 0, 1, (*port).into()));
+        filter.push(instruction(RETURN, DROP));
+    }
+    filter.push(instruction(RETURN, PASS));
+    filter
 }
 
 /// The translated connections of a message.

@@ -92,7 +92,7 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
                     let before = came(agent);
                     let client =
                         scope.spawn(move || (agent.ask(&job("alice", "30s")), Instant::now()));
-                    // Each is in line before the next one comes, or has passed: one that comes late does not wait.
+                    // The next one comes when this one is in line or, if it came late, has passed without waiting.
                     let start = Instant::now();
                     while came(agent) == before && !client.is_finished() {
                         assert!(start.elapsed() < Duration::from_secs(300));

@@ -7,17 +7,15 @@ use std::time::{Duration, Instant};
 use config::policy::OnExit;
 use host::{StateDirectory, syn_cookies};
 
-use super::events::{BEGINS_AT, BEGINS_AT_SHARE, CurrentAttacks, Event, EventKind, EventLog};
+use super::events::{BEGINS_AT, BEGINS_AT_SHARE, CurrentAttacks, EventLog};
 use super::packets::{Packets, Proving};
-use super::unopened::{Openings, Unopened};
+use super::unopened::Watch;
 
 /// How often the setting is reconsidered.
 const PERIOD: Duration = Duration::from_secs(1);
 /// As for attacks on limits.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 const ENDS_AFTER: Duration = Duration::from_secs(10);
-/// How often it is reported at most that connections do not open.
-const REPORTED_EVERY: Duration = Duration::from_secs(600);
 const ENDS_BELOW: f64 = 10.0;
 const ENDS_BELOW_SHARE: f64 = 0.05;
 
@@ -80,25 +78,14 @@ pub async fn run(
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut forged, mut is_failing) = (ForgedSyns::default(), false);
-    let (mut openings, mut reported) = (Openings::default(), None);
+    let mut openings = Watch::new(events);
     loop {
         ticks.tick().await;
         let engine = packets.load_full();
         let proving = engine.as_ref().and_then(|engine| engine.proving());
-        if proving.is_none() {
-            openings = Openings::default();
-        }
-        let unopened = proving.as_ref().and_then(|proving| {
-            openings.look(proving.passed, syn_cookies::received()?, Instant::now())
-        });
+        let unopened = openings.look(proving.as_ref());
         if let Some(engine) = engine {
             engine.set_unopened(unopened);
-        }
-        if let Some(unopened) = unopened
-            && reported.is_none_or(|at: Instant| at.elapsed() >= REPORTED_EVERY)
-        {
-            report(unopened, &events);
-            reported = Some(Instant::now());
         }
         let wanted = proving.is_some_and(|proving| {
             let is_flood = forged.look(proving.answered, proving.accepted, Instant::now());
@@ -123,12 +110,6 @@ pub async fn run(
         }
         is_failing = result.is_err();
     }
-}
-
-fn report(unopened: Unopened, events: &EventLog) {
-    tracing::warn!("{unopened}");
-    let count = unopened.proven - unopened.opened;
-    events.push(Event::now(EventKind::Unopened, count, unopened.to_string()));
 }
 
 fn set(directory: &StateDirectory) -> std::io::Result<()> {

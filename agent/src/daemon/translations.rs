@@ -85,7 +85,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
     let mut of_connections = Repeated::new(CONNECTIONS_EVERY);
     let watcher = OnceCell::new();
     let (mut by_rules, mut by_connections) = (ReadRules::default(), BTreeMap::new());
-    let mut new_connections = None;
+    let mut new_connections: Option<NewConnections> = None;
     let mut reported = BTreeSet::new();
     loop {
         if is_changed(watcher.get().and_then(Option::as_ref), &mut ticks).await {
@@ -128,9 +128,8 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
             .iter()
             .map(|(port, (target, _))| (*port, *target));
         translations::unite(&mut ports, tracked);
-        if let Some(Err(error)) = new_connections
-            .as_mut()
-            .map(|followed: &mut NewConnections| followed.leave_out(ports.keys().copied()))
+        if let Some(followed) = &mut new_connections
+            && let Err(error) = followed.leave_out(ports.keys().copied())
         {
             tracing::error!("leaving out known ports of new connections failed: {error}");
         }

@@ -6,12 +6,20 @@
 //! The kernel counts cookies for all ports together, so that connections to other ports can hide those that do not open.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use host::syn_cookies;
+
+use super::events::{Event, EventKind, EventLog};
+use super::packets::Proving;
 
 /// So many proven ACKs are compared at a time: a few are lost on any network.
 const COMPARED: u64 = 10;
 /// How long a comparison is of use.
 const KEPT: Duration = Duration::from_secs(600);
+/// How often it is reported at most.
+const REPORTED_EVERY: Duration = Duration::from_secs(600);
 
 /// Proven ACKs of which the kernel received less than half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +41,7 @@ impl fmt::Display for Unopened {
 
 /// Compares the ACKs that Weir passed with those that the kernel received.
 #[derive(Debug, Default)]
-pub struct Openings {
+struct Openings {
     /// Both counters at the last comparison.
     compared: Option<(u64, u64)>,
     result: Option<(Unopened, Instant)>,
@@ -41,7 +49,7 @@ pub struct Openings {
 
 impl Openings {
     /// Processes both counters, of which `opened` was read last; returns the last comparison, if there is something to say.
-    pub fn look(&mut self, proven: u64, opened: u64, now: Instant) -> Option<Unopened> {
+    fn look(&mut self, proven: u64, opened: u64, now: Instant) -> Option<Unopened> {
         let (proven_before, opened_before) = *self.compared.get_or_insert((proven, opened));
         let is_too_old = |(_, at): &(_, Instant)| now.saturating_duration_since(*at) >= KEPT;
         self.result = self.result.filter(|result| !is_too_old(result));
@@ -59,6 +67,44 @@ impl Openings {
             self.result = (unopened.opened < unopened.proven / 2).then_some((unopened, now));
         }
         self.result.map(|(unopened, _)| unopened)
+    }
+}
+
+/// Compares while sources prove their address, and reports.
+pub struct Watch {
+    openings: Openings,
+    events: Arc<EventLog>,
+    reported: Option<Instant>,
+}
+
+impl Watch {
+    pub fn new(events: Arc<EventLog>) -> Self {
+        Self {
+            openings: Openings::default(),
+            events,
+            reported: None,
+        }
+    }
+
+    /// Compares the counters of proofs with the kernel's; returns the last comparison, if there is something to say.
+    pub fn look(&mut self, proving: Option<&Proving>) -> Option<Unopened> {
+        let Some(proving) = proving else {
+            self.openings = Openings::default();
+            return None;
+        };
+        let (opened, now) = (syn_cookies::received()?, Instant::now());
+        let unopened = self.openings.look(proving.passed, opened, now)?;
+        if self
+            .reported
+            .is_none_or(|at| now.saturating_duration_since(at) >= REPORTED_EVERY)
+        {
+            self.reported = Some(now);
+            tracing::warn!("{unopened}");
+            let count = unopened.proven - unopened.opened;
+            self.events
+                .push(Event::now(EventKind::Unopened, count, unopened.to_string()));
+        }
+        Some(unopened)
     }
 }
 

@@ -8,7 +8,7 @@ use api::status::{LeftOut, Status};
 use caps::{CapSet, Capability};
 use cgroup::{Controller, Enforcement, GroupStatus, Tree, Version};
 use config::group::Group;
-use config::policy::{Config, Limit};
+use config::policy::Config;
 use datapath::connections::unsupported;
 use datapath::{is_kernel_too_old, kernel_release, translations};
 use host::syn_cookies as cookies;
@@ -108,7 +108,7 @@ fn btf(on_groups: Needed) -> Check {
 /// For limits whose sources prove their address by cookies; `None` without any.
 fn syn_cookies(config: &Config) -> Option<Check> {
     const NAME: &str = "SYN cookies";
-    if !config.limits.iter().any(Limit::proves_by_cookies) {
+    if !config.proves_by_cookies() {
         return None;
     }
     let setting = cookies::SETTING;

@@ -324,11 +324,7 @@ pub fn has_nft() -> bool {
 /// The number of a challenge is within the window that the firewall of the client's network expects.
 fn a_client_behind_a_stateful_firewall_connects() {
     let network = network("1", "native");
-    network.in_client(|| {
-        let path = network.folder.path().join("rules.nft");
-        std::fs::write(&path, FIREWALL).unwrap();
-        run("nft", &["-f", path.to_str().unwrap()]);
-    });
+    network.in_client(|| network.use_rules(FIREWALL));
     let agent = network.start(
         "attach = \"native\"",
         &format!("{LIMIT}rate = \"10000/s\"\n"),

@@ -192,6 +192,13 @@ impl Network {
         batch(Some(&self.server), commands);
     }
 
+    /// Puts rules of nftables in effect, in the namespace of the caller.
+    pub fn use_rules(&self, rules: &str) {
+        let path = self.folder.path().join("rules.nft");
+        std::fs::write(&path, rules).unwrap();
+        run("nft", &["-f", path.to_str().unwrap()]);
+    }
+
     /// Runs `tc` in the server's namespace.
     pub fn tc(&self, arguments: &[&str]) {
         run("tc", &[&["-n", &self.server], arguments].concat());

@@ -379,8 +379,7 @@ impl PacketEngine {
     /// Whether sources prove their address by the kernel's cookies.
     #[must_use]
     pub fn proves_by_cookies(&self) -> bool {
-        let in_effect = self.lock();
-        in_effect.config.limits.iter().any(Limit::proves_by_cookies)
+        self.lock().config.proves_by_cookies()
     }
 
     /// Answers no SYN to these ports by a cookie; returns those of limits with `prove`. Others may be translated as well, which

@@ -7,7 +7,7 @@ use common::packet::build::Frame;
 
 use super::peer::{ACK, FIRST, PORT, Peer, established, limit, listen};
 use crate::prove::network;
-use crate::support::{Network, run};
+use crate::support::Network;
 
 const HOOKS: [&str; 2] = ["native", "tc"];
 const CONCURRENT: usize = 4;
@@ -119,7 +119,5 @@ fn redirect(network: &Network, port: u16) {
         "table inet nat {{\n chain prerouting {{ type nat hook prerouting priority dstnat;\n \
          tcp dport {PORT} redirect to :{port}; }}\n}}\n"
     );
-    let path = network.folder.path().join("redirect.nft");
-    std::fs::write(&path, rules).unwrap();
-    network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+    network.in_server(|| network.use_rules(&rules));
 }

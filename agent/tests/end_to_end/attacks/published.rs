@@ -128,9 +128,7 @@ fn use_rules_of(family: &str, network: &Network, besides: &str, rule: &str) {
         "flush ruleset\ntable {family} nat {{\n {besides}\n chain prerouting {{ type nat hook prerouting priority \
          dstnat;\n {rule};\n }}\n}}\n"
     );
-    let path = network.folder.path().join("published.nft");
-    fs::write(&path, rules).unwrap();
-    network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+    network.in_server(|| network.use_rules(&rules));
 }
 
 /// Has a program of the host translate the published port: to the container, or to this host's own server.
@@ -342,9 +340,7 @@ pub fn proven_connections_that_a_firewall_drops_are_reported() {
         let rules = format!(
             "flush ruleset\ntable inet filter {{\n chain input {{ type filter hook input priority 0;\n {rule};\n }}\n}}\n"
         );
-        let path = network.folder.path().join("firewall.nft");
-        fs::write(&path, rules).unwrap();
-        network.in_server(|| run("nft", &["-f", path.to_str().unwrap()]));
+        network.in_server(|| network.use_rules(&rules));
     };
     let connect = || {
         let to = SocketAddr::from((SERVER, PORT));
@@ -367,7 +363,7 @@ pub fn proven_connections_that_a_firewall_drops_are_reported() {
     firewall("accept");
     connect_and_accept();
     firewall(BY_SYNS);
-    // What is compared may begin before the rule.
+    // The first comparison may include connections from before the rule.
     let clients = RefCell::new(Vec::new());
     agent.wait_for("the note", |_| {
         clients.borrow_mut().extend(connect());

@@ -35,6 +35,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether sources prove their address by the kernel's SYN cookies, for one limit at least.
+    #[must_use]
+    pub fn proves_by_cookies(&self) -> bool {
+        self.limits.iter().any(Limit::proves_by_cookies)
+    }
+
     /// The limits on packets that ban sources, by their indexes.
     pub fn bans(&self) -> impl Iterator<Item = (usize, Escalate)> + '_ {
         let limits = self.limits.iter().enumerate();

@@ -47,7 +47,7 @@ const MOST_BYTES: u64 = 16 << 20;
 /// The module of the kernel that translates by nftables' rules, also those of newer iptables.
 const NAT_OF_NFTABLES: &str = "/sys/module/nft_chain_nat";
 
-/// Whether connection tracking reports connections.
+/// The kernel's setting: whether connection tracking reports connections.
 const EVENTS: &str = "net.netfilter.nf_conntrack_events";
 const EVENTS_PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 
@@ -68,7 +68,7 @@ pub struct Unknown {
     missing: Vec<&'static str>,
     /// A rule has unknown ports.
     of_a_rule: bool,
-    /// Connection tracking does not report connections.
+    /// Besides another reason: connection tracking does not report connections.
     is_unreported: bool,
 }
 
@@ -92,7 +92,7 @@ impl Unknown {
                     .to_owned(),
             );
         }
-        if self.is_unreported && !reasons.is_empty() {
+        if self.is_unreported {
             reasons.push(format!(
                 "{EVENTS} is 0, so that no port is known by a connection that fails"
             ));
@@ -175,8 +175,8 @@ pub fn by_rules() -> ReadRules {
         Ok(None) => {}
         Err(_) => read.unknown.failed.push(NFT[0]),
     }
-    read.unknown.is_unreported =
-        fs::read_to_string(EVENTS_PATH).is_ok_and(|value| value.trim() == "0");
+    read.unknown.is_unreported = read.unknown.why().is_some()
+        && fs::read_to_string(EVENTS_PATH).is_ok_and(|value| value.trim() == "0");
     read
 }
 
@@ -295,7 +295,7 @@ pub fn notes(config: &Config, translations: &Translations, unknown: &Unknown) ->
         })
     });
     let unknown = unknown.why().map(|why| {
-        let advice = if config.limits.iter().any(Limit::proves_by_cookies) {
+        let advice = if config.proves_by_cookies() {
             "use prove = \"reset\" where such ports have limits"
         } else {
             "limits with concurrent count no connections to them"

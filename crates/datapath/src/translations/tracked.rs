@@ -1,7 +1,7 @@
 //! Connections that connection tracking has translated the destination of.
 
-use std::io;
 use std::net::IpAddr;
+use std::{io, iter};
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -169,13 +169,10 @@ fn only_translated(except: &[u16]) -> Vec<SockFilter> {
 
 /// The translated connections of a message.
 fn reported(message: &[u8]) -> Vec<Translated> {
-    let mut found = Vec::new();
-    let mut rest = message;
-    while let Some((_, content, after)) = next(rest) {
-        found.extend(content.get(FAMILY_HEADER..).and_then(entry));
-        rest = after;
-    }
-    found
+    let entries = messages(message);
+    entries
+        .filter_map(|(_, content)| content.get(FAMILY_HEADER..).and_then(entry))
+        .collect()
 }
 
 /// Reads the TCP connections whose destination was translated. Kernels before 5.18 send all others, too.
@@ -187,8 +184,7 @@ pub fn translated() -> io::Result<Vec<Translated>> {
     let mut found = Vec::new();
     loop {
         let (part, _) = socket.recv_from_full()?;
-        let mut rest = part.as_slice();
-        while let Some((kind, message, after)) = next(rest) {
+        for (kind, message) in messages(&part) {
             match kind {
                 NLMSG_DONE => return Ok(found),
                 NLMSG_ERROR => {
@@ -198,7 +194,6 @@ pub fn translated() -> io::Result<Vec<Translated>> {
                 }
                 _ => found.extend(message.get(FAMILY_HEADER..).and_then(entry)),
             }
-            rest = after;
         }
     }
 }
@@ -219,6 +214,15 @@ fn request() -> Vec<u8> {
         bytes.extend(value.to_be_bytes());
     }
     bytes
+}
+
+/// The types and contents of the messages, up to one that is broken.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    iter::from_fn(move || {
+        let (kind, content, rest) = next(bytes)?;
+        bytes = rest;
+        Some((kind, content))
+    })
 }
 
 /// The type and the content of the first message, and what follows it.

@@ -311,6 +311,15 @@ pub enum AttachError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A tunnel whose packets come with headers of the packets that carry them.
+    #[error(
+        "attaching to {interface} is not supported: {reason}; limit the interface that carries it"
+    )]
+    Tunnel {
+        /// The interface's name.
+        interface: String,
+        reason: &'static str,
+    },
     /// XDP was configured for a tunnel.
     #[error(
         "XDP on {interface} is not supported, since its frames have no Ethernet header: set attach = \"auto\" or \"tc\""
@@ -371,7 +380,7 @@ impl AttachError {
     pub const fn is_of_the_interface(&self) -> bool {
         matches!(
             self,
-            Self::Down { .. } | Self::Gone { .. } | Self::NoInterface { .. }
+            Self::Down { .. } | Self::Gone { .. } | Self::NoInterface { .. } | Self::Tunnel { .. }
         )
     }
 

@@ -1,6 +1,7 @@
 //! Devices as netlink reports them: header of their frames, filters, queueing disciplines.
 
 use std::io;
+use std::net::IpAddr;
 
 use common::packet::{Direction, Link};
 use netlink_packet_core::{Nla as _, NlasIterator};
@@ -18,8 +19,8 @@ pub struct Interface {
     pub index: u32,
     /// Its present name.
     pub name: String,
-    /// The header of its frames; `Err` with their type if that is neither Ethernet nor IP.
-    pub link: Result<Link, String>,
+    /// The header of its frames; `Err` with the reason if limits do not support them.
+    pub link: Result<Link, Unsupported>,
     /// Whether it is set up.
     pub is_up: bool,
     /// Whether it is a bond. With an XDP program on it, the kernel rejects new members with their own program or with a
@@ -35,6 +36,15 @@ impl Interface {
     pub fn is_veth(&self) -> bool {
         self.device.kind == VETH
     }
+}
+
+/// Why limits do not support a device's frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// They have another link header: the name of its type.
+    Header(String),
+    /// A tunnel's programs see headers of the packets that carry it.
+    Tunnel(&'static str),
 }
 
 /// The kind of virtual Ethernet pairs.
@@ -61,29 +71,64 @@ fn interface(reply: RouteNetlinkMessage) -> Option<Interface> {
             LinkAttribute::IfName(name) => Some(name.clone()),
             _ => None,
         });
-    let kind = match link.header.link_layer_type {
+    let is_up = link.header.flags.contains(LinkFlags::Up);
+    let device = topology::device(&link);
+    let frames = frames(&link, &device.kind);
+    let is_bond = device.kind == "bond";
+    Some(Interface {
+        index: link.header.index,
+        name: name?,
+        link: frames,
+        is_up,
+        is_bond,
+        device,
+    })
+}
+
+/// The header of a device's frames.
+fn frames(link: &LinkMessage, kind: &str) -> Result<Link, Unsupported> {
+    if matches!(kind, "vti" | "vti6" | "xfrm") {
+        // The link header of the packet that carried it stays before a received one (`skb_mac_header_rebuild`).
+        return Err(Unsupported::Tunnel(
+            "it is an IPsec interface, whose received packets keep the link header of the packets that carried them",
+        ));
+    }
+    match link.header.link_layer_type {
         LinkLayerType::Ether | LinkLayerType::Loopback => Ok(Link::Ethernet),
-        // Tunnels: tun, WireGuard, IP in IP, GRE, SIT.
+        LinkLayerType::Ipgre | LinkLayerType::Ip6gre if !has_one_remote(link) => {
+            Err(Unsupported::Tunnel(
+                "it is a GRE tunnel without one `remote` address, whose frames begin with the tunnel's own headers",
+            ))
+        }
+        // Tunnels: tun, WireGuard, IP in IP, GRE over IPv4 and IPv6, SIT.
         LinkLayerType::None
         | LinkLayerType::Tunnel
         | LinkLayerType::Tunnel6
         | LinkLayerType::Sit
         | LinkLayerType::Ipgre
+        | LinkLayerType::Ip6gre
         | LinkLayerType::Ppp
         | LinkLayerType::Rawip => Ok(Link::RawIp),
-        other => Err(format!("{other:?}")),
+        other => Err(Unsupported::Header(format!("{other:?}"))),
+    }
+}
+
+/// Whether a GRE tunnel has one remote address, which Linux reports as the broadcast address. With none, or a multicast
+/// group, its link header is the tunnel's own (`ipgre_header_ops` of net/ipv4/ip_gre.c).
+fn has_one_remote(link: &LinkMessage) -> bool {
+    let remote = link
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::Broadcast(address) => Some(address.as_slice()),
+            _ => None,
+        });
+    let address = match remote {
+        Some(address) if address.len() == 4 => <[u8; 4]>::try_from(address).map(IpAddr::from),
+        Some(address) => <[u8; 16]>::try_from(address).map(IpAddr::from),
+        None => return false,
     };
-    let is_up = link.header.flags.contains(LinkFlags::Up);
-    let device = topology::device(&link);
-    let is_bond = device.kind == "bond";
-    Some(Interface {
-        index: link.header.index,
-        name: name?,
-        link: kind,
-        is_up,
-        is_bond,
-        device,
-    })
+    address.is_ok_and(|address| !address.is_unspecified() && !address.is_multicast())
 }
 
 /// The IDs of the XDP programs on a device.

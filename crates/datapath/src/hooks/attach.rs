@@ -12,7 +12,7 @@ use common::packet::{Direction, Link};
 use config::policy::Attach;
 
 use crate::datapath::Datapath;
-use crate::devices::device::{self, Interface};
+use crate::devices::device::{self, Interface, Unsupported};
 use crate::devices::names::names;
 use crate::devices::sent;
 use crate::error::{AttachError, LoadError};
@@ -359,10 +359,12 @@ impl Datapath {
             || attach == Attach::Tc
             || self.settings.mark_in_use != 0
             || attach == Attach::Auto && self.avoids_xdp(device);
-        let entry = match frames(device)? {
-            Link::RawIp => Entry::TcIp,
-            Link::Ethernet if is_tc => Entry::Tc,
-            Link::Ethernet => Entry::Xdp,
+        let entry = match frames(device) {
+            Ok(Link::RawIp) => Entry::TcIp,
+            Ok(Link::Ethernet) if is_tc => Entry::Tc,
+            Ok(Link::Ethernet) => Entry::Xdp,
+            Err(error) if error.is_of_the_interface() => return Ok(()),
+            Err(error) => return Err(error),
         };
         Ok(self.prepare(entry)?)
     }
@@ -428,10 +430,20 @@ pub(crate) fn found(interface: &str) -> Result<Interface, AttachError> {
 
 /// The header of its frames.
 fn frames(device: &Interface) -> Result<Link, AttachError> {
-    device.link.clone().map_err(|kind| AttachError::NoLink {
-        interface: device.name.clone(),
-        source: io::Error::other(format!(
-            "its frames are of type {kind}, neither Ethernet nor IP"
-        )),
-    })
+    let interface = || device.name.clone();
+    device
+        .link
+        .clone()
+        .map_err(|unsupported| match unsupported {
+            Unsupported::Header(kind) => AttachError::NoLink {
+                interface: interface(),
+                source: io::Error::other(format!(
+                    "its frames are of type {kind}, neither Ethernet nor IP"
+                )),
+            },
+            Unsupported::Tunnel(reason) => AttachError::Tunnel {
+                interface: interface(),
+                reason,
+            },
+        })
 }

@@ -27,6 +27,7 @@ mod instants;
 mod intercept;
 mod interfaces;
 mod keys;
+mod kinds;
 mod left_out;
 mod levels;
 mod life;
@@ -80,9 +81,10 @@ const ON_KERNELS: [&[Test]; 7] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 56] = [
+const ON_ANY_KERNEL: [&[Test]; 57] = [
     interfaces::TESTS,
     stacked::TESTS,
+    kinds::TESTS,
     actions::TESTS,
     life::TESTS,
     memory::TESTS,

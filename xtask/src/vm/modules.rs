@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::tool::decompress;
 
 /// The modules that the tests need unless they are built into the kernel.
-pub const FOR_TESTS: [&str; 30] = [
+pub const FOR_TESTS: [&str; 50] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
@@ -23,6 +23,26 @@ pub const FOR_TESTS: [&str; 30] = [
     "bridge",
     "macvlan",
     "vrf",
+    "team",
+    "team_mode_roundrobin",
+    "ipvlan",
+    "macsec",
+    "wireguard",
+    "geneve",
+    "ip_gre",
+    "ip6_gre",
+    "ipip",
+    "sit",
+    "ip6_tunnel",
+    "ip_vti",
+    "xfrm_interface",
+    "xfrm_user",
+    "esp4",
+    "gcm",
+    "ctr",
+    "ghash_generic",
+    "crypto_null",
+    "authenc",
     "sch_ingress",
     "sch_fq",
     "sch_fq_codel",

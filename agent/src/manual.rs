@@ -70,7 +70,7 @@ const SECURITY: [&str; 2] = [
      may open it may query (status, limits, top, show, bans, events, groups) and decide. Only root and the user that the \
      agent runs as may change it (reload, try, confirm, ban, unban, reset, groups freeze …).",
     "The agent needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and for process groups CAP_SYS_PTRACE and \
-     CAP_SYS_NICE; the unit weir.service and its drop-in groups.conf grant these and no others. Without systemd, groups \
+     CAP_SYS_NICE; the unit weir.service and, for a config with groups, its drop-in groups.conf grant these and no others. Without systemd, groups \
      also need CAP_DAC_OVERRIDE and CAP_KILL. The agent's main loop notifies systemd's watchdog.",
 ];
 

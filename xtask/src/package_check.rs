@@ -34,11 +34,14 @@ const LIBRARIES: [&str; 6] = [
     "ld-linux-aarch64.so",
 ];
 const CONFIG: &str = "etc/weir/limits.toml";
-const INSTALLED: [&str; 16] = [
+/// systemd runs it, if it is executable.
+const GENERATOR: &str = "usr/lib/systemd/system-generators/weir-generator";
+const INSTALLED: [&str; 17] = [
     "usr/bin/agent",
     CONFIG,
     "usr/lib/systemd/system/weir.service",
-    "usr/lib/systemd/system/weir.service.d/groups.conf",
+    "usr/lib/weir/groups.conf",
+    GENERATOR,
     "usr/share/man/man1/agent.1",
     "usr/share/man/man5/limits.toml.5",
     "usr/share/doc/weir/limits.schema.json",
@@ -65,6 +68,11 @@ pub fn run(package: &Path, next: &Path, most_bytes: Option<u64>) -> Result<()> {
             "installed, yet there is no /{file}"
         );
     }
+    let generator = fs::metadata(root.path(GENERATOR)).context("reading the generator's mode")?;
+    ensure!(
+        generator.permissions().mode() & 0o111 == 0o111,
+        "/{GENERATOR} is not executable"
+    );
     ensure!(root.has_group()?, "installed, yet there is no group weir");
     check_libraries(&root.path("usr/bin/agent"))?;
     check_size(&root.path("usr/bin/agent"), most_bytes)?;

@@ -17,6 +17,7 @@ pub const TESTS: &[Test] = tests![
     limits_are_in_effect_before_the_network_is_up,
     no_ordering_cycle_of_cloud_init_firewalld_or_ifupdown_leads_over_weir,
     an_interface_that_comes_long_after_boot_is_limited,
+    the_unit_has_the_permissions_of_groups_at_boot,
     totals_of_usage_before_the_reboot_go_on_after_it,
 ];
 
@@ -143,6 +144,15 @@ fn work() -> [f64; 2] {
         );
         std::thread::sleep(Duration::from_millis(500));
     }
+}
+
+fn the_unit_has_the_permissions_of_groups_at_boot() {
+    assert_eq!(
+        property("weir.service", "DropInPaths"),
+        "/run/systemd/generator/weir.service.d/groups.conf"
+    );
+    let group = json(&["groups"])[0].clone();
+    assert!(!group["notes"].to_string().contains("CAP_"), "{group}");
 }
 
 fn totals_of_usage_before_the_reboot_go_on_after_it() {

@@ -134,9 +134,17 @@ pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> D
     start.elapsed()
 }
 
-/// Writes the service's config.
+/// Writes the service's config. If it gains or loses groups, the unit gains or loses their permissions.
 pub fn configure(text: &str) {
+    let has_groups = |text: &str| {
+        text.lines()
+            .any(|line| line.trim().starts_with("[[group]]"))
+    };
+    let had_groups = fs::read_to_string(CONFIG).is_ok_and(|before| has_groups(&before));
     fs::write(CONFIG, text).unwrap();
+    if has_groups(text) != had_groups {
+        systemctl(&["daemon-reload"]);
+    }
 }
 
 /// A config for [`INTERFACE`] under which a source may send `burst` packets, and then no more for an hour.

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -15,18 +16,29 @@ use nix::unistd::{Gid, Pid, Uid, chown, setuid};
 use testbed::tests;
 
 use crate::Test;
-use crate::guest::{configure, json, limit, property, received, run, said, systemctl, try_run};
+use crate::guest::{
+    CONFIG, json, limit, property, received, run, said, systemctl, try_run, within,
+};
 use crate::service::{UNIT, start};
 
 pub const TESTS: &[Test] = tests![
     the_sandbox_forbids_what_the_agent_has_no_use_for,
     the_sandbox_is_stricter_on_a_host_without_groups,
+    the_sandbox_permits_groups_after_a_daemon_reload,
+    a_masked_drop_in_keeps_the_sandbox_strict,
     the_sandbox_with_local_stores_only_refuses_other_addresses,
     the_sandbox_is_the_same_with_a_read_only_tmp,
 ];
 
 /// Has this program try everything, and print a line for each.
 pub const PROBE: &str = "--probe";
+/// A group of which only a process of another user is a member.
+const GROUP: &str =
+    "\n[[group]]\nname = \"g\"\nexe = \"/usr/local/bin/sandbox-worker\"\npids = 9\n";
+const WORKER: &str = "/usr/local/bin/sandbox-worker";
+const WORKERS_UNIT: &str = "sandbox-worker.service";
+const FIX: &str = "run `systemctl daemon-reload && systemctl restart weir` as root";
+const PATIENCE: Duration = Duration::from_secs(60);
 const INSTALLED: &str = "/usr/lib/systemd/system/weir.service";
 const PROBE_UNIT: &str = "/run/systemd/system/weir-probe.service";
 const REPLIES: &str = "/run/weir/probe";
@@ -208,7 +220,7 @@ fn assert_refused(outcome: impl Fn(&str) -> String, attempts: &[Attempt]) {
 }
 
 fn the_sandbox_forbids_what_the_agent_has_no_use_for() {
-    start(&limit(10));
+    start(&format!("{}{GROUP}", limit(10)));
     // Without a sandbox, all of it succeeds here.
     let free = run(std::env::current_exe().unwrap().to_str().unwrap(), &[PROBE]);
     for (name, _) in FORBIDDEN {
@@ -246,25 +258,88 @@ impl Drop for DropIn {
     }
 }
 
-fn the_sandbox_is_stricter_on_a_host_without_groups() {
-    start(&limit(10));
-    let _masked = DropIn::new("groups.conf", "");
-    systemctl(&["restart", UNIT]);
-    let groups = "[[group]]\nname = \"g\"\nexe = \"/usr/bin/none\"\npids = 9\n";
-    configure(&format!("{}{groups}", limit(10)));
-    run("agent", &["reload"]);
-    let note = json(&["groups"])[0]["notes"].to_string();
-    assert!(note.contains("CAP_SYS_PTRACE is missing"), "{note}");
-    assert_eq!((received(2, 15), received(3, 15)), (10, 10));
-    // In tenths; each point that is left is there for a reason that the unit names.
+/// Fails if the unit's points, in tenths, are more. Each point that is left is there for a reason that docs/SERVICE.md names.
+fn assert_points(most: u32) {
+    let threshold = format!("--threshold={most}");
     run(
         "systemd-analyze",
-        &["security", "--no-pager", "--threshold=20", UNIT],
+        &["security", "--no-pager", &threshold, UNIT],
     );
+}
+
+fn the_sandbox_is_stricter_on_a_host_without_groups() {
+    // A comment is no group.
+    start(&format!("{}{}", limit(10), GROUP.replace('\n', "\n# ")));
+    assert_points(20);
     let outcome = outcome_of_each("");
     assert_refused(&outcome, &FORBIDDEN);
     assert_refused(&outcome, &FOR_GROUPS);
     assert_done(&outcome, &ALLOWED);
+}
+
+/// The cgroup's limit of processes.
+fn pids_of_the_worker() -> String {
+    let cgroup = property(WORKERS_UNIT, "ControlGroup");
+    let limit = fs::read_to_string(format!("/sys/fs/cgroup{cgroup}/pids.max"));
+    limit.unwrap_or_default().trim().to_owned()
+}
+
+fn the_sandbox_permits_groups_after_a_daemon_reload() {
+    start(&limit(10));
+    let _ = fs::remove_file(WORKER);
+    fs::copy("/bin/sleep", WORKER).unwrap();
+    run(
+        "systemd-run",
+        &[
+            "--quiet",
+            "--collect",
+            "--unit",
+            WORKERS_UNIT,
+            "--property=User=nobody",
+            WORKER,
+            "600",
+        ],
+    );
+    fs::write(CONFIG, format!("{}{GROUP}", limit(10))).unwrap();
+    let reload = run("agent", &["reload"]);
+    for reports in [
+        reload,
+        json(&["groups"]).to_string(),
+        json(&["status"])["notes"].to_string(),
+    ] {
+        assert!(
+            reports.contains("CAP_SYS_PTRACE is missing") && reports.contains(FIX),
+            "{reports}"
+        );
+    }
+    // Limits on packets do not require the permissions of groups.
+    assert_eq!((received(2, 15), received(3, 15)), (10, 10));
+    assert_points(20);
+    assert_ne!(pids_of_the_worker(), "9");
+
+    let commands = FIX.split('`').nth(1).unwrap();
+    run("sh", &["-c", commands]);
+    within(PATIENCE, "the worker is limited", || {
+        pids_of_the_worker() == "9"
+    });
+    let group = json(&["groups"])[0].clone();
+    assert!(
+        group["enforcement"] == "full" && !group["notes"].to_string().contains("CAP_SYS_PTRACE"),
+        "{group}"
+    );
+    assert_points(26);
+    systemctl(&["stop", WORKERS_UNIT]);
+}
+
+fn a_masked_drop_in_keeps_the_sandbox_strict() {
+    start(&format!("{}{GROUP}", limit(10)));
+    assert!(property(UNIT, "DropInPaths").contains("groups.conf"));
+    let _masked = DropIn::new("groups.conf", "");
+    systemctl(&["restart", UNIT]);
+    assert_points(20);
+    assert_refused(outcome_of_each(""), &FOR_GROUPS);
+    let notes = json(&["groups"])[0]["notes"].to_string();
+    assert!(notes.contains("CAP_SYS_PTRACE is missing"), "{notes}");
 }
 
 /// As docs/SERVICE.md has it.

@@ -72,10 +72,11 @@ fn the_units_are_right_and_confined() {
         "{}",
         said(&output)
     );
+    assert_eq!(property(UNIT, "DropInPaths"), "");
     // In tenths; of what is left, each is there for a reason that the unit names.
     run(
         "systemd-analyze",
-        &["security", "--no-pager", "--threshold=26", UNIT],
+        &["security", "--no-pager", "--threshold=20", UNIT],
     );
     let said = run("systemctl", &["status", "--no-pager", UNIT]);
     assert!(said.contains("enforcing 1 limit on weir0"), "{said}");

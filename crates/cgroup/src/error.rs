@@ -14,7 +14,7 @@ pub enum GroupsError {
     NotMounted,
     /// The agent lacks a capability.
     #[error(
-        "CAP_SYS_PTRACE is missing: programs of other users' processes are not seen, nor matched by exe; weir.service.d/groups.conf grants it"
+        "CAP_SYS_PTRACE is missing: programs of other users' processes are not seen, nor matched by exe; under systemd, run `systemctl daemon-reload && systemctl restart weir` as root (docs/SERVICE.md: Permissions)"
     )]
     ProgramsHidden,
     /// A file cannot be read.

@@ -1,9 +1,12 @@
 //! The command line as a new user meets it: what is wrong is told once, with what to do. Needs no root.
 
+use std::fs::File;
 use std::io::Read as _;
+use std::os::fd::OwnedFd;
 use std::process::{Command, Output, Stdio};
 
 use common::limiter::Algorithm;
+use nix::pty::openpty;
 
 fn agent(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
@@ -342,4 +345,28 @@ fn a_full_disk_is_an_error() {
         );
         assert!(!said.contains("panicked"), "{said}");
     }
+}
+
+/// A new terminal has no size until somebody sets it.
+#[test]
+fn a_terminal_of_0_columns_has_lines_of_usual_width() {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    std::fs::write(&file, REQUESTS).unwrap();
+    let terminal = openpty(None, None).unwrap();
+    let shown: OwnedFd = terminal.slave;
+    let status = command(&["check", file.path().to_str().unwrap()])
+        .env_remove("COLUMNS")
+        .stdout(shown.try_clone().unwrap())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    drop(shown);
+    // Reading ends with an error once nobody has the terminal open.
+    let mut text = Vec::new();
+    let _ = File::from(terminal.master).read_to_end(&mut text);
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("a  requests  1 requests/s per user, burst 1, refuse"),
+        "{text}"
+    );
 }

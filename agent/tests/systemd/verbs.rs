@@ -1,15 +1,23 @@
 //! Each verb of the command line, to the packaged service in its sandbox.
 
 use std::fs;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use testbed::tests;
 
 use crate::Test;
-use crate::guest::{configure, limit, received, run, said, systemctl, try_run};
+use crate::guest::{SERVER, configure, in_client, limit, received, run, said, systemctl, try_run};
 use crate::service::{UNIT, start};
 
 pub const TESTS: &[Test] = tests![every_verb_does_its_work_under_the_unit];
 
+/// The source of `received(2, …)`.
+const SOURCE: &str = "10.77.0.2";
+const MOST_PACKETS: usize = 6_000;
+const LONGEST: Duration = Duration::from_secs(60);
 const CANDIDATE: &str = "/root/candidate.toml";
 const CAPTURE: &str = "/root/capture.pcapng";
 const MORE: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"5/h\"\n\
@@ -20,7 +28,7 @@ const TO_THE_SERVICE: [(&[&str], &str); 35] = [
     (&["status"], "weir0"),
     (&["limits"], "logins"),
     (&["top", "--once"], "10.77.0.2"),
-    (&["top", "--once", "--by", "prefix"], ""),
+    (&["top", "--once", "--by", "prefix"], "10.77.0.2"),
     (&["events"], "10.77.0.2"),
     (&["show", "10.77.0.2"], "packets"),
     (&["groups"], ""),
@@ -67,6 +75,31 @@ const OTHERS: [&str; 7] = [
     "suggest", "replay", "import", "trace", "detach", "run", "help",
 ];
 
+/// Sends packets of 10.77.0.2 until `work` returns, at most [`MOST_PACKETS`] and for [`LONGEST`].
+fn with_traffic<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            in_client(|| {
+                let socket = UdpSocket::bind((SOURCE, 0)).unwrap();
+                let start = Instant::now();
+                for _ in 0..MOST_PACKETS {
+                    if is_done.load(Ordering::Relaxed) || start.elapsed() > LONGEST {
+                        return;
+                    }
+                    // A port without a listener: an error of the packet before may be reported here.
+                    let _ = socket.send_to(b"x", (SERVER, 9));
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+        });
+        let outcome = work();
+        is_done.store(true, Ordering::Relaxed);
+        traffic.join().unwrap();
+        outcome
+    })
+}
+
 fn every_verb_does_its_work_under_the_unit() {
     start(&format!("{}{MORE}", limit(10)));
     let help = run("agent", &["--help"]);
@@ -92,13 +125,25 @@ fn every_verb_does_its_work_under_the_unit() {
     let failed: Vec<String> = TO_THE_SERVICE
         .iter()
         .filter_map(|(words, wanted)| {
-            let output = try_run("agent", words);
+            let output = if words.contains(&"prefix") || words.contains(&"--capture") {
+                with_traffic(|| try_run("agent", words))
+            } else {
+                try_run("agent", words)
+            };
             let printed = said(&output);
             let is_done = output.status.success() && printed.contains(wanted);
             (!is_done).then(|| format!("{words:?}: {}\n{printed}", output.status))
         })
         .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+    // The source and the destination of an IPv4 header.
+    let addresses = [10, 77, 0, 2, 10, 77, 0, 1];
+    let capture = fs::read(CAPTURE).unwrap();
+    assert!(
+        capture.windows(8).any(|bytes| bytes == addresses),
+        "no packet in {} bytes",
+        capture.len()
+    );
     configure(&limit(10));
     systemctl(&["stop", UNIT]);
     run("agent", &["detach"]);

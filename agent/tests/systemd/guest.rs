@@ -136,13 +136,12 @@ pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> D
 
 /// Writes the service's config. If it gains or loses groups, the unit gains or loses their permissions.
 pub fn configure(text: &str) {
-    let has_groups = |text: &str| {
-        text.lines()
-            .any(|line| line.trim().starts_with("[[group]]"))
-    };
-    let had_groups = fs::read_to_string(CONFIG).is_ok_and(|before| has_groups(&before));
+    let has_groups = text
+        .lines()
+        .any(|line| line.trim().starts_with("[[group]]"));
     fs::write(CONFIG, text).unwrap();
-    if has_groups(text) != had_groups {
+    let permits_groups = property("weir.service", "DropInPaths").contains("groups.conf");
+    if has_groups != permits_groups {
         systemctl(&["daemon-reload"]);
     }
 }

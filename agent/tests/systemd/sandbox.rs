@@ -328,6 +328,16 @@ fn the_sandbox_permits_groups_after_a_daemon_reload() {
         "{group}"
     );
     assert_points(26);
+
+    // Without `agent reload` before: the new agent still has the permissions that ending the groups' limits takes.
+    fs::write(CONFIG, limit(10)).unwrap();
+    run("sh", &["-c", commands]);
+    within(PATIENCE, "the worker is free", || {
+        pids_of_the_worker() != "9"
+    });
+    assert_points(26);
+    run("sh", &["-c", commands]);
+    assert_points(20);
     systemctl(&["stop", WORKERS_UNIT]);
 }
 

@@ -42,12 +42,12 @@ pub fn start(config: &str) {
     }
     make_network();
     try_run("systemctl", &["stop", UNIT]);
+    // Its groups would have their permissions.
+    let _ = fs::remove_file("/var/lib/weir/last-valid.toml");
     configure(config);
     run("agent", &["detach"]);
     // Use by sources survives a detach.
-    for file in ["state", "last-valid.toml"] {
-        let _ = fs::remove_file(format!("/var/lib/weir/{file}"));
-    }
+    let _ = fs::remove_file("/var/lib/weir/state");
     systemctl(&["reset-failed"]);
     systemctl(&["start", UNIT]);
 }

@@ -14,7 +14,7 @@ pub enum GroupsError {
     NotMounted,
     /// The agent lacks a capability.
     #[error(
-        "CAP_SYS_PTRACE is missing: programs of other users' processes are not seen, nor matched by exe; under systemd, run `systemctl daemon-reload && systemctl restart weir` as root (docs/SERVICE.md: Permissions)"
+        "CAP_SYS_PTRACE is missing: programs of other users' processes are not seen, nor matched by exe; under systemd, run `systemctl daemon-reload && systemctl restart weir` as root, or link groups.conf for a config elsewhere (docs/SERVICE.md: Permissions)"
     )]
     ProgramsHidden,
     /// A file cannot be read.
@@ -141,7 +141,9 @@ pub enum GroupsError {
 /// The usual fix for this error.
 fn help(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EROFS) => "; it is mounted read-only: remount it writable",
+        Some(libc::EROFS) => {
+            "; it is read-only: remount it writable, or under systemd permit groups (docs/SERVICE.md: Permissions)"
+        }
         Some(libc::EACCES | libc::EPERM) => {
             "; run as root, under systemd with CAP_DAC_OVERRIDE (docs/SERVICE.md)"
         }

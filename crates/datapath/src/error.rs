@@ -9,6 +9,8 @@ use aya::programs::ProgramError;
 use bpf::{DirectoryError, is_too_old, kernel_release};
 use thiserror::Error;
 
+use crate::devices::device::Unsupported;
+
 /// Loading or reading failed.
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -302,23 +304,11 @@ pub enum AttachError {
         reason: String,
     },
     /// The interface's frames are not supported.
-    #[error(
-        "attaching to {interface} is not supported: {source}; remove it from [agent] interfaces"
-    )]
-    NoLink {
+    #[error("attaching to {interface} is not supported: {source}")]
+    Unsupported {
         /// The interface's name.
         interface: String,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// A tunnel whose packets come with headers of the packets that carry them.
-    #[error(
-        "attaching to {interface} is not supported: {reason}; limit the interface that carries it"
-    )]
-    Tunnel {
-        /// The interface's name.
-        interface: String,
-        reason: &'static str,
+        source: Unsupported,
     },
     /// XDP was configured for a tunnel.
     #[error(
@@ -380,7 +370,10 @@ impl AttachError {
     pub const fn is_of_the_interface(&self) -> bool {
         matches!(
             self,
-            Self::Down { .. } | Self::Gone { .. } | Self::NoInterface { .. } | Self::Tunnel { .. }
+            Self::Down { .. }
+                | Self::Gone { .. }
+                | Self::NoInterface { .. }
+                | Self::Unsupported { .. }
         )
     }
 

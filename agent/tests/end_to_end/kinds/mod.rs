@@ -101,7 +101,10 @@ fn outcome(kind: &Kind) -> Outcome {
     ];
     let is_expected = match kind.refusal {
         Some(reason) => {
-            status["notes"].to_string().contains(reason) && seen == [UNLIMITED, UNLIMITED]
+            drop(agent);
+            status["notes"].to_string().contains(reason)
+                && seen == [UNLIMITED, UNLIMITED]
+                && is_left_out_by_a_pattern(&network, reason)
         }
         None => placement.0 == kind.attach && seen == [LIMITED, LIMITED],
     };
@@ -112,6 +115,17 @@ fn outcome(kind: &Kind) -> Outcome {
         "{placement:?}, ingress and egress {seen:?}, notes {}",
         status["notes"]
     ))
+}
+
+/// Whether an agent that a pattern gives `kind0` limits the others, and says why not this one.
+fn is_left_out_by_a_pattern(network: &Network, reason: &str) -> bool {
+    let agent = network.start_on(&["kind*", "weir0"], "", LIMITS);
+    let status = agent.wait_for("attached", |status| state(status, "weir0").1 == "attached");
+    let interfaces = status["interfaces"].as_array().unwrap();
+    let notes = status["notes"].to_string();
+    interfaces.iter().all(|on| on["name"] != "kind0")
+        && notes.contains("kind0 is not limited, though a pattern matches it")
+        && notes.contains(reason)
 }
 
 /// Makes the device and its counterpart, or returns why this kernel cannot.

@@ -164,6 +164,11 @@ pub const KINDS: &[Kind] = &[
         "link add kind0 type gre local 10.77.0.1 remote 10.77.0.2",
         "link add kind0 type gre local 10.77.0.2 remote 10.77.0.1",
     ),
+    between(
+        "gre, external",
+        "link add kind0 type gre external\nroute add 10.79.0.2/32 encap ip dst 10.77.0.2 dev kind0",
+        "link add kind0 type gre local 10.77.0.2 remote 10.77.0.1",
+    ),
     Kind {
         refusal: Some("without one `remote` address"),
         ..between(

@@ -6,8 +6,12 @@ use std::net::IpAddr;
 use common::packet::{Direction, Link};
 use netlink_packet_core::{Nla as _, NlasIterator};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{
+    InfoData, InfoGre, InfoGre6, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    LinkXdp,
+};
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
+use thiserror::Error;
 
 use crate::devices::netlink::dump;
 use crate::devices::topology::{self, Device};
@@ -39,11 +43,13 @@ impl Interface {
 }
 
 /// Why limits do not support a device's frames.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unsupported {
     /// They have another link header: the name of its type.
+    #[error("its frames are of type {0}, neither Ethernet nor IP")]
     Header(String),
     /// A tunnel's programs see headers of the packets that carry it.
+    #[error("{0}; limit the interface that carries it")]
     Tunnel(&'static str),
 }
 
@@ -113,22 +119,30 @@ fn frames(link: &LinkMessage, kind: &str) -> Result<Link, Unsupported> {
     }
 }
 
-/// Whether a GRE tunnel has one remote address, which Linux reports as the broadcast address. With none, or a multicast
-/// group, its link header is the tunnel's own (`ipgre_header_ops` of net/ipv4/ip_gre.c).
+/// Whether a GRE tunnel has one remote address, or has that of each packet from elsewhere (`external`). With none, or a
+/// multicast group, its link header is the tunnel's own (`ipgre_header_ops` of net/ipv4/ip_gre.c, `ip6gre_header_ops`).
 fn has_one_remote(link: &LinkMessage) -> bool {
-    let remote = link
+    let infos = link
         .attributes
         .iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::Broadcast(address) => Some(address.as_slice()),
+        .filter_map(|attribute| match attribute {
+            LinkAttribute::LinkInfo(infos) => Some(infos),
             _ => None,
         });
-    let address = match remote {
-        Some(address) if address.len() == 4 => <[u8; 4]>::try_from(address).map(IpAddr::from),
-        Some(address) => <[u8; 16]>::try_from(address).map(IpAddr::from),
-        None => return false,
-    };
-    address.is_ok_and(|address| !address.is_unspecified() && !address.is_multicast())
+    let is_one = |address: IpAddr| !address.is_unspecified() && !address.is_multicast();
+    infos.flatten().any(|info| match info {
+        LinkInfo::Data(InfoData::GreTun(parts)) => parts.iter().any(|part| match part {
+            InfoGre::Remote(address) => is_one((*address).into()),
+            InfoGre::CollectMetadata => true,
+            _ => false,
+        }),
+        LinkInfo::Data(InfoData::GreTun6(parts)) => parts.iter().any(|part| match part {
+            InfoGre6::Remote(address) => is_one((*address).into()),
+            InfoGre6::CollectMetadata => true,
+            _ => false,
+        }),
+        _ => false,
+    })
 }
 
 /// The IDs of the XDP programs on a device.

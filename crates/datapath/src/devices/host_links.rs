@@ -20,6 +20,8 @@ pub struct HostLinks {
     pub missing: Vec<String>,
     /// Configured patterns that match no interface yet.
     pub unmatched: Vec<String>,
+    /// Interfaces that only patterns match, and whose frames limits do not support.
+    unsupported: Vec<Interface>,
     /// All devices of the host, by name.
     devices: Vec<Device>,
 }
@@ -37,17 +39,6 @@ impl HostLinks {
         let mut found = device::interfaces()?;
         found.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         let patterns = &config.agent.interfaces;
-        let mut named: Vec<String> = Vec::new();
-        for pattern in patterns {
-            for interface in found
-                .iter()
-                .filter(|interface| interface.device.is_named_by(std::slice::from_ref(pattern)))
-            {
-                if !named.contains(&interface.name) {
-                    named.push(interface.name.clone());
-                }
-            }
-        }
         let is_there = |pattern: &InterfacePattern| {
             found
                 .iter()
@@ -65,6 +56,26 @@ impl HostLinks {
             .iter()
             .map(|interface| interface.device.clone())
             .collect();
+        let (wide, names): (Vec<_>, Vec<_>) = patterns
+            .iter()
+            .cloned()
+            .partition(InterfacePattern::is_pattern);
+        let unsupported: Vec<_> = found
+            .extract_if(.., |Interface { link, device, .. }| {
+                link.is_err() && device.is_named_by(&wide) && !device.is_named_by(&names)
+            })
+            .collect();
+        let mut named: Vec<String> = Vec::new();
+        for pattern in patterns {
+            for interface in found
+                .iter()
+                .filter(|interface| interface.device.is_named_by(std::slice::from_ref(pattern)))
+            {
+                if !named.contains(&interface.name) {
+                    named.push(interface.name.clone());
+                }
+            }
+        }
         let placements = place(&devices, &with_ports_of_vrfs(&devices, named));
         let enforcing: Vec<&str> = placements
             .iter()
@@ -78,6 +89,7 @@ impl HostLinks {
             placements,
             missing,
             unmatched,
+            unsupported,
             devices,
         })
     }
@@ -97,10 +109,17 @@ impl HostLinks {
     /// Configured interfaces that this host does not have.
     #[must_use]
     pub fn lacking(&self) -> Vec<String> {
+        let unsupported = self.enforcing.iter().filter_map(|interface| {
+            let reason = interface.link.as_ref().err()?;
+            Some(format!("{} cannot be limited: {reason}", interface.name))
+        });
         let none = (self.enforcing.is_empty() && !self.devices.is_empty()).then(|| {
             "no interface of the config exists: no limit on packets would be in effect".to_owned()
         });
-        self.lacking_names().chain(none).collect()
+        self.lacking_names()
+            .chain(unsupported)
+            .chain(none)
+            .collect()
     }
 
     /// Configured patterns that match no interface yet, which is no mistake by itself.
@@ -148,7 +167,19 @@ impl HostLinks {
             .placements
             .iter()
             .filter_map(|it| self.named_twice(limits, it));
-        gaps.chain(scoped).chain(mixed).collect()
+        // One that is down, as the kernel's own `gre0` usually is, has no packets.
+        let unsupported = self
+            .unsupported
+            .iter()
+            .filter(|interface| interface.is_up)
+            .filter_map(|interface| {
+                let reason = interface.link.as_ref().err()?;
+                Some(format!(
+                    "{} is not limited, though a pattern matches it: {reason}",
+                    interface.name
+                ))
+            });
+        gaps.chain(scoped).chain(mixed).chain(unsupported).collect()
     }
 
     /// Whether one of the patterns matches a name of the interface.

@@ -1,6 +1,5 @@
 //! Attaches a policy to the hooks of interfaces.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use common::packet::{Direction, Link};
 use config::policy::Attach;
 
 use crate::datapath::Datapath;
-use crate::devices::device::{self, Interface, Unsupported};
+use crate::devices::device::{self, Interface};
 use crate::devices::names::names;
 use crate::devices::sent;
 use crate::error::{AttachError, LoadError};
@@ -430,20 +429,9 @@ pub(crate) fn found(interface: &str) -> Result<Interface, AttachError> {
 
 /// The header of its frames.
 fn frames(device: &Interface) -> Result<Link, AttachError> {
-    let interface = || device.name.clone();
-    device
-        .link
-        .clone()
-        .map_err(|unsupported| match unsupported {
-            Unsupported::Header(kind) => AttachError::NoLink {
-                interface: interface(),
-                source: io::Error::other(format!(
-                    "its frames are of type {kind}, neither Ethernet nor IP"
-                )),
-            },
-            Unsupported::Tunnel(reason) => AttachError::Tunnel {
-                interface: interface(),
-                reason,
-            },
-        })
+    let link = device.link.clone();
+    link.map_err(|source| AttachError::Unsupported {
+        interface: device.name.clone(),
+        source,
+    })
 }

@@ -55,7 +55,9 @@ impl Agent {
         status
             .notes
             .extend(self.requests().current().load().notes());
-        status.reservations = self.requests().current().load().reservations_status();
+        let requests = self.requests().current().load();
+        status.reservations = requests.reservations_status();
+        status.has_room = status.has_room.or_else(|| requests.has_room());
         status.notes.extend(self.groups.notes());
         status.notes.extend(self.state.notes());
         status.notes.extend(self.recorder.notes());

@@ -11,7 +11,10 @@ use testbed::trials::Test;
 use crate::support::{Agent, Network};
 use crate::traffic::{burst, udp_from};
 
-pub const TESTS: &[Test] = tests![an_elastic_limit_holds_two_seconds_after_the_agent_was_killed,];
+pub const TESTS: &[Test] = tests![
+    an_elastic_limit_holds_two_seconds_after_the_agent_was_killed,
+    an_elastic_limit_on_requests_follows_the_host,
+];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 5\nthrottle = { elastic = { up_to = 3.0 } }\n";
 
@@ -47,4 +50,33 @@ fn an_elastic_limit_holds_two_seconds_after_the_agent_was_killed() {
         5,
         "packets of a limit of 5 whose agent is dead"
     );
+}
+
+fn an_elastic_limit_on_requests_follows_the_host() {
+    const LIMIT: &str = "[[limit]]\nname = \"requests\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"10/h\"\n\
+        throttle = { elastic = { up_to = 3.0 } }\n";
+    let network = Network::new();
+    let cpus = HostCpus::idle();
+    let agent = cpus.seen_by(|| network.start("", LIMIT));
+    let passes = |user: &str, cost: &str| {
+        let key = format!("user={user}");
+        let words = [
+            "decide", "--limit", "requests", "--key", &key, "--cost", cost,
+        ];
+        agent.json(&words)["allowed"] == true
+    };
+    agent.wait_for("room", |status| status["has_room"] == true);
+    assert!(passes("alice", "10"));
+    assert!(passes("alice", "19"));
+    assert!(!passes("alice", "2"));
+    let limit = agent.limit("requests");
+    assert_eq!(
+        (&limit["over"]["packets"], &limit["throttle"]),
+        (&1.into(), &"elastic up to 3 times".into())
+    );
+    cpus.become_busy();
+    agent.wait_for("no room", |status| status["has_room"] == false);
+    assert!(!passes("alice", "1"));
+    assert!(passes("bob", "10"));
+    assert!(!passes("bob", "1"));
 }

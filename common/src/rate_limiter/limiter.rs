@@ -23,6 +23,8 @@ impl<F: Fn() -> u64> Clock for F {
 pub struct Outcome {
     /// Whether it conforms; it was charged, unless this was a peek.
     pub allowed: bool,
+    /// Whether it conforms only to what a soft or elastic limit passes above its rate.
+    pub over: bool,
     /// The largest cost that would pass after this, in units.
     pub remaining: u64,
     /// The units by which forced charges exceed the limit, rounded up; a log does not count them.
@@ -152,6 +154,7 @@ pub trait RateLimiter {
         let (remaining, reset_after) = (self.remaining_at(now), self.reset_after_at(now));
         Outcome {
             allowed,
+            over: false,
             remaining,
             debt: self.debt_at(now),
             retry_after,

@@ -140,7 +140,7 @@ impl From<&Limit> for LimitDefinition {
             ipv4_prefix: limit.ipv4_prefix,
             ipv6_prefix: limit.ipv6_prefix,
             action: limit.action.words(),
-            throttle: limit.throttle.words().unwrap_or_else(|| "hard".to_owned()),
+            throttle: limit.throttle.text(),
             tiers: limit
                 .rates
                 .tiers
@@ -188,7 +188,7 @@ impl From<&RequestLimit> for LimitDefinition {
             ipv4_prefix: limit.ipv4_prefix,
             ipv6_prefix: limit.ipv6_prefix,
             action: limit.enforcement.word().to_owned(),
-            throttle: "hard".to_owned(),
+            throttle: limit.throttle.text(),
             tiers: limit
                 .rates
                 .tiers

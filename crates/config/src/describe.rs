@@ -169,6 +169,7 @@ impl RequestLimit {
                 .as_ref()
                 .map(|calendar| format!("time zone {}", calendar.zone.name())),
         );
+        parts.extend(self.throttle.words());
         parts.push(self.enforcement.word().to_owned());
         parts.extend(
             self.domain

@@ -203,6 +203,21 @@ impl Throttle {
         matches!(self, Self::Elastic(_))
     }
 
+    /// What passes, as a multiple of the limit; `None` for hard limits.
+    #[must_use]
+    pub const fn multiplier(self) -> Option<Multiplier> {
+        match self {
+            Self::Hard => None,
+            Self::Soft(multiplier) | Self::Elastic(multiplier) => Some(multiplier),
+        }
+    }
+
+    /// The throttle as text.
+    #[must_use]
+    pub fn text(self) -> String {
+        self.words().unwrap_or_else(|| "hard".to_owned())
+    }
+
     /// The throttle as text; `None` for hard limits, the default.
     #[must_use]
     pub fn words(self) -> Option<String> {
@@ -250,10 +265,10 @@ impl Value for Throttle {
     }
 
     fn write(&self) -> Option<toml::Value> {
-        Some(self.shown().into())
+        Some(self.text().into())
     }
 
     fn shown(&self) -> String {
-        self.words().unwrap_or_else(|| "hard".to_owned())
+        self.text()
     }
 }

@@ -7,6 +7,7 @@ use common::rate_limiter::{Policy, PolicyError};
 use super::calendar::{self, Calendar, CalendarUnit, Zone};
 use super::escalate::{Counts, Escalate, OF_REQUESTS};
 use super::limit::Limit;
+use super::limit_action::Throttle;
 use super::limit_rules::check_cluster;
 use super::over::{self, Over};
 use super::policy::{
@@ -67,6 +68,10 @@ pub struct RequestLimit {
     pub unit: RequestUnit,
     #[key(like = Limit::ALGORITHM, default = Algorithm::TokenBucket)]
     algorithm: Algorithm,
+    /// Requests that pass above the limit, and are counted as `over`. `hard`: none. Conflicts with `cluster`. Their replies name the limit
+    /// with nothing left. Of a window or a log, the share is rounded down to whole units.
+    #[key(default = Throttle::Hard)]
+    pub throttle: Throttle,
     /// Envoy's domain that the limit is for.
     #[key(absent = "any", examples = ["envoy"], check = check_domain)]
     pub domain: Option<String>,
@@ -130,6 +135,11 @@ fn check(read: &mut Located<'_, RequestLimit>, problems: &mut Problems) {
         let key = &RequestLimit::CLUSTER;
         check_cluster(place, key, limit.cluster, algorithm, problems);
     }
+    if limit.throttle != Throttle::Hard && limit.cluster.is_some() {
+        let message = "throttle is not supported with cluster: each host would pass the share above the limit";
+        let help = "leave out throttle, or leave out cluster: each host counts alone";
+        problems.conflict(place.span_of(&RequestLimit::THROTTLE), message, help);
+    }
     over::check(&place.elements(&RequestLimit::OVER), &limit.key, problems);
     for key in [RequestLimit::IPV4_PREFIX, RequestLimit::IPV6_PREFIX] {
         if place.has(&key) && !limit.has_source() {
@@ -160,6 +170,7 @@ fn check(read: &mut Located<'_, RequestLimit>, problems: &mut Problems) {
     }
     if let Some(spec) = rates.spec() {
         limit.rates = spec;
+        check_share(limit, place, problems);
     }
     if !place.has(&RequestLimit::INITIAL) {
         limit.initial = limit.rates.burst;
@@ -239,6 +250,23 @@ fn check_tiers(tiers: &[ReadRate], unit: CalendarUnit, problems: &mut Problems) 
         );
         let help = "write a second [[limit]] with this rate";
         problems.error(span.clone(), message, help);
+    }
+}
+
+/// Reports a share above a window or log that is less than one unit.
+fn check_share(limit: &RequestLimit, place: Place<'_>, problems: &mut Problems) {
+    let Some(share) = limit.throttle.multiplier() else {
+        return;
+    };
+    // Buckets count fractions of units.
+    if limit.rates.algorithm.has_burst() {
+        return;
+    }
+    let mut counts = limit.rates.all().map(|(rate, _, _)| rate.count);
+    if let Some(count) = counts.find(|count| share.units(*count) == *count) {
+        let message = format!("throttle has no effect: its share of {count} is less than one unit");
+        let help = "write a larger share, or leave out throttle";
+        problems.error(place.span_of(&RequestLimit::THROTTLE), message, help);
     }
 }
 
@@ -330,6 +358,34 @@ impl RequestLimit {
         if let Some(main) = policies.first_mut() {
             *main = main
                 .with_initial(multiplier.units(self.initial))
+                .refilled_every(nanoseconds(self.refill_every));
+        }
+        Ok(policies)
+    }
+
+    /// The policies of what passes above the limit, in the same order; none if nothing does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::policies`].
+    pub fn policies_above(&self, multiplier: Multiplier) -> Result<Vec<Policy>, PolicyError> {
+        let Some(share) = self.throttle.multiplier() else {
+            return Ok(Vec::new());
+        };
+        let (algorithm, above) = (self.rates.algorithm, |units| {
+            share.units(multiplier.units(units))
+        });
+        let mut policies: Vec<Policy> = self
+            .rates
+            .all()
+            .map(|(rate, burst, _)| {
+                let rate = share.rate_of(algorithm, multiplier.rate_of(algorithm, rate));
+                Policy::new(algorithm, rate, above(burst).max(1))
+            })
+            .collect::<Result<_, _>>()?;
+        if let Some(main) = policies.first_mut() {
+            *main = main
+                .with_initial(above(self.initial))
                 .refilled_every(nanoseconds(self.refill_every));
         }
         Ok(policies)

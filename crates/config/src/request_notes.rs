@@ -328,7 +328,8 @@ fn costs(whole: &Whole<'_>, problems: &mut Problems) {
         let policies = whole
             .multipliers
             .iter()
-            .filter_map(|times| limit.policies(*times).ok());
+            .flat_map(|times| [limit.policies(*times), limit.policies_above(*times)])
+            .flatten();
         policies
             .filter_map(|tiers| tiers.iter().map(Policy::most).min())
             .max()

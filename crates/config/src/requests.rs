@@ -86,9 +86,12 @@ pub fn read_decide(
                 help,
             );
         }
-        let policies = multipliers
-            .iter()
-            .map(|multiplier| read.table.policies(*multiplier));
+        let policies = multipliers.iter().flat_map(|multiplier| {
+            [
+                read.table.policies(*multiplier),
+                read.table.policies_above(*multiplier),
+            ]
+        });
         match policies.collect::<Result<Vec<_>, _>>() {
             Ok(policies) => {
                 let words: usize = policies.iter().flatten().map(Policy::words).sum();

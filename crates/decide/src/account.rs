@@ -7,7 +7,7 @@
 
 use common::rate_limiter::Policy;
 
-use super::tiers;
+use super::tiers::{self, Tiers};
 
 /// The assumed consumption of the other hosts until they publish it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,7 @@ impl Account {
     }
 
     /// Charges `cost` if it conforms here and the reserve of the other hosts remains.
-    pub fn charge(&mut self, tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> bool {
+    pub fn charge(&mut self, tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> bool {
         if cost == 0 {
             return true;
         }
@@ -95,7 +95,7 @@ impl Account {
     }
 
     /// Whether `cost` would pass.
-    pub fn conforms(&self, tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> bool {
+    pub fn conforms(&self, tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> bool {
         if !tiers::conform(tiers, words, now, cost) {
             return false;
         }

@@ -1,10 +1,11 @@
 //! Builds an engine for a config, new or as a successor of another.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use common::rate_limiter::{Policy, PolicyError};
+use common::rate_limiter::PolicyError;
 use config::calendar::CalendarUnit;
 use config::policy::{ClusterMode, Config, Mode, Multiplier, RequestEnforcement, RequestLimit};
 use host::descriptors::places;
@@ -21,6 +22,7 @@ use super::periods::{Periods, Wall};
 use super::reservations::ReservationBounds;
 use super::sources::Sources;
 use super::state_store::StateStore;
+use super::tiers::Tiers;
 
 /// A policy on requests that this host cannot enforce.
 #[derive(Debug, Error)]
@@ -72,7 +74,7 @@ impl Engine {
         &self,
         policy: &RequestLimit,
         multiplier: Multiplier,
-        tiers: Vec<Policy>,
+        tiers: Tiers,
         capacity: usize,
         sync: Duration,
         moves: &mut Moves,
@@ -97,7 +99,7 @@ impl Engine {
                 calendar_unit(other),
             )
         };
-        let new = Arc::new(new_store(policy, tiers, capacity, sync));
+        let new = Arc::new(new_store(policy, tiers, capacity, sync, &self.has_room));
         // A new multiplier's keys have their whole allowance.
         let multiplier = self
             .sources
@@ -141,6 +143,7 @@ impl Engine {
         let memory =
             memory(config).map_err(|(limit, error)| EngineError::Policy { limit, error })?;
         let refusals = before.map_or_else(Arc::default, |before| Arc::clone(&before.refusals));
+        let has_room = before.map_or_else(Arc::default, |before| Arc::clone(&before.has_room));
         for (policy, LimitMemory { keys: capacity, .. }) in config.decide.limits.iter().zip(memory)
         {
             let fail = |error| EngineError::Policy {
@@ -149,12 +152,12 @@ impl Engine {
             };
             let mut stores = Vec::new();
             for multiplier in sources.multipliers() {
-                let tiers = policy.policies(*multiplier).map_err(fail)?;
+                let tiers = Tiers::of(policy, *multiplier).map_err(fail)?;
                 stores.push(match (before, &mut moves) {
                     (Some(before), Some(moves)) => {
                         before.store(policy, *multiplier, tiers, capacity, sync, moves)
                     }
-                    _ => Arc::new(new_store(policy, tiers, capacity, sync)),
+                    _ => Arc::new(new_store(policy, tiers, capacity, sync, &has_room)),
                 });
             }
             let known =
@@ -235,6 +238,7 @@ impl Engine {
             sources,
             fingerprints,
             wall,
+            has_room,
             edge,
             escalate_from: config.decide.escalate_from.clone(),
             check: config.decide.check.clone(),
@@ -264,11 +268,15 @@ fn calendar_unit(policy: &RequestLimit) -> Option<CalendarUnit> {
 /// An empty store for a limit's keys.
 fn new_store(
     policy: &RequestLimit,
-    tiers: Vec<Policy>,
+    tiers: Tiers,
     capacity: usize,
     sync: Duration,
+    has_room: &Arc<AtomicBool>,
 ) -> StateStore {
-    let store = StateStore::new(tiers, capacity, policy.on_full);
+    let mut store = StateStore::new(tiers, capacity, policy.on_full);
+    if policy.throttle.is_elastic() {
+        store = store.elastic(Arc::clone(has_room));
+    }
     match policy.cluster {
         None => store,
         Some(ClusterMode::Shares) => store.shared(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::decide::{Answer, Question};
@@ -41,6 +41,8 @@ pub struct Engine {
     /// For limits whose keys hosts exchange: under their common secret.
     pub(super) together: Arc<ArcSwap<Fingerprints>>,
     pub(super) wall: Wall,
+    /// Whether elastic limits pass more than their rate.
+    pub(super) has_room: Arc<AtomicBool>,
     pub(super) edge: Arc<dyn Edge>,
     /// The protocols whose clients may cause bans.
     pub(super) escalate_from: Vec<RequestProtocol>,
@@ -117,6 +119,25 @@ impl Engine {
         self.expire(now);
         let valid = self.validate_all(questions, now)?.into_iter();
         Ok(valid.map(|valid| self.carry_out(valid, now)).collect())
+    }
+
+    /// Whether a limit is elastic.
+    #[must_use]
+    pub fn is_elastic(&self) -> bool {
+        let is_elastic = |limit: &Limit| limit.policy.throttle.is_elastic();
+        self.limits.iter().any(is_elastic)
+    }
+
+    /// Whether elastic limits pass more than their rate; `None` if no limit is elastic.
+    #[must_use]
+    pub fn has_room(&self) -> Option<bool> {
+        self.is_elastic()
+            .then(|| self.has_room.load(Ordering::Relaxed))
+    }
+
+    /// Sets whether the host has resources to spare, which elastic limits pass more for.
+    pub fn set_room(&self, has_room: bool) {
+        self.has_room.store(has_room, Ordering::Relaxed);
     }
 
     /// The reply to a charge, with the `RateLimit-Policy` of the client's class.
@@ -310,6 +331,9 @@ impl Engine {
             (false, false) => &limit.counters.refused,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        if outcome.over {
+            limit.counters.over.fetch_add(1, Ordering::Relaxed);
+        }
         if !outcome.allowed {
             self.refusals
                 .record(limit.refused_source(charge.source), observes, now);
@@ -362,6 +386,7 @@ impl Engine {
             .map_or(0, |store| tiers::most(store.tiers()));
         Outcome {
             allowed: true,
+            over: false,
             remaining: most,
             debt: 0,
             retry_after: Some(Duration::ZERO),

@@ -11,7 +11,7 @@ use super::account::is_bucket;
 use super::charge::{Charge, ChargeKind};
 use super::fingerprint::Fingerprint;
 use super::state_store::{LockedShard, StateStore};
-use super::tiers;
+use super::tiers::{self, Tiers};
 
 impl StateStore {
     /// Charges `cost`, whether it conforms or not: use that is reported after the work.
@@ -20,7 +20,13 @@ impl StateStore {
     }
 
     /// Returns the unused units of a charge, as far as they still count.
-    pub fn refund(&self, key: Fingerprint, now: u64, refund: Refund, ends: &[u64]) -> Outcome {
+    pub fn refund(
+        &self,
+        key: Fingerprint,
+        now: u64,
+        refund: Refund,
+        ends: &[Option<u64>],
+    ) -> Outcome {
         self.lock(key).refund(key, now, refund, ends)
     }
 }
@@ -75,28 +81,40 @@ impl LockedShard<'_> {
         }
         self.store.without_room.fetch_add(1, Ordering::Relaxed);
         let part = self.without_room();
-        let tiers = part.as_deref().unwrap_or(&self.tiers);
+        let tiers = part.as_ref().unwrap_or(&self.tiers);
         self.store.overflow.with(tiers, now, |words| {
             tiers::force(tiers, words, now, cost);
             tiers::charged(tiers, words, now)
         })
     }
 
-    /// When the buckets of each tier will have made up for all charges of a key until now, on the agent's clock.
-    pub(super) fn ends(&mut self, key: Fingerprint, now: u64) -> Vec<u64> {
+    /// When the buckets of each tier will have made up for all charges of a key until now, on the agent's clock; `None` for
+    /// tiers that the last charge did not change, since it passed above the limit.
+    pub(super) fn ends(&mut self, key: Fingerprint, now: u64, is_over: bool) -> Vec<Option<u64>> {
         let at = self.store.instant(now);
-        let ends = |tiers: &[Policy], words: &mut [u64]| {
-            let resets = tiers::parts(tiers, words).map(|(tier, part)| tier.reset(part, at));
-            resets.map(|reset| now.saturating_add(reset)).collect()
+        let ends = |tiers: &Tiers, words: &mut [u64]| {
+            let uncharged = if is_over { tiers.own().len() } else { 0 };
+            tiers::parts(tiers, words)
+                .enumerate()
+                .map(|(nth, (tier, part))| {
+                    (nth >= uncharged).then(|| now.saturating_add(tier.reset(part, at)))
+                })
+                .collect()
         };
         self.with_state(key, at, ends).unwrap_or_default()
     }
 
     /// As [`StateStore::refund`]. Units that other hosts have received stay charged there. `ends`: of each tier, from
     /// [`Self::ends`] after the charge; without them, nothing has been made up for.
-    pub fn refund(&mut self, key: Fingerprint, now: u64, refund: Refund, ends: &[u64]) -> Outcome {
+    pub fn refund(
+        &mut self,
+        key: Fingerprint,
+        now: u64,
+        refund: Refund,
+        ends: &[Option<u64>],
+    ) -> Outcome {
         let instant = |at: u64| self.store.instant(at);
-        let ends: Vec<u64> = ends.iter().map(|ends| instant(*ends)).collect();
+        let ends: Vec<Option<u64>> = ends.iter().map(|ends| ends.map(instant)).collect();
         let (at, refund) = (
             instant(now),
             Refund {

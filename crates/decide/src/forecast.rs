@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use common::rate_limiter::Policy;
-
 use super::account::Account;
-use super::tiers;
+use super::tiers::{self, Tiers};
 
 /// The future state of a key if only the given costs are charged.
 #[derive(Debug)]
 pub struct Forecast {
-    pub(super) tiers: Vec<Policy>,
+    pub(super) tiers: Tiers,
     pub(super) words: Box<[u64]>,
     pub(super) at: u64,
     /// How far the clock of the states is ahead of this host's.

@@ -20,6 +20,8 @@ pub(super) struct Counters {
     pub(super) passed: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) would_refuse: AtomicU64,
+    /// Of those that passed: above a soft or elastic limit.
+    pub(super) over: AtomicU64,
 }
 
 /// The use of a shared limit, in units.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::rate_limiter::{DecidingTier, Outcome, Policy};
+use common::rate_limiter::{DecidingTier, Outcome};
 use common::share::Share;
 use config::policy::OnFull;
 
@@ -12,7 +12,7 @@ use super::fingerprint::Fingerprint;
 use super::forecast::Forecast;
 use super::keyed::Keyed;
 use super::state_store::{LockedShard, SWEEP_AGAIN_NANOSECONDS, Saved};
-use super::tiers;
+use super::tiers::{self, Tiers};
 
 /// Of a limit whose hosts exchange keys, all keys without room on a host share this part of its part.
 const WITHOUT_ROOM: u64 = 10;
@@ -69,7 +69,7 @@ impl LockedShard<'_> {
     /// As [`StateStore::peek`].
     #[must_use]
     pub fn peek(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
-        let tiers: &[Policy] = &self.tiers;
+        let tiers: &Tiers = &self.tiers;
         let may_pass = self
             .store
             .keyed
@@ -89,7 +89,7 @@ impl LockedShard<'_> {
             None => {
                 let is_shared = self.store.is_full() && self.store.on_full == OnFull::Share;
                 let part = self.without_room().filter(|_| is_shared);
-                let tiers = part.as_deref().unwrap_or(tiers);
+                let tiers = part.as_ref().unwrap_or(tiers);
                 if is_shared {
                     let overflow = &self.store.overflow;
                     return overflow.with(tiers, now, |words| tiers::peek(tiers, words, now, cost));
@@ -121,7 +121,7 @@ impl LockedShard<'_> {
             .as_ref()
             .map(|keyed| (self.account(keyed, key), keyed.sync));
         Some(Forecast {
-            tiers: self.tiers.to_vec(),
+            tiers: Tiers::clone(&self.tiers),
             words,
             at,
             ahead: at.wrapping_sub(now),
@@ -175,9 +175,9 @@ impl LockedShard<'_> {
         &mut self,
         key: Fingerprint,
         now: u64,
-        work: impl FnOnce(&[Policy], &mut [u64]) -> T,
+        work: impl FnOnce(&Tiers, &mut [u64]) -> T,
     ) -> Option<T> {
-        let (tiers, store): (&[Policy], _) = (&self.tiers, self.store);
+        let (tiers, store): (&Tiers, _) = (&self.tiers, self.store);
         if let Some(words) = self.shard.get_mut(key) {
             return Some(work(tiers, words));
         }
@@ -210,10 +210,11 @@ impl LockedShard<'_> {
     pub(super) fn when_full(&self, now: u64, cost: u64) -> Outcome {
         self.store.without_room.fetch_add(1, Ordering::Relaxed);
         let part = self.without_room();
-        let tiers = part.as_deref().unwrap_or(&self.tiers);
+        let tiers = part.as_ref().unwrap_or(&self.tiers);
         match self.store.on_full {
             OnFull::Pass => Outcome {
                 allowed: true,
+                over: false,
                 remaining: tiers::most(&self.tiers),
                 debt: 0,
                 retry_after: Some(Duration::ZERO),
@@ -225,6 +226,7 @@ impl LockedShard<'_> {
             },
             OnFull::Throttle => Outcome {
                 allowed: false,
+                over: false,
                 remaining: 0,
                 debt: 0,
                 retry_after: Some(WHEN_FULL),
@@ -243,10 +245,10 @@ impl LockedShard<'_> {
 
     /// The rates that all keys without room share while hosts exchange keys, if they differ: such a key may have room on
     /// other hosts, which cannot know of its units here.
-    pub(super) fn without_room(&self) -> Option<Vec<Policy>> {
+    pub(super) fn without_room(&self) -> Option<Tiers> {
         let keyed = self.store.keyed.as_ref()?;
         let hosts = keyed.hosts.load(Ordering::Relaxed);
         let part = Share::one_of(WITHOUT_ROOM.saturating_mul(hosts));
-        Some(self.tiers.iter().map(|tier| tier.at_share(part)).collect())
+        Some(self.tiers.map(|tier| tier.at_share(part)))
     }
 }

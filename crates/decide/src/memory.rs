@@ -1,10 +1,11 @@
 //! The number of keys of each limit on requests, and their memory.
 
-use common::rate_limiter::{Policy, PolicyError};
+use common::rate_limiter::PolicyError;
 use config::policy::{ClusterMode, Config, RequestLimit};
 
 use super::escalation::Escalation;
 use super::state_store::StateStore;
+use super::tiers::Tiers;
 
 /// The default number of keys of a limit for each multiplier, if memory allows.
 const DEFAULT_KEYS: usize = 1_000_000;
@@ -33,7 +34,7 @@ pub fn memory(config: &Config) -> Result<Vec<LimitMemory>, (String, PolicyError)
     let of_limit = |limit: &RequestLimit| {
         let tiers = multipliers
             .iter()
-            .map(|multiplier| limit.policies(*multiplier));
+            .map(|multiplier| Tiers::of(limit, *multiplier));
         let tiers = tiers
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| (limit.name.clone(), error))?;
@@ -72,7 +73,7 @@ pub fn memory(config: &Config) -> Result<Vec<LimitMemory>, (String, PolicyError)
 
 /// The stores of a limit: its tiers under each multiplier.
 struct Stores {
-    tiers: Vec<Vec<Policy>>,
+    tiers: Vec<Tiers>,
     cluster: Option<ClusterMode>,
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Account {
     /// Whether the key's own state was charged: a key without room shares an allowance, and nothing is returned to it.
     pub(super) is_own: bool,
     /// When the bucket of each tier will have made up for it.
-    pub(super) ends: Vec<u64>,
+    pub(super) ends: Vec<Option<u64>>,
     /// By the calendar: the limit's periods, and the key itself.
     pub(super) periods: Option<(Arc<Periods>, Fingerprint)>,
 }

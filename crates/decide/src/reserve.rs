@@ -117,7 +117,7 @@ impl Engine {
                     key: charge.key,
                     is_own,
                     ends: if is_own {
-                        held.ends(charge.key, now)
+                        held.ends(charge.key, now, outcome.over)
                     } else {
                         Vec::new()
                     },
@@ -176,6 +176,7 @@ impl Engine {
         let outcome = match &reservation.account {
             None => Outcome {
                 allowed: true,
+                over: false,
                 remaining: reservation.most,
                 debt: 0,
                 retry_after: Some(Duration::ZERO),

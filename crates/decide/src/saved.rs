@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::Engine;
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::limit::Limit;
-use super::tiers;
+use super::tiers::{self, Tiers};
 
 /// A state that is full again within this time is not saved.
 const A_MINUTE: u64 = 60_000_000_000;
@@ -27,6 +27,9 @@ pub struct SavedRequests {
     exchanged_secret: Option<[u64; 2]>,
     /// By limit name: passed, refused, would have been refused.
     counters: BTreeMap<String, [u64; 3]>,
+    /// Those that passed above each limit. Earlier agents save none.
+    #[serde(default)]
+    over: BTreeMap<String, u64>,
     stores: Vec<SavedStore>,
     /// All stores in order, and their keys: fingerprint, then state.
     #[serde(skip)]
@@ -101,6 +104,14 @@ impl Engine {
                 .iter()
                 .map(|limit| (limit.policy.name.clone(), counted(limit)))
                 .collect(),
+            over: (self.limits.iter())
+                .map(|limit| {
+                    (
+                        limit.policy.name.clone(),
+                        limit.counters.over.load(Ordering::Relaxed),
+                    )
+                })
+                .collect(),
             stores: Vec::new(),
             words: Vec::with_capacity(MOST_WORDS - room),
         };
@@ -158,12 +169,8 @@ impl Engine {
                 .find(|limit| limit.policy.name == store.limit);
             let known = limit.and_then(|limit| {
                 limit.stores.iter().find_map(|known| {
-                    let earlier: Vec<Policy> = known
-                        .tiers()
-                        .iter()
-                        .map(Policy::without_room_for_debt)
-                        .collect();
-                    let is_of = |tiers| definition(limit, tiers) == store.definition;
+                    let earlier = known.tiers().map(Policy::without_room_for_debt);
+                    let is_of = |tiers: &Tiers| definition(limit, tiers) == store.definition;
                     match () {
                         () if 1 + known.words() != store.each => None,
                         () if is_of(known.tiers()) => Some((known, None)),
@@ -209,6 +216,9 @@ impl Engine {
                     .would_refuse
                     .fetch_add(would_refuse, Ordering::Relaxed);
             }
+            if let Some(over) = saved.over.get(&limit.policy.name) {
+                limit.counters.over.fetch_add(*over, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -223,7 +233,7 @@ fn counted(limit: &Limit) -> [u64; 3] {
     [&of.passed, &of.refused, &of.would_refuse].map(|counter| counter.load(Ordering::Relaxed))
 }
 
-fn definition(limit: &Limit, tiers: &[Policy]) -> String {
+fn definition(limit: &Limit, tiers: &Tiers) -> String {
     let policy = &limit.policy;
     let definition = format!(
         "{:?}",
@@ -232,14 +242,15 @@ fn definition(limit: &Limit, tiers: &[Policy]) -> String {
             policy.ipv4_prefix,
             policy.ipv6_prefix,
             policy.unit,
-            tiers
+            &**tiers
         )
     );
     // Without these keys as in earlier versions, whose states are kept.
     let over = (!policy.over.is_empty()).then(|| format!(" {:?}", policy.over));
     let calendar = policy.calendar.as_ref();
     let calendar = calendar.map(|calendar| format!(" {}", calendar.unit.word()));
-    [Some(definition), over, calendar]
+    let above = (tiers.own().len() < tiers.len()).then(|| " above".to_owned());
+    [Some(definition), over, calendar, above]
         .into_iter()
         .flatten()
         .collect()
@@ -272,12 +283,8 @@ mod tests {
             let new = || Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
             let engine = new();
             let store = &engine.limits[0].stores[0];
-            let earlier: Vec<Policy> = store
-                .tiers()
-                .iter()
-                .map(Policy::without_room_for_debt)
-                .collect();
-            assert_ne!(earlier, store.tiers(), "{algorithm}");
+            let earlier = store.tiers().map(Policy::without_room_for_debt);
+            assert_ne!(&earlier, store.tiers(), "{algorithm}");
             let mut words = vec![0; store.words()];
             tiers::open(&earlier, &mut words, NOW);
             assert!(tiers::charge(&earlier, &mut words, NOW, 700));

@@ -5,7 +5,7 @@
 //! one shard. A decayed state equals no state: it is removed when its shard would otherwise grow, and by
 //! [`StateStore::sweep`], one shard at a time.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use common::rate_limiter::{Outcome, Policy};
@@ -17,7 +17,7 @@ use super::fingerprint::Fingerprint;
 use super::keyed::Keyed;
 use super::overflow::Overflow;
 use super::shard::{FIRST_SWEEP, Forgotten, Guard, Lock, Padded, Shard};
-use super::tiers;
+use super::tiers::{self, Tiers};
 
 /// The approximate maximum of keys in a shard: scanning them takes some tens of microseconds.
 const SHARD_KEYS: usize = 4096;
@@ -36,9 +36,11 @@ static STORES: AtomicU64 = AtomicU64::new(0);
 pub struct StateStore {
     /// Increases with each store. Shards of several stores are locked in the order of (id, shard).
     id: u64,
-    tiers: Box<[Policy]>,
+    tiers: Tiers,
     /// The tiers for this host's share, if several hosts share the limit.
-    shared: Option<RwLock<(Share, Arc<[Policy]>)>>,
+    shared: Option<RwLock<(Share, Arc<Tiers>)>>,
+    /// Of an elastic limit.
+    elastic: Option<Elastic>,
     /// The other hosts, for a limit with `cluster = "keys"`.
     pub(super) keyed: Option<Keyed>,
     pub(super) words: usize,
@@ -60,14 +62,16 @@ pub struct StateStore {
 impl StateStore {
     /// For at most `capacity` keys.
     #[must_use]
-    pub fn new(tiers: Vec<Policy>, capacity: usize, on_full: OnFull) -> Self {
+    pub fn new(tiers: impl Into<Tiers>, capacity: usize, on_full: OnFull) -> Self {
+        let tiers = tiers.into();
         let words = tiers.iter().map(Policy::words).sum();
         let capacity = capacity.max(1);
         let (shards, shard_capacity) = Self::split(capacity);
         Self {
             id: STORES.fetch_add(1, Ordering::Relaxed),
-            tiers: tiers.into(),
+            tiers,
             shared: None,
+            elastic: None,
             keyed: None,
             words,
             shards: (0..shards)
@@ -113,7 +117,12 @@ impl StateStore {
                 store.shared.is_some(),
                 store.keyed.as_ref().map(|keyed| keyed.sync),
             );
-            (store.capacity, store.on_full, together)
+            (
+                store.capacity,
+                store.on_full,
+                store.elastic.is_some(),
+                together,
+            )
         };
         self.tiers == other.tiers && rest(self) == rest(other)
     }
@@ -178,6 +187,16 @@ impl StateStore {
         self
     }
 
+    /// For an elastic limit, of which nothing passes above it while the host has no room.
+    #[must_use]
+    pub fn elastic(mut self, has_room: Arc<AtomicBool>) -> Self {
+        self.elastic = Some(Elastic {
+            without_room: self.tiers.hard(),
+            has_room,
+        });
+        self
+    }
+
     /// Sets this host's share of a shared limit; states stay.
     pub fn set_share(&self, share: Share) {
         if let Some(shared) = &self.shared {
@@ -199,15 +218,18 @@ impl StateStore {
     }
 
     /// The tiers for a share.
-    fn at(&self, share: Share) -> Arc<[Policy]> {
-        self.tiers.iter().map(|tier| tier.at_share(share)).collect()
+    fn at(&self, share: Share) -> Arc<Tiers> {
+        Arc::new(self.tiers.map(|tier| tier.at_share(share)))
     }
 
     /// The rates in effect on this host.
     #[inline]
     fn in_effect(&self) -> Rates<'_> {
         match &self.shared {
-            None => Rates::Own(&self.tiers),
+            None => Rates::Own(match &self.elastic {
+                Some(elastic) if !elastic.has_room.load(Ordering::Relaxed) => &elastic.without_room,
+                _ => &self.tiers,
+            }),
             Some(shared) => Rates::Shared(Arc::clone(
                 &shared.read().unwrap_or_else(PoisonError::into_inner).1,
             )),
@@ -284,7 +306,7 @@ impl StateStore {
 
     /// The tiers of the whole limit, for all hosts together.
     #[must_use]
-    pub fn tiers(&self) -> &[Policy] {
+    pub fn tiers(&self) -> &Tiers {
         &self.tiers
     }
 
@@ -470,18 +492,25 @@ pub(super) struct Place {
     shard: usize,
 }
 
+/// What an elastic limit is while the host has no room.
+#[derive(Debug)]
+struct Elastic {
+    without_room: Tiers,
+    has_room: Arc<AtomicBool>,
+}
+
 /// The rates in effect: the store's own, or those of this host's share.
 #[derive(Debug)]
 pub(super) enum Rates<'s> {
-    Own(&'s [Policy]),
-    Shared(Arc<[Policy]>),
+    Own(&'s Tiers),
+    Shared(Arc<Tiers>),
 }
 
 impl std::ops::Deref for Rates<'_> {
-    type Target = [Policy];
+    type Target = Tiers;
 
     #[inline]
-    fn deref(&self) -> &[Policy] {
+    fn deref(&self) -> &Tiers {
         match self {
             Self::Own(tiers) => tiers,
             Self::Shared(tiers) => tiers,

@@ -28,7 +28,7 @@ impl Engine {
             passed: of(&limit.counters.passed),
             throttled: of(&limit.counters.refused),
             would_throttle: of(&limit.counters.would_refuse),
-            over: Count::default(),
+            over: of(&limit.counters.over),
             contended: Count::default(),
             waiting: Some(limit.line.status()),
             levels: Vec::new(),
@@ -55,7 +55,12 @@ impl Engine {
     pub fn reset_counters(&self) -> u64 {
         for limit in &self.limits {
             let counters = &limit.counters;
-            for counter in [&counters.passed, &counters.refused, &counters.would_refuse] {
+            for counter in [
+                &counters.passed,
+                &counters.refused,
+                &counters.would_refuse,
+                &counters.over,
+            ] {
                 counter.store(0, Ordering::Relaxed);
             }
             for store in &limit.stores {

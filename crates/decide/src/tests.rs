@@ -1,6 +1,7 @@
 mod calendar;
 mod memory;
 mod settling;
+mod throttle;
 mod values;
 
 use std::collections::BTreeMap;

@@ -1,10 +1,107 @@
 //! The tiers of a limit on the adjacent words of one key: charged all or none.
+//!
+//! A soft or elastic limit has its tiers twice: those of the limit, and after them those of what passes above it. A cost
+//! that conforms to the first is charged to both, one that passes above the limit to the second only.
 
 use std::cmp::Reverse;
+use std::ops::Deref;
 use std::time::Duration;
 
 use common::limiter::Refund;
-use common::rate_limiter::{DecidingTier, Outcome, Policy};
+use common::rate_limiter::{DecidingTier, Outcome, Policy, PolicyError};
+use config::policy::{Multiplier, RequestLimit};
+
+/// The tiers of a limit, and of what passes above it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tiers {
+    all: Box<[Policy]>,
+    /// The number of those of the limit.
+    own: usize,
+    /// Whether nothing passes above the limit.
+    is_hard: bool,
+}
+
+impl Tiers {
+    /// `above`: of what passes above the limit, in the same order, or none.
+    pub fn new(own: Vec<Policy>, above: Vec<Policy>) -> Self {
+        Self {
+            own: own.len(),
+            is_hard: above.is_empty(),
+            all: own.into_iter().chain(above).collect(),
+        }
+    }
+
+    /// Those of a limit's class with this multiplier.
+    ///
+    /// # Errors
+    ///
+    /// When a window is too short for its count, or a log is too long.
+    pub fn of(limit: &RequestLimit, multiplier: Multiplier) -> Result<Self, PolicyError> {
+        Ok(Self::new(
+            limit.policies(multiplier)?,
+            limit.policies_above(multiplier)?,
+        ))
+    }
+
+    /// The same states, of which none passes above the limit.
+    pub fn hard(&self) -> Self {
+        Self {
+            is_hard: true,
+            ..self.clone()
+        }
+    }
+
+    /// Each tier replaced by another one with as many words.
+    pub fn map(&self, other: impl Fn(&Policy) -> Policy) -> Self {
+        Self {
+            all: self.all.iter().map(other).collect(),
+            ..*self
+        }
+    }
+
+    /// Those of the limit.
+    pub fn own(&self) -> &[Policy] {
+        &self.all[..self.own]
+    }
+
+    /// Those that refuse a cost.
+    fn refusing(&self) -> &[Policy] {
+        if self.is_hard {
+            &self.all
+        } else {
+            &self.all[self.own..]
+        }
+    }
+
+    /// The words of those that refuse a cost.
+    fn refusing_words<'w>(&self, words: &'w [u64]) -> &'w [u64] {
+        if self.is_hard {
+            words
+        } else {
+            &words[self.own_words()..]
+        }
+    }
+
+    fn own_words(&self) -> usize {
+        self.own().iter().map(Policy::words).sum()
+    }
+}
+
+/// Of a hard limit.
+impl From<Vec<Policy>> for Tiers {
+    fn from(own: Vec<Policy>) -> Self {
+        Self::new(own, Vec::new())
+    }
+}
+
+/// All of them.
+impl Deref for Tiers {
+    type Target = [Policy];
+
+    fn deref(&self) -> &[Policy] {
+        &self.all
+    }
+}
 
 pub fn parts<'a>(
     tiers: &'a [Policy],
@@ -43,15 +140,39 @@ pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
 }
 
 /// Returns the unused units of a charge to all tiers, as far as they still count there. `ends`: when the bucket of each tier has
-/// refilled the charge. If the tiers have changed since, the latest of them is that of each tier.
-pub fn refund(tiers: &[Policy], words: &mut [u64], now: u64, refund: Refund, ends: &[u64]) {
-    let last = ends.iter().copied().max();
+/// refilled the charge, `None` if it was not charged. If the tiers have changed since, the latest of them is that of each tier.
+///
+/// What has passed above the limit is returned first: the limit itself was not charged for it.
+pub fn refund(tiers: &Tiers, words: &mut [u64], now: u64, refund: Refund, ends: &[Option<u64>]) {
+    let last = ends.iter().copied().max().flatten();
     let are_same = ends.len() == tiers.len();
-    let mut ends = ends.iter().copied();
+    let above = used_above(tiers, words, now);
+    let (mut ends, mut above) = (ends.iter().copied(), above.into_iter());
     each_mut(tiers, words, |tier, part| {
-        let ends = if are_same { ends.next() } else { last };
-        tier.refund(part, now, Refund { ends, ..refund });
+        let (ends, above) = (ends.next().flatten(), above.next().unwrap_or(0));
+        if are_same && ends.is_none() {
+            return;
+        }
+        let refund = Refund {
+            ends: if are_same { ends } else { last },
+            used: refund.used.saturating_add(above).min(refund.charged),
+            ..refund
+        };
+        tier.refund(part, now, refund);
     });
+}
+
+/// The units that have passed above each tier of a soft or elastic limit and still count.
+fn used_above(tiers: &Tiers, words: &[u64], now: u64) -> Vec<u64> {
+    let used = |(tier, part): (&Policy, &[u64])| {
+        tier.most() - tier.remaining(part, now) + tier.debt(part, now)
+    };
+    let used: Vec<u64> = parts(tiers, words).map(used).collect();
+    let (own, above) = used.split_at(tiers.own);
+    let above = above.iter().zip(own);
+    above
+        .map(|(above, own)| above.saturating_sub(*own))
+        .collect()
 }
 
 /// The units by which every tier has more than before.
@@ -102,60 +223,85 @@ pub fn rebased(tiers: &[Policy], words: &[u64], from: u64, to: u64) -> Vec<u64> 
 }
 
 /// A key's words under other tiers. Tiers with the same index and algorithm keep their used units; others are reset.
-pub fn carried(old: &[Policy], words: &[u64], new: &[Policy], now: u64) -> Vec<u64> {
+/// What begins to pass above a limit has the limit's used units.
+pub fn carried(old: &Tiers, words: &[u64], new: &Tiers, now: u64) -> Vec<u64> {
     let mut carried = vec![0; new.iter().map(Policy::words).sum()];
-    let mut before = parts(old, words);
+    let before: Vec<_> = parts(old, words).collect();
+    let (own, above) = before.split_at(old.own);
+    let above = if above.is_empty() { own } else { above };
+    let mut nth = 0;
     each_mut(new, &mut carried, |tier, part| {
+        let known = match nth < new.own {
+            true => own.get(nth),
+            false => above.get(nth - new.own),
+        };
         tier.open(part, now);
-        if let Some((old, words)) = before.next() {
+        if let Some((old, words)) = known {
             tier.carry(old, words, part, now);
         }
+        nth += 1;
     });
     carried
 }
 
-/// Whether all tiers pass `cost`.
-pub fn conform(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> bool {
+fn all_conform(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> bool {
     parts(tiers, words).all(|(tier, part)| tier.conforms(part, now, cost))
 }
 
-/// Charges `cost` to all tiers if all of them pass it.
+/// Whether no tier refuses `cost`.
+pub fn conform(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> bool {
+    all_conform(tiers.refusing(), tiers.refusing_words(words), now, cost)
+}
+
+/// Whether `cost` exceeds the limit itself.
+fn exceeds(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> bool {
+    !all_conform(tiers.own(), words, now, cost)
+}
+
+/// Charges `cost` unless a tier refuses it.
 #[inline]
-pub fn charge(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> bool {
-    if let [tier] = tiers {
+pub fn charge(tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> bool {
+    if let [tier] = &**tiers {
         return tier.charge(words, now, cost);
     }
     if !conform(tiers, words, now, cost) {
         return false;
     }
-    each_mut(tiers, words, |tier, part| {
+    let is_over = !tiers.is_hard && exceeds(tiers, words, now, cost);
+    let (charged, words) = if is_over {
+        (tiers.refusing(), &mut words[tiers.own_words()..])
+    } else {
+        (&**tiers, words)
+    };
+    each_mut(charged, words, |tier, part| {
         tier.charge(part, now, cost);
     });
     true
 }
 
 /// Like `charge`, with the remaining allowance.
-pub fn decide(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> Outcome {
+pub fn decide(tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> Outcome {
+    let exceeds = !tiers.is_hard && exceeds(tiers, words, now, cost);
     let allowed = charge(tiers, words, now, cost);
     let retry_after = if allowed {
         Some(Duration::ZERO)
     } else {
         wait(tiers, words, now, cost)
     };
-    outcome(tiers, words, now, cost, allowed, retry_after)
+    Outcome {
+        over: allowed && exceeds,
+        ..outcome(tiers, words, now, cost, allowed, retry_after)
+    }
 }
 
 /// The verdict of `decide`, without charging.
-pub fn peek(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Outcome {
+pub fn peek(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> Outcome {
     let retry_after = wait(tiers, words, now, cost);
-    outcome(
-        tiers,
-        words,
-        now,
-        cost,
-        conform(tiers, words, now, cost),
-        retry_after,
-    )
+    let allowed = conform(tiers, words, now, cost);
+    Outcome {
+        over: allowed && !tiers.is_hard && exceeds(tiers, words, now, cost),
+        ..outcome(tiers, words, now, cost, allowed, retry_after)
+    }
 }
 
 /// The used units of each tier, and its maximum.
@@ -168,30 +314,30 @@ pub fn each_used<'a>(
         .map(move |(tier, part)| (tier.most() - tier.remaining(part, now), tier.most()))
 }
 
-/// The largest cost that passes all tiers.
-pub fn remaining(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
-    parts(tiers, words)
+/// The largest cost that passes all tiers of the limit itself.
+pub fn remaining(tiers: &Tiers, words: &[u64], now: u64) -> u64 {
+    parts(tiers.own(), words)
         .map(|(tier, part)| tier.remaining(part, now))
         .min()
         .unwrap_or(u64::MAX)
 }
 
-/// The units by which forced charges exceed a tier, at most.
-fn debt(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
-    parts(tiers, words)
+/// The units by which forced charges exceed a tier of the limit itself, at most.
+fn debt(tiers: &Tiers, words: &[u64], now: u64) -> u64 {
+    parts(tiers.own(), words)
         .map(|(tier, part)| tier.debt(part, now))
         .max()
         .unwrap_or(0)
 }
 
 /// The outcome of a charge that is not refused.
-pub fn charged(tiers: &[Policy], words: &[u64], now: u64) -> Outcome {
+pub fn charged(tiers: &Tiers, words: &[u64], now: u64) -> Outcome {
     outcome(tiers, words, now, 0, true, Some(Duration::ZERO))
 }
 
 /// The outcome of a decision on these words.
 pub fn outcome(
-    tiers: &[Policy],
+    tiers: &Tiers,
     words: &[u64],
     now: u64,
     cost: u64,
@@ -202,6 +348,7 @@ pub fn outcome(
     let reset_after = Duration::from_nanos(reset(tiers, words, now));
     Outcome {
         allowed,
+        over: false,
         remaining,
         debt: if remaining == 0 {
             debt(tiers, words, now)
@@ -210,14 +357,14 @@ pub fn outcome(
         },
         retry_after,
         reset_after,
-        tier: if tiers.len() == 1 {
+        tier: if tiers.own == 1 {
             DecidingTier {
                 nth: 0,
                 remaining,
                 reset_after,
             }
         } else {
-            deciding(tiers, words, now, (!allowed).then_some(cost))
+            deciding(tiers.own(), words, now, (!allowed).then_some(cost))
         },
     }
 }
@@ -247,9 +394,10 @@ pub fn reset(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
         .unwrap_or(0)
 }
 
-/// The time until `cost` passes: the longest wait of a tier.
-pub fn wait(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Option<Duration> {
-    let mut waits = parts(tiers, words).map(|(tier, part)| tier.wait(part, now, cost));
+/// The time until `cost` passes: the longest wait of a tier that refuses it.
+pub fn wait(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> Option<Duration> {
+    let refusing = parts(tiers.refusing(), tiers.refusing_words(words));
+    let mut waits = refusing.map(|(tier, part)| tier.wait(part, now, cost));
     waits
         .try_fold(0, |longest, wait| Some(wait?.max(longest)))
         .map(Duration::from_nanos)
@@ -260,7 +408,12 @@ pub fn is_alive(tiers: &[Policy], words: &[u64], now: u64) -> bool {
     parts(tiers, words).any(|(tier, part)| tier.is_alive(part, now))
 }
 
-/// The largest cost that can ever pass all tiers.
-pub fn most(tiers: &[Policy]) -> u64 {
-    tiers.iter().map(Policy::most).min().unwrap_or(u64::MAX)
+/// The whole allowance: the largest cost that ever conforms to the limit itself.
+pub fn most(tiers: &Tiers) -> u64 {
+    tiers
+        .own()
+        .iter()
+        .map(Policy::most)
+        .min()
+        .unwrap_or(u64::MAX)
 }

@@ -170,6 +170,25 @@ impl RoomDecision {
     }
 }
 
+/// Whether the host has spare time, by its load since the last sample.
+#[derive(Debug, Default)]
+pub struct HostRoom {
+    load: Option<HostLoad>,
+    decision: RoomDecision,
+}
+
+impl HostRoom {
+    /// Takes a sample. Without one, as the first time, the host counts as busy.
+    pub fn sample(&mut self) -> bool {
+        let Some(load) = &mut self.load else {
+            self.load = HostLoad::new().ok();
+            return false;
+        };
+        let sample = load.sample().ok();
+        sample.is_some_and(|sample| self.decision.decide(&sample))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

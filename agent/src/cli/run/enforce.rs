@@ -17,6 +17,7 @@ use config::policy::{Config, OnExit};
 use datapath::PinDirectory;
 use datapath::compile::{self, Plan};
 use datapath::memory;
+use host::load::HostRoom;
 use notifications::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -133,6 +134,7 @@ pub(super) fn enforce(
         // After the exceptions from its bans have been restored.
         let sharer = daemon::start_sharer(&config, &packets, &events)?;
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events), Arc::clone(&crowdsec));
+        let for_room = requests.current();
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
         let (attacks, for_cookies) = (feed.attacks(), feed.attacks());
         let (for_translations, for_openings) = (Arc::clone(&events), Arc::clone(&events));
@@ -186,7 +188,7 @@ pub(super) fn enforce(
         tokio::select! {
             () = server.serve(Arc::clone(&agent)) => {}
             () = supervisor.keep_alive() => {}
-            () = keep_up(&packets) => {}
+            () = keep_up(&packets, &for_room) => {}
             () = daemon::syn_cookies::run(&packets, for_cookies, for_openings, StateDirectory::at(&config.agent.state_dir)) => {}
             () = daemon::translations::run(&packets, for_translations) => {}
             () = reload::follow_interfaces(Arc::clone(&agent)) => {}
@@ -267,18 +269,28 @@ fn hold_packets(
     )?)))
 }
 
-/// Does the periodic work of the packet engine.
-async fn keep_up(packets: &Packets) {
+/// Does the periodic work of the packet engine, and tells elastic limits whether the host has resources to spare.
+async fn keep_up(packets: &Packets, requests: &decide::Current) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut is_failing = false;
+    let mut room = HostRoom::default();
     loop {
         ticks.tick().await;
         memory::tick();
-        let Some(packets) = packets.load_full() else {
+        let packets = packets.load_full();
+        let has_room = {
+            let requests = requests.load();
+            let is_elastic = requests.is_elastic()
+                || packets.as_ref().is_some_and(|packets| packets.is_elastic());
+            let has_room = is_elastic && room.sample();
+            requests.set_room(has_room);
+            has_room
+        };
+        let Some(packets) = packets else {
             continue;
         };
-        let result = packets.tick();
+        let result = packets.tick(has_room);
         // Logged once: the limits stay in effect.
         if let (Err(error), false) = (&result, is_failing) {
             tracing::error!(

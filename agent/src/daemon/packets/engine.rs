@@ -224,16 +224,22 @@ impl PacketEngine {
         self.lock().notes()
     }
 
-    /// The periodic work, every [`PERIOD`].
+    /// Whether a limit is elastic.
+    #[must_use]
+    pub fn is_elastic(&self) -> bool {
+        self.lock().is_elastic()
+    }
+
+    /// The periodic work, every [`PERIOD`]. `has_room`: whether elastic limits may pass more than their rate.
     ///
     /// # Errors
     ///
     /// When a map cannot be written.
-    pub fn tick(&self) -> Result<(), LoadError> {
+    pub fn tick(&self, has_room: bool) -> Result<(), LoadError> {
         self.live().forget_if_unwatched();
         let mut in_effect = self.lock();
         in_effect.clear_ended_bans()?;
-        in_effect.follow_the_host()?;
+        in_effect.set_room(has_room)?;
         in_effect.ingress.follow_connections()
     }
 

@@ -19,7 +19,7 @@ use datapath::{
     AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings, Turn,
 };
 use host::StateDirectory;
-use host::load::{HostLoad, ROOM, RoomDecision};
+use host::load::ROOM;
 
 use super::change::{Change, LastPackets};
 use super::counts;
@@ -48,8 +48,6 @@ pub(super) struct InEffect {
     pub(super) bans: BanList,
     pub(super) escalation: Escalation,
     pub(super) runtime: Runtime,
-    pub(super) load: Option<HostLoad>,
-    pub(super) room: RoomDecision,
     /// Its memory.
     pub(super) footprint: Footprint,
     /// The counters of earlier policies.
@@ -176,8 +174,6 @@ impl InEffect {
             escalation: Escalation::default(),
             runtime,
             footprint,
-            load: HostLoad::new().ok(),
-            room: RoomDecision::default(),
             counted,
             baseline,
             generation,
@@ -439,13 +435,11 @@ impl InEffect {
         Ok(rings)
     }
 
-    pub(super) fn follow_the_host(&mut self) -> Result<(), LoadError> {
+    /// Lets elastic limits pass more than their rate for a while, or not.
+    pub(super) fn set_room(&mut self, has_room: bool) -> Result<(), LoadError> {
         if !self.is_elastic() {
             return Ok(());
         }
-        // Without a sample, the host counts as busy.
-        let sample = self.load.as_mut().and_then(|load| load.sample().ok());
-        let has_room = sample.is_some_and(|sample| self.room.decide(&sample));
         let room_until = if has_room {
             monotonic_nanoseconds() + ROOM.as_nanos() as u64
         } else {

@@ -653,6 +653,38 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "cluster = \"keys\"",
         ),
         (
+            &base("throttle = { soft = \"10%\" }\ncluster = true"),
+            8,
+            12,
+            "throttle is not supported with cluster",
+            "leave out throttle",
+        ),
+        (
+            &base("throttle = \"loose\""),
+            8,
+            12,
+            "invalid throttle \"loose\"",
+            "write \"hard\"",
+        ),
+        (
+            &limit(
+                "key = [\"user\"]\nrate = \"9/h\"\nalgorithm = \"fixed-window\"\nthrottle = { soft = \"10%\" }",
+            ),
+            9,
+            12,
+            "throttle has no effect: its share of 9 is less than one unit",
+            "write a larger share",
+        ),
+        (
+            &limit(
+                "key = [\"user\"]\nrate = \"600/h\"\nalgorithm = \"sliding-log\"\nthrottle = { soft = \"100%\" }",
+            ),
+            5,
+            8,
+            "cannot be enforced for every class",
+            "lower the rate",
+        ),
+        (
             &limit("key = [\"user\"]\nrate = \"1025/min\"\nalgorithm = \"sliding-log\""),
             7,
             8,

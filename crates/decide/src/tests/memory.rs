@@ -135,9 +135,9 @@ proptest! {
             });
             if sweeps { store.sweep(now); }
             let peeked = store.peek(fingerprints.of(&key), now, cost);
-            prop_assert_eq!(peeked, tiers::peek(&tiers(), words, now, cost));
+            prop_assert_eq!(peeked, tiers::peek(&tiers().into(), words, now, cost));
             let decided = store.decide(fingerprints.of(&key), now, cost);
-            prop_assert_eq!(decided, tiers::decide(&tiers(), words, now, cost));
+            prop_assert_eq!(decided, tiers::decide(&tiers().into(), words, now, cost));
         }
     }
 }

@@ -6,7 +6,8 @@ use common::limiter::Rate;
 use common::rate_limiter::Policy;
 use proptest::prelude::*;
 
-use super::super::{Edge, Offence, tiers};
+use super::super::tiers::{self, Tiers};
+use super::super::{Edge, Offence};
 use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -115,7 +116,7 @@ impl Harness {
 /// A simple model of the queue: it retries every millisecond, and forecasts by trying on a copy.
 #[derive(Clone)]
 struct Model {
-    tiers: Vec<Policy>,
+    tiers: Tiers,
     words: BTreeMap<usize, Vec<u64>>,
     /// (number, cost, deadline) by key.
     queues: BTreeMap<usize, Vec<(usize, u64, u64)>>,
@@ -206,7 +207,7 @@ proptest! {
     /// is the model's step.
     #[test]
     fn the_line_is_the_obvious_queue(
-        limit in 0usize..6,
+        limit in 0usize..7,
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let per = |count: u64, milliseconds: u64| Rate { count, per_nanoseconds: milliseconds * MILLISECOND };
@@ -224,11 +225,16 @@ proptest! {
             3 => ("algorithm = \"sliding-window\"\nrate = \"5/64ms\"", vec![Policy::sliding_window(per(5, 64)).unwrap()]),
             // A log has room again a tick after its window: at a whole millisecond.
             4 => ("algorithm = \"sliding-log\"\nrate = \"5/64ms\"", vec![Policy::sliding_log(Rate { count: 5, per_nanoseconds: 64 * MILLISECOND - 1 }).unwrap()]),
-            _ => (
+            5 => (
                 "rate = \"100/s\"\nburst = 5\ntiers = [\"7/128ms\"]",
                 vec![Policy::token_bucket(per(100, 1_000), 5), Policy::token_bucket(per(7, 128), 7)],
             ),
+            _ => (
+                "rate = \"50/s\"\nburst = 3\nthrottle = { soft = \"100%\" }",
+                vec![Policy::token_bucket(per(50, 1_000), 3), Policy::token_bucket(per(100, 1_000), 6)],
+            ),
         };
+        let tiers = if limit == 6 { Tiers::new(vec![tiers[0]], vec![tiers[1]]) } else { tiers.into() };
         let mut config = config(lines);
         config.decide.limits[0].rates.rate.per_nanoseconds -= match limit {
             2 => 1_024,
@@ -236,7 +242,7 @@ proptest! {
             _ => 0,
         };
         let mut harness = Harness::under(&config);
-        prop_assert_eq!(harness.engine.limits[0].stores[0].tiers(), &tiers[..]);
+        prop_assert_eq!(harness.engine.limits[0].stores[0].tiers(), &tiers);
         let mut model =
             Model { tiers, words: BTreeMap::new(), queues: BTreeMap::new(), told: BTreeMap::new(), now: SECOND };
         for (number, step) in steps.into_iter().enumerate() {

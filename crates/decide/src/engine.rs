@@ -254,6 +254,7 @@ impl Engine {
         };
         Outcome {
             allowed: false,
+            over: false,
             remaining,
             retry_after,
             tier: DecidingTier {

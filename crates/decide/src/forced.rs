@@ -11,7 +11,7 @@ use super::account::is_bucket;
 use super::charge::{Charge, ChargeKind};
 use super::fingerprint::Fingerprint;
 use super::state_store::{LockedShard, StateStore};
-use super::tiers::{self, Tiers};
+use super::tiers::{self, TierCharge, Tiers};
 
 impl StateStore {
     /// Charges `cost`, whether it conforms or not: use that is reported after the work.
@@ -25,9 +25,9 @@ impl StateStore {
         key: Fingerprint,
         now: u64,
         refund: Refund,
-        ends: &[Option<u64>],
+        charges: &[TierCharge],
     ) -> Outcome {
-        self.lock(key).refund(key, now, refund, ends)
+        self.lock(key).refund(key, now, refund, charges)
     }
 }
 
@@ -88,33 +88,57 @@ impl LockedShard<'_> {
         })
     }
 
-    /// When the buckets of each tier will have made up for all charges of a key until now, on the agent's clock; `None` for
-    /// tiers that the last charge did not change, since it passed above the limit.
-    pub(super) fn ends(&mut self, key: Fingerprint, now: u64, is_over: bool) -> Vec<Option<u64>> {
+    /// What a charge that passes would take of each tier.
+    pub(super) fn shares(&mut self, key: Fingerprint, now: u64, cost: u64) -> Vec<u64> {
         let at = self.store.instant(now);
-        let ends = |tiers: &Tiers, words: &mut [u64]| {
-            let uncharged = if is_over { tiers.own().len() } else { 0 };
+        match self.shard.get(key) {
+            Some(words) => tiers::shares(&self.tiers, words, at, cost),
+            None => {
+                let mut words = vec![0; self.store.words];
+                tiers::open(&self.tiers, &mut words, at);
+                tiers::shares(&self.tiers, &words, at, cost)
+            }
+        }
+    }
+
+    /// What the last charge took of each tier, and when their buckets will have made up for all charges of the key until now,
+    /// on the agent's clock. `shares`: from [`Self::shares`] before it.
+    pub(super) fn charges(
+        &mut self,
+        key: Fingerprint,
+        now: u64,
+        shares: &[u64],
+    ) -> Vec<TierCharge> {
+        let at = self.store.instant(now);
+        let charges = |tiers: &Tiers, words: &mut [u64]| {
             tiers::parts(tiers, words)
-                .enumerate()
-                .map(|(nth, (tier, part))| {
-                    (nth >= uncharged).then(|| now.saturating_add(tier.reset(part, at)))
+                .zip(shares)
+                .map(|((tier, part), units)| TierCharge {
+                    units: *units,
+                    ends: now.saturating_add(tier.reset(part, at)),
                 })
                 .collect()
         };
-        self.with_state(key, at, ends).unwrap_or_default()
+        self.with_state(key, at, charges).unwrap_or_default()
     }
 
-    /// As [`StateStore::refund`]. Units that other hosts have received stay charged there. `ends`: of each tier, from
-    /// [`Self::ends`] after the charge; without them, nothing has been made up for.
+    /// As [`StateStore::refund`]. Units that other hosts have received stay charged there. `charges`: from
+    /// [`Self::charges`]; without them, nothing has been made up for.
     pub fn refund(
         &mut self,
         key: Fingerprint,
         now: u64,
         refund: Refund,
-        ends: &[Option<u64>],
+        charges: &[TierCharge],
     ) -> Outcome {
         let instant = |at: u64| self.store.instant(at);
-        let ends: Vec<Option<u64>> = ends.iter().map(|ends| ends.map(instant)).collect();
+        let charges: Vec<TierCharge> = charges
+            .iter()
+            .map(|charge| TierCharge {
+                ends: instant(charge.ends),
+                ..*charge
+            })
+            .collect();
         let (at, refund) = (
             instant(now),
             Refund {
@@ -131,7 +155,7 @@ impl LockedShard<'_> {
         }
         let refunded = self.with_state(key, at, |tiers, words| {
             let before = words.to_vec();
-            tiers::refund(tiers, words, at, refund, &ends);
+            tiers::refund(tiers, words, at, refund, &charges);
             let returned = tiers::returned(tiers, &before, words, at);
             (tiers::charged(tiers, words, at), returned)
         });

@@ -20,6 +20,7 @@ use super::limit::Together;
 use super::line::LineCounters;
 use super::periods::Periods;
 use super::state_store::StateStore;
+use super::tiers::TierCharge;
 
 /// The name of a reservation: 128 random bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,8 +53,8 @@ pub(super) struct Account {
     pub(super) key: Fingerprint,
     /// Whether the key's own state was charged: a key without room shares an allowance, and nothing is returned to it.
     pub(super) is_own: bool,
-    /// When the bucket of each tier will have made up for it.
-    pub(super) ends: Vec<Option<u64>>,
+    /// What it took of each tier.
+    pub(super) charges: Vec<TierCharge>,
     /// By the calendar: the limit's periods, and the key itself.
     pub(super) periods: Option<(Arc<Periods>, Fingerprint)>,
 }

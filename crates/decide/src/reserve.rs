@@ -110,14 +110,15 @@ impl Engine {
             None => (self.free(&charge), None, charge.cost),
             Some(store) => {
                 let mut held = store.lock(charge.key);
+                let shares = held.shares(charge.key, now, charge.cost);
                 let outcome = held.charge(&charge, now);
                 let is_own = held.knows(charge.key);
                 let account = Account {
                     store: Arc::clone(store),
                     key: charge.key,
                     is_own,
-                    ends: if is_own {
-                        held.ends(charge.key, now, outcome.over)
+                    charges: if is_own {
+                        held.charges(charge.key, now, &shares)
                     } else {
                         Vec::new()
                     },
@@ -190,7 +191,7 @@ impl Engine {
                 store,
                 key,
                 is_own,
-                ends,
+                charges,
                 periods,
             }) => {
                 let current = periods
@@ -202,7 +203,7 @@ impl Engine {
                 let outcome = match () {
                     () if more > 0 && is_chargeable => held.force(*key, now, more),
                     () if used < reservation.charged && *is_own => {
-                        held.refund(*key, now, reservation.refund(used), ends)
+                        held.refund(*key, now, reservation.refund(used), charges)
                     }
                     () => held.peek(*key, now, 0),
                 };

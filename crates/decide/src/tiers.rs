@@ -1,7 +1,7 @@
 //! The tiers of a limit on the adjacent words of one key: charged all or none.
 //!
 //! A soft or elastic limit has its tiers twice: those of the limit, and after them those of what passes above it. A cost
-//! that conforms to the first is charged to both, one that passes above the limit to the second only.
+//! that passes above the limit is charged to the second, and uses up what the first have left.
 
 use std::cmp::Reverse;
 use std::ops::Deref;
@@ -139,39 +139,78 @@ pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
     each_mut(tiers, words, |tier, part| tier.force(part, now, cost));
 }
 
-/// Returns the unused units of a charge to all tiers, as far as they still count there. `ends`: when the bucket of each tier has
-/// refilled the charge, `None` if it was not charged. If the tiers have changed since, the latest of them is that of each tier.
+/// What a charge took of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierCharge {
+    pub units: u64,
+    /// When the tier's bucket has refilled all charges until this one.
+    pub ends: u64,
+}
+
+/// Returns the unused units of a charge to all tiers, as far as they still count there. `charges`: what it took of each tier;
+/// if the tiers have changed since, the least is that of each tier. Without them, they are the newest units.
 ///
-/// What has passed above the limit is returned first: the limit itself was not charged for it.
-pub fn refund(tiers: &Tiers, words: &mut [u64], now: u64, refund: Refund, ends: &[Option<u64>]) {
-    let last = ends.iter().copied().max().flatten();
-    let are_same = ends.len() == tiers.len();
-    let above = used_above(tiers, words, now);
-    let (mut ends, mut above) = (ends.iter().copied(), above.into_iter());
+/// Units above the limit are returned first, since the limit itself was not charged for them.
+pub fn refund(tiers: &Tiers, words: &mut [u64], now: u64, refund: Refund, charges: &[TierCharge]) {
+    let are_same = charges.len() == tiers.len();
+    let least = charges.iter().map(|charge| charge.units).min();
+    let last = charges.iter().map(|charge| charge.ends).max();
+    let above = if charges.is_empty() {
+        used_above(tiers, words, now)
+    } else {
+        Vec::new()
+    };
+    let (mut charges, mut above) = (charges.iter(), above.into_iter());
     each_mut(tiers, words, |tier, part| {
-        let (ends, above) = (ends.next().flatten(), above.next().unwrap_or(0));
-        if are_same && ends.is_none() {
-            return;
-        }
+        let charge = charges.next().filter(|_| are_same);
+        let charged = charge.map(|charge| charge.units).or(least);
+        let kept = refund.used.saturating_add(above.next().unwrap_or(0));
+        let charged = charged.unwrap_or(refund.charged).min(refund.charged);
         let refund = Refund {
-            ends: if are_same { ends } else { last },
-            used: refund.used.saturating_add(above).min(refund.charged),
+            charged,
+            used: kept.min(charged),
+            ends: charge.map(|charge| charge.ends).or(last),
             ..refund
         };
         tier.refund(part, now, refund);
     });
 }
 
-/// The units that have passed above each tier of a soft or elastic limit and still count.
+/// The units above each tier of a soft or elastic limit that still count: by which what passes above has less left than the
+/// tier, compared with a new key. The two of a bucket refill at different rates: there it is too few after a while.
 fn used_above(tiers: &Tiers, words: &[u64], now: u64) -> Vec<u64> {
-    let used = |(tier, part): (&Policy, &[u64])| {
-        tier.most() - tier.remaining(part, now) + tier.debt(part, now)
+    if tiers.own == tiers.len() {
+        return Vec::new();
+    }
+    let mut new = vec![0; words.len()];
+    open(tiers, &mut new, now);
+    let between = |words: &[u64]| -> Vec<i128> {
+        let level = |(tier, part): (&Policy, &[u64])| {
+            i128::from(tier.remaining(part, now)) - i128::from(tier.debt(part, now))
+        };
+        let levels: Vec<i128> = parts(tiers, words).map(level).collect();
+        let (own, above) = levels.split_at(tiers.own);
+        above
+            .iter()
+            .zip(own)
+            .map(|(above, own)| above - own)
+            .collect()
     };
-    let used: Vec<u64> = parts(tiers, words).map(used).collect();
-    let (own, above) = used.split_at(tiers.own);
-    let above = above.iter().zip(own);
-    above
-        .map(|(above, own)| above.saturating_sub(*own))
+    let used = between(&new).into_iter().zip(between(words));
+    used.map(|(new, now)| u64::try_from(new - now).unwrap_or(0))
+        .collect()
+}
+
+/// What a charge of `cost` that passes would take of each tier, in units.
+pub fn shares(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> Vec<u64> {
+    let of_each = parts(tiers, words).enumerate();
+    of_each
+        .map(
+            |(nth, (tier, part))| match nth < tiers.own && !tiers.is_hard {
+                true => cost.min(tier.remaining(part, now)),
+                false => cost,
+            },
+        )
         .collect()
 }
 
@@ -267,14 +306,14 @@ pub fn charge(tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> bool {
     if !conform(tiers, words, now, cost) {
         return false;
     }
-    let is_over = !tiers.is_hard && exceeds(tiers, words, now, cost);
-    let (charged, words) = if is_over {
-        (tiers.refusing(), &mut words[tiers.own_words()..])
-    } else {
-        (&**tiers, words)
-    };
-    each_mut(charged, words, |tier, part| {
-        tier.charge(part, now, cost);
+    let mut nth = 0;
+    each_mut(tiers, words, |tier, part| {
+        let is_own = nth < tiers.own && !tiers.is_hard;
+        // Above the limit, what it has left.
+        if !tier.charge(part, now, cost) && is_own {
+            tier.charge(part, now, tier.remaining(part, now));
+        }
+        nth += 1;
     });
     true
 }
@@ -314,9 +353,9 @@ pub fn each_used<'a>(
         .map(move |(tier, part)| (tier.most() - tier.remaining(part, now), tier.most()))
 }
 
-/// The largest cost that passes all tiers of the limit itself.
+/// The largest cost that conforms to the limit itself. What passes above it has at least as much left, but for rounding.
 pub fn remaining(tiers: &Tiers, words: &[u64], now: u64) -> u64 {
-    parts(tiers.own(), words)
+    parts(tiers, words)
         .map(|(tier, part)| tier.remaining(part, now))
         .min()
         .unwrap_or(u64::MAX)

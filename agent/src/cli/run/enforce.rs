@@ -278,19 +278,17 @@ async fn keep_up(packets: &Packets, requests: &decide::Current) {
     loop {
         ticks.tick().await;
         memory::tick();
-        let packets = packets.load_full();
-        let has_room = {
-            let requests = requests.load();
-            let is_elastic = requests.is_elastic()
-                || packets.as_ref().is_some_and(|packets| packets.is_elastic());
-            let has_room = is_elastic && room.sample();
-            requests.set_room(has_room);
-            has_room
-        };
-        let Some(packets) = packets else {
+        // Before the packet engine, which may be busy with a reload.
+        let mut has_room = None;
+        let requests = requests.load();
+        if requests.is_elastic() {
+            requests.set_room(*has_room.insert(room.sample()));
+        }
+        drop(requests);
+        let Some(packets) = packets.load_full() else {
             continue;
         };
-        let result = packets.tick(has_room);
+        let result = packets.tick(|| has_room.unwrap_or_else(|| room.sample()));
         // Logged once: the limits stay in effect.
         if let (Err(error), false) = (&result, is_failing) {
             tracing::error!(

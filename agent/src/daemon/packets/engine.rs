@@ -224,18 +224,12 @@ impl PacketEngine {
         self.lock().notes()
     }
 
-    /// Whether a limit is elastic.
-    #[must_use]
-    pub fn is_elastic(&self) -> bool {
-        self.lock().is_elastic()
-    }
-
-    /// The periodic work, every [`PERIOD`]. `has_room`: whether elastic limits may pass more than their rate.
+    /// The periodic work, every [`PERIOD`]. `has_room` is asked whether elastic limits may pass more than their rate.
     ///
     /// # Errors
     ///
     /// When a map cannot be written.
-    pub fn tick(&self, has_room: bool) -> Result<(), LoadError> {
+    pub fn tick(&self, has_room: impl FnOnce() -> bool) -> Result<(), LoadError> {
         self.live().forget_if_unwatched();
         let mut in_effect = self.lock();
         in_effect.clear_ended_bans()?;

@@ -436,11 +436,11 @@ impl InEffect {
     }
 
     /// Lets elastic limits pass more than their rate for a while, or not.
-    pub(super) fn set_room(&mut self, has_room: bool) -> Result<(), LoadError> {
+    pub(super) fn set_room(&mut self, has_room: impl FnOnce() -> bool) -> Result<(), LoadError> {
         if !self.is_elastic() {
             return Ok(());
         }
-        let room_until = if has_room {
+        let room_until = if has_room() {
             monotonic_nanoseconds() + ROOM.as_nanos() as u64
         } else {
             0

@@ -181,6 +181,66 @@ fn refunds_of_what_passed_above_a_limit_free_nothing_of_it() {
     }
 }
 
+/// Also if it was charged to the limit in part, after a reload that changes the number of rates.
+#[test]
+fn a_reservation_above_a_limit_is_released_as_it_was_charged() {
+    for algorithm in ALGORITHMS {
+        for (reload, left) in [(SOFT, 7), ("", 7), ("throttle = { soft = \"100%\" }", 7)] {
+            let before = engine(&limit(algorithm, SOFT));
+            assert!(before.decide(&ask("alice", 3), SECOND).unwrap().allowed);
+            let reserve = Question {
+                reserve: Some("30s".parse().unwrap()),
+                ..ask("alice", 11)
+            };
+            let reserved = before.decide(&reserve, SECOND).unwrap();
+            assert_eq!(
+                (reserved.allowed, reserved.remaining),
+                (true, 0),
+                "{algorithm}"
+            );
+            let engine = reloaded(&before, &limit(algorithm, reload));
+            let release = Question {
+                release: reserved.reservation,
+                ..Question::default()
+            };
+            let released = engine.decide(&release, SECOND).unwrap();
+            assert_eq!(released.remaining, left, "{algorithm}, {reload}");
+        }
+    }
+}
+
+/// What a new key lacks of its burst has not passed above the limit.
+#[test]
+fn refunds_under_a_limit_with_an_initial_allowance_are_whole() {
+    for lines in [SOFT, ELASTIC] {
+        let engine = engine(&limit(
+            "token-bucket",
+            &format!("burst = 10\ninitial = 4\n{lines}"),
+        ));
+        let refund = Question {
+            cost: Some(-2),
+            ..ask("alice", 0)
+        };
+        assert_eq!(
+            engine.decide(&ask("alice", 2), SECOND).unwrap().remaining,
+            2
+        );
+        assert_eq!(engine.decide(&refund, SECOND).unwrap().remaining, 4);
+    }
+}
+
+/// Its peek would pass above the limit.
+#[test]
+fn a_request_that_is_refused_behind_others_is_not_above_the_limit() {
+    let engine = engine(&limit("token-bucket", SOFT));
+    assert!(engine.decide(&ask("alice", 10), SECOND).unwrap().allowed);
+    let charge = engine
+        .charge_of(0, [("user", "alice")].into_iter(), None, 1)
+        .unwrap();
+    let refused = engine.refusal(&charge, Some(2 * SECOND), SECOND);
+    assert_eq!((refused.allowed, refused.over), (false, false));
+}
+
 #[test]
 fn charges_that_are_made_together_count_above_the_limit_only_if_made() {
     let text = format!(
@@ -226,8 +286,7 @@ fn policy(algorithm: Algorithm, count: u64) -> Policy {
 }
 
 proptest! {
-    /// A limit with a share above it is two hard limits: one that refuses, and one that only counts and is charged for what
-    /// conforms to it.
+    /// A limit with a share above it is two hard limits: one that refuses, and one that only counts, up to its count.
     #[test]
     fn a_soft_limit_is_two_limits(
         algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
@@ -251,35 +310,39 @@ proptest! {
             prop_assert_eq!(outcome.allowed, wider.charge(&mut of_wider, now, cost));
             prop_assert_eq!(outcome.over, outcome.allowed && is_over);
             prop_assert_eq!((peeked.allowed, peeked.over), (outcome.allowed, outcome.over));
-            if outcome.allowed && !is_over {
-                own.charge(&mut of_own, now, cost);
+            if outcome.allowed && !own.charge(&mut of_own, now, cost) {
+                let left = own.remaining(&of_own, now);
+                own.charge(&mut of_own, now, left);
             }
-            prop_assert_eq!(outcome.remaining, own.remaining(&of_own, now));
+            let left = own.remaining(&of_own, now);
+            let wider_left = wider.remaining(&of_wider, now);
+            prop_assert!(left <= wider_left + 1, "{} {}", left, wider_left);
+            prop_assert_eq!(outcome.remaining, left.min(wider_left));
         }
     }
 
     /// Units that passed above the limit are refunded first, so that the limit itself always counts the others.
     #[test]
     fn a_limit_counts_what_did_not_pass_above_it_whatever_is_refunded(
-        algorithm in prop::sample::select(vec![Algorithm::FixedWindow, Algorithm::SlidingLog]),
+        algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
         steps in prop::collection::vec((any::<bool>(), 1u64..6), 1..60),
     ) {
         let room = Tiers::new(vec![policy(algorithm, 10)], vec![policy(algorithm, 20)]);
         let mut words = vec![0; room.iter().map(Policy::words).sum()];
         tiers::open(&room, &mut words, SECOND);
-        let (mut used, mut over) = (0u64, 0u64);
+        let (mut used, mut of_own) = (0u64, 0u64);
         for (is_refund, cost) in steps {
             if is_refund {
                 let cost = cost.min(used);
                 tiers::refund(&room, &mut words, SECOND, Refund::newest(cost, SECOND), &[]);
-                (used, over) = (used - cost, over.saturating_sub(cost));
-            } else {
-                let outcome = tiers::decide(&room, &mut words, SECOND, cost);
-                used += if outcome.allowed { cost } else { 0 };
-                over += if outcome.over { cost } else { 0 };
+                of_own -= cost.saturating_sub(used - of_own);
+                used -= cost;
+            } else if tiers::charge(&room, &mut words, SECOND, cost) {
+                used += cost;
+                of_own = (of_own + cost).min(10);
             }
             prop_assert!(used <= 20);
-            prop_assert_eq!(tiers::remaining(&room, &words, SECOND), 10 - (used - over));
+            prop_assert_eq!(tiers::remaining(&room, &words, SECOND), 10 - of_own);
         }
     }
 }

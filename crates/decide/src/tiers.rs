@@ -3,105 +3,16 @@
 //! A soft or elastic limit has its tiers twice: those of the limit, and after them those of what passes above it. A cost
 //! that passes above the limit is charged to the second, and uses up what the first have left.
 
+mod refund;
+mod set;
+
 use std::cmp::Reverse;
-use std::ops::Deref;
 use std::time::Duration;
 
-use common::limiter::Refund;
-use common::rate_limiter::{DecidingTier, Outcome, Policy, PolicyError};
-use config::policy::{Multiplier, RequestLimit};
+use common::rate_limiter::{DecidingTier, Outcome, Policy};
 
-/// The tiers of a limit, and of what passes above it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tiers {
-    all: Box<[Policy]>,
-    /// The number of those of the limit.
-    own: usize,
-    /// Whether nothing passes above the limit.
-    is_hard: bool,
-}
-
-impl Tiers {
-    /// `above`: of what passes above the limit, in the same order, or none.
-    pub fn new(own: Vec<Policy>, above: Vec<Policy>) -> Self {
-        Self {
-            own: own.len(),
-            is_hard: above.is_empty(),
-            all: own.into_iter().chain(above).collect(),
-        }
-    }
-
-    /// Those of a limit's class with this multiplier.
-    ///
-    /// # Errors
-    ///
-    /// When a window is too short for its count, or a log is too long.
-    pub fn of(limit: &RequestLimit, multiplier: Multiplier) -> Result<Self, PolicyError> {
-        Ok(Self::new(
-            limit.policies(multiplier)?,
-            limit.policies_above(multiplier)?,
-        ))
-    }
-
-    /// The same states, of which none passes above the limit.
-    pub fn hard(&self) -> Self {
-        Self {
-            is_hard: true,
-            ..self.clone()
-        }
-    }
-
-    /// Each tier replaced by another one with as many words.
-    pub fn map(&self, other: impl Fn(&Policy) -> Policy) -> Self {
-        Self {
-            all: self.all.iter().map(other).collect(),
-            ..*self
-        }
-    }
-
-    /// Those of the limit.
-    pub fn own(&self) -> &[Policy] {
-        &self.all[..self.own]
-    }
-
-    /// Those that refuse a cost.
-    fn refusing(&self) -> &[Policy] {
-        if self.is_hard {
-            &self.all
-        } else {
-            &self.all[self.own..]
-        }
-    }
-
-    /// The words of those that refuse a cost.
-    fn refusing_words<'w>(&self, words: &'w [u64]) -> &'w [u64] {
-        if self.is_hard {
-            words
-        } else {
-            &words[self.own_words()..]
-        }
-    }
-
-    fn own_words(&self) -> usize {
-        self.own().iter().map(Policy::words).sum()
-    }
-}
-
-/// Of a hard limit.
-impl From<Vec<Policy>> for Tiers {
-    fn from(own: Vec<Policy>) -> Self {
-        Self::new(own, Vec::new())
-    }
-}
-
-/// All of them.
-impl Deref for Tiers {
-    type Target = [Policy];
-
-    fn deref(&self) -> &[Policy] {
-        &self.all
-    }
-}
+pub use self::refund::{TierCharge, refund, returned, shares};
+pub use self::set::Tiers;
 
 pub fn parts<'a>(
     tiers: &'a [Policy],
@@ -137,92 +48,6 @@ pub fn charge_beyond(tiers: &[Policy], words: &mut [u64], (now, until): (u64, u6
 /// Charges all tiers, even beyond the limit.
 pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
     each_mut(tiers, words, |tier, part| tier.force(part, now, cost));
-}
-
-/// What a charge took of a tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TierCharge {
-    pub units: u64,
-    /// When the tier's bucket has refilled all charges until this one.
-    pub ends: u64,
-}
-
-/// Returns the unused units of a charge to all tiers, as far as they still count there. `charges`: what it took of each tier;
-/// if the tiers have changed since, the least is that of each tier. Without them, they are the newest units.
-///
-/// Units above the limit are returned first, since the limit itself was not charged for them.
-pub fn refund(tiers: &Tiers, words: &mut [u64], now: u64, refund: Refund, charges: &[TierCharge]) {
-    let are_same = charges.len() == tiers.len();
-    let least = charges.iter().map(|charge| charge.units).min();
-    let last = charges.iter().map(|charge| charge.ends).max();
-    let above = if charges.is_empty() {
-        used_above(tiers, words, now)
-    } else {
-        Vec::new()
-    };
-    let (mut charges, mut above) = (charges.iter(), above.into_iter());
-    each_mut(tiers, words, |tier, part| {
-        let charge = charges.next().filter(|_| are_same);
-        let charged = charge.map(|charge| charge.units).or(least);
-        let kept = refund.used.saturating_add(above.next().unwrap_or(0));
-        let charged = charged.unwrap_or(refund.charged).min(refund.charged);
-        let refund = Refund {
-            charged,
-            used: kept.min(charged),
-            ends: charge.map(|charge| charge.ends).or(last),
-            ..refund
-        };
-        tier.refund(part, now, refund);
-    });
-}
-
-/// The units above each tier of a soft or elastic limit that still count: by which what passes above has less left than the
-/// tier, compared with a new key. The two of a bucket refill at different rates: there it is too few after a while.
-fn used_above(tiers: &Tiers, words: &[u64], now: u64) -> Vec<u64> {
-    if tiers.own == tiers.len() {
-        return Vec::new();
-    }
-    let mut new = vec![0; words.len()];
-    open(tiers, &mut new, now);
-    let between = |words: &[u64]| -> Vec<i128> {
-        let level = |(tier, part): (&Policy, &[u64])| {
-            i128::from(tier.remaining(part, now)) - i128::from(tier.debt(part, now))
-        };
-        let levels: Vec<i128> = parts(tiers, words).map(level).collect();
-        let (own, above) = levels.split_at(tiers.own);
-        above
-            .iter()
-            .zip(own)
-            .map(|(above, own)| above - own)
-            .collect()
-    };
-    let used = between(&new).into_iter().zip(between(words));
-    used.map(|(new, now)| u64::try_from(new - now).unwrap_or(0))
-        .collect()
-}
-
-/// What a charge of `cost` that passes would take of each tier, in units.
-pub fn shares(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> Vec<u64> {
-    let of_each = parts(tiers, words).enumerate();
-    of_each
-        .map(
-            |(nth, (tier, part))| match nth < tiers.own && !tiers.is_hard {
-                true => cost.min(tier.remaining(part, now)),
-                false => cost,
-            },
-        )
-        .collect()
-}
-
-/// The units by which every tier has more than before.
-pub fn returned(tiers: &[Policy], before: &[u64], words: &[u64], now: u64) -> u64 {
-    let balance = |tier: &Policy, part: &[u64]| {
-        i128::from(tier.remaining(part, now)) - i128::from(tier.debt(part, now))
-    };
-    let gained = parts(tiers, before)
-        .zip(parts(tiers, words))
-        .map(|((tier, before), (_, part))| balance(tier, part) - balance(tier, before));
-    u64::try_from(gained.min().unwrap_or(0)).unwrap_or(0)
 }
 
 /// Aligns expired fixed windows to the common start of all hosts.
@@ -266,13 +91,13 @@ pub fn rebased(tiers: &[Policy], words: &[u64], from: u64, to: u64) -> Vec<u64> 
 pub fn carried(old: &Tiers, words: &[u64], new: &Tiers, now: u64) -> Vec<u64> {
     let mut carried = vec![0; new.iter().map(Policy::words).sum()];
     let before: Vec<_> = parts(old, words).collect();
-    let (own, above) = before.split_at(old.own);
+    let (own, above) = before.split_at(old.own().len());
     let above = if above.is_empty() { own } else { above };
     let mut nth = 0;
     each_mut(new, &mut carried, |tier, part| {
-        let known = match nth < new.own {
+        let known = match nth < new.own().len() {
             true => own.get(nth),
-            false => above.get(nth - new.own),
+            false => above.get(nth - new.own().len()),
         };
         tier.open(part, now);
         if let Some((old, words)) = known {
@@ -308,7 +133,7 @@ pub fn charge(tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> bool {
     }
     let mut nth = 0;
     each_mut(tiers, words, |tier, part| {
-        let is_own = nth < tiers.own && !tiers.is_hard;
+        let is_own = nth < tiers.own().len() && !tiers.is_hard();
         // Above the limit, what it has left.
         if !tier.charge(part, now, cost) && is_own {
             tier.charge(part, now, tier.remaining(part, now));
@@ -320,7 +145,7 @@ pub fn charge(tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> bool {
 
 /// Like `charge`, with the remaining allowance.
 pub fn decide(tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> Outcome {
-    let exceeds = !tiers.is_hard && exceeds(tiers, words, now, cost);
+    let exceeds = !tiers.is_hard() && exceeds(tiers, words, now, cost);
     let allowed = charge(tiers, words, now, cost);
     let retry_after = if allowed {
         Some(Duration::ZERO)
@@ -338,7 +163,7 @@ pub fn peek(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> Outcome {
     let retry_after = wait(tiers, words, now, cost);
     let allowed = conform(tiers, words, now, cost);
     Outcome {
-        over: allowed && !tiers.is_hard && exceeds(tiers, words, now, cost),
+        over: allowed && !tiers.is_hard() && exceeds(tiers, words, now, cost),
         ..outcome(tiers, words, now, cost, allowed, retry_after)
     }
 }
@@ -396,7 +221,7 @@ pub fn outcome(
         },
         retry_after,
         reset_after,
-        tier: if tiers.own == 1 {
+        tier: if tiers.own().len() == 1 {
             DecidingTier {
                 nth: 0,
                 remaining,

@@ -11,7 +11,7 @@ use super::account::is_bucket;
 use super::charge::{Charge, ChargeKind};
 use super::fingerprint::Fingerprint;
 use super::state_store::{LockedShard, StateStore};
-use super::tiers::{self, TierCharge, Tiers};
+use super::tiers::{self, Charges, TierCharge, Tiers};
 
 impl StateStore {
     /// Charges `cost`, whether it conforms or not: use that is reported after the work.
@@ -20,13 +20,7 @@ impl StateStore {
     }
 
     /// Returns the unused units of a charge, as far as they still count.
-    pub fn refund(
-        &self,
-        key: Fingerprint,
-        now: u64,
-        refund: Refund,
-        charges: &[TierCharge],
-    ) -> Outcome {
+    pub fn refund(&self, key: Fingerprint, now: u64, refund: Refund, charges: &Charges) -> Outcome {
         self.lock(key).refund(key, now, refund, charges)
     }
 }
@@ -39,7 +33,9 @@ impl LockedShard<'_> {
             ChargeKind::Conforming => self.decide(key, now, cost),
             ChargeKind::Peek => self.peek(key, now, cost),
             ChargeKind::Forced => self.force(key, now, cost),
-            ChargeKind::Refund => self.refund(key, now, Refund::newest(cost, now), &[]),
+            ChargeKind::Refund => {
+                self.refund(key, now, Refund::newest(cost, now), &Charges::default())
+            }
         }
     }
 
@@ -92,32 +88,28 @@ impl LockedShard<'_> {
     pub(super) fn shares(&mut self, key: Fingerprint, now: u64, cost: u64) -> Vec<u64> {
         let at = self.store.instant(now);
         match self.shard.get(key) {
-            Some(words) => tiers::shares(&self.tiers, words, at, cost),
+            Some(words) => tiers::shares(&self.tiers, words, at, cost).collect(),
             None => {
                 let mut words = vec![0; self.store.words];
                 tiers::open(&self.tiers, &mut words, at);
-                tiers::shares(&self.tiers, &words, at, cost)
+                tiers::shares(&self.tiers, &words, at, cost).collect()
             }
         }
     }
 
     /// What the last charge took of each tier, and when their buckets will have made up for all charges of the key until now,
     /// on the agent's clock. `shares`: from [`Self::shares`] before it.
-    pub(super) fn charges(
-        &mut self,
-        key: Fingerprint,
-        now: u64,
-        shares: &[u64],
-    ) -> Vec<TierCharge> {
+    pub(super) fn charges(&mut self, key: Fingerprint, now: u64, shares: &[u64]) -> Charges {
         let at = self.store.instant(now);
-        let charges = |tiers: &Tiers, words: &mut [u64]| {
-            tiers::parts(tiers, words)
+        let charges = |tiers: &Tiers, words: &mut [u64]| Charges {
+            of_each: tiers::parts(tiers, words)
                 .zip(shares)
                 .map(|((tier, part), units)| TierCharge {
                     units: *units,
                     ends: now.saturating_add(tier.reset(part, at)),
                 })
-                .collect()
+                .collect(),
+            own: tiers.own().len(),
         };
         self.with_state(key, at, charges).unwrap_or_default()
     }
@@ -129,16 +121,13 @@ impl LockedShard<'_> {
         key: Fingerprint,
         now: u64,
         refund: Refund,
-        charges: &[TierCharge],
+        charges: &Charges,
     ) -> Outcome {
         let instant = |at: u64| self.store.instant(at);
-        let charges: Vec<TierCharge> = charges
-            .iter()
-            .map(|charge| TierCharge {
-                ends: instant(charge.ends),
-                ..*charge
-            })
-            .collect();
+        let mut charges = charges.clone();
+        for charge in &mut charges.of_each {
+            charge.ends = instant(charge.ends);
+        }
         let (at, refund) = (
             instant(now),
             Refund {

@@ -181,7 +181,6 @@ mod tests {
         }
     }
 
-    /// The host that passed fewer units writes last, or as the window before becomes less.
     /// Hosts of earlier versions have it, too.
     #[test]
     fn the_definition_is_of_the_policies_alone() {
@@ -193,6 +192,7 @@ mod tests {
         assert_eq!(store(policy).definition(), hash);
     }
 
+    /// The host that passed fewer units writes last, or as the window before becomes less.
     #[test]
     fn a_state_with_fewer_units_has_a_smaller_order() {
         let now = 1_790_000_000 * SECOND / (3_600 * SECOND) * 3_600 * SECOND;

@@ -20,7 +20,7 @@ use super::limit::Together;
 use super::line::LineCounters;
 use super::periods::Periods;
 use super::state_store::StateStore;
-use super::tiers::TierCharge;
+use super::tiers::Charges;
 
 /// The name of a reservation: 128 random bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,7 +54,7 @@ pub(super) struct Account {
     /// Whether the key's own state was charged: a key without room shares an allowance, and nothing is returned to it.
     pub(super) is_own: bool,
     /// What it took of each tier.
-    pub(super) charges: Vec<TierCharge>,
+    pub(super) charges: Charges,
     /// By the calendar: the limit's periods, and the key itself.
     pub(super) periods: Option<(Arc<Periods>, Fingerprint)>,
 }

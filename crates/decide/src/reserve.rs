@@ -14,7 +14,7 @@ use super::error::DecideError;
 use super::line::{LineCounters, Lines};
 use super::periods::within;
 use super::reservations::{Account, Reservation, Reservations};
-use super::tiers;
+use super::tiers::{self, Charges};
 use super::valid_request::{Terms, ValidRequest};
 
 impl Engine {
@@ -120,7 +120,7 @@ impl Engine {
                     charges: if is_own {
                         held.charges(charge.key, now, &shares)
                     } else {
-                        Vec::new()
+                        Charges::default()
                     },
                     periods: self.limits[charge.limit]
                         .periods

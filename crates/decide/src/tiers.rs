@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::rate_limiter::{DecidingTier, Outcome, Policy};
 
-pub use self::refund::{TierCharge, refund, returned, shares};
+pub use self::refund::{Charges, TierCharge, refund, returned, shares};
 pub use self::set::Tiers;
 
 pub fn parts<'a>(
@@ -131,14 +131,9 @@ pub fn charge(tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> bool {
     if !conform(tiers, words, now, cost) {
         return false;
     }
-    let mut nth = 0;
+    let mut shares = shares(tiers, words, now, cost);
     each_mut(tiers, words, |tier, part| {
-        let is_own = nth < tiers.own().len() && !tiers.is_hard();
-        // Above the limit, what it has left.
-        if !tier.charge(part, now, cost) && is_own {
-            tier.charge(part, now, tier.remaining(part, now));
-        }
-        nth += 1;
+        tier.charge(part, now, shares.next().unwrap_or(cost));
     });
     true
 }
@@ -209,7 +204,7 @@ pub fn outcome(
     retry_after: Option<Duration>,
 ) -> Outcome {
     let remaining = remaining(tiers, words, now);
-    let reset_after = Duration::from_nanos(reset(tiers, words, now));
+    let reset_after = Duration::from_nanos(reset(tiers.own(), words, now));
     Outcome {
         allowed,
         over: false,

@@ -283,6 +283,8 @@ async fn keep_up(packets: &Packets, requests: &decide::Current) {
         let requests = requests.load();
         if requests.is_elastic() {
             requests.set_room(*has_room.insert(room.sample()));
+        } else {
+            requests.set_room(false);
         }
         drop(requests);
         let Some(packets) = packets.load_full() else {

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicI64;
 use common::limiter::Refund;
 
 use super::*;
+use crate::tiers::Charges;
 
 fn limit(algorithm: &str) -> String {
     format!(
@@ -710,7 +711,7 @@ fn forced_charges_of_exchanged_keys_are_published_and_refunds_before_it_are_not(
                 used: 5,
                 ends: None,
             },
-            &[],
+            &Charges::default(),
         );
         assert_eq!(
             one.force(key, now, 200).debt,
@@ -737,7 +738,7 @@ fn forced_charges_of_exchanged_keys_are_published_and_refunds_before_it_are_not(
             if algorithm.has_ring() { 0 } else { 115 }
         );
         // The other host returns its own; it is still beyond the limit.
-        let outcome = other.refund(key, now, Refund::newest(10, now), &[]);
+        let outcome = other.refund(key, now, Refund::newest(10, now), &Charges::default());
         assert!(
             !other.decide(key, now, 1).allowed,
             "{algorithm}: {outcome:?}"

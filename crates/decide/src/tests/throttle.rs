@@ -5,7 +5,7 @@ use config::policy::Config;
 use proptest::prelude::*;
 
 use super::*;
-use crate::tiers::{self, Tiers};
+use crate::tiers::{self, Charges, Tiers};
 
 const ALGORITHMS: [&str; 5] = [
     "token-bucket",
@@ -81,6 +81,22 @@ fn replies_above_a_soft_limit_have_nothing_left() {
             "{algorithm}"
         );
     }
+}
+
+/// As if only its own rates had passed: of each, what the limit had left.
+#[test]
+fn a_cost_above_one_rate_takes_of_the_others_what_the_limit_has_left() {
+    let engine = engine(&limit(
+        "token-bucket",
+        "throttle = { elastic = { up_to = 3.0 } }\ntiers = [\"12/day\"]",
+    ));
+    engine.set_room(true);
+    assert_eq!(passed(&engine, "alice"), 30);
+    engine.set_room(false);
+    // Of the day's twelve, the hour's ten are used.
+    let later = SECOND + 3_600 * SECOND;
+    let passes = |_: &u64| engine.decide(&ask("alice", 1), later).unwrap().allowed;
+    assert_eq!((0..40).filter(passes).count(), 2);
 }
 
 #[test]
@@ -334,7 +350,7 @@ proptest! {
         for (is_refund, cost) in steps {
             if is_refund {
                 let cost = cost.min(used);
-                tiers::refund(&room, &mut words, SECOND, Refund::newest(cost, SECOND), &[]);
+                tiers::refund(&room, &mut words, SECOND, Refund::newest(cost, SECOND), &Charges::default());
                 of_own -= cost.saturating_sub(used - of_own);
                 used -= cost;
             } else if tiers::charge(&room, &mut words, SECOND, cost) {

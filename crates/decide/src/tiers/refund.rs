@@ -13,12 +13,21 @@ pub struct TierCharge {
     pub ends: u64,
 }
 
+/// What a charge took of all tiers.
+#[derive(Clone, Debug, Default)]
+pub struct Charges {
+    pub of_each: Vec<TierCharge>,
+    /// The number of tiers of the limit itself.
+    pub own: usize,
+}
+
 /// Returns the unused units of a charge to all tiers, as far as they still count there. `charges`: what it took of each tier;
 /// if the tiers have changed since, the least is that of each tier. Without them, they are the newest units.
 ///
 /// Units above the limit are returned first, since the limit itself was not charged for them.
-pub fn refund(tiers: &Tiers, words: &mut [u64], now: u64, refund: Refund, charges: &[TierCharge]) {
-    let are_same = charges.len() == tiers.len();
+pub fn refund(tiers: &Tiers, words: &mut [u64], now: u64, refund: Refund, charges: &Charges) {
+    let are_same = (charges.of_each.len(), charges.own) == (tiers.len(), tiers.own().len());
+    let charges = &charges.of_each;
     let least = charges.iter().map(|charge| charge.units).min();
     let last = charges.iter().map(|charge| charge.ends).max();
     let above = if charges.is_empty() {
@@ -67,17 +76,23 @@ fn used_above(tiers: &Tiers, words: &[u64], now: u64) -> Vec<u64> {
         .collect()
 }
 
-/// What a charge of `cost` that passes would take of each tier, in units.
-pub fn shares(tiers: &Tiers, words: &[u64], now: u64, cost: u64) -> Vec<u64> {
-    let of_each = parts(tiers, words).enumerate();
-    of_each
-        .map(
-            |(nth, (tier, part))| match nth < tiers.own().len() && !tiers.is_hard() {
-                true => cost.min(tier.remaining(part, now)),
-                false => cost,
-            },
-        )
-        .collect()
+/// What a charge of `cost` that passes takes of each tier, in units: above the limit, of the limit itself what it has left.
+pub fn shares(
+    tiers: &Tiers,
+    words: &[u64],
+    now: u64,
+    cost: u64,
+) -> impl Iterator<Item = u64> + use<> {
+    let left = if tiers.is_hard() {
+        cost
+    } else {
+        let own = parts(tiers.own(), words);
+        own.fold(cost, |least, (tier, part)| {
+            least.min(tier.remaining(part, now))
+        })
+    };
+    let own = tiers.own().len();
+    (0..tiers.len()).map(move |nth| if nth < own { left } else { cost })
 }
 
 /// The units by which every tier has more than before.

@@ -52,10 +52,8 @@ impl Agent {
         status.groups = self.groups.names();
         status.counter_resets = self.counter_resets.load(Ordering::Relaxed);
         status.uptime_seconds = self.started.elapsed().as_secs();
-        status
-            .notes
-            .extend(self.requests().current().load().notes());
         let requests = self.requests().current().load();
+        status.notes.extend(requests.notes());
         status.reservations = requests.reservations_status();
         status.has_room = status.has_room.or_else(|| requests.has_room());
         status.notes.extend(self.groups.notes());

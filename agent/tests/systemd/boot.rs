@@ -220,7 +220,7 @@ fn limits_are_in_effect_before_the_network_is_up() {
             journal()
         );
     }
-    // What a source used before the reboot still counts: this one has sent nothing.
+    // The use of a source before the reboot still counts: this one has sent nothing.
     assert_eq!(received(9, 30), 10);
 }
 

@@ -350,17 +350,7 @@ impl RequestLimit {
     ///
     /// When a window is too short for its count, or a log is too long.
     pub fn policies(&self, multiplier: Multiplier) -> Result<Vec<Policy>, PolicyError> {
-        let policies = self
-            .rates
-            .all()
-            .map(|(rate, burst, _)| self.policy(rate, burst, multiplier));
-        let mut policies: Vec<Policy> = policies.collect::<Result<_, _>>()?;
-        if let Some(main) = policies.first_mut() {
-            *main = main
-                .with_initial(multiplier.units(self.initial))
-                .refilled_every(nanoseconds(self.refill_every));
-        }
-        Ok(policies)
+        self.policies_of(multiplier, Multiplier::ONE)
     }
 
     /// The policies of what passes above the limit, in the same order; none if nothing does.
@@ -369,39 +359,30 @@ impl RequestLimit {
     ///
     /// As [`Self::policies`].
     pub fn policies_above(&self, multiplier: Multiplier) -> Result<Vec<Policy>, PolicyError> {
-        let Some(share) = self.throttle.multiplier() else {
-            return Ok(Vec::new());
-        };
-        let (algorithm, above) = (self.rates.algorithm, |units| {
-            share.units(multiplier.units(units))
+        match self.throttle.multiplier() {
+            Some(share) => self.policies_of(multiplier, share),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The policies of a class's limit times `share`.
+    fn policies_of(
+        &self,
+        multiplier: Multiplier,
+        share: Multiplier,
+    ) -> Result<Vec<Policy>, PolicyError> {
+        let algorithm = self.rates.algorithm;
+        let times = |units| share.units(multiplier.units(units));
+        let policies = self.rates.all().map(|(rate, burst, _)| {
+            let rate = share.rate_of(algorithm, multiplier.rate_of(algorithm, rate));
+            Policy::new(algorithm, rate, times(burst).max(1))
         });
-        let mut policies: Vec<Policy> = self
-            .rates
-            .all()
-            .map(|(rate, burst, _)| {
-                let rate = share.rate_of(algorithm, multiplier.rate_of(algorithm, rate));
-                Policy::new(algorithm, rate, above(burst).max(1))
-            })
-            .collect::<Result<_, _>>()?;
+        let mut policies: Vec<Policy> = policies.collect::<Result<_, _>>()?;
         if let Some(main) = policies.first_mut() {
             *main = main
-                .with_initial(above(self.initial))
+                .with_initial(times(self.initial))
                 .refilled_every(nanoseconds(self.refill_every));
         }
         Ok(policies)
-    }
-
-    fn policy(
-        &self,
-        rate: Rate,
-        burst: u64,
-        multiplier: Multiplier,
-    ) -> Result<Policy, PolicyError> {
-        let algorithm = self.rates.algorithm;
-        Policy::new(
-            algorithm,
-            multiplier.rate_of(algorithm, rate),
-            multiplier.units(burst).max(1),
-        )
     }
 }

@@ -84,7 +84,7 @@ impl LockedShard<'_> {
         })
     }
 
-    /// What a charge that passes would take of each tier.
+    /// The units that a passing charge would take of each tier.
     pub(super) fn shares(&mut self, key: Fingerprint, now: u64, cost: u64) -> Vec<u64> {
         let at = self.store.instant(now);
         match self.shard.get(key) {
@@ -97,7 +97,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// What the last charge took of each tier, and when their buckets will have made up for all charges of the key until now,
+    /// The units that the last charge took of each tier, and when their buckets will have made up for all charges of the key until now,
     /// on the agent's clock. `shares`: from [`Self::shares`] before it.
     pub(super) fn charges(&mut self, key: Fingerprint, now: u64, shares: &[u64]) -> Charges {
         let at = self.store.instant(now);

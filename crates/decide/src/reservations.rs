@@ -53,7 +53,7 @@ pub(super) struct Account {
     pub(super) key: Fingerprint,
     /// Whether the key's own state was charged: a key without room shares an allowance, and nothing is returned to it.
     pub(super) is_own: bool,
-    /// What it took of each tier.
+    /// Its charge to each tier.
     pub(super) charges: Charges,
     /// By the calendar: the limit's periods, and the key itself.
     pub(super) periods: Option<(Arc<Periods>, Fingerprint)>,

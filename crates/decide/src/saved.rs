@@ -104,7 +104,9 @@ impl Engine {
                 .iter()
                 .map(|limit| (limit.policy.name.clone(), counted(limit)))
                 .collect(),
-            over: (self.limits.iter())
+            over: self
+                .limits
+                .iter()
                 .map(|limit| {
                     (
                         limit.policy.name.clone(),

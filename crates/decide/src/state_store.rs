@@ -492,7 +492,7 @@ pub(super) struct Place {
     shard: usize,
 }
 
-/// What an elastic limit is while the host has no room.
+/// An elastic limit's rates while the host has no room.
 #[derive(Debug)]
 struct Elastic {
     without_room: Tiers,

@@ -87,7 +87,7 @@ pub fn rebased(tiers: &[Policy], words: &[u64], from: u64, to: u64) -> Vec<u64> 
 }
 
 /// A key's words under other tiers. Tiers with the same index and algorithm keep their used units; others are reset.
-/// What begins to pass above a limit has the limit's used units.
+/// A share above a limit that is new begins with the limit's used units.
 pub fn carried(old: &Tiers, words: &[u64], new: &Tiers, now: u64) -> Vec<u64> {
     let mut carried = vec![0; new.iter().map(Policy::words).sum()];
     let before: Vec<_> = parts(old, words).collect();

@@ -279,13 +279,9 @@ async fn keep_up(packets: &Packets, requests: &decide::Current) {
         ticks.tick().await;
         memory::tick();
         // Before the packet engine, which may be busy with a reload.
-        let mut has_room = None;
         let requests = requests.load();
-        if requests.is_elastic() {
-            requests.set_room(*has_room.insert(room.sample()));
-        } else {
-            requests.set_room(false);
-        }
+        let has_room = requests.is_elastic().then(|| room.sample());
+        requests.set_room(has_room == Some(true));
         drop(requests);
         let Some(packets) = packets.load_full() else {
             continue;

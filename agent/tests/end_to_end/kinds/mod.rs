@@ -29,7 +29,7 @@ const LIMITS: &str = "[[limit]]\nname = \"in\"\nrate = \"1/h\"\nburst = 100\npro
 const SENT: u64 = 300;
 /// For packets that do not arrive, also on an emulated CPU.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What passes of them and what does not, in each direction.
+/// The packets that pass and those that do not, in each direction.
 const LIMITED: Seen = Seen {
     arrived: 100,
     counts: (100, 200),

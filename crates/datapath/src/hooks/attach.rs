@@ -358,12 +358,12 @@ impl Datapath {
             || attach == Attach::Tc
             || self.settings.mark_in_use != 0
             || attach == Attach::Auto && self.avoids_xdp(device);
-        let entry = match frames(device) {
+        let entry = match &device.link {
             Ok(Link::RawIp) => Entry::TcIp,
             Ok(Link::Ethernet) if is_tc => Entry::Tc,
             Ok(Link::Ethernet) => Entry::Xdp,
-            Err(error) if error.is_of_the_interface() => return Ok(()),
-            Err(error) => return Err(error),
+            // Attaching reports it.
+            Err(_) => return Ok(()),
         };
         Ok(self.prepare(entry)?)
     }

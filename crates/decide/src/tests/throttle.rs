@@ -163,7 +163,7 @@ fn a_share_that_a_reload_adds_begins_with_the_limits_use() {
     }
 }
 
-/// What was not charged to the limit itself is not returned to it.
+/// Units that were not charged to the limit itself are not returned to it.
 #[test]
 fn refunds_of_what_passed_above_a_limit_free_nothing_of_it() {
     for algorithm in ALGORITHMS {
@@ -225,7 +225,7 @@ fn a_reservation_above_a_limit_is_released_as_it_was_charged() {
     }
 }
 
-/// What a new key lacks of its burst has not passed above the limit.
+/// The part of its burst that a new key lacks has not passed above the limit.
 #[test]
 fn refunds_under_a_limit_with_an_initial_allowance_are_whole() {
     for lines in [SOFT, ELASTIC] {

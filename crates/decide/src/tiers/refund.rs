@@ -5,7 +5,7 @@ use common::rate_limiter::Policy;
 
 use super::{Tiers, each_mut, open, parts};
 
-/// What a charge took of a tier.
+/// A charge to one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierCharge {
     pub units: u64,
@@ -13,7 +13,7 @@ pub struct TierCharge {
     pub ends: u64,
 }
 
-/// What a charge took of all tiers.
+/// A charge to all tiers.
 #[derive(Clone, Debug, Default)]
 pub struct Charges {
     pub of_each: Vec<TierCharge>,
@@ -60,11 +60,9 @@ fn used_above(tiers: &Tiers, words: &[u64], now: u64) -> Vec<u64> {
     let mut new = vec![0; words.len()];
     open(tiers, &mut new, now);
     let between = |words: &[u64]| -> Vec<i128> {
-        let level = |(tier, part): (&Policy, &[u64])| {
-            i128::from(tier.remaining(part, now)) - i128::from(tier.debt(part, now))
-        };
-        let levels: Vec<i128> = parts(tiers, words).map(level).collect();
-        let (own, above) = levels.split_at(tiers.own().len());
+        let balances = parts(tiers, words).map(|(tier, part)| balance(tier, part, now));
+        let balances: Vec<i128> = balances.collect();
+        let (own, above) = balances.split_at(tiers.own().len());
         above
             .iter()
             .zip(own)
@@ -76,7 +74,7 @@ fn used_above(tiers: &Tiers, words: &[u64], now: u64) -> Vec<u64> {
         .collect()
 }
 
-/// What a charge of `cost` that passes takes of each tier, in units: above the limit, of the limit itself what it has left.
+/// The units that a passing charge of `cost` takes of each tier: above the limit, the rest of the limit itself.
 pub fn shares(
     tiers: &Tiers,
     words: &[u64],
@@ -97,11 +95,13 @@ pub fn shares(
 
 /// The units by which every tier has more than before.
 pub fn returned(tiers: &[Policy], before: &[u64], words: &[u64], now: u64) -> u64 {
-    let balance = |tier: &Policy, part: &[u64]| {
-        i128::from(tier.remaining(part, now)) - i128::from(tier.debt(part, now))
-    };
     let gained = parts(tiers, before)
         .zip(parts(tiers, words))
-        .map(|((tier, before), (_, part))| balance(tier, part) - balance(tier, before));
+        .map(|((tier, before), (_, part))| balance(tier, part, now) - balance(tier, before, now));
     u64::try_from(gained.min().unwrap_or(0)).unwrap_or(0)
+}
+
+/// The remaining units of a tier, below zero by its debt.
+fn balance(tier: &Policy, part: &[u64], now: u64) -> i128 {
+    i128::from(tier.remaining(part, now)) - i128::from(tier.debt(part, now))
 }

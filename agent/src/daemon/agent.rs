@@ -336,7 +336,6 @@ impl Agent {
         &self,
         config: &Arc<Config>,
         plan: Plan,
-        interfaces: &[String],
         lasting: Lasting,
     ) -> Result<Vec<String>, String> {
         let shares = self.shares(config);
@@ -344,7 +343,7 @@ impl Agent {
             (Some(packets), true) => {
                 packets.expect_shares(&shares);
                 packets
-                    .replace(Arc::clone(config), plan, interfaces, lasting)
+                    .replace(Arc::clone(config), plan, lasting)
                     .map_err(|error| error.to_string())
             }
             (None, true) => {
@@ -357,7 +356,6 @@ impl Agent {
                     file,
                     plan,
                     pins,
-                    interfaces,
                     restore.as_ref(),
                     shares,
                 )

@@ -395,10 +395,12 @@ fn a_tunnel_whose_type_of_traffic_changes_is_attached_anew() {
     wait_for(&agent, "weirtun", "failed");
     let status = agent.json(&["status"]);
     assert!(status["notes"].to_string().contains("weirtun"), "{status}");
-    // A change meanwhile takes nothing of the policy before it away.
-    let reload = network.command(&["reload"]);
-    assert!(reload.status.success(), "{reload:?}");
-    wait_for(&agent, "weirtun", "failed");
+    // A change meanwhile takes nothing of the policy before it away, and says at once what it does not limit.
+    let reload = agent.json(&["reload"]);
+    assert!(reload["notes"].to_string().contains("weirtun"), "{reload}");
+    let status = agent.json(&["status"]);
+    assert_eq!(state(&status, "weirtun").1, "failed", "{status}");
+    assert!(status["notes"].to_string().contains("weirtun"), "{status}");
     change_type(&network, &tunnel, RAW_IP);
     wait_for(&agent, "weirtun", "attached");
     send(300);

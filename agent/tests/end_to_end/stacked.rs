@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use common::packet::build::Frame;
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ pub const TESTS: &[Test] = tests![
     a_port_that_joins_a_bridge_charges_for_it,
     a_macvlan_and_its_device_charge_a_packet_once,
     a_device_that_charges_for_another_is_let_go_of_once_that_does,
+    a_rename_during_a_reload_lets_nothing_pass,
 ];
 
 /// Tests that require VLAN devices.
@@ -242,26 +244,43 @@ fn a_macvlan_and_its_device_charge_a_packet_once() {
     );
 }
 
-/// The device below becomes one of the config's and ceases to be one, under traffic: whichever of the two charges, the other
-/// one is let go of afterwards.
-fn a_device_that_charges_for_another_is_let_go_of_once_that_does() {
-    for attach in ["tc", "generic"] {
+/// A macvlan and the device below it, which is one of the config's while its name is `weir1`.
+struct OnMacvlan {
+    network: Network,
+    frame: Vec<u8>,
+}
+
+impl OnMacvlan {
+    const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+
+    fn new() -> Self {
         let network = Network::new();
         network.server_ip(&[
             "link", "add", "link", INTERFACE, "name", "upper0", "type", "macvlan",
         ]);
         network.server_ip(&["link", "set", "upper0", "address", "02:00:00:00:77:03"]);
         network.configure_server("upper0", "10.77.0.3/16");
-        let limit = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
-        let agent = network.start_on(&["upper0", "weir1"], &format!("attach = {attach:?}"), limit);
+        let frame = Frame::between(CLIENT_MAC, [2, 0, 0, 0, 0x77, 3])
+            .ipv4([10, 77, 0, 7], [10, 77, 0, 3])
+            .udp(5000, PORT, &[0; 22])
+            .build();
+        Self { network, frame }
+    }
+
+    fn start(&self, attach: &str) -> Agent<'_> {
+        let settings = format!("attach = {attach:?}");
+        self.network
+            .start_on(&["upper0", "weir1"], &settings, Self::LIMIT)
+    }
+
+    /// The packets that pass above the limit while `change` goes on.
+    fn passed_during(&self, change: impl FnOnce()) -> u64 {
+        let Self { network, frame } = self;
         let receiver = network.receiver(PORT);
-        let frame =
-            Frame::between(CLIENT_MAC, [2, 0, 0, 0, 0x77, 3]).ipv4([10, 77, 0, 7], [10, 77, 0, 3]);
-        let frame = frame.udp(5000, PORT, &[0; 22]).build();
-        burst(&network, std::slice::from_ref(&frame), 300);
+        burst(network, std::slice::from_ref(frame), 300);
         assert_eq!(receiver.counts()[7], 100);
         let stop = AtomicBool::new(false);
-        let passed = thread::scope(|scope| {
+        thread::scope(|scope| {
             let stopping = StopWhenDropped(&stop);
             let counting = scope.spawn(|| receiver.counts_until(&stop)[7]);
             let sending = scope.spawn(|| {
@@ -273,28 +292,75 @@ fn a_device_that_charges_for_another_is_let_go_of_once_that_does() {
                     }
                 });
             });
+            change();
+            drop(stopping);
+            sending.join().unwrap();
+            counting.join().unwrap()
+        })
+    }
+}
+
+/// The device below becomes one of the config's and ceases to be one, under traffic: whichever of the two charges, the other
+/// one is let go of afterwards.
+fn a_device_that_charges_for_another_is_let_go_of_once_that_does() {
+    for attach in ["tc", "generic"] {
+        let devices = OnMacvlan::new();
+        let agent = devices.start(attach);
+        let passed = devices.passed_during(|| {
             for _ in 0..10 {
-                rename(&network, INTERFACE, "weir1");
+                rename(&devices.network, INTERFACE, "weir1");
                 agent.wait_for("the device below", |status| {
                     let (upper, lower) = (state(status, "upper0"), state(status, "weir1"));
                     lower == (json!(attach), "attached".to_owned())
                         && upper == (Value::Null, "attached".to_owned())
                 });
-                rename(&network, "weir1", INTERFACE);
+                rename(&devices.network, "weir1", INTERFACE);
                 agent.wait_for("the device above", |status| {
                     state(status, "upper0").0 == attach
                 });
             }
-            drop(stopping);
-            sending.join().unwrap();
-            counting.join().unwrap()
         });
         // XDP is refused on a device that lies below one with a program: it has to be let go of before.
         assert!(
             passed == 0 || attach == "generic",
-            "{passed} packets passed above the limit"
+            "{passed} packets passed above the limit: {:?}",
+            agent.lines(&["events", "--json"])
         );
     }
+}
+
+/// A reload takes long, and the host does not wait for it.
+fn a_rename_during_a_reload_lets_nothing_pass() {
+    let devices = OnMacvlan::new();
+    let agent = devices.start("tc");
+    let mut names = [INTERFACE, "weir1"];
+    let passed = devices.passed_during(|| {
+        for (nth, milliseconds) in [0, 50, 100, 150, 200, 250, 300, 400]
+            .into_iter()
+            .enumerate()
+        {
+            // Of another number of sources, so that programs and table are loaded anew.
+            let settings = format!("attach = \"tc\"\nmax_sources = {}", 2_000 + nth * 1_000);
+            devices
+                .network
+                .config_on(&["upper0", "weir1"], &settings, OnMacvlan::LIMIT);
+            thread::scope(|scope| {
+                let reload = scope.spawn(|| agent.json(&["reload"]));
+                thread::sleep(Duration::from_millis(milliseconds));
+                rename(&devices.network, names[0], names[1]);
+                let reload = reload.join().unwrap();
+                assert_eq!(reload["ok"], true, "{reload}");
+            });
+            names.swap(0, 1);
+            let charging = if names[0] == "weir1" {
+                "weir1"
+            } else {
+                "upper0"
+            };
+            agent.wait_for(charging, |status| state(status, charging).0 == "tc");
+        }
+    });
+    assert_eq!(passed, 0, "{:?}", agent.lines(&["events", "--json"]));
 }
 
 fn a_vlan_and_its_device_charge_a_packet_once() {

@@ -76,8 +76,6 @@ pub(super) fn enforce(
     lowered.iter().for_each(|note| tracing::warn!("{note}"));
     let config = Arc::new(protect::applied(applied, &detected));
     let plan = compile::plan(&config)?;
-    let interfaces =
-        datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
     let file = file.map(Path::to_owned);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -98,7 +96,7 @@ pub(super) fn enforce(
         let state = Arc::new(state);
         state.notes().iter().for_each(|note| tracing::warn!("{note}"));
         let (requests, orders) = daemon::start(&config, &shares, restore.as_ref())?;
-        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref(), shares)?;
+        let packets = hold_packets(&config, file.as_deref(), plan, restore.as_ref(), shares)?;
         if let Some(packets) = &packets {
             packets.record_bans_in(state.journal());
         }
@@ -249,7 +247,6 @@ fn hold_packets(
     config: &Arc<Config>,
     file: Option<&Path>,
     plan: Plan,
-    interfaces: &[String],
     restore: Option<&Restore>,
     shares: HashMap<String, EffectiveShare>,
 ) -> anyhow::Result<Option<Arc<PacketEngine>>> {
@@ -263,7 +260,6 @@ fn hold_packets(
         file,
         plan,
         pins,
-        interfaces,
         restore,
         shares,
     )?)))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::packet::Direction;
 use config::policy::Config;
 use datapath::compile::{CarryPlan, Layout, Plan, plan_after};
-use datapath::host_links;
+use datapath::host_links::HostLinks;
 use datapath::memory::{self, Demand, Footprint, Lasting, Room};
 use datapath::translations::{self, Translations};
 use datapath::{
@@ -53,7 +53,6 @@ impl Change {
         config: &Config,
         plan: Plan,
         pins: &PinDirectory,
-        interfaces: &[String],
         restore: Option<&Restore>,
         lasting: Lasting,
     ) -> Result<Self, AttachError> {
@@ -108,7 +107,7 @@ impl Change {
         let max_sources = plan.note(config);
         let generation = counts::begin(&pins.generations())?;
         let place = place.with_counters(&generation);
-        let loaded = present(interfaces)
+        let loaded = enforcing(config)
             .map_err(AttachError::from)
             .and_then(|devices| {
                 let (mut ingress, egress) = load(plan, pins, &place, &devices, config)?;
@@ -162,7 +161,7 @@ impl Change {
         &self.generation
     }
 
-    /// Puts it in effect on these interfaces. Returns notes for the operator.
+    /// Puts it in effect on the config's interfaces. Returns notes for the operator.
     ///
     /// # Errors
     ///
@@ -171,7 +170,6 @@ impl Change {
         &mut self,
         config: &Config,
         pins: &PinDirectory,
-        interfaces: &[String],
     ) -> Result<Vec<String>, AttachError> {
         let mut notes = self.notes.clone();
         for datapath in std::iter::once(&mut self.ingress)
@@ -195,7 +193,7 @@ impl Change {
             None => None,
         };
         notes.extend(self.restore_table());
-        self.attach(config, interfaces)?;
+        self.attach(config)?;
         pins.commit()?;
         // From here on it is in effect, and failures must not undo it. What fails here fails again below.
         let _ = pins.release_unused();
@@ -260,8 +258,9 @@ impl Change {
 
     /// Steps that may fail come first. Programs are replaced last, so that the old and the new policy are in effect
     /// side by side as briefly as possible.
-    fn attach(&mut self, config: &Config, interfaces: &[String]) -> Result<(), AttachError> {
-        let devices = present(interfaces)?;
+    fn attach(&mut self, config: &Config) -> Result<(), AttachError> {
+        // They may have changed while the programs were loaded.
+        let devices = enforcing(config)?;
         let attach = config.agent.attach;
         let mut datapaths: Vec<&mut Datapath> = std::iter::once(&mut self.ingress)
             .chain(&mut self.egress)
@@ -279,11 +278,7 @@ impl Change {
             let Some(datapath) = datapaths.get_mut(nth) else {
                 continue;
             };
-            match datapath.attach_in_change(device, attach) {
-                // It is attached when it appears or is up.
-                Err(error) if error.is_of_the_interface() => {}
-                attached => attached?,
-            }
+            datapath.attach_in_change(device, attach)?;
         }
         Ok(())
     }
@@ -326,8 +321,10 @@ fn with_table(restore: Option<&Restore>) -> (Option<Restore>, Option<&'static st
     }
 }
 
-fn present(interfaces: &[String]) -> Result<Vec<Interface>, LoadError> {
-    host_links::present(interfaces).map_err(LoadError::Interfaces)
+/// The interfaces that charge packets at present.
+pub(super) fn enforcing(config: &Config) -> Result<Vec<Interface>, LoadError> {
+    let host = HostLinks::read(config).map_err(LoadError::Interfaces)?;
+    Ok(host.enforcing)
 }
 
 fn load(

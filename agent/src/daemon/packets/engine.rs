@@ -66,12 +66,11 @@ impl PacketEngine {
         file: Option<String>,
         plan: Plan,
         pins: PinDirectory,
-        interfaces: &[String],
         restore: Option<&Restore>,
         shares: HashMap<String, cluster::EffectiveShare>,
     ) -> Result<Self, AttachError> {
         let lock = pins.lock()?;
-        let in_effect = InEffect::put(config, plan, &pins, interfaces, restore, shares)?;
+        let in_effect = InEffect::put(config, plan, &pins, restore, shares)?;
         Ok(Self {
             file,
             started: Instant::now(),
@@ -92,24 +91,23 @@ impl PacketEngine {
         &self,
         config: Arc<Config>,
         plan: Plan,
-        interfaces: &[String],
         lasting: Lasting,
     ) -> Result<Vec<String>, AttachError> {
         {
             let mut in_effect = self.lock();
-            if in_effect.can_switch_to(&config, &plan, interfaces) {
+            if in_effect.can_switch_to(&config, &plan) {
                 return Ok(in_effect.switch_to(config, plan)?);
             }
         }
         // Other requests are served while it is loaded and verified.
-        let change = match Change::load(&config, plan, &self.pins, interfaces, None, lasting) {
+        let change = match Change::load(&config, plan, &self.pins, None, lasting) {
             Ok(change) => change,
             Err(error) => {
                 self.lock().remove_unused_pins();
                 return Err(error);
             }
         };
-        self.lock().replace(change, config, &self.pins, interfaces)
+        self.lock().replace(change, config, &self.pins)
     }
 
     /// Puts ban lists in effect instead of all others; `None` is no list. Afterwards no packet uses the others.

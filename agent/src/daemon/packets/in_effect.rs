@@ -92,20 +92,12 @@ impl InEffect {
         config: Arc<Config>,
         plan: Plan,
         pins: &PinDirectory,
-        interfaces: &[String],
         restore: Option<&Restore>,
         shares: HashMap<String, cluster::EffectiveShare>,
     ) -> Result<Self, AttachError> {
         let saved = restore;
         let restore = due(restore, pins)?;
-        let mut change = Change::load(
-            &config,
-            plan,
-            pins,
-            interfaces,
-            restore,
-            Lasting::Indefinite,
-        )?;
+        let mut change = Change::load(&config, plan, pins, restore, Lasting::Indefinite)?;
         // If an agent of this boot has already restored the state, and was killed during its start, the state is in
         // effect.
         let generations = pins.generations();
@@ -141,11 +133,7 @@ impl InEffect {
             };
             change.ingress.set_runtime(runtime)?;
             set_shares(change, &config, &shares);
-            Ok((
-                change.put_in_effect(&config, pins, interfaces)?,
-                bans,
-                runtime,
-            ))
+            Ok((change.put_in_effect(&config, pins)?, bans, runtime))
         };
         let (mut notes, bans, runtime) = match put(&mut change) {
             Ok(put) => put,
@@ -161,6 +149,7 @@ impl InEffect {
             limits: counts::cleared(&pins.generations()),
             ..Baseline::default()
         };
+        let unreported = change.ingress.refusals().collect();
         let mut in_effect = Self {
             config,
             ingress: change.ingress,
@@ -169,7 +158,7 @@ impl InEffect {
             missing: Vec::new(),
             unknown_translations: Unknown::default(),
             unopened: None,
-            unreported: Vec::new(),
+            unreported,
             bans,
             escalation: Escalation::default(),
             runtime,
@@ -204,7 +193,6 @@ impl InEffect {
         mut change: Change,
         config: Arc<Config>,
         pins: &PinDirectory,
-        interfaces: &[String],
     ) -> Result<Vec<String>, AttachError> {
         let put = |change: &mut Change| {
             for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
@@ -222,7 +210,7 @@ impl InEffect {
             }
             set_shares(change, &config, &self.shares);
             change.keep_translated(self.ingress.translated())?;
-            change.put_in_effect(&config, pins, interfaces)
+            change.put_in_effect(&config, pins)
         };
         let notes = match put(&mut change) {
             Ok(notes) => notes,

@@ -130,10 +130,7 @@ impl InEffect {
                 }
             }
         }
-        // Why one that is there is not attached, is among the others.
-        let is_there = |turn: &Turn| enforcing.iter().any(|device| device.name == turn.interface);
         let mut all = std::mem::take(&mut self.unreported);
-        all.retain(|turn| turn.is_attached || !is_there(turn));
         all.extend(turns);
         for name in missing.iter().filter(|name| !self.missing.contains(name)) {
             if !all.iter().any(|turn| turn.interface == *name) {

@@ -4,21 +4,16 @@ use std::sync::Arc;
 
 use config::policy::Config;
 use datapath::compile::Plan;
-use datapath::{LoadError, host_links, memory};
+use datapath::{LoadError, memory};
 
-use super::change::LastPackets;
+use super::change::{LastPackets, enforcing};
 use super::in_effect::InEffect;
 
 impl InEffect {
     /// Whether the policy differs from this one in rules and prefixes only, and is for the interfaces of this one.
-    pub(super) fn can_switch_to(
-        &self,
-        config: &Config,
-        plan: &Plan,
-        interfaces: &[String],
-    ) -> bool {
+    pub(super) fn can_switch_to(&self, config: &Config, plan: &Plan) -> bool {
         // Without them, loading reports why.
-        let Ok(devices) = host_links::present(interfaces) else {
+        let Ok(devices) = enforcing(config) else {
             return false;
         };
         let shared = |config: &Config| {

@@ -11,7 +11,6 @@ use api::reload::{LastReload, Reloaded};
 use config::policy::Config;
 use config::{Changes, human};
 use datapath::compile::{self, Plan};
-use datapath::host_links::interfaces;
 use datapath::memory::{self, Lasting};
 use decide::{Engine, Moves};
 
@@ -38,7 +37,6 @@ struct Prepared {
     /// Notes on classes that share addresses.
     overlaps: Vec<String>,
     plan: Plan,
-    interfaces: Vec<String>,
     engine: Engine,
     moves: Moves,
 }
@@ -175,7 +173,6 @@ impl Agent {
             effective,
             overlaps,
             plan,
-            interfaces,
             engine,
             moves,
         } = self.prepare(config, &databases, operator)?;
@@ -184,7 +181,7 @@ impl Agent {
         }
         // The last step that can fail.
         let mut notes = self
-            .replace_packets(&effective, plan, &interfaces, lasting)
+            .replace_packets(&effective, plan, lasting)
             .map_err(ReloadError::Packets)?;
         self.lists().replace(&effective, &databases);
         let known = self.requests().engine();
@@ -243,7 +240,6 @@ impl Agent {
         overlaps.extend(lowered);
         let effective = Arc::new(protect::applied(applied, &detected));
         let plan = compile::plan_after(&effective, &self.layout())?;
-        let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;
         Ok(Prepared {
             before,
@@ -253,7 +249,6 @@ impl Agent {
             effective,
             overlaps,
             plan,
-            interfaces,
             engine,
             moves,
         })

@@ -39,9 +39,6 @@ pub enum ReloadError {
     /// A database is missing, without which networks or countries have no prefixes.
     #[error("{0}")]
     Geo(String),
-    /// The kernel does not list the interfaces.
-    #[error("reading this host's interfaces failed: {0}")]
-    Interfaces(std::io::Error),
     /// Limits on requests cannot be enforced.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -236,28 +236,3 @@ impl HostLinks {
     })
     }
 }
-
-/// The names of the interfaces on this host that a config names and that charge packets, in the config's order.
-///
-/// # Errors
-///
-/// When the kernel does not list its interfaces.
-pub fn interfaces(config: &Config) -> io::Result<Vec<String>> {
-    Ok(HostLinks::read(config)?
-        .enforcing
-        .into_iter()
-        .map(|interface| interface.name)
-        .collect())
-}
-
-/// The interfaces of these names, in their order. Interfaces that have just been removed are left out.
-///
-/// # Errors
-///
-/// When the kernel does not list its interfaces.
-pub fn present(names: &[String]) -> io::Result<Vec<Interface>> {
-    let mut found = device::interfaces()?;
-    found.retain(|device| names.contains(&device.name));
-    found.sort_by_key(|device| names.iter().position(|name| *name == device.name));
-    Ok(found)
-}

@@ -19,6 +19,7 @@ use crate::hooks::attached::Attached;
 use crate::hooks::hook::{Hook, HookOf};
 use crate::hooks::pins::HookPins;
 use crate::hooks::traffic_control;
+use crate::hooks::trouble::Trouble;
 use crate::programs::Entry;
 
 /// How long the kernel may take to detach a link after its last reference was dropped, by an `rm` of its pin or the end
@@ -58,17 +59,24 @@ impl Datapath {
     }
 
     /// Attaches the policy to an interface as part of a change, which [`PinDirectory::commit`] puts in effect and
-    /// [`PinDirectory::roll_back`] undoes.
+    /// [`PinDirectory::roll_back`] undoes. An interface whose own state is the reason against it is attached later:
+    /// [`Datapath::follow`] tries again.
     ///
     /// # Errors
     ///
-    /// As [`Datapath::attach`].
+    /// As [`Datapath::attach`], but for those of the interface's state.
     pub fn attach_in_change(
         &mut self,
         device: &Interface,
         attach: Attach,
     ) -> Result<(), AttachError> {
-        self.attach_at(device, attach, &HookPins::at(self.pins.next()))
+        match self.attach_at(device, attach, &HookPins::at(self.pins.next())) {
+            Err(error) if error.is_of_the_interface() => {
+                self.troubles.push(Trouble::new(device, &error));
+                Ok(())
+            }
+            attached => attached,
+        }
     }
 
     pub(crate) fn attach_at(

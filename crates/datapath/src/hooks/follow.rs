@@ -9,7 +9,6 @@ use config::policy::Attach;
 use crate::datapath::Datapath;
 use crate::devices::device::Interface;
 use crate::devices::features;
-use crate::error::AttachError;
 use crate::hooks::attached::Attached;
 use crate::hooks::trouble::{RETRY, Trouble};
 
@@ -83,8 +82,19 @@ impl Datapath {
             .attached
             .iter()
             .filter(|then| then.lost.is_none() && !is_among(&self.attached, then))
+            .filter(|then| self.trouble_on(then.index).is_none())
             .map(|then| turn(&then.interface, false, RELEASED.to_owned()));
-        gone.chain(appeared).collect()
+        let refused = self
+            .troubles
+            .iter()
+            .filter(|trouble| before.trouble_on(trouble.device.index).is_none())
+            .map(Trouble::turn);
+        gone.chain(appeared).chain(refused).collect()
+    }
+
+    /// The interfaces of a change that are not attached, for a reason that is theirs.
+    pub fn refusals(&self) -> impl Iterator<Item = Turn> {
+        self.troubles.iter().map(Trouble::turn)
     }
 
     /// Attaches to each wanted interface that is not attached, then releases all others. In this order, because a
@@ -219,16 +229,9 @@ impl Datapath {
                     let attached = self.attached.remove(place);
                     let _ = self.pins.hooks().release(&self.pins, attached.of);
                 }
-                let is_down = matches!(error, AttachError::Down { .. });
-                let reason = error.to_string();
-                let (device, tried) = (device.clone(), Instant::now());
-                let refused = turn(&device.name, false, reason.clone());
-                self.troubles.push(Trouble {
-                    device,
-                    reason,
-                    is_down,
-                    tried,
-                });
+                let trouble = Trouble::new(device, &error);
+                let refused = trouble.turn();
+                self.troubles.push(trouble);
                 (!was_in_trouble).then_some(refused)
             }
         }

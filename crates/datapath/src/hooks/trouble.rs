@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::devices::device::Interface;
+use crate::error::AttachError;
+use crate::hooks::follow::Turn;
 
 /// The time between two attempts on an interface that could not be attached.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
@@ -17,6 +19,23 @@ pub struct Trouble {
 }
 
 impl Trouble {
+    pub(crate) fn new(device: &Interface, error: &AttachError) -> Self {
+        Self {
+            device: device.clone(),
+            reason: error.to_string(),
+            is_down: matches!(error, AttachError::Down { .. }),
+            tried: Instant::now(),
+        }
+    }
+
+    pub(crate) fn turn(&self) -> Turn {
+        Turn {
+            interface: self.device.name.clone(),
+            is_attached: false,
+            reason: self.reason.clone(),
+        }
+    }
+
     /// The reason, for the operator.
     #[must_use]
     pub fn reason(&self) -> &str {

@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = tests![
     a_port_that_joins_a_bridge_charges_for_it,
     a_macvlan_and_its_device_charge_a_packet_once,
     a_device_that_charges_for_another_is_let_go_of_once_that_does,
+    a_device_stays_limited_until_another_charges_for_it,
     a_rename_during_a_reload_lets_nothing_pass,
 ];
 
@@ -327,6 +328,38 @@ fn a_device_that_charges_for_another_is_let_go_of_once_that_does() {
             agent.lines(&["events", "--json"])
         );
     }
+}
+
+/// The kernel's refusal for the moment: a directory in the place of the pin.
+fn a_device_stays_limited_until_another_charges_for_it() {
+    let devices = OnMacvlan::new();
+    let agent = devices.start("tc");
+    let index = devices.network.index(INTERFACE);
+    let pin = devices
+        .network
+        .pins()
+        .join(format!("program-tcingress:{index}"));
+    let passed = devices.passed_during(|| {
+        std::fs::create_dir(&pin).unwrap();
+        rename(&devices.network, INTERFACE, "weir1");
+        agent.wait_for("the device below", |status| {
+            state(status, "weir1").1 == "failed"
+        });
+        std::fs::remove_dir(&pin).unwrap();
+        agent.wait_for("the device below", |status| {
+            state(status, "weir1").0 == "tc"
+        });
+    });
+    assert_eq!(passed, 0, "{:?}", agent.lines(&["events", "--json"]));
+    let events = agent.lines(&["events", "--json"]);
+    let of = |name: &str| -> Vec<_> {
+        let of_name = |event: &&Value| event["source"] == *format!("interface {name}");
+        let found = events.iter().filter(of_name);
+        found.map(|event| event["verdict"].clone()).collect()
+    };
+    // The first is of the start, which has no such interface.
+    assert_eq!(of("weir1"), ["detached", "detached", "attached"]);
+    assert_eq!(of("upper0"), ["detached"]);
 }
 
 /// A reload takes long, and the host does not wait for it.

@@ -244,8 +244,9 @@ impl PacketEngine {
     pub fn follow_host(&self, is_changed: bool) -> Result<Vec<Turn>, LoadError> {
         let mut in_effect = self.lock();
         let turns = in_effect.follow_interfaces(is_changed)?;
-        if is_changed {
-            in_effect.follow_addresses()?;
+        if is_changed && let Err(error) = in_effect.follow_addresses() {
+            in_effect.unreported = turns;
+            return Err(error);
         }
         Ok(turns)
     }

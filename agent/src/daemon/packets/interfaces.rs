@@ -30,9 +30,14 @@ impl InEffect {
             Ok(host) => host.notes(&self.config.limits),
             Err(error) => vec![format!("reading this host's interfaces failed: {error}")],
         };
-        host.into_iter()
-            .chain(self.datapaths().flat_map(Datapath::interface_notes))
-            .collect()
+        let mut notes = host;
+        for note in self.datapaths().flat_map(Datapath::interface_notes) {
+            // Both directions usually have the same.
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        notes
     }
 
     /// The current state of each interface of the config, from the kernel.

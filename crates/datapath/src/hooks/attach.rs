@@ -72,7 +72,8 @@ impl Datapath {
     ) -> Result<(), AttachError> {
         match self.attach_at(device, attach, &HookPins::at(self.pins.next())) {
             Err(error) if error.is_of_the_interface() => {
-                self.troubles.push(Trouble::new(device, &error));
+                // The interface may be as it should be by the end of the change.
+                self.troubles.push(Trouble::new(device, &error, None));
                 Ok(())
             }
             attached => attached,

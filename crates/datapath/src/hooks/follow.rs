@@ -10,7 +10,7 @@ use crate::datapath::Datapath;
 use crate::devices::device::Interface;
 use crate::devices::features;
 use crate::hooks::attached::Attached;
-use crate::hooks::trouble::{RETRY, Trouble};
+use crate::hooks::trouble::Trouble;
 
 /// A program that is detached for this long is attached again. `agent detach` removes the pins sooner, so it is
 /// distinguishable from other programs.
@@ -55,9 +55,7 @@ impl Datapath {
     /// Whether [`Datapath::follow`] is due although no interface has changed.
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
-        self.troubles
-            .iter()
-            .any(|trouble| trouble.tried.elapsed() >= RETRY)
+        self.troubles.iter().any(Trouble::is_old)
             || self.attached.iter().any(|attached| {
                 // A program that `agent detach` removed is not attached again.
                 let is_noted = attached.lost.is_some() && !self.pins.is_pinned(attached.of);
@@ -98,7 +96,8 @@ impl Datapath {
     }
 
     /// Attaches to each wanted interface that is not attached, then releases all others. In this order, because a
-    /// released interface may have charged packets that another one charges from now on.
+    /// released interface may have charged packets that another one charges from now on; so they stay while one of the wanted
+    /// cannot be attached for the moment.
     pub fn follow(&mut self, wanted: &[Interface], attach: Attach) -> Vec<Turn> {
         let mut turns = Vec::new();
         self.troubles.retain(|trouble| {
@@ -110,9 +109,13 @@ impl Datapath {
         for device in wanted {
             turns.extend(self.follow_one(device, attach));
         }
+        let is_complete = !self.troubles.iter().any(Trouble::is_temporary);
         let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.attached)
             .into_iter()
-            .partition(|attached| wanted.iter().any(|device| device.index == attached.index));
+            .partition(|attached| {
+                let is_wanted = wanted.iter().any(|device| device.index == attached.index);
+                is_wanted || !is_complete && attached.is_in_effect(&self.pins)
+            });
         self.attached = kept;
         let is_freed = !gone.is_empty();
         for attached in gone {
@@ -131,7 +134,7 @@ impl Datapath {
         // The kernel rejects XDP below an interface with a program, and on a bond whose member has one.
         let is_refused = |device: &&Interface| {
             self.trouble_on(device.index)
-                .is_some_and(|it| it.tried >= began)
+                .is_some_and(|it| it.tried >= Some(began))
         };
         let refused: Vec<&Interface> = wanted
             .iter()
@@ -139,10 +142,15 @@ impl Datapath {
             .filter(is_refused)
             .collect();
         for device in refused {
-            self.troubles
-                .retain(|trouble| trouble.device.index != device.index);
-            turns.retain(|turn| turn.interface != device.name);
-            turns.extend(self.follow_one(device, attach));
+            let of_device = self
+                .troubles
+                .iter_mut()
+                .filter(|trouble| trouble.device.index == device.index);
+            of_device.for_each(|trouble| trouble.tried = None);
+            if let Some(attached) = self.follow_one(device, attach) {
+                turns.retain(|turn| turn.interface != device.name);
+                turns.push(attached);
+            }
         }
         turns
     }
@@ -229,7 +237,7 @@ impl Datapath {
                     let attached = self.attached.remove(place);
                     let _ = self.pins.hooks().release(&self.pins, attached.of);
                 }
-                let trouble = Trouble::new(device, &error);
+                let trouble = Trouble::new(device, &error, Some(Instant::now()));
                 let refused = trouble.turn();
                 self.troubles.push(trouble);
                 (!was_in_trouble).then_some(refused)

@@ -14,17 +14,21 @@ pub(crate) const RETRY: Duration = Duration::from_secs(5);
 pub struct Trouble {
     pub(crate) device: Interface,
     pub(crate) reason: String,
-    pub(crate) is_down: bool,
-    pub(crate) tried: Instant,
+    is_down: bool,
+    /// Whether the kernel may accept the same attempt later, with nothing changed on the host.
+    is_temporary: bool,
+    /// The last attempt; `None` if the next one is due.
+    pub(crate) tried: Option<Instant>,
 }
 
 impl Trouble {
-    pub(crate) fn new(device: &Interface, error: &AttachError) -> Self {
+    pub(crate) fn new(device: &Interface, error: &AttachError, tried: Option<Instant>) -> Self {
         Self {
             device: device.clone(),
             reason: error.to_string(),
             is_down: matches!(error, AttachError::Down { .. }),
-            tried: Instant::now(),
+            is_temporary: !error.is_of_the_interface() && !error.is_of_the_hook(),
+            tried,
         }
     }
 
@@ -48,12 +52,21 @@ impl Trouble {
         self.is_down
     }
 
+    pub(crate) const fn is_temporary(&self) -> bool {
+        self.is_temporary
+    }
+
+    /// Whether [`RETRY`] has passed since the last attempt.
+    pub(crate) fn is_old(&self) -> bool {
+        self.tried.is_none_or(|tried| tried.elapsed() >= RETRY)
+    }
+
     /// Whether to retry: the interface has changed, or [`RETRY`] has passed.
     pub(crate) fn is_due(&self, now: &Interface) -> bool {
         let (before, now) = (
             (self.device.is_up, &self.device.link),
             (now.is_up, &now.link),
         );
-        before != now || self.tried.elapsed() >= RETRY
+        before != now || self.is_old()
     }
 }

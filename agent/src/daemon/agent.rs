@@ -49,7 +49,7 @@ pub struct Agent {
     pub(super) started: Instant,
     pub(super) packets: Packets,
     pub(super) requests: decide::Service,
-    pub(super) groups: GroupManager,
+    pub(crate) groups: GroupManager,
     pub(super) changing: Changing,
     pub(super) cluster: Cluster,
     pub(super) exchange: Exchange,
@@ -62,7 +62,7 @@ pub struct Agent {
     pub(super) counter_resets: AtomicU64,
     pub(super) tracer: Tracer,
     pub(super) capturer: Capturer,
-    pub(super) prefixes: PrefixWatcher,
+    pub(crate) prefixes: PrefixWatcher,
     pub(super) recorder: Recorder,
     pub(super) lists: Arc<BanLists>,
     /// The bans and counters of limits on packets, while none is in effect.
@@ -153,10 +153,6 @@ impl Agent {
 
     pub(crate) const fn requests(&self) -> &decide::Service {
         &self.requests
-    }
-
-    pub(crate) const fn groups(&self) -> &GroupManager {
-        &self.groups
     }
 
     /// The state to save for a reboot; `None` if it cannot be read now, or there is none.

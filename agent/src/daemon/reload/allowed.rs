@@ -62,11 +62,7 @@ pub async fn follow_allowances(agent: Arc<Agent>) {
 
 impl Agent {
     /// Exempts prefixes for a while: all or none.
-    pub(in crate::daemon) fn allow(
-        &self,
-        cidrs: &[String],
-        order: AllowanceTerms,
-    ) -> Result<Allowed, String> {
+    pub(crate) fn allow(&self, cidrs: &[String], order: AllowanceTerms) -> Result<Allowed, String> {
         let AllowanceTerms {
             for_seconds,
             times,
@@ -131,7 +127,7 @@ impl Agent {
     }
 
     /// Ends the exemptions of prefixes, as they were ordered.
-    pub(in crate::daemon) fn disallow(&self, cidrs: &[String]) -> Result<Disallowed, String> {
+    pub(crate) fn disallow(&self, cidrs: &[String]) -> Result<Disallowed, String> {
         let wanted = cidrs
             .iter()
             .map(|cidr| parse(cidr).map(|prefix| prefix.short()))

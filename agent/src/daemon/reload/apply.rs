@@ -191,8 +191,8 @@ impl Agent {
                 .filter(|(name, _)| known.demand(name).is_none()),
         );
         self.requests().replace(engine, moves);
-        self.groups().replace(&effective);
-        notes.extend(self.groups().notes());
+        self.groups.replace(&effective);
+        notes.extend(self.groups.notes());
         notes.extend(self.replace_cluster(config));
         self.notifier().replace(config);
         self.crowdsec().replace(config.crowdsec.as_ref());

@@ -4,9 +4,10 @@
 //! itself. Users with access to the socket may query; only root and the user that runs the agent may make changes.
 
 mod client;
+mod dispatch;
 mod follow;
 mod response;
 mod server;
 
 pub use client::{Client, ClientError};
-pub use server::{Handler, Server, ServerError};
+pub use server::{Server, ServerError};

@@ -1,13 +1,11 @@
 //! The server of the control socket.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::request::Request;
-use decide::Question;
 use host::clients::{Client, Places};
 use host::descriptors::places;
 use host::unix_socket::{self, SocketError, SocketFile};
@@ -17,14 +15,13 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::dispatch::{json, reply_to};
 use super::follow;
 use super::response::{LONGEST_CHANGE, LONGEST_REQUEST, Response};
 use crate::ban_owner;
-use crate::daemon::capture::CaptureParts;
-use crate::daemon::events::{Follower, Subscription};
-use crate::daemon::trace::Verdicts;
+use crate::daemon::Agent;
+use crate::daemon::events::Follower;
 use crate::pcapng::Sample;
-use crate::stats::View;
 
 /// The timeout for a request, and for each part of its reply.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,60 +34,6 @@ const PART: usize = 64 * 1024;
 const OTHERS_AT_WORK: usize = 2;
 /// The error for a request that panicked.
 const FAILED: &str = "the request failed in the agent, which logged why: report it as a bug";
-
-/// Evaluates requests.
-pub trait Handler: Send + Sync + 'static {
-    /// Evaluates a request.
-    ///
-    /// # Errors
-    ///
-    /// The error for the client.
-    fn handle(&self, request: Request) -> Result<serde_json::Value, String>;
-    /// The documents of `status`, `limits` and `groups` without the numbers of keys, which require reading the whole table
-    /// of sources: `sources.tracked` and `keys` of limits are 0.
-    ///
-    /// # Errors
-    ///
-    /// The error for the client.
-    fn counters(&self) -> Result<View, String> {
-        Err("this agent has no counters".to_owned())
-    }
-    /// Decides a question that may wait; dropping the future removes it from its queue.
-    ///
-    /// # Errors
-    ///
-    /// The error for the client.
-    fn wait(
-        &self,
-        _question: &Question,
-    ) -> impl Future<Output = Result<serde_json::Value, String>> + Send {
-        std::future::ready(Err("this agent does not decide requests".to_owned()))
-    }
-    /// Subscribes a follower to events, starting with the last `last` remembered ones.
-    ///
-    /// # Errors
-    ///
-    /// The error for the client.
-    fn follow(&self, _last: usize, _follower: Follower) -> Result<Subscription, String> {
-        Err("this agent has no events".to_owned())
-    }
-    /// Starts a capture of packets.
-    ///
-    /// # Errors
-    ///
-    /// The error for the client.
-    fn capture(&self, _sample: Sample, _length: Duration) -> Result<CaptureParts, String> {
-        Err("this agent captures no packets".to_owned())
-    }
-    /// The verdicts on packets of one source.
-    ///
-    /// # Errors
-    ///
-    /// The error for the client.
-    fn trace(&self, _source: IpAddr) -> Result<Verdicts, String> {
-        Err("this agent traces no packets".to_owned())
-    }
-}
 
 /// The socket cannot be created.
 #[derive(Debug, Error)]
@@ -153,7 +96,7 @@ impl Server {
     }
 
     /// Serves until it is dropped.
-    pub async fn serve(&self, handler: Arc<impl Handler>) {
+    pub async fn serve(&self, agent: Arc<Agent>) {
         let count = places().control;
         // Root's clients and all others have separate places, so that no user of the group can lock root out.
         let [for_root, for_others] = [(); 2].map(|()| Places::new(count));
@@ -170,14 +113,14 @@ impl Server {
                     };
                     // It waits for a client that makes room, never for one whose request is evaluated.
                     let place = places.take_unless_busy().await;
-                    let (handler, for_waiting) = (Arc::clone(&handler), Arc::clone(&for_waiting));
+                    let (agent, for_waiting) = (Arc::clone(&agent), Arc::clone(&for_waiting));
                     let at_work = (peer == Peer::Other).then(|| Arc::clone(&others_at_work));
                     tokio::spawn(async move {
                         // Errors of one client concern no other.
                         let _ = match place {
                             Some(activity) => {
                                 let client = Client::new(stream, activity);
-                                answer(client, peer, handler, for_waiting, at_work).await
+                                answer(client, peer, agent, for_waiting, at_work).await
                             }
                             None => timeout(PATIENCE, send_away(stream, count))
                                 .await
@@ -284,7 +227,7 @@ async fn send_away(mut stream: UnixStream, count: usize) -> io::Result<()> {
 async fn answer(
     client: Client<UnixStream>,
     peer: Peer,
-    handler: Arc<impl Handler>,
+    agent: Arc<Agent>,
     for_waiting: Arc<Semaphore>,
     at_work: Option<Arc<Semaphore>>,
 ) -> io::Result<()> {
@@ -300,7 +243,7 @@ async fn answer(
     activity.begin();
     let request = serde_json::from_str(&line).map(|request| peer.restricted(request));
     let response = match request {
-        Ok(Request::Follow { last }) => match handler.follow(last, peer.follower()) {
+        Ok(Request::Follow { last }) => match agent.follow(last, peer.follower()) {
             Ok(events) => {
                 // Followers stay connected, and are counted separately.
                 activity.leave();
@@ -309,7 +252,7 @@ async fn answer(
             Err(reason) => Response::Error(reason),
         },
         Ok(request @ Request::Trace { source }) => {
-            match peer.check(&request).and_then(|()| handler.trace(source)) {
+            match peer.check(&request).and_then(|()| agent.trace(source)) {
                 Ok(verdicts) => {
                     activity.leave();
                     return follow::serve(read, write, verdicts).await;
@@ -328,7 +271,7 @@ async fn answer(
             // It may wait for a change of the policy.
             let start = move || {
                 peer.check(&request)
-                    .and_then(|()| handler.capture(Sample { one_in, of }, length))
+                    .and_then(|()| agent.capture(Sample { one_in, of }, length))
             };
             match tokio::task::spawn_blocking(start).await {
                 Ok(Ok(parts)) => {
@@ -348,7 +291,7 @@ async fn answer(
                 Ok(_place) => tokio::select! {
                     // Waiting clients send nothing more: readable means disconnected.
                     _ = read.read_u8() => return Ok(()),
-                    answered = handler.wait(&question) => answered.map_or_else(Response::Error, Response::Ok),
+                    answered = agent.wait(&question) => answered.and_then(json).map_or_else(Response::Error, Response::Ok),
                 },
             }
         }
@@ -359,7 +302,10 @@ async fn answer(
                 None => None,
             };
             // On a blocking thread, so that slow work, such as a large reload, does not delay other clients.
-            let work = move || peer.check(&request).and_then(|()| handler.handle(request));
+            let work = move || {
+                peer.check(&request)
+                    .and_then(|()| reply_to(&agent, request))
+            };
             match tokio::task::spawn_blocking(work).await {
                 Ok(answered) => answered.map_or_else(Response::Error, Response::Ok),
                 Err(_) => Response::Error(FAILED.to_owned()),

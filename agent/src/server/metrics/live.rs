@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::request::Request;
 use config::policy::LivePage;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -19,9 +18,9 @@ use hyper::{Response, StatusCode};
 use nix::time::{ClockId, clock_gettime};
 
 use super::reply::{Reply, text};
+use crate::daemon::AgentDocuments;
 use crate::page::live;
-use crate::server::control::Handler;
-use crate::stats::{LiveDocument, MOST_BANS, Sort, ViewQuery};
+use crate::stats::{Extent, LiveDocument, MOST_BANS, Sort, ViewQuery, monotonic_nanoseconds};
 
 /// The path of the document.
 pub const DOCUMENT: &str = "/live.json";
@@ -36,8 +35,8 @@ const REST: u32 = 500;
 const FIRST_REST: Duration = Duration::from_secs(2);
 
 /// Serves the page and its document.
-pub struct LiveServer<H> {
-    handler: Arc<H>,
+pub struct LiveServer<A> {
+    agent: Arc<A>,
     served: LivePage,
     address: SocketAddr,
     page: Bytes,
@@ -77,10 +76,10 @@ impl Read<LiveDocument> {
     }
 }
 
-impl<H: Handler> LiveServer<H> {
-    pub fn new(handler: Arc<H>, served: LivePage, address: SocketAddr) -> Self {
+impl<A: AgentDocuments> LiveServer<A> {
+    pub fn new(agent: Arc<A>, served: LivePage, address: SocketAddr) -> Self {
         Self {
-            handler,
+            agent,
             served,
             address,
             page: Bytes::from(live::page()),
@@ -217,8 +216,8 @@ impl<H: Handler> LiveServer<H> {
             most: MOST_SOURCES,
             prefixes: None,
         };
-        let view = self.ask(Request::View { query })?;
-        let mut bans: Vec<_> = self.ask(Request::Bans)?;
+        let view = self.agent.view(&query)?;
+        let mut bans = self.agent.bans()?;
         bans.truncate(MOST_BANS);
         Ok(LiveDocument {
             view,
@@ -231,30 +230,21 @@ impl<H: Handler> LiveServer<H> {
     fn text(&self, sources: &Read<LiveDocument>) -> Result<Bytes, String> {
         let mut document = sources.what.clone();
         document.sources_age_seconds = sources.at.elapsed().as_secs_f64();
-        let mut now = self.handler.counters()?;
-        now.status.sources.tracked = document.view.status.sources.tracked;
-        for limit in now
-            .limits
-            .iter_mut()
-            .filter(|limit| limit.waiting.is_none())
-        {
-            let same = document
-                .view
-                .limits
-                .iter()
-                .find(|same| same.definition.name == limit.definition.name);
+        let view = &mut document.view;
+        view.at_seconds = monotonic_nanoseconds() as f64 / 1e9;
+        let tracked = view.status.sources.tracked;
+        view.status = self.agent.status(Extent::Counters)?;
+        view.status.sources.tracked = tracked;
+        let mut limits = self.agent.limits(Extent::Counters)?;
+        for limit in limits.iter_mut().filter(|limit| limit.waiting.is_none()) {
+            let mut before = view.limits.iter();
+            let same = before.find(|same| same.definition.name == limit.definition.name);
             limit.keys = same.map_or(0, |same| same.keys);
         }
-        let view = &mut document.view;
-        (view.at_seconds, view.status, view.limits, view.groups) =
-            (now.at_seconds, now.status, now.limits, now.groups);
+        (view.limits, view.groups) = (limits, self.agent.groups());
         serde_json::to_vec(&document)
             .map(Bytes::from)
             .map_err(|error| error.to_string())
-    }
-
-    fn ask<T: serde::de::DeserializeOwned>(&self, request: Request) -> Result<T, String> {
-        serde_json::from_value(self.handler.handle(request)?).map_err(|error| error.to_string())
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use api::request;
 use config::policy::LivePage;
 use host::clients::accept;
 use host::descriptors::places;
@@ -23,7 +22,8 @@ use thiserror::Error;
 use super::exposition::{Documents, Exposition};
 use super::live::{DOCUMENT, LiveServer};
 use super::reply::{Reply, text};
-use crate::server::control::Handler;
+use crate::daemon::AgentDocuments;
+use crate::stats::Extent;
 
 /// The timeouts of clients.
 const TIMEOUTS: Timeouts = Timeouts {
@@ -115,11 +115,15 @@ impl Exporter {
     /// # Errors
     ///
     /// When the system has no threads.
-    pub fn start(self, handler: Arc<impl Handler>, served: LivePage) -> Result<(), ExporterError> {
+    pub fn start(
+        self,
+        agent: Arc<impl AgentDocuments>,
+        served: LivePage,
+    ) -> Result<(), ExporterError> {
         let exposition = Exposition::new().map_err(ExporterError::Prepare)?;
-        let live = LiveServer::new(Arc::clone(&handler), served, self.address);
+        let live = LiveServer::new(Arc::clone(&agent), served, self.address);
         let pages = Arc::new(Pages {
-            handler,
+            agent,
             last: Mutex::new(Last {
                 exposition,
                 page: None,
@@ -140,10 +144,10 @@ impl Exporter {
 }
 
 /// The served pages.
-struct Pages<H> {
-    handler: Arc<H>,
+struct Pages<A> {
+    agent: Arc<A>,
     last: Mutex<Last>,
-    live: LiveServer<H>,
+    live: LiveServer<A>,
 }
 
 struct Last {
@@ -157,7 +161,7 @@ struct Page {
     took: Duration,
 }
 
-impl<H: Handler> Pages<H> {
+impl<A: AgentDocuments> Pages<A> {
     fn page(&self) -> Result<Bytes, String> {
         // A panic elsewhere leaves at worst an old page.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,9 +172,9 @@ impl<H: Handler> Pages<H> {
         }
         let started = Instant::now();
         let documents = Documents {
-            status: self.ask(request::Request::Status)?,
-            limits: self.ask(request::Request::Limits)?,
-            groups: self.ask(request::Request::Groups)?,
+            status: self.agent.status(Extent::Whole)?,
+            limits: self.agent.limits(Extent::Whole)?,
+            groups: self.agent.groups(),
         };
         let text = Bytes::from(
             last.exposition
@@ -184,13 +188,9 @@ impl<H: Handler> Pages<H> {
         });
         Ok(text)
     }
-
-    fn ask<T: serde::de::DeserializeOwned>(&self, request: request::Request) -> Result<T, String> {
-        serde_json::from_value(self.handler.handle(request)?).map_err(|error| error.to_string())
-    }
 }
 
-async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>, timeouts: Timeouts) {
+async fn serve(listener: TcpListener, pages: Arc<Pages<impl AgentDocuments>>, timeouts: Timeouts) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -217,7 +217,7 @@ async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>, timeouts:
     .await;
 }
 
-fn respond(request: &Request<Incoming>, pages: &Pages<impl Handler>) -> Reply {
+fn respond(request: &Request<Incoming>, pages: &Pages<impl AgentDocuments>) -> Reply {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut reply = text(
             StatusCode::METHOD_NOT_ALLOWED,

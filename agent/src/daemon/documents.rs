@@ -1,0 +1,307 @@
+//! The documents of the running agent.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use api::allowance::Allowance;
+use api::cluster::ClusterStatus;
+use api::list::ListStatus;
+use api::source::ClassOrigin;
+use cgroup::GroupStatus;
+use config::policy;
+use notifications::Notifier;
+
+use super::agent::Agent;
+use super::operations::text;
+use crate::allowances;
+use crate::geo::ClassLists;
+use crate::protect::{self, Detected, Exemption};
+use crate::stats::{
+    BansRow, ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, TopRow, View,
+    ViewQuery,
+};
+
+/// The documents from which metrics and the live page are made.
+pub trait AgentDocuments: Send + Sync + 'static {
+    /// `agent status`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's maps cannot be read; so for all documents.
+    fn status(&self, extent: Extent) -> Result<Status, String>;
+
+    /// `agent limits`.
+    ///
+    /// # Errors
+    ///
+    /// As for all documents.
+    fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, String>;
+
+    /// `agent groups`.
+    fn groups(&self) -> Vec<GroupStatus>;
+
+    /// `agent bans`.
+    ///
+    /// # Errors
+    ///
+    /// As for all documents.
+    fn bans(&self) -> Result<Vec<BansRow>, String>;
+
+    /// `agent top`.
+    ///
+    /// # Errors
+    ///
+    /// Also when the query is invalid.
+    fn view(&self, query: &ViewQuery) -> Result<View, String>;
+}
+
+impl AgentDocuments for Agent {
+    fn status(&self, extent: Extent) -> Result<Status, String> {
+        let mut status = match self.packets.load_full() {
+            Some(packets) => packets.status(extent).map_err(text)?,
+            None => Status {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                mode: self.changing.live().config().agent.mode.to_string(),
+                uptime_seconds: self.started.elapsed().as_secs(),
+                config: self.file.as_ref().map(|file| file.display().to_string()),
+                notes: vec!["the config has no limits on packets".to_owned()],
+                ..Status::default()
+            },
+        };
+        status.groups = self.groups.names();
+        status.counter_resets = self.counter_resets.load(Ordering::Relaxed);
+        status.uptime_seconds = self.started.elapsed().as_secs();
+        let requests = self.requests().current().load();
+        status.notes.extend(requests.notes());
+        status.reservations = requests.reservations_status();
+        status.has_room = status.has_room.or_else(|| requests.has_room());
+        status.notes.extend(self.groups.notes());
+        status.notes.extend(self.state.notes());
+        status.notes.extend(self.recorder.notes());
+        status.notes.extend(self.lists.notes());
+        status.ban_lists = Some(self.lists.status()).filter(|lists| !lists.lists.is_empty());
+        let live = self.changing.live();
+        status.notes.extend(live.databases().notes());
+        status.geo = live.databases().status();
+        if let Some(lists) = &mut status.ban_lists {
+            of_classes(&mut lists.lists, live.databases().lists());
+        }
+        status.last_reload = live.last();
+        status.trial = live.trial();
+        status.left_out = live.left_out().to_vec();
+        status
+            .notes
+            .extend(status.left_out.iter().map(ToString::to_string));
+        (status.protected, status.never_banned) = protect::by_exemption(live.detected());
+        status.allowed = live.allowances().to_vec();
+        status.limits = LimitDefinition::of_config(live.config());
+        status.never_limit = live
+            .config()
+            .agent
+            .never_limit
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        drop(live);
+        let cluster = self.cluster.load_full();
+        status
+            .notes
+            .extend(cluster.iter().flat_map(|cluster| cluster.notes()));
+        (status.attacks, status.attacks_total) = self.attacks.get();
+        status.notifications = self.notifier.status();
+        status.notes.extend(Notifier::notes(&status.notifications));
+        let exchange = self.exchange.load_full().map(|exchange| exchange.status());
+        let sharer = self.sharer.load_full();
+        status
+            .notes
+            .extend(sharer.iter().flat_map(|sharer| sharer.notes()));
+        let parts = [
+            cluster.map(|cluster| cluster.status()),
+            exchange,
+            sharer.map(|sharer| sharer.status()),
+        ];
+        status.cluster = parts.into_iter().flatten().reduce(ClusterStatus::with);
+        status.notes.extend(self.crowdsec.notes());
+        status.crowdsec = self.crowdsec.status();
+        Ok(status)
+    }
+
+    fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, String> {
+        let mut limits: Vec<LimitStatus> = match self.packets.load_full() {
+            Some(packets) => packets.limits(extent).map_err(text)?,
+            None => Vec::new(),
+        };
+        limits.extend(self.requests.engine().statuses());
+        let classes = ClassShare::all(self.changing.live().config());
+        limits
+            .iter_mut()
+            .for_each(|limit| limit.definition.classes.clone_from(&classes));
+        Ok(limits)
+    }
+
+    fn groups(&self) -> Vec<GroupStatus> {
+        self.groups.statuses()
+    }
+
+    fn bans(&self) -> Result<Vec<BansRow>, String> {
+        self.packets()
+            .map_or(Ok(Vec::new()), |packets| packets.bans())
+            .map_err(text)
+    }
+
+    fn view(&self, query: &ViewQuery) -> Result<View, String> {
+        let sources = match self.packets.load_full() {
+            Some(packets) => packets.view(query)?,
+            None => View::default(),
+        };
+        let prefixes = query
+            .prefixes
+            .map(|share| self.prefixes.summary(share))
+            .transpose()?;
+        Ok(View {
+            prefixes,
+            status: self.status(Extent::Whole)?,
+            limits: self.limits(Extent::Whole)?,
+            groups: self.groups(),
+            ..sources
+        })
+    }
+}
+
+impl Agent {
+    /// `agent top --once`.
+    pub(crate) fn top(&self) -> Result<Vec<TopRow>, String> {
+        self.packets()
+            .map_or(Ok(Vec::new()), |packets| packets.top())
+            .map_err(text)
+    }
+
+    /// `agent show`.
+    pub(crate) fn show(&self, source: IpAddr) -> Result<SourceStatus, String> {
+        let mut status = match self.packets() {
+            Some(packets) => packets.show(source).map_err(text)?,
+            None => self.class_of(source),
+        };
+        let is_never_banned = {
+            let live = self.changing.live();
+            let detected = live.detected().iter();
+            detected
+                .map(|one| one.address)
+                .any(|one| one == source.to_canonical())
+        };
+        // A ban of a wider prefix does not apply to it.
+        if status.never_limit || is_never_banned {
+            status.ban = None;
+        } else if status.ban.is_none() {
+            status.ban = self.lists.ban_of(source);
+        }
+        {
+            let live = self.changing.live();
+            let databases = live.databases();
+            let listed = databases
+                .lists()
+                .of_address(live.config(), source.to_canonical());
+            status.class_from = listed.map(|(name, listed)| ClassOrigin {
+                origin: format!("list:{name}"),
+                cidr: listed.prefix().to_string(),
+                since: u64::from(listed.since),
+            });
+        }
+        status.allowed = self.allowance_of(source);
+        let is_exempt = |allowance: &Allowance| allowance.times.is_none();
+        status.never_limit |= status.allowed.as_ref().is_some_and(is_exempt);
+        status.exempt = self.exempt(source, &status);
+        status.requests = self
+            .requests
+            .engine()
+            .requests_of(source, self.requests.now());
+        Ok(status)
+    }
+
+    /// The exemption for a while that covers a source for the longest time; else what raises its limits.
+    fn allowance_of(&self, source: IpAddr) -> Option<Allowance> {
+        let source = source.to_canonical();
+        let live = self.changing.live();
+        let covers = |allowance: &&Allowance| {
+            allowances::prefix_of(allowance).is_some_and(|prefix| prefix.contains(source))
+        };
+        let covering = || live.allowances().iter().filter(covers);
+        let exempt = covering().filter(|allowance| allowance.times.is_none());
+        let length = |allowance: &&Allowance| {
+            allowances::prefix_of(allowance).map(|prefix| prefix.mapped_length())
+        };
+        exempt
+            .max_by_key(|allowance| allowance.until)
+            .or_else(|| covering().max_by_key(length))
+            .cloned()
+    }
+
+    /// The status of a source whose packets are not limited.
+    fn class_of(&self, source: IpAddr) -> SourceStatus {
+        let address = source.to_canonical();
+        let live = self.changing.live();
+        let config = live.config();
+        let classes = live.databases().classes(config.classes.clone());
+        let class = policy::class_of(&classes, address).map(|class| class.name.clone());
+        SourceStatus {
+            source: source.to_string(),
+            class: class.unwrap_or_else(|| "default".to_owned()),
+            never_limit: config
+                .agent
+                .never_limit
+                .iter()
+                .any(|prefix| prefix.contains(address)),
+            ..SourceStatus::default()
+        }
+    }
+
+    /// Why no limit applies to a source.
+    fn exempt(&self, source: IpAddr, status: &SourceStatus) -> Option<String> {
+        let source = source.to_canonical();
+        let live = self.changing.live();
+        let config = live.config();
+        if !status.never_limit {
+            let class = config
+                .classes
+                .iter()
+                .find(|class| class.name == status.class)?;
+            let is_unlimited = class.unlimited;
+            return is_unlimited.then(|| format!("class {} is unlimited", class.name));
+        }
+        let named = config
+            .agent
+            .never_limit
+            .iter()
+            .find(|prefix| prefix.contains(source));
+        let detected = live.detected().iter().find(|one| one.address == source);
+        let protected = || {
+            let Detected { why, .. } = detected?;
+            Some(match detected?.exemption() {
+                Exemption::WithinAllowance => {
+                    format!("it is {why}, up to 10,000 packets a second on each interface")
+                }
+                Exemption::Full | Exemption::FromBans => format!("it is {why}"),
+            })
+        };
+        Some(
+            named
+                .map(|prefix| format!("never_limit has {prefix}"))
+                .or_else(protected)
+                .or_else(|| status.allowed.as_ref().map(allowances::terms))
+                .unwrap_or_else(|| "yes".to_owned()),
+        )
+    }
+}
+
+/// Corrects the status of lists whose newest content is not in effect in their classes.
+fn of_classes(statuses: &mut [ListStatus], lists: &ClassLists) {
+    for status in statuses {
+        let Some((prefixes, Some(why))) = lists.in_effect(&status.name) else {
+            continue;
+        };
+        status.prefixes = prefixes;
+        status
+            .problem
+            .get_or_insert_with(|| format!("it could not be put in effect: {why}"));
+    }
+}

@@ -133,7 +133,7 @@ pub fn on_cpus(
         );
         for _ in 0..rounds {
             let before = (
-                weir.datapath.refused(0)?,
+                weir.datapath.counters_of(0)?.throttled.packets,
                 weir.datapath.table_counters()?.contended,
             );
             let ns = at_once(*cpus, keys, |options| {
@@ -143,7 +143,7 @@ pub fn on_cpus(
             time.samples.push(ns);
             rate.samples.push(*cpus as f64 * 1e3 / ns);
             let packets = f64::from(PACKETS) * *cpus as f64;
-            let refused = (weir.datapath.refused(0)? - before.0) as f64;
+            let refused = (weir.datapath.counters_of(0)?.throttled.packets - before.0) as f64;
             passed
                 .samples
                 .push(*cpus as f64 * 1e3 / ns * (1.0 - refused / packets));

@@ -13,7 +13,7 @@ use super::program::{MemoryProgram, Verdict};
 use super::refused::{Refused, SourceKey};
 use super::table::Table;
 use super::timeline::{Step, Timeline};
-use crate::stats::counted::{of_level, of_limit};
+use crate::stats::of_limit;
 
 /// The seed of the table of sources: fixed, so that every replay of a capture gives the same result.
 const SEED: HashSeed = HashSeed::of_number(1);
@@ -181,17 +181,14 @@ impl<'m> Evaluation<'m> {
     }
 
     fn steps(&self) -> Vec<Step> {
-        let ingress = self.ingress.counters();
-        let egress = self.egress.as_ref().map(MemoryProgram::counters);
+        let by_limit = |program: &MemoryProgram<'_>| program.image().by_limit(&program.counters());
+        let ingress = by_limit(&self.ingress);
+        let egress = self.egress.as_ref().map(by_limit);
         let limits = self.config.limits.iter().enumerate();
-        let counted = limits.map(
-            |(nth, limit)| match (limit.direction, &self.egress, &egress) {
-                (Direction::Egress, Some(program), Some(rows)) => {
-                    of_limit(nth, limit, program.image(), rows)
-                }
-                _ => of_limit(nth, limit, self.ingress.image(), &ingress),
-            },
-        );
+        let counted = limits.map(|(nth, limit)| match (limit.direction, &egress) {
+            (Direction::Egress, Some(egress)) => of_limit(nth, limit, egress),
+            _ => of_limit(nth, limit, &ingress),
+        });
         counted.map(|counters| Step::of(&counters)).collect()
     }
 
@@ -212,14 +209,15 @@ impl<'m> Evaluation<'m> {
     pub fn counters(&self, limit: usize, class: Option<usize>) -> Counters {
         let program = self.program_of(self.config.limits[limit].direction);
         let rows = class.map_or_else(|| program.counters(), |class| program.counters_of(class));
-        of_limit(limit, &self.config.limits[limit], program.image(), &rows)
+        let by_limit = program.image().by_limit(&rows);
+        of_limit(limit, &self.config.limits[limit], by_limit)
     }
 
     /// The counters of one level of the nth limit, for all classes.
     #[must_use]
     pub fn level_counters(&self, at: LimitAt) -> Counters {
         let program = self.program_of(self.config.limits[at.limit].direction);
-        of_level(at, program.image(), &program.counters())
+        program.image().by_limit(&program.counters())(at)
     }
 
     /// The counters of packets without any rule, by reason.
@@ -252,7 +250,7 @@ impl<'m> Evaluation<'m> {
         let row = image
             .catalogue
             .iter()
-            .position(|counted| (counted.limit, counted.level) == (at.limit, at.level))?;
+            .position(|counted| counted.at == at)?;
         image.rules.get(row)
     }
 
@@ -300,8 +298,5 @@ fn limit_of(image: &Image, counter: u32) -> LimitAt {
     let counted = counter
         .checked_sub(BYPASS_ROWS)
         .and_then(|row| image.catalogue.get(row as usize));
-    counted.map_or_else(LimitAt::default, |counted| LimitAt {
-        limit: counted.limit,
-        level: counted.level,
-    })
+    counted.map_or_else(LimitAt::default, |counted| counted.at)
 }

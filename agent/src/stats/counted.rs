@@ -1,23 +1,29 @@
 //! The counters of policies that are no longer in effect, so that totals never decrease.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use common::counters::{BYPASS_ROWS, Counters, TableCounters, Traffic};
 use config::policy::Limit;
-use datapath::compile::{Image, LimitAt};
+use datapath::compile::{Image, LimitAt, sums_of_rows, without_passed};
 use serde::{Deserialize, Serialize};
+
+/// The name under which the counters of a limit at one of its keys are kept.
+#[must_use]
+pub fn name_at(limit: &Limit, level: usize) -> String {
+    match level.checked_sub(1).and_then(|nth| limit.levels.get(nth)) {
+        Some(level) => limit.level_name(level),
+        None => limit.name.clone(),
+    }
+}
 
 /// The names under which counters are kept: the limits, in the config's order, and then their levels.
 #[must_use]
 pub fn names(limits: &[Limit]) -> Vec<String> {
     let of_levels = limits
         .iter()
-        .flat_map(|limit| limit.levels.iter().map(|level| limit.level_name(level)));
-    limits
-        .iter()
-        .map(|limit| limit.name.clone())
-        .chain(of_levels)
-        .collect()
+        .flat_map(|limit| (1..=limit.levels.len()).map(|level| name_at(limit, level)));
+    let own = limits.iter().map(|limit| limit.name.clone());
+    own.chain(of_levels).collect()
 }
 
 /// For each row of a rule: the index among [`names`], and the row with the span's passed packets.
@@ -37,7 +43,7 @@ pub fn rows(limits: &[Limit], image: &Image) -> Vec<(usize, u32)> {
     image
         .catalogue
         .iter()
-        .map(|counted| (index(counted.limit, counted.level), counted.span))
+        .map(|counted| (index(counted.at.limit, counted.at.level), counted.span))
         .collect()
 }
 
@@ -85,22 +91,21 @@ impl Counted {
         }
         self.total = rows.iter().fold(self.total, |sum, row| sum.plus(*row));
         self.table = self.table.plus(table);
-        // A limit with tiers has several rules in one span, whose packets count once.
-        let mut spans = BTreeSet::new();
-        for (counter, (limit, span)) in (bypass..).zip(catalogue) {
-            let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
-            let Some(name) = limits.get(*limit) else {
+        let rules = (bypass..).zip(catalogue);
+        let rules = rules.map(|(row, (limit, span))| (*limit, row, *span));
+        for (limit, counters) in sums_of_rows(rules, rows) {
+            let Some(name) = limits.get(limit) else {
                 continue;
             };
             let sum = self.limits.entry(name.clone()).or_default();
-            *sum = sum.plus(Counters {
-                passed: Traffic::default(),
-                ..row(counter)
-            });
-            if spans.insert((*limit, *span)) {
-                sum.passed = sum.passed.plus(row(*span).passed);
-            }
+            *sum = sum.plus(counters);
         }
+    }
+
+    /// The counters under a name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Counters {
+        self.limits.get(name).copied().unwrap_or_default()
     }
 
     /// Adds another one's counters.
@@ -117,42 +122,13 @@ impl Counted {
     }
 }
 
-/// The counters of a limit with all its levels.
+/// The counters of a limit at all its keys, of those `at` each: its passed packets are those at its own key.
 #[must_use]
-pub fn of_limit(nth: usize, limit: &Limit, image: &Image, rows: &[Counters]) -> Counters {
-    let at = |level: usize| of_level(LimitAt { limit: nth, level }, image, rows);
-    (1..=limit.levels.len()).map(at).fold(at(0), with_level)
-}
-
-/// A limit's counters with those of a level, whose passed packets are the limit's.
-#[must_use]
-pub fn with_level(limit: Counters, level: Counters) -> Counters {
-    limit.plus(Counters {
-        passed: Traffic::default(),
-        ..level
-    })
-}
-
-/// The counters of a limit at one of its keys.
-#[must_use]
-pub fn of_level(at: LimitAt, image: &Image, rows: &[Counters]) -> Counters {
-    let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
-    let mut sum = Counters::default();
-    let mut spans = BTreeSet::new();
-    for (counter, counted) in (BYPASS_ROWS..)
-        .zip(&image.catalogue)
-        .filter(|(_, counted)| (counted.limit, counted.level) == (at.limit, at.level))
-    {
-        sum = sum.plus(Counters {
-            passed: Traffic::default(),
-            ..row(counter)
-        });
-        // A limit with tiers has several rules in one span, whose packets count once.
-        if spans.insert(counted.span) {
-            sum.passed = sum.passed.plus(row(counted.span).passed);
-        }
-    }
-    sum
+pub fn of_limit(nth: usize, limit: &Limit, at: impl Fn(LimitAt) -> Counters) -> Counters {
+    let levels = (0..=limit.levels.len()).map(|level| at(LimitAt { limit: nth, level }));
+    levels
+        .reduce(|sum, level| sum.plus(without_passed(level)))
+        .unwrap_or_default()
 }
 
 fn words(counters: &Counters) -> [u64; 8] {

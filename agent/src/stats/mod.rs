@@ -15,7 +15,7 @@ pub use api::status::{
     BypassStatus, InterfaceState, InterfaceStatus, ProofStatus, SourcesStatus, Status, Totals,
 };
 pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
-pub use counted::{Counted, CountedDocument, names, rows, with_level};
+pub use counted::{Counted, CountedDocument, name_at, names, of_limit, rows};
 pub use host::monotonic_nanoseconds;
 pub use reader::{Extent, Live, Reader, ResetError, ResetSources};
 pub(crate) use reader::{bypass_status, holder, owner_text, prefix_of, prefix_text};

@@ -29,7 +29,7 @@ use datapath::{Datapath, LoadError, SlotView, Sources};
 use host::monotonic_nanoseconds;
 
 use super::baseline::Baseline;
-use super::counted::{Counted, of_level, with_level};
+use super::counted::{Counted, name_at, of_limit};
 use super::samples::{self, LimitCounts, Samples, Spans};
 use super::{BypassStatus, LevelStatus, LimitStatus, ProofStatus, SourcesStatus, TopRow, Totals};
 
@@ -174,47 +174,43 @@ impl Reader<'_> {
     ///
     /// When a map cannot be read.
     pub fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, LoadError> {
-        let ingress = self.ingress.counters()?;
-        let egress = self
-            .egress
-            .map(Datapath::counters)
-            .transpose()?
-            .unwrap_or_default();
+        let by_limit = |datapath: &Datapath| -> Result<_, LoadError> {
+            Ok(datapath.image().by_limit(&datapath.counters()?))
+        };
+        let ingress = by_limit(self.ingress)?;
+        let egress = self.egress.map(by_limit).transpose()?;
         let keys = match extent {
             Extent::Whole => self.keys()?,
             Extent::Counters => HashMap::new(),
         };
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
-            let counters = if limit.direction == Direction::Egress {
-                &egress
-            } else {
-                &ingress
+            let now = match (limit.direction, &egress) {
+                (Direction::Egress, Some(egress)) => egress,
+                _ => &ingress,
             };
             let keys = |at: LimitAt| keys.get(&at).copied().unwrap_or(0);
-            let of = |name: &str, at: LimitAt| {
-                let before = self.counted.limits.get(name).copied().unwrap_or_default();
-                let sum = before.plus(of_level(at, self.datapath_of(limit).image(), counters));
-                self.baseline.of_limit(name, sum)
+            let of = |at: LimitAt| {
+                let name = name_at(limit, at.level);
+                let sum = self.counted.named(&name).plus(now(at));
+                self.baseline.of_limit(&name, sum)
             };
             let own = LimitAt {
                 limit: nth,
                 level: 0,
             };
-            let mut sum = of(&limit.name, own);
-            let mut levels = Vec::new();
-            for (level, it) in (1..).zip(&limit.levels) {
+            let sum = of_limit(nth, limit, of);
+            let levels = (1..).zip(&limit.levels).map(|(level, it)| {
                 let at = LimitAt { limit: nth, level };
-                let counters = of(&limit.level_name(it), at);
-                sum = with_level(sum, counters);
-                levels.push(LevelStatus {
+                let counters = of(at);
+                LevelStatus {
                     level: it.key.to_string(),
                     factor: it.factor.factor(),
                     throttled: counters.throttled.into(),
                     would_throttle: counters.would_throttle.into(),
                     over: counters.over.into(),
                     keys: keys(at),
-                });
-            }
+                }
+            });
             LimitStatus {
                 definition: limit.into(),
                 passed: sum.passed.into(),
@@ -223,7 +219,7 @@ impl Reader<'_> {
                 over: sum.over.into(),
                 contended: sum.contended.into(),
                 keys: keys(own),
-                levels,
+                levels: levels.collect(),
                 waiting: None,
                 without_room: None,
             }

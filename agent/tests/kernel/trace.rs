@@ -133,7 +133,9 @@ pub fn a_trace_has_the_verdicts_of_its_sources_and_what_decided() {
     assert_eq!(told(0), (false, Some(Outcome::Passed)));
     assert_eq!(told(1), (true, Some(Outcome::Throttled)));
     assert_eq!(
-        image.catalogue[(records[1].counter - BYPASS_ROWS) as usize].limit,
+        image.catalogue[(records[1].counter - BYPASS_ROWS) as usize]
+            .at
+            .limit,
         0,
         "the first limit refused it"
     );

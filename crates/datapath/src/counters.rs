@@ -4,11 +4,12 @@ use std::collections::{BTreeSet, HashMap as StdHashMap};
 use std::os::fd::AsFd;
 
 use aya::maps::{HashMap, MapData, PerCpuArray};
-use common::counters::{BYPASS_ROWS, Counters, KeyStatistics, SampleKey, TableCounters, Traffic};
+use common::counters::{Counters, KeyStatistics, SampleKey, TableCounters};
 use common::hot::{CpuRow, HotKey};
 use common::key::Key;
 use common::rule::Rule;
 
+use crate::compile::sums;
 use crate::datapath::Datapath;
 use crate::error::LoadError;
 use crate::maps::access::{map, map_mut};
@@ -184,46 +185,18 @@ impl Datapath {
         Ok(hot)
     }
 
-    /// The (offered, refused) traffic of a limit, given by its index in the config. Offered is passed and refused.
+    /// The counters of a limit, given by its index in the config, at all its keys.
     ///
     /// # Errors
     ///
     /// When the map cannot be read.
-    pub fn offered(&self, limit: usize) -> Result<(Traffic, Traffic), LoadError> {
+    pub fn counters_of(&self, limit: usize) -> Result<Counters, LoadError> {
         let rows = Rows::of(self)?;
-        let (mut passed, mut refused) = (Traffic::default(), Traffic::default());
-        let mut spans = BTreeSet::new();
-        for (row, counted) in (BYPASS_ROWS..)
-            .zip(&self.image.catalogue)
-            .filter(|(_, counted)| counted.limit == limit)
-        {
-            refused = refused.plus(rows.sum(row)?.throttled);
-            // Several rules of one span see the same packets.
-            if spans.insert(counted.span) {
-                passed = passed.plus(rows.sum(counted.span)?.passed);
-            }
-        }
-        Ok((passed.plus(refused), refused))
-    }
-
-    /// The packets that a limit, given by its index in the config, has refused or would have refused.
-    ///
-    /// # Errors
-    ///
-    /// When the map cannot be read.
-    pub fn refused(&self, limit: usize) -> Result<u64, LoadError> {
-        let rows = Rows::of(self)?;
-        (BYPASS_ROWS..)
-            .zip(&self.image.catalogue)
-            .filter(|(_, counted)| counted.limit == limit)
-            .map(|(row, _)| {
-                let sum = rows.sum(row)?;
-                Ok(sum
-                    .throttled
-                    .packets
-                    .wrapping_add(sum.would_throttle.packets))
-            })
-            .sum()
+        let rules = self.image.counted().filter(|(at, ..)| at.limit == limit);
+        let sums = sums(rules.map(|(at, row, span)| (at.limit, row, span)), |row| {
+            rows.sum(row)
+        })?;
+        Ok(sums.get(&limit).copied().unwrap_or_default())
     }
 }
 

@@ -289,62 +289,30 @@ impl PacketEngine {
     /// does not wait for a scan of the table of sources.
     #[must_use]
     pub fn demand(&self, name: &str) -> Option<Usage> {
-        let mut in_effect = self.in_effect.try_lock().ok()?;
-        let nth = in_effect
-            .config
-            .limits
-            .iter()
-            .position(|limit| limit.name == name)?;
-        let (direction, unit) = (
-            in_effect.config.limits[nth].direction,
-            in_effect.config.limits[nth].unit,
-        );
-        let (offered, refused) = in_effect.datapath(direction).offered(nth).ok()?;
+        let in_effect = self.in_effect.try_lock().ok()?;
+        let (nth, now) = in_effect.counters_of(name)?;
         let limit = &in_effect.config.limits[nth];
-        let of = |name: &str| {
-            in_effect
-                .counted
-                .limits
-                .get(name)
-                .copied()
-                .unwrap_or_default()
+        let before = stats::of_limit(nth, limit, |at| {
+            in_effect.counted.named(&stats::name_at(limit, at.level))
+        });
+        let units = |traffic: Traffic| match limit.unit {
+            Unit::Bytes => traffic.bytes,
+            _ => traffic.packets,
         };
-        let levels = limit
-            .levels
-            .iter()
-            .map(|level| of(&limit.level_name(level)));
-        let before = levels.fold(of(name), stats::with_level);
-        let units = |traffic: Traffic| {
-            if unit == Unit::Bytes {
-                traffic.bytes
-            } else {
-                traffic.packets
-            }
-        };
-        let before = (
-            units(before.passed) + units(before.throttled),
-            units(before.throttled),
-        );
+        let refused = units(now.throttled) + units(before.throttled);
         Some(Usage {
-            wanted: units(offered) + before.0,
-            refused: units(refused) + before.1,
+            wanted: units(now.passed) + units(before.passed) + refused,
+            refused,
         })
     }
 
     /// Packets that a limit has evaluated since its policy was loaded; `None` if there is no such limit.
     #[must_use]
     pub fn evaluated(&self, name: &str) -> Option<Evaluated> {
-        let mut in_effect = self.lock();
-        let nth = in_effect
-            .config
-            .limits
-            .iter()
-            .position(|limit| limit.name == name)?;
-        let direction = in_effect.config.limits[nth].direction;
-        let (all, refused) = in_effect.datapath(direction).offered(nth).ok()?;
+        let (_, counters) = self.lock().counters_of(name)?;
         Some(Evaluated {
-            all: all.packets,
-            refused: refused.packets,
+            all: counters.passed.plus(counters.throttled).packets,
+            refused: counters.throttled.packets,
         })
     }
 

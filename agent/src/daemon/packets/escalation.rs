@@ -103,8 +103,11 @@ impl InEffect {
         let now = monotonic_nanoseconds();
         let refused = limits
             .iter()
-            .map(|(nth, _)| self.ingress.refused(*nth))
-            .sum::<Result<u64, _>>()?;
+            .map(|(nth, _)| {
+                let counters = self.ingress.counters_of(*nth)?;
+                Ok(counters.throttled.plus(counters.would_throttle).packets)
+            })
+            .sum::<Result<u64, LoadError>>()?;
         if refused == self.escalation.refused && !self.escalation.refusals.is_new() {
             self.escalation.refusals.nothing_refused(now);
             return Ok(Vec::new());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::request::CountersReset;
 use cluster::bans::BanOutbox;
 use common::capture::CaptureSettings;
-use common::counters::{BYPASS_ROWS, KeyStatistics};
+use common::counters::{BYPASS_ROWS, Counters, KeyStatistics};
 use common::packet::Direction;
 use common::settings::{Runtime, TableIdentity};
 use common::stream::StreamSettings;
@@ -437,6 +437,18 @@ impl InEffect {
             room_until,
             ..self.runtime
         })
+    }
+
+    /// A limit's index in the config, and its counters under this policy; `None` if there is no such limit, or they cannot
+    /// be read.
+    pub(super) fn counters_of(&self, name: &str) -> Option<(usize, Counters)> {
+        let mut limits = self.config.limits.iter();
+        let nth = limits.position(|limit| limit.name == name)?;
+        let datapath = match (self.config.limits[nth].direction, &self.egress) {
+            (Direction::Egress, Some(egress)) => egress,
+            _ => &self.ingress,
+        };
+        Some((nth, datapath.counters_of(nth).ok()?))
     }
 
     /// The counters of this policy and earlier ones.

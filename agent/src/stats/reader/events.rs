@@ -36,7 +36,7 @@ impl Reader<'_> {
     fn event(&self, datapath: &Datapath, record: &Record) -> Option<Event> {
         let row = record.counter.checked_sub(common::counters::BYPASS_ROWS)?;
         let counted = datapath.image().catalogue.get(row as usize)?;
-        let limit = self.config.limits.get(counted.limit)?;
+        let limit = self.config.limits.get(counted.at.limit)?;
         let group = self.groups().get(record.key.group as usize)?;
         let age = monotonic_nanoseconds().saturating_sub(record.at) as f64 / 1e9;
         let has_port = group.key.key == KeyKind::AddressPort as u8;
@@ -44,8 +44,8 @@ impl Reader<'_> {
             time: seconds_since_1970() - age,
             source: Some(self.describe(&record.key, &group.key)),
             limit: Some(limit.name.clone()),
-            level: limit.level_text(counted.level),
-            sources: (counted.level > 0)
+            level: limit.level_text(counted.at.level),
+            sources: (counted.at.level > 0)
                 .then(|| self.refused_sources(record, rule_of(datapath, row)))
                 .flatten(),
             group: None,
@@ -55,7 +55,7 @@ impl Reader<'_> {
                 EventKind::Throttled
             },
             count: record.count,
-            reason: exceeded_at(limit, counted.level),
+            reason: exceeded_at(limit, counted.at.level),
             protocol: (limit.protocol != ProtocolFilter::Any).then(|| limit.protocol.to_string()),
             port: has_port.then_some(record.key.extra as u16),
             direction: Some(limit.direction_name().to_owned()),

@@ -363,7 +363,7 @@ impl Reader<'_> {
             };
             // A soft limit refuses by its upper rule.
             let has_last_word = rule.enforcement != Enforcement::Soft as u8;
-            let is_own = (counted.limit, counted.level) == (at.limit, at.level);
+            let is_own = counted.at == at;
             if is_own && has_last_word && rules.iter().all(|known| known.position != rule.position)
             {
                 rules.push(rule);

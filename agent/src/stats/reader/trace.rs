@@ -37,7 +37,7 @@ impl Reader<'_> {
     fn trace_line(&self, datapath: &Datapath, record: &TraceRecord) -> TraceLine {
         let row = record.counter.checked_sub(BYPASS_ROWS);
         let rule = row.and_then(|row| datapath.image().catalogue.get(row as usize));
-        let limit = rule.and_then(|rule| self.config.limits.get(rule.limit));
+        let limit = rule.and_then(|rule| self.config.limits.get(rule.at.limit));
         let has_passed_all = matches!(record.outcome, None | Some(Outcome::Passed));
         let age = monotonic_nanoseconds().saturating_sub(record.at) as f64 / 1e9;
         let name = nix::net::if_::if_indextoname(record.interface).ok();
@@ -53,7 +53,7 @@ impl Reader<'_> {
                 .filter(|_| !has_passed_all)
                 .map(|limit| limit.name.clone()),
             reason: match (limit, rule) {
-                (Some(limit), Some(rule)) => reason(limit, rule.level, record),
+                (Some(limit), Some(rule)) => reason(limit, rule.at.level, record),
                 _ => bypass(record.counter).to_owned(),
             },
             direction: Some(match datapath.direction() {

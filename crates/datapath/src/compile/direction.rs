@@ -181,7 +181,7 @@ pub(super) fn compile_after(
     let groups = groups.describe(&limits, scale);
     let marks = catalogue
         .iter()
-        .map(|counted| mark(&config.limits[counted.limit]))
+        .map(|counted| mark(&config.limits[counted.at.limit]))
         .collect();
     Ok(Image {
         settings,

@@ -22,7 +22,8 @@ mod table;
 mod tests;
 
 pub use at::LimitAt;
-pub use catalogue::CountedRule;
+pub(crate) use catalogue::sums;
+pub use catalogue::{CountedRule, sums_of_rows, without_passed};
 pub use config::PrefixKey;
 pub use direction::compile;
 pub use error::CompileError;

@@ -318,8 +318,7 @@ impl<'a> Rows<'a> {
                     frame,
                 });
                 self.catalogue.push(CountedRule {
-                    limit: at.limit,
-                    level: at.level,
+                    at,
                     span: if limit.concurrent.is_some() {
                         counter_row(self.rows.len() - 1)
                     } else {
@@ -352,11 +351,7 @@ impl<'a> Rows<'a> {
         for (row, counted) in self.rows.iter().zip(&self.catalogue) {
             let rule = row.rule(Multiplier::ONE, self.scale);
             if !rule.any_limiter().is_representable() {
-                let at = LimitAt {
-                    limit: counted.limit,
-                    level: counted.level,
-                };
-                let limit = self.limits.iter().find(|(other, _)| *other == at);
+                let limit = self.limits.iter().find(|(at, _)| *at == counted.at);
                 let limit = limit
                     .map(|(_, limit)| limit.name.clone())
                     .unwrap_or_default();

@@ -76,8 +76,11 @@ fn compiled(
         _ => (settings.spans[index], 0),
     };
     let rows = span.first..span.first + span.count;
-    let limits = rows
-        .map(|row| image.catalogue[(row - if span.count > 0 { first } else { 0 }) as usize].limit);
+    let limits = rows.map(|row| {
+        image.catalogue[(row - if span.count > 0 { first } else { 0 }) as usize]
+            .at
+            .limit
+    });
     (
         limits.collect(),
         settings.scoping.multiplier(entry.source_index()),

@@ -323,7 +323,7 @@ impl Agent {
     pub(crate) fn layout(&self) -> Layout {
         self.packets
             .load_full()
-            .map(|packets| packets.layout())
+            .map(|packets| packets.lock().ingress.image().layout.clone())
             .unwrap_or_default()
     }
 
@@ -345,11 +345,9 @@ impl Agent {
             (None, true) => {
                 let pins =
                     PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
-                let file = self.file.as_ref().map(|file| file.display().to_string());
                 let restore = self.parked().clone().map(Restore::of_this_boot);
                 let packets = PacketEngine::start(
                     Arc::clone(config),
-                    file,
                     plan,
                     pins,
                     restore.as_ref(),
@@ -369,7 +367,8 @@ impl Agent {
                 let saved = packets
                     .snapshot_without_table()
                     .map_err(|error| error.to_string())?;
-                packets.detach().map_err(|error| error.to_string())?;
+                let detached = packets.lock().ingress.detach();
+                detached.map_err(|error| error.to_string())?;
                 *self.parked() = Some(saved);
                 self.packets.store(None);
                 Ok(vec![

@@ -42,13 +42,13 @@ impl cluster::Packets for Running {
         let Some(engine) = self.0.load_full() else {
             return Ok(Vec::new());
         };
-        Ok(engine.busy_sources(limit)?)
+        Ok(engine.lock().reader().busy_sources(limit)?)
     }
 
     fn charge_beyond(&self, limit: &str, charges: &[Elsewhere]) -> Result<(), PacketsError> {
         let Some(engine) = self.0.load_full() else {
             return Ok(());
         };
-        Ok(engine.charge_beyond(limit, charges)?)
+        Ok(engine.lock().reader().charge_beyond(limit, charges)?)
     }
 }

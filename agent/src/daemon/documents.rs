@@ -58,16 +58,17 @@ pub trait AgentDocuments: Send + Sync + 'static {
 impl AgentDocuments for Agent {
     fn status(&self, extent: Extent) -> Result<Status, String> {
         let mut status = match self.packets.load_full() {
-            Some(packets) => packets.status(extent).map_err(text)?,
+            Some(packets) => packets
+                .for_client(|in_effect| in_effect.status(extent))
+                .map_err(text)?,
             None => Status {
-                version: env!("CARGO_PKG_VERSION").to_owned(),
                 mode: self.changing.live().config().agent.mode.to_string(),
-                uptime_seconds: self.started.elapsed().as_secs(),
-                config: self.file.as_ref().map(|file| file.display().to_string()),
                 notes: vec!["the config has no limits on packets".to_owned()],
                 ..Status::default()
             },
         };
+        status.version = env!("CARGO_PKG_VERSION").to_owned();
+        status.config = self.file.as_ref().map(|file| file.display().to_string());
         status.groups = self.groups.names();
         status.counter_resets = self.counter_resets.load(Ordering::Relaxed);
         status.uptime_seconds = self.started.elapsed().as_secs();
@@ -128,7 +129,9 @@ impl AgentDocuments for Agent {
 
     fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, String> {
         let mut limits: Vec<LimitStatus> = match self.packets.load_full() {
-            Some(packets) => packets.limits(extent).map_err(text)?,
+            Some(packets) => packets
+                .for_client(|in_effect| in_effect.reader().limits(extent))
+                .map_err(text)?,
             None => Vec::new(),
         };
         limits.extend(self.requests.engine().statuses());
@@ -145,7 +148,9 @@ impl AgentDocuments for Agent {
 
     fn bans(&self) -> Result<Vec<BansRow>, String> {
         self.packets()
-            .map_or(Ok(Vec::new()), |packets| packets.bans())
+            .map_or(Ok(Vec::new()), |packets| {
+                packets.for_client(|in_effect| in_effect.list_bans())
+            })
             .map_err(text)
     }
 
@@ -172,14 +177,18 @@ impl Agent {
     /// `agent top --once`.
     pub(crate) fn top(&self) -> Result<Vec<TopRow>, String> {
         self.packets()
-            .map_or(Ok(Vec::new()), |packets| packets.top())
+            .map_or(Ok(Vec::new()), |packets| {
+                packets.for_client(|in_effect| in_effect.reader().top())
+            })
             .map_err(text)
     }
 
     /// `agent show`.
     pub(crate) fn show(&self, source: IpAddr) -> Result<SourceStatus, String> {
         let mut status = match self.packets() {
-            Some(packets) => packets.show(source).map_err(text)?,
+            Some(packets) => packets
+                .for_client(|in_effect| in_effect.reader().show(source))
+                .map_err(text)?,
             None => self.class_of(source),
         };
         let is_never_banned = {

@@ -58,7 +58,7 @@ impl Agent {
     pub(crate) fn order_bans(&self, orders: &[BanOrder]) -> Result<Banned, String> {
         let packets = self.packet_engine()?;
         let exceptions = packets.decision_counts().1.len();
-        let banned = packets.order_bans(orders);
+        let banned = packets.for_client(|in_effect| in_effect.order_bans(orders));
         let flushed = self.flush_bans();
         let mut banned = banned?;
         if let Err(error) = flushed {
@@ -80,7 +80,9 @@ impl Agent {
 
     /// Lifts bans. Prefixes that nobody bans but ban lists, CrowdSec and other hosts become exceptions from these.
     pub(crate) fn unban(&self, cidrs: &[String], whose: &Whose) -> Result<Unbanned, String> {
-        let unbanned = self.packet_engine()?.lift_bans(cidrs, whose);
+        let unbanned = self
+            .packet_engine()?
+            .for_client(|in_effect| in_effect.lift_bans(cidrs, whose));
         // The journal's thread logs why it fails.
         let _ = self.flush_bans();
         let mut unbanned = unbanned?;
@@ -101,7 +103,9 @@ impl Agent {
 
     /// Lifts every ban.
     pub(crate) fn unban_all(&self) -> Result<Unbanned, String> {
-        let unbanned = self.packet_engine()?.lift_all_bans();
+        let unbanned = self
+            .packet_engine()?
+            .for_client(|in_effect| in_effect.lift_all_bans());
         let _ = self.flush_bans();
         unbanned
     }
@@ -136,7 +140,9 @@ impl Agent {
             .map_err(text)?;
         let (of_packets, mut kept) = match self.packet_engine() {
             Ok(packets) => {
-                let reset = packets.reset(prefix, limit).map_err(text)?;
+                let reset = packets
+                    .for_client(|in_effect| in_effect.reader().reset(prefix, limit))
+                    .map_err(text)?;
                 (reset.forgotten, reset.kept)
             }
             Err(_) if has_requests => (None, Vec::new()),
@@ -159,7 +165,9 @@ impl Agent {
     pub(crate) fn reset_limit(&self, limit: &str) -> Result<Reset, String> {
         let forgotten = match (self.requests.engine().reset(limit), self.packets()) {
             (Some(forgotten), _) => forgotten,
-            (None, Some(packets)) => packets.reset_limit(limit)?,
+            (None, Some(packets)) => {
+                packets.for_client(|in_effect| in_effect.reader().reset_limit(limit))?
+            }
             (None, None) => {
                 return Err(format!("unknown limit {limit:?}: agent limits lists all"));
             }

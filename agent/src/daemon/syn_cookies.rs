@@ -85,7 +85,7 @@ pub async fn run(
         let proving = engine.as_ref().and_then(|engine| engine.proving());
         let unopened = openings.look(proving.as_ref());
         if let Some(engine) = engine {
-            engine.set_unopened(unopened);
+            engine.lock().unopened = unopened;
         }
         let wanted = proving.is_some_and(|proving| {
             let is_flood = forged.look(proving.answered, proving.accepted, Instant::now());

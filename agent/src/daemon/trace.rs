@@ -106,7 +106,7 @@ impl Tracer {
         }
         if let ([_], Some(packets)) = (traces.as_slice(), self.packets.load_full()) {
             // Drops the records of an earlier trace.
-            let _ = packets.drain_trace();
+            let _ = packets.lock().reader().drain_trace();
         }
         self.begun.notify_one();
         Ok(Verdicts(verdicts))
@@ -137,7 +137,7 @@ impl Tracer {
         let Some(packets) = self.packets.load_full().filter(|_| is_begun) else {
             return is_begun;
         };
-        let (lines, lost) = packets.drain_trace();
+        let (lines, lost) = packets.lock().reader().drain_trace();
         let lost = (lost > 0).then(|| {
             let reason = "packets come faster than verdicts are logged";
             Arc::new(TraceLine::lost(seconds_since_1970(), lost, reason))

@@ -94,7 +94,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
         }
         let Some(engine) = packets
             .load_full()
-            .filter(|engine| engine.follows_translations())
+            .filter(|engine| translations::matter(&engine.lock().config))
         else {
             continue;
         };
@@ -117,7 +117,7 @@ pub async fn run(packets: &Packets, events: Arc<EventLog>) {
         // Without connection tracking, nothing is translated.
         let listed = of_connections.read(translations::by_connections).await;
         let mut seen = listed.and_then(Result::ok).unwrap_or_default();
-        let is_followed = is_unknown && engine.proves_by_cookies();
+        let is_followed = is_unknown && engine.lock().config.proves_by_cookies();
         let new = new_ports(&mut new_connections, is_followed).await;
         translations::unite(&mut seen, new);
         by_connections.extend(seen.into_iter().map(|(port, target)| (port, (target, now))));

@@ -76,7 +76,7 @@ pub enum Extent {
     Counters,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn now(&self) -> (u64, Ticks) {
         let nanoseconds = monotonic_nanoseconds();
         (
@@ -95,7 +95,7 @@ impl Reader<'_> {
     }
 
     /// The datapath of a limit's direction.
-    fn datapath_of(&self, limit: &Limit) -> &Datapath {
+    pub(crate) fn datapath_of(&self, limit: &Limit) -> &'a Datapath {
         match (limit.direction, self.egress) {
             (Direction::Egress, Some(egress)) => egress,
             _ => self.ingress,

@@ -96,7 +96,7 @@ pub(super) fn enforce(
         let state = Arc::new(state);
         state.notes().iter().for_each(|note| tracing::warn!("{note}"));
         let (requests, orders) = daemon::start(&config, &shares, restore.as_ref())?;
-        let packets = hold_packets(&config, file.as_deref(), plan, restore.as_ref(), shares)?;
+        let packets = hold_packets(&config, plan, restore.as_ref(), shares)?;
         if let Some(packets) = &packets {
             packets.record_bans_in(state.journal());
         }
@@ -245,7 +245,6 @@ const fn stopped_line(on_exit: OnExit, is_in_kernel: bool) -> &'static str {
 /// Enforces the limits on packets, unless the config has none.
 fn hold_packets(
     config: &Arc<Config>,
-    file: Option<&Path>,
     plan: Plan,
     restore: Option<&Restore>,
     shares: HashMap<String, EffectiveShare>,
@@ -254,10 +253,8 @@ fn hold_packets(
         return Ok(None);
     }
     let pins = PinDirectory::open(&config.agent.pins)?;
-    let file = file.map(|file| file.display().to_string());
     Ok(Some(Arc::new(PacketEngine::start(
         Arc::clone(config),
-        file,
         plan,
         pins,
         restore,

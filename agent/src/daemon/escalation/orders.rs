@@ -80,7 +80,8 @@ impl Orders {
                 continue;
             };
             if is_due {
-                match packets.offences() {
+                let found = packets.lock().offences();
+                match found {
                     Ok(found) => {
                         offences.extend(found);
                         is_failing = false;

@@ -211,7 +211,7 @@ impl Feed {
         let Some(packets) = self.packets.load_full() else {
             return;
         };
-        let (events, lost) = packets.drain_events();
+        let (events, lost) = packets.lock().reader().drain_events();
         for event in events {
             if let (EventKind::Throttled, Some(limit)) = (event.verdict, &event.limit) {
                 if !self.attacks.follows(limit) {

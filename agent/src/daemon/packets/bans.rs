@@ -24,7 +24,7 @@ use crate::{ban_owner, ban_reason};
 
 impl InEffect {
     /// Bans every prefix for which a ban has an effect. A longer ban by the same owner stays.
-    pub(super) fn order_bans(&mut self, orders: &[BanOrder]) -> Result<Banned, String> {
+    pub(in crate::daemon) fn order_bans(&mut self, orders: &[BanOrder]) -> Result<Banned, String> {
         let now = monotonic_nanoseconds();
         let parsed = orders
             .iter()
@@ -447,7 +447,8 @@ impl InEffect {
         Ok(())
     }
 
-    pub(super) fn list_bans(&mut self) -> Result<Vec<BansRow>, LoadError> {
+    /// `agent bans`.
+    pub(in crate::daemon) fn list_bans(&mut self) -> Result<Vec<BansRow>, LoadError> {
         let now = monotonic_nanoseconds();
         let refused = self
             .ingress

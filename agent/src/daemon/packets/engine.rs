@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use api::trace::TraceLine;
+use api::request::CountersReset;
 use arc_swap::ArcSwapOption;
-use cluster::{BusySource, Elsewhere, Usage};
+use cluster::Usage;
 use common::ban::Ban;
 use common::capture::CaptureSettings;
 use common::counters::Traffic;
@@ -14,7 +14,8 @@ use common::settings::Runtime;
 use common::stream::StreamSettings;
 use common::trace::TracedSources;
 use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
-use datapath::compile::{Layout, Plan};
+use config::{PrefixKey, prefix};
+use datapath::compile::Plan;
 use datapath::memory::Lasting;
 use datapath::translations::{self, Translations, Unknown};
 use datapath::{
@@ -25,10 +26,9 @@ use datapath::{
 use super::change::{Change, wait_for_packets};
 use super::in_effect::InEffect;
 use super::proving::Proving;
-use crate::daemon::events::{Evaluated, Event};
+use crate::daemon::events::Evaluated;
 use crate::daemon::state::{BanJournal, MOST_TABLE_WORDS, Moment, Restore, Saved, SavedBan};
-use crate::daemon::unopened::Unopened;
-use crate::stats::{self, CountedDocument, Extent, Live, monotonic_nanoseconds};
+use crate::stats::{self, CountedDocument, Extent, Live, View, ViewQuery, monotonic_nanoseconds};
 
 /// The packet engine; empty while the config has no limits on packets: then the kernel's packet path is not needed.
 pub type Packets = Arc<ArcSwapOption<PacketEngine>>;
@@ -41,15 +41,13 @@ const MOST_BANS_WITH_COUNTS: usize = 50_000;
 
 /// The limits on packets in effect.
 pub struct PacketEngine {
-    pub(super) file: Option<String>,
-    pub(super) started: Instant,
-    pub(super) pins: PinDirectory,
+    pins: PinDirectory,
     /// Locks the pins.
     _lock: PinLock,
     in_effect: Mutex<InEffect>,
     /// Locked by one client at a time before [`PacketEngine::in_effect`], so that the agent's own work competes with
     /// only one of many clients.
-    pub(super) clients: Mutex<()>,
+    clients: Mutex<()>,
     /// The last live view.
     live: Mutex<Live>,
 }
@@ -63,7 +61,6 @@ impl PacketEngine {
     /// When the kernel refuses to load or attach it; then the previous state is unchanged.
     pub fn start(
         config: Arc<Config>,
-        file: Option<String>,
         plan: Plan,
         pins: PinDirectory,
         restore: Option<&Restore>,
@@ -72,8 +69,6 @@ impl PacketEngine {
         let lock = pins.lock()?;
         let in_effect = InEffect::put(config, plan, &pins, restore, shares)?;
         Ok(Self {
-            file,
-            started: Instant::now(),
             pins,
             _lock: lock,
             in_effect: Mutex::new(in_effect),
@@ -121,21 +116,6 @@ impl PacketEngine {
             wait_for_packets();
         }
         Ok(())
-    }
-
-    /// The layout of the table of sources.
-    #[must_use]
-    pub fn layout(&self) -> Layout {
-        self.lock().ingress.image().layout.clone()
-    }
-
-    /// Detaches all limits on packets.
-    ///
-    /// # Errors
-    ///
-    /// When a pin cannot be removed.
-    pub fn detach(&self) -> Result<(), LoadError> {
-        self.lock().ingress.detach()
     }
 
     /// The ingress attach mode of each interface.
@@ -332,23 +312,6 @@ impl PacketEngine {
         })
     }
 
-    /// Notes proven connections that the kernel does not open.
-    pub fn set_unopened(&self, unopened: Option<Unopened>) {
-        self.lock().unopened = unopened;
-    }
-
-    /// Whether the config has limits to which translations of netfilter make a difference.
-    #[must_use]
-    pub fn follows_translations(&self) -> bool {
-        translations::matter(&self.lock().config)
-    }
-
-    /// Whether sources prove their address by the kernel's cookies.
-    #[must_use]
-    pub fn proves_by_cookies(&self) -> bool {
-        self.lock().config.proves_by_cookies()
-    }
-
     /// Answers no SYN to these ports by a cookie; returns those of limits with `prove`. Others may be translated as well, which
     /// is unknown.
     ///
@@ -400,20 +363,6 @@ impl PacketEngine {
             .collect()
     }
 
-    /// As [`Reader::busy_sources`].
-    pub(crate) fn busy_sources(&self, limit: &str) -> Result<Vec<BusySource>, LoadError> {
-        self.lock().reader().busy_sources(limit)
-    }
-
-    /// As [`Reader::charge_beyond`].
-    pub(crate) fn charge_beyond(
-        &self,
-        limit: &str,
-        charges: &[Elsewhere],
-    ) -> Result<(), LoadError> {
-        self.lock().reader().charge_beyond(limit, charges)
-    }
-
     /// Sets the initial shares of the next policy for limits that the one in effect does not share; current shares
     /// stay.
     pub fn expect_shares(&self, shares: &HashMap<String, cluster::EffectiveShare>) {
@@ -428,16 +377,10 @@ impl PacketEngine {
     #[must_use]
     pub fn event_rings(&self) -> Vec<Arc<EventRing>> {
         let in_effect = self.lock();
-        std::iter::once(&in_effect.ingress)
-            .chain(&in_effect.egress)
+        in_effect
+            .datapaths()
             .map(|of| Arc::clone(of.events()))
             .collect()
-    }
-
-    /// Takes their events, and the number of lost ones.
-    #[must_use]
-    pub fn drain_events(&self) -> (Vec<Event>, u64) {
-        self.lock().reader().drain_events()
     }
 
     /// Lets the kernel programs count one in `one_in` sources, a power of two, or none with 0; returns their counters.
@@ -511,20 +454,43 @@ impl PacketEngine {
         Ok(!rings.is_empty())
     }
 
-    /// Takes the logged verdicts, and the number of lost ones.
-    #[must_use]
-    pub fn drain_trace(&self) -> (Vec<TraceLine>, u64) {
-        self.lock().reader().drain_trace()
+    /// Sets the counters of every limit to 0.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read, or their present values cannot be saved.
+    pub fn reset_counters(&self) -> Result<CountersReset, LoadError> {
+        self.for_client(|in_effect| in_effect.reset_counters(&self.pins))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, InEffect> {
+    /// Sources for `agent top`; other parts of the document are added elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// When the query is invalid or a map cannot be read.
+    pub fn view(&self, query: &ViewQuery) -> Result<View, String> {
+        let within = query.within.as_deref().map(prefix::parse).transpose();
+        let within = within.map_err(|wrong| wrong.to_string())?;
+        let within = within.as_ref().map(PrefixKey::from);
+        self.for_client(|in_effect| self.live().view(&in_effect.reader(), query, within))
+            .map_err(|error| error.to_string())
+    }
+
+    /// The policy in effect for a client: one at a time, so that the agent's own work waits for at most one.
+    pub(in crate::daemon) fn for_client<T>(&self, answer: impl FnOnce(&mut InEffect) -> T) -> T {
+        let _turn = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        answer(&mut self.lock())
+    }
+
+    /// The policy in effect for the agent's own work.
+    pub(in crate::daemon) fn lock(&self) -> MutexGuard<'_, InEffect> {
         // After a panic elsewhere, the next request completes any partial change.
         self.in_effect
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+    fn live(&self) -> MutexGuard<'_, Live> {
         // A panic elsewhere only affects displayed figures.
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

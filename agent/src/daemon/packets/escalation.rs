@@ -29,15 +29,6 @@ const RECENT: u64 = 5_000_000_000;
 const MOST_AUTOMATIC: usize = MOST_BANS as usize / 2;
 
 impl PacketEngine {
-    /// The sources with enough refused packets for a ban.
-    ///
-    /// # Errors
-    ///
-    /// When a map cannot be read.
-    pub(crate) fn offences(&self) -> Result<Vec<Offence>, LoadError> {
-        self.lock().offences()
-    }
-
     /// Bans the sources of offences; returns the result of each.
     pub(crate) fn escalate(&self, offences: &[Offence]) -> Vec<Escalated> {
         let mut in_effect = self.lock();
@@ -83,7 +74,8 @@ impl InEffect {
         self.begin_escalation();
     }
 
-    fn offences(&mut self) -> Result<Vec<Offence>, LoadError> {
+    /// The sources with enough refused packets for a ban.
+    pub(in crate::daemon) fn offences(&mut self) -> Result<Vec<Offence>, LoadError> {
         let mut offences = std::mem::take(&mut self.escalation.due);
         let limits = &self.config.limits;
         offences.retain(|due| {

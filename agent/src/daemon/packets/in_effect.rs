@@ -32,9 +32,9 @@ use crate::stats::baseline::Baseline;
 use crate::stats::{self, Counted, Reader, monotonic_nanoseconds, samples};
 
 /// The mutable state of the packet engine.
-pub(super) struct InEffect {
-    pub(super) config: Arc<Config>,
-    pub(super) ingress: Datapath,
+pub(in crate::daemon) struct InEffect {
+    pub(in crate::daemon) config: Arc<Config>,
+    pub(in crate::daemon) ingress: Datapath,
     pub(super) egress: Option<Datapath>,
     /// Notes from when it was put in effect.
     pub(super) notes: Vec<String>,
@@ -42,7 +42,7 @@ pub(super) struct InEffect {
     pub(super) missing: Vec<String>,
     /// Why ports may be translated that are not known to be.
     pub(super) unknown_translations: Unknown,
-    pub(super) unopened: Option<Unopened>,
+    pub(in crate::daemon) unopened: Option<Unopened>,
     /// Interfaces attached and released by replacements, until they are reported.
     pub(super) unreported: Vec<Turn>,
     pub(super) bans: BanList,
@@ -305,7 +305,7 @@ impl InEffect {
         next.take_over_samples(&moved)
     }
 
-    pub(super) fn reader(&self) -> Reader<'_> {
+    pub(in crate::daemon) fn reader(&self) -> Reader<'_> {
         let datapaths = (&self.ingress, self.egress.as_ref());
         Reader::new(
             &self.config,
@@ -365,8 +365,7 @@ impl InEffect {
     }
 
     pub(super) fn is_elastic(&self) -> bool {
-        std::iter::once(&self.ingress)
-            .chain(&self.egress)
+        self.datapaths()
             .any(|datapath| datapath.settings().elastic_in_use != 0)
     }
 
@@ -444,10 +443,7 @@ impl InEffect {
     pub(super) fn counters_of(&self, name: &str) -> Option<(usize, Counters)> {
         let mut limits = self.config.limits.iter();
         let nth = limits.position(|limit| limit.name == name)?;
-        let datapath = match (self.config.limits[nth].direction, &self.egress) {
-            (Direction::Egress, Some(egress)) => egress,
-            _ => &self.ingress,
-        };
+        let datapath = self.reader().datapath_of(&self.config.limits[nth]);
         Some((nth, datapath.counters_of(nth).ok()?))
     }
 

@@ -72,7 +72,7 @@ impl Whose {
 
 impl InEffect {
     /// Lifts bans of these prefixes, on other hosts too.
-    pub(super) fn lift_bans(
+    pub(in crate::daemon) fn lift_bans(
         &mut self,
         cidrs: &[String],
         whose: &Whose,
@@ -128,7 +128,7 @@ impl InEffect {
     }
 
     /// Lifts every ban by owners on this host and on others.
-    pub(super) fn lift_all_bans(&mut self) -> Result<Unbanned, String> {
+    pub(in crate::daemon) fn lift_all_bans(&mut self) -> Result<Unbanned, String> {
         let mut prefixes = self.bans.own_prefixes();
         prefixes.extend(self.bans.of(By::Host).map(|(key, _)| key.prefix));
         let now = monotonic_nanoseconds();

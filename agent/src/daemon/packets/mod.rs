@@ -1,6 +1,5 @@
 //! The packet engine: limits on packets in the kernel, and requests about them.
 
-mod answers;
 mod bans;
 mod change;
 mod counts;
@@ -14,6 +13,7 @@ mod proving;
 mod refusal_counts;
 mod saved_bans;
 mod shared_bans;
+mod status;
 mod switch;
 
 pub use counts::restored_at;

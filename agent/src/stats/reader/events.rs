@@ -9,8 +9,8 @@ use datapath::Datapath;
 use host::monotonic_nanoseconds;
 
 use super::Reader;
-use crate::daemon::events::{Event, EventKind, exceeded_at, seconds_since_1970};
 use crate::stats::source_count;
+use api::event::{Event, EventKind, exceeded_at, seconds_since_1970};
 
 impl Reader<'_> {
     /// Takes the events of the programs in effect, and the number of lost ones.

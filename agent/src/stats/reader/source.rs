@@ -315,20 +315,19 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Resets the states of all keys under one limit; returns their number, or `None` if there is no such limit.
+    /// Resets the states of all keys under one limit; returns their number.
     ///
     /// # Errors
     ///
-    /// When the table cannot be mapped.
-    pub fn reset_limit(&self, name: &str) -> Result<Option<u64>, LoadError> {
-        let Some(limit) = self
-            .config
-            .limits
-            .iter()
-            .position(|limit| limit.name == name)
-        else {
-            return Ok(None);
-        };
+    /// When there is no such limit, or the table cannot be mapped.
+    pub fn reset_limit(&self, name: &str) -> Result<u64, String> {
+        let names = self.config.limits.iter().map(|limit| limit.name.as_str());
+        let limit = names.clone().position(|limit| limit == name);
+        let limit = limit.ok_or_else(|| {
+            let names = names.collect::<Vec<_>>().join(", ");
+            format!("unknown limit {name:?} (available: {names})")
+        })?;
+        let sources = self.sources().map_err(|error| error.to_string())?;
         let (_, now) = self.now();
         let mut forgotten = 0;
         for (number, group) in (0u32..).zip(self.groups()) {
@@ -339,10 +338,10 @@ impl Reader<'_> {
                 .map(|(_, rule)| *rule)
                 .collect();
             if !rules.is_empty() {
-                forgotten += self.sources()?.reset_all(number, &rules, now);
+                forgotten += sources.reset_all(number, &rules, now);
             }
         }
-        Ok(Some(forgotten))
+        Ok(forgotten)
     }
 
     /// The rules of a limit's level that decide on an address, each state once. Empty if the limit does not apply to it.

@@ -8,8 +8,8 @@ use config::policy::{Action, Limit};
 use datapath::{Datapath, TraceRecord};
 
 use super::Reader;
-use crate::daemon::events::{exceeded_at, seconds_since_1970};
 use crate::stats::monotonic_nanoseconds;
+use api::event::{exceeded_at, seconds_since_1970};
 
 const PROTOCOLS: [&str; 5] = ["tcp", "udp", "icmp", "other", "hidden"];
 

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
     let bans = BanList::default();
     let counted = weir::stats::Counted::default();
-    let baseline = weir::stats::baseline::Baseline::default();
+    let baseline = weir::stats::Baseline::default();
     let reader = Reader::new(
         &loaded.config,
         (&datapath, None),

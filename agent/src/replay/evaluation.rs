@@ -7,6 +7,7 @@ use common::rule::{Rule, Subject};
 use common::source_sketch;
 use config::policy::Config;
 use datapath::compile::{Image, LimitAt, Plan};
+use datapath::counters::by_limit;
 
 use super::capture::{CapturedPacket, InterfaceNames};
 use super::program::{MemoryProgram, Verdict};
@@ -181,9 +182,9 @@ impl<'m> Evaluation<'m> {
     }
 
     fn steps(&self) -> Vec<Step> {
-        let by_limit = |program: &MemoryProgram<'_>| program.image().by_limit(&program.counters());
-        let ingress = by_limit(&self.ingress);
-        let egress = self.egress.as_ref().map(by_limit);
+        let read = |program: &MemoryProgram<'_>| by_limit(program.image(), &program.counters());
+        let ingress = read(&self.ingress);
+        let egress = self.egress.as_ref().map(read);
         let limits = self.config.limits.iter().enumerate();
         let counted = limits.map(|(nth, limit)| match (limit.direction, &egress) {
             (Direction::Egress, Some(egress)) => of_limit(nth, limit, egress),
@@ -209,15 +210,15 @@ impl<'m> Evaluation<'m> {
     pub fn counters(&self, limit: usize, class: Option<usize>) -> Counters {
         let program = self.program_of(self.config.limits[limit].direction);
         let rows = class.map_or_else(|| program.counters(), |class| program.counters_of(class));
-        let by_limit = program.image().by_limit(&rows);
-        of_limit(limit, &self.config.limits[limit], by_limit)
+        let at = by_limit(program.image(), &rows);
+        of_limit(limit, &self.config.limits[limit], at)
     }
 
     /// The counters of one level of the nth limit, for all classes.
     #[must_use]
     pub fn level_counters(&self, at: LimitAt) -> Counters {
         let program = self.program_of(self.config.limits[at.limit].direction);
-        program.image().by_limit(&program.counters())(at)
+        by_limit(program.image(), &program.counters())(at)
     }
 
     /// The counters of packets without any rule, by reason.

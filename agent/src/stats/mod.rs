@@ -1,7 +1,6 @@
 //! The documents behind `status`, `limits`, `top` and `show`, read from the kernel's maps.
 
-pub mod baseline;
-pub mod counted;
+mod counted;
 mod reader;
 pub mod samples;
 pub mod source_count;
@@ -15,7 +14,7 @@ pub use api::status::{
     BypassStatus, InterfaceState, InterfaceStatus, ProofStatus, SourcesStatus, Status, Totals,
 };
 pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
-pub use counted::{Counted, CountedDocument, name_at, names, of_limit, rows};
+pub use counted::{Baseline, Counted, CountedDocument, name_at, names, of_limit, rows};
 pub use host::monotonic_nanoseconds;
 pub use reader::{Extent, Live, Reader, ResetError, ResetSources};
 pub(crate) use reader::{bypass_status, holder, owner_text, prefix_of, prefix_text};

@@ -25,11 +25,11 @@ use common::time::{Ticks, is_alive};
 use config::policy::{self, Action, Config, Limit, Mode};
 use datapath::bans::BanList;
 use datapath::compile::{Group, LimitAt, PrefixKey};
+use datapath::counters::by_limit;
 use datapath::{Datapath, LoadError, SlotView, Sources};
 use host::monotonic_nanoseconds;
 
-use super::baseline::Baseline;
-use super::counted::{Counted, name_at, of_limit};
+use super::counted::{Baseline, Counted, name_at, of_limit};
 use super::samples::{self, LimitCounts, Samples, Spans};
 use super::{BypassStatus, LevelStatus, LimitStatus, ProofStatus, SourcesStatus, TopRow, Totals};
 
@@ -174,11 +174,11 @@ impl<'a> Reader<'a> {
     ///
     /// When a map cannot be read.
     pub fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, LoadError> {
-        let by_limit = |datapath: &Datapath| -> Result<_, LoadError> {
-            Ok(datapath.image().by_limit(&datapath.counters()?))
+        let read = |datapath: &Datapath| -> Result<_, LoadError> {
+            Ok(by_limit(datapath.image(), &datapath.counters()?))
         };
-        let ingress = by_limit(self.ingress)?;
-        let egress = self.egress.map(by_limit).transpose()?;
+        let ingress = read(self.ingress)?;
+        let egress = self.egress.map(read).transpose()?;
         let keys = match extent {
             Extent::Whole => self.keys()?,
             Extent::Counters => HashMap::new(),

@@ -1,15 +1,16 @@
-//! Reads the counters and sampled statistics of a policy in effect.
+//! The counters and sampled statistics of a policy in effect, and the sums of rows of counters by limit.
 
-use std::collections::{BTreeSet, HashMap as StdHashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap as StdHashMap};
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 
 use aya::maps::{HashMap, MapData, PerCpuArray};
-use common::counters::{Counters, KeyStatistics, SampleKey, TableCounters};
+use common::counters::{BYPASS_ROWS, Counters, KeyStatistics, SampleKey, TableCounters, Traffic};
 use common::hot::{CpuRow, HotKey};
 use common::key::Key;
 use common::rule::Rule;
 
-use crate::compile::sums;
+use crate::compile::{Image, LimitAt};
 use crate::datapath::Datapath;
 use crate::error::LoadError;
 use crate::maps::access::{map, map_mut};
@@ -192,12 +193,67 @@ impl Datapath {
     /// When the map cannot be read.
     pub fn counters_of(&self, limit: usize) -> Result<Counters, LoadError> {
         let rows = Rows::of(self)?;
-        let rules = self.image.counted().filter(|(at, ..)| at.limit == limit);
+        let rules = counted(&self.image).filter(|(at, ..)| at.limit == limit);
         let sums = sums(rules.map(|(at, row, span)| (at.limit, row, span)), |row| {
             rows.sum(row)
         })?;
         Ok(sums.get(&limit).copied().unwrap_or_default())
     }
+}
+
+/// Counters without passed packets.
+#[must_use]
+pub fn without_passed(counters: Counters) -> Counters {
+    Counters {
+        passed: Traffic::default(),
+        ..counters
+    }
+}
+
+/// Adds up the rows of each limit. `rules` have the limit, the rule's row, and the row with its span's passed packets;
+/// several rules of a limit in one span see the same packets, which count once.
+///
+/// # Errors
+///
+/// When `row` fails.
+fn sums<L: Copy + Ord, E>(
+    rules: impl IntoIterator<Item = (L, u32, u32)>,
+    row: impl Fn(u32) -> Result<Counters, E>,
+) -> Result<BTreeMap<L, Counters>, E> {
+    let mut sums = BTreeMap::<L, Counters>::new();
+    let mut spans = BTreeSet::new();
+    for (limit, counter, span) in rules {
+        let sum = sums.entry(limit).or_default();
+        *sum = sum.plus(without_passed(row(counter)?));
+        if spans.insert((limit, span)) {
+            sum.passed = sum.passed.plus(row(span)?.passed);
+        }
+    }
+    Ok(sums)
+}
+
+/// The same with rows that have been read; missing ones count as 0.
+#[must_use]
+pub fn sums_of_rows<L: Copy + Ord>(
+    rules: impl IntoIterator<Item = (L, u32, u32)>,
+    rows: &[Counters],
+) -> BTreeMap<L, Counters> {
+    let row = |row: u32| Ok::<_, Infallible>(rows.get(row as usize).copied().unwrap_or_default());
+    let Ok(sums) = sums(rules, row);
+    sums
+}
+
+/// The counters of each limit at each of its keys, of these rows.
+#[must_use]
+pub fn by_limit(image: &Image, rows: &[Counters]) -> impl Fn(LimitAt) -> Counters + use<> {
+    let sums = sums_of_rows(counted(image), rows);
+    move |at| sums.get(&at).copied().unwrap_or_default()
+}
+
+/// The rules of rows of counters: the limit, the row, and the row with the span's passed packets.
+fn counted(image: &Image) -> impl Iterator<Item = (LimitAt, u32, u32)> {
+    let rules = (BYPASS_ROWS..).zip(&image.catalogue);
+    rules.map(|(row, rule)| (rule.at, row, rule.span))
 }
 
 /// The rows of counters.
@@ -223,5 +279,35 @@ impl<'d> Rows<'d> {
     /// The hot key of each CPU.
     fn hot_keys(&self, row: u32) -> Result<Vec<HotKey>, LoadError> {
         Ok(self.0.get(&row, 0)?.iter().map(|cpu| cpu.hot).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packets(packets: u64) -> Traffic {
+        Traffic { packets, bytes: 0 }
+    }
+
+    #[test]
+    fn packets_that_pass_several_rules_of_a_span_count_once() {
+        let row = |passed, throttled| Counters {
+            passed: packets(passed),
+            throttled: packets(throttled),
+            ..Counters::default()
+        };
+        // A limit with two tiers in the spans of rows 0 and 3, and another one in the first span.
+        let rows = [row(10, 1), row(0, 2), row(0, 4), row(20, 8), row(0, 16)];
+        let rules = [
+            ("web", 0, 0),
+            ("web", 1, 0),
+            ("dns", 2, 0),
+            ("web", 3, 3),
+            ("web", 4, 3),
+        ];
+        let sums = sums_of_rows(rules, &rows);
+        assert_eq!(sums["web"], row(30, 27));
+        assert_eq!(sums["dns"], row(10, 4));
     }
 }

@@ -10,7 +10,7 @@ pub mod bans;
 mod buffers;
 pub mod compile;
 pub mod connections;
-mod counters;
+pub mod counters;
 mod datapath;
 mod devices;
 mod error;

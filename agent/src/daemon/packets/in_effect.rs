@@ -28,8 +28,7 @@ use super::refusal_counts::Escalation;
 use super::saved_bans::{restore_bans, resume_bans};
 use crate::daemon::state::{BanJournal, Restore};
 use crate::daemon::unopened::Unopened;
-use crate::stats::baseline::Baseline;
-use crate::stats::{self, Counted, Reader, monotonic_nanoseconds, samples};
+use crate::stats::{self, Baseline, Counted, Reader, monotonic_nanoseconds, samples};
 
 /// The mutable state of the packet engine.
 pub(in crate::daemon) struct InEffect {

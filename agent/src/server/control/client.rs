@@ -13,7 +13,7 @@ use decide::Wait;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use super::response::Response;
+use super::Response;
 use crate::daemon::events::Event;
 
 /// The timeout for a reply.
@@ -97,12 +97,7 @@ impl Client {
     ///
     /// When no agent replies, or the reply is an error.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
-        match self.exchange(request)? {
-            Response::Ok(document) => {
-                serde_json::from_value(document).map_err(ClientError::Foreign)
-            }
-            Response::Error(reason) => Err(ClientError::Refused(reason)),
-        }
+        document(&self.exchange(request)?)
     }
 
     /// Follows the events, starting with the last `last` remembered ones, until `take` breaks or the agent stops.
@@ -133,13 +128,7 @@ impl Client {
         // Without a timeout: there may be no event for hours.
         for line in BufReader::new(stream).lines() {
             let line = line.map_err(|error| self.broken(error, PATIENCE))?;
-            let document = match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
-                Response::Ok(document) => {
-                    serde_json::from_value(document).map_err(ClientError::Foreign)?
-                }
-                Response::Error(reason) => return Err(ClientError::Refused(reason)),
-            };
-            if let ControlFlow::Break(end) = take(document) {
+            if let ControlFlow::Break(end) = take(document(&line)?) {
                 return Ok(end);
             }
         }
@@ -168,12 +157,7 @@ impl Client {
         let client = self.clone();
         let parts = BufReader::new(reader).lines().map(move |line| {
             let line = line.map_err(|error| client.broken(error, PATIENCE))?;
-            match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
-                Response::Ok(document) => {
-                    serde_json::from_value(document).map_err(ClientError::Foreign)
-                }
-                Response::Error(reason) => Err(ClientError::Refused(reason)),
-            }
+            document(&line)
         });
         Ok((stream, parts))
     }
@@ -206,7 +190,7 @@ impl Client {
         }
     }
 
-    fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
+    fn exchange(&self, request: &Request) -> Result<String, ClientError> {
         let stream = self.send(request)?;
         let patience = match request {
             Request::Reload { .. } | Request::Try { .. } | Request::Compare { .. } => {
@@ -237,7 +221,7 @@ impl Client {
                 path: self.path.clone(),
             });
         }
-        serde_json::from_str(&answer).map_err(ClientError::Foreign)
+        Ok(answer)
     }
 
     /// Connects and sends a request; the caller sets the timeout and reads the reply.
@@ -260,6 +244,14 @@ impl Client {
         line.push(b'\n');
         stream.write_all(&line).map_err(broken)?;
         Ok(stream)
+    }
+}
+
+/// The document of a reply.
+fn document<T: DeserializeOwned>(line: &str) -> Result<T, ClientError> {
+    match serde_json::from_str(line).map_err(ClientError::Foreign)? {
+        Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign),
+        Response::Error(reason) => Err(ClientError::Refused(reason)),
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::response::Response;
+use super::Response;
 use crate::daemon::capture::CaptureParts;
 use crate::daemon::events::Subscription;
 use crate::daemon::trace::Verdicts;

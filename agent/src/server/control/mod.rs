@@ -4,10 +4,21 @@
 //! itself. Users with access to the socket may query; only root and the user that runs the agent may make changes.
 
 mod client;
-mod dispatch;
 mod follow;
-mod response;
+mod peer;
 mod server;
 
 pub use client::{Client, ClientError};
 pub use server::{Server, ServerError};
+
+use serde::{Deserialize, Serialize};
+
+/// The reply to a request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Response {
+    /// The document.
+    Ok(serde_json::Value),
+    /// The reason of a failure.
+    Error(String),
+}

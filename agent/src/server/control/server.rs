@@ -1,4 +1,4 @@
-//! The server of the control socket.
+//! The server of the control socket. Documents are serialised only here.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::request::Request;
+use config::policy::Prefix;
 use host::clients::{Client, Places};
 use host::descriptors::places;
 use host::unix_socket::{self, SocketError, SocketFile};
@@ -15,13 +16,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::dispatch::{json, reply_to};
-use super::follow;
-use super::response::{LONGEST_CHANGE, LONGEST_REQUEST, Response};
-use crate::ban_owner;
-use crate::daemon::Agent;
-use crate::daemon::events::Follower;
+use super::peer::Peer;
+use super::{Response, follow};
+use crate::daemon::reload::{AllowanceTerms, Cause};
+use crate::daemon::{Agent, AgentDocuments, text, whose};
 use crate::pcapng::Sample;
+use crate::stats::Extent;
 
 /// The timeout for a request, and for each part of its reply.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -132,85 +132,6 @@ impl Server {
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
-    }
-}
-
-/// The client's user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
-    /// The superuser.
-    Root,
-    /// The user that runs the agent, if that is not root.
-    Own,
-    /// Another user with access to the socket.
-    Other,
-}
-
-impl Peer {
-    fn of(stream: &UnixStream) -> Self {
-        match stream.peer_cred() {
-            Ok(peer) if peer.uid() == 0 => Self::Root,
-            Ok(peer) if peer.uid() == nix::unistd::geteuid().as_raw() => Self::Own,
-            _ => Self::Other,
-        }
-    }
-
-    const fn follower(self) -> Follower {
-        match self {
-            Self::Root | Self::Own => Follower::Operator,
-            Self::Other => Follower::Member,
-        }
-    }
-
-    /// The longest request of this user, in bytes.
-    const fn longest_request(self) -> u64 {
-        match self {
-            Self::Root | Self::Own => LONGEST_CHANGE,
-            Self::Other => LONGEST_REQUEST,
-        }
-    }
-
-    /// The request with what this user may cause: a user who may not ban has no source banned by `escalate`, either. A
-    /// ban without an owner is this user's.
-    fn restricted(self, mut request: Request) -> Request {
-        match &mut request {
-            Request::Decide { question } => {
-                question.bans_nobody = self == Self::Other;
-                question.forces_nothing = self == Self::Other;
-            }
-            Request::Ban { orders } => {
-                for order in orders {
-                    order.owner.get_or_insert_with(|| self.name());
-                }
-            }
-            Request::Allow { owner, .. } => {
-                owner.get_or_insert_with(|| self.name());
-            }
-            Request::Unban { user, .. } => {
-                user.get_or_insert_with(|| self.name());
-            }
-            _ => {}
-        }
-        request
-    }
-
-    /// The owner of its bans. The database of users may be slow, so it is not asked.
-    fn name(self) -> String {
-        match self {
-            Self::Root => ban_owner::ROOT.to_owned(),
-            Self::Own | Self::Other => format!("uid {}", nix::unistd::geteuid()),
-        }
-    }
-
-    /// Checks whether this user may make the request.
-    fn check(self, request: &Request) -> Result<(), String> {
-        if self == Self::Other && !request.only_asks() {
-            return Err(
-                "this command changes the agent's state, which requires root: run it with sudo"
-                    .to_owned(),
-            );
-        }
-        Ok(())
     }
 }
 
@@ -328,4 +249,99 @@ async fn answer(
         Ok(())
     };
     timeout(LONGEST, hand_over).await?
+}
+
+/// Carries out a request; returns the document for the client, or the error.
+fn reply_to(agent: &Agent, request: Request) -> Result<serde_json::Value, String> {
+    match request {
+        Request::Status => json(agent.status(Extent::Whole)?),
+        Request::Limits => json(agent.limits(Extent::Whole)?),
+        Request::Top => json(agent.top()?),
+        Request::HeavyPrefixes { share } => json(agent.prefixes.summary(share)?),
+        Request::View { query } => json(agent.view(&query)?),
+        Request::Show { source } => json(agent.show(source.to_canonical())?),
+        Request::TestNotifications { name } => json(agent.notifier().test(name.as_deref())?),
+        Request::Reset { source, limit } => {
+            json(agent.reset(&Prefix::of_address(source.to_canonical()), limit.as_deref())?)
+        }
+        Request::ResetPrefix { prefix, limit } => {
+            let prefix = config::prefix::parse(&prefix).map_err(text)?;
+            json(agent.reset(&prefix, limit.as_deref())?)
+        }
+        Request::ResetLimit { limit } => json(agent.reset_limit(&limit)?),
+        Request::ResetCounters => json(agent.reset_counters()?),
+        Request::Ban { orders } => json(agent.order_bans(&orders)?),
+        Request::Unban {
+            cidrs,
+            owner,
+            user,
+            all,
+        } => json(agent.unban(&cidrs, &whose(owner.as_deref(), user.as_deref(), all)?)?),
+        Request::UnbanAll => json(agent.unban_all()?),
+        Request::Allow {
+            cidrs,
+            for_seconds,
+            times,
+            reason,
+            owner,
+        } => {
+            let terms = AllowanceTerms {
+                for_seconds,
+                times,
+                reason,
+                owner,
+            };
+            json(agent.allow(&cidrs, terms)?)
+        }
+        Request::Disallow { cidrs } => json(agent.disallow(&cidrs)?),
+        Request::Allowances => json(agent.changing().live().allowances()),
+        Request::Bans => json(agent.bans()?),
+        Request::Decide { question } => {
+            let requests = agent.requests();
+            let answer = requests.engine().decide(&question, requests.now());
+            json(answer.map_err(text)?)
+        }
+        Request::Reload { operator, file } => {
+            let other = file.and_then(|named| agent.other_file(&named));
+            json(other.unwrap_or_else(|| agent.reload(Cause::Command, operator)))
+        }
+        Request::Try {
+            file,
+            text,
+            for_seconds,
+            operator,
+        } => {
+            let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
+            json(agent.try_config(&file, text, time, operator))
+        }
+        Request::Compare {
+            file,
+            text,
+            operator,
+        } => json(agent.compare(file.as_deref(), text, operator)),
+        Request::Confirm => json(agent.confirm()?),
+        Request::Revert => json(agent.revert()),
+        Request::Record { for_seconds } => json(agent.record(for_seconds)?),
+        Request::StopRecording => json(agent.recorder().stop()?),
+        Request::Recording => json(agent.recorder().status()),
+        Request::Events => {
+            let events = agent.events().recent();
+            json(events.iter().map(|event| &**event).collect::<Vec<_>>())
+        }
+        Request::Follow { .. } | Request::Trace { .. } | Request::Capture { .. } => Err(
+            "events, verdicts and captures are followed line by line, which needs another connection"
+                .to_owned(),
+        ),
+        Request::Groups => json(agent.groups()),
+        Request::Usage { group, from, to } => {
+            let (group, from, to) = (group.as_deref(), from.as_deref(), to.as_deref());
+            json(agent.groups.usage(group, from, to))
+        }
+        Request::Emergency { group, what } => json(agent.groups.emergency(group, what)?),
+    }
+}
+
+/// Serialises a document.
+fn json(document: impl serde::Serialize) -> Result<serde_json::Value, String> {
+    serde_json::to_value(document).map_err(text)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use common::counters::{BYPASS_ROWS, Counters};
+use common::counters::BYPASS_ROWS;
 use common::packet::Address;
 use common::prefix::{Line, PrefixEntry, Roots};
 use common::rule::Rule;
@@ -11,8 +11,7 @@ use common::settings::{Mark, PortSpans, Settings};
 
 use config::policy::Multiplier;
 
-use super::at::LimitAt;
-use super::catalogue::{CountedRule, sums_of_rows};
+use super::catalogue::CountedRule;
 use super::group::Group;
 use super::layout::Layout;
 use super::scopes::InterfaceNumbers;
@@ -129,19 +128,6 @@ impl Image {
             && *catalogue == next.catalogue
             && *layout == next.layout
             && *connections == next.connections
-    }
-
-    /// The rules of rows of counters: the limit, the row, and the row with the span's passed packets.
-    pub fn counted(&self) -> impl Iterator<Item = (LimitAt, u32, u32)> {
-        let rules = (BYPASS_ROWS..).zip(&self.catalogue);
-        rules.map(|(row, rule)| (rule.at, row, rule.span))
-    }
-
-    /// The counters of each limit at each of its keys, of these rows.
-    #[must_use]
-    pub fn by_limit(&self, rows: &[Counters]) -> impl Fn(LimitAt) -> Counters + use<> {
-        let sums = sums_of_rows(self.counted(), rows);
-        move |at| sums.get(&at).copied().unwrap_or_default()
     }
 
     /// The number of rows of counters.

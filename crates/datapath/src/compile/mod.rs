@@ -22,8 +22,7 @@ mod table;
 mod tests;
 
 pub use at::LimitAt;
-pub(crate) use catalogue::sums;
-pub use catalogue::{CountedRule, sums_of_rows, without_passed};
+pub use catalogue::CountedRule;
 pub use config::PrefixKey;
 pub use direction::compile;
 pub use error::CompileError;

@@ -346,14 +346,9 @@ impl Agent {
                 let pins =
                     PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
                 let restore = self.parked().clone().map(Restore::of_this_boot);
-                let packets = PacketEngine::start(
-                    Arc::clone(config),
-                    plan,
-                    pins,
-                    restore.as_ref(),
-                    shares,
-                )
-                .map_err(|error| error.to_string())?;
+                let packets =
+                    PacketEngine::start(Arc::clone(config), plan, pins, restore.as_ref(), shares)
+                        .map_err(|error| error.to_string())?;
                 if let Some(restore) = &restore {
                     packets.take_up_escalations(restore);
                 }

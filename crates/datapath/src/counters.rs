@@ -244,7 +244,6 @@ pub fn sums_of_rows<L: Copy + Ord>(
 }
 
 /// The counters of each limit at each of its keys, of these rows.
-#[must_use]
 pub fn by_limit(image: &Image, rows: &[Counters]) -> impl Fn(LimitAt) -> Counters + use<> {
     let sums = sums_of_rows(counted(image), rows);
     move |at| sums.get(&at).copied().unwrap_or_default()

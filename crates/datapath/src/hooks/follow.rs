@@ -11,21 +11,12 @@ use crate::devices::device::Interface;
 use crate::devices::features;
 use crate::hooks::attached::Attached;
 use crate::hooks::trouble::Trouble;
+use crate::hooks::turn::Turn;
 
 /// A program that is detached for this long is attached again. `agent detach` removes the pins sooner, so it is
 /// distinguishable from other programs.
 const LOST: Duration = Duration::from_millis(300);
 const RELEASED: &str = "the interface was removed, or [agent] interfaces no longer names it";
-
-/// An interface that was attached or detached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// Its name, or the pattern.
-    pub interface: String,
-    /// Whether it is attached now.
-    pub is_attached: bool,
-    pub reason: String,
-}
 
 impl Datapath {
     /// The attachment on an interface, if the kernel reports its program there with the limits of its present name.

@@ -11,3 +11,4 @@ mod release;
 pub(crate) mod traffic_control;
 mod transaction;
 pub(crate) mod trouble;
+pub(crate) mod turn;

@@ -330,7 +330,7 @@ fn a_device_that_charges_for_another_is_let_go_of_once_that_does() {
     }
 }
 
-/// The kernel's refusal for the moment: a directory in the place of the pin.
+/// A directory in the place of the program's pin prevents attaching for the moment.
 fn a_device_stays_limited_until_another_charges_for_it() {
     let devices = OnMacvlan::new();
     let agent = devices.start("tc");

@@ -1,4 +1,4 @@
-//! What a client's user may request.
+//! The permissions of a client's user.
 
 use api::request::Request;
 use tokio::net::UnixStream;

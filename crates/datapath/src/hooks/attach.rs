@@ -59,7 +59,7 @@ impl Datapath {
     }
 
     /// Attaches the policy to an interface as part of a change, which [`PinDirectory::commit`] puts in effect and
-    /// [`PinDirectory::roll_back`] undoes. An interface whose own state is the reason against it is attached later:
+    /// [`PinDirectory::roll_back`] undoes. An interface whose own state prevents it is attached later:
     /// [`Datapath::follow`] tries again.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ impl Datapath {
         gone.chain(appeared).chain(refused).collect()
     }
 
-    /// The interfaces of a change that are not attached, for a reason that is theirs.
+    /// The interfaces that a change did not attach because of their own state.
     pub fn refusals(&self) -> impl Iterator<Item = Turn> {
         self.troubles.iter().map(Trouble::turn)
     }

@@ -366,8 +366,7 @@ impl AttachError {
     }
 
     /// Whether the cause is the interface's state, which may change at any time, and not the policy.
-    #[must_use]
-    pub const fn is_of_the_interface(&self) -> bool {
+    pub(crate) const fn is_of_the_interface(&self) -> bool {
         matches!(
             self,
             Self::Down { .. }

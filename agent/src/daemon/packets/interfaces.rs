@@ -26,11 +26,10 @@ impl PacketEngine {
 
 impl InEffect {
     pub(super) fn interface_notes(&self) -> Vec<String> {
-        let host = match HostLinks::read(&self.config) {
+        let mut notes = match HostLinks::read(&self.config) {
             Ok(host) => host.notes(&self.config.limits),
             Err(error) => vec![format!("reading this host's interfaces failed: {error}")],
         };
-        let mut notes = host;
         for note in self.datapaths().flat_map(Datapath::interface_notes) {
             // Both directions usually have the same.
             if !notes.contains(&note) {

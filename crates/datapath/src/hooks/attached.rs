@@ -35,6 +35,16 @@ pub struct Attached {
     pub(crate) unsent: u64,
 }
 
+/// An interface that was attached or detached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its name, or the pattern.
+    pub interface: String,
+    /// Whether it is attached now.
+    pub is_attached: bool,
+    pub reason: String,
+}
+
 impl Attached {
     /// Whether the kernel reports its program on its hook.
     #[must_use]

@@ -9,9 +9,8 @@ use config::policy::Attach;
 use crate::datapath::Datapath;
 use crate::devices::device::Interface;
 use crate::devices::features;
-use crate::hooks::attached::Attached;
+use crate::hooks::attached::{Attached, Turn};
 use crate::hooks::trouble::Trouble;
-use crate::hooks::turn::Turn;
 
 /// A program that is detached for this long is attached again. `agent detach` removes the pins sooner, so it is
 /// distinguishable from other programs.
@@ -133,11 +132,11 @@ impl Datapath {
             .filter(is_refused)
             .collect();
         for device in refused {
-            let of_device = self
-                .troubles
-                .iter_mut()
-                .filter(|trouble| trouble.device.index == device.index);
-            of_device.for_each(|trouble| trouble.tried = None);
+            for trouble in &mut self.troubles {
+                if trouble.device.index == device.index {
+                    trouble.tried = None;
+                }
+            }
             if let Some(attached) = self.follow_one(device, attach) {
                 turns.retain(|turn| turn.interface != device.name);
                 turns.push(attached);

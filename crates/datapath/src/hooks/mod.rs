@@ -11,4 +11,3 @@ mod release;
 pub(crate) mod traffic_control;
 mod transaction;
 pub(crate) mod trouble;
-pub(crate) mod turn;

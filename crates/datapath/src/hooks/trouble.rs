@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::devices::device::Interface;
 use crate::error::AttachError;
-use crate::hooks::turn::Turn;
+use crate::hooks::attached::Turn;
 
 /// The time between two attempts on an interface that could not be attached.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);

@@ -125,10 +125,10 @@ const TOOLS: [Tool; 19] = [
         reason: "a client's firewall, and an alternative to measure",
     },
     Tool {
-        programs: &["iptables-legacy"],
+        programs: &["iptables-nft", "iptables-legacy"],
         package: "iptables",
-        group: Group::Bench,
-        reason: "an alternative to measure, with hashlimit",
+        group: Group::Test,
+        reason: "rules that translate ports, and an alternative to measure, with hashlimit",
     },
     Tool {
         programs: &["ethtool"],

@@ -18,8 +18,6 @@ use redis::{
 
 use super::error::StoreError;
 
-/// The timeout for connecting, in timeouts of a request: names, certificates and a Cluster's slots take longer.
-const CONNECTING: u32 = 3;
 /// The largest file of authorities: a system's has some 220 KiB.
 const LONGEST_AUTHORITIES: u64 = 4 << 20;
 
@@ -47,10 +45,17 @@ impl Connection {
     }
 }
 
-/// Connects; `patience` is the timeout of a request.
+/// How long connecting takes at most, and a request.
+#[derive(Clone, Copy)]
+pub(super) struct Timeouts {
+    pub connect: Duration,
+    pub request: Duration,
+}
+
+/// Connects.
 pub(super) async fn connect(
     cluster: &Cluster,
-    patience: Duration,
+    timeouts: Timeouts,
 ) -> Result<Connection, StoreError> {
     let certificates = match &cluster.authorities {
         None => None,
@@ -63,21 +68,20 @@ pub(super) async fn connect(
             })
         }
     };
-    let connecting = CONNECTING * patience;
-    let open = tokio::time::timeout(connecting, open(cluster, patience, certificates));
+    let open = tokio::time::timeout(timeouts.connect, open(cluster, timeouts, certificates));
     open.await
-        .map_err(|_| StoreError::Slow(connecting))?
+        .map_err(|_| StoreError::Slow(timeouts.connect))?
         .map_err(|error| StoreError::of(cluster, &error))
 }
 
 async fn open(
     cluster: &Cluster,
-    patience: Duration,
+    timeouts: Timeouts,
     certificates: Option<TlsCertificates>,
 ) -> Result<Connection, RedisError> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECTING * patience))
-        .set_response_timeout(Some(patience));
+        .set_connection_timeout(Some(timeouts.connect))
+        .set_response_timeout(Some(timeouts.request));
     let urls: Vec<&str> = cluster.store.iter().map(|url| url.reveal()).collect();
     let Some(first) = urls.first() else {
         return Err(RedisError::from((
@@ -105,8 +109,8 @@ async fn open(
         }
     }
     let mut builder = ClusterClientBuilder::new(urls)
-        .connection_timeout(CONNECTING * patience)
-        .response_timeout(patience)
+        .connection_timeout(timeouts.connect)
+        .response_timeout(timeouts.request)
         .retries(1);
     if let Some(certificates) = certificates {
         builder = builder.certs(certificates);

@@ -7,7 +7,7 @@ use config::policy::Cluster;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::task::JoinHandle;
 
-use super::connect::{Connection, connect};
+use super::connect::{Connection, Timeouts, connect};
 use super::error::StoreError;
 use super::ledger::{Grant, Report};
 
@@ -65,6 +65,9 @@ impl Script {
     }
 }
 
+/// The timeout for connecting, in timeouts of a request: names, certificates and a Cluster's slots take longer.
+const CONNECTING: u32 = 3;
+
 /// A client of the store. A clone is cheap.
 #[derive(Clone)]
 pub struct Store {
@@ -92,7 +95,20 @@ impl Store {
     ///
     /// When the store cannot be reached.
     pub async fn connect(&self) -> Result<Connection, StoreError> {
-        connect(&self.cluster, self.patience).await
+        self.connect_within(CONNECTING * self.patience).await
+    }
+
+    /// Connects within a time.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be reached.
+    pub(super) async fn connect_within(&self, time: Duration) -> Result<Connection, StoreError> {
+        let timeouts = Timeouts {
+            connect: time,
+            request: self.patience,
+        };
+        connect(&self.cluster, timeouts).await
     }
 
     /// Requests the share of a limit. `None` if a later request has arrived before.

@@ -6,18 +6,22 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Accepts connections on loopback and passes on what arrives, in each direction after this time; where it listens.
+/// Accepts connections on loopback and passes on what arrives, in each direction after this time, and after a handshake
+/// that takes both ways; where it listens.
 pub fn delayed(to: SocketAddr, one_way: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let pass = move |mut from: TcpStream, mut to: TcpStream| {
+    let pass = move |mut from: TcpStream, mut to: TcpStream, connected: Instant| {
         let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
         let mut reader = from.try_clone().unwrap();
         thread::spawn(move || {
             let mut buffer = [0; 65_536];
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
                 if sender
-                    .send((Instant::now() + one_way, buffer[..count].to_vec()))
+                    .send((
+                        Instant::now().max(connected) + one_way,
+                        buffer[..count].to_vec(),
+                    ))
                     .is_err()
                 {
                     break;
@@ -41,9 +45,10 @@ pub fn delayed(to: SocketAddr, one_way: Duration) -> SocketAddr {
             for stream in [&client, &server] {
                 stream.set_nodelay(true).unwrap();
             }
+            let connected = Instant::now() + 2 * one_way;
             let (back, forth) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            thread::spawn(move || pass(client, server));
-            thread::spawn(move || pass(back, forth));
+            thread::spawn(move || pass(client, server, connected));
+            thread::spawn(move || pass(back, forth, connected));
         }
     });
     address

@@ -84,12 +84,13 @@ impl Worker {
         directory: StateDirectory,
         events: &Arc<EventLog>,
     ) -> Self {
+        let lease = Terms::lease_for(cluster.sync);
         let patience = Terms::patience_for(cluster.sync);
         let worker = Self {
             peer,
             held: Arc::clone(held),
             seen: SavedHostCount::new(directory),
-            store: Store::new(cluster.clone(), patience),
+            store: Store::new(cluster.clone(), lease),
             connection: None,
             script: Script::new(SCRIPT),
             sources: HashMap::new(),
@@ -157,7 +158,7 @@ impl Worker {
         let patience = Terms::patience_for(cluster.sync);
         self.peer
             .reconfigure(cluster.max_hot_keys as usize, cluster.sync);
-        self.store = Store::new(cluster.clone(), patience);
+        self.store = Store::new(cluster.clone(), Terms::lease_for(cluster.sync));
         self.health.set_patience(patience);
         self.cluster = cluster;
         let engine = self.held.engine.load();
@@ -338,6 +339,11 @@ impl Worker {
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
         let connection = match &mut self.connection {
             Some(connection) => connection,
+            // What takes longer than a lease would delay what this host does without the others.
+            none if self.state == ExchangeState::Exchanging => {
+                let lease = Terms::lease_for(self.cluster.sync);
+                none.insert(self.store.connect_within(lease).await?)
+            }
             none => none.insert(self.store.connect().await?),
         };
         let keys = keys(&self.cluster.name);

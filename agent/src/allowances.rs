@@ -8,6 +8,7 @@ use api::event::seconds_since_1970;
 use config::policy::{ClusterMode, Config, Multiplier, Prefix, Service};
 use config::{PrefixKey, prefix};
 use datapath::compile;
+use host::PROGRAM;
 use host::{StateDirectory, StateError};
 
 use crate::ban_owner;
@@ -29,7 +30,9 @@ pub fn read(directory: &StateDirectory, now: u64) -> (Vec<Allowance>, Vec<String
     for name in [EXEMPT, RAISED] {
         match directory.read(name, LARGEST, parse) {
             Ok(saved) => allowances.extend(saved.unwrap_or_default()),
-            Err(damaged) => notes.push(format!("{damaged}; exemptions by agent allow are lost")),
+            Err(damaged) => {
+                notes.push(format!("{damaged}; exemptions by {PROGRAM} allow are lost"))
+            }
         }
     }
     allowances.retain(|allowance| allowance.until > now);
@@ -153,7 +156,7 @@ pub fn applied_where_possible(
         return (raised, None);
     };
     allowances.retain(|allowance| allowance.times.is_none());
-    let note = format!("agent allow --times raises no limits any more: {error}");
+    let note = format!("{PROGRAM} allow --times raises no limits any more: {error}");
     (applied(config, allowances), Some(note))
 }
 

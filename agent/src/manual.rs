@@ -6,11 +6,12 @@ pub mod limits;
 
 use std::io;
 
-use clap::{Arg, Command, CommandFactory as _};
+use clap::{Arg, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
+use host::PROGRAM;
 
-use crate::cli::arguments::Cli;
+use crate::cli::as_called::{self, as_called};
 
 /// The description of agent(1).
 const DESCRIPTION: [&str; 3] = [
@@ -112,9 +113,11 @@ const EXAMPLES: [(&str, &str); 8] = [
 ///
 /// When it cannot be written.
 pub fn page() -> io::Result<Vec<u8>> {
-    let mut command = Cli::command();
+    let mut command = as_called::command();
     command.build();
-    let man = Man::new(command.clone()).manual("Weir").title("AGENT");
+    let man = Man::new(command.clone())
+        .manual("Weir")
+        .title(PROGRAM.name().to_uppercase());
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
@@ -138,14 +141,14 @@ fn synopsis() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["SYNOPSIS"]);
     roff.text([
-        bold("agent"),
+        bold(PROGRAM.name()),
         roman(" [--config "),
         italic("FILE"),
         roman("]"),
     ]);
     roff.control("br", []);
     roff.text([
-        bold("agent"),
+        bold(PROGRAM.name()),
         roman(" "),
         italic("COMMAND"),
         roman(" [--config "),
@@ -162,7 +165,7 @@ fn section(title: &str, paragraphs: &[&str]) -> Roff {
     roff.control("SH", [title]);
     for paragraph in paragraphs {
         roff.control("PP", []);
-        roff.text([roman(*paragraph)]);
+        roff.text([roman(as_called(paragraph))]);
     }
     roff
 }
@@ -173,7 +176,7 @@ fn pairs(title: &str, pairs: &[(&str, &str)]) -> Roff {
     for (what, meaning) in pairs {
         roff.control("TP", []);
         roff.text([bold(*what)]);
-        roff.text([roman(*meaning)]);
+        roff.text([roman(as_called(meaning))]);
     }
     roff
 }
@@ -183,10 +186,10 @@ fn examples() -> Roff {
     roff.control("SH", ["EXAMPLES"]);
     for (typed, purpose) in EXAMPLES {
         roff.control("PP", []);
-        roff.text([roman(purpose)]);
+        roff.text([roman(as_called(purpose))]);
         roff.control("PP", []);
         roff.control("RS", ["4"]);
-        roff.text([bold(typed)]);
+        roff.text([bold(as_called(typed))]);
         roff.control("RE", []);
     }
     roff
@@ -227,7 +230,7 @@ fn commands(command: &Command) -> Roff {
         .get_subcommands()
         .filter(|verb| verb.get_name() != "help")
     {
-        tell_verb(&mut roff, "agent", verb, &shared);
+        tell_verb(&mut roff, PROGRAM.name(), verb, &shared);
     }
     roff
 }
@@ -321,7 +324,7 @@ mod tests {
         let page = String::from_utf8(page().unwrap())
             .unwrap()
             .replace("\\-", "-");
-        let mut command = Cli::command();
+        let mut command = as_called::command();
         command.build();
         for verb in command
             .get_subcommands()

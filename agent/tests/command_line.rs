@@ -1,5 +1,6 @@
 //! The command line as a new user meets it: what is wrong is told once, with what to do. Needs no root.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -369,4 +370,58 @@ fn a_terminal_of_0_columns_has_lines_of_usual_width() {
         text.contains("a  requests  1 requests/s per user, burst 1, refuse"),
         "{text}"
     );
+}
+
+#[test]
+fn help_messages_and_completions_have_the_name_that_was_typed() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("weir");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_agent"), &link).unwrap();
+    let printed = |program: &OsStr, arguments: &[&str]| {
+        let output = Command::new(program)
+            .args(arguments)
+            .env_remove("WEIR_CONFIG")
+            .env_remove("WEIR_CONTROL")
+            .output()
+            .unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    for (arguments, named) in [
+        (&["--version"][..], "PROGRAM 0."),
+        (&["ban", "--help"], "Usage: PROGRAM ban"),
+        (&["ban", "--help"], "Example: PROGRAM ban"),
+        (&["disallow", "--help"], "by PROGRAM allow"),
+        (&["statsu"], "Usage: PROGRAM [OPTIONS]"),
+        (&["--json"], "missing command: PROGRAM --help lists them"),
+        (
+            &["status", "--control", "/nonexistent"],
+            "start one (PROGRAM --config FILE)",
+        ),
+        (&["man"], ".TH PROGRAM_UPPER 1"),
+        (&["man"], "\\fBPROGRAM reload\\fR"),
+        (&["man", "limits.toml"], "\\fBPROGRAM check\\fR"),
+        (
+            &["completions", "bash"],
+            "complete -o nosort -F _weir_agent PROGRAM",
+        ),
+        (&["completions", "fish"], "PROGRAM"),
+    ] {
+        for (program, name) in [
+            (link.as_os_str(), "weir"),
+            (OsStr::new(env!("CARGO_BIN_EXE_agent")), "agent"),
+        ] {
+            let printed = printed(program, arguments);
+            let named = named
+                .replace("PROGRAM_UPPER", &name.to_uppercase())
+                .replace("PROGRAM", name);
+            assert!(
+                printed.contains(&named),
+                "{arguments:?}: {named}\n{printed}"
+            );
+        }
+    }
+    let version = printed(link.as_os_str(), &["--version"]);
+    for part in ["\ncommit: ", "\ntarget: ", "\nkernel programs: sha256:"] {
+        assert!(version.contains(part), "{version}");
+    }
 }

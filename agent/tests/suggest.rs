@@ -28,7 +28,7 @@ use weir::daemon::record::RecordFile;
 use weir::replay::capture::{Capture, InterfaceNames};
 use weir::replay::{CapturedFrame, Evaluation, Local, TableMemory, Verdict, read};
 use weir::suggest::capture::summarise;
-use weir::suggest::{Collector, Decision, READ_ONCE, Transport, decide, limits_toml};
+use weir::suggest::{Collector, Decision, Transport, decide, limits_toml, read_once};
 
 const HELD_OUT: [u64; 2] = [101, 102];
 
@@ -67,7 +67,7 @@ fn suggested(capture: &Path) -> (Decision, String) {
     )
     .traffic;
     let decision = decide(&traffic).unwrap_or_else(|error| panic!("{error}"));
-    let text = limits_toml(&traffic, &decision, &["lo".to_owned()], Err(READ_ONCE));
+    let text = limits_toml(&traffic, &decision, &["lo".to_owned()], Err(&read_once()));
     (
         decision,
         text.replace("mode = \"observe\"", "mode = \"enforce\""),

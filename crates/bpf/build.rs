@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use sha2::{Digest as _, Sha256};
+
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
@@ -16,16 +18,23 @@ fn main() {
     println!("cargo::rerun-if-env-changed=WEIR_EBPF_OBJECT");
     let weir = env::var_os("WEIR_EBPF_OBJECT").map_or(last, PathBuf::from);
     // The others are beside it.
-    place(&weir, &out.join("weir.o"));
+    let mut hash = Sha256::new();
+    hash.update(place(&weir, &out.join("weir.o")));
     for other in ["groups.o", "connections.o"] {
-        place(&weir.with_file_name(other), &out.join(other));
+        hash.update(place(&weir.with_file_name(other), &out.join(other)));
     }
+    println!(
+        "cargo::rustc-env=WEIR_OBJECTS_HASH=sha256:{:x}",
+        hash.finalize()
+    );
 }
 
-fn place(object: &Path, out: &Path) {
+/// Copies an object, and returns it.
+fn place(object: &Path, out: &Path) -> Vec<u8> {
     println!("cargo::rerun-if-changed={}", object.display());
     let bytes = fs::read(object).unwrap_or_default();
-    if let Err(error) = fs::write(out, bytes) {
+    if let Err(error) = fs::write(out, &bytes) {
         println!("cargo::error=writing {}: {error}", out.display());
     }
+    bytes
 }

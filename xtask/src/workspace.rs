@@ -93,3 +93,26 @@ pub fn host_cargo() -> PathBuf {
         .unwrap_or_else(|| "cargo".into())
         .into()
 }
+
+/// The commit, from git.
+pub fn commit() -> String {
+    let git =
+        |arguments: &[&str]| crate::process::capture(Command::new("git").args(arguments)).ok();
+    let head = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
+    // Changes of documents do not affect figures.
+    let changes = git(&[
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        ":!*.md",
+        ":!docs",
+    ]);
+    let is_changed = changes.is_some_and(|said| !said.trim().is_empty());
+    let changed = if is_changed {
+        ", with changes that are not committed"
+    } else {
+        ""
+    };
+    format!("{}{changed}", head.trim())
+}

@@ -45,7 +45,7 @@ impl Shared {
     const fn instead(self, command: &Command) -> &'static str {
         match (self, command) {
             (Self::Json, Command::Run(_)) => "; --log-format json writes the log as JSON",
-            (Self::LogLevel | Self::LogFormat, _) => "; agent run has a log",
+            (Self::LogLevel | Self::LogFormat, _) => "; the verb run has a log",
             (
                 Self::Control,
                 Command::Run(_) | Command::Check(_) | Command::Detach(_) | Command::Doctor(_),

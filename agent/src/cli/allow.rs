@@ -7,6 +7,7 @@ use api::allowance::{Allowance, Allowed, Disallowed};
 use api::event::seconds_since_1970;
 use api::request::Request;
 use config::{human, prefix};
+use host::PROGRAM;
 
 use super::ask::ask;
 use super::ban;
@@ -83,7 +84,7 @@ pub fn disallow(cidrs: Vec<String>, options: &Options) -> anyhow::Result<ExitCod
         all.notes.iter().for_each(|note| println!("note: {note}"));
     })?;
     for cidr in &all.unknown {
-        eprintln!("{cidr} has no exemption for a while: agent allow --list lists them");
+        eprintln!("{cidr} has no exemption for a while: {PROGRAM} allow --list lists them");
     }
     Ok(if all.unknown.is_empty() {
         ExitCode::SUCCESS

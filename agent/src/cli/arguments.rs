@@ -9,6 +9,7 @@ use api::heavy_prefixes::SHARES;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::units;
 use decide::{OnExpiry, ReserveTime, Wait};
+use host::PROGRAM;
 use ipnet::IpNet;
 
 use super::names::{Named, names};
@@ -290,7 +291,7 @@ fn source(text: &str) -> Result<IpAddr, String> {
     let whole = if prefix.addr().is_ipv4() { 32 } else { 64 };
     if prefix.prefix_len() < whole {
         return Err(format!(
-            "invalid source {text:?}: a prefix of many sources; write one address, or filter agent top by the prefix (key /)"
+            "invalid source {text:?}: a prefix of many sources; write one address, or filter {PROGRAM} top by the prefix (key /)"
         ));
     }
     Ok(prefix.addr())

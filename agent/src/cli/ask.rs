@@ -12,6 +12,7 @@ use api::source::{ClassOrigin, at_level, with_sources};
 use cluster::ClusterStatus;
 use config::human;
 use config::policy::Prefix;
+use host::PROGRAM;
 use ipnet::IpNet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -204,7 +205,7 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
         }
         if status.allowed.len() > MOST_ALLOWED {
             text.push_str(&format!(
-                "\nallowed for a while: {} others (agent allow --list)",
+                "\nallowed for a while: {} others ({PROGRAM} allow --list)",
                 number((status.allowed.len() - MOST_ALLOWED) as u64)
             ));
         }
@@ -286,13 +287,13 @@ fn changes(status: &Status) -> Vec<String> {
         let left = human::seconds(trial.ends_in_seconds);
         lines.push(match &trial.rollback {
             Some(rollback) => format!(
-                "on trial: {}, and rolling back fails since {} ({} attempts): {}; to keep it: agent confirm",
+                "on trial: {}, and rolling back fails since {} ({} attempts): {}; to keep it: {PROGRAM} confirm",
                 trial.file,
                 human::seconds(rollback.failing_for_seconds),
                 rollback.attempts,
                 rollback.error
             ),
-            None => format!("on trial: {}, for another {left}; to keep it: agent confirm", trial.file),
+            None => format!("on trial: {}, for another {left}; to keep it: {PROGRAM} confirm", trial.file),
         });
     }
     if let Some(last) = &status.last_reload {
@@ -792,6 +793,6 @@ pub fn reset(
                 kept.join(", ")
             ),
         };
-        format!("{done}; {kept}: agent reset --limit NAME")
+        format!("{done}; {kept}: {PROGRAM} reset --limit NAME")
     })
 }

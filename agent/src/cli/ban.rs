@@ -12,6 +12,7 @@ use api::request::{
 };
 use config::policy::Prefix;
 use config::{PrefixKey, human, prefix, ssh};
+use host::PROGRAM;
 use host::read::{argument_name, read_text_argument};
 
 use super::ask::ask;
@@ -129,7 +130,7 @@ pub fn ban(
             |left| format!("for {}", human::seconds(left)),
         );
         eprintln!(
-            "{cidr} stays banned {until}, which is longer: to shorten it, agent unban {} first",
+            "{cidr} stays banned {until}, which is longer: to shorten it, {PROGRAM} unban {} first",
             unban_of(
                 holder
                     .address
@@ -367,9 +368,9 @@ fn print_unbanned(
         (true, _) if all.unbanned == 0 => {}
         (true, _) => println!("{} unbanned", number(all.unbanned)),
         (false, Some(owner)) => {
-            println!("{owner} has no ban of {named}: agent bans lists the bans");
+            println!("{owner} has no ban of {named}: {PROGRAM} bans lists the bans");
         }
-        (false, None) => println!("{named} was not banned: agent bans lists the bans"),
+        (false, None) => println!("{named} was not banned: {PROGRAM} bans lists the bans"),
     })?;
     if !options.json {
         for Excepted { cidr, list } in &all.excepted {
@@ -377,19 +378,19 @@ fn print_unbanned(
         }
         for exception in &all.exceptions {
             println!(
-                "note: CrowdSec bans {exception}: its decisions do not apply there from now on; agent ban {exception} ends this \
+                "note: CrowdSec bans {exception}: its decisions do not apply there from now on; {PROGRAM} ban {exception} ends this \
                  exception"
             );
         }
         for exception in &all.exceptions_from_hosts {
             println!(
                 "note: other hosts ban {exception} as part of another prefix: their bans do not apply there from now on, on \
-                 this host; agent ban {exception} ends this exception"
+                 this host; {PROGRAM} ban {exception} ends this exception"
             );
         }
         for prefix in &all.still_banned_by_crowdsec {
             println!(
-                "note: CrowdSec still bans {prefix}: agent unban {prefix} --all makes an exception"
+                "note: CrowdSec still bans {prefix}: {PROGRAM} unban {prefix} --all makes an exception"
             );
         }
         for NarrowerBans {
@@ -402,7 +403,9 @@ fn print_unbanned(
                 1 => "1 ban of a prefix".to_owned(),
                 many => format!("bans of {} prefixes", number(*many)),
             };
-            println!("note: {what} within {cidr}, such as {first}, remain: agent bans lists them");
+            println!(
+                "note: {what} within {cidr}, such as {first}, remain: {PROGRAM} bans lists them"
+            );
         }
         if all.banned_by_crowdsec > 0 {
             let count = number(all.banned_by_crowdsec);
@@ -423,11 +426,11 @@ fn print_unbanned(
         if still.wider {
             let command = wider_command(by, *own, owner);
             eprintln!(
-                "{cidr} is still banned, as part of {by}, by {owners}: agent unban {command}"
+                "{cidr} is still banned, as part of {by}, by {owners}: {PROGRAM} unban {command}"
             );
         } else {
             eprintln!(
-                "{cidr} is still banned by {owners}: agent unban {cidr} --all lifts the bans of all owners"
+                "{cidr} is still banned by {owners}: {PROGRAM} unban {cidr} --all lifts the bans of all owners"
             );
         }
     }

@@ -18,6 +18,7 @@ use api::request::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config::human;
+use host::PROGRAM;
 
 use super::exit::usage;
 use super::print::Print;
@@ -124,7 +125,9 @@ fn refusal(wanted: &Wanted, is_standard: bool, print: Print) -> Option<String> {
         }
         let is_terminal = io::stdout().is_terminal();
         return is_terminal.then(|| {
-            "standard output is a terminal: name a file, or pipe it into agent replay -".to_owned()
+            format!(
+                "standard output is a terminal: name a file, or pipe it into {PROGRAM} replay -"
+            )
         });
     }
     if wanted.most_bytes < 4_096 {

@@ -1,8 +1,10 @@
 //! The command line as it is parsed, with an example in the help of each verb.
 
-use clap::{Command, CommandFactory as _, FromArgMatches as _};
+use clap::{Command, FromArgMatches as _};
+use host::PROGRAM;
 
 use super::arguments::Cli;
+use super::as_called;
 use super::suggestions;
 
 /// A command line for each verb, as an operator types it.
@@ -53,7 +55,7 @@ pub fn parsed() -> Cli {
 
 /// The command line, with an example in each verb's help.
 fn command() -> Command {
-    EXAMPLES.iter().fold(Cli::command(), |command, line| {
+    EXAMPLES.iter().fold(as_called::command(), |command, line| {
         with_example(command, line, line)
     })
 }
@@ -68,7 +70,7 @@ fn with_example(command: Command, words: &str, line: &str) -> Command {
         .get_after_help()
         .map(|help| format!("{help}\n\n"))
         .unwrap_or_default();
-    command.after_help(format!("{before}Example: agent {line}"))
+    command.after_help(format!("{before}Example: {PROGRAM} {line}"))
 }
 
 #[cfg(test)]

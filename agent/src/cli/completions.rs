@@ -4,15 +4,14 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::{env, process};
 
-use clap::CommandFactory as _;
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
+use host::PROGRAM;
 
-use crate::cli::arguments::Cli;
+use super::as_called;
 
 /// The variable by which a script calls this program; its value is the shell.
 const VARIABLE: &str = "WEIR_COMPLETE";
-const PROGRAM: &str = "agent";
 
 /// Bash splits the line at `:` and `=` and replaces what follows the last of them. Words are split here, so that an IPv6
 /// address or `--limit=NAME` is one.
@@ -43,8 +42,9 @@ fi
 
 /// Prints a shell's script.
 pub fn script(shell: Shell) -> anyhow::Result<ExitCode> {
+    let name = PROGRAM.name();
     let ours = |text: &str| {
-        text.replace("PROGRAM", PROGRAM)
+        text.replace("PROGRAM", name)
             .replace("VARIABLE", VARIABLE)
             .into_bytes()
     };
@@ -55,7 +55,7 @@ pub fn script(shell: Shell) -> anyhow::Result<ExitCode> {
             let shells = Shells::builtins();
             let completer = shells.completer(&shell.to_string());
             let completer = completer.ok_or_else(|| anyhow::anyhow!("no script for {shell}"))?;
-            completer.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
+            completer.write_registration(VARIABLE, name, name, name, &mut script)?;
             if shell == Shell::Zsh {
                 script.extend(ours(ZSH));
             }
@@ -69,7 +69,7 @@ pub fn script(shell: Shell) -> anyhow::Result<ExitCode> {
 /// Prints the candidates and exits if a script calls the program; errors are silent, since a user is typing.
 pub fn complete_for_a_script() {
     let here = env::current_dir().ok();
-    let completion = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
+    let completion = CompleteEnv::with_factory(as_called::command).var(VARIABLE);
     match completion.try_complete(env::args_os(), here.as_deref()) {
         Ok(false) => {}
         Ok(true) => process::exit(0),

@@ -52,7 +52,8 @@ fn commands(line: &str) -> Vec<Vec<String>> {
 
 /// The arguments of the commands of this program in a line.
 fn of_the_agent(line: &str) -> Vec<Vec<String>> {
-    let is_agent = |word: &String| word == "agent" || word.ends_with("/agent");
+    let is_agent =
+        |word: &String| ["agent", "weir"].contains(&word.rsplit('/').next().unwrap_or_default());
     commands(line)
         .into_iter()
         .filter_map(|words| {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use api::heavy_prefixes::SHARE;
 use api::request::Request;
+use host::PROGRAM;
 
 use super::accepted::unused;
 use super::exit::usage;
@@ -232,9 +233,9 @@ fn without_a_verb(options: &Options) -> anyhow::Result<ExitCode> {
             Some(error) => Ok(usage(&error)),
             None => run::run(Some(config), options),
         },
-        None => Ok(usage(
-            &"missing command: agent --help lists them; agent --config FILE runs the agent",
-        )),
+        None => Ok(usage(&format!(
+            "missing command: {PROGRAM} --help lists them; {PROGRAM} --config FILE runs the agent"
+        ))),
     }
 }
 

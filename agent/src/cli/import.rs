@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use host::PROGRAM;
 use host::read::{argument_name, read_argument};
 use host::replace::{Survives, replace};
 use serde::Serialize;
@@ -144,7 +145,7 @@ fn write(directory: &Path, lists: &[ListFile]) -> anyhow::Result<()> {
         // A power failure must not leave an empty list in the place of one that bans.
         let written = replace(&list.path, MODE, Survives::PowerLoss, |file| {
             let mut file = io::BufWriter::new(file);
-            writeln!(file, "# {}, by agent import", list.name)?;
+            writeln!(file, "# {}, by {PROGRAM} import", list.name)?;
             for prefix in &list.prefixes {
                 writeln!(file, "{prefix}")?;
             }

@@ -3,6 +3,7 @@
 mod accepted;
 mod allow;
 pub mod arguments;
+pub mod as_called;
 mod ask;
 mod ban;
 mod capture;

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use api::record::{LENGTHS, RecordState, RecordStatus, wrong_length};
 use api::request::Request;
 use config::human;
+use host::PROGRAM;
 
 use super::ask::ask;
 use super::exit::usage;
@@ -62,7 +63,7 @@ fn text(status: &RecordStatus) -> String {
             .as_ref()
             .map(|error| format!("\nnote: {error}"))
             .unwrap_or_default();
-        return format!("no recording; agent record --for 24h starts one{error}");
+        return format!("no recording; {PROGRAM} record --for 24h starts one{error}");
     }
     let mut pairs = vec![
         ("recording", status.state.name().to_owned()),

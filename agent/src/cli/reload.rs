@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::reload::{Confirmed, Reloaded};
 use api::request::{LONGEST_CONFIG, Request};
 use config::{ConfigError, human, ssh};
+use host::PROGRAM;
 
 use super::exit::{USAGE, invalid, usage};
 use super::print::Print;
@@ -85,7 +86,7 @@ pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow:
     print_result(&answer, options, || {
         let time = human::time(duration);
         format!(
-            "{} is in effect for {time}, then the previous config again; to keep it: agent confirm",
+            "{} is in effect for {time}, then the previous config again; to keep it: {PROGRAM} confirm",
             file.display()
         )
     })

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use api::capture::CaptureOf;
 use api::record::RecordStatus;
 use api::request::Request;
+use host::PROGRAM;
 use host::StateDirectory;
 
 use super::exit::usage;
@@ -19,8 +20,8 @@ use crate::replay::capture::InterfaceNames;
 use crate::replay::{CaptureReport, Local, Report};
 use crate::suggest::capture::{Summary, interfaces, refusals, summarise};
 use crate::suggest::{
-    Decision, READ_ONCE, Refusal, SuggestError, SuggestReport, Traffic, decide, limit_plots,
-    limits_toml, suggest_page,
+    Decision, Refusal, SuggestError, SuggestReport, Traffic, decide, limit_plots, limits_toml,
+    read_once, suggest_page,
 };
 
 pub fn suggest(question: &Suggest, options: &Options) -> anyhow::Result<ExitCode> {
@@ -70,7 +71,7 @@ fn recorded(file: &Path, question: &Suggest, print: Print) -> anyhow::Result<Exi
         Err(error) if error.is_missing => {
             let file = file.display();
             return Ok(usage(&format!(
-                "no recording at {file}: agent record starts one; or name a capture, as in agent suggest FILE"
+                "no recording at {file}: {PROGRAM} record starts one; or name a capture, as in {PROGRAM} suggest FILE"
             )));
         }
         Err(error) => return Err(error.into()),
@@ -154,7 +155,7 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
     let found = interfaces(&outcome.interfaces);
     let status = finish(report, &traffic, &found, print, page.as_ref(), |decision| {
         let refusals = replayed(question, captures, &traffic, decision, &found, &local)?;
-        Ok((decision.clone(), refusals.ok_or(READ_ONCE)))
+        Ok((decision.clone(), refusals.ok_or_else(read_once)))
     })?;
     Ok(if is_complete {
         status
@@ -170,14 +171,14 @@ fn finish(
     found: &[String],
     print: Print,
     page: Option<&Destination>,
-    replay: impl FnOnce(&Decision) -> anyhow::Result<(Decision, Result<Vec<Refusal>, &'static str>)>,
+    replay: impl FnOnce(&Decision) -> anyhow::Result<(Decision, Result<Vec<Refusal>, String>)>,
 ) -> anyhow::Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     let mut plots = Vec::new();
     match decide(traffic) {
         Ok(decision) => {
             let (commented, refusals) = replay(&decision)?;
-            let refusals = refusals.as_deref().map_err(|reason| *reason);
+            let refusals = refusals.as_deref().map_err(String::as_str);
             let config = limits_toml(traffic, &commented, found, refusals);
             plots = limit_plots(traffic, &decision, refusals.ok());
             report.decided(decision, config, refusals.ok());
@@ -219,7 +220,7 @@ fn replayed(
     if !captures.iter().all(is_file) {
         return Ok(None);
     }
-    let config = limits_toml(traffic, decision, found, Err(READ_ONCE));
+    let config = limits_toml(traffic, decision, found, Err(&read_once()));
     let bar = progress_bar(captures);
     let names = InterfaceNames::with_unnamed(question.interface.as_deref());
     let refusals = refusals(&config, captures, names, local, |progress| {

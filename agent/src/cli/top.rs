@@ -8,6 +8,7 @@ use super::{ask, heavy_prefixes};
 use crate::cli::arguments::{Options, TopOrder};
 use crate::stats::Sort;
 use crate::tui::{self, App};
+use host::PROGRAM;
 
 /// The mode of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +63,16 @@ pub fn top(
     }
     if count.is_some() {
         eprintln!(
-            "-n conflicts with the live view, which has as many rows as the terminal: use agent top --once -n N"
+            "-n conflicts with the live view, which has as many rows as the terminal: use {PROGRAM} top --once -n N"
         );
         return Ok(ExitCode::from(USAGE));
     }
     if options.json {
-        eprintln!("the live view has no JSON: use agent top --once --json");
+        eprintln!("the live view has no JSON: use {PROGRAM} top --once --json");
         return Ok(ExitCode::from(USAGE));
     }
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-        eprintln!("the live view requires a terminal: use agent top --once for one table");
+        eprintln!("the live view requires a terminal: use {PROGRAM} top --once for one table");
         return Ok(ExitCode::from(USAGE));
     }
     let sort = sort.map_or_else(Sort::default, |order| match order {

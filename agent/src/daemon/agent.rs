@@ -13,6 +13,7 @@ use config::policy::Config;
 use datapath::PinDirectory;
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
+use host::PROGRAM;
 use notifications::Notifier;
 
 use super::capture::Capturer;
@@ -438,7 +439,7 @@ pub fn start_sharer(
         bans.report_to(None);
         if let Err(error) = bans.set(&BTreeMap::new()) {
             tracing::error!(
-                "lifting the bans of other hosts failed: {error}; agent bans lists them"
+                "lifting the bans of other hosts failed: {error}; {PROGRAM} bans lists them"
             );
         }
     }

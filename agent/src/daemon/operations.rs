@@ -12,6 +12,7 @@ use config::policy::{Mode, Prefix};
 use config::{PrefixKey, prefix};
 use datapath::bans::{By, Owner};
 use decide::{Answer, Question};
+use host::PROGRAM;
 
 use super::agent::Agent;
 use super::ban_events::ordered;
@@ -152,7 +153,7 @@ impl Agent {
         kept.extend(others);
         if let (Some(limit), true) = (limit, of_packets.is_none() && of_requests.is_none()) {
             return Err(format!(
-                "limit {limit:?} counts by more than the address: agent reset --limit {limit} resets every key"
+                "limit {limit:?} counts by more than the address: {PROGRAM} reset --limit {limit} resets every key"
             ));
         }
         let (of_packets, of_requests) = (of_packets.unwrap_or(0), of_requests.unwrap_or(0));
@@ -169,7 +170,9 @@ impl Agent {
                 packets.for_client(|in_effect| in_effect.reader().reset_limit(limit))?
             }
             (None, None) => {
-                return Err(format!("unknown limit {limit:?}: agent limits lists all"));
+                return Err(format!(
+                    "unknown limit {limit:?}: {PROGRAM} limits lists all"
+                ));
             }
         };
         let kept = Vec::new();
@@ -237,7 +240,7 @@ pub(crate) fn whose(owner: Option<&str>, user: Option<&str>, all: bool) -> Resul
 
 fn feed_error(owner: &str) -> String {
     format!(
-        "{owner} bans what it contains: agent unban CIDR --all makes an exception from all lists and from CrowdSec"
+        "{owner} bans what it contains: {PROGRAM} unban CIDR --all makes an exception from all lists and from CrowdSec"
     )
 }
 

@@ -10,6 +10,7 @@ use api::trace::{TraceLine, TraceVerdict};
 use common::packet::Address;
 use common::trace::{MOST_TRACED, TracedSources};
 use config::prefix::mapped;
+use host::PROGRAM;
 use tokio::sync::{Notify, mpsc};
 
 use super::packets::Packets;
@@ -91,7 +92,7 @@ impl Tracer {
         traces.retain(|trace| !trace.lines.is_closed());
         if traces.len() >= MOST_TRACED {
             return Err(format!(
-                "{MOST_TRACED} traces already run, which is the maximum: end one of them (agent trace) first"
+                "{MOST_TRACED} traces already run, which is the maximum: end one of them ({PROGRAM} trace) first"
             ));
         }
         let (lines, verdicts) = mpsc::channel(MOST_BEHIND);
@@ -171,12 +172,10 @@ impl Tracer {
             .map(|trace| Address::from_ipv6(mapped(trace.source)));
         match packets.trace(TracedSources::of(sources)) {
             Ok(true) => Ok(()),
-            Ok(false) => {
-                Err("the kernel programs of this agent log no verdicts: run an agent of a trace build (cargo \
-                              xtask build --trace) in its place; agent show, agent events and agent replay report \
-                              refusals in every build"
-                    .to_owned())
-            }
+            Ok(false) => Err(format!(
+                "the kernel programs of this agent log no verdicts: run an agent of a trace build (cargo xtask build \
+                     --trace) in its place; {PROGRAM} show, {PROGRAM} events and {PROGRAM} replay report refusals in every build"
+            )),
             Err(error) => Err(error.to_string()),
         }
     }

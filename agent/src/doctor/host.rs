@@ -11,6 +11,7 @@ use config::group::Group;
 use config::policy::Config;
 use datapath::connections::unsupported;
 use datapath::{is_kernel_too_old, kernel_release, translations};
+use host::PROGRAM;
 use host::syn_cookies as cookies;
 
 use super::check::{Check, Needed};
@@ -58,7 +59,9 @@ fn kernel(uses_bpf: Needed) -> Check {
         );
     }
     if bpf::is_untested(&release) {
-        let fix = "none is needed if agent check and a trial pass; else install a newer kernel";
+        let fix = format!(
+            "none is needed if {PROGRAM} check and a trial pass; else install a newer kernel"
+        );
         return Check::limited("kernel", format!("{release}: {}", bpf::TESTED), fix);
     }
     Check::good("kernel", release)
@@ -86,7 +89,7 @@ fn capabilities(uses_bpf: Needed) -> Check {
         uses_bpf,
         "capabilities",
         found,
-        "run as root: sudo agent doctor",
+        format!("run as root: sudo {PROGRAM} doctor"),
     )
 }
 
@@ -271,7 +274,7 @@ fn left_out(config: &Config) -> Vec<Check> {
         Check::missing(
             "limits",
             one.to_string(),
-            "use a kernel that can, or write a rate; then agent reload",
+            format!("use a kernel that can, or write a rate; then {PROGRAM} reload"),
         )
     };
     left_out.iter().map(check).collect()
@@ -294,7 +297,7 @@ fn enforced(config: &Config) -> Vec<Check> {
             None => Check::missing(
                 "groups",
                 format!("{name}: the running agent does not enforce it"),
-                RELOAD,
+                format!("{PROGRAM} reload, then {PROGRAM} status for what is wrong"),
             ),
             Some(group) if group.enforcement == Enforcement::Full => Check::good(
                 "groups",
@@ -310,16 +313,13 @@ fn enforced(config: &Config) -> Vec<Check> {
                 Check::limited(
                     "groups",
                     found,
-                    "agent groups lists what is not enforced, and why",
+                    format!("{PROGRAM} groups lists what is not enforced, and why"),
                 )
             }
         }
     };
     config.groups.iter().map(check).collect()
 }
-
-/// The fix for a group that is not in effect yet.
-const RELOAD: &str = "agent reload, then agent status for what is wrong";
 
 fn count(members: usize) -> String {
     match members {

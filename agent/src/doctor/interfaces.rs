@@ -5,6 +5,7 @@ use datapath::{
     AttachedProgram, DeviceFacts, LostReplies, Owner, default_route_interfaces, device_facts,
     lacking_for_shape, topology,
 };
+use host::PROGRAM;
 use serde::Serialize;
 
 use super::check::Check;
@@ -187,7 +188,7 @@ fn hook(facts: &DeviceFacts, attach: Attach) -> Check {
         (_, Some((program, Owner::Hidden))) => Check::limited(
             "hook",
             format!("used by {program}; no conflict if it is Weir's"),
-            "run as root, which reads the name: sudo agent doctor",
+            format!("run as root, which reads the name: sudo {PROGRAM} doctor"),
         ),
         (Attach::Auto, Some((program, Owner::Other))) => Check::limited(
             "hook",
@@ -242,7 +243,9 @@ fn replies(name: &str, facts: &DeviceFacts, config: &Config) -> Option<Check> {
         (Attach::Tc | Attach::Generic, _) => None,
         (Attach::Native, Some(true)) => Some(Check::good(
             "replies",
-            "the veth's peer has an XDP program, or only GRO, with which replies are lost: agent status reports it then",
+            format!(
+                "the veth's peer has an XDP program, or only GRO, with which replies are lost: {PROGRAM} status reports it then"
+            ),
         )),
         (Attach::Native, Some(false)) => {
             let lost = LostReplies(name);

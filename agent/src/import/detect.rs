@@ -2,13 +2,14 @@
 
 use super::document::{Format, ImportError};
 use super::prefixes;
+use host::PROGRAM;
 
 /// Detects the format by the first line that is no comment.
 pub fn format(name: &str, text: &str) -> Result<Format, ImportError> {
     let Some(line) = first_line(text) else {
         return Err(ImportError::Empty(name.to_owned()));
     };
-    let unknown = |why| Err(ImportError::Unknown(name.to_owned(), why));
+    let unknown = |why: &str| Err(ImportError::Unknown(name.to_owned(), why.to_owned()));
     let word = line.split_ascii_whitespace().next().unwrap_or_default();
     let is_lines_of = |options: &[&str]| options.contains(&word);
     if line.starts_with('{') {
@@ -24,7 +25,9 @@ pub fn format(name: &str, text: &str) -> Result<Format, ImportError> {
     } else if line.starts_with("[[")
         || (is_ini(text) && text.lines().any(|line| line.starts_with("[[")))
     {
-        unknown("a limits.toml already: agent check validates it")
+        unknown(&format!(
+            "a limits.toml already: {PROGRAM} check validates it"
+        ))
     } else if is_ini(text)
         || line.starts_with("[{")
         || line.starts_with("Status for the jail")
@@ -36,9 +39,9 @@ pub fn format(name: &str, text: &str) -> Result<Format, ImportError> {
             "nftables' rules as text are not supported: print them as JSON, with nft -j list ruleset",
         )
     } else if prefixes::append(word, &mut Vec::new()) {
-        unknown(
-            "a list of addresses: agent ban --file takes it, a [[ban_list]] names it, --from fail2ban imports it",
-        )
+        unknown(&format!(
+            "a list of addresses: {PROGRAM} ban --file takes it, a [[ban_list]] names it, --from fail2ban imports it"
+        ))
     } else {
         unknown(
             "not nft -j list ruleset, ipset save, iptables-save, fail2ban-client banned or jail.local; if it is one of them, \

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use host::PROGRAM;
 use ipnet::IpNet;
 use thiserror::Error;
 
@@ -87,7 +88,7 @@ pub enum ImportError {
     #[error("{0}: empty input")]
     Empty(String),
     #[error("{0}: unknown format: {1}")]
-    Unknown(String, &'static str),
+    Unknown(String, String),
     #[error("{0}: invalid JSON: {1}")]
     Json(String, serde_json::Error),
     #[error("{0}: more than {most} rules, chains and sets; import parts of it", most = MOST_RULES)]
@@ -95,7 +96,7 @@ pub enum ImportError {
     #[error("{0}: the JSON has no key \"nftables\": write the output of nft -j list ruleset")]
     NotNftables(String),
     #[error(
-        "{name}: no rule, set or address of {format}: {unread} lines are none; see agent import --help for the formats"
+        "{name}: no rule, set or address of {format}: {unread} lines are none; see {PROGRAM} import --help for the formats"
     )]
     Nothing {
         name: String,

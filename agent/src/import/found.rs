@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use config::PrefixKey;
 use config::policy::Prefix;
+use host::PROGRAM;
 use ipnet::IpNet;
 
 use super::prefixes::{is_narrow, short};
@@ -130,7 +131,7 @@ impl Found {
         if !set.temporary.is_empty() {
             let (count, first) = (set.temporary.len(), short(&set.temporary[0]));
             let why = format!(
-                "a list has no elements that expire, such as {first}: agent ban {first} --for TIME, with the time that is left"
+                "a list has no elements that expire, such as {first}: {PROGRAM} ban {first} --for TIME, with the time that is left"
             );
             self.leave_out(
                 &why,
@@ -178,7 +179,7 @@ impl Found {
             .collect();
         if let Some(first) = wide.first() {
             let why = format!(
-                "a list has no prefixes wider than /8 (IPv6: /16), such as {first}: agent ban --force {first}"
+                "a list has no prefixes wider than /8 (IPv6: /16), such as {first}: {PROGRAM} ban --force {first}"
             );
             self.leave_out(&why, origin);
         }
@@ -307,11 +308,10 @@ impl Found {
             self.ban_set(set, &set.origin, None);
             for ((name, _), bans) in &mut self.bans {
                 if *name == set.name {
-                    bans.notes.insert(
+                    bans.notes.insert(format!(
                         "fail2ban lifts its bans, and a list keeps its prefixes: remove them, or leave the list out and ban with \
-                         agent ban --file FILE --for TIME. fail2ban may refuse a jail's ports alone, a list refuses all packets."
-                            .to_owned(),
-                    );
+                         {PROGRAM} ban --file FILE --for TIME. fail2ban may refuse a jail's ports alone, a list refuses all packets."
+                    ));
                 }
             }
         }

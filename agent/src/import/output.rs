@@ -5,6 +5,7 @@ use std::path::Path;
 
 use config::human::number;
 use config::policy::{DEFAULT_SOURCES, MOST_SOURCES};
+use host::PROGRAM;
 use ipnet::IpNet;
 
 use super::document::{Import, ListFile, Options};
@@ -135,7 +136,7 @@ fn head(
     comment(
         out,
         &format!(
-            "Imported by `agent import`: {}, {}, {}. {} not carried over: see the comments. Try it with `agent try FILE`.",
+            "Imported by `{PROGRAM} import`: {}, {}, {}. {} not carried over: see the comments. Try it with `{PROGRAM} try FILE`.",
             count(limits, "limit"),
             count(lists, "ban list"),
             count(found.exempt.len(), "exempt prefix").replace("prefixs", "prefixes"),
@@ -205,7 +206,7 @@ fn ban_list(out: &mut String, name: &str, bans: &FoundBans, more: Option<&str>, 
         comment(
             out,
             &format!(
-                "Prefixes: {}. To write the file: agent import --lists {directory} with the same input.",
+                "Prefixes: {}. To write the file: {PROGRAM} import --lists {directory} with the same input.",
                 number(bans.prefixes.len() as u64)
             ),
         );

@@ -5,9 +5,12 @@ use std::io;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use config::reference::TABLES;
 use config::schema::{Key, inner_keys};
+use host::PROGRAM;
+
+use crate::cli::as_called::as_called;
 
 const DESCRIPTION: [&str; 2] = [
-    "`agent` enforces the limits in /etc/weir/limits.toml, or in the file that --config names. It is TOML. Every size, rate \
+    "Weir enforces the limits in /etc/weir/limits.toml, or in the file that --config names. It is TOML. Every size, rate \
      and time has a unit; an unknown key is an error that names the nearest known key. `agent check` validates a file \
      and prints what it would enforce; `agent schema` prints a JSON Schema for editors.",
     "Sizes are in powers of 1000 (`kB`, `MB`, `GB`, `TB`) or of 1024 (`KiB`, `MiB`, `GiB`, `TiB`). Times are in `ms`, `s`, \
@@ -27,7 +30,7 @@ pub fn page() -> io::Result<Vec<u8>> {
     roff.control("SH", ["DESCRIPTION"]);
     for paragraph in DESCRIPTION {
         roff.control("PP", []);
-        roff.text(inline(paragraph));
+        roff.text(inline(&as_called(paragraph)));
     }
     for table in TABLES {
         let variant = table
@@ -49,7 +52,7 @@ pub fn page() -> io::Result<Vec<u8>> {
         roff.control("RE", []);
     }
     roff.control("SH", ["SEE ALSO"]);
-    roff.text([bold("agent"), roman("(1)")]);
+    roff.text([bold(PROGRAM.name()), roman("(1)")]);
     let mut page = Vec::new();
     roff.to_writer(&mut page)?;
     Ok(page)

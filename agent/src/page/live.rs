@@ -3,6 +3,7 @@
 use super::html::Html;
 use super::table::{Column, frame};
 use super::{SCRIPT, STYLE, Shell, section, shell};
+use host::PROGRAM;
 
 pub(super) const LIVE_STYLE: &str = include_str!("live.css");
 pub(super) const LIVE_SCRIPT: &str = include_str!("live.js");
@@ -32,7 +33,9 @@ pub fn page() -> String {
             html.leaf(
                 "noscript",
                 &[],
-                "This page requires JavaScript. agent status, limits and top print the same.",
+                &format!(
+                    "This page requires JavaScript. {PROGRAM} status, limits and top print the same."
+                ),
             );
             html.element("div", &[("id", "alerts")], |_| {});
             html.element("div", &[("id", "content"), ("hidden", "")], content);

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use config::human::{self, number};
+use host::PROGRAM;
 use thiserror::Error;
 
 use super::classes::{self, Bulk, SuggestedClass};
@@ -44,7 +45,7 @@ const BUSY: u64 = 600;
 pub enum SuggestError {
     /// No packets that a limit would count.
     #[error(
-        "no incoming packets that a limit would count (IP: TCP, UDP or ICMP) among {others} packets. Of a capture: name the host's addresses with --local PREFIX, or capture on its interface. Of a recording: it is written every 5 minutes and by agent record --stop"
+        "no incoming packets that a limit would count (IP: TCP, UDP or ICMP) among {others} packets. Of a capture: name the host's addresses with --local PREFIX, or capture on its interface. Of a recording: it is written every 5 minutes and by {PROGRAM} record --stop"
     )]
     Empty {
         /// Other packets.

@@ -23,7 +23,7 @@ pub use limit::{Basis, LEAST_SOURCES, Lacking, Pace, SuggestedLimit, Together, W
 pub use page::{LimitPlots, limit_plots, suggest_page};
 pub use report::SuggestReport;
 pub use saved::SavedCollector;
-pub use text::{READ_ONCE, Refusal, limits_toml};
+pub use text::{Refusal, limits_toml, read_once};
 pub use traffic::{
     Counts, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit, WINDOWS,
 };

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use config::human::{self, number};
+use host::PROGRAM;
 
 use super::classes::SuggestedClass;
 use super::decide::Decision;
@@ -13,8 +14,11 @@ use crate::comments::comment;
 use crate::replay::TimelineDocument;
 
 /// Why a suggestion from standard input is not replayed.
-pub const READ_ONCE: &str =
-    "Not replayed, since standard input is read once: agent replay prints what it would refuse.";
+pub fn read_once() -> String {
+    format!(
+        "Not replayed, since standard input is read once: {PROGRAM} replay prints what it would refuse."
+    )
+}
 
 /// The most services without a limit that are listed.
 const LISTED: usize = 10;
@@ -46,8 +50,8 @@ pub fn limits_toml(
     comment(
         out,
         &format!(
-            "Suggested by `agent suggest` from {} incoming packets in {}. Nothing is refused while mode is \"observe\": replay \
-             it (agent replay), try it (agent try), then write \"enforce\".",
+            "Suggested by `{PROGRAM} suggest` from {} incoming packets in {}. Nothing is refused while mode is \"observe\": replay \
+             it ({PROGRAM} replay), try it ({PROGRAM} try), then write \"enforce\".",
             number(traffic.packets),
             human::time(Duration::from_secs_f64(traffic.seconds))
         ),

@@ -1,5 +1,8 @@
 //! The eBPF objects of `cargo xtask build`; empty if this crate was built without them.
 
+/// The SHA-256 of all of them.
+pub const HASH: &str = env!("WEIR_OBJECTS_HASH");
+
 /// The programs of limits on packets.
 pub static WEIR: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/weir.o"));
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::group::Emergency;
+use host::PROGRAM;
 
 use super::account::{self, Enforcement, GroupStatus, MemberStatus, NetworkStatus, NotEnforced};
 use super::emergency;
@@ -95,9 +96,9 @@ impl GroupView {
             "partly"
         };
         let more = if self.not_enforced.len() > 1 {
-            "; `agent groups` lists all"
+            format!("; `{PROGRAM} groups` lists all")
         } else {
-            ""
+            String::new()
         };
         Some(format!(
             "{how} enforced: {} without limits: {} {}{more}",

@@ -1,6 +1,7 @@
 //! Limits on requests with `[decide]` and `[[request]]`: reads them, and checks them together.
 
 use common::rate_limiter::Policy;
+use host::PROGRAM;
 
 use super::class;
 use super::limit_rules;
@@ -123,7 +124,9 @@ pub fn read_decide(
         }
         if nth == 0 && decide.http.is_none() && decide.grpc.is_none() {
             let help = "add [decide] http = \"unix:/run/weir/decide.sock\"";
-            let message = "applications cannot query this limit, only `agent decide` can: [decide] has no http and no grpc";
+            let message = format!(
+                "applications cannot query this limit, only `{PROGRAM} decide` can: [decide] has no http and no grpc"
+            );
             root.problems
                 .warning(read.span_of(&RequestLimit::NAME), message, help);
         }

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use common::limiter::Rate;
+use host::PROGRAM;
 
 use super::policy::Unit;
 use super::report::Wrong;
@@ -138,7 +139,7 @@ fn not_too_slow(text: &str, count: u128, per_nanoseconds: u64) -> Result<Rate, W
 fn zero() -> Wrong {
     wrong(
         "a rate of 0 would refuse everything",
-        "write a rate above 0; to refuse a source entirely, use `agent ban`",
+        format!("write a rate above 0; to refuse a source entirely, use `{PROGRAM} ban`"),
     )
 }
 

@@ -7,6 +7,7 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 use bpf::{DirectoryError, is_too_old, kernel_release};
+use host::PROGRAM;
 use thiserror::Error;
 
 use crate::devices::device::Unsupported;
@@ -287,7 +288,7 @@ pub enum AttachError {
     },
     /// A Weir agent with other pins is attached.
     #[error(
-        "another Weir agent, running or stopped, is attached to {interface} ({program}): stop it and run agent detach with its config, or remove {interface} from [agent] interfaces"
+        "another Weir agent, running or stopped, is attached to {interface} ({program}): stop it and run {PROGRAM} detach with its config, or remove {interface} from [agent] interfaces"
     )]
     OtherWeir {
         /// The interface's name.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use host::PROGRAM;
 use thiserror::Error;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -43,7 +44,7 @@ pub enum Follower {
 /// The maximum number of followers is reached.
 #[derive(Debug, Error)]
 #[error(
-    "{MOST_FOLLOWERS} clients follow events, which is the maximum: end one of them (agent events --follow) first"
+    "{MOST_FOLLOWERS} clients follow events, which is the maximum: end one of them ({PROGRAM} events --follow) first"
 )]
 pub struct TooManyFollowers;
 

@@ -7,6 +7,7 @@ pub mod descriptors;
 pub mod load;
 pub mod mounts;
 pub mod names;
+pub mod program;
 pub mod read;
 pub mod replace;
 mod state_directory;
@@ -15,4 +16,5 @@ pub mod unix_socket;
 
 pub use clock::{Moment, monotonic_nanoseconds};
 pub use mounts::{Mount, mounts};
+pub use program::PROGRAM;
 pub use state_directory::{Damaged, StateDirectory, StateError, StateLock, read_saved};

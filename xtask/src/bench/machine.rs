@@ -83,28 +83,6 @@ pub fn describe(compiler: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The commit, from git.
-pub fn commit() -> String {
-    let git = |arguments: &[&str]| process::capture(Command::new("git").args(arguments)).ok();
-    let head = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
-    // Changes of documents do not affect figures.
-    let changes = git(&[
-        "status",
-        "--porcelain",
-        "--untracked-files=no",
-        "--",
-        ":!*.md",
-        ":!docs",
-    ]);
-    let is_changed = changes.is_some_and(|said| !said.trim().is_empty());
-    let changed = if is_changed {
-        ", with changes that are not committed"
-    } else {
-        ""
-    };
-    format!("{}{changed}", head.trim())
-}
-
 /// The relevant words of a command line: the rest shows where the machine is from.
 fn mitigation_words(line: &str) -> String {
     let matters = [

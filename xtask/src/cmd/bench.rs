@@ -15,7 +15,7 @@ use crate::bench::figures::Figures;
 use crate::bench::{aims, growth, machine, programs, table};
 use crate::cargo_tools::THROTTLECRAB;
 use crate::tools::{Detail, Group};
-use crate::workspace::Workspace;
+use crate::workspace::{self, Workspace};
 use crate::{cleanup, process};
 
 /// Measure Weir beside its alternatives. Without a part, everything, and docs/BENCHMARKS.md is written.
@@ -230,7 +230,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.parts.is_empty() {
         let machine = machine::describe(&compiler);
         let run = Run {
-            commit: machine::commit(),
+            commit: workspace::commit(),
             is_quick,
             machine,
             figures,
@@ -346,7 +346,7 @@ impl Bench {
         let path = self.workspace.root.join("docs").join("BENCHMARKS.md");
         let text =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let content = document::decisions(figures, &machine::commit())?;
+        let content = document::decisions(figures, &workspace::commit())?;
         let text = measured::replaced(&text, &content, document::MARKS)
             .with_context(|| format!("{} has no place for the table", path.display()))?;
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;

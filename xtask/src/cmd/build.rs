@@ -13,7 +13,7 @@ use crate::process;
 use crate::suite::{self, TestProgram};
 use crate::toolchain::{TARGET, Toolchain};
 use crate::tools::{Detail, Group};
-use crate::workspace::Workspace;
+use crate::workspace::{self, Workspace};
 
 /// Build the eBPF object and the agent that holds it.
 #[derive(clap::Args)]
@@ -222,6 +222,10 @@ fn build_agent(workspace: &Workspace, profile: Profile, logging: Logging) -> Res
         .env("WEIR_EBPF_OBJECT", &object);
     if logging == Logging::Verdicts {
         build.args(["--features", "trace"]);
+    }
+    // Not for `debug`: each commit would build it anew.
+    if !matches!(profile, Profile::Debug) {
+        build.env("WEIR_COMMIT", workspace::commit());
     }
     let folder = match profile {
         Profile::Release => {

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use config::policy::Config;
 use config::ssh;
 use datapath::default_route_interfaces;
+use host::PROGRAM;
 
 use crate::daemon::reload::{EndedTrial, LastValid, Source};
 
@@ -105,7 +106,7 @@ pub(super) fn last_valid(file: &Path, why: &str) -> Option<Configured> {
     let copy = LastValid::of_service()?;
     let source = copy.read(file)?;
     tracing::error!(
-        "{} {why}: the agent uses the last valid config, {}; correct the file, then run agent reload",
+        "{} {why}: the agent uses the last valid config, {}; correct the file, then run {PROGRAM} reload",
         file.display(),
         copy.path().display()
     );

@@ -17,6 +17,7 @@ use config::policy::{Config, OnExit};
 use datapath::PinDirectory;
 use datapath::compile::{self, Plan};
 use datapath::memory;
+use host::PROGRAM;
 use host::load::HostRoom;
 use notifications::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
@@ -232,12 +233,16 @@ pub(super) fn enforce(
 }
 
 /// The last line of the log. Limits on requests end with the process; those on packets and groups are in the kernel.
-const fn stopped_line(on_exit: OnExit, is_in_kernel: bool) -> &'static str {
+fn stopped_line(on_exit: OnExit, is_in_kernel: bool) -> String {
     match (on_exit, is_in_kernel) {
-        (_, false) => "stopped; limits on requests are no longer in effect",
-        (OnExit::Detach, true) => "stopped; limits are no longer in effect (on_exit = \"detach\")",
+        (_, false) => "stopped; limits on requests are no longer in effect".to_owned(),
+        (OnExit::Detach, true) => {
+            "stopped; limits are no longer in effect (on_exit = \"detach\")".to_owned()
+        }
         (OnExit::Keep, true) => {
-            "stopped; limits stay in effect (on_exit = \"keep\"): agent detach removes them"
+            format!(
+                "stopped; limits stay in effect (on_exit = \"keep\"): {PROGRAM} detach removes them"
+            )
         }
     }
 }

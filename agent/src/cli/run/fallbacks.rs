@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use datapath::compile::CompileError;
 use datapath::{AttachError, LoadError};
 use decide::EngineError;
+use host::PROGRAM;
 
 use super::configured::{Configured, NotInEffect, configuration, last_valid};
 use super::enforce::{Stage, enforce};
@@ -139,7 +140,9 @@ fn run_with(
             continue;
         };
         if !configured.raises_limits {
-            tracing::warn!("trying without the limits raised by agent allow --times: {first:#}");
+            tracing::warn!(
+                "trying without the limits raised by {PROGRAM} allow --times: {first:#}"
+            );
         }
         let ended = again(stage, |stage| {
             enforce_possible(file, configured.clone(), databases.clone(), stage)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::capture::{CaptureOf, CapturePart, LENGTHS, SAMPLES, wrong_length, wrong_sample};
 use common::capture::CaptureSettings;
 use datapath::new_capture;
+use host::PROGRAM;
 use host::monotonic_nanoseconds;
 use tokio::sync::mpsc;
 
@@ -86,7 +87,9 @@ impl Capturer {
             let _ = last.thread.join();
         }
         if last.is_some() {
-            return Err("a capture is running: end that agent record --capture first".to_owned());
+            return Err(format!(
+                "a capture is running: end that {PROGRAM} record --capture first"
+            ));
         }
         let packets = self.packets.load_full();
         let packets = packets

@@ -8,6 +8,7 @@ use api::crowdsec::{AlertsStatus, CrowdSecStatus};
 use config::policy::CrowdSec;
 use crowdsec::{Alert, Decisions};
 use decide::Offence;
+use host::PROGRAM;
 
 use super::saved::SavedBouncer;
 use super::shared::{Parts, Pulls, Shared, State};
@@ -191,7 +192,7 @@ impl Bouncer {
         }
         if ignored.wide > 0 {
             notes.push(format!(
-                "{} decisions of CrowdSec are on ranges wider than /8 (IPv6: /16) and are ignored: agent ban --force bans them",
+                "{} decisions of CrowdSec are on ranges wider than /8 (IPv6: /16) and are ignored: {PROGRAM} ban --force bans them",
                 ignored.wide
             ));
         }

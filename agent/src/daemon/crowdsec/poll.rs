@@ -11,6 +11,7 @@ use crowdsec::{Bouncer, Decisions, Effect, LapiError, Machine, Pull, StreamPage,
 use datapath::bans::{Held, Why};
 use datapath::memory;
 use host::Moment;
+use host::PROGRAM;
 use host::backoff::Backoff;
 
 use super::saved::SavedBouncer;
@@ -176,7 +177,9 @@ impl Poller<'_> {
         if let Some(packets) = self.shared.parts.packets.load_full()
             && let Err(error) = packets.set_decisions(BTreeMap::new())
         {
-            tracing::error!("lifting the bans by CrowdSec failed: {error}; agent bans lists them");
+            tracing::error!(
+                "lifting the bans by CrowdSec failed: {error}; {PROGRAM} bans lists them"
+            );
         }
         self.shared.state().pulls = super::shared::Pulls::default();
         self.save();
@@ -385,7 +388,7 @@ impl Poller<'_> {
         }
         if update.added > named {
             let reason =
-                "other decisions of CrowdSec: agent bans lists the banned sources".to_owned();
+                format!("other decisions of CrowdSec: {PROGRAM} bans lists the banned sources");
             self.shared.parts.events.push(Event::now(
                 EventKind::Banned,
                 update.added - named,

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use decide::{Edge, Offence};
+use host::PROGRAM;
 
 use super::offence::{Escalated, event};
 use crate::daemon::crowdsec::Bouncer;
@@ -129,9 +130,9 @@ fn report(offences: &[Offence], outcomes: &[Escalated], events: &EventLog) {
         }
         let others = all.count() as u64;
         if others > 0 {
-            let reason =
-                "other sources exceeded limits as often; agent bans lists the banned sources"
-                    .to_owned();
+            let reason = format!(
+                "other sources exceeded limits as often; {PROGRAM} bans lists the banned sources"
+            );
             tracing::info!("{others} {reason}");
             events.push(Event::now(what, others, reason));
         }

@@ -11,6 +11,7 @@ use cgroup::GroupManager;
 use config::human;
 use datapath::EventRing;
 use decide::{Current, FullStores};
+use host::PROGRAM;
 use tokio::io::unix::AsyncFd;
 
 use super::attack::{Attacks, CurrentAttacks, Turn};
@@ -286,7 +287,7 @@ fn attack_event(turn: Turn) -> Event {
             let rate = attack.refused_per_second;
             let percent = (100.0 * attack.refused_share).round();
             let reason = format!(
-                "{rate} packets/s are refused, {percent} % of the limit's traffic; agent top lists the sources"
+                "{rate} packets/s are refused, {percent} % of the limit's traffic; {PROGRAM} top lists the sources"
             );
             (EventKind::Attack, rate, reason, attack)
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::set::BanLists;
 use super::watch::Message;
+use host::PROGRAM;
 
 /// A file is written in several steps: it is read after this long without a change.
 const QUIET: Duration = Duration::from_millis(200);
@@ -23,7 +24,7 @@ pub(super) fn start(lists: Weak<BanLists>, messages: Receiver<Message>) {
         .spawn(run)
     {
         tracing::error!(
-            "starting the thread of ban lists failed: {error}; they are read only by agent reload"
+            "starting the thread of ban lists failed: {error}; they are read only by {PROGRAM} reload"
         );
     }
 }

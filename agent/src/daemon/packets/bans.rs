@@ -15,6 +15,7 @@ use datapath::bans::{
     BanKey, BanList, By, Held, MOST_OF_PREFIX, MOST_OWN, Merge, Owner, Touched, Why,
 };
 use datapath::compile::PrefixKey;
+use host::PROGRAM;
 use host::clock::boot_nanoseconds;
 
 use super::in_effect::InEffect;
@@ -44,7 +45,7 @@ impl InEffect {
                     format!("{exempt} is an address of this host, which is never banned")
                 } else {
                     format!(
-                        "{exempt} is exempt: agent status lists never_limit, the protected addresses and exemptions by agent allow"
+                        "{exempt} is exempt: {PROGRAM} status lists never_limit, the protected addresses and exemptions by {PROGRAM} allow"
                     )
                 };
                 banned.without_effect.push(WithoutEffect {
@@ -83,12 +84,12 @@ impl InEffect {
                 cidr: prefix.to_string(),
                 reason: format!(
                     "there is no room for another ban: a prefix has at most {MOST_OF_PREFIX} by users, and the host \
-                     {MOST_OWN}; agent bans lists them"
+                     {MOST_OWN}; {PROGRAM} bans lists them"
                 ),
             }));
         log_bans(&bans, now);
         if banned.banned > 0 && self.ingress.attached().is_empty() {
-            let reason = "no interface is attached: agent status shows why".to_owned();
+            let reason = format!("no interface is attached: {PROGRAM} status shows why");
             banned.without_effect.push(WithoutEffect {
                 cidr: "all of them".to_owned(),
                 reason,
@@ -137,12 +138,11 @@ impl InEffect {
     pub(super) fn suspension_note(&self) -> Option<String> {
         match self.bans.suspended(monotonic_nanoseconds()) {
             0 => None,
-            1 => Some(
-                "1 ban that a limit made is suspended in observe mode; agent unban CIDR --all discards it"
-                    .to_owned(),
-            ),
+            1 => Some(format!(
+                "1 ban that a limit made is suspended in observe mode; {PROGRAM} unban CIDR --all discards it"
+            )),
             count => Some(format!(
-                "{count} bans that limits made are suspended in observe mode; agent unban CIDR --all discards them"
+                "{count} bans that limits made are suspended in observe mode; {PROGRAM} unban CIDR --all discards them"
             )),
         }
     }

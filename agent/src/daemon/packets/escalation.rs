@@ -12,6 +12,7 @@ use config::policy::{Escalate, Level, LevelKey, Mode};
 use datapath::bans::{BanKey, By, Held, MOST_OWN, Owner, Why};
 use datapath::compile::PrefixKey;
 use datapath::{LoadError, MOST_BANS};
+use host::PROGRAM;
 use host::clock::boot_nanoseconds;
 
 use super::engine::PacketEngine;
@@ -241,7 +242,7 @@ impl InEffect {
         );
         if self.bans.count_of(By::Limit) >= MOST_AUTOMATIC && self.bans.get(&key).is_none() {
             return Escalated::Failed(format!(
-                "limits have banned {MOST_AUTOMATIC} sources, the most that they may: agent unban CIDR --all lifts bans"
+                "limits have banned {MOST_AUTOMATIC} sources, the most that they may: {PROGRAM} unban CIDR --all lifts bans"
             ));
         }
         let time = self.escalation.history.time(limit, prefix, escalate, now);

@@ -6,6 +6,7 @@ use api::request::{NarrowerBans, StillBanned, Unbanned};
 use cluster::bans::{Order, Scope};
 use config::PrefixKey;
 use datapath::bans::{BanKey, BanList, By, Owner};
+use host::PROGRAM;
 
 use super::bans::{MOST_EXCEPTIONS, listed, network_of, parse_prefix};
 use super::in_effect::InEffect;
@@ -95,7 +96,7 @@ impl InEffect {
         if !exceptions.is_empty() && count > MOST_EXCEPTIONS {
             return Err(format!(
                 "{count} exceptions from bans by CrowdSec and other hosts exceed the most, {MOST_EXCEPTIONS}: delete the \
-                 decisions in CrowdSec with cscli decisions delete, and lift the bans of other hosts with agent unban"
+                 decisions in CrowdSec with cscli decisions delete, and lift the bans of other hosts with {PROGRAM} unban"
             ));
         }
         let mut unbanned = Unbanned::default();

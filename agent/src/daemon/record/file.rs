@@ -11,7 +11,7 @@ use std::time::Duration;
 use api::record::RecordGap;
 use config::human::{self, number};
 use host::read::{self, RegularFile};
-use host::{Damaged, StateDirectory, StateError};
+use host::{Damaged, PROGRAM, StateDirectory, StateError};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
@@ -180,9 +180,11 @@ impl RecordFile {
 
 /// A note about suggestions from a recording: they are not replayed.
 #[must_use]
-pub const fn note() -> &'static str {
-    "Not replayed: a recording has the rates of sources and not their packets. What these limits would have refused, and \
-     when, is known from a capture (agent replay), or from a day in observe mode (agent limits)."
+pub fn note() -> String {
+    format!(
+        "Not replayed: a recording has the rates of sources and not their packets. What these limits would have refused, and \
+         when, is known from a capture ({PROGRAM} replay), or from a day in observe mode ({PROGRAM} limits)."
+    )
 }
 
 /// Whether the file begins as a recording does.

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use api::event::seconds_since_1970;
 use api::record::{LENGTHS, RecordGap, RecordState, RecordStatus, wrong_length};
 use config::human;
+use host::PROGRAM;
 use host::StateDirectory;
 
 use super::super::packets::Packets;
@@ -100,7 +101,7 @@ impl Recorder {
             let until = status.ends;
             let until = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(until.max(0.0));
             return Err(format!(
-                "a recording is running until {}: end it with agent record --stop first",
+                "a recording is running until {}: end it with {PROGRAM} record --stop first",
                 humantime::format_rfc3339_seconds(until)
             ));
         }
@@ -146,8 +147,9 @@ impl Recorder {
     ///
     /// When none is running, or the file cannot be written.
     pub fn stop(&self) -> Result<RecordStatus, String> {
-        self.end(Order::End)
-            .ok_or("no recording is running: agent record --for TIME starts one")?;
+        self.end(Order::End).ok_or_else(|| {
+            format!("no recording is running: {PROGRAM} record --for TIME starts one")
+        })?;
         let status = self.status();
         if status.error.is_some() {
             Err(not_written(&status))
@@ -224,7 +226,7 @@ impl Recorder {
 fn not_written(status: &RecordStatus) -> String {
     let error = status.error.as_deref().unwrap_or("it is being written");
     format!(
-        "the recording has ended and is not written yet: {error}; it is tried again every {}, and at once by agent record \
+        "the recording has ended and is not written yet: {error}; it is tried again every {}, and at once by {PROGRAM} record \
          --stop",
         human::time(RETRY_EVERY)
     )

@@ -8,6 +8,7 @@ use api::allowance::{Allowance, Allowed, Disallowed};
 use api::event::seconds_since_1970;
 use config::policy::Prefix;
 use config::prefix;
+use host::PROGRAM;
 use host::StateDirectory;
 
 use super::live::Cause;
@@ -96,7 +97,7 @@ impl Agent {
         next.extend(new.iter().cloned());
         if next.len() > MOST {
             return Err(format!(
-                "there may be {MOST} exemptions for a while: agent allow --list lists those in effect; write the others into [agent] never_limit"
+                "there may be {MOST} exemptions for a while: {PROGRAM} allow --list lists those in effect; write the others into [agent] never_limit"
             ));
         }
         let of_raised = match times {

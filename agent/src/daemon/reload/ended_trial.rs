@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::policy::AgentConfig;
+use host::PROGRAM;
 
 use super::live::Live;
 use super::record::Record;
@@ -67,7 +68,7 @@ impl EndedTrial {
             left_out: Vec::new(),
         };
         let note = format!(
-            "{file} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect"
+            "{file} was on trial and not confirmed: the config before it is in effect; {PROGRAM} reload puts the file in effect"
         );
         let ended = Self {
             note,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use config::{ConfigError, units};
 use datapath::compile::CompileError;
 use decide::EngineError;
+use host::PROGRAM;
 use thiserror::Error;
 
 use crate::daemon::state::StateError;
@@ -23,7 +24,7 @@ pub enum ReloadError {
     NoFile,
     /// A reload that names another file.
     #[error(
-        "this agent runs with {own}, not with {named}: agent reload --diff {named} compares it, agent try {named} puts it in \
+        "this agent runs with {own}, not with {named}: {PROGRAM} reload --diff {named} compares it, {PROGRAM} try {named} puts it in \
          effect"
     )]
     OtherFile { own: String, named: String },
@@ -47,7 +48,7 @@ pub enum ReloadError {
     Packets(String),
     /// A trial is in progress.
     #[error(
-        "a config is on trial: confirm it (agent confirm), end it (agent revert), or wait {0} s until it ends"
+        "a config is on trial: confirm it ({PROGRAM} confirm), end it ({PROGRAM} revert), or wait {0} s until it ends"
     )]
     OnTrial(u64),
     /// The agent is stopping.
@@ -55,11 +56,11 @@ pub enum ReloadError {
     Stopping,
     /// A trial is over, and cannot be rolled back yet.
     #[error(
-        "rolling back a trial failed and is tried again: agent status shows why; agent confirm keeps the config on trial"
+        "rolling back a trial failed and is tried again: {PROGRAM} status shows why; {PROGRAM} confirm keeps the config on trial"
     )]
     RollbackFailing,
     /// There is no trial to end.
-    #[error("no config is on trial: agent try FILE --for 60s starts a trial")]
+    #[error("no config is on trial: {PROGRAM} try FILE --for 60s starts a trial")]
     NoTrial,
     /// The trial's duration is out of range.
     #[error("invalid --for {}: a trial lasts from 1s to 24h; write --for 60s", typed(*.0))]

@@ -2,6 +2,7 @@
 
 use api::status::LeftOut;
 use config::policy::Mode;
+use host::PROGRAM;
 
 use super::source::Source;
 use crate::daemon::events::{Event, EventKind, EventLog};
@@ -10,7 +11,7 @@ use crate::daemon::packets::PacketEngine;
 /// Logs the limits that a start left out, and makes events of them.
 pub fn report_left_out(events: &EventLog, left_out: &[LeftOut]) {
     for one in left_out {
-        tracing::error!("{one}; the other limits are in effect, and agent reload tries again");
+        tracing::error!("{one}; the other limits are in effect, and {PROGRAM} reload tries again");
         events.push(Event {
             limit: Some(one.limit.clone()),
             ..Event::now(EventKind::LeftOut, 1, one.reason.clone())

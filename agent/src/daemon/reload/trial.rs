@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use api::reload::{Confirmed, Reloaded};
 use config::human;
 use datapath::memory::Lasting;
+use host::PROGRAM;
 
 use super::apply::not_made;
 use super::error::ReloadError;
@@ -112,9 +113,9 @@ impl Agent {
             })?;
         }
         let Some(trial) = live.trial.take() else {
-            return Err(
-                "no config is on trial: start one with agent try FILE --for 60s".to_owned(),
-            );
+            return Err(format!(
+                "no config is on trial: start one with {PROGRAM} try FILE --for 60s"
+            ));
         };
         let own = self.file().map(|file| file.display().to_string());
         let file = trial.file.display().to_string();
@@ -189,7 +190,7 @@ impl Agent {
             let own = self.file().filter(|own| is_same_file(tried, own));
             if let Some(own) = own.filter(|_| is_other) {
                 applied.notes.push(format!(
-                    "{} still has the config that was on trial: it is not in effect, and a restart does not change that; agent reload or agent try puts it in effect",
+                    "{} still has the config that was on trial: it is not in effect, and a restart does not change that; {PROGRAM} reload or {PROGRAM} try puts it in effect",
                     own.display()
                 ));
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use host::PROGRAM;
 use notify::RecommendedWatcher;
 use tokio::signal::unix::Signal;
 use tokio::sync::Notify;
@@ -29,7 +30,7 @@ pub async fn changes(agent: Arc<Agent>, mut hang_up: Signal) {
                 }
                 Err(error) => {
                     tracing::error!(
-                        "watching {} failed: {error}; changes take effect on agent reload only",
+                        "watching {} failed: {error}; changes take effect on {PROGRAM} reload only",
                         file.display()
                     );
                 }

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use host::Moment;
+use host::PROGRAM;
 
 use super::file::Saved;
 use super::journal::{self, BanJournal};
@@ -39,7 +40,7 @@ impl Keeping {
         let mut found = Vec::new();
         let prepared = directory.prepare();
         found.extend(prepared.err().map(|error| {
-            format!("the state is not saved over reboots, and agent try is refused: {error}")
+            format!("the state is not saved over reboots, and {PROGRAM} try is refused: {error}")
         }));
         let saved = Saved::read(&directory).unwrap_or_else(|damaged| {
             found.push(format!(

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use host::PROGRAM;
 use thiserror::Error;
 
 /// Why a capture could not be read, or not to its end.
@@ -13,14 +14,14 @@ pub enum CaptureError {
     Open { path: PathBuf, source: io::Error },
     /// Standard input is a terminal.
     #[error(
-        "standard input is a terminal: pipe a capture into it, as in tcpdump -w - | agent replay -"
+        "standard input is a terminal: pipe a capture into it, as in tcpdump -w - | {PROGRAM} replay -"
     )]
     Terminal,
     /// The capture is empty.
     #[error("capture {}: empty: it has no bytes, not even a header", path.display())]
     Empty { path: PathBuf },
     /// The compression is not supported.
-    #[error("capture {}: compressed with {compression}, which is not supported: decompress it, as in {compression} -dc FILE | agent replay -", path.display())]
+    #[error("capture {}: compressed with {compression}, which is not supported: decompress it, as in {compression} -dc FILE | {PROGRAM} replay -", path.display())]
     Compression {
         path: PathBuf,
         /// The compression's name, which is that of the program.

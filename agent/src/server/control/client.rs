@@ -10,6 +10,7 @@ use std::time::Duration;
 use api::capture::CapturePart;
 use api::request::Request;
 use decide::Wait;
+use host::PROGRAM;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
@@ -25,7 +26,7 @@ const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(120);
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// No agent listens.
-    #[error("no agent replies on {}: start one (agent --config FILE), or name its socket with --control", .0.display())]
+    #[error("no agent replies on {}: start one ({PROGRAM} --config FILE), or name its socket with --control", .0.display())]
     NotRunning(PathBuf),
     /// No permission.
     #[error("the control socket {} may not be used by this user: run as root, or join the group weir", .0.display())]

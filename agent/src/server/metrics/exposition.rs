@@ -190,7 +190,7 @@ impl Page<'_> {
         )?;
         self.gauge(
             "weir_notes",
-            "Notes in agent status.",
+            "Notes in the status.",
             [],
             [([], status.notes.len() as u64)],
         )?;

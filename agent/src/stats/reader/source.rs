@@ -12,6 +12,7 @@ use config::policy::{self, Limit, Prefix};
 use config::prefix::{MOST_KEYS, mapped};
 use datapath::compile::{LimitAt, PrefixKey};
 use datapath::{Datapath, LoadError};
+use host::PROGRAM;
 use thiserror::Error;
 
 use super::bans::ban_status;
@@ -36,7 +37,7 @@ pub enum ResetError {
     Load(#[from] LoadError),
     /// The table has hashes of keys, so all keys of the prefix are looked up.
     #[error(
-        "{prefix} has {} keys of limit {limit:?}; a reset looks up at most {}: write longer prefixes, or agent reset --limit {limit} for every key",
+        "{prefix} has {} keys of limit {limit:?}; a reset looks up at most {}: write longer prefixes, or {PROGRAM} reset --limit {limit} for every key",
         keys_of(*keys), number(u64::from(MOST_KEYS))
     )]
     TooManyKeys {

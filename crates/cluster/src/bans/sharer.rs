@@ -10,6 +10,7 @@ use api::event::{Event, EventKind, seconds_since_1970};
 use config::PrefixKey;
 use config::policy::{Cluster, Config};
 use events::EventLog;
+use host::PROGRAM;
 use host::backoff::Backoff;
 use host::clock::{boot_nanoseconds, monotonic_nanoseconds};
 use redis::Value;
@@ -400,7 +401,7 @@ impl Worker {
         let others = bans.count() as u64;
         if others > 0 {
             let reason =
-                "other bans of other hosts: agent bans lists the banned sources".to_owned();
+                format!("other bans of other hosts: {PROGRAM} bans lists the banned sources");
             tracing::info!("{others} {reason}");
             self.events.push(Event::now(kind, others, reason));
         }

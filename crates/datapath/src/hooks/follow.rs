@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use api::interface::AttachMode;
 use config::policy::Attach;
+use host::PROGRAM;
 
 use crate::datapath::Datapath;
 use crate::devices::device::Interface;
@@ -246,7 +247,7 @@ impl Datapath {
                     "no limits are in effect on {name}: another program detached Weir's; it is being attached again"
                 )
             } else {
-                format!("no limits are in effect on {name}: agent detach removed them; agent reload attaches it again")
+                format!("no limits are in effect on {name}: {PROGRAM} detach removed them; {PROGRAM} reload attaches it again")
             }
         });
         let notes = self

@@ -36,7 +36,7 @@ impl Page<'_> {
         )?;
         self.gauge(
             "weir_group_notes",
-            "Notes of the group in agent groups: what is not as configured.",
+            "Notes of the group: what is not as configured.",
             ["group"],
             each(groups, |group| group.notes.len() as u64),
         )?;

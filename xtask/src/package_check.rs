@@ -117,11 +117,16 @@ fn check_life(package: &Path, next: &Path, most_bytes: Option<u64>) -> Result<()
     // Only the libraries of its dependencies.
     let libraries = libraries_of(&root.path(PROGRAM))?;
     root.provide(libraries.clone())?;
-    for name in [PROGRAM, LINK] {
-        let version = root.call(name, &["--version"])?;
+    for (path, name) in [(PROGRAM, "weir"), (LINK, "agent")] {
+        let version = root.call(path, &["--version"])?;
         ensure!(
             version.status.success(),
-            "the installed /{name} does not start: {}",
+            "the installed /{path} does not start: {}",
+            said(&version)
+        );
+        ensure!(
+            said(&version).starts_with(&format!("{name} ")),
+            "/{path} does not name itself {name}: {}",
             said(&version)
         );
     }

@@ -105,7 +105,7 @@ fn prepare(workspace: &Workspace, built: &Built, made: &Path) -> Result<()> {
         write(&format!("weir.{shell}"), &print(&weir, &arguments)?)?;
         write(&format!("agent.{shell}"), &print(&built.agent, &arguments)?)?;
     }
-    write("weir.1", &print(&weir, &["man", "agent"])?)?;
+    write("weir.1", &print(&weir, &["man"])?)?;
     write("limits.toml.5", &print(&weir, &["man", "limits.toml"])?)?;
     write("limits.schema.json", &print(&weir, &["schema"])?)?;
     write("copyright", &copyright::text(workspace)?)?;

@@ -6,6 +6,7 @@ mod bench;
 mod cargo_tools;
 mod cleanup;
 mod cmd;
+mod copyright;
 mod debian;
 mod docs;
 mod elapsed;

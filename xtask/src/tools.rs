@@ -33,7 +33,7 @@ pub struct Tool {
     pub reason: &'static str,
 }
 
-const TOOLS: [Tool; 19] = [
+const TOOLS: [Tool; 20] = [
     Tool {
         programs: &["ip", "tc"],
         package: "iproute2",
@@ -117,6 +117,12 @@ const TOOLS: [Tool; 19] = [
         package: "e2fsprogs",
         group: Group::Vm,
         reason: "makes the disks of guests",
+    },
+    Tool {
+        programs: &["lintian"],
+        package: "lintian",
+        group: Group::Vm,
+        reason: "examines the package by Debian's policy",
     },
     Tool {
         programs: &["nft"],

@@ -404,7 +404,7 @@ fn the_units_are_what_systemd_takes_for_right_and_safe() {
     )
     .unwrap();
     // Where the package puts it, there is none on a machine that only builds.
-    let text = text.replace("/usr/bin/agent", testbed::agent().to_str().unwrap());
+    let text = text.replace("/usr/bin/weir", testbed::agent().to_str().unwrap());
     std::fs::write(folder.path().join("weir.service"), text).unwrap();
     let analyze = |arguments: &[&str]| {
         let unit = folder.path().join("weir.service");

@@ -13,6 +13,8 @@ use crate::guest::{
 pub const TESTS: &[Test] = tests![a_package_is_installed_enabled_upgraded_removed_and_purged,];
 
 const PINS: &str = "/sys/fs/bpf/weir";
+/// The link that `systemctl enable` makes.
+const ENABLED: &str = "/etc/systemd/system/multi-user.target.wants/weir.service";
 
 /// Installs or upgrades.
 pub fn install(package: &str) {
@@ -41,6 +43,7 @@ fn a_package_is_installed_enabled_upgraded_removed_and_purged() {
     );
     configure(&limit(10));
     systemctl(&["enable", "--now", "weir"]);
+    assert!(Path::new(ENABLED).exists(), "not enabled: {ENABLED}");
     assert_eq!(received(2, 30), 10);
     assert_eq!(json(&["limits"])[0]["throttled"]["packets"], 20);
 
@@ -63,6 +66,10 @@ fn a_package_is_installed_enabled_upgraded_removed_and_purged() {
     assert!(!Path::new(PINS).exists(), "pins are left: {PINS}");
     assert_eq!(received(2, 30), 30);
     assert!(Path::new(CONFIG).exists(), "the removal took the config");
+    assert!(
+        fs::symlink_metadata(ENABLED).is_err(),
+        "removed, yet enabled: {ENABLED}"
+    );
     run("dpkg", &["--purge", "weir"]);
     for path in ["/etc/weir", "/run/weir", "/var/lib/weir", PINS] {
         assert!(!Path::new(path).exists(), "purged, yet there is {path}");

@@ -1,15 +1,17 @@
 //! `package`: builds a Debian package of the agent, and tests that it installs, upgrades and removes cleanly.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::build::{self, Built, Profile};
 use super::setup;
 use crate::apt::Apt;
 use crate::cargo_tools::DEB;
+use crate::copyright;
 use crate::package_check;
 use crate::process;
 use crate::tools::{Detail, Group};
@@ -46,6 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (false, false) => build::all(&workspace, &toolchain, Profile::Release)?,
     };
     let packages = packages(&workspace, &built)?;
+    lint(&packages.package)?;
     if arguments.no_check || !nix::unistd::geteuid().is_root() {
         println!("not tried: installing it into a directory of its own takes root");
     } else {
@@ -77,20 +80,100 @@ pub fn packages(workspace: &Workspace, built: &Built) -> Result<Packages> {
     for folder in [&folder, &made] {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     }
-    for (file, arguments) in [
-        ("agent.1", &["man", "agent"][..]),
-        ("limits.toml.5", &["man", "limits.toml"]),
-        ("limits.schema.json", &["schema"]),
-        ("agent.bash", &["completions", "bash"]),
-        ("agent.fish", &["completions", "fish"]),
-        ("agent.zsh", &["completions", "zsh"]),
-    ] {
-        let text = process::capture(Command::new(&built.agent).args(arguments))?;
-        fs::write(made.join(file), text).with_context(|| format!("writing {file}"))?;
-    }
+    prepare(workspace, built, &made)?;
     let package = make(workspace, built, &folder, None)?;
     let next = make(workspace, built, &folder, Some("9999.0.0-1"))?;
     Ok(Packages { package, next })
+}
+
+const SHELLS: [&str; 3] = ["bash", "fish", "zsh"];
+
+/// Writes the package's generated files into `made`.
+fn prepare(workspace: &Workspace, built: &Built, made: &Path) -> Result<()> {
+    let write = |file: &str, text: &str| {
+        fs::write(made.join(file), text).with_context(|| format!("writing {file}"))
+    };
+    let print = |program: &Path, arguments: &[&str]| {
+        process::capture(Command::new(program).args(arguments))
+    };
+    // Pages and completions have the name by which the program is called.
+    let folder = tempfile::tempdir().context("making a directory")?;
+    let weir = folder.path().join("weir");
+    symlink(&built.agent, &weir).with_context(|| format!("linking {}", weir.display()))?;
+    for shell in SHELLS {
+        let arguments = ["completions", shell];
+        write(&format!("weir.{shell}"), &print(&weir, &arguments)?)?;
+        write(&format!("agent.{shell}"), &print(&built.agent, &arguments)?)?;
+    }
+    write("weir.1", &print(&weir, &["man"])?)?;
+    write("limits.toml.5", &print(&weir, &["man", "limits.toml"])?)?;
+    write("limits.schema.json", &print(&weir, &["schema"])?)?;
+    write("copyright", &copyright::text(workspace)?)?;
+    write("changelog.Debian", &debian_changelog(workspace)?)?;
+    let changes = workspace.root.join("CHANGELOG.md");
+    fs::copy(&changes, made.join("changelog")).context("copying CHANGELOG.md")?;
+    // Debian's policy requires them to be compressed in this way.
+    process::run(
+        Command::new("gzip")
+            .args(["-9", "--no-name", "--force"])
+            .args(["weir.1", "limits.toml.5", "changelog.Debian", "changelog"])
+            .current_dir(made),
+    )
+}
+
+/// Debian's own list of changes, of which the packages of this tree have one entry.
+fn debian_changelog(workspace: &Workspace) -> Result<String> {
+    let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(seconds) => seconds,
+        Err(_) => process::capture(
+            Command::new("git")
+                .args(["log", "-1", "--format=%ct"])
+                .current_dir(&workspace.root),
+        )
+        .context("reading the commit's time: without git, set SOURCE_DATE_EPOCH")?,
+    };
+    let date = process::capture(Command::new("date").args([
+        "--utc",
+        "--rfc-email",
+        "--date",
+        &format!("@{}", seconds.trim()),
+    ]))?;
+    Ok(format!(
+        "weir ({VERSION}-1) unstable; urgency=medium\n\n  \
+         * Version {VERSION}: changelog.gz lists what changed.\n\n \
+         -- {MAINTAINER}  {date}",
+    ))
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// As in agent/Cargo.toml.
+const MAINTAINER: &str = "The Weir developers <weir@localhost>";
+
+/// Examines a package by Debian's policy; errors and warnings fail.
+fn lint(package: &Path) -> Result<()> {
+    let Some(lintian) = process::find("lintian") else {
+        println!("not linted: lintian is not installed; `cargo xtask setup vm` installs it");
+        return Ok(());
+    };
+    let output = Command::new(lintian)
+        .args(["--pedantic", "--allow-root", "--tag-display-limit", "0"])
+        .args(["--fail-on", "error,warning"])
+        .arg(package)
+        .output()
+        .context("starting lintian")?;
+    let printed = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    ensure!(
+        output.status.success(),
+        "lintian found in {}:\n{printed}\nCorrect it, or add the reason to packaging/debian/lintian-overrides",
+        package.display()
+    );
+    println!("linted     by lintian --pedantic: no errors, no warnings");
+    print!("{printed}");
+    Ok(())
 }
 
 /// Packages the build with this version.

@@ -16,7 +16,6 @@ pub mod geo;
 mod host_network;
 pub mod import;
 pub mod log;
-pub mod manual;
 pub mod page;
 pub mod pcapng;
 pub mod protect;

@@ -100,7 +100,7 @@ pub enum Bypass {
     /// A SYN that was answered by a cookie in the host's place: refused.
     Answered = 9,
     /// A SYN that was answered by a challenge ([`crate::proof::resets`]): refused. After [`Bypass::Answered`], see
-    /// [`crate::proof::SynReply::bypass`].
+    /// [`crate::packet::reply::SynReply::bypass`].
     Challenged = 10,
     /// A SYN that has neither ([`crate::proof::Step::Refuse`]): refused.
     Unanswered = 11,

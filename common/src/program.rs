@@ -10,11 +10,12 @@ use crate::connections::{Admission, Tuple};
 use crate::counters::Bypass;
 use crate::essential::Essential;
 use crate::neighbour::Neighbour;
+use crate::packet::reply::SynReply;
 use crate::packet::{
     Address, Depth, Direction, Disposition, Kind, Link, Packet, Protocol, RareHeaders, parse,
 };
 use crate::prefix::PrefixEntry;
-use crate::proof::{Proof, Step, SynReply, proven_span};
+use crate::proof::{Proof, Step, proven_span};
 use crate::rule::{RuleSpan, Size, Subject};
 use crate::scope::{ScopedPacket, SpansBy};
 use crate::settings::{PortSpans, SPANS, span_index};

@@ -3,76 +3,11 @@
 
 pub mod resets;
 
-use crate::counters::Bypass;
 use crate::essential::PacketBucket;
+use crate::packet::reply::SynReply;
 use crate::packet::{Kind, Protocol};
 use crate::settings::span_index;
 use crate::time::TickScale;
-
-/// The number in the reply to a SYN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct SynReply(u64);
-
-impl SynReply {
-    const CHALLENGE: u64 = 1 << 32;
-
-    /// The sequence number of a SYN-ACK that opens the connection.
-    #[inline(always)]
-    #[must_use]
-    pub const fn cookie(number: u32) -> Self {
-        Self(number as u64)
-    }
-
-    /// The number that a SYN-ACK acknowledges, which the sender of the SYN never sent: it resets the connection.
-    #[inline(always)]
-    #[must_use]
-    pub const fn challenge(number: u32) -> Self {
-        Self(Self::CHALLENGE | number as u64)
-    }
-
-    /// Whether it is a challenge.
-    #[inline(always)]
-    #[must_use]
-    pub const fn is_challenge(self) -> bool {
-        self.0 & Self::CHALLENGE != 0
-    }
-
-    /// The number.
-    #[inline(always)]
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// The row of counters of SYNs that are answered like this.
-    #[inline(always)]
-    #[must_use]
-    pub const fn bypass(self) -> u32 {
-        Bypass::Answered as u32 + (self.0 >> 32) as u32
-    }
-
-    /// Whether this is a row of [`SynReply::bypass`].
-    #[inline(always)]
-    #[must_use]
-    pub const fn is_of(bypass: u32) -> bool {
-        bypass.wrapping_sub(Bypass::Answered as u32) <= 1
-    }
-
-    /// As bits, fewer than 40.
-    #[inline(always)]
-    #[must_use]
-    pub const fn to_bits(self) -> u64 {
-        self.0
-    }
-
-    /// From the bits.
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-}
 
 /// The result for one TCP packet, as a number for functions of numbers: the step, and above it the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,6 +260,7 @@ impl PacketBucket {
 mod tests {
     use super::*;
     use crate::counters::BYPASS_ROWS;
+    use crate::counters::Bypass;
 
     #[test]
     fn a_proof_is_its_step_and_reply() {

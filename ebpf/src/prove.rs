@@ -9,10 +9,10 @@ use aya_ebpf::helpers::generated::{
 };
 use common::counters::Bypass;
 use common::key::Key;
-use common::packet::reply::Syn;
+use common::packet::reply::{Syn, SynReply};
 use common::packet::{Address, Depth, Link, Packet, parse};
 use common::program::Context;
-use common::proof::{Header, Proof, Recent, Step, SynReply, TRANSLATED, may_have_cookies, second};
+use common::proof::{Header, Proof, Recent, Step, TRANSLATED, may_have_cookies, second};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 

@@ -1,4 +1,4 @@
-//! The imports between files, and cycles among them.
+//! The imports between files, and cycles among files and among folders.
 //!
 //! A path is resolved to the file that defines the item: through re-exports, which do not count as imports of the
 //! re-exporting file, and through modules. Paths within macro calls and tests are not included.
@@ -14,20 +14,80 @@ use syn::{Attribute, Item, ItemMod, ItemUse, UseTree, Visibility};
 /// The most re-exports of one item.
 const MOST_RE_EXPORTS: usize = 16;
 
-/// Files that import each other, sorted, and the imports among them.
-#[derive(Debug, PartialEq, Eq)]
+/// Files or folders that import each other, sorted, and the imports among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Circle {
-    /// The files, relative to the root of the workspace.
-    pub files: Vec<PathBuf>,
-    /// Importing file, imported file, and the path in the code.
-    pub imports: Vec<(PathBuf, PathBuf, String)>,
+    /// Relative to the root of the workspace.
+    pub members: Vec<PathBuf>,
+    pub imports: Vec<Import>,
 }
 
-/// The cycles of the crate with this root file. Paths are relative to `workspace`.
+/// An import of one file by another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    pub by: PathBuf,
+    pub of: PathBuf,
+    /// The path in the code.
+    pub path: String,
+}
+
+/// The cycles of files of the crate with this root file, and then those of folders beside each other. Paths are relative to
+/// `workspace`.
 pub fn circles(workspace: &Path, root: &Path) -> Result<Vec<Circle>> {
     let mut modules = Modules::default();
     modules.read(workspace, root, &[])?;
-    Ok(modules.circles())
+    let imports = modules.imports();
+    let files = cycles(
+        imports
+            .iter()
+            .map(|import| (import.by.clone(), import.of.clone(), import)),
+    );
+    let folders = imports.iter().filter_map(|import| {
+        let (by, of) = modules.folders(import)?;
+        Some((by, of, import))
+    });
+    Ok([files, cycles(folders)].concat())
+}
+
+/// The cycles of a graph, each with its imports; one edge is shown for two members.
+fn cycles<'a>(edges: impl Iterator<Item = (PathBuf, PathBuf, &'a Import)>) -> Vec<Circle> {
+    let mut graph: BTreeMap<(PathBuf, PathBuf), &Import> = BTreeMap::new();
+    for (by, of, import) in edges {
+        graph.entry((by, of)).or_insert(import);
+    }
+    let members: BTreeSet<&Path> = graph
+        .keys()
+        .flat_map(|(by, of)| [by.as_path(), of])
+        .collect();
+    let reach: BTreeMap<&Path, BTreeSet<&Path>> = members
+        .iter()
+        .map(|member| (*member, reachable(member, &graph)))
+        .collect();
+    let is_in_one = |a: &Path, b: &Path| reach[a].contains(b) && reach[b].contains(a);
+    let mut circles: BTreeSet<Vec<&Path>> = BTreeSet::new();
+    for member in &members {
+        let circle: Vec<&Path> = members
+            .iter()
+            .copied()
+            .filter(|other| is_in_one(member, other))
+            .collect();
+        if !circle.is_empty() {
+            circles.insert(circle);
+        }
+    }
+    circles
+        .into_iter()
+        .map(|members| Circle {
+            imports: graph
+                .iter()
+                .filter(|((by, of), _)| {
+                    members.contains(&by.as_path()) && members.contains(&of.as_path())
+                })
+                .map(|(_, import)| (*import).clone())
+                .collect(),
+            members: members.into_iter().map(Path::to_owned).collect(),
+        })
+        .collect()
 }
 
 type ModulePath = Vec<String>;
@@ -152,7 +212,23 @@ impl Modules {
         None
     }
 
-    fn circles(&self) -> Vec<Circle> {
+    /// The folders beside each other that hold the files of an import, if both files are in one.
+    fn folders(&self, import: &Import) -> Option<(PathBuf, PathBuf)> {
+        let pairs = import.by.iter().zip(&import.of);
+        let common = pairs.take_while(|(by, of)| by == of).count();
+        // The module of a folder may be a file beside it.
+        let folder = |file: &Path| {
+            let path: PathBuf = file.iter().take(common + 1).collect();
+            let path = path.with_extension("");
+            let mut files = self.0.values().map(|module| &module.file);
+            files.any(|file| file.starts_with(&path)).then_some(path)
+        };
+        let (by, of) = (folder(&import.by)?, folder(&import.of)?);
+        (by != of).then_some((by, of))
+    }
+
+    /// The imports of each file, one for each other file.
+    fn imports(&self) -> Vec<Import> {
         let mut imports: BTreeMap<(&Path, &Path), String> = BTreeMap::new();
         for module in self.0.values() {
             for path in &module.paths {
@@ -163,54 +239,27 @@ impl Modules {
                 }
             }
         }
-        let files: BTreeSet<&Path> = self
-            .0
-            .values()
-            .map(|module| module.file.as_path())
-            .collect();
-        let reach: BTreeMap<&Path, BTreeSet<&Path>> = files
-            .iter()
-            .map(|file| (*file, reachable(file, &imports)))
-            .collect();
-        let mut circles: BTreeSet<Vec<&Path>> = BTreeSet::new();
-        for file in &files {
-            let circle: Vec<&Path> = files
-                .iter()
-                .copied()
-                .filter(|other| reach[file].contains(other) && reach[other].contains(file))
-                .collect();
-            if !circle.is_empty() {
-                circles.insert(circle);
-            }
-        }
-        let owned = |path: &Path| path.to_owned();
-        circles
+        imports
             .into_iter()
-            .map(|files| Circle {
-                imports: imports
-                    .iter()
-                    .filter(|((from, to), _)| files.contains(from) && files.contains(to))
-                    .map(|((from, to), path)| (owned(from), owned(to), path.clone()))
-                    .collect(),
-                files: files.into_iter().map(owned).collect(),
+            .map(|((by, of), path)| Import {
+                by: by.to_owned(),
+                of: of.to_owned(),
+                path,
             })
             .collect()
     }
 }
 
 fn reachable<'a>(
-    from: &'a Path,
-    imports: &BTreeMap<(&'a Path, &'a Path), String>,
+    from: &Path,
+    graph: &'a BTreeMap<(PathBuf, PathBuf), &Import>,
 ) -> BTreeSet<&'a Path> {
     let mut reached = BTreeSet::new();
-    let mut waiting = vec![from];
-    while let Some(file) = waiting.pop() {
-        for ((_, to), _) in imports
-            .iter()
-            .filter(|((importer, _), _)| *importer == file)
-        {
-            if reached.insert(*to) {
-                waiting.push(to);
+    let mut waiting = vec![from.to_owned()];
+    while let Some(member) = waiting.pop() {
+        for (_, of) in graph.keys().filter(|(by, _)| *by == member) {
+            if reached.insert(of.as_path()) {
+                waiting.push(of.clone());
             }
         }
     }
@@ -371,9 +420,9 @@ mod tests {
         let found = circles(folder.path(), &folder.path().join("lib.rs")).unwrap();
         let names = |circle: Circle| {
             circle
-                .files
+                .members
                 .iter()
-                .map(|file| file.display().to_string())
+                .map(|member| member.display().to_string())
                 .collect()
         };
         found.into_iter().map(names).collect()
@@ -421,5 +470,23 @@ mod tests {
         let mut both = files;
         both[2].1 = "pub fn g() { super::a::h(); }";
         assert_eq!(circles_of(&both), [["a.rs", "b.rs"]]);
+    }
+
+    #[test]
+    fn folders_whose_files_import_each_others_are_a_circle() {
+        let files = [
+            ("lib.rs", "mod a; mod b; mod c;"),
+            ("a/mod.rs", "mod one; mod two;"),
+            ("a/one.rs", "use crate::b::one::f;"),
+            ("a/two.rs", "pub fn g() {}"),
+            ("b.rs", "pub mod one; mod two;"),
+            ("b/one.rs", "pub fn f() {}"),
+            ("b/two.rs", "use crate::a::two::g; use crate::c::h;"),
+            ("c.rs", "pub fn h() { crate::b::one::f(); }"),
+        ];
+        assert_eq!(circles_of(&files), [["a", "b"]]);
+        let mut one_way = files;
+        one_way[6].1 = "use crate::c::h;";
+        assert!(circles_of(&one_way).is_empty());
     }
 }

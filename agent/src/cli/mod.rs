@@ -22,6 +22,7 @@ mod groups;
 mod heavy_prefixes;
 mod html;
 mod import;
+mod manual;
 mod names;
 mod notify;
 mod options;

@@ -7,8 +7,8 @@ use crate::cli::arguments::ManualPage;
 
 pub fn man(page: ManualPage) -> anyhow::Result<ExitCode> {
     let page = match page {
-        ManualPage::Agent => crate::manual::page()?,
-        ManualPage::Limits => crate::manual::limits::page()?,
+        ManualPage::Agent => super::manual::page()?,
+        ManualPage::Limits => super::manual::limits::page()?,
     };
     io::stdout().write_all(&page)?;
     Ok(ExitCode::SUCCESS)

@@ -1,48 +1,28 @@
 //! A running agent.
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use arc_swap::ArcSwapOption;
 use cgroup::GroupManager;
-use cluster::Past;
+use cluster::Fleet;
 use config::policy::Config;
 use datapath::PinDirectory;
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
-use host::PROGRAM;
 use notifications::Notifier;
 
 use super::capture::Capturer;
-use super::cluster_bans::bans_for_cluster;
-use super::cluster_packets::for_cluster;
 use super::crowdsec::Bouncer;
 use super::heavy_prefixes::PrefixWatcher;
 use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets};
 use super::record::Recorder;
 use super::reload::{Changing, Live};
-use super::state::{Keeping, Moment, Restore, Saved, StateDirectory};
+use super::state::{Keeping, Moment, Restore, Saved};
 use super::trace::Tracer;
 use crate::daemon::events::{CurrentAttacks, Event, EventKind, EventLog};
-use crate::stats::monotonic_nanoseconds;
-
-/// The saved state of earlier runs of the agent.
-fn past(config: &Config) -> Past {
-    Past::read(&StateDirectory::at(&config.agent.state_dir))
-}
-
-/// The lease client, if limits are shared with other hosts.
-type Cluster = Arc<ArcSwapOption<cluster::LeaseClient>>;
-
-/// The exchange of keys, if limits have `cluster = "keys"`.
-type Exchange = Arc<ArcSwapOption<cluster::Exchanger>>;
-
-/// The sharing of bans, with `share_bans`.
-type Sharer = Arc<ArcSwapOption<cluster::BanSharer>>;
 
 /// The packet engine, the servers for applications and the process groups.
 pub struct Agent {
@@ -52,9 +32,7 @@ pub struct Agent {
     pub(super) requests: decide::Service,
     pub(crate) groups: GroupManager,
     pub(super) changing: Changing,
-    pub(super) cluster: Cluster,
-    pub(super) exchange: Exchange,
-    pub(super) sharer: Sharer,
+    pub(super) fleet: Fleet,
     pub(super) crowdsec: Arc<Bouncer>,
     pub(super) events: Arc<EventLog>,
     pub(super) notifier: Arc<Notifier>,
@@ -83,23 +61,14 @@ impl Agent {
         packets: Packets,
         requests: decide::Service,
         groups: GroupManager,
-        (cluster, exchange, sharer): (
-            Option<cluster::LeaseClient>,
-            Option<cluster::Exchanger>,
-            Option<cluster::BanSharer>,
-        ),
+        fleet: Fleet,
         crowdsec: Arc<Bouncer>,
         (events, notifier, attacks): (Arc<EventLog>, Arc<Notifier>, Arc<CurrentAttacks>),
         state: Arc<Keeping>,
         lists: Arc<BanLists>,
         recorder: Recorder,
     ) -> Self {
-        let (changing, cluster) = (
-            Changing::new(live),
-            Arc::new(ArcSwapOption::new(cluster.map(Arc::new))),
-        );
-        let exchange = Arc::new(ArcSwapOption::new(exchange.map(Arc::new)));
-        let sharer = Arc::new(ArcSwapOption::new(sharer.map(Arc::new)));
+        let changing = Changing::new(live);
         let (started, counter_resets) = (Instant::now(), AtomicU64::new(0));
         let tracer = Tracer::new(Arc::clone(&packets));
         let capturer = Capturer::new(Arc::clone(&packets));
@@ -111,9 +80,7 @@ impl Agent {
             requests,
             groups,
             changing,
-            cluster,
-            exchange,
-            sharer,
+            fleet,
             crowdsec,
             events,
             notifier,
@@ -199,103 +166,15 @@ impl Agent {
         &self.events
     }
 
-    /// This host's share of each shared limit of a config, before that is put in effect.
-    pub(crate) fn shares(&self, config: &Config) -> HashMap<String, cluster::EffectiveShare> {
-        let mut shares = match self.cluster.load_full() {
-            Some(cluster) => cluster.shares(config),
-            None => cluster::first_shares(config, &past(config)),
-        };
-        if let Some(exchange) = self
-            .exchange
-            .load_full()
-            .filter(|exchange| exchange.goes_on(config))
-        {
-            shares.extend(
-                exchange
-                    .shares(config)
-                    .map(|(name, share)| (name.to_owned(), share)),
-            );
-        }
-        shares
-    }
-
-    /// Leases shares for another config's limits. Leases of limits that stay remain valid. Returns a note for the
-    /// operator.
+    /// Shares another config's limits and bans. Returns a note for the operator.
     pub(crate) fn replace_cluster(&self, config: &Config) -> Option<String> {
-        let result = self
-            .replace_leases(config)
-            .and_then(|()| self.replace_exchange(config));
-        let result = result.and_then(|()| self.replace_sharer(config));
+        let result = self.fleet.share_limits(config, &self.requests.current());
+        let result = result.and_then(|()| self.fleet.share_bans(config));
         result.err().map(|error| {
             format!(
                 "joining the cluster failed: {error}; neither limits with cluster nor bans are shared with other hosts"
             )
         })
-    }
-
-    fn replace_leases(&self, config: &Config) -> Result<(), cluster::ClusterError> {
-        let shared = cluster::shared(
-            config,
-            &for_cluster(&self.packets),
-            &self.requests.current(),
-        );
-        match self.cluster.load_full() {
-            Some(cluster) if shared.is_empty() => {
-                self.cluster.store(None);
-                cluster.stop();
-            }
-            Some(cluster) => cluster.replace(config, shared),
-            None => {
-                let lease_client = cluster::LeaseClient::start(
-                    config,
-                    shared,
-                    &past(config),
-                    Arc::clone(&self.events),
-                )?;
-                self.cluster.store(lease_client.map(Arc::new));
-            }
-        }
-        Ok(())
-    }
-
-    /// The exchange continues with another config's engine, unless the store differs.
-    fn replace_exchange(&self, config: &Config) -> Result<(), cluster::ClusterError> {
-        if let Some(exchange) = self
-            .exchange
-            .load_full()
-            .filter(|exchange| exchange.goes_on(config))
-        {
-            exchange.reload(config);
-            return Ok(());
-        }
-        if let Some(exchange) = self.exchange.swap(None) {
-            exchange.stop();
-        }
-        let engine = self.requests.current();
-        let (past, now) = (past(config), monotonic_nanoseconds);
-        let packets = for_cluster(&self.packets);
-        let exchange =
-            cluster::Exchanger::start(config, &engine, &packets, now, &past, &self.events)?;
-        self.exchange.store(exchange.map(Arc::new));
-        Ok(())
-    }
-
-    /// The sharing of bans continues with another config's limits on packets, unless the cluster differs.
-    fn replace_sharer(&self, config: &Config) -> Result<(), cluster::ClusterError> {
-        if let Some(sharer) = self
-            .sharer
-            .load_full()
-            .filter(|sharer| sharer.goes_on(config))
-        {
-            sharer.apply_again();
-            return Ok(());
-        }
-        if let Some(sharer) = self.sharer.swap(None) {
-            sharer.stop();
-        }
-        let sharer = start_sharer(config, &self.packets, &self.events)?;
-        self.sharer.store(sharer.map(Arc::new));
-        Ok(())
     }
 
     /// Refuses all waiting requests before the agent stops.
@@ -307,17 +186,8 @@ impl Agent {
         &self.notifier
     }
 
-    /// Returns this host's shares.
-    pub(crate) fn stop_cluster(&self) {
-        if let Some(cluster) = self.cluster.swap(None) {
-            cluster.stop();
-        }
-        if let Some(exchange) = self.exchange.swap(None) {
-            exchange.stop();
-        }
-        if let Some(sharer) = self.sharer.swap(None) {
-            sharer.stop();
-        }
+    pub(crate) fn fleet(&self) -> &Fleet {
+        &self.fleet
     }
 
     /// The layout of the table of sources.
@@ -335,7 +205,7 @@ impl Agent {
         plan: Plan,
         lasting: Lasting,
     ) -> Result<Vec<String>, String> {
-        let shares = self.shares(config);
+        let shares = self.fleet.shares(config);
         match (self.packets.load_full(), holds_packets(config)) {
             (Some(packets), true) => {
                 packets.expect_shares(&shares);
@@ -425,25 +295,6 @@ impl Agent {
         }
         true
     }
-}
-
-/// Shares bans, or lifts the bans of other hosts that an earlier agent or config left in the kernel.
-pub fn start_sharer(
-    config: &Config,
-    packets: &Packets,
-    events: &Arc<EventLog>,
-) -> Result<Option<cluster::BanSharer>, cluster::ClusterError> {
-    let bans = bans_for_cluster(packets);
-    let sharer = cluster::BanSharer::start(config, Arc::clone(&bans), events)?;
-    if sharer.is_none() {
-        bans.report_to(None);
-        if let Err(error) = bans.set(&BTreeMap::new()) {
-            tracing::error!(
-                "lifting the bans of other hosts failed: {error}; {PROGRAM} bans lists them"
-            );
-        }
-    }
-    Ok(sharer)
 }
 
 /// Whether a config has limits on packets, or nothing else.

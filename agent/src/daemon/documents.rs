@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use api::allowance::Allowance;
-use api::cluster::ClusterStatus;
 use api::list::ListStatus;
 use api::source::ClassOrigin;
 use cgroup::GroupStatus;
@@ -104,24 +103,11 @@ impl AgentDocuments for Agent {
             .map(ToString::to_string)
             .collect();
         drop(live);
-        let cluster = self.cluster.load_full();
-        status
-            .notes
-            .extend(cluster.iter().flat_map(|cluster| cluster.notes()));
+        status.notes.extend(self.fleet.notes());
+        status.cluster = self.fleet.status();
         (status.attacks, status.attacks_total) = self.attacks.get();
         status.notifications = self.notifier.status();
         status.notes.extend(Notifier::notes(&status.notifications));
-        let exchange = self.exchange.load_full().map(|exchange| exchange.status());
-        let sharer = self.sharer.load_full();
-        status
-            .notes
-            .extend(sharer.iter().flat_map(|sharer| sharer.notes()));
-        let parts = [
-            cluster.map(|cluster| cluster.status()),
-            exchange,
-            sharer.map(|sharer| sharer.status()),
-        ];
-        status.cluster = parts.into_iter().flatten().reduce(ClusterStatus::with);
         status.notes.extend(self.crowdsec.notes());
         status.crowdsec = self.crowdsec.status();
         Ok(status)

@@ -3,15 +3,15 @@
 mod agent;
 mod ban_events;
 pub mod capture;
-mod cluster_bans;
-mod cluster_packets;
 pub mod crowdsec;
 mod documents;
 pub mod escalation;
 pub mod events;
+mod fleet;
 mod heavy_prefixes;
 pub mod lists;
 mod operations;
+mod orders;
 pub mod packets;
 pub mod record;
 pub mod reload;
@@ -23,8 +23,8 @@ pub mod translations;
 pub mod unopened;
 mod watcher;
 
-pub use agent::{Agent, holds_packets, start_sharer};
-pub use cluster_packets::for_cluster;
+pub use agent::{Agent, holds_packets};
 pub use documents::AgentDocuments;
+pub use fleet::fleet;
 pub(crate) use operations::{text, whose};
 pub use requests::{StartError, start};

@@ -7,7 +7,7 @@ use config::policy::Config;
 use decide::{Engine, EngineError, ServiceError};
 use thiserror::Error;
 
-use super::escalation::{self, Orders};
+use super::orders::{self, Orders};
 use super::state::Restore;
 use crate::stats::monotonic_nanoseconds;
 
@@ -32,7 +32,7 @@ pub fn start(
     shares: &HashMap<String, cluster::EffectiveShare>,
     restore: Option<&Restore>,
 ) -> Result<(decide::Service, Orders), StartError> {
-    let (queue, orders) = escalation::queue();
+    let (queue, orders) = orders::queue();
     let mut engine = Engine::new(config, Arc::new(queue))?;
     if let Some((saved, restore)) =
         restore.and_then(|restore| Some((restore.saved.requests.as_ref()?, restore)))

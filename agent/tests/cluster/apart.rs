@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::delay::delayed;
+use testbed::fleet::KEYS;
 use testbed::stalls::Stalls;
 use testbed::tests;
 use testbed::trials::Test;
@@ -460,10 +461,13 @@ fn the_documented_patterns_keep_clusters_apart() {
 fn a_store_that_goes_and_comes_back_is_an_event() {
     let mut redis = Redis::start(&[]);
     let port = redis.port();
+    // Leases, the exchange of keys and shared bans use the store, and each event comes once.
     let host = Host::start(
         "one",
-        &format!("store = \"redis://me:hidden@127.0.0.1:{port}\""),
-        LIMIT,
+        &format!("store = \"redis://me:hidden@127.0.0.1:{port}\"\nshare_bans = true"),
+        &format!(
+            "{LIMIT}\n[[limit]]\nname = \"of keys\"\nscope = \"request\"\nkey = [\"user\"]\n{KEYS}\n{LIMIT}"
+        ),
     );
     // Its password is wrong: it was never there.
     host.until(PATIENCE, "down", |cluster| cluster["health"] == "down");

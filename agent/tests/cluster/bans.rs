@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use cluster::StoreUsers;
 use cluster::bans::{
     Applied, BanOutbox, BanSharer, HostBans, HostBansError, Lift, Order, OwnBan, Scope, SharedBan,
 };
@@ -91,7 +92,7 @@ impl Host {
             .config;
         let bans = Arc::<Bans>::default();
         let known: Arc<dyn HostBans> = Arc::clone(&bans) as _;
-        let sharer = BanSharer::start(&config, known, &Arc::default())
+        let sharer = BanSharer::start(&config, known, &Arc::default(), &StoreUsers::default())
             .unwrap()
             .unwrap();
         let host = Self { bans, sharer };

@@ -11,7 +11,7 @@
 
 mod syn_ack;
 
-pub use syn_ack::Syn;
+pub use syn_ack::{Syn, SynReply};
 
 use super::{Address, Bytes, Packet, Protocol};
 

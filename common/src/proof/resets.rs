@@ -8,8 +8,9 @@
 //! The bound: a forged reset has the right bits once in 16,384 times. A host that is alive, and whose address is forged,
 //! resets the answer, too; that proves its address, not its intention.
 
-use super::{Proof, Step, SynReply};
+use super::{Proof, Step};
 use crate::packet::Address;
+use crate::packet::reply::SynReply;
 use crate::siphash::siphash;
 
 /// The bits of a cookie: the highest one is that of its period, the others are the hash's.

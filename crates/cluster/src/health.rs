@@ -1,5 +1,7 @@
 //! The store's health over all limits.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::cluster::ClusterStatus;
@@ -7,6 +9,23 @@ use api::event::{Event, EventKind};
 use config::policy::Cluster;
 
 use super::error::StoreError;
+
+/// How many parts of an agent are without the store, so that its events come once: when the first part loses it, and when
+/// the last has it again.
+#[derive(Clone, Debug, Default)]
+pub struct StoreUsers(Arc<AtomicUsize>);
+
+impl StoreUsers {
+    /// Returns whether this part is the first.
+    fn lose(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Returns whether this part was the last.
+    fn regain(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+}
 
 /// The store's health. Instants are nanoseconds of the host's boot clock.
 #[derive(Debug)]
@@ -24,18 +43,26 @@ pub(super) struct Health {
     failing: u64,
     is_down: bool,
     last_error: Option<String>,
+    users: StoreUsers,
 }
 
 /// A change of the store's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    Down,
-    /// The store grants again after this many failures.
-    Up(u64),
+    Down {
+        /// No other part of the agent was without the store.
+        is_first: bool,
+    },
+    /// The store grants again.
+    Up {
+        failures: u64,
+        /// No other part of the agent is without the store.
+        is_last: bool,
+    },
 }
 
 impl Health {
-    pub(super) fn new(patience: Duration, now: u64) -> Self {
+    pub(super) fn new(patience: Duration, now: u64, users: &StoreUsers) -> Self {
         Self {
             patience: patience.as_nanos() as u64,
             granted_at: now,
@@ -46,7 +73,13 @@ impl Health {
             failing: 0,
             is_down: false,
             last_error: None,
+            users: users.clone(),
         }
+    }
+
+    /// That of another store.
+    pub(super) fn renewed(&self, patience: Duration, now: u64) -> Self {
+        Self::new(patience, now, &self.users)
     }
 
     /// Sets the longest time without a grant before the store is down.
@@ -56,7 +89,10 @@ impl Health {
 
     /// Records the grant of a request of `requested_at`.
     pub(super) fn granted(&mut self, requested_at: u64, now: u64) -> Option<Turn> {
-        let turn = self.is_down.then_some(Turn::Up(self.failing));
+        let turn = self.is_down.then(|| Turn::Up {
+            failures: self.failing,
+            is_last: self.users.regain(),
+        });
         (self.granted_at, self.replied_at) = (now, now);
         self.granted_in = Duration::from_nanos(now.saturating_sub(requested_at));
         (self.has_granted, self.is_down, self.failing) = (true, false, 0);
@@ -73,7 +109,9 @@ impl Health {
             self.replied_at = now;
         }
         let is_down = now.saturating_sub(self.granted_at) >= self.patience;
-        let turn = (is_down && !self.is_down).then_some(Turn::Down);
+        let turn = (is_down && !self.is_down).then(|| Turn::Down {
+            is_first: self.users.lose(),
+        });
         self.is_down |= is_down;
         turn
     }
@@ -125,6 +163,14 @@ impl Health {
     }
 }
 
+impl Drop for Health {
+    fn drop(&mut self) {
+        if self.is_down {
+            self.users.regain();
+        }
+    }
+}
+
 /// An event about the store.
 pub(super) fn store_event(cluster: &Cluster, what: EventKind, count: u64, reason: String) -> Event {
     let store: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
@@ -142,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_store_that_refuses_one_limit_and_grants_others_is_up() {
-        let mut health = Health::new(Duration::from_millis(300), 0);
+        let mut health = Health::new(Duration::from_millis(300), 0, &StoreUsers::default());
         let refusal = StoreError::Refused {
             error: "WRONGTYPE".to_owned(),
             help: "",
@@ -157,7 +203,10 @@ mod tests {
         );
         // The store replies, but grants nothing.
         assert_eq!(health.failed(&refusal, 2_100 * MS), None);
-        assert_eq!(health.failed(&refusal, 2_300 * MS), Some(Turn::Down));
+        assert_eq!(
+            health.failed(&refusal, 2_300 * MS),
+            Some(Turn::Down { is_first: true })
+        );
         assert_eq!(health.failed(&refusal, 2_400 * MS), None);
         assert!(!health.is_silent(2_500 * MS));
         assert_eq!(
@@ -165,7 +214,41 @@ mod tests {
             None
         );
         assert!(health.is_silent(2_750 * MS));
-        assert_eq!(health.granted(2_800 * MS, 2_801 * MS), Some(Turn::Up(5)));
+        assert_eq!(
+            health.granted(2_800 * MS, 2_801 * MS),
+            Some(Turn::Up {
+                failures: 5,
+                is_last: true
+            })
+        );
         assert_eq!(health.word(Duration::from_millis(100)), "up");
+    }
+
+    #[test]
+    fn parts_of_an_agent_lose_and_regain_the_store_once() {
+        let users = StoreUsers::default();
+        let health = || Health::new(Duration::from_millis(300), 0, &users);
+        let gone = StoreError::Gone(String::new());
+        let lost = |health: &mut Health| match health.failed(&gone, 400 * MS) {
+            Some(Turn::Down { is_first }) => is_first,
+            turn => panic!("{turn:?}"),
+        };
+        let regained = |health: &mut Health| match health.granted(500 * MS, 501 * MS) {
+            Some(Turn::Up { is_last, .. }) => is_last,
+            turn => panic!("{turn:?}"),
+        };
+        let [mut leases, mut keys, mut bans] = [health(), health(), health()];
+        assert_eq!(
+            [&mut leases, &mut keys, &mut bans].map(lost),
+            [true, false, false]
+        );
+        assert!(!regained(&mut keys));
+        // A reload ends one, and another gets a new store.
+        drop(bans);
+        leases = leases.renewed(Duration::from_millis(300), 0);
+        assert!(lost(&mut keys));
+        assert!(!lost(&mut leases));
+        assert!(!regained(&mut leases));
+        assert!(regained(&mut keys));
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::error::ClusterError;
 use super::exchange;
+use super::health::StoreUsers;
 use super::member::Usage;
 use super::part::{Definition, Shared};
 use super::past::Past;
@@ -57,11 +58,11 @@ impl LeaseClient {
     /// # Errors
     ///
     /// When the thread cannot be started.
-    pub fn start(
+    pub(super) fn start(
         config: &Config,
         limits: Vec<Shared>,
         past: &Past,
-        events: Arc<EventLog>,
+        (events, users): (Arc<EventLog>, &StoreUsers),
     ) -> Result<Option<Self>, ClusterError> {
         let Some(cluster) = config.cluster.clone().filter(|_| !limits.is_empty()) else {
             return Ok(None);
@@ -70,7 +71,7 @@ impl LeaseClient {
         // Distinguishes two hosts with one name, and two runs of one host's agent.
         let host = format!("{}/{:08x}", cluster.node, run as u32);
         let directory = StateDirectory::at(&config.agent.state_dir);
-        let worker = Worker::new(cluster, host, limits, past, directory, events);
+        let worker = Worker::new(cluster, host, limits, past, directory, (events, users));
         let status = worker.status();
         let (orders, given) = unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -20,7 +20,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::connect::Connection;
 use super::error::StoreError;
-use super::health::{Health, Turn, store_event};
+use super::health::{Health, StoreUsers, Turn, store_event};
 use super::ledger::{Grant, Report};
 use super::member::{LEAVE_TIMEOUT, Terms};
 use super::part::{Part, Shared};
@@ -112,7 +112,7 @@ impl Worker {
         limits: Vec<Shared>,
         past: &Past,
         directory: StateDirectory,
-        events: Arc<EventLog>,
+        (events, users): (Arc<EventLog>, &StoreUsers),
     ) -> Self {
         let now = boot_nanoseconds();
         let patience = Terms::patience_for(cluster.sync);
@@ -123,7 +123,7 @@ impl Worker {
             links: 0,
             looking: Some(None),
             parts: Vec::new(),
-            health: Health::new(patience, now),
+            health: Health::new(patience, now, users),
             counted_at: now,
             looked_at: 0,
             reported_at: now,
@@ -396,11 +396,13 @@ impl Worker {
         match grant {
             Ok(grant) => {
                 part.granted(at, grant, now);
-                if let Some(Turn::Up(failures)) = self.health.granted(at, now) {
+                if let Some(Turn::Up { failures, is_last }) = self.health.granted(at, now) {
                     let reason =
                         format!("the store is available again, after {failures} failed requests");
                     tracing::info!("cluster: {reason}");
-                    self.event(EventKind::StoreUp, failures, reason);
+                    if is_last {
+                        self.event(EventKind::StoreUp, failures, reason);
+                    }
                 }
             }
             Err(error) => {
@@ -422,9 +424,9 @@ impl Worker {
     }
 
     fn failed(&mut self, error: &StoreError, now: u64) {
-        if self.health.failed(error, now) != Some(Turn::Down) {
+        let Some(Turn::Down { is_first }) = self.health.failed(error, now) else {
             return;
-        }
+        };
         let what = if error.is_reply() {
             "refuses every limit"
         } else {
@@ -435,7 +437,9 @@ impl Worker {
             "the store {what}: {error}; when leases expire, when_store_is_down = \"{when}\" takes effect"
         );
         tracing::error!("cluster: {reason}");
-        self.event(EventKind::StoreDown, self.health.failures(), reason);
+        if is_first {
+            self.event(EventKind::StoreDown, self.health.failures(), reason);
+        }
     }
 
     fn event(&self, what: EventKind, count: u64, reason: String) {
@@ -511,7 +515,7 @@ impl Worker {
         if cluster != self.cluster {
             let patience = Terms::patience_for(cluster.sync);
             self.store = Store::new(cluster.clone(), patience);
-            self.health = Health::new(patience, now);
+            self.health = self.health.renewed(patience, now);
             self.links += 1;
             (self.link, self.looking) = (Link::Closed, self.looking.take().map(|_| None));
             self.cluster = cluster;

@@ -29,7 +29,7 @@ pub struct Arguments {
 enum Check {
     /// `cargo fmt`.
     Formatting,
-    /// Files that import each other.
+    /// Files or folders that import each other.
     Imports,
     /// Clippy on the host's crates.
     Host,
@@ -76,7 +76,7 @@ fn check_formatting(workspace: &Workspace) -> Result<()> {
         .context("formatting: run `cargo fmt --all`")
 }
 
-/// Checks that no files import each other, directly or through others.
+/// Checks that no files and no folders import each other, directly or through others.
 fn check_imports(workspace: &Workspace) -> Result<()> {
     println!("lint: imports");
     let mut found = Vec::new();
@@ -85,8 +85,9 @@ fn check_imports(workspace: &Workspace) -> Result<()> {
     }
     let lines = found.iter().flat_map(|circle| {
         let imports = circle.imports.iter();
-        imports.map(|(from, to, path)| {
-            format!("{} imports {path} from {}", from.display(), to.display())
+        imports.map(|import| {
+            let (by, of) = (import.by.display(), import.of.display());
+            format!("{by} imports {} from {of}", import.path)
         })
     });
     let lines: Vec<String> = lines.collect();

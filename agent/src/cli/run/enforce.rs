@@ -26,7 +26,6 @@ use super::configured::{Configured, NotInEffect};
 use crate::allowances;
 use crate::daemon::crowdsec::{Bouncer, Parts};
 use crate::daemon::events::{EventLog, Feed, Observer};
-use crate::daemon::for_cluster;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::record::Recorder;
 use crate::daemon::reload::{self, Live, Source};
@@ -36,7 +35,6 @@ use crate::geo::Databases;
 use crate::protect::{self, Found};
 use crate::server::control::Server;
 use crate::server::metrics::Exporter;
-use crate::stats::monotonic_nanoseconds;
 use crate::supervisor::Supervisor;
 
 /// How long a stop waits for a change of limits in progress: a service has 30 s.
@@ -107,19 +105,10 @@ pub(super) fn enforce(
         // Errors of groups are reported in `status`; limits on packets apply regardless.
         let groups = GroupManager::start(&config);
         let packets: Packets = Arc::new(ArcSwapOption::new(packets));
-        let for_cluster = for_cluster(&packets);
-        let shared = cluster::shared(&config, &for_cluster, &requests.current());
         let notifier = Arc::new(Notifier::start(&config));
         let events = Arc::new(EventLog::observed_by(Arc::clone(&notifier) as Arc<dyn Observer>));
-        let lease_client = cluster::LeaseClient::start(&config, shared, &past, Arc::clone(&events))?;
-        let exchanger = cluster::Exchanger::start(
-            &config,
-            &requests.current(),
-            &for_cluster,
-            monotonic_nanoseconds,
-            &past,
-            &events,
-        )?;
+        let fleet = daemon::fleet(&packets, &events);
+        fleet.share_limits(&config, &requests.current())?;
         let in_effect = introduce(&source, packets.load().as_deref(), &requests, &groups);
         reload::report_left_out(&events, &source.left_out);
         protect::exempt(&source.config.agent.never_limit, &detected).iter().for_each(|line| tracing::info!("{line}"));
@@ -131,7 +120,7 @@ pub(super) fn enforce(
         };
         let crowdsec = Arc::new(Bouncer::start(config.crowdsec.as_ref(), parts));
         // After the exceptions from its bans have been restored.
-        let sharer = daemon::start_sharer(&config, &packets, &events)?;
+        fleet.share_bans(&config)?;
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events), Arc::clone(&crowdsec));
         let for_room = requests.current();
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
@@ -159,7 +148,7 @@ pub(super) fn enforce(
             Arc::clone(&packets),
             requests,
             groups.clone(),
-            (lease_client, exchanger, sharer),
+            fleet,
             Arc::clone(&crowdsec),
             (events, notifier, attacks),
             Arc::clone(&state),
@@ -222,7 +211,7 @@ pub(super) fn enforce(
             packets.leave()?;
         }
         // No packet passes under a returned share any more.
-        agent.stop_cluster();
+        agent.fleet().stop();
         let is_in_kernel = packets.load().is_some() || !agent.changing().live().config().groups.is_empty();
         tracing::info!("{}", stopped_line(on_exit, is_in_kernel));
         Ok(ExitCode::SUCCESS)

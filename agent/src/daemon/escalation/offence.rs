@@ -20,7 +20,9 @@ pub enum Escalated {
     Failed(String),
 }
 
-pub(super) fn event(offence: &Offence, outcome: &Escalated) -> Option<Event> {
+/// The event of a ban; `None` if there is none.
+#[must_use]
+pub fn event(offence: &Offence, outcome: &Escalated) -> Option<Event> {
     let (what, ban, time) = match outcome {
         Escalated::Banned(time) => (EventKind::Banned, "banned", time),
         Escalated::Observed(time) => (

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use api::attack::{Attack, AttackSource};
 
+use crate::daemon::packets::Evaluated;
+
 /// The refused packets per second from which an attack starts.
 pub const BEGINS_AT: u64 = 100;
 /// The share of a limit's packets that it refuses, from which an attack starts.
@@ -26,13 +28,6 @@ const MOST: usize = 64;
 const REPORTED: usize = 10;
 /// The most sources that are remembered of a limit; beyond them the half with fewer refusals is forgotten.
 const MOST_SOURCES: usize = 512;
-
-/// The packets of a limit: all that it evaluated, and those that it refused, so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evaluated {
-    pub all: u64,
-    pub refused: u64,
-}
 
 /// A change of a limit's state.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,6 +7,6 @@ mod attack;
 mod feed;
 
 pub use api::event::{Event, EventKind, exceeded_at, seconds_since_1970};
-pub use attack::{BEGINS_AT, BEGINS_AT_SHARE, CurrentAttacks, Evaluated};
+pub use attack::{BEGINS_AT, BEGINS_AT_SHARE, CurrentAttacks};
 pub use events::{EventLog, Follower, MOST_FOLLOWERS, Observer, REMEMBERED, Subscription};
 pub use feed::Feed;

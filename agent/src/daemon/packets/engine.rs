@@ -26,7 +26,6 @@ use datapath::{
 use super::change::{Change, wait_for_packets};
 use super::in_effect::InEffect;
 use super::proving::Proving;
-use crate::daemon::events::Evaluated;
 use crate::daemon::state::{BanJournal, MOST_TABLE_WORDS, Moment, Restore, Saved, SavedBan};
 use crate::stats::{self, CountedDocument, Extent, Live, View, ViewQuery, monotonic_nanoseconds};
 
@@ -50,6 +49,13 @@ pub struct PacketEngine {
     clients: Mutex<()>,
     /// The last live view.
     live: Mutex<Live>,
+}
+
+/// The packets of a limit: all that it evaluated, and those that it refused, so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evaluated {
+    pub all: u64,
+    pub refused: u64,
 }
 
 impl PacketEngine {

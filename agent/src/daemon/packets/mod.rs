@@ -18,6 +18,6 @@ mod switch;
 
 pub use counts::restored_at;
 pub use decisions::DecisionBans;
-pub use engine::{PERIOD, PacketEngine, Packets};
+pub use engine::{Evaluated, PERIOD, PacketEngine, Packets};
 pub use lifted_bans::Whose;
 pub use proving::Proving;

@@ -186,7 +186,8 @@ impl Agent {
         self.lists().replace(&effective, &databases);
         let known = self.requests().engine();
         engine.set_shares(
-            self.shares(config)
+            self.fleet
+                .shares(config)
                 .iter()
                 .filter(|(name, _)| known.demand(name).is_none()),
         );

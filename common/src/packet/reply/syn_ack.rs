@@ -5,8 +5,8 @@
 //! the SYN, so that a forged source receives no more bytes than the forger sends.
 
 use super::{IPV4, IPV6, Reply, TCP, fold, is_between_two_hosts, sum};
+use crate::counters::Bypass;
 use crate::packet::{Bytes, Packet};
-use crate::proof::SynReply;
 
 /// The window of the reply, as the host's own with default buffers. Without an option for its scale, it is never larger.
 const WINDOW: u32 = 64_240;
@@ -17,6 +17,71 @@ const SEGMENT_SIZE: u32 = 0x0204_0000;
 /// The segment size of a host without the option (RFC 9293, 3.7.1).
 const DEFAULT_IPV4: u32 = 536;
 const DEFAULT_IPV6: u32 = 1_220;
+
+/// The number in the reply to a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct SynReply(u64);
+
+impl SynReply {
+    const CHALLENGE: u64 = 1 << 32;
+
+    /// The sequence number of a SYN-ACK that opens the connection.
+    #[inline(always)]
+    #[must_use]
+    pub const fn cookie(number: u32) -> Self {
+        Self(number as u64)
+    }
+
+    /// The number that a SYN-ACK acknowledges, which the sender of the SYN never sent: it resets the connection.
+    #[inline(always)]
+    #[must_use]
+    pub const fn challenge(number: u32) -> Self {
+        Self(Self::CHALLENGE | number as u64)
+    }
+
+    /// Whether it is a challenge.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_challenge(self) -> bool {
+        self.0 & Self::CHALLENGE != 0
+    }
+
+    /// The number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The row of counters of SYNs that are answered like this.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bypass(self) -> u32 {
+        Bypass::Answered as u32 + (self.0 >> 32) as u32
+    }
+
+    /// Whether this is a row of [`SynReply::bypass`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_of(bypass: u32) -> bool {
+        bypass.wrapping_sub(Bypass::Answered as u32) <= 1
+    }
+
+    /// As bits, fewer than 40.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From the bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
 
 /// A SYN's header, as far as a cookie and its reply depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use super::known_bans::{KnownBans, ORDERS, PAGE, Reply, Request, SharedBan, Upda
 use super::outbox::BanOutbox;
 use crate::connect::Connection;
 use crate::error::{ClusterError, StoreError};
-use crate::health::{Health, Turn, store_event};
+use crate::health::{Health, StoreUsers, Turn, store_event};
 use crate::member::{LEAVE_TIMEOUT, Terms};
 use crate::store::{Script, Store};
 
@@ -64,6 +64,7 @@ impl BanSharer {
         config: &Config,
         bans: Arc<dyn HostBans>,
         events: &Arc<EventLog>,
+        users: &StoreUsers,
     ) -> Result<Option<Self>, ClusterError> {
         let Some(cluster) = config.cluster.clone().filter(|cluster| cluster.share_bans) else {
             return Ok(None);
@@ -81,11 +82,10 @@ impl BanSharer {
             skipped: BTreeSet::new(),
             is_synced: true,
             trouble: None,
-            health: Health::new(patience, boot_nanoseconds()),
+            health: Health::new(patience, boot_nanoseconds(), users),
             ask_after: 0,
             compared_at: None,
             pruned_at: 0,
-            reports_store: !has_clustered_limits(config),
             events: Arc::clone(events),
             status: Arc::default(),
             cluster: cluster.clone(),
@@ -183,13 +183,6 @@ impl Drop for BanSharer {
     }
 }
 
-fn has_clustered_limits(config: &Config) -> bool {
-    let packets = config.limits.iter().map(|limit| limit.cluster);
-    packets
-        .chain(config.decide.limits.iter().map(|limit| limit.cluster))
-        .any(|cluster| cluster.is_some())
-}
-
 struct Worker {
     cluster: Cluster,
     known: KnownBans,
@@ -212,8 +205,6 @@ struct Worker {
     /// When everything was compared last.
     compared_at: Option<u64>,
     pruned_at: u64,
-    /// Whether the store's events are this thread's: no other thread uses the store.
-    reports_store: bool,
     events: Arc<EventLog>,
     status: Arc<Mutex<ClusterStatus>>,
 }
@@ -459,9 +450,11 @@ impl Worker {
     }
 
     fn answered(&mut self, requested_at: u64) {
-        if let Some(Turn::Up(failures)) = self.health.granted(requested_at, boot_nanoseconds()) {
+        if let Some(Turn::Up { failures, is_last }) =
+            self.health.granted(requested_at, boot_nanoseconds())
+        {
             tracing::info!("cluster: bans are shared again, after {failures} failed requests");
-            if self.reports_store {
+            if is_last {
                 let reason =
                     format!("the store is available again, after {failures} failed requests");
                 self.events.push(store_event(
@@ -477,11 +470,11 @@ impl Worker {
     fn failed(&mut self, error: &StoreError) {
         let now = boot_nanoseconds();
         self.ask_after = now + PAUSE.pause(1).as_nanos() as u64;
-        if self.health.failed(error, now) == Some(Turn::Down) {
+        if let Some(Turn::Down { is_first }) = self.health.failed(error, now) {
             let reason =
                 format!("sharing bans failed: {error}; known bans apply until they expire");
             tracing::error!("cluster: {reason}");
-            if self.reports_store {
+            if is_first {
                 self.events.push(store_event(
                     &self.cluster,
                     EventKind::StoreDown,

@@ -15,6 +15,7 @@ use super::exchanged_limits::{ExchangedLimits, has_keys, limits};
 use super::peer::Peer;
 use super::worker::Worker;
 use crate::error::ClusterError;
+use crate::health::StoreUsers;
 use crate::packets::Packets;
 use crate::past::Past;
 
@@ -34,13 +35,13 @@ impl Exchanger {
     /// # Errors
     ///
     /// When the system has no threads or no randomness.
-    pub fn start(
+    pub(crate) fn start(
         config: &Config,
         engine: &Arc<Current>,
         packets: &Arc<dyn Packets>,
         now: fn() -> u64,
         past: &Past,
-        events: &Arc<EventLog>,
+        (events, users): (&Arc<EventLog>, &StoreUsers),
     ) -> Result<Option<Self>, ClusterError> {
         let Some(cluster) = config.cluster.clone().filter(|_| has_keys(config)) else {
             return Ok(None);
@@ -51,7 +52,14 @@ impl Exchanger {
         let alone = EffectiveShare::alone(cluster.when_store_is_down, peer.hosts());
         let held = Arc::new(ExchangedLimits::new(engine, packets, alone));
         let directory = StateDirectory::at(&config.agent.state_dir);
-        let worker = Worker::new(cluster.clone(), (peer, run), &held, now, directory, events);
+        let worker = Worker::new(
+            cluster.clone(),
+            (peer, run),
+            &held,
+            now,
+            directory,
+            (events, users),
+        );
         let status = worker.status();
         let (stop, stopped) = oneshot::channel();
         let (cluster, reloaded) = watch::channel(cluster);

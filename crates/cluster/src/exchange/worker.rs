@@ -23,7 +23,7 @@ use super::sources::Sources;
 use super::use_log::{Changes, LEAST_LIFE, UseLog, Writes};
 use crate::connect::Connection;
 use crate::error::StoreError;
-use crate::health::{Health, Turn, store_event};
+use crate::health::{Health, StoreUsers, Turn, store_event};
 use crate::member::{LEAVE_TIMEOUT, Terms};
 use crate::store::{Script, Store};
 
@@ -82,7 +82,7 @@ impl Worker {
         held: &Arc<ExchangedLimits>,
         now: fn() -> u64,
         directory: StateDirectory,
-        events: &Arc<EventLog>,
+        (events, users): (&Arc<EventLog>, &StoreUsers),
     ) -> Self {
         let lease = Terms::lease_for(cluster.sync);
         let patience = Terms::patience_for(cluster.sync);
@@ -101,7 +101,7 @@ impl Worker {
             pruned_at: 0,
             replied: 0,
             ahead: None,
-            health: Health::new(patience, boot_nanoseconds()),
+            health: Health::new(patience, boot_nanoseconds(), users),
             state: ExchangeState::Joining,
             events: Arc::clone(events),
             status: Arc::default(),
@@ -474,23 +474,27 @@ impl Worker {
                 human::time(Duration::from_nanos(away))
             );
         }
-        if let Some(Turn::Up(failures)) = self.health.granted(begun, boot_nanoseconds()) {
-            self.event(
-                EventKind::StoreUp,
-                failures,
-                format!("the store is available again, after {failures} failed exchanges"),
-            );
+        if let Some(Turn::Up { failures, is_last }) = self.health.granted(begun, boot_nanoseconds())
+        {
+            let reason = format!("the store is available again, after {failures} failed exchanges");
+            tracing::info!("cluster: {reason}");
+            if is_last {
+                self.event(EventKind::StoreUp, failures, reason);
+            }
         }
     }
 
     fn failed(&mut self, error: &StoreError) {
         let now = boot_nanoseconds();
-        if self.health.failed(error, now) == Some(Turn::Down) {
+        if let Some(Turn::Down { is_first }) = self.health.failed(error, now) {
             let when = self.cluster.when_store_is_down;
             let reason = format!(
                 "exchanging keys failed: {error}; when leases expire, when_store_is_down = \"{when}\" takes effect"
             );
-            self.event(EventKind::StoreDown, self.health.failures(), reason);
+            tracing::error!("cluster: {reason}");
+            if is_first {
+                self.event(EventKind::StoreDown, self.health.failures(), reason);
+            }
         }
         let is_broken = matches!(error, StoreError::Gone(_))
             && self.connection.as_ref().is_some_and(Connection::is_one);
@@ -500,7 +504,6 @@ impl Worker {
     }
 
     fn event(&self, what: EventKind, count: u64, reason: String) {
-        tracing::info!("cluster: {reason}");
         self.events
             .push(store_event(&self.cluster, what, count, reason));
     }

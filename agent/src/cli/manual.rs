@@ -11,7 +11,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use host::PROGRAM;
 
-use crate::cli::as_called::{self, as_called};
+use super::as_called::{self, as_called};
 
 /// The description of agent(1).
 const DESCRIPTION: [&str; 3] = [

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use decide::{Edge, Offence};
 use host::PROGRAM;
 
-use super::offence::{Escalated, event};
-use crate::daemon::crowdsec::Bouncer;
-use crate::daemon::events::{Event, EventKind, EventLog};
-use crate::daemon::packets::Packets;
+use super::crowdsec::Bouncer;
+use super::escalation::{Escalated, event};
+use super::events::{Event, EventKind, EventLog};
+use super::packets::Packets;
 
 /// The interval at which refused packets are read.
 const LOOK: Duration = Duration::from_millis(250);

@@ -31,7 +31,7 @@ pub fn read(directory: &StateDirectory, now: u64) -> (Vec<Allowance>, Vec<String
         match directory.read(name, LARGEST, parse) {
             Ok(saved) => allowances.extend(saved.unwrap_or_default()),
             Err(damaged) => {
-                notes.push(format!("{damaged}; exemptions by {PROGRAM} allow are lost"))
+                notes.push(format!("{damaged}; exemptions by {PROGRAM} allow are lost"));
             }
         }
     }

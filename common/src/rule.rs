@@ -167,8 +167,8 @@ impl Rule {
         is_fast: 0,
     };
 
-    /// Fills in `is_fast`, once the rest is: a ring has to be looked through, and what is delayed or marked has more to
-    /// be told than whether it passes.
+    /// Sets `is_fast` by the other fields: a ring is searched, and a delayed or marked packet needs more than whether it
+    /// passes.
     #[must_use]
     pub const fn made_fast(self) -> Self {
         let is_fast = !Algorithm::from_number(self.algorithm).has_ring()

@@ -33,7 +33,7 @@ const THIS_NAMESPACE: u64 = u64::MAX;
 /// The proof in a TCP packet.
 #[inline(always)]
 pub fn prove(context: Context, packet: &Packet) -> Proof {
-    // Of a later fragment, there is no TCP header. The first one has all of it, and is judged by it.
+    // Of a later fragment, there is no TCP header. The first one has all of it, and is evaluated by it.
     if !packet.has_ports() {
         return Proof::NONE;
     }
@@ -104,7 +104,7 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     if !concerns(header, tcp) {
         return Proof::NONE;
     }
-    // No host sends a SYN in parts: it would be charged to whoever it names.
+    // No host sends a SYN in parts: it would be charged to the address that it names.
     if header.is_syn() && u32::from_be(ip[1]) & MORE_FRAGMENTS != 0 {
         return Proof::of(Step::Refuse);
     }

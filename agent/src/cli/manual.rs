@@ -223,19 +223,19 @@ fn commands(command: &Command) -> Roff {
     roff.control("SH", ["OPTIONS"]);
     let shared = ["config", "control", "json"];
     for argument in command.get_arguments() {
-        tell_argument(&mut roff, argument);
+        write_argument(&mut roff, argument);
     }
     roff.control("SH", ["COMMANDS"]);
     for verb in command
         .get_subcommands()
         .filter(|verb| verb.get_name() != "help")
     {
-        tell_verb(&mut roff, PROGRAM.name(), verb, &shared);
+        write_verb(&mut roff, PROGRAM.name(), verb, &shared);
     }
     roff
 }
 
-fn tell_verb(roff: &mut Roff, parent: &str, verb: &Command, shared: &[&str]) {
+fn write_verb(roff: &mut Roff, parent: &str, verb: &Command, shared: &[&str]) {
     let name = format!("{parent} {}", verb.get_name());
     roff.control("TP", []);
     let mut heading = vec![bold(name.as_str())];
@@ -257,7 +257,7 @@ fn tell_verb(roff: &mut Roff, parent: &str, verb: &Command, shared: &[&str]) {
     if !own.is_empty() {
         roff.control("RS", []);
         for argument in own {
-            tell_argument(roff, argument);
+            write_argument(roff, argument);
         }
         roff.control("RE", []);
     }
@@ -265,7 +265,7 @@ fn tell_verb(roff: &mut Roff, parent: &str, verb: &Command, shared: &[&str]) {
         .get_subcommands()
         .filter(|verb| verb.get_name() != "help")
     {
-        tell_verb(roff, &name, verb, &[shared, &["name"]].concat());
+        write_verb(roff, &name, verb, &[shared, &["name"]].concat());
     }
 }
 
@@ -273,7 +273,7 @@ fn is_built_in(argument: &Arg) -> bool {
     matches!(argument.get_id().as_str(), "help" | "version")
 }
 
-fn tell_argument(roff: &mut Roff, argument: &Arg) {
+fn write_argument(roff: &mut Roff, argument: &Arg) {
     roff.control("TP", []);
     let mut heading: Vec<Inline> = Vec::new();
     if let Some(long) = argument.get_long() {

@@ -467,7 +467,7 @@ impl SharedCharge for SlidingLog {
         // As in `take`: once this unit has left the window, the place may be another one's.
         let taken = now.wrapping_add(self.window) | 1;
         if state.compare_exchange_place(place, taken, now) == taken {
-            // If nobody has gone on since, it is the next one to be taken. If not, the head comes by once more.
+            // If the head has not moved since, this place is the next one that is taken. Otherwise the head reaches it later.
             let head = state.load(0);
             if let Some(back) = self.step_back(head, charged.place()) {
                 state.compare_exchange(0, head, back);

@@ -78,7 +78,7 @@ impl Running {
             {
                 let shared = Arc::clone(&self.watch);
                 let mut watch = lock(&shared);
-                if watch.asked.elapsed() >= LINGER {
+                if watch.requested_at.elapsed() >= LINGER {
                     // With the lock, so that a query starts either before or after.
                     watch.is_running = false;
                     watch.window.clear();

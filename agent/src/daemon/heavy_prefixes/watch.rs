@@ -9,7 +9,7 @@ use heavy_prefixes::Window;
 pub(super) struct Watch {
     pub(super) window: Window,
     /// The last query.
-    pub(super) asked: Instant,
+    pub(super) requested_at: Instant,
     /// Whether there is a thread.
     pub(super) is_running: bool,
     pub(super) lost: u64,

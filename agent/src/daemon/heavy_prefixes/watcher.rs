@@ -31,7 +31,7 @@ impl PrefixWatcher {
         let window = Window::new(SPAN, MOST);
         let watch = Watch {
             window,
-            asked: Instant::now(),
+            requested_at: Instant::now(),
             is_running: false,
             lost: 0,
         };
@@ -52,7 +52,7 @@ impl PrefixWatcher {
             return Err(WRONG_SHARE.to_owned());
         }
         let mut watch = lock(&self.watch);
-        watch.asked = Instant::now();
+        watch.requested_at = Instant::now();
         if !watch.is_running {
             self.start(&mut watch)?;
         }

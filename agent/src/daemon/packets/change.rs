@@ -56,7 +56,7 @@ impl Change {
         restore: Option<&Restore>,
         lasting: Lasting,
     ) -> Result<Self, AttachError> {
-        let (before, afresh) = match pins.before()? {
+        let (before, unreadable) = match pins.before()? {
             Ok(before) => (Some(before), None),
             Err(why) => (None, (!why.is_empty() && pins.has_hooks()).then_some(why)),
         };
@@ -122,11 +122,11 @@ impl Change {
             clean_up(pins, before.as_ref());
         }
         let (ingress, egress) = loaded?;
-        let mut notes = carry.afresh.clone();
+        let mut notes = carry.resets.clone();
         notes.extend(max_sources);
         notes.extend(memory_notes);
-        let afresh = afresh.or(unknown);
-        notes.extend(afresh.map(|why| format!("the state of every source is reset: {why}")));
+        let reset = unreadable.or(unknown);
+        notes.extend(reset.map(|why| format!("the state of every source is reset: {why}")));
         Ok(Self {
             ingress,
             egress,

@@ -148,7 +148,7 @@ impl Agent {
         } else {
             Cause::Lists
         };
-        self.told(cause, self.file(), began, result);
+        self.concluded(cause, self.file(), began, result);
     }
 }
 

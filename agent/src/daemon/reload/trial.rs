@@ -45,7 +45,7 @@ impl Agent {
             if result.is_ok() {
                 self.changing().trial_began.notify_one();
             }
-            self.told(Cause::Try, Some(file), began, result)
+            self.concluded(Cause::Try, Some(file), began, result)
         })
     }
 
@@ -211,7 +211,7 @@ impl Agent {
             }
             Ok(_) => {}
         }
-        self.told(cause, Some(tried), began, result)
+        self.concluded(cause, Some(tried), began, result)
     }
 
     fn rollback_failed(&self, tried: &Path, error: &str) {

@@ -16,7 +16,7 @@ const fn nothing(_: &mut State) {}
 pub const TASKS: &[Task] = &[
     Task {
         title: "Ask what there is",
-        line: "agent --version",
+        line: "agent -V",
         changes: nothing,
     },
     Task {

@@ -73,7 +73,7 @@ pub struct CarryPlan {
     /// The states to migrate, by the number of their group.
     pub groups: HashMap<u32, Vec<StateCarry>>,
     /// For each limit of both policies whose state is reset: a note with the reason.
-    pub afresh: Vec<String>,
+    pub resets: Vec<String>,
 }
 
 impl Layout {
@@ -213,7 +213,7 @@ impl Layout {
             .iter()
             .map(|group| (group.number, group))
             .collect();
-        let mut afresh: BTreeSet<(&str, &str)> = BTreeSet::new();
+        let mut resets: BTreeSet<(&str, &str)> = BTreeSet::new();
         for group in &next.groups {
             let mut states = Vec::new();
             for to in &group.states {
@@ -240,7 +240,7 @@ impl Layout {
                 match carried {
                     Ok(carry) => states.push(carry),
                     Err(why) => {
-                        afresh.insert((&to.limit, why));
+                        resets.insert((&to.limit, why));
                     }
                 }
             }
@@ -248,7 +248,7 @@ impl Layout {
                 plan.groups.insert(u32::from(group.number), states);
             }
         }
-        plan.afresh = afresh
+        plan.resets = resets
             .into_iter()
             .map(|(limit, why)| format!("the state of limit {limit:?} is reset: {why}"))
             .collect();
@@ -266,7 +266,7 @@ impl Layout {
                 .for_each(|states| states.retain(|state| state.from.is_bucket()));
             if plan.groups.values().map(Vec::len).sum::<usize>() < before {
                 let why = "the state of windows and logs is reset: an earlier version wrote that of classes in another format";
-                plan.afresh.push(why.to_owned());
+                plan.resets.push(why.to_owned());
             }
         }
         plan

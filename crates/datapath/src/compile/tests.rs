@@ -50,7 +50,7 @@ fn counts_of_windows_and_logs_stay_when_a_multiplier_changes() {
         };
         let (old, new) = (image(0.5), image(7.0));
         let plan = old.layout.carry(&new.layout);
-        assert!(plan.afresh.is_empty(), "{:?}", plan.afresh);
+        assert!(plan.resets.is_empty(), "{:?}", plan.resets);
         let states: Vec<_> = plan.groups.values().flatten().collect();
         let [state] = states[..] else {
             panic!("{states:?}")
@@ -94,7 +94,7 @@ fn a_large_multiplier_takes_nothing_from_others() {
     let (plain, large) = (image(1.0, window), image(1_000.0, window));
     assert_eq!(plain.rules[0].shift, large.rules[0].shift);
     let plan = large.layout.carry(&image(2_000.0, window).layout);
-    assert!(plan.groups.is_empty() && plan.afresh.len() == 1);
+    assert!(plan.groups.is_empty() && plan.resets.len() == 1);
     let log = "rate = \"20/s\"\nalgorithm = \"sliding-log\"";
     let most = |image: &super::Image| image.rules.iter().map(|rule| rule.most).collect::<Vec<_>>();
     let (small, large) = (image(2.0, log), image(10.0, log));

@@ -402,7 +402,7 @@ fn help_messages_and_completions_have_the_name_that_was_typed() {
         (&["man", "limits.toml"], "\\fBPROGRAM check\\fR"),
         (
             &["completions", "bash"],
-            "complete -o nosort -F _weir_agent PROGRAM",
+            "complete -o nosort -F _weir_PROGRAM PROGRAM",
         ),
         (&["completions", "fish"], "PROGRAM"),
     ] {

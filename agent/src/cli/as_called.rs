@@ -34,7 +34,9 @@ fn long_version() -> String {
     format!(
         "{}\ncommit: {}\ntarget: {}-unknown-linux-{libc}\nkernel programs: {}",
         env!("CARGO_PKG_VERSION"),
-        COMMIT.unwrap_or("unknown"),
+        COMMIT
+            .filter(|commit| !commit.is_empty())
+            .unwrap_or("unknown"),
         std::env::consts::ARCH,
         bpf::objects::HASH,
     )

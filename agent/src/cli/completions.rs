@@ -15,7 +15,7 @@ const VARIABLE: &str = "WEIR_COMPLETE";
 
 /// Bash splits the line at `:` and `=` and replaces what follows the last of them. Words are split here, so that an IPv6
 /// address or `--limit=NAME` is one.
-const BASH: &str = r#"_weir_agent() {
+const BASH: &str = r#"_weir_PROGRAM() {
     local line=${COMP_LINE:0:COMP_POINT} words reply
     read -ra words <<< "$line"
     [[ $line == *[[:space:]] ]] && words+=("")
@@ -32,7 +32,7 @@ const BASH: &str = r#"_weir_agent() {
     [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *[=/] ]] && compopt -o nospace 2> /dev/null
     return 0
 }
-complete -o nosort -F _weir_agent PROGRAM 2> /dev/null || complete -F _weir_agent PROGRAM
+complete -o nosort -F _weir_PROGRAM PROGRAM 2> /dev/null || complete -F _weir_PROGRAM PROGRAM
 "#;
 /// Follows the script for zsh: loaded from `fpath`, the file is the function of the first completion.
 const ZSH: &str = r#"if [[ ${funcstack[1]} == _PROGRAM ]]; then

@@ -5,10 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use api::capture::CaptureOf;
 use common::counters::Counters;
 use common::key::Key;
-use common::network;
 use common::packet::Address;
-use common::rule::{KeyKind, Rule};
-use config::policy::{self, Config};
+use config::policy;
 use datapath::compile::LimitAt;
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
@@ -19,7 +17,7 @@ use super::refused::{Refused, RefusedSource, SourceKey};
 use super::timeline::TimelineDocument;
 use super::{ClockTroubles, Outcome};
 use crate::stats::{
-    BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text, source_count,
+    BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, key_text, source_count,
 };
 
 /// The most sources in the document.
@@ -383,7 +381,9 @@ fn sources_of(
         let limit = config.limits.get(key.at.limit)?;
         let rule = evaluation.rule_of(key.at)?;
         Some(SourceReport {
-            source: describe(config, &key.key, rule, interfaces),
+            source: key_text(config, &key.key, rule, |index| {
+                interfaces.name(index).unwrap_or("unknown").to_owned()
+            }),
             limit: limit.name.clone(),
             level: limit.level_text(key.at.level),
             sources: source_count::estimate(&source.senders),
@@ -399,29 +399,6 @@ fn sources_of(
         })
     };
     refused.top(LISTED).into_iter().filter_map(row).collect()
-}
-
-/// A key as text.
-fn describe(config: &Config, key: &Key, rule: &Rule, interfaces: &InterfaceNames) -> String {
-    match rule.key {
-        kind if kind == KeyKind::Class as u8 => {
-            format!("class {}", policy::class_name(&config.classes, key.extra))
-        }
-        kind if kind == KeyKind::Interface as u8 => {
-            format!(
-                "interface {}",
-                interfaces.name(key.extra).unwrap_or("unknown")
-            )
-        }
-        kind if kind == KeyKind::Network as u8 && key.extra != 0 => {
-            format!("AS{}", network::to_asn(key.extra))
-        }
-        kind if kind == KeyKind::All as u8 => policy::Key::All.to_string(),
-        kind if kind == KeyKind::AddressPort as u8 => {
-            format!("{} port {}", prefix_text(key, rule), key.extra)
-        }
-        _ => prefix_text(key, rule),
-    }
 }
 
 fn differing(refused: &Refused) -> Vec<DifferingSource> {

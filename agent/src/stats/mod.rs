@@ -1,6 +1,7 @@
 //! The documents behind `status`, `limits`, `top` and `show`, read from the kernel's maps.
 
 mod counted;
+mod key_text;
 mod reader;
 pub mod samples;
 pub mod source_count;
@@ -16,5 +17,6 @@ pub use api::status::{
 pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 pub use counted::{Baseline, Counted, CountedDocument, name_at, names, of_limit, rows};
 pub use host::monotonic_nanoseconds;
+pub(crate) use key_text::{key_text, prefix_of};
 pub use reader::{Extent, Live, Reader, ResetError, ResetSources};
-pub(crate) use reader::{bypass_status, holder, owner_text, prefix_of, prefix_text};
+pub(crate) use reader::{bypass_status, holder, owner_text};

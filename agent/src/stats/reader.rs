@@ -13,23 +13,22 @@ pub use source::{ResetError, ResetSources};
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::Ipv6Addr;
 use std::sync::OnceLock;
 
 use common::counters::{Bypass, Counters, KeyStatistics};
 use common::key::Key;
-use common::network;
-use common::packet::{Address, Direction};
-use common::rule::{KeyKind, Rule};
+use common::packet::Direction;
+use common::rule::Rule;
 use common::time::{Ticks, is_alive};
-use config::policy::{self, Action, Config, Limit, Mode};
+use config::policy::{Action, Config, Limit, Mode};
 use datapath::bans::BanList;
-use datapath::compile::{Group, LimitAt, PrefixKey};
+use datapath::compile::{Group, LimitAt};
 use datapath::counters::by_limit;
 use datapath::{Datapath, LoadError, SlotView, Sources};
 use host::monotonic_nanoseconds;
 
 use super::counted::{Baseline, Counted, name_at, of_limit};
+use super::key_text::key_text;
 use super::samples::{self, LimitCounts, Samples, Spans};
 use super::{BypassStatus, LevelStatus, LimitStatus, ProofStatus, SourcesStatus, TopRow, Totals};
 
@@ -342,31 +341,8 @@ impl<'a> Reader<'a> {
         Ok(rows)
     }
 
-    /// A key as text.
     fn describe(&self, key: &Key, rule: &Rule) -> String {
-        match rule.key {
-            kind if kind == KeyKind::Class as u8 => {
-                format!(
-                    "class {}",
-                    policy::class_name(&self.config.classes, key.extra)
-                )
-            }
-            kind if kind == KeyKind::Interface as u8 => {
-                format!("interface {}", interface_name(key.extra))
-            }
-            kind if kind == KeyKind::Network as u8 && key.extra != 0 => {
-                format!("AS{}", network::to_asn(key.extra))
-            }
-            kind if kind == KeyKind::All as u8 => policy::Key::All.to_string(),
-            kind => {
-                let address = prefix_text(key, rule);
-                if kind == KeyKind::AddressPort as u8 {
-                    format!("{address} port {}", key.extra)
-                } else {
-                    address
-                }
-            }
-        }
+        key_text(self.config, key, rule, interface_name)
     }
 }
 
@@ -423,23 +399,4 @@ fn interface_name(index: u32) -> String {
         |_| index.to_string(),
         |name| name.to_string_lossy().into_owned(),
     )
-}
-
-/// The address of a key, with the limit's prefix length if it is shorter than the address.
-pub(crate) fn prefix_text(key: &Key, rule: &Rule) -> String {
-    prefix_of(key, rule).to_string()
-}
-
-/// The prefix of a key.
-pub(crate) fn prefix_of(key: &Key, rule: &Rule) -> PrefixKey {
-    let address = Address {
-        hi: key.hi,
-        lo: key.lo,
-    }
-    .octets();
-    let length = match Ipv6Addr::from(address).to_ipv4_mapped() {
-        Some(_) => PrefixKey::IPV4.length + rule.mask_ipv4.count_ones(),
-        None => rule.mask_hi.count_ones() + rule.mask_lo.count_ones(),
-    };
-    PrefixKey { address, length }
 }

@@ -111,7 +111,7 @@ fn far_away(redis: &Redis) -> String {
     format!("redis://{store}")
 }
 
-/// Each host reads the others' use half a second late. On a busy machine replies come after a lease, and less passes.
+/// Each host reads the others' use half a second late. On a busy machine replies come after their timeout, and less passes.
 fn windows_hold_while_the_store_is_far_away() {
     let redis = Redis::start(&[]);
     windows_hold_above(

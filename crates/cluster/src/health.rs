@@ -11,19 +11,26 @@ use config::policy::Cluster;
 use super::error::StoreError;
 
 /// How many parts of an agent are without the store, so that its events come once: when the first part loses it, and when
-/// the last has it again.
+/// the last has it again. A store that refuses one part does not hide that it is away from another.
 #[derive(Clone, Debug, Default)]
-pub struct StoreUsers(Arc<AtomicUsize>);
+pub struct StoreUsers(Arc<[AtomicUsize; 2]>);
+
+/// How a part is without the store.
+#[derive(Clone, Copy, Debug)]
+enum Lost {
+    Away,
+    Refused,
+}
 
 impl StoreUsers {
     /// Returns whether this part is the first.
-    fn lose(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed) == 0
+    fn lose(&self, how: Lost) -> bool {
+        self.0[how as usize].fetch_add(1, Ordering::Relaxed) == 0
     }
 
     /// Returns whether this part was the last.
-    fn regain(&self) -> bool {
-        self.0.fetch_sub(1, Ordering::Relaxed) == 1
+    fn regain(&self, how: Lost) -> bool {
+        self.0[how as usize].fetch_sub(1, Ordering::Relaxed) == 1
     }
 }
 
@@ -41,7 +48,7 @@ pub(super) struct Health {
     failures: u64,
     /// Failures since the last grant.
     failing: u64,
-    is_down: bool,
+    down: Option<Lost>,
     last_error: Option<String>,
     users: StoreUsers,
 }
@@ -71,7 +78,7 @@ impl Health {
             granted_in: Duration::ZERO,
             failures: 0,
             failing: 0,
-            is_down: false,
+            down: None,
             last_error: None,
             users: users.clone(),
         }
@@ -89,13 +96,13 @@ impl Health {
 
     /// Records the grant of a request of `requested_at`.
     pub(super) fn granted(&mut self, requested_at: u64, now: u64) -> Option<Turn> {
-        let turn = self.is_down.then(|| Turn::Up {
+        let turn = self.down.take().map(|how| Turn::Up {
             failures: self.failing,
-            is_last: self.users.regain(),
+            is_last: self.users.regain(how),
         });
         (self.granted_at, self.replied_at) = (now, now);
         self.granted_in = Duration::from_nanos(now.saturating_sub(requested_at));
-        (self.has_granted, self.is_down, self.failing) = (true, false, 0);
+        (self.has_granted, self.failing) = (true, 0);
         turn
     }
 
@@ -109,11 +116,18 @@ impl Health {
             self.replied_at = now;
         }
         let is_down = now.saturating_sub(self.granted_at) >= self.patience;
-        let turn = (is_down && !self.is_down).then(|| Turn::Down {
-            is_first: self.users.lose(),
-        });
-        self.is_down |= is_down;
-        turn
+        if !is_down || self.down.is_some() {
+            return None;
+        }
+        let how = if error.is_reply() {
+            Lost::Refused
+        } else {
+            Lost::Away
+        };
+        self.down = Some(how);
+        Some(Turn::Down {
+            is_first: self.users.lose(how),
+        })
     }
 
     /// Whether the store has been silent for so long that another server may use its address.
@@ -147,7 +161,7 @@ impl Health {
 
     fn word(&self, sync: Duration) -> &'static str {
         match self.has_granted {
-            _ if self.is_down => "down",
+            _ if self.down.is_some() => "down",
             false => "connecting",
             true if self.granted_in >= sync => "slow",
             true => "up",
@@ -165,8 +179,8 @@ impl Health {
 
 impl Drop for Health {
     fn drop(&mut self) {
-        if self.is_down {
-            self.users.regain();
+        if let Some(how) = self.down {
+            self.users.regain(how);
         }
     }
 }
@@ -245,6 +259,13 @@ mod tests {
         assert!(!regained(&mut keys));
         // A reload ends one, and another gets a new store.
         drop(bans);
+        let mut refused = health();
+        let refusal = StoreError::Refused {
+            error: "NOPERM".to_owned(),
+            help: "",
+        };
+        let turn = refused.failed(&refusal, 400 * MS);
+        assert_eq!(turn, Some(Turn::Down { is_first: true }));
         leases = leases.renewed(Duration::from_millis(300), 0);
         assert!(lost(&mut keys));
         assert!(!lost(&mut leases));

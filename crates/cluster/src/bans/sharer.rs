@@ -70,6 +70,9 @@ impl BanSharer {
             return Ok(None);
         };
         let patience = Terms::patience_for(cluster.sync.min(LONGEST_INTERVAL));
+        let reports_store = !has_clustered_limits(config);
+        let alone = StoreUsers::default();
+        let users = if reports_store { users } else { &alone };
         let (commands, given) = unbounded_channel();
         let mut worker = Worker {
             known: KnownBans::new(cluster.node.clone()),
@@ -86,6 +89,7 @@ impl BanSharer {
             ask_after: 0,
             compared_at: None,
             pruned_at: 0,
+            reports_store,
             events: Arc::clone(events),
             status: Arc::default(),
             cluster: cluster.clone(),
@@ -205,6 +209,8 @@ struct Worker {
     /// When everything was compared last.
     compared_at: Option<u64>,
     pruned_at: u64,
+    /// Whether the store's events are this thread's: limits that share it have others.
+    reports_store: bool,
     events: Arc<EventLog>,
     status: Arc<Mutex<ClusterStatus>>,
 }
@@ -454,7 +460,7 @@ impl Worker {
             self.health.granted(requested_at, boot_nanoseconds())
         {
             tracing::info!("cluster: bans are shared again, after {failures} failed requests");
-            if is_last {
+            if is_last && self.reports_store {
                 let reason =
                     format!("the store is available again, after {failures} failed requests");
                 self.events.push(store_event(
@@ -474,7 +480,7 @@ impl Worker {
             let reason =
                 format!("sharing bans failed: {error}; known bans apply until they expire");
             tracing::error!("cluster: {reason}");
-            if is_first {
+            if is_first && self.reports_store {
                 self.events.push(store_event(
                     &self.cluster,
                     EventKind::StoreDown,
@@ -549,4 +555,11 @@ fn parse(answer: Value, changes: usize) -> Option<Reply> {
         entries: entries.collect::<Option<_>>()?,
     };
     (reply.verdicts.len() == changes).then_some(reply)
+}
+
+fn has_clustered_limits(config: &Config) -> bool {
+    let packets = config.limits.iter().map(|limit| limit.cluster);
+    packets
+        .chain(config.decide.limits.iter().map(|limit| limit.cluster))
+        .any(|cluster| cluster.is_some())
 }

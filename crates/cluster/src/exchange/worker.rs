@@ -84,13 +84,13 @@ impl Worker {
         directory: StateDirectory,
         (events, users): (&Arc<EventLog>, &StoreUsers),
     ) -> Self {
-        let lease = Terms::lease_for(cluster.sync);
+        let timeout = Terms::exchange_timeout_for(cluster.sync);
         let patience = Terms::patience_for(cluster.sync);
         let worker = Self {
             peer,
             held: Arc::clone(held),
             seen: SavedHostCount::new(directory),
-            store: Store::new(cluster.clone(), lease),
+            store: Store::new(cluster.clone(), timeout),
             connection: None,
             script: Script::new(SCRIPT),
             sources: HashMap::new(),
@@ -136,10 +136,11 @@ impl Worker {
                 }
                 _ = ticks.tick() => {}
             }
-            // The request's timeout bounds this wait.
-            let mut has_more = self.sync().await;
-            while has_more && stopped.is_empty() {
-                has_more = self.sync().await;
+            // A stop does not wait for a store that is away.
+            tokio::select! {
+                biased;
+                _ = &mut stopped => break,
+                () = self.sync_all() => {}
             }
             self.report();
             if self.state == ExchangeState::Exchanging {
@@ -158,7 +159,7 @@ impl Worker {
         let patience = Terms::patience_for(cluster.sync);
         self.peer
             .reconfigure(cluster.max_hot_keys as usize, cluster.sync);
-        self.store = Store::new(cluster.clone(), Terms::lease_for(cluster.sync));
+        self.store = Store::new(cluster.clone(), Terms::exchange_timeout_for(cluster.sync));
         self.health.set_patience(patience);
         self.cluster = cluster;
         let engine = self.held.engine.load();
@@ -171,6 +172,11 @@ impl Worker {
                 self.uses.read_again();
             }
         }
+    }
+
+    /// Exchanges until all use of keys is read.
+    async fn sync_all(&mut self) {
+        while self.sync().await {}
     }
 
     /// Exchanges once; returns whether more use of keys is to be read at once.

@@ -243,7 +243,7 @@ mod tests {
         let users = StoreUsers::default();
         let health = || Health::new(Duration::from_millis(300), 0, &users);
         let gone = StoreError::Gone(String::new());
-        let lost = |health: &mut Health| match health.failed(&gone, 400 * MS) {
+        let lost = |health: &mut Health| match health.failed(&gone, 900 * MS) {
             Some(Turn::Down { is_first }) => is_first,
             turn => panic!("{turn:?}"),
         };

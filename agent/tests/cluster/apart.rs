@@ -461,10 +461,10 @@ fn the_documented_patterns_keep_clusters_apart() {
 fn a_store_that_goes_and_comes_back_is_an_event() {
     let mut redis = Redis::start(&[]);
     let port = redis.port();
-    // Leases, the exchange of keys and shared bans use the store, and each event comes once.
+    // Leases and the exchange of keys use the store, and each event comes once.
     let host = Host::start(
         "one",
-        &format!("store = \"redis://me:hidden@127.0.0.1:{port}\"\nshare_bans = true"),
+        &format!("store = \"redis://me:hidden@127.0.0.1:{port}\""),
         &format!(
             "{LIMIT}\n[[limit]]\nname = \"of keys\"\nscope = \"request\"\nkey = [\"user\"]\n{KEYS}\n{LIMIT}"
         ),

@@ -56,12 +56,6 @@ impl Terms {
     pub fn patience_for(sync: Duration) -> Duration {
         Self::lease_for(sync) / 3
     }
-
-    /// The timeout of an exchange of keys: nearly half a lease, so that the next reply comes before the lease of the last
-    /// one ends.
-    pub(super) fn exchange_timeout_for(sync: Duration) -> Duration {
-        (Self::lease_for(sync) - sync) / 2
-    }
 }
 
 /// Units since the limit was created on this host.

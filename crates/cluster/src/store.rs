@@ -98,6 +98,14 @@ impl Store {
         self.connect_within(CONNECTING * self.patience).await
     }
 
+    /// The same with another timeout of requests.
+    pub(super) fn within(&self, patience: Duration) -> Self {
+        Self {
+            patience,
+            ..self.clone()
+        }
+    }
+
     /// Connects within a time.
     ///
     /// # Errors

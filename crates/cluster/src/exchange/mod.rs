@@ -25,6 +25,7 @@ pub mod series;
 #[cfg(test)]
 mod simulation;
 mod sources;
+mod timeout;
 pub mod use_log;
 pub mod wire;
 mod worker;

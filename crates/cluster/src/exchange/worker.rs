@@ -1,8 +1,9 @@
 //! The thread that exchanges the consumption of busy keys, and enforces the share without a store while there is none.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::cluster::{ClusterLimitStatus, ClusterStatus};
 use api::event::EventKind;
@@ -20,6 +21,7 @@ use super::peer::{News, Peer, series_number};
 use super::request::{Reply, Request, SCRIPT, keys};
 use super::saved_host_count::SavedHostCount;
 use super::sources::Sources;
+use super::timeout::ExchangeTimeout;
 use super::use_log::{Changes, LEAST_LIFE, UseLog, Writes};
 use crate::connect::Connection;
 use crate::error::StoreError;
@@ -50,6 +52,7 @@ pub(super) struct Worker {
     cluster: Cluster,
     peer: Peer,
     store: Store,
+    timeout: ExchangeTimeout,
     connection: Option<Connection>,
     script: Script,
     held: Arc<ExchangedLimits>,
@@ -84,13 +87,14 @@ impl Worker {
         directory: StateDirectory,
         (events, users): (&Arc<EventLog>, &StoreUsers),
     ) -> Self {
-        let timeout = Terms::exchange_timeout_for(cluster.sync);
+        let lease = Terms::lease_for(cluster.sync);
         let patience = Terms::patience_for(cluster.sync);
         let worker = Self {
             peer,
             held: Arc::clone(held),
             seen: SavedHostCount::new(directory),
-            store: Store::new(cluster.clone(), timeout),
+            store: Store::new(cluster.clone(), lease),
+            timeout: ExchangeTimeout::new(cluster.sync),
             connection: None,
             script: Script::new(SCRIPT),
             sources: HashMap::new(),
@@ -136,11 +140,20 @@ impl Worker {
                 }
                 _ = ticks.tick() => {}
             }
-            // A stop does not wait for a store that is away.
-            tokio::select! {
-                biased;
-                _ = &mut stopped => break,
-                () = self.sync_all() => {}
+            let is_stopped = {
+                let mut sync = pin!(self.sync_all());
+                tokio::select! {
+                    biased;
+                    _ = &mut stopped => {
+                        // A stop waits no longer for a store that is away.
+                        let _ = tokio::time::timeout(LEAVE_TIMEOUT, sync).await;
+                        true
+                    }
+                    () = &mut sync => false,
+                }
+            };
+            if is_stopped {
+                break;
             }
             self.report();
             if self.state == ExchangeState::Exchanging {
@@ -159,7 +172,8 @@ impl Worker {
         let patience = Terms::patience_for(cluster.sync);
         self.peer
             .reconfigure(cluster.max_hot_keys as usize, cluster.sync);
-        self.store = Store::new(cluster.clone(), Terms::exchange_timeout_for(cluster.sync));
+        self.store = Store::new(cluster.clone(), Terms::lease_for(cluster.sync));
+        self.timeout.set_sync(cluster.sync);
         self.health.set_patience(patience);
         self.cluster = cluster;
         let engine = self.held.engine.load();
@@ -345,18 +359,25 @@ impl Worker {
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            // What takes longer than a lease would delay what this host does without the others.
-            none if self.state == ExchangeState::Exchanging => {
+            none => {
                 let lease = Terms::lease_for(self.cluster.sync);
-                none.insert(self.store.connect_within(lease).await?)
+                // What takes longer would delay what this host does without the others.
+                let time = if self.state == ExchangeState::Exchanging {
+                    lease
+                } else {
+                    lease * 3 / 2
+                };
+                none.insert(self.store.connect_within(time).await?)
             }
-            none => none.insert(self.store.connect().await?),
         };
         let keys = keys(&self.cluster.name);
+        let begun = Instant::now();
         let reply = self
             .store
+            .within(self.timeout.get())
             .run(connection, &self.script, &keys, &arguments)
             .await?;
+        self.timeout.replied(begun.elapsed());
         Reply::parse(reply).ok_or_else(|| {
             StoreError::Foreign("the result of exchange.lua cannot be parsed".to_owned())
         })
@@ -492,6 +513,7 @@ impl Worker {
 
     fn failed(&mut self, error: &StoreError) {
         let now = boot_nanoseconds();
+        self.timeout.failed(error);
         if let Some(Turn::Down { is_first }) = self.health.failed(error, now) {
             let when = self.cluster.when_store_is_down;
             let reason = format!(

@@ -380,7 +380,7 @@ fn words(text: &str) -> String {
     words.join(" ").to_lowercase()
 }
 
-/// What two copies of a license have in common: letters, without notices and headings.
+/// The letters of a license without notices and headings, which are the same in two copies.
 fn normal(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()

@@ -68,7 +68,7 @@ const INSTALLED: [&str; 25] = [
 ];
 /// Makes the group, on hosts that have it; the package's scripts call `groupadd` on others.
 const SYSUSERS: &str = "systemd-sysusers";
-/// What dpkg and the programs for groups keep after a purge.
+/// Files of dpkg and of the programs for groups, which stay after a purge.
 const KEPT: [&str; 5] = [
     "var/lib/dpkg",
     "etc/group-",

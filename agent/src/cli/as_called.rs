@@ -19,7 +19,11 @@ const COMMIT: Option<&str> = option_env!("WEIR_COMMIT");
 
 /// The command line, with this name in its help.
 pub fn command() -> Command {
-    renamed(Cli::command(), PROGRAM.name())
+    let command = match PROGRAM.name() {
+        NAME => Cli::command(),
+        name => renamed(Cli::command(), name),
+    };
+    command
         .bin_name(PROGRAM.name())
         .long_version(Box::leak(long_version().into_boxed_str()) as &str)
 }

@@ -128,7 +128,7 @@ fn a_reload_keeps_the_used_units_of_changed_rates() {
     left(&agent, &[40, 50]);
     burst(&network, &[udp_from(7)], 100);
     assert!((39..=40).contains(&(agent.counts("token-bucket").0 - 60)));
-    // A limit that counts something else now starts over, and it is told.
+    // A limit with another algorithm starts over, and a note says so.
     network.config(
         "max_sources = 2000",
         &limits(100)

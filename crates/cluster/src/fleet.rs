@@ -1,4 +1,4 @@
-//! What this host shares with the others of its cluster: limits by leases and by keys, and bans.
+//! This host as a member of its cluster: limits shared by leases and by keys, and shared bans.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -188,7 +188,7 @@ impl Agent {
         let directory = StateDirectory::at(&source.config.agent.state_dir);
         let began = Instant::now();
         let result = self.apply(&source, databases, None, lasting);
-        let result = self.concluded(Cause::Allowances, self.file(), began, result);
+        let result = self.conclude(Cause::Allowances, self.file(), began, result);
         if !result.ok {
             let mut live = self.changing().live();
             live.ordered_allowances = live.allowances.clone();

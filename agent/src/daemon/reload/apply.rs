@@ -58,7 +58,7 @@ impl Agent {
             let began = Instant::now();
             Supervisor.reloading();
             let result = self.reload_file(operator);
-            self.concluded(cause, self.file(), began, result)
+            self.conclude(cause, self.file(), began, result)
         })
     }
 
@@ -270,7 +270,7 @@ impl Agent {
     }
 
     /// Records the result of a change for `status`, the reply and the log.
-    pub(super) fn concluded(
+    pub(super) fn conclude(
         &self,
         cause: Cause,
         file: Option<&Path>,

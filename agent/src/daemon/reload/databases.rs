@@ -148,7 +148,7 @@ impl Agent {
         } else {
             Cause::Lists
         };
-        self.concluded(cause, self.file(), began, result);
+        self.conclude(cause, self.file(), began, result);
     }
 }
 

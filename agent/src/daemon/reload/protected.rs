@@ -166,7 +166,7 @@ impl Agent {
         let began = Instant::now();
         let result = self.apply(&source, databases, None, lasting);
         let is_applied = result.is_ok();
-        self.concluded(Cause::Protected, self.file(), began, result);
+        self.conclude(Cause::Protected, self.file(), began, result);
         if is_applied {
             self.report_protected(&before);
         }

@@ -45,7 +45,7 @@ impl Agent {
             if result.is_ok() {
                 self.changing().trial_began.notify_one();
             }
-            self.concluded(Cause::Try, Some(file), began, result)
+            self.conclude(Cause::Try, Some(file), began, result)
         })
     }
 
@@ -211,7 +211,7 @@ impl Agent {
             }
             Ok(_) => {}
         }
-        self.concluded(cause, Some(tried), began, result)
+        self.conclude(cause, Some(tried), began, result)
     }
 
     fn rollback_failed(&self, tried: &Path, error: &str) {

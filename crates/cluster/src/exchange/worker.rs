@@ -361,7 +361,7 @@ impl Worker {
             Some(connection) => connection,
             none => {
                 let lease = Terms::lease_for(self.cluster.sync);
-                // What takes longer would delay what this host does without the others.
+                // A longer time would delay `when_store_is_down`.
                 let time = if self.state == ExchangeState::Exchanging {
                     lease
                 } else {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::aims::{self, Aim};
 use super::figures::Figures;
+use super::machines::{self, Machine};
 use super::{plot, table};
 use crate::cargo_tools::THROTTLECRAB;
 
@@ -22,6 +23,8 @@ pub struct Run {
     pub commit: String,
     /// Its rounds were too few to be quoted.
     pub is_quick: bool,
+    /// The kind of machine; runs on others are shown beside it.
+    pub kind: String,
     /// Rows of what the machine is.
     pub machine: Vec<Vec<String>>,
     pub figures: Figures,
@@ -39,6 +42,8 @@ type Rows = Vec<Vec<String>>;
 struct Page<'r> {
     run: &'r Run,
     aims: Rows,
+    /// What each kind of machine reached, if there are several.
+    machines: Option<Rows>,
     reasons: Vec<Reason>,
     /// The tables of each part, one for each unit.
     parts: BTreeMap<&'r str, Vec<Rows>>,
@@ -76,8 +81,9 @@ const ALL: [&str; 8] = [
 /// Around the table of decisions, which may be measured alone.
 pub const MARKS: [&str; 2] = ["<!-- decisions: begin -->\n", "<!-- decisions: end -->"];
 
-/// Writes the document and its plots into a folder; `notes` says why aims are met or not.
-pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<()> {
+/// Writes the document, its plots and what this kind of machine reached into a folder; `notes` says why aims are met or not.
+/// Returns all kinds of machines that were measured.
+pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<Vec<Machine>> {
     let plots = folder.join("benchmarks");
     fs::create_dir_all(&plots).with_context(|| format!("creating {}", plots.display()))?;
     let figures = &run.figures;
@@ -93,9 +99,13 @@ pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<()> {
         }
     }
     let aims = aims::all(figures);
+    let kinds = plots.join("machines");
+    Machine::new(&run.kind, &run.commit, &aims).write(&kinds)?;
+    let machines = machines::read(&kinds)?;
     let page = Page {
         run,
         aims: aims::rows(&aims),
+        machines: (machines.len() > 1).then(|| machines::rows(&machines)),
         reasons: reasons(&aims, notes),
         decisions: parts
             .contains_key(aims::DECISIONS)
@@ -108,7 +118,8 @@ pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<()> {
         .and_then(|template| template.render(page));
     let path = folder.join("BENCHMARKS.md");
     fs::write(&path, text.context("rendering BENCHMARKS.md.jinja")?)
-        .with_context(|| format!("writing {}", path.display()))
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(machines)
 }
 
 /// The text between [`MARKS`].
@@ -220,17 +231,14 @@ mod tests {
         let run = Run {
             commit: "abc".to_owned(),
             is_quick: false,
+            kind: "AMD".to_owned(),
             machine,
             figures,
             decisions: None,
             rest: None,
         };
-        write(
-            folder.path(),
-            &run,
-            "# Notes\n\n## hot\n\nOne cache line.\n",
-        )
-        .unwrap();
+        let notes = "# Notes\n\n## hot\n\nOne cache line.\n";
+        assert_eq!(write(folder.path(), &run, notes).unwrap().len(), 1);
         let text = fs::read_to_string(folder.path().join("BENCHMARKS.md")).unwrap();
         assert!(text.contains("| CPU | one |"), "{text}");
         assert!(
@@ -241,6 +249,18 @@ mod tests {
         );
         assert!(text.contains("One cache line."), "{text}");
         assert!(!text.contains("## Over veth"), "{text}");
+        assert!(!text.contains("## Machines"), "{text}");
         assert!(folder.path().join("benchmarks/packet.svg").exists());
+
+        let other = Run {
+            kind: "Intel".to_owned(),
+            ..run
+        };
+        assert_eq!(write(folder.path(), &other, notes).unwrap().len(), 2);
+        let text = fs::read_to_string(folder.path().join("BENCHMARKS.md")).unwrap();
+        assert!(
+            text.contains("| aim | bound | AMD (abc) | Intel (abc) |"),
+            "{text}"
+        );
     }
 }

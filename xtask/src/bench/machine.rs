@@ -5,6 +5,48 @@ use std::process::Command;
 
 use crate::process;
 
+/// What figures depend on most: the CPU's vendor and family, and the mitigations that make calls expensive.
+pub fn kind() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let spectre = mitigation("spectre_v2").unwrap_or_default();
+    let rets = mitigation("spec_rstack_overflow").unwrap_or_default();
+    kind_of(&cpuinfo, &spectre, &rets)
+}
+
+fn kind_of(cpuinfo: &str, spectre: &str, rets: &str) -> String {
+    let vendor = match field(cpuinfo, "vendor_id").as_deref() {
+        Some("AuthenticAMD") => "AMD".to_owned(),
+        Some("GenuineIntel") => "Intel".to_owned(),
+        Some(other) => other.to_owned(),
+        None => std::env::consts::ARCH.to_owned(),
+    };
+    let mut kind = vendor;
+    if let Some(family) = field(cpuinfo, "cpu family") {
+        kind.push_str(&format!(" family {family}"));
+    }
+    // The kernel names eIBRS in the line of retpolines, too: "PBRSB-eIBRS: Not affected".
+    let branches = spectre.split(';').next().unwrap_or_default();
+    for (text, word, name) in [
+        (branches, "Retpolines", "retpolines"),
+        (branches, "IBRS", "eIBRS"),
+        (rets, "afe RET", "safe RET"),
+    ] {
+        if text.contains(word) {
+            kind.push_str(&format!(", {name}"));
+        }
+    }
+    kind
+}
+
+fn field(cpuinfo: &str, name: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn mitigation(name: &str) -> Option<String> {
+    first_line(&format!("/sys/devices/system/cpu/vulnerabilities/{name}"))
+}
+
 /// Rows of (property, value).
 pub fn describe(compiler: &str) -> Vec<Vec<String>> {
     let mut rows = vec![vec!["machine".to_owned(), String::new()]];
@@ -16,10 +58,7 @@ pub fn describe(compiler: &str) -> Vec<Vec<String>> {
         ]);
     };
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
+    let field = |name: &str| field(&cpuinfo, name);
     let count = cpuinfo
         .lines()
         .filter(|line| line.starts_with("processor"))
@@ -133,6 +172,24 @@ fn first_line(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_known_by_its_cpu_and_by_what_makes_calls_expensive() {
+        let amd = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\n";
+        let retpolines = "Mitigation: Retpolines; STIBP: disabled; PBRSB-eIBRS: Not affected";
+        let rets = "Vulnerable: Safe RET, no microcode";
+        assert_eq!(
+            kind_of(amd, retpolines, rets),
+            "AMD family 25, retpolines, safe RET"
+        );
+        let intel = "vendor_id\t: GenuineIntel\ncpu family\t: 6\n";
+        let eibrs = "Mitigation: Enhanced / Automatic IBRS; IBPB: conditional";
+        assert_eq!(
+            kind_of(intel, eibrs, "Not affected"),
+            "Intel family 6, eIBRS"
+        );
+        assert_eq!(kind_of("", "", ""), std::env::consts::ARCH);
+    }
 
     #[test]
     fn only_relevant_parameters_of_the_kernel_are_printed() {

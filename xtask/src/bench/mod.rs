@@ -5,6 +5,7 @@ pub mod document;
 pub mod figures;
 pub mod growth;
 pub mod machine;
+pub mod machines;
 pub mod plot;
 pub mod programs;
 pub mod table;

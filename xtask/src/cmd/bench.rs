@@ -12,13 +12,13 @@ use super::build::{self, Profile};
 use super::{measured, rest, setup};
 use crate::bench::document::{self, Run};
 use crate::bench::figures::Figures;
-use crate::bench::{aims, growth, machine, programs, table};
+use crate::bench::{aims, growth, machine, machines, programs, table};
 use crate::cargo_tools::THROTTLECRAB;
 use crate::tools::{Detail, Group};
 use crate::workspace::{self, Workspace};
 use crate::{cleanup, process};
 
-/// Measure Weir beside its alternatives. Without a part, everything, and docs/BENCHMARKS.md is written.
+/// Measure Weir beside its alternatives. Without a part, everything, and docs/BENCHMARKS.md and README.md's table are written.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// What to measure; everything if nothing is named.
@@ -232,6 +232,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let run = Run {
             commit: workspace::commit(),
             is_quick,
+            kind: machine::kind(),
             machine,
             figures,
             decisions,
@@ -344,14 +345,8 @@ impl Bench {
     /// Updates only the table of decisions in the document.
     fn write_decisions(&self, figures: &Figures) -> Result<()> {
         let path = self.workspace.root.join("docs").join("BENCHMARKS.md");
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let content = document::decisions(figures, &workspace::commit())?;
-        let text = measured::replaced(&text, &content, document::MARKS)
-            .with_context(|| format!("{} has no place for the table", path.display()))?;
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-        println!("written    {}", path.display());
-        Ok(())
+        write_between(&path, &content, document::MARKS)
     }
 }
 
@@ -371,8 +366,24 @@ fn render(file: &Path) -> Result<()> {
 /// Writes the document of a run into a folder.
 fn document(folder: &Path, run: &Run, docs: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    document::write(folder, run, &notes(docs))?;
+    let machines = document::write(folder, run, &notes(docs))?;
     println!("written    {}", folder.join("BENCHMARKS.md").display());
+    let table = machines::in_readme(&machines)?;
+    if run.is_quick {
+        println!("{table}");
+        return Ok(());
+    }
+    write_between(&docs.with_file_name("README.md"), &table, machines::MARKS)
+}
+
+/// Replaces a document's text between two marks.
+fn write_between(path: &Path, text: &str, marks: [&str; 2]) -> Result<()> {
+    let document =
+        fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let document = measured::replaced(&document, text, marks)
+        .with_context(|| format!("{} has no place for the table", path.display()))?;
+    fs::write(path, document).with_context(|| format!("writing {}", path.display()))?;
+    println!("written    {}", path.display());
     Ok(())
 }
 

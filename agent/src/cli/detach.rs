@@ -43,30 +43,49 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let _lock = lock?;
-    if let Some(value) = syn_cookies::restore(&StateDirectory::at(&agent.state_dir))
-        .context("restoring a setting")?
+    let state = StateDirectory::at(&agent.state_dir);
+    syn_cookies::check_namespace(&state).context("nothing was detached")?;
+    // What cannot be undone keeps nothing else in effect.
+    let mut problems = Vec::new();
+    match syn_cookies::restore(&state) {
+        Ok(Some(value)) => println!("{} is {value} again", syn_cookies::SETTING),
+        Ok(None) => {}
+        Err(error) => problems.push(format!("restoring {}: {error}", syn_cookies::SETTING)),
+    }
+    let had_packets = pins.is_some();
+    if let Some(pins) = pins
+        && let Err(error) = detach_packets(&pins, &state)
     {
-        println!("{} is {value} again", syn_cookies::SETTING);
+        problems.push(format!("{error:#}"));
     }
-    let (had_groups, problems) = cgroup::detach(&agent);
-    if let Some(problem) = problems.into_iter().next() {
-        return Err(problem).context("ending the process groups");
-    }
-    if had_groups {
+    let (had_groups, of_groups) = cgroup::detach(&agent);
+    if had_groups && of_groups.is_empty() {
         println!(
             "ended the process groups; their processes are back in the cgroups that they came from"
         );
     }
-    let Some(pins) = pins else {
-        if !had_groups {
-            println!("nothing to detach: {} not found", agent.pins.display());
-        }
+    problems.extend(
+        of_groups
+            .iter()
+            .map(|problem| format!("ending the process groups: {problem}")),
+    );
+    if !had_packets && !had_groups {
+        println!("nothing to detach: {} not found", agent.pins.display());
+    }
+    problems
+        .iter()
+        .for_each(|problem| eprintln!("error: {problem}"));
+    if problems.is_empty() {
         return Ok(ExitCode::SUCCESS);
-    };
-    // Bans outlive the kernel's copy of them.
+    }
+    eprintln!("run this again when that is mended");
+    Ok(ExitCode::FAILURE)
+}
+
+/// Ends all limits on packets. Bans outlive the kernel's copy of them.
+fn detach_packets(pins: &PinDirectory, state: &StateDirectory) -> anyhow::Result<()> {
     let restored_at = |file| daemon::packets::restored_at(&pins.generations(), file);
-    let directory = StateDirectory::at(&agent.state_dir);
-    match daemon::state::save_bans(&directory, &pins, restored_at) {
+    match daemon::state::save_bans(state, pins, restored_at) {
         Ok(0) => {}
         Ok(count) => println!(
             "saved {count} {}, for the next agent",
@@ -78,6 +97,6 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     for path in &removed {
         println!("removed {}", path.display());
     }
-    println!("nothing of Weir is left in the kernel");
-    Ok(ExitCode::SUCCESS)
+    println!("no limit on packets is in effect");
+    Ok(())
 }

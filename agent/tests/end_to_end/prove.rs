@@ -29,6 +29,7 @@ pub const ON_ANY_KERNEL: &[Test] = tests![
     a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored,
     always_sets_cookies_until_the_limit_ends,
     detaching_restores_the_setting_of_an_agent_that_was_killed,
+    a_setting_that_cannot_be_restored_keeps_no_limit_in_effect,
 ];
 
 pub const PORT: u16 = 80;
@@ -518,6 +519,28 @@ fn always_sets_cookies_until_the_limit_ends() {
     network.told(&["reload"]);
     becomes(&network, "1");
     drop(agent);
+}
+
+fn a_setting_that_cannot_be_restored_keeps_no_limit_in_effect() {
+    let network = network("1", "tc");
+    let always =
+        format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
+    let config = network.config("attach = \"tc\"", &always);
+    let agent = network.start_file(&config, &[]);
+    becomes(&network, "2");
+    agent.stop(nix::sys::signal::Signal::SIGKILL);
+    // The kernel refuses this value.
+    let file = network.state().join("tcp_syncookies");
+    let stored = std::fs::read_to_string(&file).unwrap();
+    let (_, namespace) = stored.split_once(' ').unwrap();
+    std::fs::write(&file, format!("300 {namespace}")).unwrap();
+    let output = network.command(&["detach", "--config", config.to_str().unwrap()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(1) && said.contains("restoring net.ipv4.tcp_syncookies"),
+        "{said}"
+    );
+    assert!(!network.has_pins());
 }
 
 fn detaching_restores_the_setting_of_an_agent_that_was_killed() {

@@ -17,12 +17,13 @@ use testbed::trials::Test;
 use weir::server::metrics::{Documents, Exposition};
 use weir::stats::Status;
 
-use crate::support::Network;
+use crate::support::{Network, run};
 use crate::traffic::{LIMIT, burst, udp_from};
 
 pub const TESTS: &[Test] = tests![
     a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts,
     a_metrics_port_in_use_is_an_error_and_nothing_is_changed,
+    limits_are_in_effect_before_the_addresses_of_metrics_and_decisions_exist,
     a_scraper_that_hangs_stalls_neither_packets_nor_commands,
     the_live_document_has_the_figures_of_the_commands,
 ];
@@ -362,6 +363,38 @@ fn a_metrics_port_in_use_is_an_error_and_nothing_is_changed() {
         "something was touched"
     );
     drop(taken);
+}
+
+/// The service starts before the network.
+fn limits_are_in_effect_before_the_addresses_of_metrics_and_decisions_exist() {
+    const LATER: [&str; 3] = ["10.99.0.1:9464", "10.99.0.1:8080", "[fd99::1]:8081"];
+    let [metrics, http, grpc] = LATER;
+    let network = Network::new();
+    let request =
+        "[[limit]]\nname = \"users\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"1/h\"\n";
+    let decide = format!("[decide]\nhttp = \"{http}\"\ngrpc = \"{grpc}\"\n");
+    let limit = LIMIT.replace("1000/s", "1/h");
+    let agent = network.start(
+        &format!("metrics = \"{metrics}\""),
+        &format!("{limit}{request}{decide}"),
+    );
+    assert_eq!(
+        agent.json(&["status"])["interfaces"][0]["state"],
+        "attached"
+    );
+    let connect = || network.in_server(|| LATER.map(|address| TcpStream::connect(address).is_ok()));
+    assert_eq!(connect(), [false; 3]);
+    for address in ["10.99.0.1/32", "fd99::1/128"] {
+        let add = ["-n", network.server(), "addr", "add", address, "dev", "lo"];
+        run("ip", &add);
+    }
+    assert_eq!(connect(), [true; 3]);
+    let (said, _) = agent.stop(nix::sys::signal::Signal::SIGTERM);
+    assert!(
+        said.contains("metrics: 10.99.0.1 is not an address of this host yet")
+            && said.contains("[decide] grpc: fd99::1 is not an address of this host yet"),
+        "{said}"
+    );
 }
 
 fn a_scraper_that_hangs_stalls_neither_packets_nor_commands() {

@@ -31,7 +31,7 @@ pub enum ServiceError {
     /// The system has no threads.
     #[error("starting the threads that serve applications failed: {0}")]
     Threads(io::Error),
-    /// The address is in use, or not this host's.
+    /// The address is in use.
     #[error("listening on {endpoint} for applications ([decide] {key}) failed: {source}")]
     Listen {
         /// The key of the config.
@@ -91,7 +91,7 @@ impl Service {
                 };
                 let (listener, at) = match endpoint {
                     Endpoint::Tcp(address) => {
-                        let (listener, address) = listen(*address).map_err(fail)?;
+                        let (listener, address) = listen("http", *address).map_err(fail)?;
                         (Listener::Tcp(listener), Endpoint::Tcp(address))
                     }
                     Endpoint::Unix(path) => {
@@ -111,7 +111,7 @@ impl Service {
                     endpoint: address.to_string(),
                     source,
                 };
-                let (listener, address) = listen(address).map_err(fail)?;
+                let (listener, address) = listen("grpc", address).map_err(fail)?;
                 service.grpc = Some(address);
                 threads.spawn(grpc::serve(listener, service.handle.clone()));
             }
@@ -227,9 +227,15 @@ async fn expire(handle: EngineHandle) {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    Ok((TcpListener::from_std(listener)?, address))
+fn listen(key: &str, address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let host::Listener { socket, is_own } = host::Listener::bind(address)?;
+    if !is_own {
+        tracing::warn!(
+            "[decide] {key}: {} is not an address of this host yet: nobody can ask until it is",
+            address.ip()
+        );
+    }
+    socket.set_nonblocking(true)?;
+    let address = socket.local_addr()?;
+    Ok((TcpListener::from_std(socket)?, address))
 }

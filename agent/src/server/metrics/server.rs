@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use config::policy::LivePage;
+use host::Listener;
 use host::clients::accept;
 use host::descriptors::places;
 use http_body_util::Full;
@@ -37,7 +38,7 @@ const REST: u32 = 9;
 /// The metrics server cannot be started.
 #[derive(Debug, Error)]
 pub enum ExporterError {
-    /// The address is in use, or not this host's.
+    /// The address is in use.
     #[error("listening on {address} for scrapers ([agent] metrics) failed: {source}; {help}")]
     Listen {
         address: SocketAddr,
@@ -75,15 +76,12 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// When it is in use, or the address is not this host's.
+    /// When it is in use.
     pub fn bind(address: SocketAddr) -> Result<Self, ExporterError> {
         let fail = |source: io::Error| {
             let help = match source.kind() {
                 io::ErrorKind::AddrInUse => {
                     "another program listens there: name another port, or remove the key"
-                }
-                io::ErrorKind::AddrNotAvailable => {
-                    "that address is not this host's: name one that is"
                 }
                 io::ErrorKind::PermissionDenied => "name a port from 1024 on",
                 _ => "name another address",
@@ -94,11 +92,17 @@ impl Exporter {
                 help,
             }
         };
-        let listener = TcpListener::bind(address).map_err(fail)?;
-        listener.set_nonblocking(true).map_err(fail)?;
-        let address = listener.local_addr().map_err(fail)?;
+        let Listener { socket, is_own } = Listener::bind(address).map_err(fail)?;
+        socket.set_nonblocking(true).map_err(fail)?;
+        let address = socket.local_addr().map_err(fail)?;
+        if !is_own {
+            tracing::warn!(
+                "metrics: {} is not an address of this host yet: nobody can read metrics until it is",
+                address.ip()
+            );
+        }
         Ok(Self {
-            listener,
+            listener: socket,
             address,
             timeouts: TIMEOUTS,
         })

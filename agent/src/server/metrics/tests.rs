@@ -512,8 +512,4 @@ fn a_port_in_use_is_an_error() {
             && said.contains("another program listens there"),
         "{said}"
     );
-    let said = Exporter::bind("192.0.2.1:9464".parse().unwrap())
-        .unwrap_err()
-        .to_string();
-    assert!(said.contains("is not this host's"), "{said}");
 }

@@ -16,6 +16,7 @@ pub mod geo;
 mod host_network;
 pub mod import;
 pub mod log;
+pub mod operators;
 pub mod page;
 pub mod pcapng;
 pub mod protect;

@@ -18,6 +18,7 @@ pub const TESTS: &[Test] = tests![
     a_trial_of_another_file_is_reported_after_a_kill,
     a_trial_that_cannot_be_changes_nothing,
     ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists,
+    the_session_of_a_command_is_exempt_after_a_restart,
     a_gateway_that_appears_later_is_exempt_though_its_network_is_banned,
     the_ssh_session_is_found_though_sudo_clears_the_environment,
     conflicts_are_reported_with_the_fix,
@@ -253,6 +254,28 @@ fn a_trial_that_cannot_be_changes_nothing() {
     agent.stop(Signal::SIGKILL);
     let agent = network.start(SMALL, SLOW);
     assert_eq!(agent.limit("packets")["burst"], 100);
+}
+
+fn the_session_of_a_command_is_exempt_after_a_restart() {
+    let network = Network::new();
+    let config = network.config(&format!("{SMALL}protect = [\"ssh\"]"), SLOW);
+    let start = || network.start_file(&config, &[("SSH_CONNECTION", "")]);
+    let exempt = |agent: &Agent<'_>| agent.json(&["show", "10.77.0.10"])["never_limit"].clone();
+    let agent = start();
+    assert_eq!(exempt(&agent), false);
+    let session = "10.77.0.10 50000 10.77.0.1 22";
+    let output = network.command_with("SSH_CONNECTION", session, &["reload"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(exempt(&agent), true);
+    // As a service, it has no session of its own.
+    agent.stop(Signal::SIGKILL);
+    assert_eq!(exempt(&start()), true);
+    // A damaged file keeps no limit from being in effect.
+    std::fs::write(network.state().join("operators"), "{").unwrap();
+    let agent = start();
+    assert_eq!(exempt(&agent), false);
+    let (said, _) = agent.stop(Signal::SIGTERM);
+    assert!(said.contains("addresses of SSH sessions"), "{said}");
 }
 
 fn ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists() {

@@ -1,6 +1,6 @@
 //! Puts a config in effect, and works until the agent is stopped.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ use crate::daemon::reload::{self, Live, Source};
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
 use crate::daemon::{self, Agent};
 use crate::geo::Databases;
+use crate::operators::Operators;
 use crate::protect::{self, Found};
 use crate::server::control::Server;
 use crate::server::metrics::Exporter;
@@ -65,11 +66,16 @@ pub(super) fn enforce(
     } = configured;
     // Names are resolved later: a start does not wait for them.
     let found = Found::default().read_again(&source.config);
-    let detected = protect::of(&source.config, &BTreeSet::new(), &found);
-    let (applied, overlaps) = databases.applied(&source.config);
     let state_directory = StateDirectory::at(&source.config.agent.state_dir);
-    let (mut allowances, lost) = allowances::read(&state_directory, seconds_since_1970() as u64);
-    lost.iter().for_each(|note| tracing::warn!("{note}"));
+    let now = seconds_since_1970() as u64;
+    let (operators, unreadable) = Operators::read(&state_directory, now);
+    let detected = protect::of(&source.config, &operators.addresses(), &found);
+    let (applied, overlaps) = databases.applied(&source.config);
+    let (mut allowances, lost) = allowances::read(&state_directory, now);
+    unreadable
+        .iter()
+        .chain(&lost)
+        .for_each(|note| tracing::warn!("{note}"));
     allowances.retain(|allowance| raises_limits || allowance.times.is_none());
     let (applied, lowered) = allowances::applied_where_possible(applied, &mut allowances);
     lowered.iter().for_each(|note| tracing::warn!("{note}"));
@@ -130,7 +136,7 @@ pub(super) fn enforce(
         kept.iter().for_each(|note| tracing::warn!("{note}"));
         databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
         reload::report_changes(&events, &databases.changes(&Databases::default()));
-        let mut live = Live::new(source, seen, (found, detected, allowances), databases);
+        let mut live = Live::new(source, seen, (found, detected, allowances), operators, databases);
         if let Some(ended) = ended_trial {
             ended.report(&config.agent, file.as_deref(), &events, &mut live);
         }

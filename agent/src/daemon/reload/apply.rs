@@ -13,6 +13,7 @@ use config::{Changes, human};
 use datapath::compile::{self, Plan};
 use datapath::memory::{self, Lasting};
 use decide::{Engine, Moves};
+use host::StateDirectory;
 
 use super::databases::report_changes;
 use super::error::ReloadError;
@@ -200,6 +201,7 @@ impl Agent {
         notes.extend(databases.notes());
         notes.extend(overlaps);
         notes.extend(config::ssh_warning(config, operator));
+        notes.extend(operator.and_then(|address| self.keep_operator(address)));
         let changes = databases.changes(self.changing().live().databases());
         report_changes(self.events(), &changes);
         let mut live = self.changing().live();
@@ -217,6 +219,17 @@ impl Agent {
         })
     }
 
+    /// Saves the addresses of operators for the next agent. Returns a note if that fails.
+    fn keep_operator(&self, address: IpAddr) -> Option<String> {
+        let (operators, directory) = {
+            let live = self.changing().live();
+            let directory = StateDirectory::at(&live.source.config.agent.state_dir);
+            (live.operators.clone(), directory)
+        };
+        let error = operators.write(&directory).err()?;
+        Some(format!("{address} is exempt until the agent ends: {error}"))
+    }
+
     fn prepare(
         &self,
         config: &Config,
@@ -225,10 +238,12 @@ impl Agent {
     ) -> Result<Prepared, ReloadError> {
         let (before, operators, found, mut allowances) = {
             let mut live = self.changing().live();
-            live.operators.extend(operator);
+            if let Some(address) = operator {
+                live.operators.add(address, seconds_since_1970() as u64);
+            }
             (
                 Arc::clone(&live.source.config),
-                live.operators.clone(),
+                live.operators.addresses(),
                 live.found.clone(),
                 live.ordered_allowances.clone(),
             )

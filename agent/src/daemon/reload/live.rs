@@ -1,7 +1,5 @@
 //! The config in effect, and the lock for changing it.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +16,7 @@ use super::error::ReloadError;
 use super::on_trial::Trial;
 use super::source::Source;
 use crate::geo::Databases;
+use crate::operators::Operators;
 use crate::protect::{Detected, Found};
 
 /// The cause of a reload.
@@ -90,7 +89,7 @@ pub struct Live {
     /// Those of the classes and ban lists in effect.
     pub(super) databases: Databases,
     /// The SSH sessions from which commands came.
-    pub(super) operators: BTreeSet<IpAddr>,
+    pub(super) operators: Operators,
     /// The file's text at the last reading, to detect changes.
     pub(super) seen: Option<String>,
     pub(super) last: Option<LastReload>,
@@ -105,6 +104,7 @@ impl Live {
         source: Source,
         seen: Option<String>,
         (found, detected, allowances): (Found, Vec<Detected>, Vec<Allowance>),
+        operators: Operators,
         databases: Databases,
     ) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Live {
             ordered_allowances: allowances.clone(),
             allowances,
             databases,
-            operators: BTreeSet::new(),
+            operators,
             seen,
             last: None,
             trial: None,

@@ -152,7 +152,11 @@ impl Agent {
             let found = read(found, &config);
             let mut live = self.changing().live();
             live.found = found;
-            let next = protect::of(&live.source.config, &live.operators, &live.found);
+            let next = protect::of(
+                &live.source.config,
+                &live.operators.addresses(),
+                &live.found,
+            );
             if next == live.detected {
                 return true;
             }

@@ -44,6 +44,7 @@ fn help(source: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "free some space there, or name another directory with [agent] state_dir"
         }
+        io::ErrorKind::FileTooLarge => "the file of before stays",
         _ => "name a directory that can be written with [agent] state_dir",
     }
 }

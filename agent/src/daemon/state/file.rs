@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher as _;
-use std::mem;
 use std::sync::Arc;
+use std::{io, mem};
 
 use common::ban::Ban;
 use config::PrefixKey;
@@ -201,8 +201,12 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// When it cannot be written; the previous file stays.
+    /// When it cannot be written, or is so large that it could not be read; the previous file stays.
     pub fn write(&self, directory: &StateDirectory) -> Result<(), StateError> {
+        self.write_within(directory, LARGEST)
+    }
+
+    fn write_within(&self, directory: &StateDirectory, largest: u64) -> Result<(), StateError> {
         let document = Document {
             at: self.at.clone().unwrap_or_else(Moment::now),
             journaled: self.journaled,
@@ -225,6 +229,18 @@ impl Saved {
             .as_ref()
             .map_or(&[][..], |requests| &requests.words);
         let words = self.bans.len() * BAN + table.len() + requests.len();
+        let bytes = (3 * WORD + body.len() + words * WORD) as u64;
+        // The next agent would drop all of it. The bans since the last save are in the journal.
+        if bytes > largest {
+            let source = io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!(
+                    "{bytes} bytes, of {largest} at most: lift bans, or give them shorter reasons"
+                ),
+            );
+            let path = directory.file(NAME);
+            return Err(StateError::Write { path, source });
+        }
         // Growing by doubling would temporarily take twice the memory.
         body.reserve_exact(words * WORD);
         let bans = self.bans.iter().flat_map(ban_words);
@@ -380,6 +396,21 @@ mod tests {
         let read = Saved::read(&directory).unwrap().unwrap();
         assert_eq!(read.bans, saved().bans);
         assert_eq!(read.at.unwrap().boot, Moment::now().boot);
+    }
+
+    #[test]
+    fn a_file_that_would_be_too_large_to_read_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        saved().write(&directory).unwrap();
+        let length = fs::metadata(directory.file(NAME)).unwrap().len();
+        let mut larger = saved();
+        larger.bans.extend(saved().bans);
+        let error = larger.write_within(&directory, length).unwrap_err();
+        assert!(error.to_string().contains("lift bans"), "{error}");
+        let read = Saved::read(&directory).unwrap().unwrap();
+        assert_eq!(read.bans, saved().bans);
+        saved().write_within(&directory, length + 100).unwrap();
     }
 
     #[test]

@@ -133,10 +133,25 @@ pub(super) fn checks(name: &str, facts: &DeviceFacts, config: &Config) -> Vec<Ch
         .iter()
         .filter(|program| program.owner == Owner::Other)
     {
-        checks.push(Check::good(
-            "TCX",
-            format!("{other} is in the chain too, and stays where it is"),
-        ));
+        let is_before = other.at == "egress"
+            && config
+                .limits
+                .iter()
+                .any(|limit| limit.direction == Direction::Egress);
+        checks.push(if is_before {
+            Check::limited(
+                "TCX",
+                format!(
+                    "{other} comes before Weir: packets that it does not hand on have no limits"
+                ),
+                "have it return TCX_NEXT (-1) for packets that pass",
+            )
+        } else {
+            Check::good(
+                "TCX",
+                format!("{other} is in the chain too, and stays where it is"),
+            )
+        });
     }
     if facts.clsact {
         checks.push(Check::good(

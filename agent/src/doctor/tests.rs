@@ -151,6 +151,23 @@ fn another_program_on_the_hook_is_named_and_ours_is_no_obstacle() {
     assert_eq!(faults(&ours, Attach::Native), []);
 }
 
+#[test]
+fn a_program_before_weir_in_the_chain_of_what_goes_out_is_a_fault_of_limits_on_egress() {
+    let with = |at| DeviceFacts {
+        tcx: vec![AttachedProgram::named(7, Some("shaper"), at)],
+        ..facts()
+    };
+    let verdict = |at, more: &str| {
+        let checks = checks("eth7", &with(at), &config(Attach::Tc, more));
+        let found = checks.into_iter().find(|check| check.name == "TCX");
+        found.unwrap().verdict
+    };
+    let egress = "direction = \"egress\"\n";
+    assert_eq!(verdict("egress", egress), Verdict::Limited);
+    assert_eq!(verdict("egress", ""), Verdict::Good);
+    assert_eq!(verdict("ingress", egress), Verdict::Good);
+}
+
 /// A user who cannot read a program's name is not advised to remove what may be Weir's.
 #[test]
 fn a_program_without_a_readable_name_is_no_strangers() {

@@ -13,7 +13,10 @@ use crate::traffic::{LIMIT, PORT, burst, udp_from};
 pub const TESTS: &[Test] = tests![a_second_agent_on_an_interface_says_so_and_ends,];
 
 /// Tests that require a chain of programs at one hook (Linux 6.6).
-pub const WITH_TCX: &[Test] = tests![programs_of_others_in_a_tcx_chain_stay_and_run,];
+pub const WITH_TCX: &[Test] = tests![
+    programs_of_others_in_a_tcx_chain_stay_and_run,
+    a_program_that_ends_the_chain_before_weir_is_reported,
+];
 
 const TC: &str = "attach = \"tc\"\nmax_sources = 2000";
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
@@ -124,4 +127,35 @@ fn programs_of_others_in_a_tcx_chain_stay_and_run() {
         network.config(TC, SLOW).to_str().unwrap(),
     ]);
     seen(20, 20, &|| {});
+}
+
+fn a_program_that_ends_the_chain_before_weir_is_reported() {
+    let network = Network::new();
+    let receiver = network.receiver(PORT);
+    let egress = "[[limit]]\nname = \"out\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 100\n";
+    let agent = network.start(TC, &format!("{SLOW}{egress}"));
+    let notes = || {
+        let status = agent.json(&["status"]);
+        let notes = status["notes"].as_array().unwrap();
+        let ahead =
+            |note: &&serde_json::Value| note.as_str().unwrap().contains("comes before Weir");
+        notes.iter().filter(ahead).count()
+    };
+    assert_eq!(notes(), 0);
+    let other = network.attach_foreign(Place::EndOfTcx);
+    assert_eq!(notes(), 1);
+    // It is as the note says.
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(
+        (receiver.counts()[7], agent.counts("packets")),
+        (150, (0, 0))
+    );
+    let another = network.attach_foreign(Place::EndOfEgressTcx);
+    assert_eq!(notes(), 2);
+    drop(other);
+    assert_eq!(notes(), 1);
+    drop(another);
+    assert_eq!(notes(), 0);
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(agent.counts("packets"), (100, 50));
 }

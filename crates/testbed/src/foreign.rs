@@ -15,6 +15,10 @@ pub enum Place {
     Xdp,
     FirstOfTcx,
     LastOfTcx,
+    /// As `FirstOfTcx`, and hands no packet on to the next program: it returns `TC_ACT_OK`.
+    EndOfTcx,
+    /// The same for packets that go out.
+    EndOfEgressTcx,
 }
 
 /// A program that is attached until it is dropped.
@@ -39,6 +43,8 @@ impl Foreign {
             Place::Xdp => (6, 2, 37, 0),
             Place::FirstOfTcx => (3, -1, 46, 1 << 3),
             Place::LastOfTcx => (3, -1, 46, 1 << 4),
+            Place::EndOfTcx => (3, 0, 46, 1 << 3),
+            Place::EndOfEgressTcx => (3, 0, 47, 1 << 3),
         };
         // r0 = verdict; exit
         let mut instructions = vec![0xb7, 0, 0, 0];

@@ -43,6 +43,11 @@ impl Datapath {
             .find(|trouble| trouble.device.index == index)
     }
 
+    /// The indices of the interfaces that could not be attached.
+    pub fn lacking(&self) -> impl Iterator<Item = u32> + '_ {
+        self.troubles.iter().map(|trouble| trouble.device.index)
+    }
+
     /// Whether [`Datapath::follow`] is due although no interface has changed.
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
@@ -258,7 +263,9 @@ impl Datapath {
             .troubles
             .iter()
             .map(|trouble| format!("no limits are in effect: {}", trouble.reason));
+        let ahead = self.attached.iter().filter_map(Attached::ahead_note);
         notes
+            .chain(ahead)
             .chain(lost)
             .chain(troubles)
             .chain(self.reply_notes())

@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod attached;
+mod chain;
 pub(crate) mod conflicts;
 pub(crate) mod follow;
 pub(crate) mod hook;

@@ -44,7 +44,7 @@ fn name(pins: &PinDirectory) -> String {
     format!("{NAME}{}", &path[start..])
 }
 
-fn is_at_our_place(filter: &Filter) -> bool {
+pub(crate) fn is_at_our_place(filter: &Filter) -> bool {
     (filter.handle, filter.priority) == (HANDLE, PRIORITY)
 }
 

@@ -14,6 +14,7 @@ use testbed::stalls::Stalls;
 use testbed::tests;
 use testbed::trials::Test;
 
+use crate::foreign::{Foreign, Place};
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
 
@@ -29,6 +30,8 @@ pub const TESTS: &[Test] = tests![
     changes_without_a_message_are_followed,
     a_program_that_is_taken_off_is_reported_and_attached_again,
     pins_that_somebody_removes_are_reported_and_not_made_again,
+    an_interface_that_cannot_be_attached_keeps_no_other_without_limits,
+    interfaces_with_xdp_programs_of_others_delay_a_change_by_no_more_than_one,
     a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook,
     a_change_that_is_on_every_hook_stays_though_its_pins_cannot_be_moved,
 ];
@@ -635,4 +638,82 @@ fn a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook() {
     let agent = network.start_on(&on, "attach = \"generic\"", SLOW);
     assert_eq!(agent.remaining("10.77.0.9", "packets"), 0);
     assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
+}
+
+/// Attaches another owner's XDP program to an interface of the server.
+fn take(network: &Network, name: &str) -> Foreign {
+    network.in_server(|| Foreign::attach(nix::net::if_::if_nametoindex(name).unwrap(), Place::Xdp))
+}
+
+/// Not at a start, not in a reload, and not in a rollback.
+fn an_interface_that_cannot_be_attached_keeps_no_other_without_limits() {
+    let network = Network::new();
+    let on = ["weir*", "extra*"];
+    network.add_link("extra0", "peer0");
+    let foreign = take(&network, "extra0");
+    let agent = network.start_on(&on, "attach = \"native\"", SLOW);
+    let is = |agent: &Agent<'_>, name: &str| state(&agent.json(&["status"]), name).1;
+    assert_eq!(
+        [is(&agent, "weir0"), is(&agent, "extra0")],
+        ["attached", "failed"]
+    );
+    let config = network.config_on(
+        &on,
+        "attach = \"native\"",
+        &SLOW.replace("burst = 100", "burst = 90"),
+    );
+    network.told(&["reload"]);
+    assert_eq!(agent.limit("packets")["burst"], 90);
+    let tried = network.folder.path().join("tried.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&tried, text.replace("burst = 90", "burst = 1")).unwrap();
+    network.told(&["try", tried.to_str().unwrap(), "--for", "1h"]);
+    network.told(&["revert"]);
+    assert_eq!(agent.limit("packets")["burst"], 90);
+    drop(foreign);
+    wait_for(&agent, "extra0", "attached");
+    // All of them cannot be attached: an error.
+    agent.stop(Signal::SIGTERM);
+    network.told(&["detach", "--config", config.to_str().unwrap()]);
+    let foreign = [take(&network, "weir0"), take(&network, "extra0")];
+    let output = network.run_to_end(&config);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1)
+            && said.contains("another program is attached to the XDP hook"),
+        "{said}"
+    );
+    drop(foreign);
+}
+
+fn interfaces_with_xdp_programs_of_others_delay_a_change_by_no_more_than_one() {
+    const COUNT: u64 = 10;
+    let network = Network::new();
+    let names: Vec<String> = (0..COUNT).map(|nth| format!("extra{nth}")).collect();
+    let foreign: Vec<Foreign> = names
+        .iter()
+        .map(|name| {
+            network.add_link(name, &name.replace("extra", "peer"));
+            take(&network, name)
+        })
+        .collect();
+    let on = ["weir*", "extra*"];
+    let agent = network.start_on(&on, "attach = \"auto\"", SLOW);
+    let another = SLOW.replace("packets", "another");
+    network.config_on(&on, "attach = \"auto\"", &format!("{SLOW}{another}"));
+    let reloaded = agent.json(&["reload"]);
+    assert_eq!(reloaded["ok"], true, "{reloaded}");
+    // A second for each, if a change waited for each hook to be released.
+    assert!(
+        reloaded["milliseconds"].as_u64() < Some(1_000 * COUNT),
+        "{reloaded}"
+    );
+    let status = agent.json(&["status"]);
+    assert!(
+        names
+            .iter()
+            .all(|name| state(&status, name) == ("tc".into(), "attached".to_owned())),
+        "{status}"
+    );
+    drop(foreign);
 }

@@ -1,7 +1,8 @@
 //! A policy in the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use api::interface::AttachMode;
 use aya::maps::Array;
@@ -63,6 +64,8 @@ pub struct Datapath {
     /// Those that the last call has added.
     new_translated: BTreeSet<u16>,
     pub(crate) troubles: Vec<Trouble>,
+    /// Until when a change waits for hooks that links of before still have.
+    pub(crate) released_by: OnceLock<Instant>,
     pub(crate) pins: PinDirectory,
 }
 
@@ -231,6 +234,7 @@ impl Datapath {
             translated: Translations::new(),
             new_translated: BTreeSet::new(),
             troubles: Vec::new(),
+            released_by: OnceLock::new(),
             pins: pins.clone(),
         };
         let mut runtime = Runtime::default();

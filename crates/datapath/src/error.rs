@@ -377,6 +377,15 @@ impl AttachError {
         )
     }
 
+    /// Whether the same policy may be attached to other interfaces.
+    #[must_use]
+    pub const fn is_of_one_interface(&self) -> bool {
+        !matches!(
+            self,
+            Self::Load(_) | Self::Pin { .. } | Self::NotPermitted { .. }
+        )
+    }
+
     /// Whether another hook may work instead.
     pub(crate) const fn is_of_the_hook(&self) -> bool {
         matches!(self, Self::Taken { .. } | Self::NotNative { .. })

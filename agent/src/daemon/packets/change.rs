@@ -4,6 +4,7 @@
 //! table is created and filled. Then each hook's program is replaced atomically. Charges in the old table meanwhile are
 //! added to the new one once the old programs evaluate no packets any more.
 
+use std::collections::BTreeSet;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use datapath::memory::{self, Demand, Footprint, Lasting, Room};
 use datapath::translations::{self, Translations};
 use datapath::{
     AttachError, Before, Carry, Datapath, Generation, Interface, LoadError, OwnAddresses,
-    PinDirectory, SavedTable, TablePlace,
+    PinDirectory, SavedTable, Step, TablePlace,
 };
 use rustix::thread::{MembarrierCommand, membarrier};
 
@@ -26,6 +27,23 @@ use crate::stats::monotonic_nanoseconds;
 /// The time after which all current packets have been evaluated, if the kernel cannot report it: a hundred times the
 /// slowest evaluation.
 const GRACE_PERIOD: Duration = Duration::from_millis(20);
+
+/// The interfaces that may stay without limits when a policy is put in effect. They are attached when that is possible.
+pub enum MayLack {
+    /// At a start: any, if another one is attached. One interface must not keep the others without limits.
+    OneOfSeveral,
+    /// In a change: those with these indices, which lack limits already.
+    These(BTreeSet<u32>),
+}
+
+impl MayLack {
+    fn has(&self, device: &Interface) -> bool {
+        match self {
+            Self::OneOfSeveral => true,
+            Self::These(indices) => indices.contains(&device.index),
+        }
+    }
+}
 
 /// A loaded policy that is not in effect yet.
 pub struct Change {
@@ -165,11 +183,12 @@ impl Change {
     ///
     /// # Errors
     ///
-    /// When an interface cannot be attached; the caller must then call [`Change::undo`].
+    /// When an interface cannot be attached that must be; the caller must then call [`Change::undo`].
     pub fn put_in_effect(
         &mut self,
         config: &Config,
         pins: &PinDirectory,
+        may_lack: &MayLack,
     ) -> Result<Vec<String>, AttachError> {
         let mut notes = self.notes.clone();
         for datapath in std::iter::once(&mut self.ingress)
@@ -193,7 +212,7 @@ impl Change {
             None => None,
         };
         notes.extend(self.restore_table());
-        self.attach(config)?;
+        self.attach(config, may_lack)?;
         pins.commit()?;
         // From here on it is in effect, and failures must not undo it. What fails here fails again below.
         let _ = pins.release_unused();
@@ -258,7 +277,7 @@ impl Change {
 
     /// Steps that may fail come first. Programs are replaced last, so that the old and the new policy are in effect
     /// side by side as briefly as possible.
-    fn attach(&mut self, config: &Config) -> Result<(), AttachError> {
+    fn attach(&mut self, config: &Config, may_lack: &MayLack) -> Result<(), AttachError> {
         // They may have changed while the programs were loaded.
         let devices = enforcing(config)?;
         let attach = config.agent.attach;
@@ -274,13 +293,27 @@ impl Change {
             );
         }
         steps.sort_by_key(|(step, ..)| *step);
-        for (_, nth, device) in steps {
+        let mut failed = None;
+        for (step, nth, device) in steps {
             let Some(datapath) = datapaths.get_mut(nth) else {
                 continue;
             };
-            datapath.attach_in_change(device, attach)?;
+            // One with limits keeps them.
+            let may_lack = step == Step::New && may_lack.has(device);
+            match datapath.attach_in_change(device, attach) {
+                Err(error) if may_lack && error.is_of_one_interface() => {
+                    datapath.attach_later(device, &error);
+                    failed.get_or_insert(error);
+                }
+                attached => attached?,
+            }
         }
-        Ok(())
+        match (failed, may_lack) {
+            (Some(error), MayLack::OneOfSeveral) if self.ingress.attached().is_empty() => {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Undoes [`Change::put_in_effect`] after it failed: every hook gets its previous program.

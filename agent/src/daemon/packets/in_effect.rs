@@ -21,7 +21,7 @@ use datapath::{
 use host::StateDirectory;
 use host::load::ROOM;
 
-use super::change::{Change, LastPackets};
+use super::change::{Change, LastPackets, MayLack};
 use super::counts;
 use super::proving::Proving;
 use super::refusal_counts::Escalation;
@@ -132,7 +132,8 @@ impl InEffect {
             };
             change.ingress.set_runtime(runtime)?;
             set_shares(change, &config, &shares);
-            Ok((change.put_in_effect(&config, pins)?, bans, runtime))
+            let notes = change.put_in_effect(&config, pins, &MayLack::OneOfSeveral)?;
+            Ok((notes, bans, runtime))
         };
         let (mut notes, bans, runtime) = match put(&mut change) {
             Ok(put) => put,
@@ -193,6 +194,11 @@ impl InEffect {
         config: Arc<Config>,
         pins: &PinDirectory,
     ) -> Result<Vec<String>, AttachError> {
+        let lacking = std::iter::once(&self.ingress)
+            .chain(&self.egress)
+            .flat_map(Datapath::lacking)
+            .collect();
+        let may_lack = MayLack::These(lacking);
         let put = |change: &mut Change| {
             for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
                 if self.runtime.capture != CaptureSettings::default()
@@ -209,7 +215,7 @@ impl InEffect {
             }
             set_shares(change, &config, &self.shares);
             change.keep_translated(self.ingress.translated())?;
-            change.put_in_effect(&config, pins)
+            change.put_in_effect(&config, pins, &may_lack)
         };
         let notes = match put(&mut change) {
             Ok(notes) => notes,

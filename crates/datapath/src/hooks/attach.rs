@@ -73,11 +73,16 @@ impl Datapath {
         match self.attach_at(device, attach, &HookPins::at(self.pins.next())) {
             Err(error) if error.is_of_the_interface() => {
                 // The interface may be as it should be by the end of the change.
-                self.troubles.push(Trouble::new(device, &error, None));
+                self.attach_later(device, &error);
                 Ok(())
             }
             attached => attached,
         }
+    }
+
+    /// Leaves an interface that could not be attached to [`Datapath::follow`], which tries again.
+    pub fn attach_later(&mut self, device: &Interface, error: &AttachError) {
+        self.troubles.push(Trouble::new(device, error, None));
     }
 
     pub(crate) fn attach_at(
@@ -327,14 +332,14 @@ impl Datapath {
                 Err(error) => return Err(fail(error)),
             }
         }
-        // Outside of a change, `follow` retries.
+        // Outside of a change, `follow` retries. A change waits once for all interfaces, of which others may have many.
         let is_change = to.folder() != self.pins.path();
-        let deadline = Instant::now()
-            + if is_change {
-                RELEASE_TIMEOUT
-            } else {
-                Duration::ZERO
-            };
+        let now = Instant::now();
+        let deadline = if is_change {
+            *self.released_by.get_or_init(|| now + RELEASE_TIMEOUT)
+        } else {
+            now
+        };
         let link = loop {
             match BpfLink::create(program, of.index, target).map_err(fail) {
                 Err(AttachError::Taken { .. }) if Instant::now() < deadline => {

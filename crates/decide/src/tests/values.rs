@@ -402,3 +402,30 @@ fn settle(id: &str) -> Question {
         ..Question::default()
     }
 }
+
+/// Else it would take the shares of all other hosts.
+#[test]
+fn a_cost_that_never_passes_demands_the_whole_limit_at_most() {
+    const MOST: i64 = 1 << 53;
+    let cluster = "[cluster]\nstore = \"redis://127.0.0.1\"\n";
+    let lines = "key = [\"user\"]\nrate = \"600/h\"\ncluster = \"shares\"\nunit = \"credits\"";
+    let engine = engine(&(cluster.to_owned() + &limit("credits", lines)));
+    let refused = Question {
+        cost: Some(MOST),
+        ..ask("alice", 1)
+    };
+    assert!(!engine.decide(&refused, SECOND).unwrap().allowed);
+    assert_eq!(engine.demand("credits"), Some((600, 600)));
+    let reserve = Question {
+        reserve: Some("30s".parse().unwrap()),
+        ..ask("alice", 100)
+    };
+    let id = engine.decide(&reserve, SECOND).unwrap().reservation;
+    let commit = Question {
+        commit: id,
+        cost: Some(MOST),
+        ..Question::default()
+    };
+    engine.decide(&commit, SECOND).unwrap();
+    assert_eq!(engine.demand("credits"), Some((1_300, 600)));
+}

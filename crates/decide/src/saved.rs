@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::Engine;
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::limit::Limit;
+use super::overflow::SavedOverflow;
 use super::tiers::{self, Tiers};
 
 /// A state that is full again within this time is not saved.
@@ -47,6 +48,9 @@ struct SavedStore {
     /// For exchanged keys.
     #[serde(default)]
     exchanged: Option<SavedExchange>,
+    /// The allowance that keys without room share. Missing in files of earlier versions, and where it is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    overflow: Option<SavedOverflow>,
 }
 
 /// What is saved of an exchange of keys.
@@ -140,8 +144,12 @@ impl Engine {
                 keys: words / each,
                 each,
                 exchanged: store.ahead().map(|ahead| SavedExchange { ahead, is_heard }),
+                overflow: None,
             };
-            saved.stores.push(of(received, true));
+            saved.stores.push(SavedStore {
+                overflow: store.save_overflow(now, A_MINUTE),
+                ..of(received, true)
+            });
             if !unreceived.is_empty() {
                 saved.stores.push(of(unreceived.len(), false));
                 saved.words.append(&mut unreceived);
@@ -184,18 +192,27 @@ impl Engine {
             let Some((known, earlier)) = known else {
                 continue;
             };
+            let at = store
+                .exchanged
+                .map_or(then, |exchanged| then.wrapping_add(exchanged.ahead));
+            let migrate = |words: &[u64]| {
+                let earlier = earlier.as_ref()?;
+                Some(tiers::carried(earlier, words, known.tiers(), at))
+            };
+            if let Some(SavedOverflow { words, period }) = &store.overflow
+                && 1 + words.len() == store.each
+            {
+                let migrated = migrate(words);
+                let words = migrated.as_deref().unwrap_or(words);
+                known.take_up_overflow(words, *period, then, now);
+            }
             for key in keys.chunks_exact(store.each) {
                 if let Some((fingerprint, words)) = key
                     .split_first()
                     .filter(|(fingerprint, _)| **fingerprint != 0)
                 {
                     let fingerprint = Fingerprint::of_word(*fingerprint);
-                    let at = store
-                        .exchanged
-                        .map_or(then, |exchanged| then.wrapping_add(exchanged.ahead));
-                    let migrated = earlier
-                        .as_ref()
-                        .map(|earlier| tiers::carried(earlier, words, known.tiers(), at));
+                    let migrated = migrate(words);
                     let words = migrated.as_deref().unwrap_or(words);
                     match store.exchanged {
                         None => known.take_up(fingerprint, words, then, now),
@@ -297,6 +314,7 @@ mod tests {
                 keys: 1,
                 each: 1 + words.len(),
                 exchanged: None,
+                overflow: None,
             }];
             saved.words = [vec![7], words].concat();
             let mut resumed = new();

@@ -83,6 +83,6 @@ pub enum DecideError {
 }
 
 /// A client's text, of which a long one is cut.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     human::cut(text, LONGEST_QUOTED)
 }

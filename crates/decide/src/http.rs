@@ -27,7 +27,7 @@ use self::reply::{Reach, json, refuse, refuse_method, status, with_headers};
 use super::answer::Decided;
 use super::connection::{Connection, PATIENCE};
 use super::engine_handle::EngineHandle;
-use super::error::DecideError;
+use super::error::{DecideError, quoted};
 use super::received::{NoRoom, Receiving};
 
 /// The longest body of a request, in bytes.
@@ -197,7 +197,7 @@ fn refusal_of_page(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
     let origin = headers.get(ORIGIN)?;
     let reason = format!(
         "a web page ({}) may not ask: only applications may, which send no header Origin; a proxy in between removes it",
-        origin.to_str().unwrap_or("unreadable")
+        quoted(origin.to_str().unwrap_or("unreadable"))
     );
     Some(refuse(StatusCode::FORBIDDEN, &reason))
 }

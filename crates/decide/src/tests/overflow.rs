@@ -120,7 +120,7 @@ fn the_previous_engine_charges_the_allowance_of_the_next() {
     let next = reloaded(&engine, &text("fixed-window", "").replace("100/h", "101/h"));
     let store = &engine.limits[0].stores[0];
     store.with_overflow(SECOND, |tiers, words| {
-        tiers::force(tiers, words, SECOND, 60)
+        tiers::force(tiers, words, SECOND, 60);
     });
     assert_eq!(remaining(&next, SECOND), 41);
 }
@@ -138,5 +138,30 @@ fn use_without_room_survives_a_restart() {
         let mut after = engine(&text);
         after.resume(&read, SECOND, 9 * SECOND);
         assert_eq!(remaining(&after, 9 * SECOND), 10, "{algorithm}");
+    }
+}
+
+#[test]
+fn use_without_room_stays_when_the_clusters_clock_is_set() {
+    const DAY: u64 = 86_400 * SECOND;
+    let rate = Rate {
+        count: 100,
+        per_nanoseconds: 3_600 * SECOND,
+    };
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
+        let policy = Policy::new(algorithm, rate, 100).unwrap();
+        let store = StateStore::new(vec![policy], 1, OnFull::Share).keyed(Duration::from_secs(1));
+        store.set_clock(DAY, SECOND);
+        let passed = |word: u64| {
+            let key = Fingerprint::of_word(word);
+            store.decide(key, SECOND, 1).allowed
+        };
+        assert!(passed(1));
+        // A tenth of the limit.
+        assert_eq!((2..50).filter(|key| passed(*key)).count(), 10);
+        for ahead in [3 * DAY, DAY] {
+            store.set_clock(ahead, SECOND);
+            assert!(!passed(60), "{algorithm:?}");
+        }
     }
 }

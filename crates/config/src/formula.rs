@@ -10,6 +10,8 @@ use exmex::{BinOp, Express, FlatEx, MakeOperators, Operator, ops_factory};
 use thiserror::Error;
 
 use super::functions;
+use super::human;
+use super::names::LONGEST;
 
 /// The variable for the most credits that the caller's class can have.
 pub const ALLOWANCE: &str = "allowance";
@@ -122,7 +124,10 @@ pub enum FormulaError {
     )]
     Missing { formula: String, name: String },
     /// A parameter that the formula does not use.
-    #[error("the cost {formula:?} has no parameter {name:?}; it has {known}")]
+    #[error(
+        "the cost {formula:?} has no parameter {:?}; it has {known}",
+        human::cut(name, LONGEST)
+    )]
     Unknown {
         formula: String,
         name: String,

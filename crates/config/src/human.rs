@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use unicode_width::UnicodeWidthStr as _;
 
+/// The most bytes of a text per column: a letter with accents.
+const COLUMN: usize = 16;
+
 /// Bytes in binary multiples, as memory is measured: `200 MiB`.
 #[must_use]
 pub fn size(bytes: u64) -> String {
@@ -92,17 +95,19 @@ pub fn columns(text: &str) -> usize {
     text.width()
 }
 
-/// Shortens a text to `width` columns by removing its middle: names differ at both ends.
+/// Shortens a text to `width` columns by removing its middle: names differ at both ends. Also to [`COLUMN`] bytes a
+/// column, since letters may have no width.
 #[must_use]
 pub fn cut(text: &str, width: usize) -> String {
-    if columns(text) <= width {
+    if text.len() <= width.saturating_mul(COLUMN) && columns(text) <= width {
         return text.to_owned();
     }
     let half = width.saturating_sub(1) / 2;
     let take = |letters: &mut dyn Iterator<Item = char>, room: usize| {
         let mut taken = String::new();
         for letter in letters {
-            if columns(&taken) + columns(letter.encode_utf8(&mut [0; 4])) > room {
+            let is_long = taken.len() + letter.len_utf8() > room * COLUMN;
+            if is_long || columns(&taken) + columns(letter.encode_utf8(&mut [0; 4])) > room {
                 break;
             }
             taken.push(letter);
@@ -199,5 +204,13 @@ mod tests {
             (cut("äöüäöüäöü", 5).as_str(), cut("ssh", 3).as_str()),
             ("äö…öü", "ssh")
         );
+    }
+
+    #[test]
+    fn letters_without_width_are_cut_as_well() {
+        let accents = "\u{301}".repeat(100_000);
+        assert!(cut(&accents, 64).len() < 2 * 64 * COLUMN);
+        let accented = "e\u{301}".repeat(64);
+        assert_eq!(cut(&accented, 64), accented);
     }
 }

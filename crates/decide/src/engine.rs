@@ -321,9 +321,11 @@ impl Engine {
             return observed(outcome, observes);
         }
         if let Some(together) = &limit.together {
-            together.wanted.fetch_add(charge.cost, Ordering::Relaxed);
+            // A cost that never passes would take the shares of other hosts.
+            let wanted = charge.cost.min(self.most_of(charge));
+            together.wanted.fetch_add(wanted, Ordering::Relaxed);
             if !outcome.allowed {
-                together.refused.fetch_add(charge.cost, Ordering::Relaxed);
+                together.refused.fetch_add(wanted, Ordering::Relaxed);
             }
         }
         let counter = match (outcome.allowed, observes) {

@@ -1,12 +1,15 @@
 //! Errors of requests.
 
-use config::FormulaError;
+use config::{FormulaError, human};
 use thiserror::Error;
+
+/// The longest text of a client that an error repeats, in columns.
+const LONGEST_QUOTED: usize = 64;
 
 /// An invalid request; nothing was charged.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum DecideError {
-    #[error("unknown limit on requests {name:?}: {help}")]
+    #[error("unknown limit on requests {:?}: {help}", quoted(name))]
     UnknownLimit {
         name: String,
         /// The available names.
@@ -20,20 +23,27 @@ pub enum DecideError {
         help: &'static str,
     },
     #[error(
-        "unknown entry {entry:?} in the key, which limit {limit:?} does not count by: leave it out"
+        "unknown entry {:?} in the key, which limit {limit:?} does not count by: leave it out",
+        quoted(entry)
     )]
     UnknownEntry { limit: String, entry: String },
     /// The limit fixes another value.
-    #[error("limit {limit:?} is for {entry} only, and the key has {value:?}: use another limit")]
+    #[error(
+        "limit {limit:?} is for {entry} only, and the key has {:?}: use another limit",
+        quoted(value)
+    )]
     OtherValue {
         limit: String,
         entry: String,
         value: String,
     },
     /// The source is not an address, or the key has another one.
-    #[error("invalid source {0:?}: write one address as 203.0.113.9 or 2001:db8::9")]
+    #[error(
+        "invalid source {:?}: write one address as 203.0.113.9 or 2001:db8::9",
+        quoted(.0)
+    )]
     Source(String),
-    #[error("unknown request {name:?}: {help}")]
+    #[error("unknown request {:?}: {help}", quoted(name))]
     UnknownRequest {
         name: String,
         /// The available names.
@@ -47,7 +57,8 @@ pub enum DecideError {
     #[error("missing limit: name a limit, or commit or release a reservation")]
     MissingLimit,
     #[error(
-        "unknown reservation {0:?}: it was committed or released, its time is over, or the agent has restarted"
+        "unknown reservation {:?}: it was committed or released, its time is over, or the agent has restarted",
+        quoted(.0)
     )]
     UnknownReservation(String),
     #[error(
@@ -69,4 +80,9 @@ pub enum DecideError {
         request: String,
         error: FormulaError,
     },
+}
+
+/// A client's text, of which a long one is cut.
+pub(super) fn quoted(text: &str) -> String {
+    human::cut(text, LONGEST_QUOTED)
 }

@@ -72,6 +72,7 @@ impl StateStore {
         for shard in &mut shards {
             shard.replace_each(|words| tiers::rebased(self.tiers(), words, from, to));
         }
+        self.rebase_overflow(from, to);
     }
 
     /// Cuts off what busy keys consumed since the last cut. A key is busy if it was refused, another host has published

@@ -76,12 +76,26 @@ impl LockedShard<'_> {
             };
         }
         self.store.without_room.fetch_add(1, Ordering::Relaxed);
-        let part = self.without_room();
-        let tiers = part.as_ref().unwrap_or(&self.tiers);
-        self.store.overflow.with(tiers, now, |words| {
+        self.store.with_overflow(now, |tiers, words| {
             tiers::force(tiers, words, now, cost);
             tiers::charged(tiers, words, now)
         })
+    }
+
+    /// Whether a charge that has passed was made to the allowance that all keys without room share.
+    pub(super) fn shares_allowance(&self, charge: &Charge) -> bool {
+        let is_charged = matches!(charge.kind, ChargeKind::Conforming | ChargeKind::Forced);
+        is_charged && self.store.on_full == OnFull::Share && !self.knows(charge.key)
+    }
+
+    /// Returns a charge that a key without room has made at the same instant, as far as it still counts: other keys may
+    /// have charged the allowance since.
+    pub(super) fn return_without_room(&self, charge: &Charge, now: u64) {
+        let at = self.store.instant(now);
+        self.store.with_overflow(at, |tiers, words| {
+            let newest = Refund::newest(charge.cost, at);
+            tiers::refund(tiers, words, at, newest, &Charges::default());
+        });
     }
 
     /// The units that a passing charge would take of each tier.

@@ -48,6 +48,8 @@ const LONGEST_MESSAGE: usize = MOST_DESCRIPTORS * LONGEST_DESCRIPTOR;
 const LONGEST_HEALTH_CHECK: usize = 1024;
 /// Requests of one connection at a time.
 const STREAMS: u32 = 1_024;
+/// The most bytes of a request's headers.
+const HEADER_LIST_BYTES: u32 = 8 * 1024;
 /// The first bytes of a client: the preface of HTTP/2 and the head of a frame.
 const OPENING: usize = 24 + 9;
 /// The longest connection, so that no client keeps its place forever. The client is notified (GOAWAY), and reconnects
@@ -62,6 +64,7 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
     let server = tonic::transport::Server::builder()
         .timeout(PATIENCE)
         .max_concurrent_streams(STREAMS)
+        .http2_max_header_list_size(HEADER_LIST_BYTES)
         .http2_keepalive_interval(Some(PATIENCE))
         .http2_keepalive_timeout(Some(PATIENCE))
         .max_connection_age(LONGEST)
@@ -298,6 +301,8 @@ mod tests {
 
     use http_body_util::Full;
     use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
     use tonic::body::Body;
     use tonic::codegen::Service as _;
     use tonic::codegen::http;
@@ -444,6 +449,33 @@ mod tests {
             4,
             "refunds do not count"
         );
+    }
+
+    /// The server's SETTINGS have the most bytes of headers (RFC 9113, 6.5.2).
+    #[tokio::test]
+    async fn a_stream_has_a_bound_on_its_headers() {
+        const MAX_HEADER_LIST_SIZE: u16 = 6;
+        let config =
+            config::parse(Path::new("limits.toml"), "[agent]\nallow_empty = true\n").unwrap();
+        let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
+        let handle = EngineHandle::new(Arc::new(Current::from_pointee(engine)), || 1);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(serve(listener, handle));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        client.write_all(preface).await.unwrap();
+        let mut head = [0; 9];
+        client.read_exact(&mut head).await.unwrap();
+        let mut settings = vec![0; usize::from(head[2])];
+        client.read_exact(&mut settings).await.unwrap();
+        let bound = settings.chunks(6).find_map(|setting| {
+            let id = u16::from_be_bytes(setting[..2].try_into().unwrap());
+            let value = u32::from_be_bytes(setting[2..].try_into().unwrap());
+            (id == MAX_HEADER_LIST_SIZE).then_some(value)
+        });
+        assert_eq!(bound, Some(HEADER_LIST_BYTES));
+        server.abort();
     }
 
     /// A field of a protocol buffer.

@@ -27,10 +27,13 @@ use self::reply::{Reach, json, refuse, refuse_method, status, with_headers};
 use super::answer::Decided;
 use super::connection::{Connection, PATIENCE};
 use super::engine_handle::EngineHandle;
-use super::error::DecideError;
+use super::error::{DecideError, quoted};
+use super::received::{NoRoom, Receiving};
 
 /// The longest body of a request, in bytes.
 const LONGEST_BODY: usize = 256 * 1024;
+/// The bytes of a connection's buffer, and thereby of a head: proxies pass on long cookies.
+const BUFFER: usize = 64 * 1024;
 /// The longest array of requests.
 const MOST_QUESTIONS: usize = 1_000;
 
@@ -54,39 +57,49 @@ pub async fn serve(listener: Listener, handle: EngineHandle) {
 
 /// The same for up to `most` clients at a time.
 async fn serve_clients(listener: Listener, handle: EngineHandle, most: usize) {
+    let of = |reach| Endpoint {
+        handle,
+        reach,
+        receiving: Receiving::default(),
+    };
     match listener {
         Listener::Tcp(listener) => {
-            accept(listener, most, |client| {
-                spawn(client, handle.clone(), Reach::Browsers);
-            })
-            .await;
+            let endpoint = of(Reach::Browsers);
+            accept(listener, most, |client| spawn(client, endpoint.clone())).await;
         }
         Listener::Unix(listener) => {
-            accept(listener, most, |client| {
-                spawn(client, handle.clone(), Reach::Files);
-            })
-            .await;
+            let endpoint = of(Reach::Files);
+            accept(listener, most, |client| spawn(client, endpoint.clone())).await;
         }
     }
 }
 
-fn spawn<S>(client: Client<S>, handle: EngineHandle, reach: Reach)
+/// What the connections of a listener share.
+#[derive(Clone)]
+struct Endpoint {
+    handle: EngineHandle,
+    reach: Reach,
+    /// The bodies that are being received.
+    receiving: Receiving,
+}
+
+fn spawn<S>(client: Client<S>, endpoint: Endpoint)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Boxed, since a task moves its future.
-    tokio::spawn(Box::pin(connection(client, handle, reach)));
+    tokio::spawn(Box::pin(connection(client, endpoint)));
 }
 
-async fn connection<S>(client: Client<S>, handle: EngineHandle, reach: Reach)
+async fn connection<S>(client: Client<S>, endpoint: Endpoint)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let activity = client.activity();
     let service = service_fn(move |request| {
-        let (handle, activity) = (handle.clone(), activity.clone());
+        let (endpoint, activity) = (endpoint.clone(), activity.clone());
         async move {
-            let reply = respond(request, &handle, reach, &activity).await;
+            let reply = respond(request, &endpoint, &activity).await;
             activity.reply();
             Ok::<_, Infallible>(reply)
         }
@@ -96,6 +109,7 @@ where
         .timer(TokioTimer::new())
         // Replies are small: one buffer costs less than a list of two.
         .writev(false)
+        .max_buf_size(BUFFER)
         .header_read_timeout(PATIENCE)
         .serve_connection(TokioIo::new(Connection::new(client)), service)
         .await;
@@ -104,14 +118,19 @@ where
 /// Replies to one request.
 async fn respond<B>(
     request: Request<B>,
-    handle: &EngineHandle,
-    reach: Reach,
+    endpoint: &Endpoint,
     activity: &Activity,
 ) -> Response<Full<Bytes>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let Endpoint {
+        handle,
+        reach,
+        receiving,
+    } = endpoint;
+    let reach = *reach;
     match request.uri().path() {
         "/v1/decide" => {}
         "/v1/check" => {
@@ -134,7 +153,7 @@ where
     {
         return refusal;
     }
-    let mut body = pin!(whole(request.into_body()));
+    let mut body = pin!(whole(request.into_body(), receiving));
     // Most bodies arrive with their heads, and need no timer.
     let arrived = poll_fn(|context| Poll::Ready(body.as_mut().poll(context))).await;
     let body = match arrived {
@@ -160,6 +179,9 @@ where
             StatusCode::PAYLOAD_TOO_LARGE,
             &format!("the body exceeds {LONGEST_BODY} bytes: send fewer requests at once"),
         ),
+        Err(error) if error.is::<NoRoom>() => {
+            refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
+        }
         Err(error) => refuse(
             StatusCode::BAD_REQUEST,
             &format!("reading the body failed: {error}"),
@@ -175,19 +197,22 @@ fn refusal_of_page(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
     let origin = headers.get(ORIGIN)?;
     let reason = format!(
         "a web page ({}) may not ask: only applications may, which send no header Origin; a proxy in between removes it",
-        origin.to_str().unwrap_or("unreadable")
+        quoted(origin.to_str().unwrap_or("unreadable"))
     );
     Some(refuse(StatusCode::FORBIDDEN, &reason))
 }
 
-/// A body of bounded length. One that arrives in one piece is not copied.
-async fn whole<B>(body: B) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>>
+/// A body of bounded length. One that arrives in one piece is not copied, and does not count as being received.
+async fn whole<B>(
+    body: B,
+    receiving: &Receiving,
+) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut body = pin!(Limited::new(body, LONGEST_BODY));
-    let mut read = Vec::new();
+    let (mut read, mut part) = (Vec::new(), receiving.clone().part());
     while !body.is_end_stream() {
         let Some(frame) = body.frame().await.transpose()? else {
             break;
@@ -199,6 +224,7 @@ where
         if body.is_end_stream() && read.is_empty() {
             return Ok(data);
         }
+        part.add(data.len())?;
         read.extend_from_slice(&data);
     }
     Ok(read.into())

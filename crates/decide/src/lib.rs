@@ -58,6 +58,7 @@ mod together;
 mod unsupported;
 mod valid_request;
 mod waiting;
+mod without_room;
 
 pub use account::PeerConsumption;
 pub use answer::Decided;

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::rate_limiter::{DecidingTier, Outcome};
-use common::share::Share;
 use config::policy::OnFull;
 
 use super::account::Account;
@@ -14,8 +13,6 @@ use super::keyed::Keyed;
 use super::state_store::{LockedShard, SWEEP_AGAIN_NANOSECONDS, Saved};
 use super::tiers::{self, Tiers};
 
-/// Of a limit whose hosts exchange keys, all keys without room on a host share this part of its part.
-const WITHOUT_ROOM: u64 = 10;
 /// The retry time if there is no room for a key.
 const WHEN_FULL: Duration = Duration::from_secs(1);
 
@@ -87,12 +84,10 @@ impl LockedShard<'_> {
                 outcome
             }
             None => {
-                let is_shared = self.store.is_full() && self.store.on_full == OnFull::Share;
-                let part = self.without_room().filter(|_| is_shared);
-                let tiers = part.as_ref().unwrap_or(tiers);
-                if is_shared {
-                    let overflow = &self.store.overflow;
-                    return overflow.with(tiers, now, |words| tiers::peek(tiers, words, now, cost));
+                if self.store.is_full() && self.store.on_full == OnFull::Share {
+                    return self
+                        .store
+                        .with_overflow(now, |tiers, words| tiers::peek(tiers, words, now, cost));
                 }
                 let mut words = vec![0; self.store.words];
                 tiers::open(tiers, &mut words, now);
@@ -209,8 +204,6 @@ impl LockedShard<'_> {
 
     pub(super) fn when_full(&self, now: u64, cost: u64) -> Outcome {
         self.store.without_room.fetch_add(1, Ordering::Relaxed);
-        let part = self.without_room();
-        let tiers = part.as_ref().unwrap_or(&self.tiers);
         match self.store.on_full {
             OnFull::Pass => Outcome {
                 allowed: true,
@@ -238,17 +231,7 @@ impl LockedShard<'_> {
             },
             OnFull::Share => self
                 .store
-                .overflow
-                .with(tiers, now, |words| tiers::decide(tiers, words, now, cost)),
+                .with_overflow(now, |tiers, words| tiers::decide(tiers, words, now, cost)),
         }
-    }
-
-    /// The rates that all keys without room share while hosts exchange keys, if they differ: such a key may have room on
-    /// other hosts, which cannot know of its units here.
-    pub(super) fn without_room(&self) -> Option<Tiers> {
-        let keyed = self.store.keyed.as_ref()?;
-        let hosts = keyed.hosts.load(Ordering::Relaxed);
-        let part = Share::one_of(WITHOUT_ROOM.saturating_mul(hosts));
-        Some(self.tiers.map(|tier| tier.at_share(part)))
     }
 }

@@ -154,8 +154,8 @@ impl Engine {
         decided
     }
 
-    /// The whole allowance of a charge's class.
-    fn most_of(&self, charge: &Charge) -> u64 {
+    /// The whole allowance of a charge's class, on all hosts together.
+    pub(super) fn most_of(&self, charge: &Charge) -> u64 {
         match self.store_of(charge) {
             Some(store) => tiers::most(store.tiers()),
             None => self.free_outcome(charge).remaining,
@@ -172,7 +172,8 @@ impl Engine {
         // Of what a limit that observes has not charged, nothing is charged later.
         let more = used.saturating_sub(reservation.reserved);
         if let (Some(together), Some(_)) = (&reservation.together, &reservation.account) {
-            together.wanted.fetch_add(more, Ordering::Relaxed);
+            let wanted = more.min(reservation.most);
+            together.wanted.fetch_add(wanted, Ordering::Relaxed);
         }
         let outcome = match &reservation.account {
             None => Outcome {

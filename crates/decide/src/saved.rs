@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use common::rate_limiter::Policy;
+use config::human;
 use config::policy::ClusterMode;
 use serde::{Deserialize, Serialize};
 
 use super::engine::Engine;
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::limit::Limit;
+use super::overflow::SavedOverflow;
+use super::state_store::StateStore;
 use super::tiers::{self, Tiers};
 
 /// A state that is full again within this time is not saved.
@@ -31,6 +34,9 @@ pub struct SavedRequests {
     #[serde(default)]
     over: BTreeMap<String, u64>,
     stores: Vec<SavedStore>,
+    /// By limit name: the keys without room in the file.
+    #[serde(skip)]
+    left_out: BTreeMap<String, u64>,
     /// All stores in order, and their keys: fingerprint, then state.
     #[serde(skip)]
     pub words: Vec<u64>,
@@ -47,6 +53,9 @@ struct SavedStore {
     /// For exchanged keys.
     #[serde(default)]
     exchanged: Option<SavedExchange>,
+    /// The allowance that keys without room share. Missing in files of earlier versions, and where it is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    overflow: Option<SavedOverflow>,
 }
 
 /// What is saved of an exchange of keys.
@@ -57,6 +66,9 @@ struct SavedExchange {
     /// Whether the other hosts have received the use of the keys.
     is_heard: bool,
 }
+
+/// Words by the power of two of the nanoseconds until a key's allowance is full.
+type Lives = [usize; u64::BITS as usize];
 
 impl SavedRequests {
     /// The number of words; `None` if it is impossible.
@@ -72,30 +84,101 @@ impl SavedRequests {
     pub fn is_empty(&self) -> bool {
         self.counters.is_empty()
     }
+
+    /// Adds the keys of one of a limit's stores. `lives`: the room for words by the power of two of the key's time.
+    fn add(&mut self, limit: &Limit, store: &StateStore, lives: &mut Lives, now: u64) {
+        let mut unreceived = Vec::new();
+        let before = self.words.len();
+        store.each_slow(now, A_MINUTE, |key, words, life| {
+            let room = &mut lives[life.ilog2() as usize];
+            if let Some(left) = room.checked_sub(1 + words.len()) {
+                *room = left;
+                let keys = if store.keyed.is_some() && !store.is_received(key) {
+                    &mut unreceived
+                } else {
+                    &mut self.words
+                };
+                keys.push(key.word());
+                keys.extend(words);
+            }
+        });
+        let (each, received) = (1 + store.words(), self.words.len() - before);
+        let of = |words: usize, is_heard| SavedStore {
+            limit: limit.policy.name.clone(),
+            definition: definition(limit, store.tiers()),
+            keys: words / each,
+            each,
+            exchanged: store.ahead().map(|ahead| SavedExchange { ahead, is_heard }),
+            overflow: None,
+        };
+        self.stores.push(SavedStore {
+            overflow: store.save_overflow(now, A_MINUTE),
+            ..of(received, true)
+        });
+        if !unreceived.is_empty() {
+            self.stores.push(of(unreceived.len(), false));
+            self.words.append(&mut unreceived);
+        }
+    }
+
+    /// A note for the operator about keys without room in the file.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        const SHOWN: usize = 3;
+        let keys: u64 = self.left_out.values().sum();
+        let of = |(limit, keys): (&String, &u64)| format!("{} of {limit:?}", human::number(*keys));
+        let mut limits: Vec<String> = self.left_out.iter().take(SHOWN).map(of).collect();
+        match self.left_out.len().saturating_sub(SHOWN) {
+            0 => {}
+            more => limits.push(format!("and of {more} more limits")),
+        }
+        (keys > 0).then(|| {
+            format!(
+                "the state file has no room for {} keys of limits on requests ({}), which start over after a restart: it has at most {}",
+                human::number(keys),
+                limits.join(", "),
+                human::size((MOST_WORDS * size_of::<u64>()) as u64),
+            )
+        })
+    }
 }
 
 impl Engine {
-    /// The state for the next agent: keys whose allowance is not full within a minute. If they do not fit, those that
-    /// take longest come first, to a factor of two.
+    /// The state for the next agent: keys whose allowance is not full within a minute. If they do not fit, limits share
+    /// the room (max-min fairness), and of a limit those that take longest come first, to a factor of two.
     #[must_use]
     pub fn save(&self, now: u64) -> SavedRequests {
-        let stores = || {
-            self.limits
-                .iter()
-                .flat_map(|limit| limit.stores.iter().map(move |store| (limit, store)))
+        self.save_within(MOST_WORDS, now)
+    }
+
+    /// The same with room for so many words.
+    fn save_within(&self, room: usize, now: u64) -> SavedRequests {
+        // The number of words of each limit's keys by the power of two of that time.
+        let lives = |limit: &Limit| {
+            let mut lives: Lives = [0; u64::BITS as usize];
+            for store in &limit.stores {
+                store.each_slow(now, A_MINUTE, |_, words, life| {
+                    lives[life.ilog2() as usize] += 1 + words.len();
+                });
+            }
+            lives
         };
-        // The number of words of keys by the power of two of that time.
-        let mut lives = [0usize; u64::BITS as usize];
-        for (_, store) in stores() {
-            store.each_slow(now, A_MINUTE, |_, words, life| {
-                lives[life.ilog2() as usize] += 1 + words.len();
-            });
+        let mut lives: Vec<_> = self.limits.iter().map(lives).collect();
+        let wanted: Vec<usize> = lives.iter().map(|lives| lives.iter().sum()).collect();
+        let parts = fair_parts(&wanted, room);
+        for (lives, part) in lives.iter_mut().zip(&parts) {
+            let mut room = *part;
+            for words in lives.iter_mut().rev() {
+                *words = (*words).min(room);
+                room -= *words;
+            }
         }
-        let mut room = MOST_WORDS;
-        for words in lives.iter_mut().rev() {
-            *words = (*words).min(room);
-            room -= *words;
-        }
+        let left_out = self.limits.iter().zip(wanted.iter().zip(&parts));
+        let left_out = left_out.filter_map(|(limit, (wanted, part))| {
+            let each = 1 + limit.stores.first()?.words();
+            let keys = (wanted - part).div_ceil(each) as u64;
+            (keys > 0).then(|| (limit.policy.name.clone(), keys))
+        });
         let mut saved = SavedRequests {
             secret: self.fingerprints.secret(),
             exchanged_secret: Some(self.exchanged_secret().0),
@@ -115,36 +198,12 @@ impl Engine {
                 })
                 .collect(),
             stores: Vec::new(),
-            words: Vec::with_capacity(MOST_WORDS - room),
+            left_out: left_out.collect(),
+            words: Vec::with_capacity(parts.iter().sum()),
         };
-        for (limit, store) in stores() {
-            let mut unreceived = Vec::new();
-            let before = saved.words.len();
-            store.each_slow(now, A_MINUTE, |key, words, life| {
-                let room = &mut lives[life.ilog2() as usize];
-                if let Some(left) = room.checked_sub(1 + words.len()) {
-                    *room = left;
-                    let keys = if store.keyed.is_some() && !store.is_received(key) {
-                        &mut unreceived
-                    } else {
-                        &mut saved.words
-                    };
-                    keys.push(key.word());
-                    keys.extend(words);
-                }
-            });
-            let (each, received) = (1 + store.words(), saved.words.len() - before);
-            let of = |words: usize, is_heard| SavedStore {
-                limit: limit.policy.name.clone(),
-                definition: definition(limit, store.tiers()),
-                keys: words / each,
-                each,
-                exchanged: store.ahead().map(|ahead| SavedExchange { ahead, is_heard }),
-            };
-            saved.stores.push(of(received, true));
-            if !unreceived.is_empty() {
-                saved.stores.push(of(unreceived.len(), false));
-                saved.words.append(&mut unreceived);
+        for (limit, lives) in self.limits.iter().zip(&mut lives) {
+            for store in &limit.stores {
+                saved.add(limit, store, lives, now);
             }
         }
         saved
@@ -184,18 +243,27 @@ impl Engine {
             let Some((known, earlier)) = known else {
                 continue;
             };
+            let at = store
+                .exchanged
+                .map_or(then, |exchanged| then.wrapping_add(exchanged.ahead));
+            let migrate = |words: &[u64]| {
+                let earlier = earlier.as_ref()?;
+                Some(tiers::carried(earlier, words, known.tiers(), at))
+            };
+            if let Some(SavedOverflow { words, period }) = &store.overflow
+                && 1 + words.len() == store.each
+            {
+                let migrated = migrate(words);
+                let words = migrated.as_deref().unwrap_or(words);
+                known.take_up_overflow(words, *period, then, now);
+            }
             for key in keys.chunks_exact(store.each) {
                 if let Some((fingerprint, words)) = key
                     .split_first()
                     .filter(|(fingerprint, _)| **fingerprint != 0)
                 {
                     let fingerprint = Fingerprint::of_word(*fingerprint);
-                    let at = store
-                        .exchanged
-                        .map_or(then, |exchanged| then.wrapping_add(exchanged.ahead));
-                    let migrated = earlier
-                        .as_ref()
-                        .map(|earlier| tiers::carried(earlier, words, known.tiers(), at));
+                    let migrated = migrate(words);
                     let words = migrated.as_deref().unwrap_or(words);
                     match store.exchanged {
                         None => known.take_up(fingerprint, words, then, now),
@@ -223,6 +291,19 @@ impl Engine {
             }
         }
     }
+}
+
+/// The part of each in a room that is too small for all: nobody gets more than it wants, and none that gets less than it
+/// wants gets less than another (max-min fairness).
+fn fair_parts(wanted: &[usize], mut room: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_unstable_by_key(|nth| wanted[*nth]);
+    let mut parts = vec![0; wanted.len()];
+    for (before, nth) in order.iter().copied().enumerate() {
+        parts[nth] = wanted[nth].min(room / (wanted.len() - before));
+        room -= parts[nth];
+    }
+    parts
 }
 
 /// Whether its keys have the fingerprints of all hosts, and states on their clock.
@@ -272,6 +353,48 @@ mod tests {
         fn escalate(&self, _: Offence) {}
     }
 
+    #[test]
+    fn limits_share_a_small_file_fairly() {
+        assert_eq!(fair_parts(&[10, 90, 3, 90], 100), [10, 43, 3, 44]);
+        assert_eq!(fair_parts(&[10, 90], 100), [10, 90]);
+        assert_eq!(fair_parts(&[], 100), [0usize; 0]);
+    }
+
+    /// Such as one whose clients choose its keys.
+    #[test]
+    fn a_limit_with_many_keys_displaces_no_keys_of_another() {
+        const NOW: u64 = 1_000_000_000_000_000;
+        let limit = |name: &str, rate: &str| {
+            format!(
+                "[[limit]]\nname = \"{name}\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"{rate}\"\nalgorithm = \"fixed-window\"\n"
+            )
+        };
+        let text = limit("many", "10/30d") + &limit("few", "10/h");
+        let config = config::parse(Path::new("limits.toml"), &text).unwrap();
+        let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
+        for (nth, keys) in [(0, 1_000), (1, 100)] {
+            for key in 1..=keys {
+                engine.limits[nth].stores[0].decide(Fingerprint::of_word(key), NOW, 1);
+            }
+        }
+        let each = 1 + engine.limits[0].stores[0].words();
+        let keys = |saved: &SavedRequests| -> Vec<usize> {
+            saved.stores.iter().map(|store| store.keys).collect()
+        };
+        let saved = engine.save_within(500 * each, NOW);
+        assert_eq!(keys(&saved), [400, 100]);
+        assert_eq!(saved.words.len(), saved.count().unwrap());
+        let note = saved.note().unwrap();
+        let start =
+            "the state file has no room for 600 keys of limits on requests (600 of \"many\")";
+        assert!(
+            note.starts_with(start) && note.ends_with("at most 16 MiB"),
+            "{note}"
+        );
+        let whole = engine.save(NOW);
+        assert_eq!((keys(&whole), whole.note()), (vec![1_000, 100], None));
+    }
+
     /// Their states had fewer bits for counts.
     #[test]
     fn windows_that_an_earlier_version_saved_keep_their_use() {
@@ -297,6 +420,7 @@ mod tests {
                 keys: 1,
                 each: 1 + words.len(),
                 exchanged: None,
+                overflow: None,
             }];
             saved.words = [vec![7], words].concat();
             let mut resumed = new();

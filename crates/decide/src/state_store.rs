@@ -56,7 +56,7 @@ pub struct StateStore {
     /// Decisions about new keys without room.
     pub(super) without_room: AtomicU64,
     /// The store that replaces this one: it has the keys of closed shards.
-    successor: OnceLock<Arc<StateStore>>,
+    pub(super) successor: OnceLock<Arc<StateStore>>,
 }
 
 impl StateStore {
@@ -145,6 +145,7 @@ impl StateStore {
             // The store has been moved already.
             return;
         }
+        self.move_overflow(next, now);
         for shard in &self.shards {
             let mut shard = shard.0.lock();
             shard.each(|key, words| {
@@ -224,7 +225,7 @@ impl StateStore {
 
     /// The rates in effect on this host.
     #[inline]
-    fn in_effect(&self) -> Rates<'_> {
+    pub(super) fn in_effect(&self) -> Rates<'_> {
         match &self.shared {
             None => Rates::Own(match &self.elastic {
                 Some(elastic) if !elastic.has_room.load(Ordering::Relaxed) => &elastic.without_room,

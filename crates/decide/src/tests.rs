@@ -1,5 +1,6 @@
 mod calendar;
 mod memory;
+mod overflow;
 mod settling;
 mod throttle;
 mod values;

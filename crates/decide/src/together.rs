@@ -8,11 +8,13 @@ use super::fingerprint::Fingerprint;
 use super::periods::within;
 use super::state_store::{LockedShard, Place, Saved, StateStore};
 
-/// The state to restore if a later charge is refused.
-struct Undo {
+/// The charge to undo if a later one is refused.
+struct Undo<'c> {
     held: usize,
-    key: Fingerprint,
+    charge: &'c Charge,
     state: Saved,
+    /// Whether it was made to the allowance that all keys without room share.
+    is_without_room: bool,
 }
 
 /// The outcome to report of several: one that refuses, and of those the one with the least left.
@@ -74,14 +76,16 @@ impl Engine {
                 outcomes.push(self.free_outcome(charge));
                 continue;
             };
+            let state = held.save(charge.key);
+            let outcome = held.charge(charge, now);
             if !charge.is_peek() {
                 undo.push(Undo {
                     held: at,
-                    key: charge.key,
-                    state: held.save(charge.key),
+                    charge,
+                    state,
+                    is_without_room: outcome.allowed && held.shares_allowance(charge),
                 });
             }
-            let outcome = held.charge(charge, now);
             all_pass &= outcome.allowed || self.limits[charge.limit].observes_now();
             outcomes.push(outcome);
         }
@@ -89,12 +93,16 @@ impl Engine {
             // In reverse, since a key may have been charged twice.
             for Undo {
                 held: at,
-                key,
+                charge,
                 state,
+                is_without_room,
             } in undo.into_iter().rev()
             {
-                if let Some(held) = held.get_mut(at) {
-                    held.restore(key, &state);
+                match held.get_mut(at) {
+                    // Other threads may have charged it since: their charges stay.
+                    Some(held) if is_without_room => held.return_without_room(charge, now),
+                    Some(held) => held.restore(charge.key, &state),
+                    None => {}
                 }
             }
             for ((charge, at), outcome) in charges.iter().zip(&at).zip(&mut outcomes) {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use decide::SavedRequests;
 use host::Moment;
 use host::PROGRAM;
 
@@ -31,6 +32,8 @@ struct Trouble {
     found: Vec<String>,
     /// Why the last save failed.
     failure: Option<String>,
+    /// The keys of requests that the last save left out.
+    left_out: Option<String>,
 }
 
 impl Keeping {
@@ -58,7 +61,7 @@ impl Keeping {
         let restore = Restore::new(saved, changes, Moment::now());
         let trouble = Mutex::new(Trouble {
             found,
-            failure: None,
+            ..Trouble::default()
         });
         (
             Self {
@@ -85,6 +88,7 @@ impl Keeping {
             .found
             .iter()
             .chain(&trouble.failure)
+            .chain(&trouble.left_out)
             .cloned()
             .collect()
     }
@@ -130,6 +134,8 @@ impl Keeping {
 
     fn save(&self, saved: &Saved) {
         self.save_by(|| saved.write(&self.directory), saved.journaled);
+        let left_out = saved.requests.as_ref().and_then(SavedRequests::note);
+        self.trouble().left_out = left_out;
     }
 
     fn save_by(&self, write: impl FnOnce() -> Result<(), StateError>, journaled: u64) {

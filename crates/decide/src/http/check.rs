@@ -15,7 +15,7 @@ use crate::answer::Decided;
 use crate::charge::Charge;
 use crate::engine::Engine;
 use crate::engine_handle::EngineHandle;
-use crate::error::DecideError;
+use crate::error::{DecideError, quoted};
 use crate::together::tightest;
 
 /// The most limits of one request.
@@ -113,9 +113,10 @@ fn parameters(query: &str) -> Result<Parameters, String> {
             "limit" => limits.push(value.into_owned()),
             "cost" if cost.is_none() => {
                 let number = value.parse();
-                cost = Some(number.map_err(|_| format!("invalid cost {value:?}: {FORM}"))?);
+                cost =
+                    Some(number.map_err(|_| format!("invalid cost {:?}: {FORM}", quoted(&value)))?);
             }
-            _ => return Err(format!("unexpected parameter {name:?}: {FORM}")),
+            _ => return Err(format!("unexpected parameter {:?}: {FORM}", quoted(&name))),
         }
     }
     if limits.is_empty() || limits.len() > MOST_LIMITS {
@@ -143,8 +144,13 @@ fn last_address(headers: &HeaderMap, name: &HeaderName) -> Result<IpAddr, String
         .ok()
         .and_then(|value| value.rsplit(',').next());
     let address = last.and_then(|last| last.trim().parse::<IpAddr>().ok());
-    let address =
-        address.ok_or_else(|| format!("header {name} ends with {value:?}, which is no address"))?;
+    let address = address.ok_or_else(|| {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        format!(
+            "header {name} ends with {:?}, which is no address",
+            quoted(&value)
+        )
+    })?;
     Ok(address.to_canonical())
 }
 

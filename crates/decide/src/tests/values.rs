@@ -356,3 +356,76 @@ fn a_state_is_kept_only_for_the_same_wildcard_and_over() {
         assert_eq!(now, (*remaining, 1), "restart: {lines}");
     }
 }
+
+/// A request has up to 256 KiB.
+#[test]
+fn errors_repeat_no_long_text_of_a_client() {
+    let limits: String = (0..200)
+        .map(|nth| {
+            limit(
+                &format!("limit-{nth}"),
+                "key = [\"user=a\"]\nrate = \"1/h\"",
+            )
+        })
+        .collect();
+    let engine = engine(&(limits + &credits("")));
+    let long = "limit-1".repeat(35_000);
+    let of = |limit: &str, key: &[(&str, &str)]| ask_for(&engine, limit, key).unwrap_err();
+    let request = |request: &str, parameter: &str| {
+        let question = Question {
+            cost: None,
+            request: Some(request.to_owned()),
+            parameters: BTreeMap::from([(parameter.to_owned(), 1.0)]),
+            ..ask("alice", 1)
+        };
+        engine.decide(&question, SECOND).unwrap_err().to_string()
+    };
+    for error in [
+        of(&long, &[("user", "a")]),
+        of("limit-1", &[("user", &long)]),
+        of("limit-1", &[("user", "a"), (&long, "a")]),
+        of("limit-1", &[("user", "a"), ("source", &long)]),
+        request(&long, "messages"),
+        request("publish", &long),
+        engine
+            .decide(&settle(&long), SECOND)
+            .unwrap_err()
+            .to_string(),
+    ] {
+        assert!(error.len() < 1_000, "{} bytes: {error:.200}", error.len());
+    }
+}
+
+fn settle(id: &str) -> Question {
+    Question {
+        release: Some(id.to_owned()),
+        ..Question::default()
+    }
+}
+
+/// Else it would take the shares of all other hosts.
+#[test]
+fn a_cost_that_never_passes_demands_the_whole_limit_at_most() {
+    const MOST: i64 = 1 << 53;
+    let cluster = "[cluster]\nstore = \"redis://127.0.0.1\"\n";
+    let lines = "key = [\"user\"]\nrate = \"600/h\"\ncluster = \"shares\"\nunit = \"credits\"";
+    let engine = engine(&(cluster.to_owned() + &limit("credits", lines)));
+    let refused = Question {
+        cost: Some(MOST),
+        ..ask("alice", 1)
+    };
+    assert!(!engine.decide(&refused, SECOND).unwrap().allowed);
+    assert_eq!(engine.demand("credits"), Some((600, 600)));
+    let reserve = Question {
+        reserve: Some("30s".parse().unwrap()),
+        ..ask("alice", 100)
+    };
+    let id = engine.decide(&reserve, SECOND).unwrap().reservation;
+    let commit = Question {
+        commit: id,
+        cost: Some(MOST),
+        ..Question::default()
+    };
+    engine.decide(&commit, SECOND).unwrap();
+    assert_eq!(engine.demand("credits"), Some((1_300, 600)));
+}

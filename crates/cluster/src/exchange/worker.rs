@@ -36,6 +36,9 @@ const PRUNE_EVERY: u64 = 10_000_000_000;
 /// The difference from the store's clock above which the clock is set.
 const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
 
+/// The most exchanges in a row, before a reload is processed.
+const IN_A_ROW: usize = 20;
+
 /// While a store is new, each host that joins has at most this part of a limit: other hosts may have used it up.
 pub(super) const HOSTS_OF_A_NEW_STORE: u64 = 10;
 
@@ -188,9 +191,13 @@ impl Worker {
         }
     }
 
-    /// Exchanges until all use of keys is read.
+    /// Exchanges until all use of keys is read, or [`IN_A_ROW`] times.
     async fn sync_all(&mut self) {
-        while self.sync().await {}
+        for _ in 0..IN_A_ROW {
+            if !self.sync().await {
+                return;
+            }
+        }
     }
 
     /// Exchanges once; returns whether more use of keys is to be read at once.

@@ -27,6 +27,7 @@ use crate::connect::Connection;
 use crate::error::StoreError;
 use crate::health::{Health, StoreUsers, Turn, store_event};
 use crate::member::{LEAVE_TIMEOUT, Terms};
+use crate::recent_hosts::RecentHosts;
 use crate::store::{Script, Store};
 
 /// Replaces a class's multiplier in the number of a series of packets.
@@ -54,6 +55,7 @@ enum ExchangeState {
 pub(super) struct Worker {
     cluster: Cluster,
     peer: Peer,
+    hosts: RecentHosts,
     store: Store,
     timeout: ExchangeTimeout,
     connection: Option<Connection>,
@@ -93,6 +95,7 @@ impl Worker {
         let lease = Terms::lease_for(cluster.sync);
         let patience = Terms::patience_for(cluster.sync);
         let worker = Self {
+            hosts: RecentHosts::new(peer.hosts(), boot_nanoseconds()),
             peer,
             held: Arc::clone(held),
             seen: SavedHostCount::new(directory),
@@ -160,12 +163,12 @@ impl Worker {
             }
             self.report();
             if self.state == ExchangeState::Exchanging {
-                self.seen.save(self.peer.hosts(), boot_nanoseconds()).await;
+                self.seen.save(self.hosts.most()).await;
             }
         }
         self.cut();
         self.leave_behind();
-        self.seen.end(self.peer.hosts()).await;
+        self.seen.end(self.hosts.most()).await;
         // So that the other hosts remove this one at once, with all that it has used.
         let writes = self.writes(true);
         let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.publish(&[], true, &writes)).await;
@@ -392,6 +395,7 @@ impl Worker {
 
     fn adjust(&mut self, news: &News, requested_at: u64) {
         let adjustments = self.peer.receive(news);
+        self.hosts.record(self.peer.hosts(), boot_nanoseconds());
         for (number, keys) in self.peer.take_orphaned() {
             self.uses.lost(number, keys);
         }
@@ -479,13 +483,13 @@ impl Worker {
         self.sources.clear();
         self.held.enforce(EffectiveShare::alone(
             self.cluster.when_store_is_down,
-            self.peer.hosts(),
+            self.hosts.most(),
         ));
     }
 
     /// Keeps this host's units charged in the kernel: they are no longer exchanged.
     fn leave_behind(&self) {
-        let part = Share::one_of(self.peer.hosts());
+        let part = Share::one_of(self.hosts.most());
         let takes_all = matches!(
             self.cluster.when_store_is_down,
             WhenStoreIsDown::Local | WhenStoreIsDown::Open

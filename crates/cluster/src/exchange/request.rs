@@ -184,7 +184,9 @@ mod tests {
         fn exchange(&mut self, at: u64) -> Vec<u64> {
             self.sequence += 1;
             let sync = SYNC.as_nanos() as u64;
-            let writes = self.uses.writes((at * sync, sync), false, |_, _| true, used);
+            let writes = self
+                .uses
+                .writes((at * sync, sync), false, |_, _| true, used);
             let request = Request {
                 host: "a",
                 sync: SYNC,

@@ -3,7 +3,8 @@
 //! Publications are read by hosts that are present. The use in the store is for hosts that join or return, and outlives
 //! all hosts. A host that finds it lost writes its own again.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 
 use decide::KeyUse;
 
@@ -26,6 +27,8 @@ const IDLE_SYNCS: u64 = 2;
 const MOST_WRITTEN: usize = 500;
 /// The most bytes of states that a host writes at a time, about.
 const MOST_BYTES: usize = 128 << 10;
+/// While keys are written that the store may have lost, used keys have one part of this many of each write.
+const PARTS: usize = 4;
 
 /// A key by the number of its limit, the definition of its state, and its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,9 +86,9 @@ pub struct UseLog {
     changed: HashMap<(u64, u64), (u64, u64)>,
     /// Keys that the store may have lost.
     lost: LostKeys,
-    /// The keys of the exchange under way.
+    /// The used keys of the exchange under way.
     written: Vec<(u64, u64)>,
-    /// Those of them that the store may have lost.
+    /// Its keys that the store may have lost.
     restored: Vec<(u64, u64)>,
 }
 
@@ -202,9 +205,7 @@ impl UseLog {
             return writes;
         }
         writes.restores = !self.lost.queue.is_empty() && !leaves;
-        let mut due = if writes.restores {
-            Vec::new()
-        } else {
+        let mut due: BinaryHeap<_> = {
             let is_due = |((series, key), (first, last)): &(&(u64, u64), &(u64, u64))| {
                 // Units that no other host has received end with this one.
                 let after = if self.hosts > 1 {
@@ -217,19 +218,28 @@ impl UseLog {
                 leaves || (is_late && is_own(*series, *key))
             };
             let due = self.changed.iter().filter(is_due);
-            due.map(|(key, _)| *key).collect()
+            due.map(|(key, (first, _))| Reverse((*first, *key)))
+                .collect()
         };
-        let (mut bytes, most) = (0, if leaves { PAGE } else { MOST_WRITTEN });
-        while writes.rows.len() < most && bytes < MOST_BYTES {
-            let key = if writes.restores {
-                let key = self.lost.pop_front();
-                self.restored.extend(key);
-                key
-            } else {
-                due.pop()
+        let most = if leaves { PAGE } else { MOST_WRITTEN };
+        let parts = if writes.restores { PARTS } else { 1 };
+        let mut bytes = 0;
+        // The oldest first, so that each key is written while others are used.
+        while writes.rows.len() < most / parts && bytes < MOST_BYTES / parts {
+            let Some(Reverse((_, key))) = due.pop() else {
+                break;
             };
-            let Some(key) = key else { break };
             self.written.push(key);
+            if let Some(row) = row(key, &state) {
+                bytes += row.state.len();
+                writes.rows.push(row);
+            }
+        }
+        while writes.restores && writes.rows.len() < most && bytes < MOST_BYTES {
+            let Some(key) = self.lost.pop_front() else {
+                break;
+            };
+            self.restored.push(key);
             if let Some(row) = row(key, &state) {
                 bytes += row.state.len();
                 writes.rows.push(row);
@@ -240,11 +250,9 @@ impl UseLog {
 
     /// Processes the store's reply. Returns whether the store may have lost keys.
     pub fn replied(&mut self, changes: &Changes) -> bool {
-        for key in &self.written {
-            self.changed.remove(key);
+        for key in self.written.drain(..).chain(self.restored.drain(..)) {
+            self.changed.remove(&key);
         }
-        self.written.clear();
-        self.restored.clear();
         let is_same = self.epoch.as_ref() == Some(&changes.epoch);
         let has_lost = !is_same || changes.has_lost;
         if has_lost {
@@ -421,6 +429,42 @@ mod tests {
             });
             assert!(log.is_behind(), "another host may have restored more");
         }
+    }
+
+    #[test]
+    fn the_oldest_keys_are_written_first() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 0));
+        let (keys, mut written) = (4 * MOST_WRITTEN as u64, Vec::new());
+        // Every key is in use all the time.
+        for sync in 0..8 {
+            let now = WRITE_AFTER + sync * SYNC;
+            log.changed(1, 0..keys, now);
+            let writes = log.writes((now + WRITE_AFTER, SYNC), false, |_, _| true, used);
+            written.extend(writes.rows.iter().map(|row| row.name.key));
+            log.replied(&reply("a", 0));
+        }
+        for rounds in written.chunks(keys as usize) {
+            let mut round = rounds.to_vec();
+            round.sort_unstable();
+            assert!(round.into_iter().eq(0..keys), "each key once a round");
+        }
+    }
+
+    #[test]
+    fn used_keys_have_a_part_of_each_write_after_a_loss() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 0));
+        log.lost(1, (0..5_000).collect());
+        log.changed(2, 0..1_000, 0);
+        let writes = log.writes((WRITE_AFTER, SYNC), false, |_, _| true, used);
+        let rows = |series| {
+            let is_of = |row: &&Row| row.name.series == series;
+            writes.rows.iter().filter(is_of).count()
+        };
+        assert_eq!((rows(1), rows(2), writes.restores), (375, 125, true));
+        log.replied(&reply("a", 0));
+        assert_eq!((log.lost.queue.len(), log.changed.len()), (4_625, 875));
     }
 
     #[test]

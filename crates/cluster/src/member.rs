@@ -329,7 +329,7 @@ impl Member {
         self.in_effect(now)
     }
 
-    /// Records a new connection to the store: a promoted replica may lack the last grants.
+    /// Records a connection to another server, or an unknown one: a promoted replica may lack the last grants.
     pub const fn reconnected(&mut self) {
         self.has_moved = self.epoch != 0;
     }

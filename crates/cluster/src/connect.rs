@@ -24,8 +24,8 @@ const LONGEST_AUTHORITIES: u64 = 4 << 20;
 /// A connection. Clones share it and send requests concurrently.
 #[derive(Clone)]
 pub enum Connection {
-    /// One server.
-    One(MultiplexedConnection),
+    /// One server, and its identity.
+    One(MultiplexedConnection, Option<Arc<str>>),
     /// The nodes of a Cluster.
     Many(ClusterConnection),
 }
@@ -33,7 +33,7 @@ pub enum Connection {
 impl Connection {
     pub(super) async fn query(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         match self {
-            Self::One(connection) => connection.req_packed_command(command).await,
+            Self::One(connection, _) => connection.req_packed_command(command).await,
             Self::Many(connection) => connection.req_packed_command(command).await,
         }
         .and_then(Value::extract_error)
@@ -41,7 +41,16 @@ impl Connection {
 
     /// Whether an error affects all requests on it. The nodes of a Cluster fail separately.
     pub(super) const fn is_one(&self) -> bool {
-        matches!(self, Self::One(_))
+        matches!(self, Self::One(..))
+    }
+
+    /// What identifies the server's data: its process, and the history of its writes, which another one begins when it is
+    /// promoted. `None` for the nodes of a Cluster, and for a server that does not report it.
+    pub(super) fn server(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::One(_, server) => server.as_ref(),
+            Self::Many(_) => None,
+        }
     }
 }
 
@@ -91,8 +100,9 @@ async fn open(
     };
     if let Some(master) = &cluster.sentinel {
         let mut sentinels = sentinels(&urls, master, certificates)?;
-        let connection = sentinels.get_async_connection_with_config(&config).await?;
-        return Ok(Connection::One(connection));
+        let mut connection = sentinels.get_async_connection_with_config(&config).await?;
+        let server = server(&info(&mut connection).await);
+        return Ok(Connection::One(connection, server));
     }
     if urls.len() == 1 {
         let client = match &certificates {
@@ -104,8 +114,9 @@ async fn open(
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
-        if !is_cluster(&mut connection).await {
-            return Ok(Connection::One(connection));
+        let info = info(&mut connection).await;
+        if !info.contains("cluster_enabled:1") {
+            return Ok(Connection::One(connection, server(&info)));
         }
     }
     let mut builder = ClusterClientBuilder::new(urls)
@@ -120,13 +131,16 @@ async fn open(
     ))
 }
 
-/// Whether a server is a node of a Cluster. A server that refuses to report it counts as a single one.
-async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
-    let info: Result<String, RedisError> = redis::cmd("INFO")
-        .arg("cluster")
-        .query_async(connection)
-        .await;
-    info.is_ok_and(|info| info.contains("cluster_enabled:1"))
+/// The server's report about itself. One that refuses it counts as a single, unknown server.
+async fn info(connection: &mut MultiplexedConnection) -> String {
+    let info: Result<String, RedisError> = redis::cmd("INFO").query_async(connection).await;
+    info.unwrap_or_default()
+}
+
+fn server(info: &str) -> Option<Arc<str>> {
+    let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+    let (run, history) = (value("run_id:")?, value("master_replid:")?);
+    Some(format!("{run} {history}").into())
 }
 
 /// Sentinels, and the master with the same credentials.
@@ -165,4 +179,25 @@ fn sentinels(
         }
     }
     builder.build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promoted_or_restarted_server_is_another_one() {
+        let report = |run: &str, history: &str| {
+            format!(
+                "# Server\r\nredis_version:7.0.15\r\nrun_id:{run}\r\n# Replication\r\nrole:master\r\n\
+                 master_replid:{history}\r\nmaster_replid2:0\r\n"
+            )
+        };
+        let first = server(&report("a", "1"));
+        assert_eq!(first.as_deref(), Some("a 1"));
+        assert_eq!(first, server(&report("a", "1")));
+        assert_ne!(first, server(&report("b", "1")), "restarted");
+        assert_ne!(first, server(&report("a", "2")), "promoted");
+        assert_eq!(server(""), None, "a server that reports nothing");
+    }
 }

@@ -6,6 +6,7 @@
 //!
 //! - [`ledger`]: the hosts' shares, a pure function. The store runs the same as `lease.lua`.
 //! - [`member`]: one host's part in one limit, a pure state machine.
+//! - [`recent_hosts`]: the hosts by which a limit is divided without a store.
 //! - [`past`]: the state that one run of the agent saves for the next.
 //! - [`store`]: Redis or Valkey; `connect` makes connections.
 //! - [`lease_client`]: a thread (`worker`) that runs [`member`] against the store, limit by limit (`part`).
@@ -26,6 +27,7 @@ pub mod member;
 mod packets;
 mod part;
 pub mod past;
+pub mod recent_hosts;
 mod shared_status;
 #[cfg(test)]
 mod simulation;

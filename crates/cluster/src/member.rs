@@ -14,6 +14,7 @@ use decide::EffectiveShare;
 
 use super::ledger::{ANOTHER_EPOCH, Acknowledged, Grant, LARGEST_DEMAND, Report};
 use super::past::PastLimit;
+use super::recent_hosts::RecentHosts;
 
 /// A share that shrinks by more than an eighth and more than this is reported at once, so that others get it.
 const WORTH_TELLING: u64 = Share::PARTS / 10_000;
@@ -95,7 +96,7 @@ pub struct Member {
     epoch: u64,
     /// Whether the next request may reach another server than the one that granted the share.
     has_moved: bool,
-    hosts: u64,
+    hosts: RecentHosts,
     is_quiet: bool,
     /// Demand in units a second, averaged.
     demand: f64,
@@ -124,7 +125,7 @@ impl Member {
             replaces: None,
             epoch: 0,
             has_moved: false,
-            hosts: 1,
+            hosts: RecentHosts::new(1, now),
             is_quiet: false,
             demand: 0.0,
             counted: usage,
@@ -140,12 +141,12 @@ impl Member {
     /// may have a lease, at most what `when_store_is_down` allows.
     #[must_use]
     pub fn after(past: Option<&PastLimit>, hosts: u64, new: Self) -> Self {
+        let hosts = past.map_or(hosts, |past| past.hosts);
         let mut member = Self {
-            hosts: hosts.max(1),
+            hosts: RecentHosts::new(hosts, new.counted_at),
             ..new
         };
         if let Some(past) = past {
-            member.hosts = past.hosts.max(1);
             member.epoch = past.epoch;
         }
         member.in_effect = member.fallback();
@@ -185,13 +186,13 @@ impl Member {
         PastLimit {
             host: self.host.clone(),
             share,
-            hosts: self.hosts,
+            hosts: self.hosts.most(),
             epoch: self.epoch,
         }
     }
 
     fn fallback(&self) -> EffectiveShare {
-        EffectiveShare::alone(self.terms.when_store_is_down, self.hosts)
+        EffectiveShare::alone(self.terms.when_store_is_down, self.hosts.most())
     }
 
     /// The enforcement at `now`.
@@ -247,7 +248,10 @@ impl Member {
             LeaseState::Leased => in_effect.share.parts(),
             // The reply ends the previous share; without one, only a share that no other host has leased may continue.
             LeaseState::Joining => 0,
-            LeaseState::Alone => in_effect.share.min(Share::one_of(self.hosts)).parts(),
+            LeaseState::Alone => in_effect
+                .share
+                .min(Share::one_of(self.hosts.most()))
+                .parts(),
         };
         self.sequence += 1;
         self.next = now + nanoseconds(self.terms.sync);
@@ -308,7 +312,7 @@ impl Member {
         self.replaces = None;
         self.has_moved = false;
         self.epoch = grant.epoch;
-        self.hosts = grant.hosts.max(1);
+        self.hosts.record(grant.hosts, now);
         self.is_quiet = grant.is_quiet;
         let is_much = |from: u64, to: u64| from.saturating_sub(to) > (from / 8).max(WORTH_TELLING);
         let gives_up = is_much(before, grant.share);
@@ -325,7 +329,7 @@ impl Member {
         self.in_effect(now)
     }
 
-    /// Records a new connection to the store: a promoted replica may lack the last grants.
+    /// Records a connection to another server, or an unknown one: a promoted replica may lack the last grants.
     pub const fn reconnected(&mut self) {
         self.has_moved = self.epoch != 0;
     }
@@ -354,7 +358,7 @@ impl Member {
     /// Hosts in the ledger's last reply, this one included.
     #[must_use]
     pub const fn hosts(&self) -> u64 {
-        self.hosts
+        self.hosts.last()
     }
 
     /// Whether the ledger lets no share grow yet.
@@ -446,6 +450,25 @@ mod tests {
                 0.3
             );
         }
+    }
+
+    /// The ledger removes a host that has lost the store, and the others' next replies have one host less.
+    #[test]
+    fn hosts_that_lose_the_store_in_turn_pass_the_limit() {
+        let (sync, lease) = (100 * MS, 1_000 * MS);
+        let mut shares = 0.0;
+        for nth in 0..4 {
+            let mut member = member(WhenStoreIsDown::Share);
+            let ends = (1 + nth) * 60 * lease;
+            for at in (0..ends).step_by(sync as usize) {
+                let hosts = 4 - at / (60 * lease);
+                member.granted(at, &grant(1.0 / hosts as f64, hosts), at + MS);
+                assert_eq!(member.hosts(), hosts);
+            }
+            shares += member.in_effect(ends + 2 * lease).share.factor();
+            assert_eq!(member.state(), LeaseState::Alone);
+        }
+        assert!((shares - 1.0).abs() < 1e-6, "{shares}");
     }
 
     #[test]

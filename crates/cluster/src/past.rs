@@ -36,7 +36,7 @@ pub struct PastLimit {
     pub host: String,
     /// The share that it enforced, in billionths; none if it was returned.
     pub share: Option<u64>,
-    /// Hosts in the ledger.
+    /// The most hosts in the ledger lately.
     pub hosts: u64,
     /// The ledger's epoch; 0 if there was none.
     pub epoch: u64,

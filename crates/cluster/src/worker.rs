@@ -87,6 +87,8 @@ pub(super) struct Worker {
     /// The name of new members.
     host: String,
     link: Link,
+    /// The server of the last connection.
+    server: Option<Arc<str>>,
     /// The number of connections so far, so that an error of an earlier one does not close the current one.
     links: u64,
     /// The connection for reading all hosts' shares; `None` while a read is under way.
@@ -120,6 +122,7 @@ impl Worker {
             store: Store::new(cluster.clone(), patience),
             host,
             link: Link::Closed,
+            server: None,
             links: 0,
             looking: Some(None),
             parts: Vec::new(),
@@ -367,10 +370,14 @@ impl Worker {
     fn opened(&mut self, result: Result<Connection, StoreError>, now: u64) {
         match result {
             Ok(connection) => {
-                self.link = Link::Open(connection);
-                self.parts
-                    .iter_mut()
-                    .for_each(|part| part.member.reconnected());
+                let server = connection.server().cloned();
+                // The same server has all grants. With another one, no host's share would grow for a lease.
+                if server.is_none() || server != self.server {
+                    self.parts
+                        .iter_mut()
+                        .for_each(|part| part.member.reconnected());
+                }
+                (self.link, self.server) = (Link::Open(connection), server);
             }
             Err(error) => {
                 self.link = Link::Closed;

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use redis::{ConnectionLike, FromRedisValue, RedisError, ScriptInvocation};
+use redis::{FromRedisValue, RedisError, ScriptInvocation};
 use thiserror::Error;
+
+#[cfg(feature = "cluster")]
+use crate::redirection;
 
 /// Why a call returned no verdict.
 #[derive(Debug, Error)]
@@ -85,7 +88,8 @@ impl Store {
         let client = redis::cluster::ClusterClientBuilder::new(addresses.iter().copied())
             .connection_timeout(timeout)
             .response_timeout(timeout)
-            .retries(2)
+            // A repeated call may be charged twice. `redirection` repeats calls that no node has run.
+            .retries(0)
             .build()
             .map_err(|error| StoreError::Address {
                 address: listed.clone(),
@@ -98,7 +102,7 @@ impl Store {
         })
     }
 
-    fn connect(&self) -> Result<Box<dyn ConnectionLike + Send>, RedisError> {
+    fn connect(&self) -> Result<Connection, RedisError> {
         // A timeout of 0 would be none to the system.
         let timeout = self.timeout.max(Duration::from_millis(1));
         match &self.client {
@@ -106,14 +110,14 @@ impl Store {
                 let connection = client.get_connection_with_timeout(timeout)?;
                 connection.set_read_timeout(Some(timeout))?;
                 connection.set_write_timeout(Some(timeout))?;
-                Ok(Box::new(connection))
+                Ok(Connection::Single(connection))
             }
             #[cfg(feature = "cluster")]
             Client::Cluster(client) => {
                 let connection = client.get_connection()?;
                 connection.set_read_timeout(Some(timeout))?;
                 connection.set_write_timeout(Some(timeout))?;
-                Ok(Box::new(connection))
+                Ok(Connection::Cluster(connection))
             }
         }
     }
@@ -147,10 +151,30 @@ fn without_password(address: &str) -> String {
     }
 }
 
+enum Connection {
+    Single(redis::Connection),
+    #[cfg(feature = "cluster")]
+    Cluster(redis::cluster::ClusterConnection),
+}
+
+impl Connection {
+    /// The script's result, and whether the connection stays valid for the next call.
+    fn invoke<T: FromRedisValue>(
+        &mut self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<(T, bool), RedisError> {
+        match self {
+            Self::Single(connection) => Ok((call.invoke(connection)?, true)),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(connection) => redirection::invoke(connection, call),
+        }
+    }
+}
+
 /// A connection, renewed after it was lost.
 pub(crate) struct Link {
     store: Store,
-    connection: Option<Box<dyn ConnectionLike + Send>>,
+    connection: Option<Connection>,
 }
 
 impl Link {
@@ -174,9 +198,9 @@ impl Link {
             Some(connection) => connection,
             None => self.store.connect().map_err(away)?,
         };
-        match call.invoke(&mut *connection) {
-            Ok(answer) => {
-                self.connection = Some(connection);
+        match connection.invoke(call) {
+            Ok((answer, is_valid)) => {
+                self.connection = Some(connection).filter(|_| is_valid);
                 Ok(answer)
             }
             // The reply may still arrive and would be taken for the next call's: close this connection. The call is not

@@ -27,6 +27,8 @@
 mod connection;
 mod counter;
 mod limit;
+#[cfg(feature = "cluster")]
+mod redirection;
 
 pub use connection::{Store, StoreError};
 pub use counter::{Counter, FixedWindow, SlidingLog, SlidingWindow, Verdict};

@@ -71,7 +71,10 @@ end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', whole(milliseconds), 'LIMIT', 0, 1000)) do remove(name) end
 local head = redis.call('HMGET', use, '#epoch', '#version', '#restored', 'h:' .. host)
 local has_lost = tonumber(head[4] or '0') < replied
-local epoch, version, restored = head[1] or ARGV[8], tonumber(head[2] or '0'), tonumber(head[3] or '0')
+local epoch, restored = head[1] or ARGV[8], tonumber(head[3] or '0')
+-- The newest change counts, too: the store may have lost the hash alone.
+local newest = redis.call('ZRANGE', versions, -1, -1, 'WITHSCORES')
+local version = math.max(tonumber(head[2] or '0'), tonumber(newest[2] or '0'))
 local count = redis.call('ZCARD', ends)
 -- A later state of a key replaces an earlier one. Every host writes what all have used, as far as it has received it.
 for nth = 17, #ARGV, 5 do

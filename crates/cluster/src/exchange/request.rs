@@ -142,3 +142,105 @@ impl Reply {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use decide::KeyUse;
+    use testbed::redis::{Redis, obstacle};
+
+    use super::super::use_log::{LEAST_LIFE, PAGE, UseLog};
+    use super::*;
+
+    const SYNC: Duration = Duration::from_millis(100);
+
+    fn used(_: u64, key: u64) -> Option<(u64, KeyUse)> {
+        let used = KeyUse {
+            key,
+            order: [1, key],
+            life: 100 * LEAST_LIFE,
+            words: vec![key],
+        };
+        Some((9, used))
+    }
+
+    /// One host with the script on a redis-server.
+    struct Host {
+        connection: redis::Connection,
+        uses: UseLog,
+        sequence: u64,
+    }
+
+    impl Host {
+        fn new(redis: &Redis) -> Self {
+            let client = redis::Client::open(redis.url()).unwrap();
+            Self {
+                connection: client.get_connection().unwrap(),
+                uses: UseLog::default(),
+                sequence: 0,
+            }
+        }
+
+        /// Exchanges once, at `at` syncs; returns the keys of the reply.
+        fn exchange(&mut self, at: u64) -> Vec<u64> {
+            self.sequence += 1;
+            let sync = SYNC.as_nanos() as u64;
+            let writes = self
+                .uses
+                .writes((at * sync, sync), false, |_, _| true, used);
+            let request = Request {
+                host: "a",
+                sync: SYNC,
+                read: 0,
+                secret: ([1, 2], false),
+                sequences: (self.sequence, self.sequence - 1),
+                publication: &[],
+                leaves: false,
+                epoch: self.sequence.to_string(),
+                writes: &writes,
+            };
+            let mut command = redis::cmd("EVAL");
+            command.arg(SCRIPT).arg(5).arg(&keys("weir"));
+            let reply = command
+                .arg(request.arguments())
+                .query(&mut self.connection)
+                .unwrap();
+            let changes = Reply::parse(reply).unwrap().changes;
+            let keys: Vec<u64> = changes.keys.iter().map(|(name, _)| name.key).collect();
+            if self.uses.replied(&changes) {
+                self.uses.lost(1, (0..KEYS).collect());
+            }
+            keys
+        }
+    }
+
+    /// More than two pages.
+    const KEYS: u64 = 2 * PAGE as u64 + 100;
+
+    /// A store without memory, or another program, may remove the hash of the use and no other key.
+    #[test]
+    fn a_lost_hash_of_use_is_read_and_written_again() {
+        if let Some(reason) = obstacle() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let redis = Redis::start(&[]);
+        let mut host = Host::new(&redis);
+        // The first reply may be of a store that lacks the keys of the run before.
+        (0..20).for_each(|_| drop(host.exchange(100)));
+        let [_, _, used, versions, _] = keys("weir");
+        assert_eq!(redis.cli(&["zcard", &versions]), KEYS.to_string());
+        redis.cli(&["del", &used]);
+        host.exchange(100);
+        assert!(host.uses.is_behind(), "the epoch is another one");
+        let pages = (1..20).find(|_| {
+            host.exchange(100);
+            !host.uses.is_behind()
+        });
+        assert_eq!(pages, Some(3), "requests until all is read");
+        (0..20).for_each(|_| drop(host.exchange(100)));
+        let mut other = Host::new(&redis);
+        let mut read: Vec<u64> = (0..4).flat_map(|_| other.exchange(0)).collect();
+        read.sort_unstable();
+        assert!(read.into_iter().eq(0..KEYS), "a new host reads all use");
+    }
+}

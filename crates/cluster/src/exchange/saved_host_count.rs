@@ -1,19 +1,13 @@
 //! The number of hosts that exchange keys, saved for the next start of the agent.
 
-use std::time::Duration;
-
 use host::{StateDirectory, StateError};
 use tokio::task::JoinHandle;
 
 use crate::past::Past;
 
-/// The shortest time between two writes of a smaller number of hosts.
-const SAVE_EVERY: Duration = Duration::from_secs(5);
-
 pub(super) struct SavedHostCount {
     directory: StateDirectory,
     saved: u64,
-    saved_at: u64,
     writing: Option<JoinHandle<Result<(), StateError>>>,
     cannot_save: bool,
 }
@@ -23,23 +17,20 @@ impl SavedHostCount {
         Self {
             directory,
             saved: 0,
-            saved_at: 0,
             writing: None,
             cannot_save: false,
         }
     }
 
     /// Saves the number, on a thread that may wait for the disk.
-    pub(super) async fn save(&mut self, hosts: u64, now: u64) {
+    pub(super) async fn save(&mut self, hosts: u64) {
         if let Some(writing) = self.writing.take_if(|writing| writing.is_finished()) {
             self.note(writing.await.unwrap_or(Ok(())));
         }
-        let is_due =
-            hosts > self.saved || now.saturating_sub(self.saved_at) >= SAVE_EVERY.as_nanos() as u64;
-        if self.writing.is_some() || hosts == self.saved || !is_due {
+        if self.writing.is_some() || hosts == self.saved {
             return;
         }
-        (self.saved, self.saved_at) = (hosts, now);
+        self.saved = hosts;
         let directory = self.directory.clone();
         self.writing = Some(tokio::task::spawn_blocking(move || {
             Past::write_exchanging(&directory, hosts)

@@ -3,7 +3,8 @@
 //! Publications are read by hosts that are present. The use in the store is for hosts that join or return, and outlives
 //! all hosts. A host that finds it lost writes its own again.
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 
 use decide::KeyUse;
 
@@ -26,6 +27,8 @@ const IDLE_SYNCS: u64 = 2;
 const MOST_WRITTEN: usize = 500;
 /// The most bytes of states that a host writes at a time, about.
 const MOST_BYTES: usize = 128 << 10;
+/// While keys are written that the store may have lost, used keys have one part of this many of each write.
+const PARTS: usize = 4;
 
 /// A key by the number of its limit, the definition of its state, and its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,10 +85,43 @@ pub struct UseLog {
     /// Used keys by (limit, key), and when each was used first and last since it was written.
     changed: HashMap<(u64, u64), (u64, u64)>,
     /// Keys that the store may have lost.
-    lost: VecDeque<(u64, u64)>,
-    is_restoring: bool,
-    /// The keys of the exchange under way.
+    lost: LostKeys,
+    /// The used keys of the exchange under way.
     written: Vec<(u64, u64)>,
+    /// Its keys that the store may have lost.
+    restored: Vec<(u64, u64)>,
+}
+
+/// A queue of keys without duplicates, at most [`MOST_KEYS`]. A store in a crash loop loses the same keys each time.
+#[derive(Debug, Default)]
+struct LostKeys {
+    queue: VecDeque<(u64, u64)>,
+    queued: HashSet<(u64, u64)>,
+}
+
+impl LostKeys {
+    fn push_back(&mut self, key: (u64, u64)) {
+        if self.queue.len() < MOST_KEYS && self.queued.insert(key) {
+            self.queue.push_back(key);
+        }
+    }
+
+    fn push_front(&mut self, key: (u64, u64)) {
+        if self.queued.insert(key) {
+            self.queue.push_front(key);
+        }
+    }
+
+    fn pop_front(&mut self) -> Option<(u64, u64)> {
+        let key = self.queue.pop_front()?;
+        self.queued.remove(&key);
+        Some(key)
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&(u64, u64)) -> bool) {
+        self.queue.retain(&is_kept);
+        self.queued.retain(is_kept);
+    }
 }
 
 impl Default for UseLog {
@@ -96,9 +132,9 @@ impl Default for UseLog {
             hosts: 1,
             is_behind: true,
             changed: HashMap::new(),
-            lost: VecDeque::new(),
-            is_restoring: false,
+            lost: LostKeys::default(),
             written: Vec::new(),
+            restored: Vec::new(),
         }
     }
 }
@@ -140,7 +176,9 @@ impl UseLog {
 
     /// Records that the store may lack these keys of a limit.
     pub fn lost(&mut self, series: u64, keys: Vec<u64>) {
-        self.lost.extend(keys.into_iter().map(|key| (series, key)));
+        for key in keys {
+            self.lost.push_back((series, key));
+        }
     }
 
     /// The next writes, at `now` of a clock whose hosts exchange every `sync` nanoseconds. `state` returns the definition and the state of a key, or `None` if its use is over; `is_own`
@@ -158,15 +196,16 @@ impl UseLog {
             ..Writes::default()
         };
         self.written.clear();
+        // The last write has had no reply.
+        for key in self.restored.drain(..).rev() {
+            self.lost.push_front(key);
+        }
         // A host that is behind would write less than others have used.
         if self.is_behind && !leaves {
             return writes;
         }
-        self.is_restoring = !self.lost.is_empty() && !leaves;
-        writes.restores = self.is_restoring;
-        let candidates: Vec<(u64, u64)> = if self.is_restoring {
-            self.lost.iter().copied().collect()
-        } else {
+        writes.restores = !self.lost.queue.is_empty() && !leaves;
+        let mut due: BinaryHeap<_> = {
             let is_due = |((series, key), (first, last)): &(&(u64, u64), &(u64, u64))| {
                 // Units that no other host has received end with this one.
                 let after = if self.hosts > 1 {
@@ -179,42 +218,41 @@ impl UseLog {
                 leaves || (is_late && is_own(*series, *key))
             };
             let due = self.changed.iter().filter(is_due);
-            due.map(|(key, _)| *key).collect()
+            due.map(|(key, (first, _))| Reverse((*first, *key)))
+                .collect()
         };
-        let (mut bytes, most) = (0, if leaves { PAGE } else { MOST_WRITTEN });
-        for (series, key) in candidates {
-            if writes.rows.len() >= most || bytes >= MOST_BYTES {
+        let most = if leaves { PAGE } else { MOST_WRITTEN };
+        let parts = if writes.restores { PARTS } else { 1 };
+        let mut bytes = 0;
+        // The oldest first, so that each key is written while others are used.
+        while writes.rows.len() < most / parts && bytes < MOST_BYTES / parts {
+            let Some(Reverse((_, key))) = due.pop() else {
                 break;
-            }
-            self.written.push((series, key));
-            let Some((definition, used)) = state(series, key) else {
-                continue;
             };
-            let state = encode_words(&used.words);
-            bytes += state.len();
-            writes.rows.push(Row {
-                name: Name {
-                    series,
-                    definition,
-                    key,
-                },
-                order: used.order,
-                life: used.life.div_ceil(1_000_000),
-                state,
-            });
+            self.written.push(key);
+            if let Some(row) = row(key, &state) {
+                bytes += row.state.len();
+                writes.rows.push(row);
+            }
+        }
+        while writes.restores && writes.rows.len() < most && bytes < MOST_BYTES {
+            let Some(key) = self.lost.pop_front() else {
+                break;
+            };
+            self.restored.push(key);
+            if let Some(row) = row(key, &state) {
+                bytes += row.state.len();
+                writes.rows.push(row);
+            }
         }
         writes
     }
 
     /// Processes the store's reply. Returns whether the store may have lost keys.
     pub fn replied(&mut self, changes: &Changes) -> bool {
-        for key in &self.written {
-            self.changed.remove(key);
+        for key in self.written.drain(..).chain(self.restored.drain(..)) {
+            self.changed.remove(&key);
         }
-        if self.is_restoring {
-            self.lost.drain(..self.written.len());
-        }
-        self.written.clear();
         let is_same = self.epoch.as_ref() == Some(&changes.epoch);
         let has_lost = !is_same || changes.has_lost;
         if has_lost {
@@ -239,6 +277,24 @@ impl UseLog {
         }
         has_lost
     }
+}
+
+/// The row of a (limit, key) with its `state`; `None` if its use is over.
+fn row(
+    (series, key): (u64, u64),
+    state: impl Fn(u64, u64) -> Option<(u64, KeyUse)>,
+) -> Option<Row> {
+    let (definition, used) = state(series, key)?;
+    Some(Row {
+        name: Name {
+            series,
+            definition,
+            key,
+        },
+        order: used.order,
+        life: used.life.div_ceil(1_000_000),
+        state: encode_words(&used.words),
+    })
 }
 
 impl Name {
@@ -373,6 +429,71 @@ mod tests {
             });
             assert!(log.is_behind(), "another host may have restored more");
         }
+    }
+
+    #[test]
+    fn the_oldest_keys_are_written_first() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 0));
+        let (keys, mut written) = (4 * MOST_WRITTEN as u64, Vec::new());
+        // Every key is in use all the time.
+        for sync in 0..8 {
+            let now = WRITE_AFTER + sync * SYNC;
+            log.changed(1, 0..keys, now);
+            let writes = log.writes((now + WRITE_AFTER, SYNC), false, |_, _| true, used);
+            written.extend(writes.rows.iter().map(|row| row.name.key));
+            log.replied(&reply("a", 0));
+        }
+        for rounds in written.chunks(keys as usize) {
+            let mut round = rounds.to_vec();
+            round.sort_unstable();
+            assert!(round.into_iter().eq(0..keys), "each key once a round");
+        }
+    }
+
+    #[test]
+    fn used_keys_have_a_part_of_each_write_after_a_loss() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 0));
+        log.lost(1, (0..5_000).collect());
+        log.changed(2, 0..1_000, 0);
+        let writes = log.writes((WRITE_AFTER, SYNC), false, |_, _| true, used);
+        let rows = |series| {
+            let is_of = |row: &&Row| row.name.series == series;
+            writes.rows.iter().filter(is_of).count()
+        };
+        assert_eq!((rows(1), rows(2), writes.restores), (375, 125, true));
+        log.replied(&reply("a", 0));
+        assert_eq!((log.lost.queue.len(), log.changed.len()), (4_625, 875));
+    }
+
+    #[test]
+    fn a_store_in_a_crash_loop_loses_each_key_once() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 0));
+        for round in 0..20 {
+            log.replied(&reply(&round.to_string(), 0));
+            log.lost(1, (0..1_000).collect());
+            log.replied(&reply(&round.to_string(), 0));
+            // The first write has no reply.
+            for _ in 0..2 {
+                let writes = log.writes((0, SYNC), false, |_, _| true, used);
+                assert_eq!((writes.rows.len(), writes.restores), (MOST_WRITTEN, true));
+            }
+        }
+        let mut keys = Vec::new();
+        loop {
+            let writes = log.writes((0, SYNC), false, |_, _| true, used);
+            if writes.rows.is_empty() {
+                break;
+            }
+            keys.extend(writes.rows.iter().map(|row| row.name.key));
+            log.replied(&reply("19", 0));
+        }
+        keys.sort_unstable();
+        assert!(keys.into_iter().eq(0..1_000));
+        log.lost(1, (0..2 * MOST_KEYS as u64).collect());
+        assert_eq!(log.lost.queue.len(), MOST_KEYS);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::connect::Connection;
 use crate::error::StoreError;
 use crate::health::{Health, StoreUsers, Turn, store_event};
 use crate::member::{LEAVE_TIMEOUT, Terms};
+use crate::recent_hosts::RecentHosts;
 use crate::store::{Script, Store};
 
 /// Replaces a class's multiplier in the number of a series of packets.
@@ -35,6 +36,9 @@ const PACKETS: &str = "packets";
 const PRUNE_EVERY: u64 = 10_000_000_000;
 /// The difference from the store's clock above which the clock is set.
 const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
+
+/// The most exchanges in a row, before a reload is processed.
+const IN_A_ROW: usize = 20;
 
 /// While a store is new, each host that joins has at most this part of a limit: other hosts may have used it up.
 pub(super) const HOSTS_OF_A_NEW_STORE: u64 = 10;
@@ -51,6 +55,7 @@ enum ExchangeState {
 pub(super) struct Worker {
     cluster: Cluster,
     peer: Peer,
+    hosts: RecentHosts,
     store: Store,
     timeout: ExchangeTimeout,
     connection: Option<Connection>,
@@ -90,6 +95,7 @@ impl Worker {
         let lease = Terms::lease_for(cluster.sync);
         let patience = Terms::patience_for(cluster.sync);
         let worker = Self {
+            hosts: RecentHosts::new(peer.hosts(), boot_nanoseconds()),
             peer,
             held: Arc::clone(held),
             seen: SavedHostCount::new(directory),
@@ -157,12 +163,12 @@ impl Worker {
             }
             self.report();
             if self.state == ExchangeState::Exchanging {
-                self.seen.save(self.peer.hosts(), boot_nanoseconds()).await;
+                self.seen.save(self.hosts.most()).await;
             }
         }
         self.cut();
         self.leave_behind();
-        self.seen.end(self.peer.hosts()).await;
+        self.seen.end(self.hosts.most()).await;
         // So that the other hosts remove this one at once, with all that it has used.
         let writes = self.writes(true);
         let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.publish(&[], true, &writes)).await;
@@ -188,9 +194,13 @@ impl Worker {
         }
     }
 
-    /// Exchanges until all use of keys is read.
+    /// Exchanges until all use of keys is read, or [`IN_A_ROW`] times.
     async fn sync_all(&mut self) {
-        while self.sync().await {}
+        for _ in 0..IN_A_ROW {
+            if !self.sync().await {
+                return;
+            }
+        }
     }
 
     /// Exchanges once; returns whether more use of keys is to be read at once.
@@ -385,6 +395,7 @@ impl Worker {
 
     fn adjust(&mut self, news: &News, requested_at: u64) {
         let adjustments = self.peer.receive(news);
+        self.hosts.record(self.peer.hosts(), boot_nanoseconds());
         for (number, keys) in self.peer.take_orphaned() {
             self.uses.lost(number, keys);
         }
@@ -472,13 +483,13 @@ impl Worker {
         self.sources.clear();
         self.held.enforce(EffectiveShare::alone(
             self.cluster.when_store_is_down,
-            self.peer.hosts(),
+            self.hosts.most(),
         ));
     }
 
     /// Keeps this host's units charged in the kernel: they are no longer exchanged.
     fn leave_behind(&self) {
-        let part = Share::one_of(self.peer.hosts());
+        let part = Share::one_of(self.hosts.most());
         let takes_all = matches!(
             self.cluster.when_store_is_down,
             WhenStoreIsDown::Local | WhenStoreIsDown::Open

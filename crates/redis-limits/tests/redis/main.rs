@@ -347,3 +347,56 @@ fn a_cluster_spreads_the_keys() {
         assert!(keys > 40, "{keys}");
     }
 }
+
+/// The nodes run the call once they go on.
+#[cfg(feature = "cluster")]
+#[test]
+fn a_call_that_timed_out_is_charged_once_in_a_cluster() {
+    let nodes = server::Cluster::start();
+    let addresses = nodes.addresses();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let patient = Store::cluster(&addresses, TIMEOUT).unwrap();
+    let hasty = Store::cluster(&addresses, Duration::from_secs(1)).unwrap();
+    let mut patient = counters(&patient, 10, long_window());
+    for (nth, (algorithm, mut counter)) in
+        counters(&hasty, 10, long_window()).into_iter().enumerate()
+    {
+        assert_eq!(
+            counter.record("user", 1).unwrap().remaining,
+            9,
+            "{algorithm}"
+        );
+        nodes.pause();
+        let result = counter.record("user", 1);
+        nodes.go_on();
+        assert!(matches!(result, Err(StoreError::Away { .. })), "{result:?}");
+        thread::sleep(Duration::from_millis(500));
+        let after = patient[nth].1.record("user", 0).unwrap();
+        assert_eq!(after.remaining, 8, "{algorithm}");
+    }
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn a_call_follows_a_slot_to_its_node() {
+    let nodes = server::Cluster::start();
+    let addresses = nodes.addresses();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let store = Store::cluster(&addresses[..1], TIMEOUT).unwrap();
+    let mut counter =
+        FixedWindow::new(store, Limit::new("test", 9, long_window()).unwrap()).unwrap();
+    let mut remaining = || counter.record("user", 1).unwrap().remaining;
+    assert_eq!(remaining(), 8);
+    let (slot, from, to) = nodes.remove_key();
+    let [from_id, to_id]: [String; 2] =
+        [from, to].map(|node| redis::from_redis_value(node.command(&["CLUSTER", "MYID"])).unwrap());
+    let set = |node: &server::Server, words: [&str; 2]| {
+        node.command(&[["CLUSTER", "SETSLOT", &slot].as_slice(), &words].concat());
+    };
+    set(to, ["IMPORTING", &from_id]);
+    set(from, ["MIGRATING", &to_id]);
+    assert_eq!([remaining(), remaining()], [8, 7], "ASK");
+    set(to, ["NODE", &to_id]);
+    set(from, ["NODE", &to_id]);
+    assert_eq!([remaining(), remaining()], [6, 5], "MOVED");
+}

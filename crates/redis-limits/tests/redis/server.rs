@@ -114,4 +114,27 @@ impl Cluster {
     pub fn keys(&self) -> [u64; 2] {
         [self.0[0].keys(), self.0[1].keys()]
     }
+
+    pub fn pause(&self) {
+        self.0.iter().for_each(Server::pause);
+    }
+
+    pub fn go_on(&self) {
+        self.0.iter().for_each(Server::go_on);
+    }
+
+    /// The slot of the only key, after its removal; the node that has it, and the other one.
+    pub fn remove_key(&self) -> (String, &Server, &Server) {
+        let [one, other] = &self.0;
+        let (from, to) = if one.keys() == 1 {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let keys: Vec<String> = redis::from_redis_value(from.command(&["KEYS", "*"])).unwrap();
+        let slot: u16 =
+            redis::from_redis_value(from.command(&["CLUSTER", "KEYSLOT", &keys[0]])).unwrap();
+        from.command(&["DEL", &keys[0]]);
+        (slot.to_string(), from, to)
+    }
 }

@@ -281,3 +281,21 @@ fn a_host_that_is_cut_off_adds_its_part() {
         assert!(most <= N * 5 / 4 + N / 50, "{name}: {most}");
     }
 }
+
+/// Each is removed by the others before the next one loses the store.
+#[test]
+fn hosts_that_are_cut_off_in_turn_pass_the_limit() {
+    let bucket = Policy::token_bucket(Rate::per_second(N), 100);
+    let mut world = World::new(bucket, 4, 1, 100 * MS);
+    let demand = |_: usize, _: usize, _: u64| 2.0 * N as f64 * TICK as f64 / SECOND as f64;
+    for host in 0..4 {
+        world.hosts[host].as_mut().unwrap().is_cut_off = true;
+        world.run(3 * SECOND, &demand);
+    }
+    world.passed.clear();
+    world.run(10 * SECOND, &demand);
+    let passed = world.total(0);
+    eprintln!("four hosts cut off in turn: {passed} of {}", 10 * N);
+    assert!(passed <= 11 * N, "{passed}");
+    assert!(passed >= 9 * N, "{passed}");
+}

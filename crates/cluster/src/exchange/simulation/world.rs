@@ -13,6 +13,7 @@ use super::super::peer::{News, Peer, PeerHost};
 use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
 use super::super::wire::decode_words;
 use super::super::worker::HOSTS_OF_A_NEW_STORE;
+use crate::recent_hosts::RecentHosts;
 
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1_000 * MS;
@@ -180,6 +181,7 @@ pub(super) struct Request {
 pub(super) struct Host {
     request: Option<Request>,
     pub(super) peer: Peer,
+    pub(super) recent: RecentHosts,
     pub(super) store: Arc<StateStore>,
     pub(super) uses: UseLog,
     /// How far its clock is ahead of the store's.
@@ -288,7 +290,7 @@ impl Host {
             self.is_exchanging = false;
             self.uses.read_again();
             self.store.separate();
-            self.store.set_share(Share::one_of(self.peer.hosts()));
+            self.store.set_share(Share::one_of(self.recent.most()));
         }
     }
 
@@ -296,6 +298,7 @@ impl Host {
         let here = now + self.ahead;
         (self.replied, self.sequence) = (here, self.peer.sequence());
         let adjustments = self.peer.receive(news);
+        self.recent.record(self.peer.hosts(), here);
         for (number, keys) in self.peer.take_orphaned() {
             self.uses.lost(number, keys);
         }
@@ -398,6 +401,7 @@ impl World {
         );
         Host {
             request: None,
+            recent: RecentHosts::new(peer.hosts(), self.now + ahead),
             peer,
             store: Arc::new(store),
             uses: UseLog::default(),

@@ -9,9 +9,9 @@ use host::{StateDirectory, StateError};
 const NAME: &str = "operators";
 /// The largest file that is read.
 const LARGEST: u64 = 64 << 10;
-/// An address is forgotten so many seconds after its last command.
-pub const KEPT: u64 = 7 * 86_400;
-/// The most addresses; with more, the earliest are forgotten.
+/// An address is removed so many seconds after its last command.
+const KEPT: u64 = 7 * 86_400;
+/// The most addresses; of more, the earliest are removed.
 const MOST: usize = 64;
 
 /// Each address with the time of its last command, in seconds since 1970.
@@ -19,15 +19,11 @@ const MOST: usize = 64;
 pub struct Operators(BTreeMap<IpAddr, u64>);
 
 impl Operators {
-    /// Reads those that are not forgotten at `now`; with a note on a damaged file.
-    pub fn read(directory: &StateDirectory, now: u64) -> (Self, Option<String>) {
+    /// Reads the file; with a note on a damaged one.
+    pub fn read(directory: &StateDirectory) -> (Self, Option<String>) {
         let parse = |text: &[u8]| serde_json::from_slice(text).map_err(|error| error.to_string());
         match directory.read(NAME, LARGEST, parse) {
-            Ok(saved) => {
-                let mut operators = Self(saved.unwrap_or_default());
-                operators.forget(now);
-                (operators, None)
-            }
+            Ok(saved) => (Self(saved.unwrap_or_default()), None),
             Err(damaged) => (
                 Self::default(),
                 Some(format!(
@@ -40,13 +36,9 @@ impl Operators {
     /// Adds the address of a command.
     pub fn add(&mut self, address: IpAddr, now: u64) {
         self.0.insert(address, now);
-        self.forget(now);
-    }
-
-    fn forget(&mut self, now: u64) {
         // A time ahead is of a clock that was set back.
         self.0.values_mut().for_each(|at| *at = (*at).min(now));
-        self.0.retain(|_, at| now - *at < KEPT);
+        self.0.retain(|_, at| is_recent(*at, now));
         while self.0.len() > MOST {
             let earliest = self.0.iter().min_by_key(|(_, at)| **at);
             let Some(address) = earliest.map(|(address, _)| *address) else {
@@ -66,10 +58,17 @@ impl Operators {
         directory.replace(NAME, &[&text])
     }
 
+    /// The addresses with a recent command.
     #[must_use]
-    pub fn addresses(&self) -> BTreeSet<IpAddr> {
-        self.0.keys().copied().collect()
+    pub fn addresses(&self, now: u64) -> BTreeSet<IpAddr> {
+        let recent = self.0.iter().filter(|(_, at)| is_recent(**at, now));
+        recent.map(|(address, _)| *address).collect()
     }
+}
+
+/// Also at a boot with a clock that is not set yet.
+const fn is_recent(at: u64, now: u64) -> bool {
+    now.saturating_sub(at) < KEPT
 }
 
 #[cfg(test)]
@@ -91,15 +90,18 @@ mod tests {
         operators.add(address(2), NOW + 3_600);
         operators.write(&directory).unwrap();
         let read = |now| {
-            let (operators, note) = Operators::read(&directory, now);
+            let (operators, note) = Operators::read(&directory);
             assert_eq!(note, None);
-            operators.addresses()
+            operators.addresses(now)
         };
         assert_eq!(read(NOW + 3_600), [address(1), address(2)].into());
         assert_eq!(read(NOW + KEPT), [address(2)].into());
         assert_eq!(read(NOW + KEPT + 3_600), BTreeSet::new());
-        // The clock is set back: the time of a command is at most the present.
-        assert_eq!(read(NOW), [address(1), address(2)].into());
+        // A clock that is behind, until it is set.
+        assert_eq!(read(0), [address(1), address(2)].into());
+        let (mut operators, _) = Operators::read(&directory);
+        operators.add(address(3), NOW);
+        assert_eq!(operators.addresses(NOW + KEPT), BTreeSet::new());
     }
 
     #[test]
@@ -108,12 +110,12 @@ mod tests {
         for last in 0..=u8::MAX {
             operators.add(address(last), NOW + u64::from(last));
         }
-        let kept = operators.addresses();
+        let kept = operators.addresses(NOW + 300);
         assert_eq!(kept.len(), MOST);
         assert!(kept.contains(&address(u8::MAX)) && !kept.contains(&address(0)));
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(NAME), "{").unwrap();
-        let (operators, note) = Operators::read(&StateDirectory::at(folder.path()), NOW);
+        let (operators, note) = Operators::read(&StateDirectory::at(folder.path()));
         assert_eq!(operators, Operators::default());
         assert!(note.unwrap().contains("operators"));
     }

@@ -44,7 +44,6 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     }
     let _lock = lock?;
     let state = StateDirectory::at(&agent.state_dir);
-    syn_cookies::check_namespace(&state).context("nothing was detached")?;
     // What cannot be undone keeps nothing else in effect.
     let mut problems = Vec::new();
     match syn_cookies::restore(&state) {

@@ -10,14 +10,13 @@ use cluster::Fleet;
 use config::policy::Config;
 use datapath::PinDirectory;
 use datapath::compile::{Layout, Plan};
-use datapath::memory::Lasting;
 use notifications::Notifier;
 
 use super::capture::Capturer;
 use super::crowdsec::Bouncer;
 use super::heavy_prefixes::PrefixWatcher;
 use super::lists::BanLists;
-use super::packets::{PacketEngine, Packets};
+use super::packets::{PacketEngine, Packets, Purpose};
 use super::record::Recorder;
 use super::reload::{Changing, Live};
 use super::state::{Keeping, Moment, Restore, Saved};
@@ -203,14 +202,14 @@ impl Agent {
         &self,
         config: &Arc<Config>,
         plan: Plan,
-        lasting: Lasting,
+        purpose: Purpose,
     ) -> Result<Vec<String>, String> {
         let shares = self.fleet.shares(config);
         match (self.packets.load_full(), holds_packets(config)) {
             (Some(packets), true) => {
                 packets.expect_shares(&shares);
                 packets
-                    .replace(Arc::clone(config), plan, lasting)
+                    .replace(Arc::clone(config), plan, purpose)
                     .map_err(|error| error.to_string())
             }
             (None, true) => {

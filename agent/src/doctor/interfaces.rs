@@ -128,16 +128,25 @@ pub(super) fn checks(name: &str, facts: &DeviceFacts, config: &Config) -> Vec<Ch
             format!("ip link set dev {name} mtu 1500"),
         ));
     }
-    for other in facts
-        .tcx
-        .iter()
-        .filter(|program| program.owner == Owner::Other)
-    {
-        let is_before = other.at == "egress"
-            && config
-                .limits
-                .iter()
-                .any(|limit| limit.direction == Direction::Egress);
+    for (place, other) in facts.tcx.iter().enumerate() {
+        if other.owner != Owner::Other {
+            continue;
+        }
+        let direction = if other.at == "egress" {
+            Direction::Egress
+        } else {
+            Direction::Ingress
+        };
+        let is_limited = config
+            .limits
+            .iter()
+            .any(|limit| limit.direction == direction);
+        let own = facts
+            .tcx
+            .iter()
+            .position(|program| program.owner == Owner::Weir && program.at == other.at);
+        // Weir will be first on ingress and last on egress.
+        let is_before = is_limited && own.map_or(direction == Direction::Egress, |own| place < own);
         checks.push(if is_before {
             Check::limited(
                 "TCX",

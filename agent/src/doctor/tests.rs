@@ -152,20 +152,28 @@ fn another_program_on_the_hook_is_named_and_ours_is_no_obstacle() {
 }
 
 #[test]
-fn a_program_before_weir_in_the_chain_of_what_goes_out_is_a_fault_of_limits_on_egress() {
-    let with = |at| DeviceFacts {
-        tcx: vec![AttachedProgram::named(7, Some("shaper"), at)],
-        ..facts()
-    };
-    let verdict = |at, more: &str| {
-        let checks = checks("eth7", &with(at), &config(Attach::Tc, more));
+fn a_program_before_weir_in_a_chain_is_a_fault_of_the_limits_there() {
+    let verdict = |at, names: &[&str], more: &str| {
+        let named = |name: &&str| AttachedProgram::named(7, Some(name), at);
+        let facts = DeviceFacts {
+            tcx: names.iter().map(named).collect(),
+            ..facts()
+        };
+        let checks = checks("eth7", &facts, &config(Attach::Tc, more));
         let found = checks.into_iter().find(|check| check.name == "TCX");
         found.unwrap().verdict
     };
     let egress = "direction = \"egress\"\n";
-    assert_eq!(verdict("egress", egress), Verdict::Limited);
-    assert_eq!(verdict("egress", ""), Verdict::Good);
-    assert_eq!(verdict("ingress", egress), Verdict::Good);
+    // Without an agent: Weir will be first on ingress and last on egress.
+    assert_eq!(verdict("egress", &["shaper"], egress), Verdict::Limited);
+    assert_eq!(verdict("egress", &["shaper"], ""), Verdict::Good);
+    assert_eq!(verdict("ingress", &["shaper"], ""), Verdict::Good);
+    // As the chain is.
+    let (first, last) = (["shaper", "weir_tc"], ["weir_tc", "shaper"]);
+    assert_eq!(verdict("egress", &first, egress), Verdict::Limited);
+    assert_eq!(verdict("egress", &last, egress), Verdict::Good);
+    assert_eq!(verdict("ingress", &first, ""), Verdict::Limited);
+    assert_eq!(verdict("ingress", &last, ""), Verdict::Good);
 }
 
 /// A user who cannot read a program's name is not advised to remove what may be Weir's.

@@ -670,6 +670,34 @@ fn an_interface_that_cannot_be_attached_keeps_no_other_without_limits() {
     network.told(&["try", tried.to_str().unwrap(), "--for", "1h"]);
     network.told(&["revert"]);
     assert_eq!(agent.limit("packets")["burst"], 90);
+    // Nor does one that a trial left out and another program has taken since.
+    drop(foreign);
+    wait_for(&agent, "extra0", "attached");
+    std::fs::write(&tried, text.replace("\"extra*\"", "\"other*\"")).unwrap();
+    network.told(&["try", tried.to_str().unwrap(), "--for", "1h"]);
+    let foreign = take(&network, "extra0");
+    network.told(&["revert"]);
+    assert_eq!(
+        [is(&agent, "weir0"), is(&agent, "extra0")],
+        ["attached", "failed"]
+    );
+    drop(foreign);
+    wait_for(&agent, "extra0", "attached");
+    // Nor one whose hook another program takes from Weir.
+    agent.signal(Signal::SIGSTOP);
+    let pin = format!("link-xdp:{}", network.index("extra0"));
+    Link::open(&network.pins().join(pin))
+        .unwrap()
+        .detach()
+        .unwrap();
+    let foreign = take(&network, "extra0");
+    agent.signal(Signal::SIGCONT);
+    let smaller = SLOW.replace("burst = 100", "burst = 80");
+    network.config_on(&on, "attach = \"native\"", &smaller);
+    network.told(&["reload"]);
+    assert_eq!(agent.limit("packets")["burst"], 80);
+    assert_eq!(is(&agent, "weir0"), "attached");
+    wait_for(&agent, "extra0", "failed");
     drop(foreign);
     wait_for(&agent, "extra0", "attached");
     // All of them cannot be attached: an error.

@@ -377,9 +377,9 @@ impl AttachError {
         )
     }
 
-    /// Whether the same policy may be attached to other interfaces.
+    /// Whether the same policy can be attached to other interfaces.
     #[must_use]
-    pub const fn is_of_one_interface(&self) -> bool {
+    pub const fn spares_other_interfaces(&self) -> bool {
         !matches!(
             self,
             Self::Load(_) | Self::Pin { .. } | Self::NotPermitted { .. }

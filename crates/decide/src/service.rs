@@ -228,10 +228,10 @@ async fn expire(handle: EngineHandle) {
 }
 
 fn listen(key: &str, address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let host::Listener { socket, is_own } = host::Listener::bind(address)?;
-    if !is_own {
+    let host::Listener { socket, is_present } = host::Listener::bind(address)?;
+    if !is_present {
         tracing::warn!(
-            "[decide] {key}: {} is not an address of this host yet: nobody can ask until it is",
+            "[decide] {key}: {} is not an address of this host yet: no client reaches it until then",
             address.ip()
         );
     }

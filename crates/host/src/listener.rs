@@ -12,8 +12,8 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub struct Listener {
     pub socket: TcpListener,
-    /// Whether the host has the address at present. If not, clients reach the socket once it has.
-    pub is_own: bool,
+    /// Whether the host has the address. If not, clients reach the socket once it has.
+    pub is_present: bool,
 }
 
 impl Listener {
@@ -26,11 +26,11 @@ impl Listener {
         match TcpListener::bind(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(Self {
                 socket: bind_in_advance(address)?,
-                is_own: false,
+                is_present: false,
             }),
             bound => Ok(Self {
                 socket: bound?,
-                is_own: true,
+                is_present: true,
             }),
         }
     }
@@ -59,13 +59,13 @@ mod tests {
     #[test]
     fn an_address_may_come_later_and_a_port_in_use_is_an_error() {
         let own = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        assert!(own.is_own);
+        assert!(own.is_present);
         let taken = own.socket.local_addr().unwrap();
         let error = Listener::bind(taken).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         for documentation in ["192.0.2.1:0", "[2001:db8::1]:0"] {
             let later = Listener::bind(documentation.parse().unwrap()).unwrap();
-            assert!(!later.is_own, "{documentation}");
+            assert!(!later.is_present, "{documentation}");
             let again = later.socket.local_addr().unwrap();
             let error = Listener::bind(again).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{documentation}");

@@ -74,31 +74,21 @@ pub fn set_always(directory: &StateDirectory) -> io::Result<()> {
     fs::write(PATH, ALWAYS.to_string())
 }
 
-/// Checks that the setting that is to be restored, if one is, is that of this network namespace.
-///
-/// # Errors
-///
-/// When it is that of another one.
-pub fn check_namespace(directory: &StateDirectory) -> io::Result<()> {
-    let here = namespace()?;
-    match stored(directory) {
-        Some((_, Some(of))) if of != here => Err(io::Error::other(format!(
-            "{SETTING} was changed in another network namespace: run this there, by nsenter --net"
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// Restores the former setting, unless it was changed meanwhile. Returns it, if there was one to restore.
 ///
 /// # Errors
 ///
-/// When it cannot be written, or [`check_namespace`] fails; it is still stored then.
+/// When it cannot be written, or is that of another network namespace; it is still stored then.
 pub fn restore(directory: &StateDirectory) -> io::Result<Option<u32>> {
-    check_namespace(directory)?;
-    let Some((value, _)) = stored(directory) else {
+    let Some((value, of)) = stored(directory) else {
         return Ok(None);
     };
+    let here = namespace()?;
+    if of.is_some_and(|of| of != here) {
+        return Err(io::Error::other(format!(
+            "{SETTING} was changed in another network namespace: run this there, by nsenter --net"
+        )));
+    }
     if current() == Some(ALWAYS) {
         fs::write(PATH, value.to_string())?;
     }

@@ -28,7 +28,7 @@ fn kind_of(cpuinfo: &str, spectre: &str, rets: &str) -> String {
     let branches = spectre.split(';').next().unwrap_or_default();
     for (text, word, name) in [
         (branches, "Retpolines", "retpolines"),
-        (branches, "IBRS", "eIBRS"),
+        (branches, "Enhanced", "eIBRS"),
         (rets, "afe RET", "safe RET"),
     ] {
         if text.contains(word) {

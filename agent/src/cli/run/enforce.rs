@@ -68,8 +68,8 @@ pub(super) fn enforce(
     let found = Found::default().read_again(&source.config);
     let state_directory = StateDirectory::at(&source.config.agent.state_dir);
     let now = seconds_since_1970() as u64;
-    let (operators, unreadable) = Operators::read(&state_directory, now);
-    let detected = protect::of(&source.config, &operators.addresses(), &found);
+    let (operators, unreadable) = Operators::read(&state_directory);
+    let detected = protect::of(&source.config, &operators.addresses(now), &found);
     let (applied, overlaps) = databases.applied(&source.config);
     let (mut allowances, lost) = allowances::read(&state_directory, now);
     unreadable

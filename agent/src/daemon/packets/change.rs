@@ -28,19 +28,35 @@ use crate::stats::monotonic_nanoseconds;
 /// slowest evaluation.
 const GRACE_PERIOD: Duration = Duration::from_millis(20);
 
-/// The interfaces that may stay without limits when a policy is put in effect. They are attached when that is possible.
+/// The interfaces that may be left without limits when a policy is put in effect. They are attached when that is possible.
 pub enum MayLack {
-    /// At a start: any, if another one is attached. One interface must not keep the others without limits.
-    OneOfSeveral,
-    /// In a change: those with these indices, which lack limits already.
+    /// At a start and in a rollback: all but one. One interface must not keep the others without limits, or on trial.
+    AllButOne,
+    /// In a change by an operator: those with these indices, which lack limits already.
     These(BTreeSet<u32>),
 }
 
 impl MayLack {
-    fn has(&self, device: &Interface) -> bool {
+    fn includes(&self, device: &Interface) -> bool {
         match self {
-            Self::OneOfSeveral => true,
+            Self::AllButOne => true,
             Self::These(indices) => indices.contains(&device.index),
+        }
+    }
+}
+
+/// Why a policy is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Change(Lasting),
+    Rollback,
+}
+
+impl Purpose {
+    pub const fn lasting(self) -> Lasting {
+        match self {
+            Self::Change(lasting) => lasting,
+            Self::Rollback => Lasting::Indefinite,
         }
     }
 }
@@ -293,27 +309,29 @@ impl Change {
             );
         }
         steps.sort_by_key(|(step, ..)| *step);
-        let mut failed = None;
+        let mut failed = [None, None];
         for (step, nth, device) in steps {
             let Some(datapath) = datapaths.get_mut(nth) else {
                 continue;
             };
             // One with limits keeps them.
-            let may_lack = step == Step::New && may_lack.has(device);
+            let is_optional = step == Step::New && may_lack.includes(device);
             match datapath.attach_in_change(device, attach) {
-                Err(error) if may_lack && error.is_of_one_interface() => {
+                Err(error) if is_optional && error.spares_other_interfaces() => {
                     datapath.attach_later(device, &error);
-                    failed.get_or_insert(error);
+                    failed[nth].get_or_insert(error);
                 }
                 attached => attached?,
             }
         }
-        match (failed, may_lack) {
-            (Some(error), MayLack::OneOfSeveral) if self.ingress.attached().is_empty() => {
-                Err(error)
+        if matches!(may_lack, MayLack::AllButOne) {
+            for (datapath, failed) in datapaths.iter().zip(failed) {
+                if datapath.attached().is_empty() {
+                    failed.map_or(Ok(()), Err)?;
+                }
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Undoes [`Change::put_in_effect`] after it failed: every hook gets its previous program.

@@ -16,14 +16,13 @@ use common::trace::TracedSources;
 use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
 use config::{PrefixKey, prefix};
 use datapath::compile::Plan;
-use datapath::memory::Lasting;
 use datapath::translations::{self, Translations, Unknown};
 use datapath::{
     AttachError, AttachMode, CaptureRings, Datapath, EventRing, ListMap, LoadError, PinDirectory,
     PinLock, RecordMaps, SavedTable, StreamRings, Turn,
 };
 
-use super::change::{Change, wait_for_packets};
+use super::change::{Change, Purpose, wait_for_packets};
 use super::in_effect::InEffect;
 use super::proving::Proving;
 use crate::daemon::state::{BanJournal, MOST_TABLE_WORDS, Moment, Restore, Saved, SavedBan};
@@ -92,7 +91,7 @@ impl PacketEngine {
         &self,
         config: Arc<Config>,
         plan: Plan,
-        lasting: Lasting,
+        purpose: Purpose,
     ) -> Result<Vec<String>, AttachError> {
         {
             let mut in_effect = self.lock();
@@ -101,14 +100,14 @@ impl PacketEngine {
             }
         }
         // Other requests are served while it is loaded and verified.
-        let change = match Change::load(&config, plan, &self.pins, None, lasting) {
+        let change = match Change::load(&config, plan, &self.pins, None, purpose.lasting()) {
             Ok(change) => change,
             Err(error) => {
                 self.lock().remove_unused_pins();
                 return Err(error);
             }
         };
-        self.lock().replace(change, config, &self.pins)
+        self.lock().replace(change, config, &self.pins, purpose)
     }
 
     /// Puts ban lists in effect instead of all others; `None` is no list. Afterwards no packet uses the others.

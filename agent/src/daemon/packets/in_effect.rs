@@ -21,7 +21,7 @@ use datapath::{
 use host::StateDirectory;
 use host::load::ROOM;
 
-use super::change::{Change, LastPackets, MayLack};
+use super::change::{Change, LastPackets, MayLack, Purpose};
 use super::counts;
 use super::proving::Proving;
 use super::refusal_counts::Escalation;
@@ -132,7 +132,7 @@ impl InEffect {
             };
             change.ingress.set_runtime(runtime)?;
             set_shares(change, &config, &shares);
-            let notes = change.put_in_effect(&config, pins, &MayLack::OneOfSeveral)?;
+            let notes = change.put_in_effect(&config, pins, &MayLack::AllButOne)?;
             Ok((notes, bans, runtime))
         };
         let (mut notes, bans, runtime) = match put(&mut change) {
@@ -193,12 +193,14 @@ impl InEffect {
         mut change: Change,
         config: Arc<Config>,
         pins: &PinDirectory,
+        purpose: Purpose,
     ) -> Result<Vec<String>, AttachError> {
-        let lacking = std::iter::once(&self.ingress)
-            .chain(&self.egress)
-            .flat_map(Datapath::lacking)
-            .collect();
-        let may_lack = MayLack::These(lacking);
+        let may_lack = match purpose {
+            Purpose::Rollback => MayLack::AllButOne,
+            Purpose::Change(_) => {
+                MayLack::These(self.datapaths().flat_map(Datapath::lacking).collect())
+            }
+        };
         let put = |change: &mut Change| {
             for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
                 if self.runtime.capture != CaptureSettings::default()

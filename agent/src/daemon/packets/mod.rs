@@ -16,6 +16,7 @@ mod shared_bans;
 mod status;
 mod switch;
 
+pub use change::Purpose;
 pub use counts::restored_at;
 pub use decisions::DecisionBans;
 pub use engine::{Evaluated, PERIOD, PacketEngine, Packets};

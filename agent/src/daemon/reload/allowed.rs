@@ -179,15 +179,15 @@ impl Agent {
 
     /// Puts the config in effect with these exemptions, and saves them; the caller has locked changes. Returns notes.
     fn put_allowances(&self, next: Vec<Allowance>) -> Result<Vec<String>, String> {
-        let (source, databases, lasting) = {
+        let (source, databases, purpose) = {
             let mut live = self.changing().live();
             live.ordered_allowances.clone_from(&next);
             let (source, databases) = (live.source.clone(), live.databases().clone());
-            (source, databases, live.lasting())
+            (source, databases, live.purpose())
         };
         let directory = StateDirectory::at(&source.config.agent.state_dir);
         let began = Instant::now();
-        let result = self.apply(&source, databases, None, lasting);
+        let result = self.apply(&source, databases, None, purpose);
         let result = self.conclude(Cause::Allowances, self.file(), began, result);
         if !result.ok {
             let mut live = self.changing().live();

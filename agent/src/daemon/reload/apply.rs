@@ -24,6 +24,7 @@ use super::source::{Source, is_same_file};
 use super::summary::in_effect;
 use crate::allowances;
 use crate::daemon::Agent;
+use crate::daemon::packets::Purpose;
 use crate::geo::Databases;
 use crate::protect::{self, Detected, Found};
 use crate::supervisor::Supervisor;
@@ -129,7 +130,12 @@ impl Agent {
         self.changing().live().seen = Some(text.clone());
         let (source, _) = Source::parse(file, text)?;
         let databases = self.databases_of(&source.config)?;
-        let mut applied = self.apply(&source, databases, operator, Lasting::Indefinite)?;
+        let mut applied = self.apply(
+            &source,
+            databases,
+            operator,
+            Purpose::Change(Lasting::Indefinite),
+        )?;
         applied.notes.extend(keep_as_last_valid(&source));
         // The operator has decided which config applies: `watch` reads the file only after another change of it.
         let forgotten = Record::forget(&self.changing().live().source.config.agent);
@@ -163,7 +169,7 @@ impl Agent {
         source: &Source,
         databases: Databases,
         operator: Option<IpAddr>,
-        lasting: Lasting,
+        purpose: Purpose,
     ) -> Result<Applied, ReloadError> {
         let config = &source.config;
         let Prepared {
@@ -182,7 +188,7 @@ impl Agent {
         }
         // The last step that can fail.
         let mut notes = self
-            .replace_packets(&effective, plan, lasting)
+            .replace_packets(&effective, plan, purpose)
             .map_err(ReloadError::Packets)?;
         self.lists().replace(&effective, &databases);
         let known = self.requests().engine();
@@ -227,7 +233,9 @@ impl Agent {
             (live.operators.clone(), directory)
         };
         let error = operators.write(&directory).err()?;
-        Some(format!("{address} is exempt until the agent ends: {error}"))
+        Some(format!(
+            "the next agent will not exempt {address}, from which this command came: {error}"
+        ))
     }
 
     fn prepare(
@@ -236,14 +244,15 @@ impl Agent {
         databases: &Databases,
         operator: Option<IpAddr>,
     ) -> Result<Prepared, ReloadError> {
+        let now = seconds_since_1970() as u64;
         let (before, operators, found, mut allowances) = {
             let mut live = self.changing().live();
             if let Some(address) = operator {
-                live.operators.add(address, seconds_since_1970() as u64);
+                live.operators.add(address, now);
             }
             (
                 Arc::clone(&live.source.config),
-                live.operators.addresses(),
+                live.operators.addresses(now),
                 live.found.clone(),
                 live.ordered_allowances.clone(),
             )

@@ -103,12 +103,12 @@ impl Agent {
         let Ok(_one) = self.changing().lock() else {
             return;
         };
-        let (source, before, lasting) = {
+        let (source, before, purpose) = {
             let live = self.changing().live();
             (
                 live.source.clone(),
                 live.databases().clone(),
-                live.lasting(),
+                live.purpose(),
             )
         };
         let lists = self.lists().of_classes(&source.config);
@@ -136,7 +136,7 @@ impl Agent {
             return;
         }
         let began = Instant::now();
-        let result = self.apply(&source, next.clone(), None, lasting);
+        let result = self.apply(&source, next.clone(), None, purpose);
         if let Err(error) = &result {
             // Until its file changes again, or a reload.
             let kept = before.kept(&next, &error.lines().join("; "));

@@ -15,6 +15,7 @@ use datapath::memory::Lasting;
 use super::error::ReloadError;
 use super::on_trial::Trial;
 use super::source::Source;
+use crate::daemon::packets::Purpose;
 use crate::geo::Databases;
 use crate::operators::Operators;
 use crate::protect::{Detected, Found};
@@ -185,13 +186,13 @@ impl Live {
         &self.databases
     }
 
-    /// For how long the config is in effect.
-    pub(super) const fn lasting(&self) -> Lasting {
-        if self.trial.is_some() {
+    /// The purpose of a change that is not by an operator.
+    pub(super) const fn purpose(&self) -> Purpose {
+        Purpose::Change(if self.trial.is_some() {
             Lasting::Trial
         } else {
             Lasting::Indefinite
-        }
+        })
     }
 
     /// The config on trial.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::event::seconds_since_1970;
 use config::policy::Config;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use notify::RecommendedWatcher;
@@ -146,29 +147,26 @@ impl Agent {
         let Ok(_one) = self.changing().lock() else {
             return true;
         };
-        let (source, databases, lasting, before) = {
+        let (source, databases, purpose, before) = {
             let found = self.changing().live().found.clone();
             let config = Arc::clone(&self.changing().live().source.config);
             let found = read(found, &config);
             let mut live = self.changing().live();
             live.found = found;
-            let next = protect::of(
-                &live.source.config,
-                &live.operators.addresses(),
-                &live.found,
-            );
+            let operators = live.operators.addresses(seconds_since_1970() as u64);
+            let next = protect::of(&live.source.config, &operators, &live.found);
             if next == live.detected {
                 return true;
             }
             (
                 live.source.clone(),
                 live.databases().clone(),
-                live.lasting(),
+                live.purpose(),
                 live.detected.clone(),
             )
         };
         let began = Instant::now();
-        let result = self.apply(&source, databases, None, lasting);
+        let result = self.apply(&source, databases, None, purpose);
         let is_applied = result.is_ok();
         self.conclude(Cause::Protected, self.file(), began, result);
         if is_applied {

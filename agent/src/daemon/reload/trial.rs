@@ -21,6 +21,7 @@ use super::record::Record;
 use super::source::{Source, is_same_file};
 use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind};
+use crate::daemon::packets::Purpose;
 
 /// The shortest and the longest trial.
 pub const TRIALS: std::ops::RangeInclusive<Duration> =
@@ -76,7 +77,7 @@ impl Agent {
         };
         let earlier = Record::read(&before.config.agent).ok().flatten();
         record.write(&before.config.agent)?;
-        match self.apply(&tried, databases, operator, Lasting::Trial) {
+        match self.apply(&tried, databases, operator, Purpose::Change(Lasting::Trial)) {
             Ok(applied) => {
                 let trial = Trial {
                     file: file.to_owned(),
@@ -179,7 +180,7 @@ impl Agent {
         let tried_text = self.changing().live().source.text.clone();
         // As at a start, a missing database is no reason to fail.
         let databases = self.read_databases(&before.config);
-        let result = self.apply(before, databases, None, Lasting::Indefinite).map(|mut applied| {
+        let result = self.apply(before, databases, None, Purpose::Rollback).map(|mut applied| {
             // Also of another file, which the operator may have copied over the agent's own.
             let record = Record {
                 tried: tried_text,

@@ -92,12 +92,12 @@ impl Exporter {
                 help,
             }
         };
-        let Listener { socket, is_own } = Listener::bind(address).map_err(fail)?;
+        let Listener { socket, is_present } = Listener::bind(address).map_err(fail)?;
         socket.set_nonblocking(true).map_err(fail)?;
         let address = socket.local_addr().map_err(fail)?;
-        if !is_own {
+        if !is_present {
             tracing::warn!(
-                "metrics: {} is not an address of this host yet: nobody can read metrics until it is",
+                "metrics: {} is not an address of this host yet: no client reaches it until then",
                 address.ip()
             );
         }

@@ -94,7 +94,7 @@ impl AttachedProgram {
         }
     }
 
-    fn new(id: u32, at: &'static str) -> Self {
+    pub(crate) fn new(id: u32, at: &'static str) -> Self {
         for info in loaded_programs() {
             match info {
                 Ok(info) if info.id() == id => return Self::named(id, info.name_as_str(), at),

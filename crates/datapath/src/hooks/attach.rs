@@ -393,18 +393,31 @@ impl Datapath {
             _ => Hook::TcIngress,
         };
         let hooks = self.pins.hooks().all();
-        let is_pinned =
-            |of: &HookOf| of.index == device.index && of.hook.direction() == self.direction();
-        if hooks.contains(&HookOf {
+        let is_in_use = |of: &HookOf| {
+            let is_of_it = of.index == device.index && of.hook.direction() == self.direction();
+            is_of_it && self.has_program(*of)
+        };
+        let wanted = HookOf {
             hook,
             index: device.index,
-        }) {
+        };
+        if hooks.contains(&wanted) && is_in_use(&wanted) {
             Step::Program
-        } else if hooks.iter().any(is_pinned) {
+        } else if hooks.iter().any(is_in_use) {
             Step::Hook
         } else {
             Step::New
         }
+    }
+
+    /// Whether the kernel has a program of Weir's on a pinned hook: others may have taken it off.
+    fn has_program(&self, of: HookOf) -> bool {
+        if of.hook.target().is_none() {
+            return traffic_control::filter(&self.pins, of).is_ok_and(|program| program.is_some());
+        }
+        BpfLink::open(&self.pins.hooks().link(of))
+            .and_then(|link| link.info())
+            .is_ok_and(|info| info.interface == of.index)
     }
 
     /// Opens the links again after a rollback.

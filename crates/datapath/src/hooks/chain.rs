@@ -1,43 +1,38 @@
 //! Programs of others that see an interface's packets before Weir's by traffic control. One that does not hand a packet
 //! on, as most that return `TC_ACT_OK` do, leaves it without limits.
 
-use aya::programs::SchedClassifier;
-use aya::programs::tc::TcAttachType;
+use bpf::link;
 
 use crate::devices::device;
 use crate::devices::features::{AttachedProgram, Owner};
 use crate::hooks::attached::Attached;
-use crate::hooks::hook::{Hook, has_tcx};
+use crate::hooks::hook::Hook;
 use crate::hooks::traffic_control::is_at_our_place;
 
 impl Attached {
-    /// The programs before it; none where the kernel cannot be asked.
+    /// The programs before it in the kernel's order; none if it is not there itself.
     fn ahead(&self) -> Vec<AttachedProgram> {
-        let (side, at) = match self.of.hook {
+        let at = match self.of.hook {
             Hook::Xdp | Hook::XdpGeneric => return Vec::new(),
-            Hook::TcIngress => (TcAttachType::Ingress, "ingress"),
-            Hook::TcEgress => (TcAttachType::Egress, "egress"),
+            Hook::TcIngress => "ingress",
+            Hook::TcEgress => "egress",
         };
-        if has_tcx() {
-            let chain = SchedClassifier::query_tcx(&self.interface, side);
-            let programs = chain.map(|(_, programs)| programs).unwrap_or_default();
-            return before(
-                programs,
-                |program| program.id() == self.program,
-                |program| AttachedProgram::named(program.id(), program.name_as_str(), at),
-            );
+        if let Some(target) = self.of.hook.target() {
+            let chain = link::chain(self.index, target).unwrap_or_default();
+            let ahead = before(chain, |id| *id == self.program).into_iter();
+            return ahead.map(|id| AttachedProgram::new(id, at)).collect();
         }
         let filters = device::filters(self.index, self.of.hook.direction()).unwrap_or_default();
-        let filters = filters
+        before(filters, is_at_our_place)
             .into_iter()
-            .filter(|filter| filter.program.is_some());
-        before(filters, is_at_our_place, |filter| {
-            AttachedProgram::named(
-                filter.program.unwrap_or_default(),
-                Some(filter.name.as_str()),
-                at,
-            )
-        })
+            .filter_map(|filter| {
+                Some(AttachedProgram::named(
+                    filter.program?,
+                    Some(&filter.name),
+                    at,
+                ))
+            })
+            .collect()
     }
 
     /// A note on the programs before it.
@@ -58,17 +53,11 @@ impl Attached {
     }
 }
 
-/// What comes before Weir's own, in the kernel's order.
-fn before<P, T>(
-    programs: impl IntoIterator<Item = P>,
-    is_own: impl Fn(&P) -> bool,
-    shown: impl Fn(&P) -> T,
-) -> Vec<T> {
+/// What comes before Weir's own.
+fn before<P>(mut programs: Vec<P>, is_own: impl Fn(&P) -> bool) -> Vec<P> {
+    let own = programs.iter().position(is_own);
+    programs.truncate(own.unwrap_or(0));
     programs
-        .into_iter()
-        .take_while(|program| !is_own(program))
-        .map(|program| shown(&program))
-        .collect()
 }
 
 #[cfg(test)]
@@ -77,8 +66,9 @@ mod tests {
 
     #[test]
     fn programs_before_weirs_own_are_listed_in_order() {
-        let listed = |chain: &[u32]| before(chain.to_vec(), |id| *id == 7, |id| *id);
+        let listed = |chain: &[u32]| before(chain.to_vec(), |id| *id == 7);
         assert_eq!(listed(&[3, 5, 7, 9]), [3, 5]);
         assert!(listed(&[7, 9]).is_empty());
+        assert!(listed(&[3, 5]).is_empty(), "its own is not there");
     }
 }

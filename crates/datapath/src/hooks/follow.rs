@@ -43,9 +43,12 @@ impl Datapath {
             .find(|trouble| trouble.device.index == index)
     }
 
-    /// The indices of the interfaces that could not be attached.
+    /// The indices of the interfaces that could not be attached, or whose programs others have taken off.
     pub fn lacking(&self) -> impl Iterator<Item = u32> + '_ {
-        self.troubles.iter().map(|trouble| trouble.device.index)
+        let is_lost = |attached: &&Attached| !attached.is_in_effect(&self.pins);
+        let lost = self.attached.iter().filter(is_lost);
+        let troubles = self.troubles.iter().map(|trouble| trouble.device.index);
+        troubles.chain(lost.map(|attached| attached.index))
     }
 
     /// Whether [`Datapath::follow`] is due although no interface has changed.

@@ -400,6 +400,8 @@ fn help_messages_and_completions_have_the_name_that_was_typed() {
         (&["man"], ".TH PROGRAM_UPPER 1"),
         (&["man"], "\\fBPROGRAM reload\\fR"),
         (&["man", "limits.toml"], "\\fBPROGRAM check\\fR"),
+        (&["man", "limits.toml"], "note in \\fBPROGRAM status\\fR"),
+        (&["schema"], "note in `PROGRAM status`"),
         (
             &["completions", "bash"],
             "complete -o nosort -F _weir_PROGRAM PROGRAM",

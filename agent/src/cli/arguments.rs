@@ -20,17 +20,17 @@ use crate::log::{LogFormat, LogLevel};
 /// Weir: per-source rate limits in the kernel, and resource limits for process groups
 #[derive(Debug, Parser)]
 #[command(
-    name = "agent",
+    name = "weir",
     version,
     arg_required_else_help = true,
     max_term_width = 100
 )]
 #[command(
-    after_help = "agent --config FILE is short for agent run --config FILE.\n\n\
+    after_help = "weir --config FILE is short for weir run --config FILE.\n\n\
     Exit status: 0 done; 1 failed while running; 2 wrong usage or config (nothing was changed)."
 )]
 pub struct Cli {
-    /// The verb; `agent --config FILE` without one runs the agent.
+    /// The verb; `weir --config FILE` without one runs the agent.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Options that are valid before and after the verb.
@@ -70,7 +70,7 @@ pub struct Options {
     pub log_format: Option<LogFormat>,
 }
 
-/// A config by position: `agent check FILE` is `agent check --config FILE`.
+/// A config by position: `weir check FILE` is `weir check --config FILE`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ConfigFile {
     /// The config, as --config names it
@@ -119,7 +119,7 @@ fn share(text: &str) -> Result<f64, &'static str> {
     share.ok_or("write a percentage from 0.1% to 100%")
 }
 
-/// `agent notify test`.
+/// `weir notify test`.
 #[derive(Debug, Subcommand)]
 pub enum NotifyCommand {
     /// Send a notification about nothing, and report whether it was delivered; exits with 1 if one was not
@@ -135,7 +135,7 @@ fn size(text: &str) -> Result<u64, String> {
     units::size(text).map_err(|wrong| format!("{}; {}", wrong.message, wrong.help))
 }
 
-/// The packets of `agent record --capture`.
+/// The packets of `weir record --capture`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Captured {
     /// Those that Weir refuses
@@ -153,7 +153,7 @@ impl From<Captured> for CaptureOf {
     }
 }
 
-/// A request for `agent decide`.
+/// A request for `weir decide`.
 #[derive(Clone, Debug, Args)]
 pub struct Decide {
     /// The limit's name
@@ -247,7 +247,7 @@ pub struct Suggest {
     /// Captures: pcap or pcapng, also compressed with gzip or zstd, merged by time; - reads standard input
     #[arg(value_name = "CAPTURE", conflicts_with = "from")]
     pub captures: Vec<PathBuf>,
-    /// A recording of agent record, or a capture; without it, and without captures, the agent's recording
+    /// A recording of weir record, or a capture; without it, and without captures, the agent's recording
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
     /// Also write a page with plots and tables, which needs no network; - prints it instead of the text
@@ -261,7 +261,7 @@ pub struct Suggest {
     pub interface: Option<String>,
 }
 
-/// Options of `agent import`.
+/// Options of `weir import`.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Formats: nft -j list ruleset or list set, iptables-save and ip6tables-save, ipset save; fail2ban-client \
@@ -331,14 +331,15 @@ pub enum GroupCommand {
 /// A manual page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ManualPage {
-    /// agent(1)
-    Agent,
+    /// weir(1)
+    #[value(name = "weir", alias = "agent")]
+    Program,
     /// limits.toml(5)
     #[value(name = "limits.toml")]
     Limits,
 }
 
-/// The rows of `agent top`.
+/// The rows of `weir top`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TopBy {
     /// Sources: the most refused and the busiest
@@ -348,7 +349,7 @@ pub enum TopBy {
     Prefix,
 }
 
-/// Which rows of `agent top` come first.
+/// Which rows of `weir top` come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TopOrder {
     /// Most refused
@@ -414,7 +415,7 @@ pub enum Command {
     },
     /// Show one source: class, ban, remaining allowance of each limit, retry-after, counters
     Show {
-        /// The source's address, or an IPv6 /64 as agent top lists it
+        /// The source's address, or an IPv6 /64 as weir top lists it
         #[arg(value_parser = source, add = names(Named::Addresses))]
         source: IpAddr,
     },
@@ -498,10 +499,10 @@ pub enum Command {
             add = names(Named::Bans)
         )]
         cidrs: Vec<String>,
-        /// A list, as agent ban takes it
+        /// A list, as weir ban takes it
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
-        /// Whose bans to lift, as agent bans lists them; default: your user name
+        /// Whose bans to lift, as weir bans lists them; default: your user name
         #[arg(long, value_name = "NAME", conflicts_with = "all", add = names(Named::Owners))]
         owner: Option<String>,
         /// Lift the bans of all owners, and make exceptions from ban lists and CrowdSec; without CIDR: every ban
@@ -542,7 +543,7 @@ pub enum Command {
         #[arg(long, conflicts_with_all = ["cidrs", "duration", "until", "times", "exempt", "reason", "owner"])]
         list: bool,
     },
-    /// End exemptions and raised limits by agent allow
+    /// End exemptions and raised limits by weir allow
     Disallow {
         /// Addresses or prefixes, as they were allowed
         #[arg(value_name = "CIDR", required = true, add = names(Named::Exemptions))]
@@ -570,13 +571,13 @@ pub enum Command {
     Confirm,
     /// End a trial at once and roll back to the previous config
     Revert,
-    /// Record how busy each source is while the agent runs, for agent suggest
+    /// Record how busy each source is while the agent runs, for weir suggest
     #[command(
         after_help = "For each protocol and local port, the agent counts each source's packets, bytes, connections and \
-        requests in its busiest second, 10 s, minute, 10 min and hour; refused packets too. agent suggest prints limits for \
+        requests in its busiest second, 10 s, minute, 10 min and hour; refused packets too. weir suggest prints limits for \
         them. The recording ends by itself, and continues after a restart of the agent. A new one replaces it, and keeps it \
         as recording.previous.\n\n\
-        --capture writes packets instead, as pcapng for agent replay: the first 128 bytes of each, with time, interface, \
+        --capture writes packets instead, as pcapng for weir replay: the first 128 bytes of each, with time, interface, \
         direction and verdict. With --sample 1/100, it has all packets of one in 100 sources (IPv6: /64), so that their rates are \
         whole. It ends after --for, at --max-size, or with this command, and the file is complete until then.\n\n\
         Exit status: 0 done; 1 it failed, or the capture ended early; 2 wrong usage."
@@ -632,10 +633,10 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print a manual page, for packages: agent man | man -l -
+    /// Print a manual page, for packages: weir man | man -l -
     Man {
         /// The page
-        #[arg(value_enum, default_value_t = ManualPage::Agent)]
+        #[arg(value_enum, default_value_t = ManualPage::Program)]
         page: ManualPage,
     },
     /// Print a JSON Schema of limits.toml, with which editors complete and check it

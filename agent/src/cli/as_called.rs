@@ -7,8 +7,8 @@ use host::PROGRAM;
 
 use super::arguments::Cli;
 
-/// The name in sources.
-const NAME: &str = "agent";
+/// The name in the texts of the sources, which packages give the program.
+pub const NAME: &str = "weir";
 static VERBS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let command = Cli::command();
     let verbs = command.get_subcommands();
@@ -19,13 +19,16 @@ const COMMIT: Option<&str> = option_env!("WEIR_COMMIT");
 
 /// The command line, with this name in its help.
 pub fn command() -> Command {
-    let command = match PROGRAM.name() {
+    named(PROGRAM.name()).long_version(Box::leak(long_version().into_boxed_str()) as &str)
+}
+
+/// The command line with this name; without a walk over its texts where it is that of the sources.
+fn named(name: &'static str) -> Command {
+    let command = match name {
         NAME => Cli::command(),
         name => renamed(Cli::command(), name),
     };
-    command
-        .bin_name(PROGRAM.name())
-        .long_version(Box::leak(long_version().into_boxed_str()) as &str)
+    command.bin_name(name)
 }
 
 /// Version, commit, target, and the hash of the kernel programs inside.
@@ -46,9 +49,9 @@ fn long_version() -> String {
     )
 }
 
-/// Replaces the name in each command of a text: `agent reload`, but not "the agent reloads".
+/// The text with the name by which the program was called in its commands.
 pub fn as_called(text: &str) -> String {
-    with_name(text, PROGRAM.name())
+    renamed_commands(text, NAME, PROGRAM.name())
 }
 
 fn renamed(mut command: Command, name: &'static str) -> Command {
@@ -56,7 +59,7 @@ fn renamed(mut command: Command, name: &'static str) -> Command {
         command = command.name(name);
     }
     let text = |text: Option<&clap::builder::StyledStr>| {
-        text.map(|text| with_name(&text.to_string(), name))
+        text.map(|text| renamed_commands(&text.to_string(), NAME, name))
     };
     let (about, long, after) = (
         text(command.get_about()),
@@ -80,17 +83,18 @@ fn renamed(mut command: Command, name: &'static str) -> Command {
         .mut_subcommands(|verb| renamed(verb, name))
 }
 
-fn with_name(text: &str, name: &str) -> String {
-    if name == NAME {
+/// Replaces a name of the program in each command of a text: `agent reload`, but not "the agent reloads".
+pub fn renamed_commands(text: &str, from: &str, to: &str) -> String {
+    if from == to {
         return text.to_owned();
     }
     let (mut named, mut end) = (String::with_capacity(text.len()), 0);
-    for (start, word) in text.match_indices(NAME) {
+    for (start, word) in text.match_indices(from) {
         let after = start + word.len();
         if is_word(text, start, after) && text[after..].strip_prefix(' ').is_some_and(is_arguments)
         {
             named.push_str(&text[end..start]);
-            named.push_str(name);
+            named.push_str(to);
             end = after;
         }
     }
@@ -106,7 +110,8 @@ fn is_word(text: &str, start: usize, end: usize) -> bool {
 fn is_arguments(text: &str) -> bool {
     let end = text.find(|character: char| !character.is_ascii_lowercase());
     let word = &text[..end.unwrap_or(text.len())];
-    text.starts_with("--") || VERBS.iter().any(|verb| verb == word)
+    let is_option = |rest: &str| rest.starts_with(|next: char| next == '-' || next.is_alphabetic());
+    text.strip_prefix('-').is_some_and(is_option) || VERBS.iter().any(|verb| verb == word)
 }
 
 #[cfg(test)]
@@ -117,32 +122,46 @@ mod tests {
     fn commands_have_the_name_called_and_prose_keeps_its_own() {
         for (text, named) in [
             (
-                "agent --config FILE is short",
                 "weir --config FILE is short",
+                "agent --config FILE is short",
             ),
-            ("keep it: agent confirm", "keep it: weir confirm"),
-            ("`agent check` and agent top.", "`weir check` and weir top."),
-            ("the agent reloads", "the agent reloads"),
-            ("an agent is running", "an agent is running"),
-            ("/usr/bin/agent --help", "/usr/bin/agent --help"),
-            ("agent", "agent"),
+            ("weir -V", "agent -V"),
+            ("keep it: weir confirm", "keep it: agent confirm"),
+            ("`weir check` and weir top.", "`agent check` and agent top."),
+            (
+                "systemctl stop weir && weir detach",
+                "systemctl stop weir && agent detach",
+            ),
+            (
+                "weir.service and the group weir",
+                "weir.service and the group weir",
+            ),
+            ("/usr/bin/weir --help", "/usr/bin/weir --help"),
+            ("weir", "weir"),
         ] {
-            assert_eq!(with_name(text, "weir"), named);
-            assert_eq!(with_name(text, "agent"), text);
+            assert_eq!(renamed_commands(text, "weir", "agent"), named);
+            assert_eq!(renamed_commands(named, "agent", "weir"), text);
+            assert_eq!(renamed_commands(text, "weir", "weir"), text);
         }
+        let prose = "the agent reloads, an agent is running";
+        assert_eq!(renamed_commands(prose, "agent", "weir"), prose);
     }
 
-    /// The help names no command by another name.
-    fn assert_named(command: &mut Command) {
+    /// The help names no command by this other name.
+    fn assert_without(other: &str, command: &mut Command) {
         let help = command.render_long_help().to_string();
-        assert_eq!(with_name(&help, "weir"), help);
-        command.get_subcommands_mut().for_each(assert_named);
+        assert_eq!(renamed_commands(&help, other, "another"), help);
+        for verb in command.get_subcommands_mut() {
+            assert_without(other, verb);
+        }
     }
 
     #[test]
     fn the_help_of_every_verb_has_the_name_called() {
-        let mut command = renamed(Cli::command(), "weir").bin_name("weir");
-        command.build();
-        assert_named(&mut command);
+        for (name, other) in [("agent", "weir"), ("weir", "agent")] {
+            let mut command = named(name);
+            command.build();
+            assert_without(other, &mut command);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The command line as it is parsed, with an example in the help of each verb.
 
-use clap::{Command, FromArgMatches as _};
+use clap::{Command, FromArgMatches as _, Parser as _};
 use host::PROGRAM;
 
 use super::arguments::Cli;
@@ -47,10 +47,13 @@ const EXAMPLES: [&str; 34] = [
 /// Parses the command line; exits if it is invalid or asks for help.
 #[must_use]
 pub fn parsed() -> Cli {
-    let matches = command().try_get_matches();
-    matches
-        .and_then(|matches| Cli::from_arg_matches(&matches))
-        .unwrap_or_else(|error| suggestions::without_risky(error).exit())
+    // Names and examples are for help and errors alone.
+    Cli::try_parse().unwrap_or_else(|_| {
+        let matches = command().try_get_matches();
+        matches
+            .and_then(|matches| Cli::from_arg_matches(&matches))
+            .unwrap_or_else(|error| suggestions::without_risky(error).exit())
+    })
 }
 
 /// The command line, with an example in each verb's help.
@@ -75,8 +78,6 @@ fn with_example(command: Command, words: &str, line: &str) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::super::accepted::unused;
     use super::*;
 

@@ -6,6 +6,14 @@ use testbed::documents;
 
 use super::accepted::unused;
 use super::arguments::Cli;
+use super::as_called::{NAME, renamed_commands};
+
+/// The name of the file that cargo builds.
+const FILE: &str = "agent";
+/// Decisions name commands as they were when they were made; the summary has their titles.
+const HISTORY: [&str; 2] = ["docs/decisions/", "docs/SUMMARY.md"];
+/// What packages install beside the pages, and what contributors read.
+const OTHERS: [&str; 4] = ["ARCHITECTURE.md", "SECURITY.md", "config", "packaging"];
 
 /// What the documents write for a value, and a value.
 const PLACEHOLDERS: [(&str, &str); 7] = [
@@ -53,7 +61,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
 /// The arguments of the commands of this program in a line.
 fn of_the_agent(line: &str) -> Vec<Vec<String>> {
     let is_agent =
-        |word: &String| ["agent", "weir"].contains(&word.rsplit('/').next().unwrap_or_default());
+        |word: &String| [NAME, FILE].contains(&word.rsplit('/').next().unwrap_or_default());
     commands(line)
         .into_iter()
         .filter_map(|words| {
@@ -147,6 +155,86 @@ fn the_command_line_takes_what_the_documents_write() {
     assert!(counts[0] > 300 && counts[1] > 40, "{counts:?}");
 }
 
+/// The lines of code in the documents, and all lines of other files, each with its place.
+fn lines_with_commands() -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    for page in documents::pages() {
+        if HISTORY.iter().any(|start| page.path.starts_with(start)) {
+            continue;
+        }
+        let mut add = |line: usize, text: &str| {
+            lines.push((format!("{}:{line}", page.path), text.to_owned()));
+        };
+        for (line, text) in page.spans() {
+            add(line, &text);
+        }
+        for block in page.blocks() {
+            for (nth, text) in block.text.lines().enumerate() {
+                add(block.line + 1 + nth, text);
+            }
+        }
+    }
+    for file in documents::files(&OTHERS, |_| true) {
+        let numbered = file.text.lines().enumerate();
+        lines.extend(
+            numbered.map(|(nth, text)| (format!("{}:{}", file.path, nth + 1), text.to_owned())),
+        );
+    }
+    lines
+}
+
+/// The line as it should be, if it names a command by the name of the file that cargo builds.
+fn corrected(line: &str) -> Option<String> {
+    // `-p agent` is the package of the sources, for cargo.
+    let named: Vec<String> = line
+        .split("-p agent")
+        .map(|part| renamed_commands(part, FILE, NAME))
+        .collect();
+    let named = named.join("-p agent");
+    (named != line).then_some(named)
+}
+
+#[test]
+fn documents_name_commands_as_packages_install_them() {
+    let lines = lines_with_commands();
+    let problems: Vec<String> = lines
+        .iter()
+        .filter_map(|(place, line)| {
+            let named = corrected(line)?;
+            Some(format!("{place}: {line}\nwrite: {named}"))
+        })
+        .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    let is_named = |(_, line): &&(String, String)| renamed_commands(line, NAME, FILE) != *line;
+    assert!(lines.iter().filter(is_named).count() > 500);
+}
+
+#[test]
+fn a_command_by_the_name_of_the_built_file_is_corrected() {
+    for (line, named) in [
+        ("agent check FILE", "weir check FILE"),
+        (
+            "sudo agent --config limits.toml",
+            "sudo weir --config limits.toml",
+        ),
+        (
+            "actionunban = agent unban <ip>",
+            "actionunban = weir unban <ip>",
+        ),
+    ] {
+        assert_eq!(corrected(line).as_deref(), Some(named));
+    }
+    for line in [
+        "weir check FILE",
+        "sudo target/release/agent --config limits.toml",
+        "cargo test -p agent --test groups",
+        "# limits while the agent runs",
+        "agent",
+    ] {
+        assert_eq!(corrected(line), None, "{line}");
+    }
+}
+
 #[test]
 fn wrong_commands_are_problems() {
     let problems = |line: &str, extent| {
@@ -156,20 +244,20 @@ fn wrong_commands_are_problems() {
     };
     for line in [
         "sudo target/release/agent shw 192.0.2.1",
-        "agent ban IP --fro 1h",
-        "X=1 agent top --once --sort soon | head",
-        "agent allow --list --until",
-        "agent man --json",
+        "weir ban IP --fro 1h",
+        "X=1 weir top --once --sort soon | head",
+        "weir allow --list --until",
+        "weir man --json",
     ] {
         assert!(problems(line, Extent::Whole).is_some(), "{line}");
     }
-    assert!(problems("agent ban", Extent::Whole).is_some());
+    assert!(problems("weir ban", Extent::Whole).is_some());
     for line in [
-        "agent ban",
-        "agent ban --until",
-        "agent check <(command)",
-        "agent status --json 2> /dev/null",
-        "agent decide --limit NAME [--source IP] [--peek | --wait soon]",
+        "weir ban",
+        "weir ban --until",
+        "weir check <(command)",
+        "weir status --json 2> /dev/null",
+        "weir decide --limit NAME [--source IP] [--peek | --wait soon]",
     ] {
         assert_eq!(problems(line, Extent::Named), None, "{line}");
     }

@@ -13,16 +13,16 @@ use host::PROGRAM;
 
 use super::as_called::{self, as_called};
 
-/// The description of agent(1).
+/// The description of weir(1).
 const DESCRIPTION: [&str; 3] = [
     "Weir enforces rate limits per source address: packets, bytes, connections and requests, in XDP before the kernel \
      allocates a buffer, or in traffic control. It also limits requests of applications, and the CPU time, memory, disks \
      and network of process groups. One file describes all limits.",
-    "agent --config FILE runs until SIGINT or SIGTERM. All other commands either read a file or this host (check, \
+    "weir --config FILE runs until SIGINT or SIGTERM. All other commands either read a file or this host (check, \
      doctor, detach), or query the running agent through its control socket. Queries print a table, or with --json one \
      JSON document with stable fields.",
-    "agent run without a config observes the interfaces of the default route with built-in limits, and refuses nothing. \
-     When it ends, limits stay in effect (on_exit = \"keep\") and the next agent takes them over with their state; agent \
+    "weir run without a config observes the interfaces of the default route with built-in limits, and refuses nothing. \
+     When it ends, limits stay in effect (on_exit = \"keep\") and the next agent takes them over with their state; weir \
      detach removes everything from the kernel.",
 ];
 
@@ -77,32 +77,32 @@ const SECURITY: [&str; 2] = [
 
 const EXAMPLES: [(&str, &str); 8] = [
     (
-        "agent check limits.toml",
+        "weir check limits.toml",
         "Validate the file, and print what it enforces.",
     ),
     (
-        "agent doctor --config limits.toml",
+        "weir doctor --config limits.toml",
         "Report what this host lacks for it, with the fix.",
     ),
     (
-        "agent --config limits.toml",
+        "weir --config limits.toml",
         "Enforce it. Start with mode = \"observe\", which counts and refuses nothing.",
     ),
     (
-        "agent reload",
+        "weir reload",
         "Read the file again: all of it takes effect, or nothing.",
     ),
     (
-        "agent try next.toml --for 60s",
-        "Put a file in effect, and roll back unless agent confirm follows within a minute.",
+        "weir try next.toml --for 60s",
+        "Put a file in effect, and roll back unless weir confirm follows within a minute.",
     ),
-    ("agent top --once", "Who is throttled most?"),
+    ("weir top --once", "Who is throttled most?"),
     (
-        "agent show 203.0.113.9",
+        "weir show 203.0.113.9",
         "Why is this one throttled, and until when?",
     ),
     (
-        "agent ban 203.0.113.0/24 --for 10m",
+        "weir ban 203.0.113.0/24 --for 10m",
         "Refuse everything from a network for ten minutes.",
     ),
 ];

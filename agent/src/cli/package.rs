@@ -4,10 +4,11 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use crate::cli::arguments::ManualPage;
+use crate::cli::as_called::as_called;
 
 pub fn man(page: ManualPage) -> anyhow::Result<ExitCode> {
     let page = match page {
-        ManualPage::Agent => super::manual::page()?,
+        ManualPage::Program => super::manual::page()?,
         ManualPage::Limits => super::manual::limits::page()?,
     };
     io::stdout().write_all(&page)?;
@@ -15,6 +16,7 @@ pub fn man(page: ManualPage) -> anyhow::Result<ExitCode> {
 }
 
 pub fn schema() -> anyhow::Result<ExitCode> {
-    writeln!(io::stdout(), "{:#}", config::reference::schema())?;
+    let schema = format!("{:#}", config::reference::schema());
+    writeln!(io::stdout(), "{}", as_called(&schema))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -133,7 +133,7 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
         .find(|capture| capture.of == Some(CaptureOf::Refused))
     {
         eprintln!(
-            "error: {}: too little data: it has only refused packets, without those of polite sources; capture all with agent \
+            "error: {}: too little data: it has only refused packets, without those of polite sources; capture all with {PROGRAM} \
              record --capture FILE --of all",
             refused.file
         );

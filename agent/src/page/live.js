@@ -299,7 +299,7 @@
     if (trial && trial.rollback_failing) {
       alerts.push(['error', `The trial of ${clean(trial.file)} has ended, and the rollback fails${trial.rollback ? `: ${clean(trial.rollback.error, 500)}` : ''}. The agent tries again.`]);
     } else if (trial) {
-      alerts.push(['info', `Trial of ${clean(trial.file)}: the previous config returns in ${duration(trial.ends_in_seconds)}, unless "agent confirm" is run.`]);
+      alerts.push(['info', `Trial of ${clean(trial.file)}: the previous config returns in ${duration(trial.ends_in_seconds)}, unless "weir confirm" is run.`]);
     }
     if (reload && !reload.ok) {
       alerts.push(['error', `The last reload failed, and the config before it is in effect: ${clean(reload.errors.join('; '), 1000)}`]);

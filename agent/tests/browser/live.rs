@@ -305,7 +305,7 @@ fn the_live_page_shows_a_trial_and_an_attack() {
             ["9 min", "10 min"].map(|minutes| format!("the previous config returns in {minutes}"));
         assert!(
             said.contains("tried.toml")
-                && said.contains("agent confirm")
+                && said.contains("weir confirm")
                 && remaining.iter().any(|remaining| said.contains(remaining)),
             "{said}"
         );

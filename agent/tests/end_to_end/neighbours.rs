@@ -7,6 +7,7 @@ use testbed::tests;
 use testbed::trials::Test;
 
 use crate::foreign::Place;
+use crate::service::with_capabilities_of_the_unit;
 use crate::support::{Agent, Network};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
@@ -133,7 +134,9 @@ fn a_program_that_ends_the_chain_before_weir_is_reported() {
     let network = Network::new();
     let receiver = network.receiver(PORT);
     let egress = "[[limit]]\nname = \"out\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 100\n";
-    let agent = network.start(TC, &format!("{SLOW}{egress}"));
+    let config = network.config(TC, &format!("{SLOW}{egress}"));
+    let agent = network.spawn_with(&config, with_capabilities_of_the_unit);
+    let agent = network.wait_for_agent(agent);
     let notes = || {
         let status = agent.json(&["status"]);
         let notes = status["notes"].as_array().unwrap();

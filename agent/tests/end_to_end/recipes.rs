@@ -269,7 +269,7 @@ fn recipe_first_steps_refuse_nothing() {
     assert_eq!(agent.json(&["status"])["mode"], "observe");
 }
 
-/// Runs a shell in which `agent` is the one under test and talks to this network's agent.
+/// Runs a shell in which `weir` is the agent under test, and its commands are for this network's agent.
 fn shell(network: &Network, script: &str) -> Output {
     Command::new("sh")
         .args(["-c", script])
@@ -278,13 +278,10 @@ fn shell(network: &Network, script: &str) -> Output {
         .unwrap()
 }
 
-/// In which `agent` is this one, and asks this agent.
+/// The environment in which `weir` is the agent under test, and its commands are for this network's agent.
 fn environment(network: &Network) -> [(&'static str, OsString); 2] {
     let folder = network.folder.path();
-    let link = folder.join("agent");
-    if !link.exists() {
-        std::os::unix::fs::symlink(std::env::var_os("WEIR_AGENT").unwrap(), &link).unwrap();
-    }
+    testbed::weir_in(folder);
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
     [
         ("PATH", path.into()),
@@ -528,7 +525,7 @@ fn recipe_ansible_is_idempotent_and_keeps_a_host_from_wrong_configs() {
             "weir_config={0}/wanted.toml weir_directory={0} weir_agent={1} \
              ansible_python_interpreter={{{{ ansible_playbook_python }}}}",
             folder.display(),
-            std::env::var("WEIR_AGENT").unwrap()
+            testbed::weir_in(folder).display()
         );
         command
             .args(["-i", "localhost,", "site.yml", "-e", &variables])

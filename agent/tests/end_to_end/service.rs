@@ -284,6 +284,27 @@ impl Drop for Waiting {
     }
 }
 
+/// Leaves a program with the capabilities that the service has.
+pub fn with_capabilities_of_the_unit(command: &mut Command) {
+    let kept = capabilities_of_the_unit();
+    // SAFETY: between fork and exec, system calls that touch no memory but the list, which was made before.
+    unsafe {
+        command.pre_exec(move || {
+            for capability in (0..64_u8).filter(|capability| !kept.contains(capability)) {
+                // Those beyond the kernel's last are refused as invalid.
+                libc::prctl(
+                    libc::PR_CAPBSET_DROP,
+                    libc::c_ulong::from(capability),
+                    0,
+                    0,
+                    0,
+                );
+            }
+            Ok(())
+        });
+    }
+}
+
 fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
     let network = Network::new();
     std::fs::set_permissions(
@@ -317,25 +338,9 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
         notified.display()
     );
     let config = network.config(&format!("cgroup = {cgroup:?}\non_exit = \"detach\""), &rest);
-    let kept = capabilities_of_the_unit();
     let mut command = Command::new(testbed::agent());
     command.arg("--config").arg(&config).stderr(Stdio::piped());
-    // SAFETY: between fork and exec, system calls that touch no memory but the list, which was made before.
-    unsafe {
-        command.pre_exec(move || {
-            for capability in (0..64_u8).filter(|capability| !kept.contains(capability)) {
-                // Those beyond the kernel's last are refused as invalid.
-                libc::prctl(
-                    libc::PR_CAPBSET_DROP,
-                    libc::c_ulong::from(capability),
-                    0,
-                    0,
-                    0,
-                );
-            }
-            Ok(())
-        });
-    }
+    with_capabilities_of_the_unit(&mut command);
     let mut agent = Waiting(network.in_server(|| command.spawn()).unwrap());
     let deadline = Instant::now() + Duration::from_secs(300);
     while !network.command(&["status"]).status.success() {

@@ -67,7 +67,7 @@ const TO_THE_SERVICE: [(&[&str], &str); 35] = [
     (&["check"], "logins"),
     (&["doctor"], ""),
     (&["completions", "bash"], "agent"),
-    (&["man", "agent"], "agent"),
+    (&["man", "weir"], "agent"),
     (&["schema"], "limits"),
 ];
 /// Verbs that need something else: a file or a recording of an hour, a trace build, no agent, or they are the service.

@@ -37,7 +37,7 @@ pub const MOST_SOURCES: u32 = 1 << 24;
 )]
 pub struct AgentConfig {
     /// Interfaces on which limits on packets are enforced: names, or patterns with `*` and `?`. The agent attaches to an
-    /// interface within a second of its appearing; a missing one is a note in `agent status`, not an error.
+    /// interface within a second of its appearing; a missing one is a note in `weir status`, not an error.
     #[key(absent = "none; required by limits on packets", examples = ["eth0", "ens*"])]
     pub interfaces: Vec<InterfacePattern>,
     /// The hook for ingress. `auto` takes native XDP where the driver has it, else traffic control. `native` requires
@@ -53,7 +53,7 @@ pub struct AgentConfig {
     /// state. `detach` removes them from the kernel.
     #[key(default = OnExit::Keep)]
     pub on_exit: OnExit,
-    /// Capacity of the table of sources, for all limits together. `agent check` prints the memory that it takes.
+    /// Capacity of the table of sources, for all limits together. `weir check` prints the memory that it takes.
     #[key(absent = "1_000_000, or fewer where sliding logs would take too much memory")]
     #[key(range = (1.0, MOST_SOURCES as f64))]
     pub max_sources: Option<u32>,
@@ -67,7 +67,7 @@ pub struct AgentConfig {
     /// Detected addresses that are exempt from bans, and from no limit.
     #[key(skip)]
     pub never_banned_only: Vec<Prefix>,
-    /// Prefixes whose sources have so many times what the limits and their class say, by `agent allow --times`.
+    /// Prefixes whose sources have so many times what the limits and their class say, by `weir allow --times`.
     #[key(skip)]
     pub multiplied: Vec<(Prefix, Multiplier)>,
     /// Further exempt addresses, found by the agent: the client of the SSH session that starts or controls it (`ssh`), the store
@@ -97,12 +97,12 @@ pub struct AgentConfig {
     /// Address and port on which the agent serves Prometheus metrics at `/metrics`, and the live page at `/`.
     #[key(absent = "off", examples = ["127.0.0.1:9464", "[::1]:9464"], restart)]
     pub metrics: Option<SocketAddr>,
-    /// Whether the address of `metrics` serves the live page: addresses of sources, and all that `agent status` prints,
+    /// Whether the address of `metrics` serves the live page: addresses of sources, and all that `weir status` prints,
     /// to all clients that reach it. `true` serves it on any address, `false` on none. A list serves it on any address,
     /// also to requests for these host names: without them, a request has to name an IP address or `localhost`.
     #[key(absent = "on where `metrics` is a loopback address", examples = ["weir.example.org"], restart)]
     pub live: LivePage,
-    /// The control socket, which `agent status` and the other commands use.
+    /// The control socket, which `weir status` and the other commands use.
     #[key(default = DEFAULT_SOCKET.into(), examples = [DEFAULT_SOCKET], restart)]
     pub control: PathBuf,
     /// Directory in a BPF file system for the programs, links and maps that outlive the agent.

@@ -26,7 +26,7 @@ const JSON_FIELD: &str = "cidr";
                    [[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n"
 )]
 pub struct BanList {
-    /// Unique name, shown by `agent bans` and `agent show`.
+    /// Unique name, shown by `weir bans` and `weir show`.
     #[key(examples = ["drop"], check = check_name)]
     pub name: String,
     /// The file with the list. Changes take effect at once.
@@ -57,7 +57,7 @@ pub struct BanList {
     #[key(default = Duration::from_secs(3_600), range = (1.0, 2_592_000.0), examples = ["1h"])]
     pub every: Duration,
     /// `ban`: packets are dropped. `class:NAME`: the prefixes belong to the `[[class]]` with this name, as its `sources`
-    /// do. Of the same prefix in several classes, `sources` take precedence, then the first list. Exceptions by `agent
+    /// do. Of the same prefix in several classes, `sources` take precedence, then the first list. Exceptions by `weir
     /// unban` do not apply. Conflicts with `asn` and `country`, which the class takes itself.
     #[key(default = ListAction::Ban, examples = ["ban", "class:partner"])]
     pub action: ListAction,

@@ -6,7 +6,7 @@ use super::policy::{
 use super::rates::{Burst, RateText};
 
 impl Config {
-    /// The limits of `agent run` without a config: generous, on these interfaces, with mode `observe`.
+    /// The limits of `weir run` without a config: generous, on these interfaces, with mode `observe`.
     #[must_use]
     pub fn built_in(interfaces: &[String]) -> Self {
         let limit = |name: &str, unit: Unit, per_second: u64, burst: u64| {

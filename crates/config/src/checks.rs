@@ -8,7 +8,7 @@ use super::policy::{
 use super::report::{Problems, Span};
 use super::schema::Located;
 
-/// The widest prefix lengths (IPv4, IPv6) that may be banned; `agent ban` requires `--force` beyond them.
+/// The widest prefix lengths (IPv4, IPv6) that may be banned; `weir ban` requires `--force` beyond them.
 const WIDEST: (u8, u8) = (8, 16);
 
 /// `in_order` are the classes' prefixes and those of `never_limit`.

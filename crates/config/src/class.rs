@@ -21,7 +21,7 @@ use super::table;
                    [[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n"
 )]
 pub struct Class {
-    /// Unique name, shown by `agent show`: at most 64 characters, without control characters. `default` is reserved.
+    /// Unique name, shown by `weir show`: at most 64 characters, without control characters. `default` is reserved.
     #[key(examples = ["payer"], check = check_name)]
     pub name: String,
     /// Addresses and prefixes of the class. A prefix belongs to one class.
@@ -36,7 +36,7 @@ pub struct Class {
     #[key(absent = "none", examples = ["XX"])]
     pub country: Vec<Country>,
     /// Factor on every limit's rate and burst. Windows keep their length and multiply their count. Sliding logs of packets ignore
-    /// factors above 1 where the table has no memory for larger logs; `agent check` has a note then.
+    /// factors above 1 where the table has no memory for larger logs; `weir check` has a note then.
     #[key(default = Multiplier::ONE)]
     pub multiplier: Multiplier,
     /// Whether no limit applies to the class. Conflicts with `multiplier`. Bans still apply.

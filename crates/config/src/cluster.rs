@@ -58,7 +58,7 @@ pub struct Cluster {
     /// hosts last seen. `local`: the whole limit. `open`: nothing is refused. `closed`: everything is refused.
     #[key(default = WhenStoreIsDown::Share)]
     pub when_store_is_down: WhenStoreIsDown,
-    /// Whether every host enforces the bans that operators (`agent ban`) and limits (`escalate`) of all hosts make,
+    /// Whether every host enforces the bans that operators (`weir ban`) and limits (`escalate`) of all hosts make,
     /// within a second.
     #[key(default = false)]
     pub share_bans: bool,

@@ -37,7 +37,7 @@ pub struct Decide {
     #[key(absent = "off: `/v1/check` is not found")]
     pub check: Option<CheckHeaders>,
     /// Endpoints whose clients may cause bans: `escalate` counts refusals of their requests, and bans the `source` that they name.
-    /// Refusals over the other endpoints ban nobody. `agent decide` by root always counts, by other users never.
+    /// Refusals over the other endpoints ban nobody. `weir decide` by root always counts, by other users never.
     #[key(absent = "none", examples = ["http", "grpc"])]
     pub escalate_from: Vec<RequestProtocol>,
     /// Number of keys of each limit, for each multiplier of a class.

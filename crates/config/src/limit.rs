@@ -27,7 +27,7 @@ const MOST_CONCURRENT: f64 = common::connections::MOST_CONCURRENT as f64;
                    tiers = [\"6000/h\"]\n"
 )]
 pub struct Limit {
-    /// Unique name: the label in `agent limits`, events and metrics. At most 64 characters, without control characters.
+    /// Unique name: the label in `weir limits`, events and metrics. At most 64 characters, without control characters.
     #[key(examples = ["connections-per-source"], check = check_name)]
     pub name: String,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. A limit

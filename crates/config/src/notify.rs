@@ -62,7 +62,7 @@ pub struct Notify {
     /// shorter at random.
     #[key(default = Duration::from_secs(900), range = (0.001, 86_400.0), examples = ["15m", "1h"])]
     pub retry_for: Duration,
-    /// Name in `agent status`, metrics and logs; unique.
+    /// Name in `weir status`, metrics and logs; unique.
     #[key(absent = "`notify-` and the table's number", examples = ["pager"], check = check_name)]
     pub name: String,
 }

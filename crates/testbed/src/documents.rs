@@ -38,22 +38,25 @@ fn root() -> PathBuf {
 
 /// README.md and every page below docs, by path.
 pub fn pages() -> Vec<Page> {
+    let is_page = |path: &Path| path.extension().is_some_and(|end| end == "md");
+    files(&["README.md", "docs"], is_page)
+}
+
+/// The chosen files among these and below these folders, by path.
+pub fn files(of: &[&str], is_chosen: impl Fn(&Path) -> bool) -> Vec<Page> {
     let root = root();
-    let mut files = vec![root.join("README.md")];
-    let mut folders = vec![root.join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "md") {
-                files.push(path);
-            }
+    let mut places: Vec<PathBuf> = of.iter().map(|path| root.join(path)).collect();
+    let mut files = Vec::new();
+    while let Some(place) = places.pop() {
+        if place.is_dir() {
+            let entries = std::fs::read_dir(&place).unwrap();
+            places.extend(entries.map(|entry| entry.unwrap().path()));
+        } else if is_chosen(&place) {
+            files.push(page_at(&root, &place));
         }
     }
-    let mut pages: Vec<Page> = files.iter().map(|file| page_at(&root, file)).collect();
-    pages.sort_by(|one, other| one.path.cmp(&other.path));
-    pages
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    files
 }
 
 /// The page with this path below the root.

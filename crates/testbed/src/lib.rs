@@ -30,4 +30,4 @@ pub mod trials;
 pub mod wait;
 pub mod wire;
 
-pub use program::agent;
+pub use program::{agent, weir_in};

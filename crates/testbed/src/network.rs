@@ -6,6 +6,7 @@ mod host;
 use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -87,6 +88,8 @@ pub struct Network {
     /// The folder of configs and sockets.
     pub folder: tempfile::TempDir,
     pins: PathBuf,
+    /// The name by which agents and commands are called.
+    program: &'static str,
 }
 
 impl Network {
@@ -98,12 +101,25 @@ impl Network {
             server: format!("{name}s"),
             folder: tempfile::tempdir().unwrap(),
             pins: PathBuf::from(format!("/sys/fs/bpf/{name}")),
+            program: "agent",
         };
         let (client, server) = (network.client.as_str(), network.server.as_str());
         run("ip", &["netns", "add", client]);
         run("ip", &["netns", "add", server]);
         network.join();
         network
+    }
+
+    /// The same with agents and commands that are called `weir`, as by a package.
+    pub fn as_packaged(mut self) -> Self {
+        self.program = "weir";
+        self
+    }
+
+    fn program(&self) -> Command {
+        let mut command = Command::new(agent().unwrap());
+        command.arg0(self.program);
+        command
     }
 
     /// Connects the namespaces by the veth pair.

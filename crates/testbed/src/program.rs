@@ -1,7 +1,8 @@
 //! The agent's program.
 
 use std::env;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 /// The path in `WEIR_AGENT`, or the program that cargo built beside the running test.
 pub fn agent() -> PathBuf {
@@ -10,4 +11,13 @@ pub fn agent() -> PathBuf {
         test.ancestors().nth(2).unwrap().join("agent")
     };
     env::var_os("WEIR_AGENT").map_or_else(built, PathBuf::from)
+}
+
+/// A link to the program in the folder, by the name that packages install; made by the first call.
+pub fn weir_in(folder: &Path) -> PathBuf {
+    let link = folder.join("weir");
+    if !link.exists() {
+        symlink(agent(), &link).unwrap();
+    }
+    link
 }

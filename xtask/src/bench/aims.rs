@@ -181,7 +181,7 @@ fn of_packets(figures: &Figures) -> Vec<Aim> {
             "sampled",
             "one limit, hot key, one packet in 250 sampled",
             HOT,
-            "a packet while `agent top --by prefix` samples: over one without",
+            "a packet while `weir top --by prefix` samples: over one without",
             50.0,
         ),
     ] {
@@ -439,7 +439,7 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
         (
             "top",
             "top of a million sources",
-            "agent top --once with a million sources",
+            "weir top --once with a million sources",
             200.0,
         ),
     ]

@@ -26,7 +26,7 @@ struct Block {
     text: String,
 }
 
-/// Validates every config with `agent check`. Returns the problems and the number of configs.
+/// Validates every config with `weir check`. Returns the problems and the number of configs.
 pub fn check_configs(agent: &Path, pages: &[Page]) -> Result<(Vec<String>, usize)> {
     let folder = tempfile::tempdir().context("making a directory")?;
     let path = folder.path().join("limits.toml");
@@ -54,12 +54,10 @@ pub fn check_configs(agent: &Path, pages: &[Page]) -> Result<(Vec<String>, usize
 
 /// Runs every marked command. Returns the problems and the number of commands.
 pub fn check_commands(agent: &Path, root: &Path, pages: &[Page]) -> Result<(Vec<String>, usize)> {
-    let mut folders = vec![
-        agent
-            .parent()
-            .context("finding the agent's directory")?
-            .to_owned(),
-    ];
+    // Pages write the name that packages install.
+    let links = tempfile::tempdir().context("making a directory")?;
+    symlink(agent, links.path().join("weir")).context("linking the agent")?;
+    let mut folders = vec![links.path().to_owned()];
     folders.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     let path = env::join_paths(folders).context("extending PATH")?;
     let (mut problems, mut run) = (Vec::new(), 0);

@@ -6,18 +6,19 @@ use clap::{Arg, Command, CommandFactory as _};
 
 use super::{about, is_built_in, value_names};
 use crate::cli::arguments::Cli;
+use crate::cli::as_called::NAME;
 
 /// The page, in Markdown.
 pub fn page() -> String {
     let mut command = Cli::command();
     command.build();
     let mut page =
-        "# Commands\n\n`agent --config FILE` is short for `agent run --config FILE`.\n".to_owned();
+        "# Commands\n\n`weir --config FILE` is short for `weir run --config FILE`.\n".to_owned();
     page.push_str("\n## Options of all commands\n\n");
     options(&mut page, command.get_arguments());
     page.push_str("\nA command refuses those that it does not use.\n");
     for verb in verbs(&command) {
-        section(&mut page, "agent", verb);
+        section(&mut page, NAME, verb);
     }
     page.push_str(
         "\n## Exit status\n\n| status | meaning |\n|---|---|\n| 0 | done |\n| 1 | failed while running, or a negative \

@@ -11,8 +11,8 @@ use crate::cli::as_called::as_called;
 
 const DESCRIPTION: [&str; 2] = [
     "Weir enforces the limits in /etc/weir/limits.toml, or in the file that --config names. It is TOML. Every size, rate \
-     and time has a unit; an unknown key is an error that names the nearest known key. `agent check` validates a file \
-     and prints what it would enforce; `agent schema` prints a JSON Schema for editors.",
+     and time has a unit; an unknown key is an error that names the nearest known key. `weir check` validates a file \
+     and prints what it would enforce; `weir schema` prints a JSON Schema for editors.",
     "Sizes are in powers of 1000 (`kB`, `MB`, `GB`, `TB`) or of 1024 (`KiB`, `MiB`, `GiB`, `TiB`). Times are in `ms`, `s`, \
      `min`, `h`, `day`, `week` or `month` (30 days).",
 ];
@@ -30,7 +30,7 @@ pub fn page() -> io::Result<Vec<u8>> {
     roff.control("SH", ["DESCRIPTION"]);
     for paragraph in DESCRIPTION {
         roff.control("PP", []);
-        roff.text(inline(&as_called(paragraph)));
+        roff.text(inline(paragraph));
     }
     for table in TABLES {
         let variant = table
@@ -84,7 +84,8 @@ fn entry(roff: &mut Roff, key: &Key) {
 
 /// Text in backticks becomes bold.
 fn inline(text: &str) -> Vec<Inline> {
-    text.split('`')
+    as_called(text)
+        .split('`')
         .enumerate()
         .map(|(nth, part)| {
             if nth % 2 == 1 {

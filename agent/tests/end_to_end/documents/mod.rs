@@ -7,6 +7,7 @@ mod scenes;
 
 use std::process::{Command, Stdio};
 
+use tempfile::TempDir;
 use testbed::documents::{self, Page};
 use testbed::tests;
 use testbed::trials::Test;
@@ -105,12 +106,19 @@ struct Typed {
 struct Reader<'n> {
     network: &'n Network,
     page: Page,
+    /// The first folder of PATH, with `weir`.
+    links: TempDir,
 }
 
 impl<'n> Reader<'n> {
     fn of(network: &'n Network, page: &str) -> Self {
-        let page = documents::page(page);
-        Self { network, page }
+        let links = tempfile::tempdir().unwrap();
+        testbed::weir_in(links.path());
+        Self {
+            network,
+            page: documents::page(page),
+            links,
+        }
     }
 
     /// The nth config of the page: its `[agent]` table without interfaces, and the rest.
@@ -177,8 +185,7 @@ impl<'n> Reader<'n> {
         let line = paths.iter().fold(line.to_owned(), |line, (usual, own)| {
             line.replace(usual, own)
         });
-        let agent = testbed::agent();
-        let mut path = agent.parent().unwrap().as_os_str().to_owned();
+        let mut path = self.links.path().as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         let mut shell = Command::new("bash");

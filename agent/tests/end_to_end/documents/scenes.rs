@@ -48,7 +48,7 @@ fn cidrs(bans: &Value) -> Vec<&str> {
 }
 
 pub fn the_readme_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let reader = Reader::of(&network, "README.md");
     let (agent, limits) = reader.config(0);
     let agent = network.start(&agent, &limits);
@@ -72,7 +72,7 @@ pub fn the_readme_is_so() {
 }
 
 pub fn the_guide_on_bans_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\n");
     write(&network, "list.txt", "198.51.100.1\n");
     let reader = Reader::of(&network, "docs/guides/bans.md");
@@ -80,17 +80,17 @@ pub fn the_guide_on_bans_is_so() {
     reader.types(|command| {
         match command {
             // Each line is an example of its own: another owner's ban, and no wider one.
-            "agent unban 203.0.113.7" => {
+            "weir unban 203.0.113.7" => {
                 seen = cidrs(&agent.json(&["bans"]))
                     .into_iter()
                     .map(str::to_owned)
                     .collect();
                 network.told(&["unban", "203.0.113.0/24"]);
             }
-            "agent unban 203.0.113.7 --all" => {
+            "weir unban 203.0.113.7 --all" => {
                 network.told(&["ban", "203.0.113.7", "--owner", "another"]);
             }
-            "agent ban 203.0.113.7 --for 10m --owner sshd" => {
+            "weir ban 203.0.113.7 --for 10m --owner sshd" => {
                 assert_eq!(agent.json(&["bans"]), Value::Array(Vec::new()));
                 network.told(&["disallow", "203.0.113.0/24"]);
             }
@@ -118,7 +118,7 @@ pub fn the_guide_on_bans_is_so() {
 }
 
 pub fn the_guide_on_levels_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let reader = Reader::of(&network, "docs/guides/levels.md");
     let (agent, limits) = reader.config(0);
     let agent = network.start(&agent, &limits);
@@ -135,7 +135,7 @@ pub fn the_guide_on_levels_is_so() {
 }
 
 pub fn the_guide_on_connections_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     network.ip(&["route", "add", "198.18.0.0/15", "dev", "weir0"]);
     network.add_client_addresses(&[[198, 18, 0, 1]]);
     let reader = Reader::of(&network, "docs/guides/connections.md");
@@ -155,7 +155,7 @@ pub fn the_guide_on_connections_is_so() {
 }
 
 pub fn the_guide_on_heavy_prefixes_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let reader = Reader::of(&network, "docs/guides/heavy-prefixes.md");
     let agent = network.start("", "[[limit]]\nname = \"web\"\nrate = \"500/s\"\n");
     while_sending(&network, &mixture(), 100, || {
@@ -169,7 +169,7 @@ pub fn the_guide_on_heavy_prefixes_is_so() {
 }
 
 pub fn the_guide_on_proofs_is_so() {
-    let network = prove::network("2", "native");
+    let network = prove::network("2", "native").as_packaged();
     let reader = Reader::of(&network, "docs/guides/prove.md");
     let (agent, limits) = reader.config(0);
     let _agent = network.start(&agent, &limits);
@@ -187,7 +187,7 @@ pub fn the_guide_on_proofs_is_so() {
 }
 
 pub fn the_guide_on_quotas_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let reader = Reader::of(&network, "docs/guides/api-quotas.md");
     let (_, config) = reader.config(0);
     let folder = network.folder.path().display().to_string();
@@ -205,7 +205,7 @@ pub fn the_guide_on_quotas_is_so() {
 }
 
 pub fn the_guide_on_recording_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\n");
     Reader::of(&network, "docs/guides/record.md").types(|_| 0);
     let recording = agent.json(&["record", "--status"]);
@@ -213,7 +213,7 @@ pub fn the_guide_on_recording_is_so() {
 }
 
 pub fn the_first_trial_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let reader = Reader::of(&network, "docs/start/observe-then-enforce.md");
     let (table, limits) = reader.config(0);
     let observed = network.config(&table, &limits);
@@ -234,7 +234,7 @@ pub fn the_first_trial_is_so() {
 }
 
 pub fn the_reference_of_events_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let limit = format!("[[limit]]\nname = \"dns\"\nports = [{PORT}]\nrate = \"5/day\"\n");
     let agent = network.start("", &limit);
     burst(&network, &[from([198, 51, 100, 7])], 10);
@@ -257,7 +257,7 @@ pub fn the_reference_of_events_is_so() {
 }
 
 pub fn the_page_on_upgrades_is_so() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let limits = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\n";
     let mut agent = Some(network.start("", limits));
     network.told(&["ban", "203.0.113.0/24", "2001:db8::7", "--for", "1h"]);
@@ -265,8 +265,8 @@ pub fn the_page_on_upgrades_is_so() {
     let mut moved = Vec::new();
     reader.types(|command| {
         match command {
-            "agent ban --file bans.txt" => network.told(&["unban", "--all"]),
-            _ if command.starts_with("agent detach") => {
+            "weir ban --file bans.txt" => network.told(&["unban", "--all"]),
+            _ if command.starts_with("weir detach") => {
                 let agent = agent.take().unwrap();
                 moved = cidrs(&agent.json(&["bans"]))
                     .into_iter()

@@ -29,7 +29,7 @@ output, except for times and sizes, and after each command, that it has changed 
 ";
 
 fn the_tour_prints_its_page_and_changes_what_tasks_are_for() {
-    let network = Network::new();
+    let network = Network::new().as_packaged();
     let limits = |rate: &str| {
         format!(
             "[[limit]]\nname = \"web\"\nports = [\"http\", \"https\", 9000]\nrate = {rate:?}\n\n\
@@ -56,6 +56,8 @@ fn the_tour_prints_its_page_and_changes_what_tasks_are_for() {
     burst(&network, &[udp_from(10)], 10);
     let mut state = State::read(&agent);
     assert_eq!((state.left, state.counted), ([0, 10, 10], (40, 30)));
+    let links = tempfile::tempdir().unwrap();
+    let program = testbed::weir_in(links.path());
     let mut page = HEAD.to_owned();
     assert!(TASKS.len() >= LEAST);
     for (nth, task) in TASKS.iter().enumerate() {
@@ -64,7 +66,7 @@ fn the_tour_prints_its_page_and_changes_what_tasks_are_for() {
             line,
             changes,
         } = task;
-        let mut command = Command::new(std::env::var_os("WEIR_AGENT").unwrap());
+        let mut command = Command::new(&program);
         command
             .args(line.split_whitespace().skip(1))
             .current_dir(&folder)

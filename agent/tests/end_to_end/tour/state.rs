@@ -25,7 +25,7 @@ pub struct State {
     pub trial: Option<String>,
     /// By prefix and owner.
     pub bans: BTreeMap<(String, String), Ends>,
-    /// The prefixes that `agent allow` exempts.
+    /// The prefixes that `weir allow` exempts.
     pub exempt: BTreeSet<String>,
     /// What is left to [`SOURCES`] under `web`.
     pub left: [u64; 3],

@@ -68,7 +68,7 @@ impl Config {
         multipliers
     }
 
-    /// The service of each prefix, by its class and by `agent allow --times`: the longest prefix around a source
+    /// The service of each prefix, by its class and by `weir allow --times`: the longest prefix around a source
     /// decides. A source in none of them is in the class `default`.
     #[must_use]
     pub fn services(&self) -> Vec<PrefixService> {

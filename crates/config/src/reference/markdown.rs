@@ -18,7 +18,7 @@ fn page(table: &TableReference) -> String {
     if let Some(variant) = table.variant {
         let _ = write!(page, " with `{}`", variant.condition);
     }
-    // `agent check` would read the databases, which a checkout does not have.
+    // `weir check` would read the databases, which a checkout does not have.
     let mark = if table.heading == "[geo]" {
         "toml,fragment"
     } else {

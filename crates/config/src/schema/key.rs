@@ -15,7 +15,7 @@ pub struct TableReference {
     pub summary: &'static str,
     /// The keys, the most used first.
     pub keys: &'static [Key],
-    /// A table that `agent check` accepts, alone or after the tables that it requires.
+    /// A table that `weir check` accepts, alone or after the tables that it requires.
     pub example: &'static str,
 }
 

@@ -81,7 +81,7 @@ impl Network {
 
     /// The same with changes to its process by `set_up`.
     pub fn spawn_with(&self, config: &Path, set_up: impl FnOnce(&mut Command)) -> Agent<'_> {
-        let mut command = Command::new(agent().unwrap());
+        let mut command = self.program();
         command.arg("--config").arg(config).stderr(Stdio::piped());
         set_up(&mut command);
         Agent {
@@ -220,7 +220,7 @@ impl Network {
 
     /// Runs one command of the CLI with a variable in its environment.
     pub fn command_with(&self, variable: &str, value: &str, arguments: &[&str]) -> Output {
-        let mut command = Command::new(agent().unwrap());
+        let mut command = self.program();
         // Whoever runs the tests, bans are root's.
         command.env_remove("SUDO_USER").env(variable, value);
         command.args(arguments);
@@ -238,7 +238,7 @@ impl Network {
 
     /// Starts one command of the CLI against this network's agent, with standard input and output from `set_up`.
     pub fn spawn(&self, arguments: &[&str], set_up: impl FnOnce(&mut Command)) -> Child {
-        let mut command = Command::new(agent().unwrap());
+        let mut command = self.program();
         command
             .args(arguments)
             .arg("--control")
@@ -251,7 +251,7 @@ impl Network {
 
     /// Runs an agent that must end by itself.
     pub fn run_to_end(&self, config: &Path) -> Output {
-        let mut command = Command::new(agent().unwrap());
+        let mut command = self.program();
         command
             .arg("--config")
             .arg(config)

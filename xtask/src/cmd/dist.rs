@@ -15,7 +15,6 @@ use crate::package_check;
 use crate::package_files;
 use crate::process;
 use crate::python::ZIGBUILD;
-use crate::toolchain::Toolchain;
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 
@@ -35,6 +34,9 @@ pub struct Arguments {
     /// Build programs that are not optimized, for trying it.
     #[arg(long, conflicts_with = "verify")]
     quick: bool,
+    /// Build for one architecture only, for trying it.
+    #[arg(long, value_name = "NAME", value_parser = Target::find, conflicts_with = "verify")]
+    arch: Option<&'static Target>,
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -60,7 +62,12 @@ fn make(tree: &Workspace, source: &Source, arguments: &Arguments) -> Result<()> 
         Speed::Full
     };
     let folder = tree.target.join("dist");
-    build_into(&folder, &tree.target.join("dist-work"), tree, source, speed)?;
+    let targets: Vec<&Target> = match arguments.arch {
+        Some(target) => vec![target],
+        None => TARGETS.iter().collect(),
+    };
+    let work = tree.target.join("dist-work");
+    build_into(&folder, &work, tree, source, (&targets, speed))?;
     match &arguments.key {
         Some(key) => println!("signed     {}", dist::sign(&folder, key)?.display()),
         None => println!("not signed: no key was given (--key)"),
@@ -98,7 +105,13 @@ fn verify(tree: &Workspace, source: &Source, released: &Path) -> Result<()> {
         fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
     }
     let folder = work.join("built");
-    let here = build_into(&folder, &work, tree, source, there.speed())?;
+    let here = build_into(
+        &folder,
+        &work,
+        tree,
+        source,
+        (&there.targets()?, there.speed()),
+    )?;
     let outcomes = dist::compare(&hashes, &dist::sums_of(&folder)?);
     for (name, outcome) in &outcomes {
         println!("{name}: {outcome}");
@@ -124,7 +137,7 @@ fn build_into(
     work: &Path,
     tree: &Workspace,
     source: &Source,
-    speed: Speed,
+    (targets, speed): (&[&Target], Speed),
 ) -> Result<BuildInfo> {
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
     let workspace = Workspace {
@@ -144,17 +157,23 @@ fn build_into(
         zigbuild: &zigbuild,
         speed,
     };
-    let agents = TARGETS
+    let agents = targets
         .iter()
-        .map(|target| Ok((target, compilation.agent(target)?)))
+        .map(|&target| Ok((target, compilation.agent(target)?)))
         .collect::<Result<Vec<(&Target, PathBuf)>>>()?;
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
     }
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     pack(&compilation, &agents, folder)?;
-    dist::write_materials(&workspace, source, VERSION, folder)?;
-    let info = BuildInfo::new(VERSION, source, speed, tools(&compilation, &toolchain)?);
+    dist::write_materials(&workspace, source, targets, VERSION, folder)?;
+    let info = BuildInfo::new(
+        VERSION,
+        source,
+        speed,
+        targets,
+        tools(&compilation, targets)?,
+    );
     let record = folder.join(BuildInfo::name(VERSION));
     fs::write(&record, info.text()?).with_context(|| format!("writing {}", record.display()))?;
     dist::write_sums(folder)?;
@@ -210,7 +229,8 @@ fn check(compilation: &Compilation<'_>, target: &Target, folder: &Path) -> Resul
 }
 
 /// The programs that decide the bytes of a release, and their versions.
-fn tools(compilation: &Compilation<'_>, kernel: &Toolchain) -> Result<BTreeMap<String, String>> {
+fn tools(compilation: &Compilation<'_>, targets: &[&Target]) -> Result<BTreeMap<String, String>> {
+    let kernel = compilation.toolchain;
     let mut tools = BTreeMap::from([
         (
             "rustc of the kernel programs".to_owned(),
@@ -219,7 +239,7 @@ fn tools(compilation: &Compilation<'_>, kernel: &Toolchain) -> Result<BTreeMap<S
         ("bpf-linker".to_owned(), kernel.linker.version()?),
         ("linker".to_owned(), ZIGBUILD.title()),
     ]);
-    for target in &TARGETS {
+    for target in targets {
         let name = format!("rustc for {}", target.triple);
         tools.insert(name, compilation.compiler(target)?);
     }

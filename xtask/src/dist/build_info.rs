@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::compile::Speed;
 use super::source::Source;
+use super::target::Target;
 
 /// The file `weir-VERSION-build.json`.
 #[derive(Serialize, Deserialize)]
@@ -17,6 +18,8 @@ pub struct BuildInfo {
     pub tree: String,
     /// The time of all files, in seconds since 1970.
     pub source_date_epoch: u64,
+    /// The architectures of the programs.
+    pub architectures: Vec<String>,
     /// Whether the programs are optimized as for a release.
     pub is_optimized: bool,
     /// Names and versions of the programs that made the files.
@@ -29,6 +32,7 @@ impl BuildInfo {
         version: &str,
         source: &Source,
         speed: Speed,
+        targets: &[&Target],
         tools: BTreeMap<String, String>,
     ) -> Self {
         Self {
@@ -36,6 +40,10 @@ impl BuildInfo {
             commit: source.commit.clone(),
             tree: source.tree.clone(),
             source_date_epoch: source.time,
+            architectures: targets
+                .iter()
+                .map(|target| target.architecture.to_owned())
+                .collect(),
             is_optimized: speed == Speed::Full,
             tools,
         }
@@ -55,6 +63,12 @@ impl BuildInfo {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Self> {
         serde_json::from_str(text).context("reading the record of the build")
+    }
+
+    /// The targets of the architectures.
+    pub fn targets(&self) -> Result<Vec<&'static Target>> {
+        let architectures = self.architectures.iter();
+        architectures.map(|name| Target::find(name)).collect()
     }
 
     /// How fast the build was.
@@ -96,6 +110,7 @@ mod tests {
             commit: "c0ffee".to_owned(),
             tree: "7ee".to_owned(),
             source_date_epoch: 7,
+            architectures: vec!["aarch64".to_owned()],
             is_optimized: true,
             tools: tools
                 .iter()
@@ -123,5 +138,6 @@ mod tests {
         let read = BuildInfo::parse(&text).unwrap();
         assert_eq!(read.text().unwrap(), text);
         assert!(read.speed() == Speed::Full);
+        assert_eq!(read.targets().unwrap()[0].go, "arm64");
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::source::Source;
-use super::target::TARGETS;
+use super::target::Target;
 use crate::cargo_tools::CYCLONEDX;
 use crate::process;
 use crate::tools::Detail;
@@ -18,9 +18,15 @@ use crate::workspace::{Workspace, host_cargo};
 const NAME: &str = "materials";
 
 /// Writes the lists into a folder. The tool writes into the tree, which is a copy.
-pub fn write(workspace: &Workspace, source: &Source, version: &str, folder: &Path) -> Result<()> {
+pub fn write(
+    workspace: &Workspace,
+    source: &Source,
+    targets: &[&Target],
+    version: &str,
+    folder: &Path,
+) -> Result<()> {
     let tool = CYCLONEDX.ensure(Detail::Changes)?;
-    for target in &TARGETS {
+    for target in targets {
         let mut list = Command::new(&tool);
         list.args([
             "cyclonedx",

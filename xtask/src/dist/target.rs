@@ -2,6 +2,8 @@
 
 use std::env::consts::ARCH;
 
+use anyhow::{Result, bail};
+
 /// A target of static programs.
 pub struct Target {
     /// Rust's name.
@@ -13,7 +15,7 @@ pub struct Target {
 }
 
 /// All targets of a release.
-pub const TARGETS: [Target; 2] = [
+pub static TARGETS: [Target; 2] = [
     Target {
         triple: "x86_64-unknown-linux-musl",
         architecture: "x86_64",
@@ -27,6 +29,21 @@ pub const TARGETS: [Target; 2] = [
 ];
 
 impl Target {
+    /// The one of this architecture.
+    pub fn find(architecture: &str) -> Result<&'static Self> {
+        let found = TARGETS
+            .iter()
+            .find(|target| target.architecture == architecture);
+        let Some(target) = found else {
+            let known: Vec<&str> = TARGETS.iter().map(|target| target.architecture).collect();
+            bail!(
+                "unknown architecture `{architecture}`: a release has {}",
+                known.join(", ")
+            );
+        };
+        Ok(target)
+    }
+
     /// Whether this machine runs its programs.
     pub fn is_native(&self) -> bool {
         self.architecture == ARCH

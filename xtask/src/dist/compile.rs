@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::{Endianness, elf};
 
 use super::source::Source;
 use super::target::Target;
@@ -56,7 +58,7 @@ impl Compilation<'_> {
     pub fn agent(&self, target: &Target) -> Result<PathBuf> {
         let mut build = Command::new(self.zigbuild);
         build
-            .args(["zigbuild", "--locked", "--package", "agent"])
+            .args(["rustc", "--locked", "--package", "agent", "--bin", "agent"])
             .args(["--profile", self.speed.profile(), "--target", target.triple]);
         match installed(target) {
             Some(rustc) => {
@@ -71,6 +73,8 @@ impl Compilation<'_> {
             }
         }
         self.set_environment(&mut build, target);
+        // rustc's `-static-pie` is none of the arguments that Zig knows.
+        build.args(["--", "-Clink-arg=-pie"]);
         process::run(&mut build)
             .with_context(|| format!("building the agent for {}", target.triple))?;
         let agent = self
@@ -85,6 +89,9 @@ impl Compilation<'_> {
             target.triple,
             agent.display()
         );
+        let bytes =
+            std::fs::read(&agent).with_context(|| format!("reading {}", agent.display()))?;
+        check_static(&bytes).with_context(|| format!("checking {}", agent.display()))?;
         Ok(agent)
     }
 
@@ -130,6 +137,24 @@ impl Compilation<'_> {
             .trim()
             .to_owned())
     }
+}
+
+/// Checks that a program requires no loader and no library, and can be loaded at any address.
+fn check_static(bytes: &[u8]) -> Result<()> {
+    let header = elf::FileHeader64::<Endianness>::parse(bytes)?;
+    let endian = header.endian()?;
+    ensure!(
+        header.e_type(endian) == elf::ET_DYN,
+        "the program is linked for a fixed address"
+    );
+    let segments = header.program_headers(endian, bytes)?;
+    ensure!(
+        segments
+            .iter()
+            .all(|segment| segment.p_type(endian) != elf::PT_INTERP),
+        "the program is not static"
+    );
+    Ok(())
 }
 
 /// The rustc of the cargo that runs this program, if rustup installed the target's standard library.

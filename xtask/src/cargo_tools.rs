@@ -19,6 +19,8 @@ pub struct CargoTool {
     needs: Option<(&'static str, &'static str)>,
     /// Features, for `cargo install`.
     features: &'static [&'static str],
+    /// The word before `--version`, of a program that is nothing but a verb of cargo.
+    verb: Option<&'static str>,
     /// Its speed is compared with Weir's. Other tools are built without optimization, which takes a third of the time.
     is_measured: bool,
 }
@@ -30,6 +32,7 @@ pub const DENY: CargoTool = CargoTool {
     reason: "checks licenses, sources and advisories",
     needs: None,
     features: &[],
+    verb: None,
     is_measured: false,
 };
 /// Builds Debian packages.
@@ -39,6 +42,27 @@ pub const DEB: CargoTool = CargoTool {
     reason: "makes the Debian package",
     needs: None,
     features: &[],
+    verb: None,
+    is_measured: false,
+};
+/// Builds RPM packages.
+pub const GENERATE_RPM: CargoTool = CargoTool {
+    name: "cargo-generate-rpm",
+    version: "0.21.1",
+    reason: "makes the RPM package",
+    needs: None,
+    features: &[],
+    verb: None,
+    is_measured: false,
+};
+/// Lists the crates of a program in CycloneDX's format.
+pub const CYCLONEDX: CargoTool = CargoTool {
+    name: "cargo-cyclonedx",
+    version: "0.5.9",
+    reason: "lists the crates of a release",
+    needs: None,
+    features: &[],
+    verb: Some("cyclonedx"),
     is_measured: false,
 };
 /// Builds the book of docs/.
@@ -48,6 +72,7 @@ pub const MDBOOK: CargoTool = CargoTool {
     reason: "makes the book",
     needs: None,
     features: &["--no-default-features"],
+    verb: None,
     is_measured: false,
 };
 /// Serves decisions over HTTP, like the agent.
@@ -57,6 +82,7 @@ pub const THROTTLECRAB: CargoTool = CargoTool {
     reason: "an alternative to measure",
     needs: Some(("protoc", "protobuf-compiler")),
     features: &[],
+    verb: None,
     is_measured: true,
 };
 
@@ -139,10 +165,12 @@ impl CargoTool {
     fn is_version(&self, path: &PathBuf) -> bool {
         // One of them prints its name before the version, the other does not.
         process::is_executable(path)
-            && process::capture(Command::new(path).arg("--version")).is_ok_and(|said| {
-                said.split_whitespace()
-                    .any(|word| word.trim_start_matches('v') == self.version)
-            })
+            && process::capture(Command::new(path).args(self.verb).arg("--version")).is_ok_and(
+                |said| {
+                    said.split_whitespace()
+                        .any(|word| word.trim_start_matches('v') == self.version)
+                },
+            )
     }
 
     fn folder(&self) -> Result<PathBuf> {

@@ -56,6 +56,25 @@ const COMMON: [&str; 2] = ["Apache-2.0", "CC0-1.0"];
 /// The first and the last line of the Apache license's terms, in lower case.
 const APACHE: [&str; 2] = ["apache license", "end of terms and conditions"];
 
+/// Libraries of a static program that are no crates, as Zig has them.
+const STATIC: &str = "
+Files: vendor/musl/*
+Copyright: 2005-2020 Rich Felker, et al.
+License: MIT
+Comment: The C library.
+
+Files: vendor/llvm/libunwind/*
+Copyright: The LLVM Project Developers
+License: Apache-2.0 with LLVM exception
+Comment: Unwinding of the stack.
+
+Files: vendor/zig/lib/compiler_rt/*
+Copyright: Zig contributors
+License: MIT
+Comment: Functions that the compiler's code calls.
+";
+const STATIC_LICENSES: [&str; 2] = ["MIT", LLVM];
+
 /// A linked crate.
 struct Crate {
     name: String,
@@ -67,8 +86,8 @@ struct Crate {
     files: Vec<(String, String)>,
 }
 
-/// Writes the file's text for this machine's architecture, from the sources that cargo has downloaded.
-pub fn text(workspace: &Workspace) -> Result<String> {
+/// Writes the file's text for a target, from the sources that cargo has downloaded.
+pub fn text(workspace: &Workspace, target: &str) -> Result<String> {
     let own = fs::read_to_string(workspace.root.join("LICENSE-MIT"))
         .context("reading Weir's own license")?;
     let own = Crate {
@@ -78,11 +97,11 @@ pub fn text(workspace: &Workspace) -> Result<String> {
         license: "MIT OR Apache-2.0".to_owned(),
         files: vec![("LICENSE-MIT".to_owned(), own)],
     };
-    document(&own, &linked(workspace)?)
+    document(&own, &linked(workspace, target)?, target)
 }
 
 /// The crates of others that are linked, by name and version.
-fn linked(workspace: &Workspace) -> Result<Vec<Crate>> {
+fn linked(workspace: &Workspace, target: &str) -> Result<Vec<Crate>> {
     #[derive(Deserialize)]
     struct Metadata {
         packages: Vec<Package>,
@@ -98,11 +117,10 @@ fn linked(workspace: &Workspace) -> Result<Vec<Crate>> {
         manifest_path: PathBuf,
     }
 
-    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let names = linked_names(workspace, &platform)?;
+    let names = linked_names(workspace, target)?;
     let mut cargo = workspace.cargo();
     cargo.args(["metadata", "--locked", "--format-version", "1"]);
-    cargo.args(["--filter-platform", &platform]);
+    cargo.args(["--filter-platform", target]);
     let metadata: Metadata = serde_json::from_str(&process::capture(&mut cargo)?)
         .context("reading what `cargo metadata` printed")?;
     let mut crates = Vec::new();
@@ -128,11 +146,11 @@ fn linked(workspace: &Workspace) -> Result<Vec<Crate>> {
 
 /// Names and versions of the linked crates. `cargo metadata` has the features of all of the workspace's packages
 /// together, `cargo tree` those of one.
-fn linked_names(workspace: &Workspace, platform: &str) -> Result<BTreeSet<String>> {
+fn linked_names(workspace: &Workspace, target: &str) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for root in ROOTS {
         let mut cargo = workspace.cargo();
-        cargo.args(["tree", "--locked", "--package", root, "--target", platform]);
+        cargo.args(["tree", "--locked", "--package", root, "--target", target]);
         cargo.args(["--edges", "normal,no-proc-macro", "--prefix", "none"]);
         let tree = process::capture(cargo.args(["--format", "{p}"]))?;
         // Paths of Weir's own and marks of repetitions follow in parentheses.
@@ -170,7 +188,7 @@ fn files_in(folder: &Path) -> Result<Vec<(String, String)>> {
 /// Distinct wordings of a license, each with the crates that have it.
 type Wordings = Vec<(String, Vec<String>)>;
 
-fn document(own: &Crate, crates: &[Crate]) -> Result<String> {
+fn document(own: &Crate, crates: &[Crate], target: &str) -> Result<String> {
     let mut text = String::from(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
          Upstream-Name: Weir\n\
@@ -192,6 +210,12 @@ fn document(own: &Crate, crates: &[Crate]) -> Result<String> {
          License: MIT or Apache-2.0\n\
          Comment: Rust's standard library.\n",
     );
+    if target.ends_with("musl") {
+        text.push_str(STATIC);
+        for name in STATIC_LICENSES {
+            licenses.entry(name.to_owned()).or_default();
+        }
+    }
     for (name, mut wordings) in licenses {
         if wordings.is_empty() && !COMMON.contains(&name.as_str()) {
             bail!("no crate has a text of the license {name}: add its phrase to LICENSES");
@@ -415,6 +439,8 @@ mod tests {
     const MIT: &str = "MIT License\n\nCopyright (c) 2020 Ada\n\nThe above copyright notice and this\npermission notice \
                        shall be included in all copies.\n";
 
+    const GNU: &str = "x86_64-unknown-linux-gnu";
+
     fn one(name: &str, license: &str, files: &[(&str, &str)]) -> Crate {
         Crate {
             name: name.to_owned(),
@@ -443,7 +469,7 @@ mod tests {
             ),
             one("b", "MIT", &[]),
         ];
-        let text = document(&own, &crates).unwrap();
+        let text = document(&own, &crates, GNU).unwrap();
         assert!(text.contains(
             "\nFiles: vendor/a-1.0.0/*\nCopyright: 2020 Bob\nLicense: MIT or Apache-2.0\n"
         ));
@@ -462,7 +488,7 @@ mod tests {
         let own = one("weir", "MIT", &[("LICENSE-MIT", MIT)]);
         let other = format!("{MIT}\nNo liability.\n");
         let crates = [one("a", "MIT", &[("LICENSE", &other)])];
-        let text = document(&own, &crates).unwrap();
+        let text = document(&own, &crates, GNU).unwrap();
         assert!(text.contains(" .\n In the words of a-1.0.0:\n .\n"));
         assert!(text.contains(" No liability.\n"));
     }
@@ -471,16 +497,30 @@ mod tests {
     fn a_file_of_two_licenses_is_in_its_crates_paragraph() {
         let own = one("weir", "MIT", &[("LICENSE-MIT", MIT)]);
         let both = format!("{MIT}\nRedistribution and use in source and binary forms\n");
-        let text = document(&own, &[one("a", "MIT", &[("LICENSE", &both)])]).unwrap();
+        let text = document(&own, &[one("a", "MIT", &[("LICENSE", &both)])], GNU).unwrap();
         assert!(text.contains(
             "License: MIT\nComment:\n The crate's file LICENSE:\n .\n MIT License\n .\n Copyright"
         ));
     }
 
     #[test]
+    fn a_static_program_names_its_c_library() {
+        let own = one("weir", "MIT", &[("LICENSE-MIT", MIT)]);
+        let llvm = "LLVM Exceptions to the Apache 2.0 License\n";
+        let crates = [one(
+            "a",
+            "Apache-2.0 WITH LLVM-exception",
+            &[("LICENSE", llvm)],
+        )];
+        let text = document(&own, &crates, "x86_64-unknown-linux-musl").unwrap();
+        assert!(text.contains("\nFiles: vendor/musl/*\n"));
+        assert!(!document(&own, &crates, GNU).unwrap().contains("musl"));
+    }
+
+    #[test]
     fn a_license_without_a_text_is_an_error() {
         let own = one("weir", "MIT", &[("LICENSE-MIT", MIT)]);
-        let error = document(&own, &[one("a", "Zlib", &[])]).unwrap_err();
+        let error = document(&own, &[one("a", "Zlib", &[])], GNU).unwrap_err();
         assert!(error.to_string().contains("Zlib"));
     }
 

@@ -8,11 +8,13 @@ mod cleanup;
 mod cmd;
 mod copyright;
 mod debian;
+mod dist;
 mod docs;
 mod elapsed;
 mod imports;
 mod object;
 mod package_check;
+mod package_files;
 mod process;
 mod python;
 mod suite;
@@ -55,6 +57,7 @@ enum Verb {
     /// Build the book of docs/ into target/book; check its links, configs and commands.
     Docs,
     Package(cmd::package::Arguments),
+    Dist(cmd::dist::Arguments),
     ReleaseCheck(cmd::release_check::Arguments),
     Rest(cmd::rest::Arguments),
     /// Remove what interrupted tests left on this machine.
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
         Verb::Docs => cmd::docs::run(),
         Verb::Package(arguments) => cmd::package::run(&arguments),
+        Verb::Dist(arguments) => cmd::dist::run(&arguments),
         Verb::ReleaseCheck(arguments) => cmd::release_check::run(&arguments),
         Verb::Rest(arguments) => cmd::rest::run(&arguments),
         Verb::Bench(arguments) => cmd::bench::run(&arguments),

@@ -263,7 +263,7 @@ fn check_libraries(agent: &Path) -> Result<()> {
     for line in linked
         .lines()
         .map(str::trim)
-        .filter(|line| !line.is_empty())
+        .filter(|line| !line.is_empty() && *line != "statically linked")
     {
         let name = line.split_whitespace().next().unwrap_or_default();
         let name = name.rsplit('/').next().unwrap_or_default();

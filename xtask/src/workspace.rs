@@ -116,3 +116,20 @@ pub fn commit() -> String {
     };
     format!("{}{changed}", head.trim())
 }
+
+/// The time that packages have: `SOURCE_DATE_EPOCH`, else the commit's, in seconds since 1970.
+pub fn commit_time(root: &Path) -> Result<u64> {
+    let seconds = match env::var("SOURCE_DATE_EPOCH") {
+        Ok(seconds) => seconds,
+        Err(_) => crate::process::capture(
+            Command::new("git")
+                .args(["log", "-1", "--format=%ct"])
+                .current_dir(root),
+        )
+        .context("reading the commit's time: without git, set SOURCE_DATE_EPOCH")?,
+    };
+    let seconds = seconds.trim();
+    seconds.parse().with_context(|| {
+        format!("invalid SOURCE_DATE_EPOCH `{seconds}`: it is a number of seconds since 1970")
+    })
+}

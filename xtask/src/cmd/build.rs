@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::setup;
 use crate::architecture::Architecture;
+use crate::dist::Speed;
 use crate::object::{self, Function, Logging};
 use crate::process;
 use crate::suite::{self, TestProgram};
@@ -233,8 +234,9 @@ fn build_agent(workspace: &Workspace, profile: Profile, logging: Logging) -> Res
             "release"
         }
         Profile::Dist => {
-            build.args(["--profile", "dist"]);
-            "dist"
+            let packaged = Speed::Full.profile();
+            build.args(["--profile", packaged]);
+            packaged
         }
         Profile::Debug => "debug",
     };

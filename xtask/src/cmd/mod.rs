@@ -6,6 +6,7 @@ pub mod build;
 pub mod cleanup;
 pub mod demo;
 pub mod deny;
+pub mod dist;
 pub mod docs;
 pub mod integration;
 pub mod lint;

@@ -1,7 +1,6 @@
 //! `package`: builds a Debian package of the agent, and tests that it installs, upgrades and removes cleanly.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,11 +10,12 @@ use super::build::{self, Built, Profile};
 use super::setup;
 use crate::apt::Apt;
 use crate::cargo_tools::DEB;
-use crate::copyright;
+use crate::dist::Speed;
 use crate::package_check;
+use crate::package_files;
 use crate::process;
 use crate::tools::{Detail, Group};
-use crate::workspace::Workspace;
+use crate::workspace::{self, Workspace};
 
 /// Make a Debian package, and try it in a root directory of its own.
 #[derive(clap::Args)]
@@ -80,74 +80,13 @@ pub fn packages(workspace: &Workspace, built: &Built) -> Result<Packages> {
     for folder in [&folder, &made] {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     }
-    prepare(workspace, built, &made)?;
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let time = workspace::commit_time(&workspace.root)?;
+    package_files::write(workspace, &built.agent, &platform, time, &made)?;
     let package = make(workspace, built, &folder, None)?;
     let next = make(workspace, built, &folder, Some("9999.0.0-1"))?;
     Ok(Packages { package, next })
 }
-
-const SHELLS: [&str; 3] = ["bash", "fish", "zsh"];
-
-/// Writes the package's generated files into `made`.
-fn prepare(workspace: &Workspace, built: &Built, made: &Path) -> Result<()> {
-    let write = |file: &str, text: &str| {
-        fs::write(made.join(file), text).with_context(|| format!("writing {file}"))
-    };
-    let print = |program: &Path, arguments: &[&str]| {
-        process::capture(Command::new(program).args(arguments))
-    };
-    // Pages and completions have the name by which the program is called.
-    let folder = tempfile::tempdir().context("making a directory")?;
-    let weir = folder.path().join("weir");
-    symlink(&built.agent, &weir).with_context(|| format!("linking {}", weir.display()))?;
-    for shell in SHELLS {
-        let arguments = ["completions", shell];
-        write(&format!("weir.{shell}"), &print(&weir, &arguments)?)?;
-        write(&format!("agent.{shell}"), &print(&built.agent, &arguments)?)?;
-    }
-    write("weir.1", &print(&weir, &["man"])?)?;
-    write("limits.toml.5", &print(&weir, &["man", "limits.toml"])?)?;
-    write("limits.schema.json", &print(&weir, &["schema"])?)?;
-    write("copyright", &copyright::text(workspace)?)?;
-    write("changelog.Debian", &debian_changelog(workspace)?)?;
-    let changes = workspace.root.join("CHANGELOG.md");
-    fs::copy(&changes, made.join("changelog")).context("copying CHANGELOG.md")?;
-    // Debian's policy requires them to be compressed in this way.
-    process::run(
-        Command::new("gzip")
-            .args(["-9", "--no-name", "--force"])
-            .args(["weir.1", "limits.toml.5", "changelog.Debian", "changelog"])
-            .current_dir(made),
-    )
-}
-
-/// Debian's own list of changes, of which the packages of this tree have one entry.
-fn debian_changelog(workspace: &Workspace) -> Result<String> {
-    let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(seconds) => seconds,
-        Err(_) => process::capture(
-            Command::new("git")
-                .args(["log", "-1", "--format=%ct"])
-                .current_dir(&workspace.root),
-        )
-        .context("reading the commit's time: without git, set SOURCE_DATE_EPOCH")?,
-    };
-    let date = process::capture(Command::new("date").args([
-        "--utc",
-        "--rfc-email",
-        "--date",
-        &format!("@{}", seconds.trim()),
-    ]))?;
-    Ok(format!(
-        "weir ({VERSION}-1) unstable; urgency=medium\n\n  \
-         * Version {VERSION}: changelog.gz lists what changed.\n\n \
-         -- {MAINTAINER}  {date}",
-    ))
-}
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// As in agent/Cargo.toml.
-const MAINTAINER: &str = "The Weir developers <weir@localhost>";
 
 /// Examines a package by Debian's policy; errors and warnings fail.
 fn lint(package: &Path) -> Result<()> {
@@ -197,7 +136,7 @@ fn make(
     .arg(folder);
     match built.profile {
         Profile::Release => {}
-        Profile::Dist => drop(deb.args(["--profile", "dist"])),
+        Profile::Dist => drop(deb.args(["--profile", Speed::Full.profile()])),
         Profile::Debug => drop(deb.args(["--profile", "dev", "--strip", "--fast"])),
     }
     if let Some(version) = version {

@@ -32,7 +32,7 @@ const fn step(name: &'static str, arguments: &'static [&'static str]) -> Step {
     Step { name, arguments }
 }
 
-const STEPS: [Step; 21] = [
+const STEPS: [Step; 23] = [
     step("setup", &["setup", "all"]),
     step("lint", &["lint"]),
     step("test", &["test", "--long"]),
@@ -87,6 +87,9 @@ const STEPS: [Step; 21] = [
         &["vm", "--systemd", "--guest", "bookworm", "--cgroup-v1"],
     ),
     step("package", &["package", "--dist"]),
+    step("dist", &["dist"]),
+    // In another folder, from nothing.
+    step("dist-verify", &["dist", "--verify", "target/dist"]),
     step("docs", &["docs"]),
     step("rest", &["rest"]),
     step("accuracy", &["accuracy"]),

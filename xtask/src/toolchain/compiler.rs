@@ -21,9 +21,12 @@ pub struct Compiler {
     pub rustc: PathBuf,
     /// Its cargo.
     pub cargo: PathBuf,
+    /// The folder of its standard library's source.
+    pub source: PathBuf,
     /// Major version of its LLVM.
     pub llvm: u32,
-    release: String,
+    /// As in `rustc -vV`.
+    pub release: String,
 }
 
 impl Compiler {
@@ -102,12 +105,13 @@ impl Compiler {
     }
 
     fn examine(rustc: PathBuf, cargo: PathBuf, sysroot: &Path) -> Result<Self> {
-        let source = sysroot.join("lib/rustlib/src/rust/library/Cargo.lock");
-        if !source.exists() {
+        let source = sysroot.join("lib/rustlib/src/rust");
+        let lock = source.join("library/Cargo.lock");
+        if !lock.exists() {
             bail!(
                 "{} has no source of the standard library: {} is missing",
                 rustc.display(),
-                source.display()
+                lock.display()
             );
         }
         let said = process::capture(Command::new(&rustc).arg("-vV"))?;
@@ -126,6 +130,7 @@ impl Compiler {
         Ok(Self {
             rustc,
             cargo,
+            source,
             llvm,
             release,
         })

@@ -85,6 +85,13 @@ impl Linker {
         format!("bpf-linker (LLVM {}) at {}", self.llvm, self.path.display())
     }
 
+    /// Its version and that of its LLVM.
+    pub fn version(&self) -> Result<String> {
+        let said = process::capture(Command::new(&self.path).arg("--version"))?;
+        let version = said.trim().trim_start_matches("bpf-linker ");
+        Ok(format!("{version} (LLVM {})", self.llvm))
+    }
+
     fn examine(path: PathBuf) -> Result<Self> {
         // Its `--version` lacks LLVM's; this option of LLVM prints that, and exits before any input is read.
         let mut ask = Command::new(&path);

@@ -8,6 +8,8 @@
 mod compiler;
 mod linker;
 mod pair;
+mod paths;
 
 pub use compiler::Compiler;
 pub use pair::{TARGET, Toolchain};
+pub use paths::{Renamed, renamed};

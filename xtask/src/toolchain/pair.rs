@@ -7,6 +7,7 @@ use anyhow::{Error, Result, bail};
 
 use super::compiler::Compiler;
 use super::linker::Linker;
+use super::paths::{Renamed, renamed};
 use crate::apt::Apt;
 use crate::tools::Detail;
 use crate::workspace::Workspace;
@@ -88,13 +89,19 @@ impl Toolchain {
     /// program that calls it.
     pub fn command(&self, program: &Path, workspace: &Workspace) -> Command {
         // Like aya-build, which is not used because it chooses the toolchain itself.
-        let flags = [
+        let mut flags = vec![
             format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
             "-Cdebuginfo=2".to_owned(),
             "-Ctarget-cpu=v3".to_owned(),
             "-Clink-arg=--btf".to_owned(),
             format!("-Clinker={}", self.linker.path.display()),
         ];
+        // BTF has the names of source files: the objects are the same in each folder.
+        flags.extend(
+            renamed(workspace, &self.compiler)
+                .iter()
+                .map(Renamed::for_rustc),
+        );
         let mut command = Command::new(program);
         command
             .current_dir(&workspace.root)

@@ -12,12 +12,21 @@ pub const NOT_RUN: &[(&str, &[Named])] = &[
             ("docs/contributing/testing.md", "cargo xtask"),
             ("docs/contributing/testing.md", "WEIR_BUDGET=write"),
             ("docs/contributing/testing.md", "sudo target/trace/agent"),
+            ("docs/contributing/releasing.md", "git checkout"),
+            ("docs/contributing/releasing.md", "cargo xtask"),
             ("docs/start/install.md", "cargo xtask build"),
             ("docs/start/install.md", "cp config/"),
             ("docs/start/install.md", "target/release/agent"),
             ("docs/start/install.md", "sudo target/release/agent"),
             ("docs/operations/upgrade.md", "target/release/agent"),
             ("docs/operations/upgrade.md", "install -m 755"),
+        ],
+    ),
+    (
+        "since it checks the files of a release",
+        &[
+            ("docs/contributing/releasing.md", "ssh-keygen"),
+            ("docs/contributing/releasing.md", "sha256sum"),
         ],
     ),
     (

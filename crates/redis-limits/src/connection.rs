@@ -117,7 +117,7 @@ impl Store {
                 let connection = client.get_connection()?;
                 connection.set_read_timeout(Some(timeout))?;
                 connection.set_write_timeout(Some(timeout))?;
-                Ok(Connection::Cluster(connection))
+                Ok(Connection::Cluster(Box::new(connection)))
             }
         }
     }
@@ -154,7 +154,7 @@ fn without_password(address: &str) -> String {
 enum Connection {
     Single(redis::Connection),
     #[cfg(feature = "cluster")]
-    Cluster(redis::cluster::ClusterConnection),
+    Cluster(Box<redis::cluster::ClusterConnection>),
 }
 
 impl Connection {

@@ -7,7 +7,7 @@ use anyhow::Context;
 use config::ConfigError;
 use config::policy::AgentConfig;
 use datapath::{LoadError, PinDirectory};
-use host::{StateDirectory, syn_cookies};
+use host::{PROGRAM, StateDirectory, syn_cookies};
 
 use super::exit::invalid;
 use crate::daemon;
@@ -44,7 +44,7 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     }
     let _lock = lock?;
     let state = StateDirectory::at(&agent.state_dir);
-    // What cannot be undone keeps nothing else in effect.
+    // The other steps are still made if one fails.
     let mut problems = Vec::new();
     match syn_cookies::restore(&state) {
         Ok(Some(value)) => println!("{} is {value} again", syn_cookies::SETTING),
@@ -77,7 +77,7 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     if problems.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("run this again when that is mended");
+    eprintln!("mend what failed, then run {PROGRAM} detach again");
     Ok(ExitCode::FAILURE)
 }
 

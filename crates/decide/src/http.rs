@@ -212,7 +212,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut body = pin!(Limited::new(body, LONGEST_BODY));
-    let (mut read, mut part) = (Vec::new(), receiving.clone().part());
+    let (mut read, mut part) = (Vec::new(), receiving.part());
     while !body.is_end_stream() {
         let Some(frame) = body.frame().await.transpose()? else {
             break;

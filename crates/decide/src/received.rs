@@ -3,12 +3,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use host::clients::Activity;
 use hyper::Request;
 use hyper::body::{Bytes, Frame};
 use thiserror::Error;
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -19,6 +21,8 @@ use tonic::server::NamedService;
 const MOST: usize = 64 << 20;
 /// The bytes of a stream and its request besides their headers and message.
 const STREAM: usize = 2 * 1024;
+/// How long a request for which there is no room may take to arrive: a small one has been sent with its headers.
+const GRACE: Duration = Duration::from_millis(100);
 /// The bytes of a header besides its name and value, as HTTP/2 counts them (RFC 9113, 6.5.2).
 const HEADER: usize = 32;
 
@@ -28,10 +32,10 @@ pub struct Receiving(Arc<AtomicUsize>);
 
 impl Receiving {
     /// Nothing of them yet.
-    pub const fn part(self) -> Part {
+    pub fn part(&self) -> Part {
         Part {
             bytes: 0,
-            receiving: self,
+            receiving: self.clone(),
         }
     }
 }
@@ -70,7 +74,7 @@ impl Drop for Part {
 #[error("more than {} MiB of requests at a time: repeat the request", MOST >> 20)]
 pub struct NoRoom;
 
-/// A service whose messages and their headers share [`MOST`] bytes: what is beyond is refused.
+/// A service whose messages and their headers share [`MOST`] bytes: what is beyond and arrives in parts is refused.
 #[derive(Clone)]
 pub struct Bounded<S> {
     service: S,
@@ -104,15 +108,11 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Bounded<S> {
         if let Some(activity) = request.extensions().get::<Activity>() {
             activity.reply();
         }
-        let mut part = self.receiving.clone().part();
-        let refused = part.add(STREAM + head(&request)).err();
-        self.service.call(request.map(|body| {
-            Body::new(Message {
-                body,
-                part,
-                refused,
-            })
-        }))
+        let mut part = self.receiving.part();
+        let has_room = part.add(STREAM + head(&request)).is_ok();
+        let ends = (!has_room).then(|| Box::pin(sleep(GRACE)));
+        self.service
+            .call(request.map(|body| Body::new(Message { body, part, ends })))
     }
 }
 
@@ -130,8 +130,8 @@ fn head<B>(request: &Request<B>) -> usize {
 struct Message {
     body: Body,
     part: Part,
-    /// There is no room for the request's headers.
-    refused: Option<NoRoom>,
+    /// The end of [`GRACE`], if there is no room for the request's headers.
+    ends: Option<Pin<Box<Sleep>>>,
 }
 
 impl hyper::body::Body for Message {
@@ -142,20 +142,31 @@ impl hyper::body::Body for Message {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let refuse = |no_room: NoRoom| Status::resource_exhausted(no_room.to_string());
-        if let Some(no_room) = self.refused {
-            return Poll::Ready(Some(Err(refuse(no_room))));
-        }
-        let polled = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let Poll::Ready(polled) = Pin::new(&mut self.body).poll_frame(context) else {
+            let ends = self.ends.as_mut();
+            let is_over = ends.is_some_and(|ends| ends.as_mut().poll(context).is_ready());
+            return if is_over {
+                Poll::Ready(Some(Err(refusal())))
+            } else {
+                Poll::Pending
+            };
+        };
         let bytes = match &polled {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             _ => 0,
         };
-        Poll::Ready(match self.part.add(bytes) {
-            Ok(()) => polled,
-            Err(no_room) => Some(Err(refuse(no_room))),
+        let has_room = self.part.add(bytes).is_ok() && self.ends.is_none();
+        // What is complete is decided at once, so that a client of unfinished requests has no others refused.
+        Poll::Ready(if has_room || self.body.is_end_stream() {
+            polled
+        } else {
+            Some(Err(refusal()))
         })
     }
+}
+
+fn refusal() -> Status {
+    Status::resource_exhausted(NoRoom.to_string())
 }
 
 #[cfg(test)]
@@ -163,7 +174,8 @@ mod tests {
     use std::convert::Infallible;
     use std::future::{Ready, ready};
 
-    use http_body_util::{BodyExt as _, Full};
+    use http_body_util::{BodyExt as _, Full, StreamBody};
+    use tokio_stream::StreamExt as _;
 
     use super::*;
 
@@ -185,13 +197,36 @@ mod tests {
         }
     }
 
-    /// A request with headers and a message of these lengths.
-    async fn call(service: &mut Bounded<Unread>, headers: usize, message: usize) -> Body {
+    /// A request with headers of this length, and a message of which these bytes have arrived.
+    async fn call(service: &mut Bounded<Unread>, headers: usize, arrived: Arrived) -> Body {
+        let body = match arrived {
+            Arrived::Whole(length) => Body::new(Full::new(Bytes::from(vec![0; length]))),
+            Arrived::Part(length) => {
+                let data = (length > 0).then(|| Frame::data(Bytes::from(vec![0; length])));
+                let frames = tokio_stream::iter(data.map(Ok::<_, Infallible>));
+                Body::new(StreamBody::new(frames.chain(tokio_stream::pending())))
+            }
+        };
         let request = Request::post("/")
             .header("x-long", vec![b'a'; headers])
-            .body(Body::new(Full::new(Bytes::from(vec![0; message]))))
+            .body(body)
             .unwrap();
         service.call(request).await.unwrap().into_body()
+    }
+
+    enum Arrived {
+        Whole(usize),
+        Part(usize),
+    }
+
+    async fn is_refused(mut message: Body) -> bool {
+        match message.frame().await.unwrap() {
+            Ok(_) => false,
+            Err(error) => {
+                assert_eq!(error.code(), tonic::Code::ResourceExhausted);
+                true
+            }
+        }
     }
 
     #[tokio::test]
@@ -200,21 +235,19 @@ mod tests {
         let mut service = Bounded::new(Unread);
         let mut held = Vec::new();
         for _ in 0..MOST / LONG {
-            let mut one = call(&mut service, 0, LONG).await;
+            let mut one = call(&mut service, 0, Arrived::Part(LONG)).await;
             assert!(one.frame().await.unwrap().is_ok());
             held.push(one);
         }
-        let mut refused = call(&mut service, 0, LONG).await;
-        let error = refused.frame().await.unwrap().unwrap_err();
-        assert_eq!(error.code(), tonic::Code::ResourceExhausted);
-        drop(refused);
+        let beyond = call(&mut service, 0, Arrived::Part(LONG)).await;
+        assert!(is_refused(beyond).await);
         // One that was refused holds nothing, and one that has been decided makes room.
-        let mut short = call(&mut service, 0, 1 << 20).await;
-        assert!(short.frame().await.unwrap().is_ok());
+        let short = call(&mut service, 0, Arrived::Part(1 << 20)).await;
+        assert!(!is_refused(short).await);
         held.pop();
-        let mut long = call(&mut service, 0, LONG).await;
-        assert!(long.frame().await.unwrap().is_ok());
-        drop((held, short, long));
+        let long = call(&mut service, 0, Arrived::Part(LONG)).await;
+        assert!(!is_refused(long).await);
+        drop(held);
         assert_eq!(service.receiving.0.load(Ordering::Relaxed), 0);
     }
 
@@ -225,16 +258,19 @@ mod tests {
         let mut service = Bounded::new(Unread);
         let mut held = Vec::new();
         for _ in 0..MOST / (HEADERS + STREAM) {
-            held.push(call(&mut service, HEADERS, 1).await);
+            held.push(call(&mut service, HEADERS, Arrived::Part(0)).await);
         }
         let received = service.receiving.0.load(Ordering::Relaxed);
         assert!(received >= held.len() * (HEADERS + STREAM), "{received}");
-        let mut refused = call(&mut service, HEADERS, 1).await;
-        let error = refused.frame().await.unwrap().unwrap_err();
-        assert_eq!(error.code(), tonic::Code::ResourceExhausted);
+        for unfinished in [0, 1] {
+            let beyond = call(&mut service, HEADERS, Arrived::Part(unfinished)).await;
+            assert!(is_refused(beyond).await);
+        }
+        // Others' requests arrive at once.
+        let whole = call(&mut service, HEADERS, Arrived::Whole(1_000)).await;
+        assert!(!is_refused(whole).await);
         held.clear();
-        drop(refused);
-        let mut one = call(&mut service, HEADERS, 1).await;
-        assert!(one.frame().await.unwrap().is_ok());
+        let one = call(&mut service, HEADERS, Arrived::Part(1)).await;
+        assert!(!is_refused(one).await);
     }
 }

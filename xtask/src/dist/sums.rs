@@ -12,6 +12,7 @@ use crate::process;
 
 /// The list of hashes, in the form of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";
+const SIGNATURE: &str = "SHA256SUMS.sig";
 /// What a signature is made for, as `ssh-keygen -n` takes it.
 const NAMESPACE: &str = "weir";
 
@@ -52,7 +53,7 @@ fn list(sums: &BTreeMap<String, String>) -> String {
 
 /// Whether a file is the list or its signature.
 pub fn is_about_others(name: &str) -> bool {
-    name.starts_with(SUMS)
+    [SUMS, SIGNATURE].contains(&name)
 }
 
 /// Signs the list with an SSH key, and returns the signature's path. With a public key, ssh-agent signs.
@@ -65,7 +66,7 @@ pub fn sign(folder: &Path, key: &Path) -> Result<PathBuf> {
         .arg(key)
         .arg(&list);
     process::run(&mut sign).with_context(|| format!("signing with the key {}", key.display()))?;
-    let signature = folder.join(format!("{SUMS}.sig"));
+    let signature = folder.join(SIGNATURE);
     ensure!(
         signature.exists(),
         "ssh-keygen wrote no signature {}",
@@ -81,14 +82,14 @@ mod tests {
     #[test]
     fn the_list_is_what_sha256sum_reads() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["weir-b", "weir-a", "SHA256SUMS.sig"] {
+        for name in ["weir-b", "weir-a", SIGNATURE, "SHA256SUMS.txt"] {
             fs::write(folder.path().join(name), "abc").unwrap();
         }
         write(folder.path()).unwrap();
         let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(
             fs::read_to_string(folder.path().join(SUMS)).unwrap(),
-            format!("{hash}  weir-a\n{hash}  weir-b\n")
+            format!("{hash}  SHA256SUMS.txt\n{hash}  weir-a\n{hash}  weir-b\n")
         );
     }
 }

@@ -334,15 +334,13 @@ impl Datapath {
         }
         // Outside of a change, `follow` retries. A change waits once for all interfaces, of which others may have many.
         let is_change = to.folder() != self.pins.path();
-        let now = Instant::now();
-        let deadline = if is_change {
-            *self.released_by.get_or_init(|| now + RELEASE_TIMEOUT)
-        } else {
-            now
+        let may_be_released = || {
+            let released_by = || Instant::now() + RELEASE_TIMEOUT;
+            is_change && Instant::now() < *self.released_by.get_or_init(released_by)
         };
         let link = loop {
             match BpfLink::create(program, of.index, target).map_err(fail) {
-                Err(AttachError::Taken { .. }) if Instant::now() < deadline => {
+                Err(AttachError::Taken { .. }) if may_be_released() => {
                     thread::sleep(RELEASE_POLL);
                 }
                 created => break created?,

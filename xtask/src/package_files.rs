@@ -42,6 +42,7 @@ pub fn write(
     write("limits.toml.5", &print(&weir, &["man", "limits.toml"])?)?;
     write("limits.schema.json", &print(&weir, &["schema"])?)?;
     write("copyright", &copyright::text(workspace, target)?)?;
+    write("lintian-overrides", &lintian_overrides(workspace, target)?)?;
     write("changelog.Debian", &debian_changelog(time)?)?;
     let changes = workspace.root.join("CHANGELOG.md");
     fs::copy(&changes, folder.join("changelog")).context("copying CHANGELOG.md")?;
@@ -52,6 +53,21 @@ pub fn write(
             .args(["weir.1", "limits.toml.5", "changelog.Debian", "changelog"])
             .current_dir(folder),
     )
+}
+
+/// What lintian is not to report, with the reasons.
+fn lintian_overrides(workspace: &Workspace, target: &str) -> Result<String> {
+    let folder = workspace.root.join("packaging").join("debian");
+    let of_static = target
+        .ends_with("musl")
+        .then_some("lintian-overrides.static");
+    let names = std::iter::once("lintian-overrides").chain(of_static);
+    names
+        .map(|name| {
+            let path = folder.join(name);
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+        })
+        .collect()
 }
 
 /// Debian's own list of changes, of which the packages of this tree have one entry.

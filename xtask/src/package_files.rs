@@ -55,7 +55,7 @@ pub fn write(
     )
 }
 
-/// What lintian is not to report, with the reasons.
+/// The reports of lintian that are suppressed, with the reasons.
 fn lintian_overrides(workspace: &Workspace, target: &str) -> Result<String> {
     let folder = workspace.root.join("packaging").join("debian");
     let of_static = target

@@ -12,7 +12,7 @@ use super::as_called::{NAME, renamed_commands};
 const FILE: &str = "agent";
 /// Decisions name commands as they were when they were made; the summary has their titles.
 const HISTORY: [&str; 2] = ["docs/decisions/", "docs/SUMMARY.md"];
-/// What packages install beside the pages, and what contributors read.
+/// Files that packages install beside the pages, and files for contributors.
 const OTHERS: [&str; 4] = ["ARCHITECTURE.md", "SECURITY.md", "config", "packaging"];
 
 /// What the documents write for a value, and a value.

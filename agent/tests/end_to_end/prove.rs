@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -521,13 +522,19 @@ fn always_sets_cookies_until_the_limit_ends() {
     drop(agent);
 }
 
-fn a_setting_that_cannot_be_restored_keeps_no_limit_in_effect() {
-    let network = network("1", "tc");
+/// An agent that has changed the setting.
+fn start_with_cookies_for_all(network: &Network) -> (PathBuf, Agent<'_>) {
     let always =
         format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
     let config = network.config("attach = \"tc\"", &always);
     let agent = network.start_file(&config, &[]);
-    becomes(&network, "2");
+    becomes(network, "2");
+    (config, agent)
+}
+
+fn a_setting_that_cannot_be_restored_keeps_no_limit_in_effect() {
+    let network = network("1", "tc");
+    let (config, agent) = start_with_cookies_for_all(&network);
     agent.stop(nix::sys::signal::Signal::SIGKILL);
     // The kernel refuses this value.
     let file = network.state().join("tcp_syncookies");
@@ -545,11 +552,7 @@ fn a_setting_that_cannot_be_restored_keeps_no_limit_in_effect() {
 
 fn detaching_restores_the_setting_of_an_agent_that_was_killed() {
     let network = network("1", "tc");
-    let always =
-        format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
-    let config = network.config("attach = \"tc\"", &always);
-    let agent = network.start_file(&config, &[]);
-    becomes(&network, "2");
+    let (config, agent) = start_with_cookies_for_all(&network);
     let detach = || network.command(&["detach", "--config", config.to_str().unwrap()]);
     // Not under a running agent.
     assert!(!detach().status.success() && setting(&network) == "2");

@@ -44,8 +44,8 @@ impl Connection {
         matches!(self, Self::One(..))
     }
 
-    /// What identifies the server's data: its process, and the history of its writes, which another one begins when it is
-    /// promoted. `None` for the nodes of a Cluster, and for a server that does not report it.
+    /// The server's identity: its `run_id`, and `master_replid`, which changes at a promotion. `None` for the nodes of a
+    /// Cluster, and for a server that does not report them.
     pub(super) fn server(&self) -> Option<&Arc<str>> {
         match self {
             Self::One(_, server) => server.as_ref(),

@@ -74,7 +74,7 @@ async fn serve_clients(listener: Listener, handle: EngineHandle, most: usize) {
     }
 }
 
-/// What the connections of a listener share.
+/// The state that the connections of a listener share.
 #[derive(Clone)]
 struct Endpoint {
     handle: EngineHandle,

@@ -156,7 +156,7 @@ impl hyper::body::Body for Message {
             _ => 0,
         };
         let has_room = self.part.add(bytes).is_ok() && self.ends.is_none();
-        // What is complete is decided at once, so that a client of unfinished requests has no others refused.
+        // Complete messages are decided at once: unfinished ones of one client refuse no other client's.
         Poll::Ready(if has_room || self.body.is_end_stream() {
             polled
         } else {

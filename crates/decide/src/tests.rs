@@ -41,6 +41,14 @@ impl Recorder {
     }
 }
 
+const ALGORITHMS: [&str; 5] = [
+    "token-bucket",
+    "leaky-bucket",
+    "fixed-window",
+    "sliding-window",
+    "sliding-log",
+];
+
 fn engine_at(text: &str, edge: Arc<dyn Edge>) -> Engine {
     let loaded =
         config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));

@@ -42,7 +42,7 @@ type Rows = Vec<Vec<String>>;
 struct Page<'r> {
     run: &'r Run,
     aims: Rows,
-    /// What each kind of machine reached, if there are several.
+    /// The medians of each kind of machine, if there are several.
     machines: Option<Rows>,
     reasons: Vec<Reason>,
     /// The tables of each part, one for each unit.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::process;
 
-/// What figures depend on most: the CPU's vendor and family, and the mitigations that make calls expensive.
+/// The kind of machine: the CPU's vendor and family, and the mitigations that make calls expensive.
 pub fn kind() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let spectre = mitigation("spectre_v2").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What each kind of machine reached: a file of `docs/benchmarks/machines` for each, which a full run on one writes.
+//! The medians of each kind of machine: a file of `docs/benchmarks/machines` for each, which a full run on one writes.
 
 use std::fs;
 use std::path::Path;

@@ -41,7 +41,7 @@ impl Speed {
     }
 }
 
-/// What is the same for all targets.
+/// The inputs that all targets share.
 pub struct Compilation<'a> {
     pub workspace: &'a Workspace,
     /// The toolchain of the kernel programs.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process;
 
-/// What a release is built from.
+/// The commit of a release.
 pub struct Source {
     /// The full hash of the commit.
     pub commit: String,
@@ -67,7 +67,7 @@ impl Source {
         format!("{}{changed}", &self.commit[..self.commit.len().min(12)])
     }
 
-    /// What is built, for people.
+    /// The commit or tag as text.
     pub fn description(&self) -> String {
         let tag = match &self.tag {
             Some(tag) => format!("tag {tag}, "),

@@ -13,7 +13,7 @@ use crate::process;
 /// The list of hashes, in the form of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.sig";
-/// What a signature is made for, as `ssh-keygen -n` takes it.
+/// The purpose of a signature (`ssh-keygen -n`).
 const NAMESPACE: &str = "weir";
 
 /// The hash of these bytes, in hexadecimal digits.

@@ -399,7 +399,7 @@ impl Datapath {
             hook,
             index: device.index,
         };
-        if hooks.contains(&wanted) && is_in_use(&wanted) {
+        if hooks.contains(&wanted) && self.has_program(wanted) {
             Step::Program
         } else if hooks.iter().any(is_in_use) {
             Step::Hook

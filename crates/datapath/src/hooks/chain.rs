@@ -53,7 +53,7 @@ impl Attached {
     }
 }
 
-/// What comes before Weir's own.
+/// The programs before Weir's own.
 fn before<P>(mut programs: Vec<P>, is_own: impl Fn(&P) -> bool) -> Vec<P> {
     let own = programs.iter().position(is_own);
     programs.truncate(own.unwrap_or(0));

@@ -11,14 +11,6 @@ fn text(algorithm: &str, lines: &str) -> String {
     )
 }
 
-const ALGORITHMS: [&str; 5] = [
-    "token-bucket",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-];
-
 /// An engine without room for more keys.
 fn full(algorithm: &str, lines: &str) -> Engine {
     let engine = engine(&text(algorithm, lines));

@@ -52,14 +52,6 @@ fn remaining(engine: &Engine, now: u64) -> i64 {
     engine.decide(&peek, now).unwrap().remaining
 }
 
-const ALGORITHMS: [&str; 5] = [
-    "token-bucket",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-];
-
 #[test]
 fn a_forced_charge_goes_below_zero_and_later_requests_are_refused() {
     for algorithm in ALGORITHMS {

@@ -7,13 +7,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::tiers::{self, Charges, Tiers};
 
-const ALGORITHMS: [&str; 5] = [
-    "token-bucket",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-];
 const SOFT: &str = "throttle = { soft = \"50%\" }";
 const ELASTIC: &str = "throttle = { elastic = { up_to = 1.5 } }";
 

@@ -113,6 +113,7 @@ pub(super) struct Waiter {
     pub(super) id: u64,
     pub(super) question: Question,
     /// The bytes of the question.
+    #[expect(dead_code, reason = "held for what dropping it does")]
     pub(super) held: Part,
     pub(super) charge: Charge,
     /// The arrival and the deadline, in nanoseconds.

@@ -348,7 +348,7 @@ fn matched(prefixes: &[IpNet], exceptions: &[IpNet]) -> Vec<IpNet> {
         nets.iter().map(|net| PrefixKey::from(*net)).collect()
     };
     let mut left = Vec::new();
-    lists::without(&keys(prefixes), keys(exceptions), &mut left);
+    lists::without(keys(prefixes), keys(exceptions), &mut left);
     let net = |key: &PrefixKey| Prefix::from(key).to_string().parse().ok();
     left.iter().filter_map(net).collect()
 }

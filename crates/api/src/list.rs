@@ -21,7 +21,7 @@ pub struct ListStatus {
     pub checked_seconds_ago: Option<f64>,
     /// Seconds until it is read again.
     pub next_in_seconds: f64,
-    /// Why the last reading had no effect; `null` if it had.
+    /// Why what was read last is not in effect; `null` if it is.
     pub problem: Option<String>,
     /// Lines that were left out.
     pub note: Option<String>,

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use host::Damaged;
 use thiserror::Error;
 
 /// A group or a part of it cannot be enforced as configured. The rest is enforced.
@@ -17,6 +18,13 @@ pub enum GroupsError {
         "CAP_SYS_PTRACE is missing: programs of other users' processes are not seen, nor matched by exe; under systemd, run `systemctl daemon-reload && systemctl restart weir` as root, or link groups.conf for a config elsewhere (docs/SERVICE.md: Permissions)"
     )]
     ProgramsHidden,
+    /// A file of an earlier agent cannot be used.
+    #[error("{lost}: {damaged}")]
+    Damaged {
+        /// The consequence.
+        lost: &'static str,
+        damaged: Damaged,
+    },
     /// A file cannot be read.
     #[error("reading {} failed: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -159,6 +167,17 @@ fn help(error: &io::Error) -> &'static str {
 }
 
 impl GroupsError {
+    /// What an earlier agent saved, if it can be used; else nothing, and the error with its consequence.
+    pub(super) fn or_damaged<T: Default>(
+        saved: Result<Option<T>, Damaged>,
+        lost: &'static str,
+    ) -> (T, Option<Self>) {
+        match saved {
+            Ok(saved) => (saved.unwrap_or_default(), None),
+            Err(damaged) => (T::default(), Some(Self::Damaged { lost, damaged })),
+        }
+    }
+
     /// The same error without the value, so that one cause for many processes gives one note.
     pub(super) fn without_value(self) -> Self {
         match self {

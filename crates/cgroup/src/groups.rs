@@ -124,10 +124,11 @@ impl Groups {
         for (nth, problem) in wrong {
             members[nth].note(&problem);
         }
-        let (origins, in_place) = (
-            Origins::open(&host.origins),
-            InPlace::open(&host.in_place()),
-        );
+        let (origins, lost_origins) = Origins::open(&host.origins);
+        let (in_place, lost_limits) = InPlace::open(&host.in_place());
+        for problem in lost_origins.iter().chain(&lost_limits) {
+            members.iter_mut().for_each(|member| member.note(problem));
+        }
         Self {
             host,
             tree,

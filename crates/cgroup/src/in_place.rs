@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use config::group::{CpuShare, Group};
-use host::read::read;
+use host::read_saved;
 use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
@@ -99,11 +99,15 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Continues with the file of an earlier agent at `path`, if it exists.
+    /// Continues with the file of an earlier agent at `path`, if it exists. One that is damaged is an error beside empty
+    /// records.
     #[must_use]
-    pub fn open(path: &Path) -> Self {
-        let text = read(path, LARGEST).unwrap_or_default();
-        let mut sets: BTreeMap<String, Set> = serde_json::from_slice(&text).unwrap_or_default();
+    pub fn open(path: &Path) -> (Self, Option<GroupsError>) {
+        let saved = read_saved(path, LARGEST, |text| serde_json::from_slice(text));
+        let (mut sets, problem): (BTreeMap<String, Set>, _) = GroupsError::or_damaged(
+            saved,
+            "limits that an earlier agent set on cgroups and units of others stay when Weir ends",
+        );
         for set in sets.values_mut() {
             if let Set::Unit(before) = set {
                 *set = Set::Properties(Changed {
@@ -112,10 +116,11 @@ impl InPlace {
                 });
             }
         }
-        Self {
+        let in_place = Self {
             path: path.to_owned(),
             sets,
-        }
+        };
+        (in_place, problem)
     }
 
     /// The cgroups and units with limits of Weir.

@@ -6,10 +6,11 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use host::read::read;
+use host::read_saved;
 use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
+use super::error::GroupsError;
 use super::process::{Membership, Process};
 
 /// The largest file that is read.
@@ -37,17 +38,22 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Continues with the file of an earlier agent at `path`, if it exists.
+    /// Continues with the file of an earlier agent at `path`, if it exists. One that is damaged is an error beside empty
+    /// records.
     #[must_use]
-    pub fn open(path: &Path) -> Self {
-        let text = read(path, LARGEST).unwrap_or_default();
-        // Without it, processes go back to the root of each hierarchy.
-        let by_pid = serde_json::from_slice(&text).unwrap_or_default();
-        Self {
+    pub fn open(path: &Path) -> (Self, Option<GroupsError>) {
+        let saved = read_saved(path, LARGEST, |text| serde_json::from_slice(text));
+        let is_saved = matches!(saved, Ok(Some(_)));
+        let (by_pid, problem) = GroupsError::or_damaged(
+            saved,
+            "processes that an earlier agent moved go back to the root of each hierarchy",
+        );
+        let origins = Self {
             path: path.to_owned(),
             by_pid,
-            is_saved: path.exists(),
-        }
+            is_saved,
+        };
+        (origins, problem)
     }
 
     /// Records the cgroups of a process before it is moved.
@@ -134,10 +140,11 @@ mod tests {
             controllers: String::new(),
             path: "/user.slice/a".to_owned(),
         }];
-        let mut origins = Origins::open(&file);
+        let (mut origins, _) = Origins::open(&file);
         origins.note(&Process::new(&proc, 10), &home);
         origins.save(&proc).unwrap();
-        let again = Origins::open(&file);
+        let (again, problem) = Origins::open(&file);
+        assert!(problem.is_none());
         assert_eq!(again.of(&proc, 10).as_deref(), Some(home.as_slice()));
         assert_eq!(again.of(&proc, 11).as_deref(), Some(home.as_slice()));
         assert_eq!(again.of(&proc, 12), None);
@@ -149,6 +156,18 @@ mod tests {
         again.save(&proc).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
         again.forget();
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("origins.json");
+        fs::write(&file, "{").unwrap();
+        let (origins, problem) = Origins::open(&file);
+        assert_eq!(origins.of(Path::new("/proc"), 1), None);
+        let problem = problem.unwrap().to_string();
+        assert!(problem.contains("origins.json.damaged"), "{problem}");
         assert!(!file.exists());
     }
 }

@@ -173,7 +173,7 @@ where
         Ok(body) => {
             // Until here, the client may have to make room.
             activity.begin();
-            decide(&body, handle).await
+            decide(body, handle).await
         }
         Err(error) if error.is::<LengthLimitError>() => refuse(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -230,12 +230,12 @@ where
     Ok(read.into())
 }
 
-/// The reply to one body: a request, or an array of them.
-async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
+/// The reply to one body: a request, or an array of them. Neither is kept while requests wait.
+async fn decide(body: Bytes, handle: &EngineHandle) -> Response<Full<Bytes>> {
     let bans_nobody = !handle.engine().bans_from(RequestProtocol::Http);
     let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if !is_batch {
-        let question: Question = match serde_json::from_slice(body) {
+        let question: Question = match serde_json::from_slice(&body) {
             Ok(question) => Question {
                 bans_nobody,
                 ..question
@@ -247,7 +247,10 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
                 );
             }
         };
-        let answer = match handle.ask(&question) {
+        drop(body);
+        let decision = handle.ask(&question);
+        drop(question);
+        let answer = match decision {
             Ok(decision) => decision.answer().await,
             Err(error) => Err(error),
         };
@@ -256,7 +259,7 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
             Err(error) => refuse(status_of(&error), &error.to_string()),
         };
     }
-    let mut questions: Vec<Question> = match serde_json::from_slice(body) {
+    let mut questions: Vec<Question> = match serde_json::from_slice(&body) {
         Ok(questions) => questions,
         Err(error) => {
             return refuse(
@@ -272,11 +275,12 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
         );
         return refuse(StatusCode::BAD_REQUEST, &reason);
     }
+    drop(body);
     for question in &mut questions {
         question.bans_nobody = bans_nobody;
     }
     // Each element has its own verdict: one status for all would mislead.
-    match each(&questions, handle).await {
+    match each(questions, handle).await {
         Ok(decided) => json(
             StatusCode::OK,
             &decided.iter().map(|one| &one.answer).collect::<Vec<_>>(),
@@ -290,11 +294,13 @@ async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
 
 /// The reply to an array, once its last request is decided.
 async fn each(
-    questions: &[Question],
+    questions: Vec<Question>,
     handle: &EngineHandle,
 ) -> Result<Vec<Decided>, (usize, DecideError)> {
     let mut answers = Vec::with_capacity(questions.len());
-    for (nth, decision) in handle.ask_each(questions)?.into_iter().enumerate() {
+    let decisions = handle.ask_each(&questions)?;
+    drop(questions);
+    for (nth, decision) in decisions.into_iter().enumerate() {
         answers.push(decision.answer().await.map_err(|error| (nth, error))?);
     }
     Ok(answers)

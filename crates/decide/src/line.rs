@@ -13,6 +13,7 @@ use super::answer::Decided;
 use super::charge::Charge;
 use super::error::DecideError;
 use super::fingerprint::Fingerprint;
+use super::received::{Part, Receiving};
 
 /// The most waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,9 @@ pub(super) type Answered = Result<Decided, DecideError>;
 pub(super) struct Waiter {
     pub(super) id: u64,
     pub(super) question: Question,
+    /// The bytes of the question.
+    #[expect(dead_code, reason = "held for what dropping it does")]
+    pub(super) held: Part,
     pub(super) charge: Charge,
     /// The arrival and the deadline, in nanoseconds.
     pub(super) since: u64,
@@ -133,6 +137,8 @@ pub(super) struct Lines {
     /// The queue of each request.
     pub(super) places: HashMap<u64, Spot>,
     pub(super) due: BTreeSet<(u64, Spot)>,
+    /// The bytes of all questions: a client chooses how long they are.
+    pub(super) held: Receiving,
     pub(super) next_id: u64,
     /// Whether all queues must be served because their limits have changed.
     pub(super) has_changed: bool,
@@ -208,6 +214,7 @@ impl Default for Waiting {
             lines: HashMap::new(),
             places: HashMap::new(),
             due: BTreeSet::new(),
+            held: Receiving::default(),
             next_id: 0,
             has_changed: false,
             is_closed: false,

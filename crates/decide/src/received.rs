@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// The bytes of a header besides its name and value, as HTTP/2 counts them (RFC 9113, 6.5.2).
 const HEADER: usize = 32;
 
-/// The [`MOST`] bytes that are shared by all that is being received.
+/// The [`MOST`] bytes that are shared by all that is being received, or that waits.
 #[derive(Clone, Debug, Default)]
 pub struct Receiving(Arc<AtomicUsize>);
 

@@ -168,12 +168,14 @@ impl Lines {
         // From here on, later requests check the queues.
         counters.waiting.fetch_add(1, Ordering::SeqCst);
         let until = now.saturating_add(wait.time().as_nanos() as u64);
+        let mut held = self.held.part();
         let decided = match engine.try_pass(self, charge, &spot, now) {
             Ok(outcome) => Some(outcome),
             Err(refused) => {
                 let is_in_time = refused.at.is_some_and(|at| at <= until);
                 let bounds = engine.bounds();
                 let is_full = !has_place
+                    || held.add(bytes(question)).is_err()
                     || self.places.len() >= bounds.in_all
                     || self
                         .lines
@@ -198,6 +200,7 @@ impl Lines {
             Waiter {
                 id,
                 question,
+                held,
                 charge,
                 since: now,
                 until,
@@ -324,6 +327,17 @@ impl Lines {
             .into_iter()
             .for_each(|spot| self.tend(engine, spot, now));
     }
+}
+
+/// The bytes of a question's text, which is kept while it waits.
+fn bytes(question: &Question) -> usize {
+    let key = question
+        .key
+        .iter()
+        .map(|(entry, value)| entry.len() + value.len());
+    let parameters = question.parameters.keys().map(String::len);
+    let names = question.limit.len() + question.request.as_ref().map_or(0, String::len);
+    names + key.chain(parameters).sum::<usize>()
 }
 
 /// The delay before a queue is retried whose first request should have passed.

@@ -5,25 +5,30 @@ use config::PrefixKey;
 /// The most prefixes of all lists together.
 pub const MOST_PREFIXES: usize = 4_000_000;
 
-/// The prefixes of a set without its exceptions. Of all entries around an address, the longest decides.
-pub fn without(prefixes: &[PrefixKey], mut exceptions: Vec<PrefixKey>, left: &mut Vec<PrefixKey>) {
+/// The prefixes of a set without its exceptions. Of all entries around an address, the longest decides. It ends early where
+/// more than [`MOST_PREFIXES`] are left.
+pub fn without(
+    mut prefixes: Vec<PrefixKey>,
+    mut exceptions: Vec<PrefixKey>,
+    left: &mut Vec<PrefixKey>,
+) {
+    prefixes.sort_unstable();
+    prefixes.dedup();
     exceptions.sort_unstable();
     exceptions.dedup();
+    let (ipv4, ipv6): (Vec<_>, Vec<_>) = exceptions.into_iter().partition(PrefixKey::is_ipv4);
     for prefix in prefixes {
+        let exceptions = if prefix.is_ipv4() { &ipv4 } else { &ipv6 };
         let last =
             u128::from_be_bytes(prefix.address) | u128::MAX.checked_shr(prefix.length).unwrap_or(0);
-        let from = exceptions.partition_point(|exception| exception.address < prefix.address);
-        let to =
-            exceptions.partition_point(|exception| u128::from_be_bytes(exception.address) <= last);
-        // A wider exception does not apply to a longer entry.
-        let inside: Vec<PrefixKey> = exceptions[from..to]
-            .iter()
-            .filter(|exception| {
-                exception.length >= prefix.length && exception.is_ipv4() == prefix.is_ipv4()
-            })
-            .copied()
-            .collect();
-        carve(*prefix, &inside, left);
+        // Before it are the wider ones that begin at its address: they do not apply to a longer entry.
+        let from = exceptions.partition_point(|exception| *exception < prefix);
+        let inside = &exceptions[from..];
+        let to = inside.partition_point(|exception| u128::from_be_bytes(exception.address) <= last);
+        carve(prefix, &inside[..to], left);
+        if left.len() > MOST_PREFIXES {
+            return;
+        }
     }
 }
 
@@ -76,7 +81,7 @@ mod tests {
             prefixes in prop::collection::vec(prefix(), 0..12), exceptions in prop::collection::vec(prefix(), 0..12),
         ) {
             let mut left = Vec::new();
-            without(&prefixes, exceptions.clone(), &mut left);
+            without(prefixes.clone(), exceptions.clone(), &mut left);
             for low in 0..=255 {
                 let mut address = PrefixKey::IPV4.address;
                 address[15] = low;

@@ -1,5 +1,7 @@
 //! Formats of lists.
 
+use std::collections::HashMap;
+
 use config::PrefixKey;
 use config::policy::ListFormat;
 
@@ -10,7 +12,7 @@ use crate::nomatch::{MOST_PREFIXES, without};
 use crate::table::Table;
 
 /// Longer lines are invalid.
-const LONGEST_LINE: usize = 4096;
+pub(crate) const LONGEST_LINE: usize = 4096;
 /// Characters of an invalid line that a message quotes.
 const QUOTED: usize = 40;
 /// U+FEFF in UTF-8, with which some editors begin a file.
@@ -49,14 +51,20 @@ struct Set {
     name: String,
     prefixes: Vec<PrefixKey>,
     exceptions: Vec<PrefixKey>,
+    /// Its part of [`Found::entries`].
+    counted: usize,
 }
 
 /// The content of lines so far.
 #[derive(Default)]
 struct Found {
     sets: Vec<Set>,
+    /// The place of each set.
+    places: HashMap<String, usize>,
     /// The set of the last entry.
     current: usize,
+    /// The entries of all sets.
+    entries: usize,
 }
 
 impl Found {
@@ -66,10 +74,11 @@ impl Found {
             .get(self.current)
             .is_none_or(|set| set.name != name)
         {
-            let known = self.sets.iter().position(|set| set.name == name);
+            let known = self.places.get(name).copied();
             self.current = known.unwrap_or(self.sets.len());
         }
         if self.current == self.sets.len() {
+            self.places.insert(name.to_owned(), self.current);
             self.sets.push(Set {
                 name: name.to_owned(),
                 ..Set::default()
@@ -78,9 +87,13 @@ impl Found {
         &mut self.sets[self.current]
     }
 
-    fn len(&self) -> usize {
-        let count = |set: &Set| set.prefixes.len() + set.exceptions.len();
-        self.sets.iter().map(count).sum()
+    /// Counts the entries of the last line.
+    fn count(&mut self) {
+        if let Some(set) = self.sets.get_mut(self.current) {
+            let entries = set.prefixes.len() + set.exceptions.len();
+            self.entries += entries - set.counted;
+            set.counted = entries;
+        }
     }
 
     fn line(&mut self, line: &str, number: u64, reader: &Reader<'_>) -> Result<(), ()> {
@@ -123,7 +136,7 @@ impl Found {
             } else if set.exceptions.is_empty() {
                 all.extend(set.prefixes);
             } else {
-                without(&set.prefixes, set.exceptions, &mut all);
+                without(set.prefixes, set.exceptions, &mut all);
             }
         }
         all
@@ -159,7 +172,7 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
     };
     let mut parsed = Parsed::default();
     let mut found = Found::default();
-    let (mut valid, mut entries) = (0u64, 0);
+    let mut valid = 0u64;
     for (line, number) in text.split(|byte| *byte == b'\n').zip(1u64..) {
         let result = match std::str::from_utf8(line) {
             _ if line.len() > LONGEST_LINE => Err(()),
@@ -168,11 +181,12 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
         };
         match result {
             Ok(()) => {
-                let before = std::mem::replace(&mut entries, found.len());
-                valid += u64::from(entries > before);
+                let before = found.entries;
+                found.count();
+                valid += u64::from(found.entries > before);
             }
             // A header whose column is a number.
-            Err(()) if matches!(&reader, Reader::Table(table) if table.may_be_header(&String::from_utf8_lossy(line), number)) =>
+            Err(()) if matches!(&reader, Reader::Table(table) if table.may_be_header(line, number)) =>
                 {}
             Err(()) => {
                 parsed.invalid += 1;
@@ -181,7 +195,7 @@ pub fn parse(text: &[u8], format: &ListFormat) -> Result<Parsed, ListError> {
                     .get_or_insert_with(|| (number, quoted(line)));
             }
         }
-        if entries > MOST_PREFIXES {
+        if found.entries > MOST_PREFIXES {
             return Err(ListError::TooMany);
         }
     }
@@ -378,6 +392,49 @@ mod tests {
             );
         }
         assert!(parse(b"", &ListFormat::Plain).unwrap().prefixes.is_empty());
+    }
+
+    #[test]
+    fn a_line_of_separators_is_cut() {
+        let text = [b",".repeat(64 << 20), b"\n192.0.2.1\n".to_vec()].concat();
+        let parsed = parse(&text, &ListFormat::Csv(Column::Number(1))).unwrap();
+        assert_eq!(
+            (shown(&parsed), parsed.invalid),
+            (vec!["192.0.2.1".to_owned()], 1)
+        );
+        let named = ListFormat::Csv(Column::Name("x".to_owned()));
+        assert_eq!(
+            parse(&text, &named),
+            Err(ListError::NoColumn("x".to_owned()))
+        );
+    }
+
+    #[test]
+    fn each_of_many_sets_is_found_at_once() {
+        // Each entry is an exception of one set and a member of the next one.
+        let lines = |nth: u32| {
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + nth);
+            format!("add s{nth} {address}\nadd s{} {address} nomatch\n", nth + 1)
+        };
+        let text: String = (0..200_000).map(lines).collect();
+        let parsed = parse(text.as_bytes(), &ListFormat::Netset).unwrap();
+        assert_eq!((parsed.prefixes.len(), parsed.invalid), (200_000, 0));
+    }
+
+    #[test]
+    fn repeated_prefixes_are_carved_once() {
+        let exception = |nth: u32| {
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + 2 * nth);
+            format!("add a 10.0.0.0/8\nadd a {address} nomatch\n")
+        };
+        let text: String = (0..200_000).map(exception).collect();
+        let parsed = parse(text.as_bytes(), &ListFormat::Netset).unwrap();
+        // The addresses between the exceptions, and the rest of the /8.
+        assert!(
+            parsed.prefixes.len() >= 200_000,
+            "{}",
+            parsed.prefixes.len()
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use config::policy::Column;
 
 use crate::error::ListError;
+use crate::parse::LONGEST_LINE;
 
 /// The shape of a table.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,7 +23,8 @@ impl Table {
         let mut comment = None;
         let mut first = (String::new(), 1);
         for (line, number) in text.split(|byte| *byte == b'\n').zip(1u64..) {
-            let line = String::from_utf8_lossy(line);
+            // The rest of a longer one would be invalid.
+            let line = String::from_utf8_lossy(&line[..line.len().min(LONGEST_LINE)]);
             if !is_comment(&line) {
                 first = (line.into_owned(), number);
                 break;
@@ -73,12 +75,14 @@ impl Table {
     }
 
     /// Whether an invalid line has the names of columns.
-    pub fn may_be_header(&self, line: &str, number: u64) -> bool {
-        let cell = fields(line.trim(), self.delimiter)
+    pub fn may_be_header(&self, line: &[u8], number: u64) -> bool {
+        if self.first != number || line.len() > LONGEST_LINE {
+            return false;
+        }
+        let cell = fields(String::from_utf8_lossy(line).trim(), self.delimiter)
             .into_iter()
             .nth(self.column);
-        let is_name = |cell: String| !cell.starts_with(|c: char| c.is_ascii_digit());
-        self.first == number && cell.is_some_and(is_name)
+        cell.is_some_and(|cell| !cell.starts_with(|c: char| c.is_ascii_digit()))
     }
 }
 

@@ -127,7 +127,8 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(0) % 1_000_000
 }
 
-/// Builds the tests and runs the programs at the same time. Those that wait most run while the others are built.
+/// Builds the tests and runs the programs at the same time. Those that wait most run while the others are built, unless
+/// their order is random or loops are busy beside them, which would only make the build longer.
 fn run_all(
     workspace: &Workspace,
     arguments: &Arguments,
@@ -141,10 +142,16 @@ fn run_all(
         with_environment(&mut build);
         suite::build(&mut build)
     };
-    let first = if seed.is_none() {
-        built(&EVERY_PACKAGE, &WAITING)?
+    let all = || {
+        let mut all = built(&EVERY_PACKAGE, &[])?;
+        all.extend(built(&OWN_PACKAGE, &[])?);
+        Ok::<_, anyhow::Error>(all)
+    };
+    let is_built_first = seed.is_some() || arguments.busy > 0;
+    let first = if is_built_first {
+        all()?
     } else {
-        Vec::new()
+        built(&EVERY_PACKAGE, &WAITING)?
     };
     let job = |program: &TestProgram| {
         let mut job = job(workspace, program, seed.is_some());
@@ -154,15 +161,17 @@ fn run_all(
     let _busy = Busy::start(arguments.busy);
     suite::run(
         |jobs| {
-            in_order(first.clone(), seed)
-                .iter()
-                .for_each(|program| _ = jobs.send(job(program)));
-            let mut rest = built(&EVERY_PACKAGE, &[])?;
-            rest.extend(built(&OWN_PACKAGE, &[])?);
-            rest.retain(|program| !first.contains(program));
-            in_order(rest, seed)
-                .iter()
-                .for_each(|program| _ = jobs.send(job(program)));
+            let begin = |programs| {
+                in_order(programs, seed)
+                    .iter()
+                    .for_each(|program| _ = jobs.send(job(program)));
+            };
+            begin(first.clone());
+            if !is_built_first {
+                let mut rest = all()?;
+                rest.retain(|program| !first.contains(program));
+                begin(rest);
+            }
             let mut examples = workspace.cargo();
             examples
                 .args(["test", "--doc", "--locked", "--no-fail-fast"])

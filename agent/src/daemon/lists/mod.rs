@@ -3,6 +3,7 @@
 //! A thread waits for intervals and for changes of files. Each URL is fetched on a thread of its own, so that a slow
 //! server delays nothing else. The lists of an earlier agent stay in effect until those of this one replace them.
 
+mod effect;
 mod forecast;
 mod one;
 mod own;

@@ -1,27 +1,29 @@
 //! All lists, and what is in effect of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use api::list::ListsStatus;
+use api::list::{ListStatus, ListsStatus};
 use api::request::Excepted;
 use api::source::{BanHolder, BanStatus};
-use common::list::build::build_lists;
+use common::list::build::{ListTrees, build_lists};
 use config::human;
 use config::policy::{BanList, Config, ListSource, Mode, Prefix};
 use config::{PrefixKey, prefix};
 use datapath::ListMap;
 use datapath::memory::{self, Room};
 use host::StateDirectory;
+use host::backoff::Backoff;
 use http_client::Client;
-use lists::{Listed, MOST_PREFIXES, find, merge, read_exceptions, write_exceptions};
+use lists::{MOST_PREFIXES, find, merge, read_exceptions, write_exceptions};
 use notify::RecommendedWatcher;
 
+use super::effect::{Choice, Content as Prefixes, InEffect, listed};
 use super::one::{One, Outcome};
 use super::own::{OwnNetwork, contains};
 use super::source::{self, Content, Failure};
@@ -29,6 +31,9 @@ use super::watch::{self, Message};
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::daemon::packets::Packets;
 use crate::geo::{ClassLists, Databases};
+
+/// The pause before lists are put in effect again for which there was no room.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
 
 /// The ban lists of an agent.
 pub struct BanLists {
@@ -56,6 +61,10 @@ struct Set {
     refused: HashMap<String, u64>,
     /// Why the lists in effect are not those above.
     problem: Option<String>,
+    /// The lists of which an earlier content is in effect, or none, and why.
+    shortened: BTreeMap<String, String>,
+    /// When the lists are put in effect again, and how often this failed in a row.
+    again: Option<(Instant, u32)>,
     /// Whether the mode is `observe`.
     is_suspended: bool,
     /// Addresses that no list refuses.
@@ -72,14 +81,38 @@ impl Set {
     fn banning(&self) -> impl Iterator<Item = &One> {
         self.lists.iter().filter(|one| one.list.class().is_none())
     }
+
+    /// Their names and contents.
+    fn contents(&self) -> impl Iterator<Item = (&str, &Prefixes)> {
+        self.banning()
+            .map(|one| (one.list.name.as_str(), &one.prefixes))
+    }
 }
 
-/// The map in effect, and the lists by number.
-struct InEffect {
-    map: ListMap,
-    names: Vec<String>,
-    /// The number of prefixes of each.
-    prefixes: Vec<u64>,
+/// The kernel's trees of lists; and why there is no room for all, if the choice was shortened.
+fn trees(choice: &mut Choice, exceptions: &[PrefixKey]) -> Result<(ListTrees, String), String> {
+    let mut why = String::new();
+    loop {
+        if choice.prefixes() <= MOST_PREFIXES {
+            let trees = build_lists(merge(&choice.slices(), exceptions));
+            let (room, bytes) = (Room::now(), trees.bytes());
+            let tightest = room
+                .tightest()
+                .filter(|limit| bytes > limit.left_bytes - limit.left_bytes / 16);
+            let Some(limit) = tightest else {
+                return Ok((trees, why));
+            };
+            why = format!("they take {} more, and {limit}", human::size(bytes));
+        } else {
+            why = format!(
+                "{} prefixes in all, and at most {MOST_PREFIXES} are supported",
+                choice.prefixes()
+            );
+        }
+        if !choice.shorten() {
+            return Err(why);
+        }
+    }
 }
 
 impl BanLists {
@@ -144,7 +177,8 @@ impl BanLists {
         }
         self.watch();
         let read = self.read_due();
-        self.apply();
+        // It is reported, and tried again.
+        let _ = self.apply();
         self.report_all(&read);
         // The worker waits for the earliest list.
         let _ = self.wake.send(Message::Replaced);
@@ -160,14 +194,12 @@ impl BanLists {
         }
     }
 
-    /// The time at which a list is to be read.
+    /// The time at which a list is to be read, or all are put in effect again.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.set()
-            .lists
-            .iter()
-            .filter(|one| !one.is_fetching)
-            .map(|one| one.due)
-            .min()
+        let set = self.set();
+        let read = set.lists.iter().filter(|one| !one.is_fetching);
+        let again = set.again.map(|(at, _)| at);
+        read.map(|one| one.due).chain(again).min()
     }
 
     /// Reads all lists that are due, and puts them in effect.
@@ -205,10 +237,13 @@ impl BanLists {
         self.put_in_effect(&[(one, outcome)]);
     }
 
-    /// Puts the lists in effect if a content changed, and reports the readings.
+    /// Puts the lists in effect if a content changed or there was no room before, and reports the readings.
     fn put_in_effect(&self, read: &[(One, Outcome)]) {
-        if read.iter().any(|(_, outcome)| *outcome == Outcome::Updated) {
-            self.apply();
+        let is_due = |(at, _): (Instant, u32)| at <= Instant::now();
+        let is_due = self.set().again.is_some_and(is_due);
+        if is_due || read.iter().any(|(_, outcome)| *outcome == Outcome::Updated) {
+            // It is reported, and tried again.
+            let _ = self.apply();
         }
         self.report_all(read);
     }
@@ -325,25 +360,43 @@ impl BanLists {
         });
     }
 
-    /// Puts the content of all lists in effect, as a whole.
-    fn apply(&self) {
+    /// Puts the content of all lists in effect, as a whole. A failure is reported, and the worker tries again.
+    fn apply(&self) -> Result<(), String> {
         let result = self.try_to_apply();
         memory::trim_soon();
         let mut set = self.set();
-        let problem = result.err();
-        if let Some(problem) = problem
-            .as_ref()
-            .filter(|problem| set.problem.as_ref() != Some(*problem))
-        {
+        let (problem, shortened) = match &result {
+            Ok(shortened) => (None, shortened.clone()),
+            Err(problem) => (Some(problem.clone()), BTreeMap::new()),
+        };
+        let failures = set.again.map_or(1, |(_, failures)| failures + 1);
+        set.again = (problem.is_some() || !shortened.is_empty())
+            .then(|| (Instant::now() + AGAIN.pause(failures), failures));
+        let report = |source: String, problem: &str| {
             tracing::error!("{problem}");
             self.events.push(Event {
-                source: Some("lists".to_owned()),
-                ..Event::now(EventKind::ListFailed, 0, problem.clone())
+                source: Some(source),
+                ..Event::now(EventKind::ListFailed, 0, problem.to_owned())
             });
+        };
+        if let Some(problem) = problem
+            .as_ref()
+            .filter(|new| set.problem.as_ref() != Some(*new))
+        {
+            report("lists".to_owned(), problem);
         }
-        set.problem = problem;
+        for (name, problem) in &shortened {
+            if set.shortened.get(name) != Some(problem) {
+                report(
+                    format!("list {name}"),
+                    &format!("ban list {name:?}: {problem}"),
+                );
+            }
+        }
+        (set.problem, set.shortened) = (problem, shortened);
         drop(set);
         self.check_own_network();
+        result.map(drop)
     }
 
     /// Looks again for lists that refuse addresses that this host needs.
@@ -366,53 +419,43 @@ impl BanLists {
         set.of_own_network = warnings;
     }
 
-    fn try_to_apply(&self) -> Result<(), String> {
+    /// Returns the lists for whose content there is no room, and why.
+    fn try_to_apply(&self) -> Result<BTreeMap<String, String>, String> {
         let fail = |why: String| {
             format!("putting ban lists in effect failed: {why}; those before stay in effect")
         };
         let Some(packets) = self.packets.load_full() else {
-            return Ok(());
+            return Ok(BTreeMap::new());
         };
-        let (names, contents, exceptions) = {
+        let (mut choice, exceptions) = {
             let set = self.set();
-            let names: Vec<String> = set.banning().map(|one| one.list.name.clone()).collect();
-            let contents: Vec<Arc<Vec<Listed>>> =
-                set.banning().map(|one| Arc::clone(&one.prefixes)).collect();
-            (
-                names,
-                contents,
-                set.exceptions.iter().copied().collect::<Vec<_>>(),
-            )
+            let choice = Choice::new(set.contents(), set.in_effect.as_ref());
+            (choice, set.exceptions.iter().copied().collect::<Vec<_>>())
         };
-        let next = if names.is_empty() {
+        let mut shortened = BTreeMap::new();
+        let next = if choice.is_empty() {
             None
         } else {
-            let prefixes: usize = contents.iter().map(|list| list.len()).sum();
-            if prefixes > MOST_PREFIXES {
-                return Err(fail(format!(
-                    "{prefixes} prefixes in all, and at most {MOST_PREFIXES} are supported"
-                )));
-            }
-            let of_each = contents.iter().map(|list| list.len() as u64).collect();
-            let slices: Vec<&[Listed]> = contents.iter().map(|list| list.as_slice()).collect();
-            let merged = merge(&slices, &exceptions);
-            drop(slices);
-            drop(contents);
-            let trees = build_lists(merged);
-            let (room, bytes) = (Room::now(), trees.bytes());
-            if let Some(limit) = room
-                .tightest()
-                .filter(|limit| bytes > limit.left_bytes - limit.left_bytes / 16)
-            {
-                return Err(fail(format!(
-                    "they take {} more, and {limit}",
-                    human::size(bytes)
-                )));
-            }
+            let (trees, why) = trees(&mut choice, &exceptions).map_err(fail)?;
+            let reasons = choice.shortened().map(|(name, prefixes, kept)| {
+                let prefixes = human::number(prefixes as u64);
+                let effect = match kept {
+                    0 => "none of them is in effect".to_owned(),
+                    kept => format!("its earlier {} stay in effect", human::number(kept as u64)),
+                };
+                (
+                    name.to_owned(),
+                    format!("no room for its {prefixes} prefixes: {why}; {effect}"),
+                )
+            });
+            shortened = reasons.collect();
+            let map = ListMap::create(&trees).map_err(|error| fail(error.to_string()))?;
+            let (names, contents) = choice.into_parts();
             Some(InEffect {
-                map: ListMap::create(&trees).map_err(|error| fail(error.to_string()))?,
+                map,
                 names,
-                prefixes: of_each,
+                contents,
+                exceptions,
             })
         };
         packets
@@ -427,7 +470,7 @@ impl BanLists {
                 }
             }
         }
-        Ok(())
+        Ok(shortened)
     }
 
     /// Watches the folders of files.
@@ -461,18 +504,18 @@ impl BanLists {
             address: prefix::mapped(address),
             length: 128,
         };
-        if set.is_suspended
-            || set
-                .exceptions
-                .iter()
-                .any(|exception| contains(exception, &whole))
-        {
+        if set.is_suspended {
             return None;
         }
-        let (one, listed) = set
-            .banning()
-            .find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
-        let origin = format!("list:{}", one.list.name);
+        let (name, listed) = match &set.in_effect {
+            Some(effect) => {
+                let names = effect.names.iter().map(String::as_str);
+                listed(names.zip(&effect.contents), &effect.exceptions, &whole)?
+            }
+            // Those of an earlier agent may still be in effect.
+            None => listed(set.contents(), &set.exceptions, &whole)?,
+        };
+        let origin = format!("list:{name}");
         let holder = BanHolder {
             owner: origin.clone(),
             origin,
@@ -486,7 +529,8 @@ impl BanLists {
     ///
     /// # Errors
     ///
-    /// When the state directory cannot be written; then nothing is excepted.
+    /// When the state directory cannot be written; then nothing is excepted. When the lists cannot be put in effect
+    /// without them; the exceptions are saved, and this is tried again.
     pub fn except(&self, prefixes: &[PrefixKey]) -> Result<Vec<Excepted>, String> {
         let _work = self.work();
         let mut excepted = Vec::new();
@@ -520,7 +564,9 @@ impl BanLists {
         for Excepted { cidr, list } in &excepted {
             tracing::info!("{cidr} excepted from ban list {list:?} by an operator");
         }
-        self.apply();
+        self.apply().map_err(|problem| {
+            format!("exceptions from ban lists are saved, and not in effect: {problem}")
+        })?;
         Ok(excepted)
     }
 
@@ -541,7 +587,8 @@ impl BanLists {
         match write_exceptions(&self.state, &exceptions) {
             Ok(()) => {
                 self.set().exceptions = exceptions;
-                self.apply();
+                // The ban itself is in effect.
+                let _ = self.apply();
             }
             // The ban itself is in effect.
             Err(error) => tracing::error!("ending exceptions from ban lists failed: {error}"),
@@ -555,15 +602,11 @@ impl BanLists {
         let set = self.set();
         let mut refused = set.refused.clone();
         let mut in_effect = HashMap::new();
-        if let Some(InEffect {
-            map,
-            names,
-            prefixes,
-        }) = &set.in_effect
-        {
-            for ((name, prefixes), packets) in names.iter().zip(prefixes).zip(map.refused()) {
+        if let Some(effect) = &set.in_effect {
+            let lists = effect.names.iter().zip(&effect.contents);
+            for ((name, content), packets) in lists.zip(effect.map.refused()) {
                 *refused.entry(name.clone()).or_default() += packets;
-                in_effect.insert(name.as_str(), *prefixes);
+                in_effect.insert(name.as_str(), content.len() as u64);
             }
         }
         let status = |one: &One| {
@@ -574,7 +617,15 @@ impl BanLists {
                 None if is_enforced => 0,
                 None => one.prefixes.len() as u64,
             };
-            one.status(prefixes, refused.get(name).copied().unwrap_or(0))
+            let status = one.status(prefixes, refused.get(name).copied().unwrap_or(0));
+            let of_all = set.problem.as_ref().filter(|_| one.list.class().is_none());
+            ListStatus {
+                problem: status
+                    .problem
+                    .clone()
+                    .or_else(|| set.shortened.get(name).or(of_all).cloned()),
+                ..status
+            }
         };
         ListsStatus {
             lists: set.lists.iter().map(status).collect(),
@@ -611,9 +662,14 @@ impl BanLists {
             .lists
             .iter()
             .flat_map(|one| problem(one).into_iter().chain(note(one)));
+        let shortened = set
+            .shortened
+            .iter()
+            .map(|(name, problem)| format!("ban list {name:?}: {problem}"));
         set.problem
             .iter()
             .cloned()
+            .chain(shortened)
             .chain(suspended)
             .chain(of_lists)
             .chain(set.of_own_network.iter().cloned())

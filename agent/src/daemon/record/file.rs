@@ -30,6 +30,9 @@ const LONGEST: [u64; 2] = [32 << 20, 128 << 20];
 pub(super) const MOST_SERVICES: usize = 64;
 /// The most pairs of a source and a service of a recording, some 700 bytes each.
 pub(super) const MOST_SOURCES: usize = 7_168;
+/// The most interfaces, and the longest name of one.
+const MOST_INTERFACES: usize = 4_096;
+const LONGEST_NAME: usize = 127;
 /// The most gaps: further ones extend the last.
 pub(super) const MOST_GAPS: usize = 100;
 
@@ -221,7 +224,14 @@ fn parse(bytes: &[u8]) -> Result<RecordFile, String> {
     let file: RecordFile = serde_json::from_reader(io::BufReader::new(decoder.take(LONGEST[1])))
         .map_err(|error| error.to_string())?;
     let collected = &file.collected;
+    // They become a part of a config.
+    let is_name = |name: &String| {
+        let is_usual = |c: char| !c.is_control() && !matches!(c, '"' | '\\' | '/' | ' ');
+        (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(is_usual)
+    };
     let is_bounded = collected.services.len() <= MOST_SERVICES
+        && file.interfaces.len() <= MOST_INTERFACES
+        && file.interfaces.iter().all(is_name)
         && collected.sources.len() <= MOST_SOURCES
         && file.gaps.len() <= MOST_GAPS
         && [file.started, file.ends, file.written, file.sampled_seconds]
@@ -358,6 +368,20 @@ mod tests {
         assert!(forged(&|file| file.collected.sources[0].packets = u64::MAX));
         assert!(forged(&|file| file.collected.seconds = 1e300));
         assert!(forged(&|file| file.started = -1.0));
+        for name in [
+            "",
+            "eth0\"]\n[[notify]]\n#",
+            "eth\u{1b}]0;x",
+            &"x".repeat(128),
+        ] {
+            assert!(
+                forged(&|file| file.interfaces = vec![name.to_owned()]),
+                "{name:?}"
+            );
+        }
+        assert!(!forged(
+            &|file| file.interfaces = vec!["ens*".to_owned(), "!br-[0-9]".to_owned()]
+        ));
         assert!(forged(
             &|file| file.gaps = vec![RecordGap { from: 0.0, to: 0.0 }; MOST_GAPS + 1]
         ));

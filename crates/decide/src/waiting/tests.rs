@@ -301,6 +301,29 @@ fn the_line_is_bounded_per_key_and_in_all_and_counted() {
 }
 
 #[test]
+fn long_questions_wait_within_the_memory_for_all() {
+    const LENGTH: usize = 250_000;
+    const ROOM: usize = (64 << 20) / LENGTH;
+    let text = "[decide]\nmax_waiting = 1_000\n\
+                [[limit]]\nname = \"jobs\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"1/s\"\nburst = 1\n";
+    let config = config::parse(Path::new("limits.toml"), text)
+        .unwrap_or_else(|report| panic!("{report}"))
+        .config;
+    let mut harness = Harness::under(&config);
+    let user = |number: usize| format!("{number}{}", "x".repeat(LENGTH));
+    // The first of each user passes, the second one waits.
+    for number in 0..2 * (ROOM + 1) {
+        harness.ask(number, &question(&user(number / 2), 1, 60_000));
+    }
+    let status = harness.engine.limits[0].line.status();
+    assert_eq!((status.waiting, status.full), (ROOM as u64, 1));
+    harness.leave(1);
+    harness.ask(2 * (ROOM + 1), &question(&user(ROOM), 1, 60_000));
+    let status = harness.engine.limits[0].line.status();
+    assert_eq!((status.waiting, status.full), (ROOM as u64, 1));
+}
+
+#[test]
 fn waiting_requests_keep_their_order_or_are_refused_at_once() {
     let mut harness = Harness::new("rate = \"10/s\"\nburst = 10");
     harness.ask(0, &question("a", 10, 0));

@@ -24,7 +24,7 @@ impl Page<'_> {
         )?;
         self.gauge(
             "weir_list_failing",
-            "1 while a ban list cannot be read; its last content stays in effect.",
+            "1 while a ban list cannot be read or put in effect; its last content stays in effect.",
             ["list"],
             all().map(|list| ([list.name.as_str()], u64::from(list.problem.is_some()))),
         )?;

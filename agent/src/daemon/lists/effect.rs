@@ -1,0 +1,157 @@
+//! What of the lists is in effect, and the choice of it where there is no room for all.
+
+use std::sync::Arc;
+
+use config::PrefixKey;
+use datapath::ListMap;
+use lists::{Listed, find};
+
+/// A list's prefixes.
+pub(super) type Content = Arc<Vec<Listed>>;
+
+/// The map in effect, and the lists by number.
+pub(super) struct InEffect {
+    pub map: ListMap,
+    pub names: Vec<String>,
+    pub contents: Vec<Content>,
+    pub exceptions: Vec<PrefixKey>,
+}
+
+impl InEffect {
+    /// The content of a list that is in effect.
+    pub fn content(&self, name: &str) -> Option<&Content> {
+        let nth = self.names.iter().position(|known| known == name)?;
+        self.contents.get(nth)
+    }
+}
+
+/// A list and what is to be in effect of it.
+struct Part {
+    name: String,
+    content: Content,
+    /// What is in effect of it.
+    before: Content,
+    /// The prefixes of a content for which there is no room.
+    too_many: Option<usize>,
+}
+
+/// The contents to be put in effect, in the config's order.
+pub(super) struct Choice(Vec<Part>);
+
+impl Choice {
+    /// All that was read.
+    pub fn new<'l>(
+        lists: impl Iterator<Item = (&'l str, &'l Content)>,
+        in_effect: Option<&InEffect>,
+    ) -> Self {
+        let part = |(name, content): (&str, &Content)| Part {
+            name: name.to_owned(),
+            content: Arc::clone(content),
+            before: in_effect
+                .and_then(|in_effect| in_effect.content(name))
+                .map(Arc::clone)
+                .unwrap_or_default(),
+            too_many: None,
+        };
+        Self(lists.map(part).collect())
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn prefixes(&self) -> usize {
+        self.0.iter().map(|part| part.content.len()).sum()
+    }
+
+    /// Of the list with the most prefixes, leaves in effect what is; so that no list displaces a smaller one. Returns
+    /// whether that makes room.
+    pub fn shorten(&mut self) -> bool {
+        let grown = self
+            .0
+            .iter_mut()
+            .filter(|part| part.content.len() > part.before.len());
+        let Some(largest) = grown.max_by_key(|part| part.content.len()) else {
+            return false;
+        };
+        largest.too_many = Some(largest.content.len());
+        largest.content = Arc::clone(&largest.before);
+        true
+    }
+
+    /// The lists for whose contents there is no room: (name, its prefixes, those that stay in effect).
+    pub fn shortened(&self) -> impl Iterator<Item = (&str, usize, usize)> {
+        self.0
+            .iter()
+            .filter_map(|part| Some((&*part.name, part.too_many?, part.content.len())))
+    }
+
+    pub fn slices(&self) -> Vec<&[Listed]> {
+        self.0.iter().map(|part| part.content.as_slice()).collect()
+    }
+
+    /// The lists' names and contents.
+    pub fn into_parts(self) -> (Vec<String>, Vec<Content>) {
+        self.0
+            .into_iter()
+            .map(|part| (part.name, part.content))
+            .unzip()
+    }
+}
+
+/// The first of these lists that contains a prefix, and the prefix of it; `None` within an exception.
+pub(super) fn listed<'l>(
+    lists: impl Iterator<Item = (&'l str, &'l Content)>,
+    exceptions: impl IntoIterator<Item = &'l PrefixKey>,
+    whole: &PrefixKey,
+) -> Option<(&'l str, &'l Listed)> {
+    let mut exceptions = exceptions.into_iter();
+    if exceptions.any(|exception| super::own::contains(exception, whole)) {
+        return None;
+    }
+    let mut lists = lists;
+    lists.find_map(|(name, content)| Some((name, find(content, whole)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(prefixes: u32) -> Content {
+        let listed = |nth: u32| {
+            let mut address = PrefixKey::IPV4.address;
+            address[12..].copy_from_slice(&nth.to_be_bytes());
+            let length = 128;
+            Listed::new(PrefixKey { address, length }, 0)
+        };
+        Arc::new((0..prefixes).map(listed).collect())
+    }
+
+    #[test]
+    fn the_largest_lists_make_room_for_the_others() {
+        let lists = [
+            ("grown", content(900)),
+            ("own", content(2)),
+            ("large", content(500)),
+        ];
+        let mut choice = Choice::new(lists.iter().map(|(name, content)| (*name, content)), None);
+        let before = content(300);
+        choice.0[0].before = Arc::clone(&before);
+        assert_eq!(choice.prefixes(), 1_402);
+        assert!(choice.shorten());
+        assert_eq!(
+            choice.shortened().collect::<Vec<_>>(),
+            [("grown", 900, 300)]
+        );
+        assert_eq!(choice.prefixes(), 802);
+        // Nothing is in effect of the others.
+        assert!(choice.shorten());
+        assert!(choice.shorten());
+        assert!(!choice.shorten());
+        assert_eq!(
+            choice.shortened().collect::<Vec<_>>(),
+            [("grown", 900, 300), ("own", 2, 0), ("large", 500, 0)]
+        );
+        assert_eq!(choice.into_parts().1[0], before);
+    }
+}

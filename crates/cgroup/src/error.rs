@@ -136,6 +136,15 @@ pub enum GroupsError {
         from: String,
         reason: String,
     },
+    /// The previous cgroup of a process is unknown.
+    #[error(
+        "process {pid} stays in {at}, without limits: no record has the cgroup that it came from; restart its service, or write {pid} to the cgroup.procs of another cgroup"
+    )]
+    NoOrigin {
+        pid: u32,
+        /// Its present cgroup.
+        at: String,
+    },
     /// The kernel programs of the groups failed.
     #[error("{what} failed: {reason}")]
     Kernel {

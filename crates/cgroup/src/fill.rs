@@ -89,6 +89,7 @@ impl Groups {
         match by {
             By::Cgroup(path) => {
                 if current.is_some()
+                    && home.is_some()
                     && let Err(problem) = self.send_home(process.pid)
                 {
                     self.members[group].note(&problem);
@@ -452,7 +453,9 @@ impl Groups {
                 .iter()
                 .position(|member| member.group.name == name);
         }
-        cgroups.iter().find_map(|one| self.scope_group(&one.path))
+        // systemd's scopes are in the unified hierarchy.
+        let unified = cgroups.iter().find(|one| one.controllers.is_empty())?;
+        self.scope_group(&unified.path)
     }
 
     /// Whether a process is in the group in all hierarchies that the group uses: an agent may have been killed during a

@@ -377,7 +377,7 @@ fn owner_above(tree: &Tree, path: &str) -> Option<u32> {
         .filter_map(|directory| fs::metadata(directory.parent()?).ok());
     owners
         .map(|metadata| metadata.uid())
-        .find(|uid| *uid != 0 && *uid != nix::unistd::geteuid().as_raw())
+        .find(|uid| !restrict::is_trusted(*uid))
 }
 
 /// The content of a limit's file; if it has a line for each disk, this disk's line.

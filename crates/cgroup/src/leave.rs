@@ -45,8 +45,8 @@ impl Groups {
     /// The path and the group's name of each of Weir's scopes.
     fn scopes(&self) -> Vec<(String, String)> {
         let scope = |path: String| {
-            let group = self.scope_of(&path)?.to_owned();
-            Some((path, group))
+            let group = self.scope_of(&path).filter(|(_, scope)| *scope == path)?;
+            Some((path.clone(), group.0.to_owned()))
         };
         if self.units.is_none() {
             Vec::new()
@@ -131,9 +131,12 @@ impl Groups {
         stay
     }
 
-    /// Moves a process back; if its cgroup no longer exists, into the nearest existing parent.
+    /// Moves a process back; if its cgroup no longer exists, into the nearest existing parent. One of unknown origin
+    /// stays: the root has no limits at all.
     pub(super) fn send_home(&self, pid: u32) -> Result<(), GroupsError> {
-        let home = self.origins.of(&self.host.proc, pid).unwrap_or_default();
+        let Some(home) = self.origins.of(&self.host.proc, pid) else {
+            return self.has_no_origin(pid);
+        };
         let mut first = None;
         for root in self.tree.roots(Cpuset::Wanted) {
             let was = home
@@ -178,19 +181,33 @@ impl Groups {
         units.attach(unit, path.strip_prefix(&place.cgroup).unwrap_or(""), &[pid])
     }
 
+    /// The error of a process of unknown origin, unless it has ended.
+    fn has_no_origin(&self, pid: u32) -> Result<(), GroupsError> {
+        let process = Process::new(&self.host.proc, pid);
+        match process.parent_and_start() {
+            Some(_) => Err(GroupsError::NoOrigin {
+                pid,
+                at: self.own_of(&process),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The cgroup of Weir that a process is in.
+    fn own_of(&self, process: &Process) -> String {
+        let mut paths = process.cgroups().into_iter().map(|one| one.path);
+        let own = paths.find(|path| self.is_own(path));
+        own.unwrap_or_else(|| "its cgroup".to_owned())
+    }
+
     fn stays_in(&self, pid: u32, from: &str, problem: &GroupsError) -> GroupsError {
-        let cgroups = Process::new(&self.host.proc, pid).cgroups();
-        let at = cgroups
-            .iter()
-            .find(|one| self.is_own(&one.path))
-            .map(|one| one.path.clone());
         let reason = match problem {
             GroupsError::Write { source, .. } => format!("takes no process ({source})"),
             other => other.to_string(),
         };
         GroupsError::Stays {
             pid,
-            at: at.unwrap_or_else(|| "its cgroup".to_owned()),
+            at: self.own_of(&Process::new(&self.host.proc, pid)),
             from: from.to_owned(),
             reason,
         }
@@ -206,7 +223,7 @@ impl Groups {
                 self.set_cpu_max(nth, share);
             }
         }
-        // A failure was reported when it first occurred; without the file, processes go back to the roots.
+        // A failure was reported when it first occurred; without the file, processes stay in the groups.
         let _ = self.origins.save(&self.host.proc);
     }
 }

@@ -46,7 +46,7 @@ impl Origins {
         let is_saved = matches!(saved, Ok(Some(_)));
         let (by_pid, problem) = GroupsError::or_damaged(
             saved,
-            "processes that an earlier agent moved go back to the root of each hierarchy",
+            "processes that an earlier agent moved stay where they are when their group ends, without its limits",
         );
         let origins = Self {
             path: path.to_owned(),

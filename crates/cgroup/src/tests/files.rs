@@ -503,3 +503,42 @@ fn an_emergency_is_one_write_and_a_wrong_name_is_an_error() {
         "{error}"
     );
 }
+
+#[test]
+fn an_emergency_spares_the_agent_and_the_first_process() {
+    const PLACES: [&str; 2] = ["/system.slice", "/init.scope"];
+    let host = untouched();
+    for (pid, own) in [(std::process::id(), "/weir.service"), (1, "")] {
+        let place = PLACES[usize::from(pid == 1)];
+        host.process(pid, "x", &format!("0::{place}{own}\n"));
+        for file in ["cgroup.freeze", "cgroup.kill"] {
+            host.file(&format!("cg{place}/{file}"), "");
+            host.file(&format!("cg/a/{file}"), "");
+        }
+    }
+    for (place, whom) in PLACES
+        .into_iter()
+        .zip(["this agent", "the host's first process"])
+    {
+        // `/a` comes first, and is not frozen either.
+        let matchers = format!("match = [{{ cgroup = \"/a\" }}, {{ cgroup = {place:?} }}]");
+        let groups = host
+            .start(&format!("[[group]]\nname = \"g\"\n{matchers}\npids = 9\n"))
+            .unwrap();
+        let view = groups.view();
+        assert_eq!(view.groups[0].members.len(), 2);
+        for what in [Emergency::Freeze, Emergency::Kill] {
+            let error = view.emergency("g", what).unwrap_err().to_string();
+            let contains = format!(" {place} is not supported: it contains {whom};");
+            assert!(error.contains(&contains), "{error}");
+        }
+        for file in ["cgroup.freeze", "cgroup.kill"] {
+            assert_eq!(host.text(&format!("cg{place}/{file}")), "");
+            assert_eq!(host.text(&format!("cg/a/{file}")), "");
+        }
+        view.emergency("g", Emergency::Thaw).unwrap();
+        assert_eq!(host.text(&format!("cg{place}/cgroup.freeze")), "0");
+        host.file(&format!("cg{place}/cgroup.freeze"), "");
+        host.file("cg/a/cgroup.freeze", "");
+    }
+}

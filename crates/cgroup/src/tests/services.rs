@@ -453,7 +453,11 @@ fn a_users_scope_with_the_name_of_weirs_is_none_of_weirs() {
     for group in ["gone", "batch"] {
         let (host, units) = (with_scope(USERS, group), Arc::<Noted>::default());
         let mut groups = host.start_with(NIGHTLY, &units);
-        assert_eq!(host.text("cg/cgroup.procs"), "", "{group}: it left its user");
+        assert_eq!(
+            host.text("cg/cgroup.procs"),
+            "",
+            "{group}: it left its user"
+        );
         let scope = format!("weir-{group}.y.scope");
         assert_eq!(units.number(&scope, "MemoryMax"), None);
         assert_eq!(

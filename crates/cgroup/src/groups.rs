@@ -117,6 +117,7 @@ impl Groups {
             host.manager = Manager::None;
         }
         let (matchers, wrong) = Matchers::new(wanted);
+        let matchers = matchers.on(&tree);
         let mut members: Vec<Member> = wanted
             .iter()
             .map(|group| Member::new(group, mode))

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use config::group::{CpuShare, Group};
@@ -137,7 +136,7 @@ impl InPlace {
         path: &str,
         group: &Group,
     ) -> Vec<GroupsError> {
-        if let Some(user) = owner_above(tree, path) {
+        if let Some(user) = restrict::owner_above(tree, path) {
             return vec![GroupsError::Delegated {
                 path: path.to_owned(),
                 user,
@@ -367,17 +366,6 @@ impl InPlace {
             .err()
             .map(|source| GroupsError::write(&self.path, "the limits set in place", source))
     }
-}
-
-/// The owner of the cgroup that contains `path`: the limits of a delegated cgroup itself belong to its parent.
-fn owner_above(tree: &Tree, path: &str) -> Option<u32> {
-    let directories = tree.directories(path);
-    let owners = directories
-        .iter()
-        .filter_map(|directory| fs::metadata(directory.parent()?).ok());
-    owners
-        .map(|metadata| metadata.uid())
-        .find(|uid| !restrict::is_trusted(*uid))
 }
 
 /// The content of a limit's file; if it has a line for each disk, this disk's line.

@@ -7,8 +7,10 @@ use config::group::{Group, Matcher};
 use super::containers::{self, Known};
 use super::error::GroupsError;
 use super::glob::fits;
-use super::place::{is_unit, last, prefixes, unit_name};
+use super::place::{below_slices, is_unit, prefixes};
 use super::process::{Membership, Process};
+use super::restrict::owner_above;
+use super::tree::Tree;
 
 /// A matcher with resolved names.
 #[derive(Clone, Debug)]
@@ -34,7 +36,11 @@ pub enum By {
 
 /// All groups' matchers, in the order of the config.
 #[derive(Clone, Debug, Default)]
-pub struct Matchers(Vec<Vec<Resolved>>);
+pub struct Matchers {
+    groups: Vec<Vec<Resolved>>,
+    /// The cgroups whose owners are checked.
+    tree: Option<Tree>,
+}
 
 impl Matchers {
     /// Resolves names. Those that fail are returned with the index of their group, and match nothing.
@@ -67,7 +73,20 @@ impl Matchers {
                     .collect()
             })
             .collect();
-        (Self(all), problems)
+        let matchers = Self {
+            groups: all,
+            tree: None,
+        };
+        (matchers, problems)
+    }
+
+    /// The same for this host's cgroups: containers match only below cgroups of root.
+    #[must_use]
+    pub fn on(self, tree: &Tree) -> Self {
+        Self {
+            tree: Some(tree.clone()),
+            ..self
+        }
     }
 
     /// The index of the first group that matches, and the reason. `cgroups` are those of the process before Weir moved
@@ -86,10 +105,10 @@ impl Matchers {
         };
         // Kernel threads belong to no group.
         facts.exe()?;
-        self.0.iter().enumerate().find_map(|(nth, matchers)| {
+        self.groups.iter().enumerate().find_map(|(nth, matchers)| {
             let outermost = cgroups
                 .iter()
-                .find_map(|one| outermost(matchers, &one.path, known));
+                .find_map(|one| self.outermost(matchers, &one.path, known));
             let by = outermost.map(|path| By::Cgroup(path.to_owned()));
             let itself = || {
                 matchers
@@ -104,37 +123,54 @@ impl Matchers {
     /// The index of the first group that matches the cgroup at `path` or one above it, and the outermost of these.
     #[must_use]
     pub fn find_cgroup<'p>(&self, path: &'p str, known: &Known) -> Option<(usize, &'p str)> {
-        let mut all = self.0.iter().enumerate();
-        all.find_map(|(nth, matchers)| Some((nth, outermost(matchers, path, known)?)))
+        let mut all = self.groups.iter().enumerate();
+        all.find_map(|(nth, matchers)| Some((nth, self.outermost(matchers, path, known)?)))
+    }
+
+    /// The outermost cgroup above or at `path` that a matcher matches.
+    fn outermost<'p>(
+        &self,
+        matchers: &[Resolved],
+        path: &'p str,
+        known: &Known,
+    ) -> Option<&'p str> {
+        let tree = self.tree.as_ref();
+        prefixes(path).find(|prefix| {
+            matchers
+                .iter()
+                .any(|matcher| matcher.means(prefix, known, tree))
+        })
     }
 
     /// Whether the group matches by processes.
     #[must_use]
     pub fn moves(&self, group: usize) -> bool {
-        self.0[group].iter().any(|matcher| !matcher.is_of_cgroups())
+        self.groups[group]
+            .iter()
+            .any(|matcher| !matcher.is_of_cgroups())
     }
 
     /// Whether any group matches by cgroups, units or containers.
     #[must_use]
     pub fn has_cgroups(&self) -> bool {
-        self.0.iter().flatten().any(Resolved::is_of_cgroups)
+        self.groups.iter().flatten().any(Resolved::is_of_cgroups)
     }
 
     /// Whether any group matches by containers.
     #[must_use]
     pub fn has_containers(&self) -> bool {
-        (0..self.0.len()).any(|group| self.is_of_containers(group))
+        (0..self.groups.len()).any(|group| self.is_of_containers(group))
     }
 
     /// Whether a group matches by containers.
     pub fn is_of_containers(&self, group: usize) -> bool {
-        let mut matchers = self.0.get(group).into_iter().flatten();
+        let mut matchers = self.groups.get(group).into_iter().flatten();
         matchers.any(|matcher| matches!(matcher, Resolved::Container(_)))
     }
 
     /// The units that are named in full: they are limited before they start.
     pub fn units(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.0.iter().enumerate().flat_map(|(nth, matchers)| {
+        self.groups.iter().enumerate().flat_map(|(nth, matchers)| {
             matchers.iter().filter_map(move |matcher| match matcher {
                 Resolved::Unit(name) | Resolved::Slice(name) if !name.contains(['*', '?']) => {
                     Some((nth, name.as_str()))
@@ -153,26 +189,24 @@ impl Resolved {
         )
     }
 
-    /// Whether it matches the cgroup at `path` as a whole.
-    fn means(&self, path: &str, known: &Known) -> bool {
+    /// Whether it matches the cgroup at `path` as a whole. Users and containers choose the names of cgroups below theirs:
+    /// a cgroup there is neither a unit nor a container of the host.
+    fn means(&self, path: &str, known: &Known, tree: Option<&Tree>) -> bool {
         match self {
             Self::Cgroup(glob) => fits(glob, path),
-            Self::Unit(glob) => {
-                let name = unit_name(last(path));
-                fits(glob, name) && (is_unit(name) || glob == name)
-            }
+            Self::Unit(glob) => below_slices(path)
+                .is_some_and(|name| fits(glob, name) && (is_unit(name) || glob == name)),
             Self::Slice(glob) => {
-                last(path).ends_with(".slice") && fits(glob, unit_name(last(path)))
+                below_slices(path).is_some_and(|name| name.ends_with(".slice") && fits(glob, name))
             }
-            Self::Container(pattern) => containers::is_meant(pattern, path, known),
+            Self::Container(pattern) => {
+                containers::is_meant(pattern, path, known)
+                    && !containers::is_inside(path)
+                    && tree.is_none_or(|tree| owner_above(tree, path).is_none())
+            }
             Self::Exe(_) | Self::User(_) | Self::Command(_) | Self::Pid(_) => false,
         }
     }
-}
-
-/// The outermost cgroup above or at `path` that a matcher matches.
-fn outermost<'p>(matchers: &[Resolved], path: &'p str, known: &Known) -> Option<&'p str> {
-    prefixes(path).find(|prefix| matchers.iter().any(|matcher| matcher.means(prefix, known)))
 }
 
 /// The properties of a process, read on first use.

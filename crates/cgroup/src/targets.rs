@@ -214,11 +214,17 @@ impl Groups {
             }
             (None, _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
         };
-        problems.extend(
-            self.members[group]
-                .attach_network(&self.tree, path, &tag(inode))
-                .err(),
-        );
+        // Its owner chooses what is in it.
+        let has_network = !problems
+            .iter()
+            .any(|problem| matches!(problem, GroupsError::Delegated { .. }));
+        if has_network {
+            problems.extend(
+                self.members[group]
+                    .attach_network(&self.tree, path, &tag(inode))
+                    .err(),
+            );
+        }
         let place = Place::of(path, self.host.manager);
         let (kind, name) = match (&place.kind, unit) {
             (PlaceKind::Container(id), _) if place.cgroup == path => {
@@ -255,6 +261,7 @@ impl Groups {
                 key,
                 inode,
                 is_new,
+                has_network,
                 problems,
             },
         );
@@ -294,7 +301,7 @@ impl Groups {
             let targets = self
                 .targets
                 .iter()
-                .filter(|(_, target)| target.group == nth);
+                .filter(|(_, target)| target.group == nth && target.has_network);
             let mut tags: BTreeSet<String> = targets
                 .filter_map(|(path, _)| self.inode(path).map(tag))
                 .collect();
@@ -441,6 +448,7 @@ impl Groups {
             key,
             inode,
             is_new: true,
+            has_network: true,
             problems,
         };
         self.targets.insert(path.to_owned(), target);

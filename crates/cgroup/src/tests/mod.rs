@@ -2,4 +2,5 @@
 
 mod files;
 mod made_up;
+mod owners;
 mod services;

@@ -87,7 +87,7 @@ impl Units for Arc<Noted> {
 }
 
 impl Noted {
-    fn number(&self, unit: &str, name: &str) -> Option<u64> {
+    pub fn number(&self, unit: &str, name: &str) -> Option<u64> {
         match self.properties.lock().unwrap().get(unit)?.get(name)? {
             Value::Number(number) => Some(*number),
             _ => None,
@@ -106,7 +106,7 @@ fn service(second: &str) -> MadeUp {
     host
 }
 
-const NIGHTLY: &str =
+pub const NIGHTLY: &str =
     "[[group]]\nname = \"batch\"\ncommand = \"*nightly*\"\nmemory = { max = \"2MiB\" }\n";
 
 #[test]
@@ -436,76 +436,4 @@ fn a_process_in_a_cgroup_whose_name_is_not_utf_8_is_in_its_unit() {
     );
     let status = &groups.view().statuses()[0];
     assert_eq!(status.not_enforced[0].pids, [50], "{status:?}");
-}
-
-/// A host with a process in a scope that is named as one of Weir's for this group.
-fn with_scope(folder: &str, group: &str) -> MadeUp {
-    let (host, path) = (untouched(), format!("{folder}/weir-{group}.y.scope"));
-    host.file("cg/cgroup.procs", "");
-    host.process(70, "sh nightly", &format!("0::/{path}\n"));
-    host.file(&format!("cg/{path}/cgroup.procs"), "70\n");
-    host
-}
-
-#[test]
-fn a_users_scope_with_the_name_of_weirs_is_none_of_weirs() {
-    const USERS: &str = "user.slice/user-7.slice/user@7.service/app.slice";
-    for group in ["gone", "batch"] {
-        let (host, units) = (with_scope(USERS, group), Arc::<Noted>::default());
-        let mut groups = host.start_with(NIGHTLY, &units);
-        assert_eq!(
-            host.text("cg/cgroup.procs"),
-            "",
-            "{group}: it left its user"
-        );
-        let scope = format!("weir-{group}.y.scope");
-        assert_eq!(units.number(&scope, "MemoryMax"), None);
-        assert_eq!(
-            units.number("user@7.service", "MemoryMax"),
-            Some(2 << 20),
-            "{group}: its process is in no group yet"
-        );
-        let members = &groups.view().statuses()[0].members;
-        assert_eq!((members.len(), members[0].kind.as_str()), (1, "unit"));
-        assert!(groups.give_back().is_empty());
-        assert_eq!(host.text("cg/cgroup.procs"), "");
-    }
-}
-
-#[test]
-fn a_scope_of_another_owner_is_none_of_weirs() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
-    let (host, units) = (with_scope("system.slice", "gone"), Arc::<Noted>::default());
-    let scope = host.path("cg/system.slice/weir-gone.y.scope");
-    std::os::unix::fs::chown(&scope, Some(1234), None).unwrap();
-    let groups = host.start_with(NIGHTLY, &units);
-    assert_eq!(host.text("cg/cgroup.procs"), "");
-    let members = &groups.view().statuses()[0].members;
-    assert_eq!(
-        (members.len(), members[0].name.as_str()),
-        (1, "weir-gone.y.scope"),
-        "it is limited where it is"
-    );
-    assert_eq!(members[0].kind, "unit");
-}
-
-#[test]
-fn a_process_of_unknown_origin_stays_without_limits() {
-    let (host, units) = (with_scope("system.slice", "gone"), Arc::<Noted>::default());
-    let groups = host.start_with(
-        "[[group]]\nname = \"other\"\ncommand = \"*daily*\"\npids = 9\n",
-        &units,
-    );
-    assert_eq!(host.text("cg/cgroup.procs"), "", "the root has no limits");
-    let notes = groups.view().notes().join("\n");
-    assert!(
-        notes.contains("process 70 stays in /system.slice/weir-gone.y.scope, without limits"),
-        "{notes}"
-    );
-    assert_eq!(
-        units.number("weir-gone.y.scope", "TasksMax"),
-        Some(INFINITY)
-    );
 }

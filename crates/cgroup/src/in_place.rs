@@ -51,6 +51,9 @@ struct Changed {
     before: Properties,
     /// The values that systemd reported afterwards.
     set: Properties,
+    /// The properties that another program had set until the next boot: their files stay.
+    #[serde(default)]
+    at_runtime: BTreeSet<String>,
 }
 
 impl Changed {
@@ -80,9 +83,16 @@ impl Changed {
         back.retain(|name, _| self.is_ours(name, &now));
         if !back.is_empty() {
             units.set(unit, &back)?;
-            units.forget(unit, &names(&back));
+            self.forget(units, unit, &back);
         }
         Ok(())
+    }
+
+    /// Removes the files of restored properties, except those that had one before.
+    fn forget(&self, units: &dyn Units, unit: &str, back: &Properties) {
+        let mut own = names(back);
+        own.retain(|name| !self.at_runtime.contains(*name));
+        units.forget(unit, &own);
     }
 }
 
@@ -230,36 +240,45 @@ impl InPlace {
         };
         let mut before = known.without(&now);
         let mut wanted = properties::tightened(&before, &ours, units.default_tasks());
-        // Limits of an earlier config that this one does not have.
-        before.retain(|name, _| ours.contains_key(name) || known.is_ours(name, &now));
-        let gone: Vec<String> = before
-            .keys()
-            .filter(|name| !ours.contains_key(*name))
-            .cloned()
-            .collect();
-        for name in &gone {
-            wanted.extend(before.get(name).map(|value| (name.clone(), value.clone())));
-        }
-        if wanted.is_empty() {
+        // The unit's own limit is enough.
+        wanted.retain(|name, value| {
+            before
+                .get(name)
+                .is_none_or(|before| !properties::is_equal(before, value))
+        });
+        // Limits of Weir that are no longer needed, as those of an earlier config.
+        let mut gone = before.clone();
+        gone.retain(|name, _| !wanted.contains_key(name) && known.is_ours(name, &now));
+        if wanted.is_empty() && gone.is_empty() {
+            if self.sets.remove(unit).is_some() {
+                problems.extend(self.save());
+            }
             return problems;
         }
+        before.retain(|name, _| wanted.contains_key(name) || gone.contains_key(name));
+        let mut at_runtime = units.set_at_runtime(unit, &names(&before));
+        at_runtime.retain(|name| !known.is_ours(name, &now) || known.at_runtime.contains(name));
+        let mut changed = Changed {
+            before,
+            set: Properties::new(),
+            at_runtime,
+        };
         // Recorded first: if the agent is killed in between, the record has too much rather than too little.
-        self.sets.insert(
-            unit.to_owned(),
-            Set::Properties(Changed {
-                before: before.clone(),
-                set: Properties::new(),
-            }),
-        );
+        self.sets
+            .insert(unit.to_owned(), Set::Properties(changed.clone()));
         problems.extend(self.save());
-        match units.set(unit, &wanted) {
+        let all = wanted.iter().chain(&gone);
+        let all = all.map(|(name, value)| (name.clone(), value.clone()));
+        match units.set(unit, &all.collect()) {
             Ok(()) => {
-                units.forget(unit, &gone.iter().map(String::as_str).collect::<Vec<_>>());
-                before.retain(|name, _| ours.contains_key(name));
-                wanted.retain(|name, _| ours.contains_key(name));
-                let set = units.get(unit, &names(&wanted)).unwrap_or(wanted);
-                self.sets
-                    .insert(unit.to_owned(), Set::Properties(Changed { before, set }));
+                changed.forget(units, unit, &gone);
+                changed.before.retain(|name, _| wanted.contains_key(name));
+                changed.set = units.get(unit, &names(&wanted)).unwrap_or(wanted);
+                if changed.before.is_empty() {
+                    self.sets.remove(unit);
+                } else {
+                    self.sets.insert(unit.to_owned(), Set::Properties(changed));
+                }
             }
             Err(problem) => {
                 problems.push(problem);

@@ -101,10 +101,18 @@ pub fn is_same(name: &str, set: &Value, now: &Value) -> bool {
         (Value::Number(set), Value::Number(now)) if name == "CPUQuotaPerSecUSec" => {
             set / PERCENT == now / PERCENT
         }
-        (Value::Devices(set), Value::Devices(now)) => {
-            set.len() == now.len() && set.iter().all(|device| now.contains(device))
+        (set, now) => is_equal(set, now),
+    }
+}
+
+/// Whether two values are equal, in any order of devices.
+#[must_use]
+pub fn is_equal(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Devices(one), Value::Devices(other)) => {
+            one.len() == other.len() && one.iter().all(|device| other.contains(device))
         }
-        (set, now) => set == now,
+        (one, other) => one == other,
     }
 }
 

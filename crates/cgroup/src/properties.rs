@@ -33,17 +33,11 @@ pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) 
     if let Some(cpus) = &group.cpus {
         all.insert("AllowedCPUs".to_owned(), Value::Cpus(cpus.bits()));
     }
-    let mut problems = Vec::new();
-    for io in &group.io {
+    let (disks, problems) = disk::limits(host, group);
+    for (disk, rates) in disks {
         // systemd may see a path that this agent does not; the disk is the same.
-        let device = match disk::resolve(&host.proc, &host.sys, &io.device) {
-            Ok(number) => format!("/dev/block/{number}"),
-            Err(problem) => {
-                problems.push(problem);
-                continue;
-            }
-        };
-        for (name, value) in DISKS.into_iter().zip(io.rates()) {
+        let device = format!("/dev/block/{disk}");
+        for (name, value) in DISKS.into_iter().zip(rates) {
             let Some(value) = value else { continue };
             let devices = all
                 .entry(name.to_owned())

@@ -1,14 +1,19 @@
 //! Limits and processes in the files of cgroups.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use config::group::CpuShare;
+use config::parse;
 
 use super::made_up::{BATCH, MadeUp, unified, untouched};
 use crate::Emergency;
 use crate::account::Enforcement;
+use crate::properties;
 use crate::tree::Cpuset;
+use crate::units::Value;
 
 #[test]
 fn limits_are_written_to_their_files_under_v2() {
@@ -380,6 +385,39 @@ fn a_refused_value_is_reported_with_its_file_and_others_apply() {
         "cpu max 800000%",
     ] {
         assert!(notes.contains(part), "{part} is missing from: {notes}");
+    }
+}
+
+#[test]
+fn two_paths_on_one_disk_have_the_lower_limit_of_both() {
+    let host = unified();
+    for path in ["a", "b"] {
+        fs::create_dir(host.path(path)).unwrap();
+    }
+    let device = fs::metadata(host.path("a")).unwrap().dev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    host.file(&format!("sys/dev/block/{major}:{minor}/dev"), "254:0\n");
+    let (a, b) = (host.path("a"), host.path("b"));
+    let text = format!(
+        "{BATCH}io = [{{ device = {a:?}, read = \"5MB/s\", write = \"7MB/s\" }}, \
+         {{ device = {b:?}, read = \"9MB/s\", write = \"3MB/s\", read_ops = \"80/s\" }}]\n"
+    );
+    host.start(&text).unwrap();
+    // A fake file keeps its other lines.
+    assert_eq!(
+        host.text("cg/weir/batch/io.max").lines().next(),
+        Some("254:0 rbps=5000000 wbps=3000000 riops=80 wiops=max")
+    );
+    let config = parse(Path::new("limits.toml"), &text).unwrap().config;
+    let (properties, problems) = properties::properties(&host.host(), &config.groups[0]);
+    assert!(problems.is_empty(), "{problems:?}");
+    for (name, limit) in [
+        ("IOReadBandwidthMax", 5_000_000),
+        ("IOWriteBandwidthMax", 3_000_000),
+        ("IOReadIOPSMax", 80),
+    ] {
+        let device = ("/dev/block/254:0".to_owned(), limit);
+        assert_eq!(properties[name], Value::Devices(vec![device]), "{name}");
     }
 }
 

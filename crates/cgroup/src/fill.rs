@@ -237,8 +237,8 @@ impl Groups {
             if is_untouchable(process.pid) {
                 continue;
             }
-            self.origins.note(&process, &from);
             let path = self.tree.own(&self.members[to].group.name);
+            self.origins.note(&process, &from, &path, &self.tree);
             let member = &mut self.members[to];
             for root in self.tree.roots(member.cpuset()) {
                 let file = root.join(path.trim_start_matches('/')).join("cgroup.procs");
@@ -286,6 +286,7 @@ impl Groups {
             _ => Service::default(),
         };
         let key = (group, self.scope_name(group, &place, &service));
+        let into = format!("{}/{}", place.slice_cgroup(), key.1);
         let unit = match place.kind {
             Kind::Unit(unit) => Some(unit),
             _ => None,
@@ -304,7 +305,7 @@ impl Groups {
             if is_untouchable(process.pid) || !seen.insert(process.pid) {
                 continue;
             }
-            self.origins.note(&process, &from);
+            self.origins.note(&process, &from, &into, &self.tree);
             self.recent.insert(process.pid, (group, Instant::now()));
             if !pids.contains(&process.pid) {
                 pids.push(process.pid);
@@ -478,7 +479,7 @@ impl Groups {
         self.stays
             .retain(|pid, _| self.host.proc.join(pid.to_string()).exists());
         self.is_changed |= before != self.stays.len();
-        if let Err(error) = self.origins.save(&self.host.proc) {
+        if let Err(error) = self.origins.save(&self.host.proc, &self.tree) {
             let note = format!(
                 "saving where processes came from in {} failed: {error}",
                 self.host.origins.display()

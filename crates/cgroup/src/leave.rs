@@ -10,7 +10,7 @@ use super::groups::{CONNECT, Groups};
 use super::host_paths::Host;
 use super::lock::Lock;
 use super::place::{Place, last, managed_unit, prefixes, unit_name};
-use super::process::Process;
+use super::process::{Membership, Process};
 use super::targets::set_scope;
 use super::tree::{Controller, Cpuset, Tree, Version, write};
 use super::{limit, network};
@@ -134,7 +134,8 @@ impl Groups {
     /// Moves a process back; if its cgroup no longer exists, into the nearest existing parent. One of unknown origin
     /// stays: the root has no limits at all.
     pub(super) fn send_home(&self, pid: u32) -> Result<(), GroupsError> {
-        let Some(home) = self.origins.of(&self.host.proc, pid) else {
+        let known = self.origins.of(&self.host.proc, pid);
+        let Some(home) = known.or_else(|| self.home_of_all_with(pid)) else {
             return self.has_no_origin(pid);
         };
         let mut first = None;
@@ -181,6 +182,18 @@ impl Groups {
         units.attach(unit, path.strip_prefix(&place.cgroup).unwrap_or(""), &[pid])
     }
 
+    /// The origin of all processes of the group's cgroup that a process is in, if they have the same. The process may be a
+    /// child whose parent has ended.
+    fn home_of_all_with(&self, pid: u32) -> Option<Vec<Membership>> {
+        let cgroups = Process::new(&self.host.proc, pid).cgroups();
+        cgroups.iter().find_map(|one| {
+            let own = self.tree.group_of(&one.path);
+            let own = own.map(|group| self.tree.own(group));
+            let scope = || Some(self.scope_of(&one.path)?.1.to_owned());
+            self.origins.of_all_in(&own.or_else(scope)?)
+        })
+    }
+
     /// The error of a process of unknown origin, unless it has ended.
     fn has_no_origin(&self, pid: u32) -> Result<(), GroupsError> {
         let process = Process::new(&self.host.proc, pid);
@@ -224,7 +237,7 @@ impl Groups {
             }
         }
         // A failure was reported when it first occurred; without the file, processes stay in the groups.
-        let _ = self.origins.save(&self.host.proc);
+        let _ = self.origins.save(&self.host.proc, &self.tree);
     }
 }
 

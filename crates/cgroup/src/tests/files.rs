@@ -85,6 +85,38 @@ fn processes_are_put_in_and_sent_back_where_they_came_from() {
 }
 
 #[test]
+fn a_child_whose_parent_has_ended_goes_back_only_if_its_origin_is_certain() {
+    for (others, earlier) in [("/home", ""), ("/elsewhere", ""), ("/home", "51\n")] {
+        let host = unified();
+        for cgroup in ["home", "elsewhere", ""] {
+            host.file(&format!("cg/{cgroup}/cgroup.procs"), "");
+        }
+        host.process(50, "sh nightly", "0::/home\n");
+        host.process(60, "sh nightly", &format!("0::{others}\n"));
+        host.file("cg/weir/batch/cgroup.procs", earlier);
+        drop(host.start(&format!("{BATCH}pids = 9\n")).unwrap());
+        for pid in [50, 60] {
+            fs::remove_dir_all(host.path(&format!("proc/{pid}"))).unwrap();
+        }
+        host.process(51, "sh other", "0::/weir/batch\n");
+        host.file("cg/weir/batch/cgroup.procs", "51\n");
+        let groups = host
+            .start("[[group]]\nname = \"g\"\ncommand = \"*daily*\"\npids = 9\n")
+            .unwrap();
+        assert_eq!(host.text("cg/cgroup.procs"), "", "the root has no limits");
+        let notes = groups.view().notes().join("\n");
+        let stays = notes.contains("process 51 stays in /weir/batch, without limits");
+        if others == "/home" && earlier.is_empty() {
+            assert_eq!(host.text("cg/home/cgroup.procs"), "51");
+            assert!(!stays, "{notes}");
+        } else {
+            assert_eq!(host.text("cg/home/cgroup.procs"), "");
+            assert!(stays, "{notes}");
+        }
+    }
+}
+
+#[test]
 fn limits_in_place_are_put_back_unless_somebody_else_wrote_there() {
     let host = untouched();
     let group = "[[group]]\nname = \"batch\"\ncgroup = \"/user.slice/*\"\n";

@@ -33,6 +33,16 @@ struct Written {
     content: String,
     /// The value that removes the limit.
     default: String,
+    /// Whether the record is from before the write. Only a file without a limit is written, so that any limit is Weir's.
+    #[serde(default)]
+    is_pending: bool,
+}
+
+impl Written {
+    /// Whether it is a limit of the same kind, in the same file.
+    fn is_for(&self, file: &Path, setting: &Setting) -> bool {
+        self.file == file && self.default == setting.default
+    }
 }
 
 /// The settings of Weir on one cgroup or unit.
@@ -159,7 +169,7 @@ impl InPlace {
             Some(Set::Cgroup(written)) => written,
             _ => Vec::new(),
         };
-        let mut written = Vec::new();
+        let (mut planned, mut is_recorded) = (Vec::new(), true);
         for (directory, setting) in settings
             .iter()
             .filter(|(_, setting)| setting.origin == Origin::Wanted)
@@ -172,9 +182,9 @@ impl InPlace {
                     continue;
                 }
             };
-            let is_ours = before.iter().any(|one| {
-                one.file == file && one.content == now && one.default == setting.default
-            });
+            let is_ours = before
+                .iter()
+                .any(|one| one.is_for(&file, setting) && (one.is_pending || one.content == now));
             match compare(setting, &now) {
                 Merge::Lower if !is_ours => {}
                 Merge::Higher if !is_ours => problems.push(GroupsError::SetByOthers {
@@ -183,29 +193,51 @@ impl InPlace {
                     theirs: now,
                     ours: setting.value.clone(),
                 }),
-                _ => match write(&file, &setting.value) {
-                    Ok(()) => {
-                        let content =
-                            content(&file, setting).unwrap_or_else(|_| setting.value.clone());
-                        written.push(Written {
-                            file,
-                            content,
-                            default: setting.default.clone(),
-                        });
-                    }
-                    Err(problem) => problems.push(problem),
-                },
+                _ => {
+                    is_recorded &= is_ours && now == setting.value;
+                    planned.push((file, setting, is_ours));
+                }
             }
         }
+        let is_planned = |one: &Written| {
+            let mut planned = planned.iter();
+            planned.any(|(file, setting, _)| one.is_for(file, setting))
+        };
         // Limits of an earlier config that this one does not have.
-        for one in before {
-            if !written
-                .iter()
-                .any(|kept| kept.file == one.file && kept.default == one.default)
-            {
-                problems.extend(take_back(&one).err());
-            }
+        let gone: Vec<Written> = before.into_iter().filter(|one| !is_planned(one)).collect();
+        let mut written: Vec<Written> = planned
+            .iter()
+            .map(|(file, setting, _)| Written {
+                file: file.clone(),
+                content: setting.value.clone(),
+                default: setting.default.clone(),
+                is_pending: true,
+            })
+            .collect();
+        if !is_recorded {
+            // If the agent is killed in between, the record has too much rather than too little.
+            let all = written.iter().chain(&gone).cloned().collect();
+            self.sets.insert(path.to_owned(), Set::Cgroup(all));
+            // The save at the end reports a failure.
+            let _ = self.save();
+            self.sets.remove(path);
         }
+        let mut planned = planned.into_iter();
+        written.retain_mut(|one| {
+            let Some((file, setting, is_ours)) = planned.next() else {
+                return false;
+            };
+            let result = write(&file, &setting.value);
+            // A limit that could not be changed is still Weir's.
+            one.is_pending = result.is_err();
+            if let Ok(content) = content(&file, setting) {
+                one.content = content;
+            }
+            let is_there = result.is_ok() || is_ours;
+            problems.extend(result.err());
+            is_there
+        });
+        problems.extend(gone.iter().filter_map(|one| take_back(one).err()));
         if !written.is_empty() {
             self.sets.insert(path.to_owned(), Set::Cgroup(written));
         }
@@ -430,7 +462,9 @@ fn level(text: &str) -> Option<u64> {
 /// Removes one limit, unless another program has changed it since.
 fn take_back(one: &Written) -> Result<(), GroupsError> {
     let text = fs::read_to_string(&one.file).unwrap_or_default();
-    let is_ours = text.lines().any(|line| line.trim() == one.content) || text.trim() == one.content;
+    let is_ours = one.is_pending
+        || text.lines().any(|line| line.trim() == one.content)
+        || text.trim() == one.content;
     if is_ours {
         write(&one.file, &one.default)
     } else {

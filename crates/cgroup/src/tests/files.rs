@@ -186,6 +186,54 @@ fn limits_in_place_are_put_back_unless_somebody_else_wrote_there() {
     assert!(!host.path("origins.limits.json").exists());
 }
 
+/// The agent is killed between its writes: the next one has the record that was there by then.
+#[test]
+fn a_limit_in_place_is_recorded_before_it_is_written() {
+    const RECORD: &str = "origins.limits.json";
+    let host = untouched();
+    let group = "[[group]]\nname = \"g\"\ncgroup = \"/a\"\nmemory = { max = \"2MB\" }\npids = 9\n";
+    let pipe = host.path("cg/a/memory.max");
+    host.file("cg/a/pids.max", "max\n");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Each open of the pipe waits for the other side.
+    let (record, value) = std::thread::scope(|scope| {
+        let agent = scope.spawn(|| drop(host.start(group).unwrap()));
+        fs::write(&pipe, "max\n").unwrap();
+        let mut written = fs::File::open(&pipe).unwrap();
+        let record = fs::read_to_string(host.path(RECORD));
+        let mut value = String::new();
+        std::io::Read::read_to_string(&mut written, &mut value).unwrap();
+        drop(written);
+        // In whole pages.
+        fs::write(&pipe, "1998848\n").unwrap();
+        agent.join().unwrap();
+        (record, value)
+    });
+    assert_eq!(value, "2000000");
+    let record = record.expect("no record while the first limit is written");
+    fs::remove_file(&pipe).unwrap();
+    for pids in ["9\n", "max\n"] {
+        host.file(RECORD, &record);
+        host.file("cg/a/memory.max", "1998848\n");
+        host.file("cg/a/pids.max", pids);
+        let mut groups = host.start(group).unwrap();
+        let notes = groups.view().notes().join("\n");
+        assert!(!notes.contains("set by another program"), "{notes}");
+        assert_eq!(host.text("cg/a/memory.max").lines().next(), Some("2000000"));
+        assert!(groups.give_back().is_empty());
+        for file in ["memory.max", "pids.max"] {
+            let now = host.text(&format!("cg/a/{file}"));
+            assert_eq!(now.lines().next(), Some("max"), "{file}");
+        }
+        // Nor does a kill leave them for a config without these limits.
+        drop(groups);
+        host.file(RECORD, &record);
+        host.file("cg/a/memory.max", "1998848\n");
+        drop(host.start(&group.replace("/a", "/b")).unwrap());
+        assert_eq!(host.text("cg/a/memory.max"), "max");
+    }
+}
+
 #[test]
 fn a_process_under_limits_stays_unless_it_is_forced() {
     let host = unified();

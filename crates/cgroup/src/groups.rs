@@ -21,6 +21,7 @@ use super::matcher::Matchers;
 use super::member::Member;
 use super::origins::Origins;
 use super::place::Manager;
+use super::resolve::Resolution;
 use super::round::Round;
 use super::systemd::Systemd;
 use super::target::Target;
@@ -62,6 +63,7 @@ pub struct Groups {
     pub tree: Tree,
     pub members: Vec<Member>,
     pub matchers: Matchers,
+    pub resolution: Resolution,
     pub origins: Origins,
     pub in_place: InPlace,
     /// The service manager, if there is one and it replies.
@@ -135,6 +137,7 @@ impl Groups {
             tree,
             members,
             matchers,
+            resolution: Resolution::default(),
             origins,
             in_place,
             units: None,
@@ -227,6 +230,7 @@ impl Groups {
     pub fn tick(&mut self, budget: Duration) {
         self.units = self.units.take().filter(|units| !units.is_broken());
         self.connect(Duration::ZERO);
+        self.resolve_again();
         self.limit_named_units();
         self.list_containers_at_tick();
         self.check_targets();

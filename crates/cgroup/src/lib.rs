@@ -32,6 +32,7 @@ mod place;
 mod plan;
 mod process;
 mod properties;
+mod resolve;
 mod restrict;
 mod round;
 mod scan;

@@ -1,6 +1,7 @@
 //! The group of a process: the first one with a matcher for it.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use config::group::{Group, Matcher};
 
@@ -15,7 +16,7 @@ use super::tree::Tree;
 /// A matcher with resolved names.
 #[derive(Clone, Debug)]
 enum Resolved {
-    Exe(PathBuf),
+    Exe(Exe),
     User(u32),
     Command(String),
     Unit(String),
@@ -23,6 +24,27 @@ enum Resolved {
     Container(String),
     Cgroup(String),
     Pid(u32),
+}
+
+/// A program's path, and the file that it leads to: the kernel reports a process's program without symbolic links.
+#[derive(Clone, Debug)]
+struct Exe {
+    path: PathBuf,
+    /// `None` if there is no such file, as for a program of a container.
+    target: Option<PathBuf>,
+}
+
+impl Exe {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            target: fs::canonicalize(path).ok(),
+        }
+    }
+
+    fn is(&self, exe: &Path) -> bool {
+        self.path == exe || self.target.as_deref() == Some(exe)
+    }
 }
 
 /// The reason why a process belongs to a group.
@@ -48,7 +70,7 @@ impl Matchers {
     pub fn new(groups: &[Group]) -> (Self, Vec<(usize, GroupsError)>) {
         let mut problems = Vec::new();
         let mut resolve = |nth: usize, matcher: &Matcher| match matcher {
-            Matcher::Exe(path) => Some(Resolved::Exe(path.clone())),
+            Matcher::Exe(path) => Some(Resolved::Exe(Exe::new(path))),
             Matcher::Command(glob) => Some(Resolved::Command(glob.clone())),
             Matcher::Unit(unit) => Some(Resolved::Unit(unit.clone())),
             Matcher::Slice(slice) => Some(Resolved::Slice(slice.clone())),
@@ -86,6 +108,15 @@ impl Matchers {
         Self {
             tree: Some(tree.clone()),
             ..self
+        }
+    }
+
+    /// Follows the symbolic links of programs again: an update may have changed them.
+    pub fn follow_links(&mut self) {
+        for matcher in self.groups.iter_mut().flatten() {
+            if let Resolved::Exe(exe) = matcher {
+                *exe = Exe::new(&exe.path);
+            }
         }
     }
 
@@ -226,7 +257,7 @@ impl Facts<'_> {
 
     fn fits(&mut self, matcher: &Resolved) -> bool {
         match matcher {
-            Resolved::Exe(path) => self.exe() == Some(path),
+            Resolved::Exe(wanted) => self.exe().is_some_and(|exe| wanted.is(exe)),
             Resolved::User(user) => self.process.user() == Some(*user),
             Resolved::Pid(pid) => self.process.pid == *pid,
             Resolved::Unit(_)
@@ -255,9 +286,7 @@ fn user(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
-    use std::path::Path;
 
     use super::*;
 
@@ -365,5 +394,32 @@ mod tests {
         );
         // The process has ended.
         assert_eq!(by_user.find(&Process::new(proc, 99), &[], &known), None);
+    }
+
+    #[test]
+    fn a_program_matches_by_a_symbolic_link_to_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        // It may be behind a link itself.
+        let folder = fs::canonicalize(temporary.path()).unwrap();
+        let (link, proc) = (folder.join("python"), folder.join("proc"));
+        let programs = ["python3.1", "python3.2"].map(|name| folder.join(name));
+        for (pid, program) in (10..).zip(&programs) {
+            fs::write(program, "").unwrap();
+            process(&proc, pid, program.to_str(), "x", "/");
+        }
+        symlink(&programs[0], &link).unwrap();
+        let (mut matchers, _) = Matchers::new(&[group("g", &[Matcher::Exe(link.clone())])]);
+        let found = |matchers: &Matchers| {
+            [10, 11].map(|pid| {
+                let process = Process::new(&proc, pid);
+                matchers.find(&process, &[], &Known::new()).is_some()
+            })
+        };
+        assert_eq!(found(&matchers), [true, false]);
+        // An update.
+        fs::remove_file(&link).unwrap();
+        symlink(&programs[1], &link).unwrap();
+        matchers.follow_links();
+        assert_eq!(found(&matchers), [false, true]);
     }
 }

@@ -214,8 +214,18 @@ impl Groups {
         all.into_iter().collect()
     }
 
+    /// Creates a group's own cgroup if processes are moved into it.
+    pub(super) fn make_own_if_needed(&mut self, group: usize) {
+        if self.matchers.moves(group)
+            && self.host.manager == Manager::None
+            && !self.members[group].has_own
+        {
+            self.make_own(group);
+        }
+    }
+
     /// Creates a group's own cgroup, with its limits.
-    pub(super) fn make_own(&mut self, group: usize) {
+    fn make_own(&mut self, group: usize) {
         let path = self.tree.own(&self.members[group].group.name);
         let member = &mut self.members[group];
         let mut problems = self

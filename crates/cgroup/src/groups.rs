@@ -172,9 +172,7 @@ impl Groups {
                 Ok(programs) => self.own_programs.extend(programs),
                 Err(problem) => member.note(&problem),
             }
-            if self.matchers.moves(nth) && self.host.manager == Manager::None {
-                self.make_own(nth);
-            }
+            self.make_own_if_needed(nth);
         }
         self.list_containers(CONNECT);
         self.limit_named_units();

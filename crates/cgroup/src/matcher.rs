@@ -60,6 +60,8 @@ pub enum By {
 #[derive(Clone, Debug, Default)]
 pub struct Matchers {
     groups: Vec<Vec<Resolved>>,
+    /// The users that do not exist yet, with the index of their group.
+    unknown: Vec<(usize, String)>,
     /// The cgroups whose owners are checked.
     tree: Option<Tree>,
 }
@@ -68,7 +70,7 @@ impl Matchers {
     /// Resolves names. Those that fail are returned with the index of their group, and match nothing.
     #[must_use]
     pub fn new(groups: &[Group]) -> (Self, Vec<(usize, GroupsError)>) {
-        let mut problems = Vec::new();
+        let (mut problems, mut unknown) = (Vec::new(), Vec::new());
         let mut resolve = |nth: usize, matcher: &Matcher| match matcher {
             Matcher::Exe(path) => Some(Resolved::Exe(Exe::new(path))),
             Matcher::Command(glob) => Some(Resolved::Command(glob.clone())),
@@ -81,6 +83,7 @@ impl Matchers {
                 Some(user) => Some(Resolved::User(user)),
                 None => {
                     problems.push((nth, GroupsError::User(name.clone())));
+                    unknown.push((nth, name.clone()));
                     None
                 }
             },
@@ -97,6 +100,7 @@ impl Matchers {
             .collect();
         let matchers = Self {
             groups: all,
+            unknown,
             tree: None,
         };
         (matchers, problems)
@@ -109,6 +113,25 @@ impl Matchers {
             tree: Some(tree.clone()),
             ..self
         }
+    }
+
+    /// The names of users that do not exist yet.
+    pub fn unknown_users(&self) -> Vec<String> {
+        self.unknown.iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Matches by a user that exists now. Returns the indices of the groups.
+    pub fn know_user(&mut self, name: &str, user: u32) -> Vec<usize> {
+        let is_it = |(_, unknown): &mut (usize, String)| unknown == name;
+        let groups: Vec<usize> = self
+            .unknown
+            .extract_if(.., is_it)
+            .map(|(group, _)| group)
+            .collect();
+        for group in &groups {
+            self.groups[*group].push(Resolved::User(user));
+        }
+        groups
     }
 
     /// Follows the symbolic links of programs again: an update may have changed them.
@@ -276,7 +299,8 @@ impl Facts<'_> {
     }
 }
 
-fn user(name: &str) -> Option<u32> {
+/// The ID of a user, by name or number.
+pub fn user(name: &str) -> Option<u32> {
     let by_name = nix::unistd::User::from_name(name)
         .ok()
         .flatten()

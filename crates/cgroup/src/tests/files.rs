@@ -11,6 +11,7 @@ use config::parse;
 use super::made_up::{BATCH, MadeUp, unified, untouched};
 use crate::Emergency;
 use crate::account::Enforcement;
+use crate::groups::Groups;
 use crate::properties;
 use crate::tree::Cpuset;
 use crate::units::Value;
@@ -232,6 +233,36 @@ fn a_limit_in_place_is_recorded_before_it_is_written() {
         drop(host.start(&group.replace("/a", "/b")).unwrap());
         assert_eq!(host.text("cg/a/memory.max"), "max");
     }
+}
+
+#[test]
+fn a_user_that_does_not_exist_at_the_start_matches_later() {
+    let host = unified();
+    host.process(50, "sh", "0::/home\n");
+    let text = "[[group]]\nname = \"batch\"\nuser = \"weir-has-no-such-user\"\npids = 9\n";
+    let mut groups = host.start(text).unwrap();
+    let is_noted = |groups: &Groups| {
+        let notes = groups.view().notes().join("\n");
+        notes.contains("unknown user \"weir-has-no-such-user\"")
+    };
+    assert!(is_noted(&groups));
+    for (look_up, is_known) in [
+        ((|_| None) as fn(&str) -> Option<u32>, false),
+        (|_| Some(nix::unistd::geteuid().as_raw()), true),
+    ] {
+        groups.resolution.look_up = look_up;
+        groups.look_up_users();
+        while groups.take_users() {
+            std::thread::yield_now();
+        }
+        groups.scan();
+        assert_eq!(is_noted(&groups), !is_known);
+        let members = if is_known { "50" } else { "" };
+        assert_eq!(host.text("cg/weir/batch/cgroup.procs"), members);
+        let limit = if is_known { "9" } else { "" };
+        assert_eq!(host.text("cg/weir/batch/pids.max"), limit);
+    }
+    assert!(groups.matchers.unknown_users().is_empty());
 }
 
 #[test]

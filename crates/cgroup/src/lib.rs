@@ -47,6 +47,7 @@ mod units;
 mod usage;
 mod view;
 mod watch;
+mod written;
 
 pub use account::{Enforcement, GroupStatus};
 pub use api::group::{Emergency, Usage, UsageRow};

@@ -4,3 +4,4 @@ mod files;
 mod made_up;
 mod owners;
 mod services;
+mod taken_back;

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
 use super::glob::fits;
-use super::place::{container_id, last, pod};
+use super::place::{container_id, last, pod, prefixes};
 
 /// The timeout for a runtime, which is queried again later; Podman's service starts with the request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,6 +59,12 @@ pub fn is_meant(pattern: &str, path: &str, known: &Known) -> bool {
             .any(|one| fits(pattern, one))
     };
     by_id || by_pod() || known.get(id).is_some_and(by_name)
+}
+
+/// Whether a cgroup is below a container's.
+#[must_use]
+pub fn is_inside(path: &str) -> bool {
+    prefixes(path).any(|prefix| prefix != path && container_id(last(prefix)).is_some())
 }
 
 /// Lists the containers of every runtime, and the errors of those that did not reply. A missing socket is no error: the

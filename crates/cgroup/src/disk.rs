@@ -5,9 +5,11 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
+use config::group::Group;
 use host::Mount;
 
 use super::error::GroupsError;
+use super::host_paths::Host;
 
 /// The `major:minor` of the disk that `device` is, is a partition of, or is stored on. `proc` is /proc, `sys` is /sys.
 ///
@@ -51,6 +53,36 @@ pub fn resolve(proc: &Path, sys: &Path, device: &Path) -> Result<String, GroupsE
                 .unwrap_or_else(|| "lies on no block device".to_owned()),
         )
     })
+}
+
+/// A disk's limits, in the order of [`Io`]'s fields.
+///
+/// [`Io`]: config::group::Io
+pub type Rates = [Option<u64>; 4];
+
+/// The limits of a group's disks by `major:minor`, and the devices without a disk. The kernel and systemd keep one limit
+/// for each disk: of several paths on one disk, the lower limit applies.
+#[must_use]
+pub fn limits(host: &Host, group: &Group) -> (Vec<(String, Rates)>, Vec<GroupsError>) {
+    let (mut disks, mut problems): (Vec<(String, Rates)>, _) = (Vec::new(), Vec::new());
+    for io in &group.io {
+        let disk = match resolve(&host.proc, &host.sys, &io.device) {
+            Ok(disk) => disk,
+            Err(problem) => {
+                problems.push(problem);
+                continue;
+            }
+        };
+        match disks.iter_mut().find(|(known, _)| *known == disk) {
+            Some((_, rates)) => {
+                for (rate, other) in rates.iter_mut().zip(io.rates()) {
+                    *rate = (*rate).into_iter().chain(other).min();
+                }
+            }
+            None => disks.push((disk, io.rates())),
+        }
+    }
+    (disks, problems)
 }
 
 /// The metadata of `path` in the first process's file system: a service with PrivateDevices= has no disks in its /dev.

@@ -3,7 +3,49 @@
 use api::group::Emergency;
 
 use super::error::GroupsError;
+use super::fill::is_untouchable;
+use super::host_paths::Host;
+use super::place::is_within;
+use super::process::Process;
 use super::tree::{Controller, Tree, Version, write};
+
+/// Checks that freezing or killing these cgroups leaves the agent and the host's first process: nobody could thaw them.
+///
+/// # Errors
+///
+/// When one of the cgroups contains either.
+pub fn check(tree: &Tree, host: &Host, paths: &[&str], what: Emergency) -> Result<(), GroupsError> {
+    if what == Emergency::Thaw {
+        return Ok(());
+    }
+    for path in paths {
+        // The paths of the agent's cgroups may be those of a cgroup namespace, and its files those of the host.
+        let listed = tree.pids(path).into_iter().find(|pid| is_untouchable(*pid));
+        let above = [1, std::process::id()]
+            .into_iter()
+            .find(|pid| contains(path, &Process::new(&host.proc, *pid)));
+        if let Some(pid) = above.or(listed) {
+            let whom = if pid == 1 {
+                "the host's first process"
+            } else {
+                "this agent"
+            };
+            return Err(GroupsError::Untouchable {
+                path: (*path).to_owned(),
+                whom,
+                what,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the cgroup at `path` contains the process, in any hierarchy.
+fn contains(path: &str, process: &Process) -> bool {
+    let path = path.trim_end_matches('/');
+    let cgroups = process.cgroups();
+    cgroups.iter().any(|one| is_within(&one.path, path))
+}
 
 /// Freezes, thaws or kills the cgroup at `path`.
 ///

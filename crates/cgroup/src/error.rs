@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use api::group::Emergency;
 use host::Damaged;
 use thiserror::Error;
 
@@ -87,6 +88,16 @@ pub enum GroupsError {
         /// The existing groups.
         present: String,
     },
+    /// A cgroup contains the agent or the host's first process.
+    #[error(
+        "{} {path} is not supported: it contains {whom}; match units or a slice without it, or {}", verb(*what), instead(*what)
+    )]
+    Untouchable {
+        path: String,
+        /// The process.
+        whom: &'static str,
+        what: Emergency,
+    },
     /// Another agent enforces process groups.
     #[error(
         "another agent enforces process groups below {} (lock on {}): stop it, or set [agent] cgroup to a name of this agent's own", parent, path.display()
@@ -136,6 +147,15 @@ pub enum GroupsError {
         from: String,
         reason: String,
     },
+    /// The previous cgroup of a process is unknown.
+    #[error(
+        "process {pid} stays in {at}, without limits: no record has the cgroup that it came from; restart its service, or write {pid} to the cgroup.procs of another cgroup"
+    )]
+    NoOrigin {
+        pid: u32,
+        /// Its present cgroup.
+        at: String,
+    },
     /// The kernel programs of the groups failed.
     #[error("{what} failed: {reason}")]
     Kernel {
@@ -144,6 +164,23 @@ pub enum GroupsError {
         /// The error from aya or the kernel.
         reason: String,
     },
+}
+
+const fn verb(what: Emergency) -> &'static str {
+    match what {
+        Emergency::Freeze => "freezing",
+        Emergency::Thaw => "thawing",
+        Emergency::Kill => "killing",
+    }
+}
+
+/// The command for single units.
+const fn instead(what: Emergency) -> &'static str {
+    match what {
+        Emergency::Freeze => "run `systemctl freeze UNIT` for single units",
+        Emergency::Thaw => "run `systemctl thaw UNIT` for single units",
+        Emergency::Kill => "run `systemctl kill --signal=KILL UNIT` for single units",
+    }
 }
 
 /// The usual fix for this error.

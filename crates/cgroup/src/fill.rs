@@ -89,6 +89,7 @@ impl Groups {
         match by {
             By::Cgroup(path) => {
                 if current.is_some()
+                    && home.is_some()
                     && let Err(problem) = self.send_home(process.pid)
                 {
                     self.members[group].note(&problem);
@@ -213,8 +214,18 @@ impl Groups {
         all.into_iter().collect()
     }
 
+    /// Creates a group's own cgroup if processes are moved into it.
+    pub(super) fn make_own_if_needed(&mut self, group: usize) {
+        if self.matchers.moves(group)
+            && self.host.manager == Manager::None
+            && !self.members[group].has_own
+        {
+            self.make_own(group);
+        }
+    }
+
     /// Creates a group's own cgroup, with its limits.
-    pub(super) fn make_own(&mut self, group: usize) {
+    fn make_own(&mut self, group: usize) {
         let path = self.tree.own(&self.members[group].group.name);
         let member = &mut self.members[group];
         let mut problems = self
@@ -236,8 +247,8 @@ impl Groups {
             if is_untouchable(process.pid) {
                 continue;
             }
-            self.origins.note(&process, &from);
             let path = self.tree.own(&self.members[to].group.name);
+            self.origins.note(&process, &from, &path, &self.tree);
             let member = &mut self.members[to];
             for root in self.tree.roots(member.cpuset()) {
                 let file = root.join(path.trim_start_matches('/')).join("cgroup.procs");
@@ -285,6 +296,7 @@ impl Groups {
             _ => Service::default(),
         };
         let key = (group, self.scope_name(group, &place, &service));
+        let into = format!("{}/{}", place.slice_cgroup(), key.1);
         let unit = match place.kind {
             Kind::Unit(unit) => Some(unit),
             _ => None,
@@ -303,7 +315,7 @@ impl Groups {
             if is_untouchable(process.pid) || !seen.insert(process.pid) {
                 continue;
             }
-            self.origins.note(&process, &from);
+            self.origins.note(&process, &from, &into, &self.tree);
             self.recent.insert(process.pid, (group, Instant::now()));
             if !pids.contains(&process.pid) {
                 pids.push(process.pid);
@@ -452,7 +464,9 @@ impl Groups {
                 .iter()
                 .position(|member| member.group.name == name);
         }
-        cgroups.iter().find_map(|one| self.scope_group(&one.path))
+        // systemd's scopes are in the unified hierarchy.
+        let unified = cgroups.iter().find(|one| one.controllers.is_empty())?;
+        self.scope_group(&unified.path)
     }
 
     /// Whether a process is in the group in all hierarchies that the group uses: an agent may have been killed during a
@@ -475,7 +489,7 @@ impl Groups {
         self.stays
             .retain(|pid, _| self.host.proc.join(pid.to_string()).exists());
         self.is_changed |= before != self.stays.len();
-        if let Err(error) = self.origins.save(&self.host.proc) {
+        if let Err(error) = self.origins.save(&self.host.proc, &self.tree) {
             let note = format!(
                 "saving where processes came from in {} failed: {error}",
                 self.host.origins.display()

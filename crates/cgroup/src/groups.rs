@@ -21,6 +21,7 @@ use super::matcher::Matchers;
 use super::member::Member;
 use super::origins::Origins;
 use super::place::Manager;
+use super::resolve::Resolution;
 use super::round::Round;
 use super::systemd::Systemd;
 use super::target::Target;
@@ -62,6 +63,7 @@ pub struct Groups {
     pub tree: Tree,
     pub members: Vec<Member>,
     pub matchers: Matchers,
+    pub resolution: Resolution,
     pub origins: Origins,
     pub in_place: InPlace,
     /// The service manager, if there is one and it replies.
@@ -117,6 +119,7 @@ impl Groups {
             host.manager = Manager::None;
         }
         let (matchers, wrong) = Matchers::new(wanted);
+        let matchers = matchers.on(&tree);
         let mut members: Vec<Member> = wanted
             .iter()
             .map(|group| Member::new(group, mode))
@@ -134,6 +137,7 @@ impl Groups {
             tree,
             members,
             matchers,
+            resolution: Resolution::default(),
             origins,
             in_place,
             units: None,
@@ -168,9 +172,7 @@ impl Groups {
                 Ok(programs) => self.own_programs.extend(programs),
                 Err(problem) => member.note(&problem),
             }
-            if self.matchers.moves(nth) && self.host.manager == Manager::None {
-                self.make_own(nth);
-            }
+            self.make_own_if_needed(nth);
         }
         self.list_containers(CONNECT);
         self.limit_named_units();
@@ -226,6 +228,7 @@ impl Groups {
     pub fn tick(&mut self, budget: Duration) {
         self.units = self.units.take().filter(|units| !units.is_broken());
         self.connect(Duration::ZERO);
+        self.resolve_again();
         self.limit_named_units();
         self.list_containers_at_tick();
         self.check_targets();

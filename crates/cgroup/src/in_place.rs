@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use config::group::{CpuShare, Group};
@@ -14,27 +13,18 @@ use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;
 use super::host_paths::Host;
-use super::limit::{self, Origin, Setting};
-use super::plan::{Merge, merge};
+use super::limit::{self, Origin};
+use super::plan::Merge;
 use super::properties;
 use super::restrict;
 use super::tree::{Tree, write};
 use super::units::{Properties, Units, Value};
+use super::written::{Written, compare, content, take_back};
 
 /// The largest file that is read.
 const LARGEST: u64 = 64 << 20;
 /// The permissions of a new file.
 const MODE: u32 = 0o600;
-
-/// A limit that Weir wrote into a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Written {
-    file: PathBuf,
-    /// The content as the kernel reports it.
-    content: String,
-    /// The value that removes the limit.
-    default: String,
-}
 
 /// The settings of Weir on one cgroup or unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +42,9 @@ struct Changed {
     before: Properties,
     /// The values that systemd reported afterwards.
     set: Properties,
+    /// The properties that another program had set until the next boot: their files stay.
+    #[serde(default)]
+    at_runtime: BTreeSet<String>,
 }
 
 impl Changed {
@@ -81,9 +74,16 @@ impl Changed {
         back.retain(|name, _| self.is_ours(name, &now));
         if !back.is_empty() {
             units.set(unit, &back)?;
-            units.forget(unit, &names(&back));
+            self.forget(units, unit, &back);
         }
         Ok(())
+    }
+
+    /// Removes the files of restored properties, except those that had one before.
+    fn forget(&self, units: &dyn Units, unit: &str, back: &Properties) {
+        let mut own = names(back);
+        own.retain(|name| !self.at_runtime.contains(*name));
+        units.forget(unit, &own);
     }
 }
 
@@ -137,7 +137,7 @@ impl InPlace {
         path: &str,
         group: &Group,
     ) -> Vec<GroupsError> {
-        if let Some(user) = owner_above(tree, path) {
+        if let Some(user) = restrict::owner_above(tree, path) {
             return vec![GroupsError::Delegated {
                 path: path.to_owned(),
                 user,
@@ -150,7 +150,7 @@ impl InPlace {
             Some(Set::Cgroup(written)) => written,
             _ => Vec::new(),
         };
-        let mut written = Vec::new();
+        let (mut planned, mut is_recorded) = (Vec::new(), true);
         for (directory, setting) in settings
             .iter()
             .filter(|(_, setting)| setting.origin == Origin::Wanted)
@@ -163,9 +163,9 @@ impl InPlace {
                     continue;
                 }
             };
-            let is_ours = before.iter().any(|one| {
-                one.file == file && one.content == now && one.default == setting.default
-            });
+            let is_ours = before
+                .iter()
+                .any(|one| one.is_for(&file, setting) && (one.is_pending || one.content == now));
             match compare(setting, &now) {
                 Merge::Lower if !is_ours => {}
                 Merge::Higher if !is_ours => problems.push(GroupsError::SetByOthers {
@@ -174,29 +174,51 @@ impl InPlace {
                     theirs: now,
                     ours: setting.value.clone(),
                 }),
-                _ => match write(&file, &setting.value) {
-                    Ok(()) => {
-                        let content =
-                            content(&file, setting).unwrap_or_else(|_| setting.value.clone());
-                        written.push(Written {
-                            file,
-                            content,
-                            default: setting.default.clone(),
-                        });
-                    }
-                    Err(problem) => problems.push(problem),
-                },
+                _ => {
+                    is_recorded &= is_ours && now == setting.value;
+                    planned.push((file, setting, is_ours));
+                }
             }
         }
+        let is_planned = |one: &Written| {
+            let mut planned = planned.iter();
+            planned.any(|(file, setting, _)| one.is_for(file, setting))
+        };
         // Limits of an earlier config that this one does not have.
-        for one in before {
-            if !written
-                .iter()
-                .any(|kept| kept.file == one.file && kept.default == one.default)
-            {
-                problems.extend(take_back(&one).err());
-            }
+        let gone: Vec<Written> = before.into_iter().filter(|one| !is_planned(one)).collect();
+        let mut written: Vec<Written> = planned
+            .iter()
+            .map(|(file, setting, _)| Written {
+                file: file.clone(),
+                content: setting.value.clone(),
+                default: setting.default.clone(),
+                is_pending: true,
+            })
+            .collect();
+        if !is_recorded {
+            // If the agent is killed in between, the record has too much rather than too little.
+            let all = written.iter().chain(&gone).cloned().collect();
+            self.sets.insert(path.to_owned(), Set::Cgroup(all));
+            // The save at the end reports a failure.
+            let _ = self.save();
+            self.sets.remove(path);
         }
+        let mut planned = planned.into_iter();
+        written.retain_mut(|one| {
+            let Some((file, setting, is_ours)) = planned.next() else {
+                return false;
+            };
+            let result = write(&file, &setting.value);
+            // A limit that could not be changed is still Weir's.
+            one.is_pending = result.is_err();
+            if let Ok(content) = content(&file, setting) {
+                one.content = content;
+            }
+            let is_there = result.is_ok() || is_ours;
+            problems.extend(result.err());
+            is_there
+        });
+        problems.extend(gone.iter().filter_map(|one| take_back(one).err()));
         if !written.is_empty() {
             self.sets.insert(path.to_owned(), Set::Cgroup(written));
         }
@@ -231,36 +253,45 @@ impl InPlace {
         };
         let mut before = known.without(&now);
         let mut wanted = properties::tightened(&before, &ours, units.default_tasks());
-        // Limits of an earlier config that this one does not have.
-        before.retain(|name, _| ours.contains_key(name) || known.is_ours(name, &now));
-        let gone: Vec<String> = before
-            .keys()
-            .filter(|name| !ours.contains_key(*name))
-            .cloned()
-            .collect();
-        for name in &gone {
-            wanted.extend(before.get(name).map(|value| (name.clone(), value.clone())));
-        }
-        if wanted.is_empty() {
+        // The unit's own limit is enough.
+        wanted.retain(|name, value| {
+            before
+                .get(name)
+                .is_none_or(|before| !properties::is_equal(before, value))
+        });
+        // Limits of Weir that are no longer needed, as those of an earlier config.
+        let mut gone = before.clone();
+        gone.retain(|name, _| !wanted.contains_key(name) && known.is_ours(name, &now));
+        if wanted.is_empty() && gone.is_empty() {
+            if self.sets.remove(unit).is_some() {
+                problems.extend(self.save());
+            }
             return problems;
         }
+        before.retain(|name, _| wanted.contains_key(name) || gone.contains_key(name));
+        let mut at_runtime = units.set_at_runtime(unit, &names(&before));
+        at_runtime.retain(|name| !known.is_ours(name, &now) || known.at_runtime.contains(name));
+        let mut changed = Changed {
+            before,
+            set: Properties::new(),
+            at_runtime,
+        };
         // Recorded first: if the agent is killed in between, the record has too much rather than too little.
-        self.sets.insert(
-            unit.to_owned(),
-            Set::Properties(Changed {
-                before: before.clone(),
-                set: Properties::new(),
-            }),
-        );
+        self.sets
+            .insert(unit.to_owned(), Set::Properties(changed.clone()));
         problems.extend(self.save());
-        match units.set(unit, &wanted) {
+        let all = wanted.iter().chain(&gone);
+        let all = all.map(|(name, value)| (name.clone(), value.clone()));
+        match units.set(unit, &all.collect()) {
             Ok(()) => {
-                units.forget(unit, &gone.iter().map(String::as_str).collect::<Vec<_>>());
-                before.retain(|name, _| ours.contains_key(name));
-                wanted.retain(|name, _| ours.contains_key(name));
-                let set = units.get(unit, &names(&wanted)).unwrap_or(wanted);
-                self.sets
-                    .insert(unit.to_owned(), Set::Properties(Changed { before, set }));
+                changed.forget(units, unit, &gone);
+                changed.before.retain(|name, _| wanted.contains_key(name));
+                changed.set = units.get(unit, &names(&wanted)).unwrap_or(wanted);
+                if changed.before.is_empty() {
+                    self.sets.remove(unit);
+                } else {
+                    self.sets.insert(unit.to_owned(), Set::Properties(changed));
+                }
             }
             Err(problem) => {
                 problems.push(problem);
@@ -366,67 +397,5 @@ impl InPlace {
         saved
             .err()
             .map(|source| GroupsError::write(&self.path, "the limits set in place", source))
-    }
-}
-
-/// The owner of the cgroup that contains `path`: the limits of a delegated cgroup itself belong to its parent.
-fn owner_above(tree: &Tree, path: &str) -> Option<u32> {
-    let directories = tree.directories(path);
-    let owners = directories
-        .iter()
-        .filter_map(|directory| fs::metadata(directory.parent()?).ok());
-    owners
-        .map(|metadata| metadata.uid())
-        .find(|uid| *uid != 0 && *uid != nix::unistd::geteuid().as_raw())
-}
-
-/// The content of a limit's file; if it has a line for each disk, this disk's line.
-fn content(file: &Path, setting: &Setting) -> io::Result<String> {
-    let text = fs::read_to_string(file)?;
-    let text = text.trim();
-    if !setting.file.starts_with("io.") && !setting.file.starts_with("blkio.") {
-        return Ok(text.to_owned());
-    }
-    let disk = setting.default.split(' ').next().unwrap_or("");
-    let line = text
-        .lines()
-        .find(|line| line.split(' ').next() == Some(disk));
-    Ok(line.unwrap_or("").to_owned())
-}
-
-/// Compares a file's value with the group's.
-fn compare(setting: &Setting, now: &str) -> Merge {
-    if now.is_empty()
-        || now == setting.default.trim()
-        || restrict::limit_in(setting.file, now).is_none()
-    {
-        return Merge::Set;
-    }
-    match (level(now), level(&setting.value)) {
-        (Some(theirs), Some(ours)) => merge(Some(theirs), ours),
-        _ if now == setting.value => Merge::Lower,
-        _ => Merge::Higher,
-    }
-}
-
-/// A limit as a number; a CPU quota is converted to a period of one second.
-fn level(text: &str) -> Option<u64> {
-    match text.split_once(' ') {
-        Some((quota, period)) => {
-            let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-            Some(quota.saturating_mul(1_000_000) / period.max(1))
-        }
-        None => text.parse().ok(),
-    }
-}
-
-/// Removes one limit, unless another program has changed it since.
-fn take_back(one: &Written) -> Result<(), GroupsError> {
-    let text = fs::read_to_string(&one.file).unwrap_or_default();
-    let is_ours = text.lines().any(|line| line.trim() == one.content) || text.trim() == one.content;
-    if is_ours {
-        write(&one.file, &one.default)
-    } else {
-        Ok(())
     }
 }

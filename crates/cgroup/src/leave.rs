@@ -10,7 +10,7 @@ use super::groups::{CONNECT, Groups};
 use super::host_paths::Host;
 use super::lock::Lock;
 use super::place::{Place, last, managed_unit, prefixes, unit_name};
-use super::process::Process;
+use super::process::{Membership, Process};
 use super::targets::set_scope;
 use super::tree::{Controller, Cpuset, Tree, Version, write};
 use super::{limit, network};
@@ -45,8 +45,8 @@ impl Groups {
     /// The path and the group's name of each of Weir's scopes.
     fn scopes(&self) -> Vec<(String, String)> {
         let scope = |path: String| {
-            let group = self.scope_of(&path)?.to_owned();
-            Some((path, group))
+            let group = self.scope_of(&path).filter(|(_, scope)| *scope == path)?;
+            Some((path.clone(), group.0.to_owned()))
         };
         if self.units.is_none() {
             Vec::new()
@@ -131,9 +131,13 @@ impl Groups {
         stay
     }
 
-    /// Moves a process back; if its cgroup no longer exists, into the nearest existing parent.
+    /// Moves a process back; if its cgroup no longer exists, into the nearest existing parent. One of unknown origin
+    /// stays: the root has no limits at all.
     pub(super) fn send_home(&self, pid: u32) -> Result<(), GroupsError> {
-        let home = self.origins.of(&self.host.proc, pid).unwrap_or_default();
+        let known = self.origins.of(&self.host.proc, pid);
+        let Some(home) = known.or_else(|| self.home_of_all_with(pid)) else {
+            return self.has_no_origin(pid);
+        };
         let mut first = None;
         for root in self.tree.roots(Cpuset::Wanted) {
             let was = home
@@ -178,19 +182,45 @@ impl Groups {
         units.attach(unit, path.strip_prefix(&place.cgroup).unwrap_or(""), &[pid])
     }
 
-    fn stays_in(&self, pid: u32, from: &str, problem: &GroupsError) -> GroupsError {
+    /// The origin of all processes of the group's cgroup that a process is in, if they have the same. The process may be a
+    /// child whose parent has ended.
+    fn home_of_all_with(&self, pid: u32) -> Option<Vec<Membership>> {
         let cgroups = Process::new(&self.host.proc, pid).cgroups();
-        let at = cgroups
-            .iter()
-            .find(|one| self.is_own(&one.path))
-            .map(|one| one.path.clone());
+        cgroups.iter().find_map(|one| {
+            let own = self.tree.group_of(&one.path);
+            let own = own.map(|group| self.tree.own(group));
+            let scope = || Some(self.scope_of(&one.path)?.1.to_owned());
+            self.origins.of_all_in(&own.or_else(scope)?)
+        })
+    }
+
+    /// The error of a process of unknown origin, unless it has ended.
+    fn has_no_origin(&self, pid: u32) -> Result<(), GroupsError> {
+        let process = Process::new(&self.host.proc, pid);
+        match process.parent_and_start() {
+            Some(_) => Err(GroupsError::NoOrigin {
+                pid,
+                at: self.own_of(&process),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The cgroup of Weir that a process is in.
+    fn own_of(&self, process: &Process) -> String {
+        let mut paths = process.cgroups().into_iter().map(|one| one.path);
+        let own = paths.find(|path| self.is_own(path));
+        own.unwrap_or_else(|| "its cgroup".to_owned())
+    }
+
+    fn stays_in(&self, pid: u32, from: &str, problem: &GroupsError) -> GroupsError {
         let reason = match problem {
             GroupsError::Write { source, .. } => format!("takes no process ({source})"),
             other => other.to_string(),
         };
         GroupsError::Stays {
             pid,
-            at: at.unwrap_or_else(|| "its cgroup".to_owned()),
+            at: self.own_of(&Process::new(&self.host.proc, pid)),
             from: from.to_owned(),
             reason,
         }
@@ -206,8 +236,8 @@ impl Groups {
                 self.set_cpu_max(nth, share);
             }
         }
-        // A failure was reported when it first occurred; without the file, processes go back to the roots.
-        let _ = self.origins.save(&self.host.proc);
+        // A failure was reported when it first occurred; without the file, processes stay in the groups.
+        let _ = self.origins.save(&self.host.proc, &self.tree);
     }
 }
 

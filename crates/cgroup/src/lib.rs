@@ -32,6 +32,7 @@ mod place;
 mod plan;
 mod process;
 mod properties;
+mod resolve;
 mod restrict;
 mod round;
 mod scan;
@@ -46,6 +47,7 @@ mod units;
 mod usage;
 mod view;
 mod watch;
+mod written;
 
 pub use account::{Enforcement, GroupStatus};
 pub use api::group::{Emergency, Usage, UsageRow};

@@ -77,14 +77,8 @@ pub fn settings(
     path: &str,
     group: &Group,
 ) -> (Vec<(PathBuf, Setting)>, Vec<GroupsError>) {
-    let (mut all, mut problems) = (Vec::new(), Vec::new());
-    let mut disks = Vec::new();
-    for io in &group.io {
-        match disk::resolve(&host.proc, &host.sys, &io.device) {
-            Ok(disk) => disks.push((disk, io.rates())),
-            Err(error) => problems.push(error),
-        }
-    }
+    let mut all = Vec::new();
+    let (disks, mut problems) = disk::limits(host, group);
     let wanted = controllers(group);
     let mut on = |controller: Controller, settings: &dyn Fn(Version) -> Vec<Setting>| {
         if let Some((version, directory)) = tree.directory(path, controller) {
@@ -194,14 +188,10 @@ pub fn missing(tree: &Tree, host: &Host, group: &Group) -> Vec<GroupsError> {
         };
         tree.version(controller).is_none().then_some(missing)
     };
-    let disks = group
-        .io
-        .iter()
-        .filter_map(|io| disk::resolve(&host.proc, &host.sys, &io.device).err());
     controllers(group)
         .into_iter()
         .filter_map(lacks)
-        .chain(disks)
+        .chain(disk::limits(host, group).1)
         .collect()
 }
 
@@ -300,9 +290,7 @@ fn memory(group: &Group, version: Version) -> Vec<Setting> {
     }
 }
 
-/// The files of one disk's limits under v1, in the order of [`Io`]'s fields.
-///
-/// [`Io`]: config::group::Io
+/// The files of one disk's limits under v1, in the order of [`disk::Rates`].
 const DISK_FILES: [&str; 4] = [
     "blkio.throttle.read_bps_device",
     "blkio.throttle.write_bps_device",
@@ -311,7 +299,7 @@ const DISK_FILES: [&str; 4] = [
 ];
 
 /// A setting for each file and disk.
-fn io(disks: &[(String, [Option<u64>; 4])], version: Version) -> Vec<Setting> {
+fn io(disks: &[(String, disk::Rates)], version: Version) -> Vec<Setting> {
     let mut settings = Vec::new();
     for (disk, limits) in disks {
         match version {

@@ -1,19 +1,22 @@
 //! The group of a process: the first one with a matcher for it.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use config::group::{Group, Matcher};
 
 use super::containers::{self, Known};
 use super::error::GroupsError;
 use super::glob::fits;
-use super::place::{is_unit, last, prefixes, unit_name};
+use super::place::{below_slices, is_unit, prefixes};
 use super::process::{Membership, Process};
+use super::restrict::owner_above;
+use super::tree::Tree;
 
 /// A matcher with resolved names.
 #[derive(Clone, Debug)]
 enum Resolved {
-    Exe(PathBuf),
+    Exe(Exe),
     User(u32),
     Command(String),
     Unit(String),
@@ -21,6 +24,27 @@ enum Resolved {
     Container(String),
     Cgroup(String),
     Pid(u32),
+}
+
+/// A program's path, and the file that it leads to: the kernel reports a process's program without symbolic links.
+#[derive(Clone, Debug)]
+struct Exe {
+    path: PathBuf,
+    /// `None` if there is no such file, as for a program of a container.
+    target: Option<PathBuf>,
+}
+
+impl Exe {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            target: fs::canonicalize(path).ok(),
+        }
+    }
+
+    fn is(&self, exe: &Path) -> bool {
+        self.path == exe || self.target.as_deref() == Some(exe)
+    }
 }
 
 /// The reason why a process belongs to a group.
@@ -34,15 +58,21 @@ pub enum By {
 
 /// All groups' matchers, in the order of the config.
 #[derive(Clone, Debug, Default)]
-pub struct Matchers(Vec<Vec<Resolved>>);
+pub struct Matchers {
+    groups: Vec<Vec<Resolved>>,
+    /// The users that do not exist yet, with the index of their group.
+    unknown: Vec<(usize, String)>,
+    /// The cgroups whose owners are checked.
+    tree: Option<Tree>,
+}
 
 impl Matchers {
     /// Resolves names. Those that fail are returned with the index of their group, and match nothing.
     #[must_use]
     pub fn new(groups: &[Group]) -> (Self, Vec<(usize, GroupsError)>) {
-        let mut problems = Vec::new();
+        let (mut problems, mut unknown) = (Vec::new(), Vec::new());
         let mut resolve = |nth: usize, matcher: &Matcher| match matcher {
-            Matcher::Exe(path) => Some(Resolved::Exe(path.clone())),
+            Matcher::Exe(path) => Some(Resolved::Exe(Exe::new(path))),
             Matcher::Command(glob) => Some(Resolved::Command(glob.clone())),
             Matcher::Unit(unit) => Some(Resolved::Unit(unit.clone())),
             Matcher::Slice(slice) => Some(Resolved::Slice(slice.clone())),
@@ -53,6 +83,7 @@ impl Matchers {
                 Some(user) => Some(Resolved::User(user)),
                 None => {
                     problems.push((nth, GroupsError::User(name.clone())));
+                    unknown.push((nth, name.clone()));
                     None
                 }
             },
@@ -67,7 +98,49 @@ impl Matchers {
                     .collect()
             })
             .collect();
-        (Self(all), problems)
+        let matchers = Self {
+            groups: all,
+            unknown,
+            tree: None,
+        };
+        (matchers, problems)
+    }
+
+    /// The same for this host's cgroups: containers match only below cgroups of root.
+    #[must_use]
+    pub fn on(self, tree: &Tree) -> Self {
+        Self {
+            tree: Some(tree.clone()),
+            ..self
+        }
+    }
+
+    /// The names of users that do not exist yet.
+    pub fn unknown_users(&self) -> Vec<String> {
+        self.unknown.iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Matches by a user that exists now. Returns the indices of the groups.
+    pub fn know_user(&mut self, name: &str, user: u32) -> Vec<usize> {
+        let is_it = |(_, unknown): &mut (usize, String)| unknown == name;
+        let groups: Vec<usize> = self
+            .unknown
+            .extract_if(.., is_it)
+            .map(|(group, _)| group)
+            .collect();
+        for group in &groups {
+            self.groups[*group].push(Resolved::User(user));
+        }
+        groups
+    }
+
+    /// Follows the symbolic links of programs again: an update may have changed them.
+    pub fn follow_links(&mut self) {
+        for matcher in self.groups.iter_mut().flatten() {
+            if let Resolved::Exe(exe) = matcher {
+                *exe = Exe::new(&exe.path);
+            }
+        }
     }
 
     /// The index of the first group that matches, and the reason. `cgroups` are those of the process before Weir moved
@@ -86,10 +159,10 @@ impl Matchers {
         };
         // Kernel threads belong to no group.
         facts.exe()?;
-        self.0.iter().enumerate().find_map(|(nth, matchers)| {
+        self.groups.iter().enumerate().find_map(|(nth, matchers)| {
             let outermost = cgroups
                 .iter()
-                .find_map(|one| outermost(matchers, &one.path, known));
+                .find_map(|one| self.outermost(matchers, &one.path, known));
             let by = outermost.map(|path| By::Cgroup(path.to_owned()));
             let itself = || {
                 matchers
@@ -104,37 +177,54 @@ impl Matchers {
     /// The index of the first group that matches the cgroup at `path` or one above it, and the outermost of these.
     #[must_use]
     pub fn find_cgroup<'p>(&self, path: &'p str, known: &Known) -> Option<(usize, &'p str)> {
-        let mut all = self.0.iter().enumerate();
-        all.find_map(|(nth, matchers)| Some((nth, outermost(matchers, path, known)?)))
+        let mut all = self.groups.iter().enumerate();
+        all.find_map(|(nth, matchers)| Some((nth, self.outermost(matchers, path, known)?)))
+    }
+
+    /// The outermost cgroup above or at `path` that a matcher matches.
+    fn outermost<'p>(
+        &self,
+        matchers: &[Resolved],
+        path: &'p str,
+        known: &Known,
+    ) -> Option<&'p str> {
+        let tree = self.tree.as_ref();
+        prefixes(path).find(|prefix| {
+            matchers
+                .iter()
+                .any(|matcher| matcher.means(prefix, known, tree))
+        })
     }
 
     /// Whether the group matches by processes.
     #[must_use]
     pub fn moves(&self, group: usize) -> bool {
-        self.0[group].iter().any(|matcher| !matcher.is_of_cgroups())
+        self.groups[group]
+            .iter()
+            .any(|matcher| !matcher.is_of_cgroups())
     }
 
     /// Whether any group matches by cgroups, units or containers.
     #[must_use]
     pub fn has_cgroups(&self) -> bool {
-        self.0.iter().flatten().any(Resolved::is_of_cgroups)
+        self.groups.iter().flatten().any(Resolved::is_of_cgroups)
     }
 
     /// Whether any group matches by containers.
     #[must_use]
     pub fn has_containers(&self) -> bool {
-        (0..self.0.len()).any(|group| self.is_of_containers(group))
+        (0..self.groups.len()).any(|group| self.is_of_containers(group))
     }
 
     /// Whether a group matches by containers.
     pub fn is_of_containers(&self, group: usize) -> bool {
-        let mut matchers = self.0.get(group).into_iter().flatten();
+        let mut matchers = self.groups.get(group).into_iter().flatten();
         matchers.any(|matcher| matches!(matcher, Resolved::Container(_)))
     }
 
     /// The units that are named in full: they are limited before they start.
     pub fn units(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.0.iter().enumerate().flat_map(|(nth, matchers)| {
+        self.groups.iter().enumerate().flat_map(|(nth, matchers)| {
             matchers.iter().filter_map(move |matcher| match matcher {
                 Resolved::Unit(name) | Resolved::Slice(name) if !name.contains(['*', '?']) => {
                     Some((nth, name.as_str()))
@@ -153,26 +243,24 @@ impl Resolved {
         )
     }
 
-    /// Whether it matches the cgroup at `path` as a whole.
-    fn means(&self, path: &str, known: &Known) -> bool {
+    /// Whether it matches the cgroup at `path` as a whole. Users and containers choose the names of cgroups below theirs:
+    /// a cgroup there is neither a unit nor a container of the host.
+    fn means(&self, path: &str, known: &Known, tree: Option<&Tree>) -> bool {
         match self {
             Self::Cgroup(glob) => fits(glob, path),
-            Self::Unit(glob) => {
-                let name = unit_name(last(path));
-                fits(glob, name) && (is_unit(name) || glob == name)
-            }
+            Self::Unit(glob) => below_slices(path)
+                .is_some_and(|name| fits(glob, name) && (is_unit(name) || glob == name)),
             Self::Slice(glob) => {
-                last(path).ends_with(".slice") && fits(glob, unit_name(last(path)))
+                below_slices(path).is_some_and(|name| name.ends_with(".slice") && fits(glob, name))
             }
-            Self::Container(pattern) => containers::is_meant(pattern, path, known),
+            Self::Container(pattern) => {
+                containers::is_meant(pattern, path, known)
+                    && !containers::is_inside(path)
+                    && tree.is_none_or(|tree| owner_above(tree, path).is_none())
+            }
             Self::Exe(_) | Self::User(_) | Self::Command(_) | Self::Pid(_) => false,
         }
     }
-}
-
-/// The outermost cgroup above or at `path` that a matcher matches.
-fn outermost<'p>(matchers: &[Resolved], path: &'p str, known: &Known) -> Option<&'p str> {
-    prefixes(path).find(|prefix| matchers.iter().any(|matcher| matcher.means(prefix, known)))
 }
 
 /// The properties of a process, read on first use.
@@ -192,7 +280,7 @@ impl Facts<'_> {
 
     fn fits(&mut self, matcher: &Resolved) -> bool {
         match matcher {
-            Resolved::Exe(path) => self.exe() == Some(path),
+            Resolved::Exe(wanted) => self.exe().is_some_and(|exe| wanted.is(exe)),
             Resolved::User(user) => self.process.user() == Some(*user),
             Resolved::Pid(pid) => self.process.pid == *pid,
             Resolved::Unit(_)
@@ -211,7 +299,8 @@ impl Facts<'_> {
     }
 }
 
-fn user(name: &str) -> Option<u32> {
+/// The ID of a user, by name or number.
+pub fn user(name: &str) -> Option<u32> {
     let by_name = nix::unistd::User::from_name(name)
         .ok()
         .flatten()
@@ -221,9 +310,7 @@ fn user(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
-    use std::path::Path;
 
     use super::*;
 
@@ -331,5 +418,32 @@ mod tests {
         );
         // The process has ended.
         assert_eq!(by_user.find(&Process::new(proc, 99), &[], &known), None);
+    }
+
+    #[test]
+    fn a_program_matches_by_a_symbolic_link_to_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        // It may be behind a link itself.
+        let folder = fs::canonicalize(temporary.path()).unwrap();
+        let (link, proc) = (folder.join("python"), folder.join("proc"));
+        let programs = ["python3.1", "python3.2"].map(|name| folder.join(name));
+        for (pid, program) in (10..).zip(&programs) {
+            fs::write(program, "").unwrap();
+            process(&proc, pid, program.to_str(), "x", "/");
+        }
+        symlink(&programs[0], &link).unwrap();
+        let (mut matchers, _) = Matchers::new(&[group("g", &[Matcher::Exe(link.clone())])]);
+        let found = |matchers: &Matchers| {
+            [10, 11].map(|pid| {
+                let process = Process::new(&proc, pid);
+                matchers.find(&process, &[], &Known::new()).is_some()
+            })
+        };
+        assert_eq!(found(&matchers), [true, false]);
+        // An update.
+        fs::remove_file(&link).unwrap();
+        symlink(&programs[1], &link).unwrap();
+        matchers.follow_links();
+        assert_eq!(found(&matchers), [false, true]);
     }
 }

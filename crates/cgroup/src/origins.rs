@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;
 use super::process::{Membership, Process};
+use super::tree::Tree;
 
 /// The largest file that is read.
 const LARGEST: u64 = 64 << 20;
@@ -19,13 +20,17 @@ const LARGEST: u64 = 64 << 20;
 const MODE: u32 = 0o600;
 /// The depth to which parents are searched.
 const GENERATIONS: usize = 64;
+/// Two origins show that a process may be of either.
+const MOST_HOMES: usize = 2;
+
+/// The controllers and the path in each hierarchy.
+type Cgroups = Vec<(String, String)>;
 
 /// A process that was moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Origin {
     start: u64,
-    /// The controllers and the path in each hierarchy.
-    cgroups: Vec<(String, String)>,
+    cgroups: Cgroups,
 }
 
 /// All moved processes that may still run, saved in a file for the next agent. The file exists as long as there are
@@ -34,6 +39,9 @@ struct Origin {
 pub struct Origins {
     path: PathBuf,
     by_pid: BTreeMap<u32, Origin>,
+    /// The distinct origins of all processes that were moved into a cgroup of Weir, at most [`MOST_HOMES`]. A child whose
+    /// parent has ended has the only one.
+    homes: BTreeMap<String, Vec<Cgroups>>,
     is_saved: bool,
 }
 
@@ -44,27 +52,39 @@ impl Origins {
     pub fn open(path: &Path) -> (Self, Option<GroupsError>) {
         let saved = read_saved(path, LARGEST, |text| serde_json::from_slice(text));
         let is_saved = matches!(saved, Ok(Some(_)));
-        let (by_pid, problem) = GroupsError::or_damaged(
-            saved,
-            "processes that an earlier agent moved go back to the root of each hierarchy",
-        );
+        let lost = "processes that an earlier agent moved stay where they are when their group ends, without its limits";
+        let (by_pid, problem) = GroupsError::or_damaged(saved, lost);
+        // Earlier versions have no such file.
+        let homes = read_saved(&homes_path(path), LARGEST, |text| {
+            serde_json::from_slice(text)
+        });
+        let (homes, other) = GroupsError::or_damaged(homes, lost);
         let origins = Self {
             path: path.to_owned(),
             by_pid,
+            homes,
             is_saved,
         };
-        (origins, problem)
+        (origins, problem.or(other))
     }
 
-    /// Records the cgroups of a process before it is moved.
-    pub fn note(&mut self, process: &Process, cgroups: &[Membership]) {
+    /// Records the cgroups of a process before it is moved into the cgroup `into`.
+    pub fn note(&mut self, process: &Process, cgroups: &[Membership], into: &str, tree: &Tree) {
         let Some((_, start)) = process.parent_and_start() else {
             return;
         };
-        let cgroups = cgroups
+        let cgroups: Cgroups = cgroups
             .iter()
             .map(|one| (one.controllers.clone(), one.path.clone()))
             .collect();
+        let homes = self.homes.entry(into.to_owned()).or_insert_with(|| {
+            // Processes without a record came from anywhere.
+            let others = (!tree.pids(into).is_empty()).then(Cgroups::new);
+            others.into_iter().collect()
+        });
+        if homes.len() < MOST_HOMES && !homes.contains(&cgroups) {
+            homes.push(cgroups.clone());
+        }
         self.by_pid.insert(process.pid, Origin { start, cgroups });
         self.is_saved = false;
     }
@@ -76,45 +96,69 @@ impl Origins {
         for _ in 0..GENERATIONS {
             let (parent, start) = Process::new(proc, pid).parent_and_start()?;
             if let Some(origin) = self.by_pid.get(&pid).filter(|origin| origin.start == start) {
-                let member = |(controllers, path): &(String, String)| Membership {
-                    controllers: controllers.clone(),
-                    path: path.clone(),
-                };
-                return Some(origin.cgroups.iter().map(member).collect());
+                return Some(memberships(&origin.cgroups));
             }
             pid = parent;
         }
         None
     }
 
-    /// Removes ended processes, and saves the rest.
+    /// The origin of every process that was moved into the cgroup at `path`, if all have the same.
+    #[must_use]
+    pub fn of_all_in(&self, path: &str) -> Option<Vec<Membership>> {
+        match self.homes.get(path)?.as_slice() {
+            [only] => Some(memberships(only)),
+            _ => None,
+        }
+    }
+
+    /// Removes ended processes and cgroups without processes, and saves the rest.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
-    pub fn save(&mut self, proc: &Path) -> io::Result<()> {
-        let before = self.by_pid.len();
+    /// When a file cannot be written.
+    pub fn save(&mut self, proc: &Path, tree: &Tree) -> io::Result<()> {
+        let before = self.by_pid.len() + self.homes.len();
+        self.homes.retain(|path, _| tree.is_populated(path));
         // A reused process ID is detected on use: reading the start of 20,000 processes takes 0.3 s.
         self.by_pid
             .retain(|pid, _| proc.join(pid.to_string()).exists());
-        if self.is_saved && before == self.by_pid.len() {
+        if self.is_saved && before == self.by_pid.len() + self.homes.len() {
             return Ok(());
         }
-        let text = serde_json::to_vec(&self.by_pid)?;
-        // In /run: a reboot ends the processes.
-        replace(&self.path, MODE, Survives::Kill, |file| {
-            file.write_all(&text)
-        })?;
+        for (path, text) in [
+            (homes_path(&self.path), serde_json::to_vec(&self.homes)?),
+            (self.path.clone(), serde_json::to_vec(&self.by_pid)?),
+        ] {
+            // In /run: a reboot ends the processes.
+            replace(&path, MODE, Survives::Kill, |file| file.write_all(&text))?;
+        }
         self.is_saved = true;
         Ok(())
     }
 
-    /// Removes the file: no process is moved any more.
+    /// Removes the files: no process is moved any more.
     pub fn forget(&mut self) {
         self.by_pid.clear();
-        // The file may never have been written.
-        let _ = fs::remove_file(&self.path);
+        self.homes.clear();
+        for path in [homes_path(&self.path), self.path.clone()] {
+            // It may never have been written.
+            let _ = fs::remove_file(path);
+        }
     }
+}
+
+/// A file of its own: earlier versions read the other one.
+fn homes_path(path: &Path) -> PathBuf {
+    path.with_extension("homes.json")
+}
+
+fn memberships(cgroups: &[(String, String)]) -> Vec<Membership> {
+    let member = |(controllers, path): &(String, String)| Membership {
+        controllers: controllers.clone(),
+        path: path.clone(),
+    };
+    cgroups.iter().map(member).collect()
 }
 
 #[cfg(test)]
@@ -128,6 +172,14 @@ mod tests {
             folder.path().join("proc"),
             folder.path().join("origins.json"),
         );
+        let root = folder.path().join("cg");
+        let own = root.join("weir/g");
+        fs::create_dir_all(&own).unwrap();
+        fs::write(root.join("cgroup.controllers"), "").unwrap();
+        fs::create_dir_all(proc.join("self")).unwrap();
+        let mount = format!("30 25 0:26 / {} rw - cgroup2 cgroup2 rw\n", root.display());
+        fs::write(proc.join("self/mountinfo"), mount).unwrap();
+        let tree = Tree::detect(&proc, "weir").unwrap();
         let stat = |pid: u32, parent: u32, start: u64| {
             let path = proc.join(pid.to_string());
             fs::create_dir_all(&path).unwrap();
@@ -141,8 +193,8 @@ mod tests {
             path: "/user.slice/a".to_owned(),
         }];
         let (mut origins, _) = Origins::open(&file);
-        origins.note(&Process::new(&proc, 10), &home);
-        origins.save(&proc).unwrap();
+        origins.note(&Process::new(&proc, 10), &home, "/weir/g", &tree);
+        origins.save(&proc, &tree).unwrap();
         let (again, problem) = Origins::open(&file);
         assert!(problem.is_none());
         assert_eq!(again.of(&proc, 10).as_deref(), Some(home.as_slice()));
@@ -153,10 +205,14 @@ mod tests {
         assert_eq!(again.of(&proc, 11), None);
         fs::remove_dir_all(proc.join("10")).unwrap();
         let mut again = again;
-        again.save(&proc).unwrap();
+        again.save(&proc, &tree).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
+        assert_eq!(again.of_all_in("/weir/g").as_deref(), Some(home.as_slice()));
+        fs::write(own.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
+        again.save(&proc, &tree).unwrap();
+        assert_eq!(again.of_all_in("/weir/g"), None, "it has no processes");
         again.forget();
-        assert!(!file.exists());
+        assert!(!file.exists() && !homes_path(&file).exists());
     }
 
     #[test]

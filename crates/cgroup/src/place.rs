@@ -143,11 +143,16 @@ pub fn is_unit(name: &str) -> bool {
 /// The unit that the system's manager has at `path`; cgroups below a unit are not its own.
 #[must_use]
 pub fn managed_unit(path: &str) -> Option<&str> {
+    below_slices(path).filter(|name| is_unit(name))
+}
+
+/// The name of the cgroup at `path`, as [`unit_name`] returns it, if only slices are above it. They belong to root.
+#[must_use]
+pub fn below_slices(path: &str) -> Option<&str> {
     let above_are_slices = prefixes(path)
         .filter(|prefix| *prefix != path)
         .all(|prefix| prefix.ends_with(".slice"));
-    let name = unit_name(last(path));
-    (is_unit(name) && above_are_slices).then_some(name)
+    above_are_slices.then(|| unit_name(last(path)))
 }
 
 /// The ID in the name of a container's cgroup: `docker-ID.scope`, `libpod-ID.scope`, `cri-containerd-ID.scope`, or the

@@ -33,17 +33,11 @@ pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) 
     if let Some(cpus) = &group.cpus {
         all.insert("AllowedCPUs".to_owned(), Value::Cpus(cpus.bits()));
     }
-    let mut problems = Vec::new();
-    for io in &group.io {
+    let (disks, problems) = disk::limits(host, group);
+    for (disk, rates) in disks {
         // systemd may see a path that this agent does not; the disk is the same.
-        let device = match disk::resolve(&host.proc, &host.sys, &io.device) {
-            Ok(number) => format!("/dev/block/{number}"),
-            Err(problem) => {
-                problems.push(problem);
-                continue;
-            }
-        };
-        for (name, value) in DISKS.into_iter().zip(io.rates()) {
+        let device = format!("/dev/block/{disk}");
+        for (name, value) in DISKS.into_iter().zip(rates) {
             let Some(value) = value else { continue };
             let devices = all
                 .entry(name.to_owned())
@@ -101,10 +95,18 @@ pub fn is_same(name: &str, set: &Value, now: &Value) -> bool {
         (Value::Number(set), Value::Number(now)) if name == "CPUQuotaPerSecUSec" => {
             set / PERCENT == now / PERCENT
         }
-        (Value::Devices(set), Value::Devices(now)) => {
-            set.len() == now.len() && set.iter().all(|device| now.contains(device))
+        (set, now) => is_equal(set, now),
+    }
+}
+
+/// Whether two values are equal, in any order of devices.
+#[must_use]
+pub fn is_equal(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Devices(one), Value::Devices(other)) => {
+            one.len() == other.len() && one.iter().all(|device| other.contains(device))
         }
-        (set, now) => set == now,
+        (one, other) => one == other,
     }
 }
 

@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use super::tree::Tree;
+
 /// The file of a limit, and the start of its default content; see [`limit_in`].
 const FILES: [(&str, &str); 27] = [
     ("cpu.max", "max"),
@@ -127,8 +129,7 @@ pub fn restrictions(
         .filter(|limit| !kept.has(limit))
         .collect();
     if let Ok(metadata) = fs::metadata(directory)
-        && metadata.uid() != 0
-        && metadata.uid() != nix::unistd::geteuid().as_raw()
+        && !is_trusted(metadata.uid())
     {
         lost.push(format!(
             "the manager of user {}, who owns its cgroup",
@@ -189,6 +190,23 @@ fn programs(directory: &Path) -> BTreeSet<u32> {
         }
     }
     all
+}
+
+/// Whether a cgroup of this owner is no other user's: root's, or the agent's.
+pub fn is_trusted(user: u32) -> bool {
+    user == 0 || user == nix::unistd::geteuid().as_raw()
+}
+
+/// The user who owns the cgroup that contains `path`, unless it is root: the limits of a delegated cgroup itself belong to
+/// its parent.
+pub fn owner_above(tree: &Tree, path: &str) -> Option<u32> {
+    let directories = tree.directories(path);
+    let owners = directories
+        .iter()
+        .filter_map(|directory| fs::metadata(directory.parent()?).ok());
+    owners
+        .map(|metadata| metadata.uid())
+        .find(|uid| !is_trusted(*uid))
 }
 
 #[cfg(test)]

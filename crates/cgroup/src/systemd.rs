@@ -1,6 +1,7 @@
 //! systemd over D-Bus: properties of units, and transient scopes.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -176,12 +177,19 @@ impl Units for Systemd {
         set.map_err(|error| self.fail(&format!("setting limits of {unit}"), &error))
     }
 
+    fn set_at_runtime(&self, unit: &str, names: &[&str]) -> BTreeSet<String> {
+        let is_set = |name: &&&str| drop_ins(unit).any(|folder| folder.join(file(name)).exists());
+        let set = names.iter().filter(is_set);
+        set.map(|name| (*name).to_owned()).collect()
+    }
+
     fn forget(&self, unit: &str, names: &[&str]) {
-        for folder in DROP_INS.map(|folder| Path::new(folder).join(format!("{unit}.d"))) {
+        for folder in drop_ins(unit) {
             for name in names {
                 // If it cannot be removed, the unit's previous value is in it.
-                let _ = std::fs::remove_file(folder.join(format!("50-{}.conf", file_name(name))));
+                let _ = std::fs::remove_file(folder.join(file(name)));
             }
+            // It fails if other properties are set.
             let _ = std::fs::remove_dir(folder);
         }
     }
@@ -249,6 +257,18 @@ impl Units for Systemd {
     fn default_tasks(&self) -> Option<u64> {
         self.manager().ok()?.get_property("DefaultTasksMax").ok()
     }
+}
+
+/// The directories of a unit's runtime properties.
+fn drop_ins(unit: &str) -> impl Iterator<Item = PathBuf> {
+    DROP_INS
+        .map(|folder| Path::new(folder).join(format!("{unit}.d")))
+        .into_iter()
+}
+
+/// The file of a runtime property.
+fn file(property: &str) -> String {
+    format!("50-{}.conf", file_name(property))
 }
 
 /// The property's name in a unit's file, where it differs.

@@ -24,6 +24,8 @@ pub struct Target {
     pub inode: u64,
     /// Whether it appeared while its group was in effect, so that its whole usage is the group's.
     pub is_new: bool,
+    /// Whether the group's network programs are attached. They share one budget, which no user may use up.
+    pub has_network: bool,
     pub problems: Vec<String>,
 }
 

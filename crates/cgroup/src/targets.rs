@@ -15,6 +15,7 @@ use super::host_paths::Host;
 use super::place::{
     Kind as PlaceKind, Manager, Place, is_within, last, managed_unit, prefixes, unit_name,
 };
+use super::restrict::is_trusted;
 use super::target::{Kind, Target};
 use super::units::{Service, Units};
 use super::{containers, limit, properties};
@@ -90,16 +91,13 @@ impl Groups {
             if self.matchers.has_containers() {
                 self.list_containers_for(&path);
             }
-            if let Some(name) = self.scope_of(last(&path)) {
-                if let Some(group) = self
-                    .members
-                    .iter()
-                    .position(|member| member.group.name == name)
+            if self.is_own(&path) {
+                // Only moved processes are there.
+                if let Some((_, scope)) = self.scope_of(&path).filter(|(_, scope)| *scope == path)
+                    && let Some(group) = self.scope_group(scope)
                 {
                     self.adopt_scope(group, &path);
                 }
-            } else if self.is_own(&path) {
-                // Only moved processes are there.
             } else if let Some((group, outermost)) = self.matchers.find_cgroup(&path, &self.known)
                 && outermost == path
             {
@@ -216,11 +214,17 @@ impl Groups {
             }
             (None, _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
         };
-        problems.extend(
-            self.members[group]
-                .attach_network(&self.tree, path, &tag(inode))
-                .err(),
-        );
+        // Its owner chooses what is in it.
+        let has_network = !problems
+            .iter()
+            .any(|problem| matches!(problem, GroupsError::Delegated { .. }));
+        if has_network {
+            problems.extend(
+                self.members[group]
+                    .attach_network(&self.tree, path, &tag(inode))
+                    .err(),
+            );
+        }
         let place = Place::of(path, self.host.manager);
         let (kind, name) = match (&place.kind, unit) {
             (PlaceKind::Container(id), _) if place.cgroup == path => {
@@ -257,6 +261,7 @@ impl Groups {
                 key,
                 inode,
                 is_new,
+                has_network,
                 problems,
             },
         );
@@ -296,7 +301,7 @@ impl Groups {
             let targets = self
                 .targets
                 .iter()
-                .filter(|(_, target)| target.group == nth);
+                .filter(|(_, target)| target.group == nth && target.has_network);
             let mut tags: BTreeSet<String> = targets
                 .filter_map(|(path, _)| self.inode(path).map(tag))
                 .collect();
@@ -359,11 +364,11 @@ impl Groups {
     /// that would have to be restarted with it is kept.
     pub(super) fn end_old_scopes(&mut self) {
         let mut problems = Vec::new();
-        for name in self
+        for (group, name) in self
             .targets
             .values()
             .filter(|target| target.kind == Kind::Scope)
-            .map(|target| target.name.clone())
+            .map(|target| (target.group, target.name.clone()))
             .collect::<Vec<_>>()
         {
             let Some((unit, run)) = service_of(&name) else {
@@ -374,35 +379,39 @@ impl Groups {
             };
             let is_over = service.has_ended || service.invocation != run;
             if let (true, false, Some(units)) = (is_over, service.keeps_workers, &self.units) {
-                problems.extend(units.stop(&name).err().map(|problem| (name, problem)));
+                problems.extend(units.stop(&name).err().map(|problem| (group, problem)));
             }
         }
-        for (name, problem) in problems {
-            if let Some(group) = self.scope_group(&name) {
-                self.members[group].note(&problem);
-            }
+        for (group, problem) in problems {
+            self.members[group].note(&problem);
         }
     }
 
-    /// The name of the group whose scope contains the cgroup.
-    pub(super) fn scope_of<'p>(&self, path: &'p str) -> Option<&'p str> {
+    /// The name of the group whose scope contains the cgroup, and the scope's path. Users and containers choose the
+    /// names of cgroups below theirs: a scope is a unit of the system's manager, and belongs to root.
+    pub(super) fn scope_of<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         if self.host.manager == Manager::None {
             return None;
         }
-        let parent = last(self.tree.parent());
-        let mut names = prefixes(path).map(|prefix| unit_name(last(prefix)));
-        names.find_map(|name| {
-            let (group, rest) = name
-                .strip_prefix(parent)?
-                .strip_prefix('-')?
-                .split_once('.')?;
-            rest.ends_with(".scope").then_some(group)
+        prefixes(path).find_map(|prefix| {
+            let group = self.group_in(managed_unit(prefix)?)?;
+            let directory = fs::metadata(self.tree.unified(prefix)?).ok()?;
+            is_trusted(directory.uid()).then_some((group, prefix))
         })
+    }
+
+    /// The name of the group in a scope's name.
+    fn group_in<'n>(&self, scope: &'n str) -> Option<&'n str> {
+        let (group, rest) = scope
+            .strip_prefix(last(self.tree.parent()))?
+            .strip_prefix('-')?
+            .split_once('.')?;
+        rest.ends_with(".scope").then_some(group)
     }
 
     /// The group whose scope contains the cgroup.
     pub(super) fn scope_group(&self, path: &str) -> Option<usize> {
-        let name = self.scope_of(path)?;
+        let (name, _) = self.scope_of(path)?;
         self.members
             .iter()
             .position(|member| member.group.name == name)
@@ -439,6 +448,7 @@ impl Groups {
             key,
             inode,
             is_new: true,
+            has_network: true,
             problems,
         };
         self.targets.insert(path.to_owned(), target);

@@ -345,6 +345,16 @@ impl Tree {
         pids
     }
 
+    /// Whether the cgroup at `path` may contain processes. cgroup v1 does not report it.
+    #[must_use]
+    pub fn is_populated(&self, path: &str) -> bool {
+        let is_empty = |directory: &PathBuf| {
+            let events = fs::read_to_string(directory.join("cgroup.events"));
+            events.is_ok_and(|events| events.lines().any(|line| line == "populated 0"))
+        };
+        !self.directories(path).iter().all(is_empty)
+    }
+
     /// The paths of all cgroups, in any hierarchy.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<String> {

@@ -209,14 +209,14 @@ impl View {
     ///
     /// # Errors
     ///
-    /// When there is no such group, or the kernel refuses.
+    /// When there is no such group, one of its cgroups contains the agent, or the kernel refuses.
     pub fn emergency(&self, name: &str, what: Emergency) -> Result<(), GroupsError> {
         let found = self
             .groups
             .iter()
             .find(|group| group.name == name)
             .zip(self.place.as_ref());
-        let Some((group, (tree, _))) = found else {
+        let Some((group, (tree, host))) = found else {
             let names: Vec<&str> = self
                 .groups
                 .iter()
@@ -232,8 +232,9 @@ impl View {
                 present,
             });
         };
-        group
-            .paths()
+        let paths = group.paths();
+        emergency::check(tree, host, &paths, what)?;
+        paths
             .into_iter()
             .try_for_each(|path| emergency::carry_out(tree, path, what))
     }

@@ -1,14 +1,18 @@
 //! Limits and processes in the files of cgroups.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
-use config::group::CpuShare;
+use config::parse;
 
 use super::made_up::{BATCH, MadeUp, unified, untouched};
 use crate::Emergency;
-use crate::account::Enforcement;
+use crate::groups::Groups;
+use crate::properties;
 use crate::tree::Cpuset;
+use crate::units::Value;
 
 #[test]
 fn limits_are_written_to_their_files_under_v2() {
@@ -39,114 +43,33 @@ fn limits_are_written_to_their_files_under_v2() {
 }
 
 #[test]
-fn processes_are_put_in_and_sent_back_where_they_came_from() {
+fn a_user_that_does_not_exist_at_the_start_matches_later() {
     let host = unified();
-    host.process(50, "sh nightly", "0::/home\n");
-    host.process(51, "sh other", "0::/user.slice/a\n");
-    host.process(52, "sh other", "0::/elsewhere\n");
-    host.file("cg/home/cgroup.procs", "");
-    host.file("cg/user.slice/a/pids.max", "max\n");
-    host.file("cg/user.slice/cgroup.subtree_control", "pids\n");
-    let groups = host.start(&format!("{BATCH}pids = 9\n")).unwrap();
-    assert_eq!(host.text("cg/weir/batch/cgroup.procs"), "50");
-    assert_eq!(
-        host.text("cg/user.slice/a/pids.max"),
-        "9",
-        "it is limited where it is"
-    );
-    assert!(
-        groups.view().notes().is_empty(),
-        "{:?}",
-        groups.view().notes()
-    );
-    let status = &groups.view().statuses()[0];
-    assert_eq!(
-        (status.cgroup.as_str(), status.enforcement),
-        ("/weir/batch", Enforcement::Full)
-    );
-    assert_eq!(status.members[1].cgroup, "/user.slice/a");
-    drop(groups);
-    // The next agent has the origins, by which processes in the group match.
-    host.file("cg/weir/batch/cgroup.procs", "50\n");
-    host.file("proc/50/cgroup", "0::/weir/batch\n");
-    let groups = host.start(&format!("{BATCH}pids = 9\n")).unwrap();
-    assert_eq!(
-        host.text("cg/weir/batch/cgroup.procs"),
-        "50\n",
-        "nobody had to be moved again"
-    );
-    groups.send_home(50).unwrap();
-    assert_eq!(host.text("cg/home/cgroup.procs"), "50");
-}
-
-#[test]
-fn limits_in_place_are_put_back_unless_somebody_else_wrote_there() {
-    let host = untouched();
-    let group = "[[group]]\nname = \"batch\"\ncgroup = \"/user.slice/*\"\n";
-    for (path, file, content) in [
-        ("a", "pids.max", "max\n"),
-        ("a", "memory.max", "4096\n"),
-        ("b", "pids.max", "max\n"),
-        ("b", "memory.max", "99999999\n"),
-        ("b/inner", "pids.max", "max\n"),
+    host.process(50, "sh", "0::/home\n");
+    let text = "[[group]]\nname = \"batch\"\nuser = \"weir-has-no-such-user\"\npids = 9\n";
+    let mut groups = host.start(text).unwrap();
+    let is_noted = |groups: &Groups| {
+        let notes = groups.view().notes().join("\n");
+        notes.contains("unknown user \"weir-has-no-such-user\"")
+    };
+    assert!(is_noted(&groups));
+    for (look_up, is_known) in [
+        ((|_| None) as fn(&str) -> Option<u32>, false),
+        (|_| Some(nix::unistd::geteuid().as_raw()), true),
     ] {
-        host.file(&format!("cg/user.slice/{path}/{file}"), content);
+        groups.resolution.look_up = look_up;
+        groups.look_up_users();
+        while groups.take_users() {
+            std::thread::yield_now();
+        }
+        groups.scan();
+        assert_eq!(is_noted(&groups), !is_known);
+        let members = if is_known { "50" } else { "" };
+        assert_eq!(host.text("cg/weir/batch/cgroup.procs"), members);
+        let limit = if is_known { "9" } else { "" };
+        assert_eq!(host.text("cg/weir/batch/pids.max"), limit);
     }
-    host.file("cg/user.slice/cgroup.subtree_control", "memory\n");
-    let mut groups = host
-        .start(&format!("{group}pids = 9\nmemory = {{ max = \"2MiB\" }}\n"))
-        .unwrap();
-    for path in ["a", "b"] {
-        assert_eq!(
-            host.text(&format!("cg/user.slice/{path}/pids.max"))
-                .trim_end(),
-            "9",
-            "{path}"
-        );
-    }
-    assert_eq!(
-        host.text("cg/user.slice/b/inner/pids.max"),
-        "max\n",
-        "the outermost is limited"
-    );
-    assert_eq!(
-        host.text("cg/user.slice/cgroup.subtree_control"),
-        "+pids",
-        "only what is needed, and not there yet"
-    );
-    assert_eq!(
-        host.text("cg/user.slice/a/memory.max"),
-        "4096\n",
-        "lower already"
-    );
-    assert_eq!(
-        host.text("cg/user.slice/b/memory.max"),
-        "99999999\n",
-        "somebody else's"
-    );
-    let notes = groups.view().notes().join("\n");
-    assert!(
-        notes.contains("/user.slice/b: memory.max is 99999999 already, set by another program"),
-        "{notes}"
-    );
-    assert!(!notes.contains("/user.slice/a"), "{notes}");
-    assert_eq!(
-        groups.view().statuses()[0].enforcement,
-        Enforcement::Partial
-    );
-    // The next agent has the record of Weir's limits.
-    drop(groups);
-    groups = host.start(&format!("{group}pids = 12\n")).unwrap();
-    assert_eq!(host.text("cg/user.slice/a/pids.max").trim_end(), "12");
-    host.file("cg/user.slice/b/pids.max", "3\n");
-    assert!(groups.give_back().is_empty());
-    assert_eq!(host.text("cg/user.slice/a/pids.max"), "max");
-    assert_eq!(
-        host.text("cg/user.slice/b/pids.max"),
-        "3\n",
-        "somebody else wrote there since"
-    );
-    assert!(!host.path("origins.limits.json").exists());
+    assert!(groups.matchers.unknown_users().is_empty());
 }
 
 #[test]
@@ -223,34 +146,6 @@ fn a_controller_that_fails_spoils_neither_the_others_nor_other_groups() {
     assert_eq!(host.text("cg/weir/batch/memory.max"), "2097152");
     let notes = groups.view().notes().join("\n");
     assert!(notes.contains("cgroup.subtree_control"), "{notes}");
-}
-
-/// Run with a service manager that records its requests.
-#[test]
-fn an_elastic_limit_in_place_is_taken_over_from_an_agent_that_was_killed() {
-    let host = untouched();
-    let file = "cg/user.slice/a/cpu.max";
-    host.file(file, "max 100000\n");
-    host.file("cg/user.slice/cgroup.subtree_control", "cpu\n");
-    let group = "[[group]]\nname = \"g\"\ncgroup = \"/user.slice/*\"\ncpu = { max = \"50%\", elastic = true }\n";
-    let mut groups = host.start(group).unwrap();
-    groups.set_cpu_max(0, CpuShare::from_percent(175.0));
-    assert_eq!(host.text(file), "175000 100000");
-    drop(groups);
-    let mut groups = host.start(group).unwrap();
-    assert!(
-        host.text(file).starts_with("50000 100000"),
-        "{}",
-        host.text(file)
-    );
-    let notes = groups.view().notes().join("\n");
-    assert!(!notes.contains("set by another program"), "{notes}");
-    assert!(groups.give_back().is_empty());
-    assert!(
-        host.text(file).starts_with("max 100000"),
-        "{}",
-        host.text(file)
-    );
 }
 
 #[test]
@@ -384,6 +279,39 @@ fn a_refused_value_is_reported_with_its_file_and_others_apply() {
 }
 
 #[test]
+fn two_paths_on_one_disk_have_the_lower_limit_of_both() {
+    let host = unified();
+    for path in ["a", "b"] {
+        fs::create_dir(host.path(path)).unwrap();
+    }
+    let device = fs::metadata(host.path("a")).unwrap().dev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    host.file(&format!("sys/dev/block/{major}:{minor}/dev"), "254:0\n");
+    let (a, b) = (host.path("a"), host.path("b"));
+    let text = format!(
+        "{BATCH}io = [{{ device = {a:?}, read = \"5MB/s\", write = \"7MB/s\" }}, \
+         {{ device = {b:?}, read = \"9MB/s\", write = \"3MB/s\", read_ops = \"80/s\" }}]\n"
+    );
+    host.start(&text).unwrap();
+    // A fake file keeps its other lines.
+    assert_eq!(
+        host.text("cg/weir/batch/io.max").lines().next(),
+        Some("254:0 rbps=5000000 wbps=3000000 riops=80 wiops=max")
+    );
+    let config = parse(Path::new("limits.toml"), &text).unwrap().config;
+    let (properties, problems) = properties::properties(&host.host(), &config.groups[0]);
+    assert!(problems.is_empty(), "{problems:?}");
+    for (name, limit) in [
+        ("IOReadBandwidthMax", 5_000_000),
+        ("IOWriteBandwidthMax", 3_000_000),
+        ("IOReadIOPSMax", 80),
+    ] {
+        let device = ("/dev/block/254:0".to_owned(), limit);
+        assert_eq!(properties[name], Value::Devices(vec![device]), "{name}");
+    }
+}
+
+#[test]
 fn another_config_changes_limits_without_moving_anybody_and_ends_groups_that_are_no_more() {
     let host = unified();
     host.file("cg/weir/gone/cgroup.freeze", "1");
@@ -502,4 +430,43 @@ fn an_emergency_is_one_write_and_a_wrong_name_is_an_error() {
         error.contains("unknown group \"bacth\" (available: batch)"),
         "{error}"
     );
+}
+
+#[test]
+fn an_emergency_spares_the_agent_and_the_first_process() {
+    const PLACES: [&str; 2] = ["/system.slice", "/init.scope"];
+    let host = untouched();
+    for (pid, own) in [(std::process::id(), "/weir.service"), (1, "")] {
+        let place = PLACES[usize::from(pid == 1)];
+        host.process(pid, "x", &format!("0::{place}{own}\n"));
+        for file in ["cgroup.freeze", "cgroup.kill"] {
+            host.file(&format!("cg{place}/{file}"), "");
+            host.file(&format!("cg/a/{file}"), "");
+        }
+    }
+    for (place, whom) in PLACES
+        .into_iter()
+        .zip(["this agent", "the host's first process"])
+    {
+        // `/a` comes first, and is not frozen either.
+        let matchers = format!("match = [{{ cgroup = \"/a\" }}, {{ cgroup = {place:?} }}]");
+        let groups = host
+            .start(&format!("[[group]]\nname = \"g\"\n{matchers}\npids = 9\n"))
+            .unwrap();
+        let view = groups.view();
+        assert_eq!(view.groups[0].members.len(), 2);
+        for what in [Emergency::Freeze, Emergency::Kill] {
+            let error = view.emergency("g", what).unwrap_err().to_string();
+            let contains = format!(" {place} is not supported: it contains {whom};");
+            assert!(error.contains(&contains), "{error}");
+        }
+        for file in ["cgroup.freeze", "cgroup.kill"] {
+            assert_eq!(host.text(&format!("cg{place}/{file}")), "");
+            assert_eq!(host.text(&format!("cg/a/{file}")), "");
+        }
+        view.emergency("g", Emergency::Thaw).unwrap();
+        assert_eq!(host.text(&format!("cg{place}/cgroup.freeze")), "0");
+        host.file(&format!("cg{place}/cgroup.freeze"), "");
+        host.file("cg/a/cgroup.freeze", "");
+    }
 }

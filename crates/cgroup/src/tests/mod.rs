@@ -2,4 +2,6 @@
 
 mod files;
 mod made_up;
+mod owners;
 mod services;
+mod taken_back;

@@ -1,6 +1,6 @@
 //! Tests with a service manager.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub struct Noted {
     properties: Mutex<BTreeMap<String, Properties>>,
     scopes: Mutex<Vec<String>>,
     service: Mutex<Service>,
+    /// The files of properties that were set until the next boot.
+    files: Mutex<BTreeSet<(String, String)>>,
 }
 
 impl Units for Arc<Noted> {
@@ -34,6 +36,10 @@ impl Units for Arc<Noted> {
     }
 
     fn set(&self, unit: &str, properties: &Properties) -> Result<(), GroupsError> {
+        let files = properties
+            .keys()
+            .map(|name| (unit.to_owned(), name.clone()));
+        self.files.lock().unwrap().extend(files);
         self.properties
             .lock()
             .unwrap()
@@ -43,7 +49,20 @@ impl Units for Arc<Noted> {
         Ok(())
     }
 
-    fn forget(&self, _unit: &str, _names: &[&str]) {}
+    fn set_at_runtime(&self, unit: &str, names: &[&str]) -> BTreeSet<String> {
+        let files = self.files_of(unit);
+        files
+            .into_iter()
+            .filter(|name| names.contains(&name.as_str()))
+            .collect()
+    }
+
+    fn forget(&self, unit: &str, names: &[&str]) {
+        self.files
+            .lock()
+            .unwrap()
+            .retain(|(one, name)| one != unit || !names.contains(&name.as_str()));
+    }
 
     fn scope(
         &self,
@@ -87,7 +106,14 @@ impl Units for Arc<Noted> {
 }
 
 impl Noted {
-    fn number(&self, unit: &str, name: &str) -> Option<u64> {
+    /// The properties of a unit that are set until the next boot.
+    fn files_of(&self, unit: &str) -> Vec<String> {
+        let files = self.files.lock().unwrap();
+        let of_unit = files.iter().filter(|(one, _)| one == unit);
+        of_unit.map(|(_, name)| name.clone()).collect()
+    }
+
+    pub fn number(&self, unit: &str, name: &str) -> Option<u64> {
         match self.properties.lock().unwrap().get(unit)?.get(name)? {
             Value::Number(number) => Some(*number),
             _ => None,
@@ -106,7 +132,7 @@ fn service(second: &str) -> MadeUp {
     host
 }
 
-const NIGHTLY: &str =
+pub const NIGHTLY: &str =
     "[[group]]\nname = \"batch\"\ncommand = \"*nightly*\"\nmemory = { max = \"2MiB\" }\n";
 
 #[test]
@@ -308,6 +334,43 @@ fn a_limit_that_an_operator_sets_on_a_unit_meanwhile_is_neither_raised_nor_taken
             .unwrap();
         assert!(groups.give_back().is_empty());
         assert_eq!(now(), operators / 4);
+    }
+}
+
+#[test]
+fn a_limit_that_an_operator_has_set_until_the_next_boot_is_kept() {
+    const UNIT: &str = "nightly.service";
+    let group = format!("[[group]]\nname = \"g\"\nunit = {UNIT:?}\n");
+    let both = format!("{group}memory = {{ high = \"2MiB\", max = \"2MiB\" }}\npids = 7\n");
+    let bytes = |name: &str, bytes| Properties::from([(name.to_owned(), Value::Number(bytes))]);
+    // The file of the unit has one limit, and `set-property --runtime` another.
+    for (operators, during) in [(4 << 20, 2 << 20), (1 << 20, 1 << 20)] {
+        let (host, units) = (untouched(), Arc::<Noted>::default());
+        units.set(UNIT, &bytes("MemoryHigh", operators)).unwrap();
+        units.forget(UNIT, &["MemoryHigh"]);
+        units.set(UNIT, &bytes("MemoryMax", operators)).unwrap();
+        let now = || ["MemoryHigh", "MemoryMax"].map(|name| units.number(UNIT, name));
+        let start = |text: &str| host.start_with(text, &units);
+        drop(start(&both));
+        let mut groups = start(&both);
+        assert_eq!(now(), [Some(during); 2]);
+        let is_higher = operators > during;
+        let files = ["MemoryHigh", "MemoryMax", "TasksMax"];
+        assert_eq!(units.files_of(UNIT), files[usize::from(!is_higher)..]);
+        assert!(groups.give_back().is_empty());
+        assert_eq!(now(), [Some(operators); 2]);
+        assert_eq!(units.files_of(UNIT), ["MemoryMax"], "the end");
+        drop(groups);
+        drop(start(&both));
+        let mut groups = start(&format!("{group}pids = 7\n"));
+        assert_eq!(now(), [Some(operators); 2]);
+        assert_eq!(
+            units.files_of(UNIT),
+            ["MemoryMax", "TasksMax"],
+            "another config"
+        );
+        assert!(groups.give_back().is_empty());
+        assert_eq!(units.files_of(UNIT), ["MemoryMax"]);
     }
 }
 

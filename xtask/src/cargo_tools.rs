@@ -65,6 +65,16 @@ pub const CYCLONEDX: CargoTool = CargoTool {
     verb: Some("cyclonedx"),
     is_measured: false,
 };
+/// Builds fuzzers that are guided by coverage.
+pub const FUZZ: CargoTool = CargoTool {
+    name: "cargo-fuzz",
+    version: "0.13.2",
+    reason: "builds the fuzzers",
+    needs: Some(("c++", "g++")),
+    features: &[],
+    verb: None,
+    is_measured: false,
+};
 /// Builds the book of docs/.
 pub const MDBOOK: CargoTool = CargoTool {
     name: "mdbook",

@@ -54,6 +54,7 @@ enum Verb {
     Tcp,
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
+    Fuzz(cmd::fuzz::Arguments),
     /// Build the book of docs/ into target/book; check its links, configs and commands.
     Docs,
     Package(cmd::package::Arguments),
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Verb::Accuracy => cmd::accuracy::run(),
         Verb::Tcp => cmd::tcp::run(),
         Verb::Demo => cmd::demo::run(),
+        Verb::Fuzz(arguments) => cmd::fuzz::run(&arguments),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Integration(arguments) => cmd::integration::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),

@@ -37,6 +37,12 @@ fn every_config_is_valid_and_warns_of_nothing() {
 }
 
 #[test]
+fn the_page_on_an_api_has_the_tested_config_of_nginx() {
+    let nginx = |page: &str| recipes::recipe_of(page, "nginx");
+    assert_eq!(nginx("start/first/api.md"), nginx("guides/proxies.md"));
+}
+
+#[test]
 fn every_fragment_is_valid_where_its_databases_are() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, record| {

@@ -21,6 +21,8 @@ pub struct CargoTool {
     features: &'static [&'static str],
     /// The word before `--version`, of a program that is nothing but a verb of cargo.
     verb: Option<&'static str>,
+    /// Whether it prints its version. If not, only the one of the cache folder is used, whose name has the version.
+    prints_version: bool,
     /// Its speed is compared with Weir's. Other tools are built without optimization, which takes a third of the time.
     is_measured: bool,
 }
@@ -33,6 +35,7 @@ pub const DENY: CargoTool = CargoTool {
     needs: None,
     features: &[],
     verb: None,
+    prints_version: true,
     is_measured: false,
 };
 /// Builds Debian packages.
@@ -43,6 +46,7 @@ pub const DEB: CargoTool = CargoTool {
     needs: None,
     features: &[],
     verb: None,
+    prints_version: true,
     is_measured: false,
 };
 /// Builds RPM packages.
@@ -53,6 +57,7 @@ pub const GENERATE_RPM: CargoTool = CargoTool {
     needs: None,
     features: &[],
     verb: None,
+    prints_version: true,
     is_measured: false,
 };
 /// Lists the crates of a program in CycloneDX's format.
@@ -63,6 +68,29 @@ pub const CYCLONEDX: CargoTool = CargoTool {
     needs: None,
     features: &[],
     verb: Some("cyclonedx"),
+    prints_version: true,
+    is_measured: false,
+};
+/// Puts the list of a program's crates into the program.
+pub const AUDITABLE: CargoTool = CargoTool {
+    name: "cargo-auditable",
+    version: "0.7.7",
+    reason: "lists the crates of a program inside it",
+    needs: None,
+    features: &[],
+    verb: None,
+    prints_version: false,
+    is_measured: false,
+};
+/// Builds fuzzers that are guided by coverage.
+pub const FUZZ: CargoTool = CargoTool {
+    name: "cargo-fuzz",
+    version: "0.13.2",
+    reason: "builds the fuzzers",
+    needs: Some(("c++", "g++")),
+    features: &[],
+    verb: None,
+    prints_version: true,
     is_measured: false,
 };
 /// Builds the book of docs/.
@@ -73,6 +101,7 @@ pub const MDBOOK: CargoTool = CargoTool {
     needs: None,
     features: &["--no-default-features"],
     verb: None,
+    prints_version: true,
     is_measured: false,
 };
 /// Serves decisions over HTTP, like the agent.
@@ -83,6 +112,7 @@ pub const THROTTLECRAB: CargoTool = CargoTool {
     needs: Some(("protoc", "protobuf-compiler")),
     features: &[],
     verb: None,
+    prints_version: true,
     is_measured: true,
 };
 
@@ -156,6 +186,9 @@ impl CargoTool {
             .folder()
             .ok()
             .map(|folder| folder.join("bin").join(self.name));
+        if !self.prints_version {
+            return built.filter(|path| process::is_executable(path));
+        }
         process::find(self.name)
             .into_iter()
             .chain(built)

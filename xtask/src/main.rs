@@ -17,6 +17,7 @@ mod package_check;
 mod package_files;
 mod process;
 mod python;
+mod recording;
 mod suite;
 mod tally;
 mod toolchain;
@@ -52,8 +53,8 @@ enum Verb {
     Bench(cmd::bench::Arguments),
     /// Measure how near TCP comes to a limit on bytes, and put the table into docs/TCP.md.
     Tcp,
-    /// Show the agent at work between two network namespaces; ends by itself.
-    Demo,
+    Demo(cmd::demo::Arguments),
+    Fuzz(cmd::fuzz::Arguments),
     /// Build the book of docs/ into target/book; check its links, configs and commands.
     Docs,
     Package(cmd::package::Arguments),
@@ -71,7 +72,8 @@ fn main() -> ExitCode {
         Verb::Lint(arguments) => cmd::lint::run(&arguments),
         Verb::Accuracy => cmd::accuracy::run(),
         Verb::Tcp => cmd::tcp::run(),
-        Verb::Demo => cmd::demo::run(),
+        Verb::Demo(arguments) => cmd::demo::run(&arguments),
+        Verb::Fuzz(arguments) => cmd::fuzz::run(&arguments),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Integration(arguments) => cmd::integration::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),

@@ -307,10 +307,10 @@ const NETWORK_RATE: f64 = 1e6;
 /// The limit's burst, half a second of the rate.
 const NETWORK_BURST: f64 = NETWORK_RATE / 2.0;
 /// So many bytes take a second and a half.
-const NETWORK_BYTES: u64 = 2_000_000;
+pub const NETWORK_BYTES: u64 = 2_000_000;
 
 /// Checks that so many bytes took no less time than the limit allows.
-fn assert_network_limited(nanoseconds: f64) {
+pub fn assert_network_limited(nanoseconds: f64) {
     let least = (NETWORK_BYTES as f64 - NETWORK_BURST) * 1e9 / NETWORK_RATE;
     assert!(
         nanoseconds >= least,

@@ -1,5 +1,6 @@
 //! Process groups with the agent's own binary, on this host's cgroups: each limit by its effect, not by its file.
 
+mod jobs;
 mod limits;
 mod outbound;
 mod places;
@@ -53,6 +54,10 @@ fn main() {
         (test!(limits::a_group_runs_on_its_cpus_only), nothing),
         (test!(limits::egress_of_a_group_is_limited), no_network),
         (test!(limits::ingress_of_a_group_is_limited), no_network),
+        (
+            test!(jobs::jobs_have_the_limits_of_their_page_and_others_have_not),
+            no_network,
+        ),
         (
             test!(outbound::a_scanner_never_exceeds_its_connects),
             no_network,

@@ -108,7 +108,7 @@ struct DescriptorCharge {
     charge: Charge,
 }
 
-fn decide(
+pub fn decide(
     engine: &Engine,
     request: &RateLimitRequest,
     now: u64,

@@ -83,6 +83,19 @@ struct Endpoint {
     receiving: Receiving,
 }
 
+/// Serves one connection that is no listener's, as if by a Unix socket.
+pub async fn converse<S>(client: Client<S>, handle: EngineHandle)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let endpoint = Endpoint {
+        handle,
+        reach: Reach::Files,
+        receiving: Receiving::default(),
+    };
+    connection(client, endpoint).await;
+}
+
 fn spawn<S>(client: Client<S>, endpoint: Endpoint)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -36,6 +36,7 @@ mod line;
 mod locked_shard;
 mod memory;
 mod offence;
+pub mod offline;
 mod overflow;
 mod periods;
 mod received;

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::path::Path;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,13 +14,24 @@ use nix::sched::{CloneFlags, setns};
 use super::build::{self, Profile};
 use super::setup;
 use crate::process;
+use crate::recording::{COLUMNS, Recording};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
+
+/// Show the agent at work between two network namespaces; ends by itself.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Also write what is printed into this file, as an animated SVG: docs/images/demo.svg is made so.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
 
 const CLIENT: &str = "weir-demo-client";
 const SERVER: &str = "weir-demo-server";
 const CONFIG: &str = "config/limits.demo.toml";
 const CONTROL: &str = "/run/weir-demo/control.sock";
+/// The agent's state; counters of an earlier run are none of this one's.
+const STATE: &str = "/run/weir-demo/state";
 const PORT: u16 = 9000;
 const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const POLITE: Source = Source {
@@ -54,7 +66,7 @@ struct Sent {
 }
 
 /// Sets up, builds, shows how the agent limits a greedy source and not another one, and ends.
-pub fn run() -> Result<()> {
+pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
         "making network namespaces and loading BPF programs needs root: run as root"
@@ -64,9 +76,14 @@ pub fn run() -> Result<()> {
     let built = build::all(&workspace, &toolchain, Profile::Debug)?;
     super::test::mount_bpffs();
     let _network = Network::new()?;
-    println!(
-        "two namespaces, {CLIENT} and {SERVER}, joined by a veth pair; the agent runs in {SERVER} with {CONFIG}"
-    );
+    if Path::new(STATE).exists() {
+        std::fs::remove_dir_all(STATE).with_context(|| format!("removing {STATE}"))?;
+    }
+    let mut screen = Screen::start();
+    screen.print(&format!(
+        "two network namespaces, joined by a veth pair; the agent runs in {SERVER}\n\
+         $ weir --config {CONFIG}"
+    ));
     let agent = Agent::start(&built.agent, &workspace.root.join(CONFIG))?;
 
     let receiver = inside(SERVER, || UdpSocket::bind((SERVER_ADDRESS, PORT)))??;
@@ -75,14 +92,16 @@ pub fn run() -> Result<()> {
         nix::sys::socket::sockopt::RcvBufForce,
         &(16 << 20),
     )?;
-    println!(
-        "sending for {} s: {} at {:.0} packets/s, {} at {:.0} packets/s; the limit is {RATE:.0}/s a source, burst {BURST:.0}",
+    screen.print(&format!(
+        "sending for {} s: {} at {:.0} packets/s, {} at {:.0} packets/s\n\
+         the limit is {RATE:.0}/s a source, burst {BURST:.0}",
         TRAFFIC.as_secs(),
         POLITE.name,
         POLITE.per_millisecond * 1e3,
         GREEDY.name,
         GREEDY.per_millisecond * 1e3
-    );
+    ));
+    screen.keep();
     let (polite, greedy, received) = thread::scope(|scope| {
         let receiving = scope.spawn(|| receive(&receiver));
         let senders =
@@ -90,8 +109,10 @@ pub fn run() -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < TRAFFIC {
             thread::sleep(EVERY.min(TRAFFIC.saturating_sub(start.elapsed())));
-            agent.show(&["limits"])?;
-            agent.show(&["top", "--once"])?;
+            screen.replace();
+            screen.print(&agent.shown(&["limits"])?);
+            screen.print(&agent.shown(&["top", "--once"])?);
+            screen.keep();
         }
         let [polite, greedy] =
             senders.map(|sender| sender.join().unwrap_or_else(|_| bail!("a sender panicked")));
@@ -101,39 +122,81 @@ pub fn run() -> Result<()> {
         anyhow::Ok((polite??, greedy??, received?))
     })?;
     drop(agent);
-    evaluate(&polite, &greedy, received)
+    let result = evaluate(&polite, &greedy, received)?;
+    screen.print(&result);
+    screen.keep();
+    if let Some(file) = &arguments.record {
+        let title = "Weir limits a greedy source, and not a well-behaved one";
+        screen.recording.write(file, title)?;
+        println!("wrote {}", file.display());
+    }
+    Ok(())
 }
 
-/// Prints the result; fails if it differs from the config.
+/// What the terminal shows: lines that stay, and tables that are replaced.
+struct Screen {
+    lines: Vec<String>,
+    /// The number of lines before the tables.
+    head: Option<usize>,
+    recording: Recording,
+}
+
+impl Screen {
+    fn start() -> Self {
+        Self {
+            lines: Vec::new(),
+            head: None,
+            recording: Recording::start(),
+        }
+    }
+
+    fn print(&mut self, text: &str) {
+        println!("{text}");
+        self.lines.extend(text.lines().map(str::to_owned));
+    }
+
+    /// Removes the last tables from the recording.
+    fn replace(&mut self) {
+        let head = *self.head.get_or_insert(self.lines.len());
+        self.lines.truncate(head);
+    }
+
+    /// Makes a frame of all lines.
+    fn keep(&mut self) {
+        self.recording.add(&self.lines);
+    }
+}
+
+/// Describes the result; fails if it differs from the config.
 fn evaluate(
     polite: &Sent,
     greedy: &Sent,
     [polite_received, greedy_received]: [u64; 2],
-) -> Result<()> {
+) -> Result<String> {
     let allowed = BURST + RATE * greedy.time.as_secs_f64();
     let off = 100.0 * (greedy_received as f64 - allowed) / allowed;
-    println!(
-        "\n{} {}: {} of {} packets arrived in {:.2} s; burst + rate × time is {allowed:.0} ({off:+.2} %)",
+    let arrived = format!(
+        "\n{} {}: {} of {} packets arrived in {:.2} s; burst + rate × time is {allowed:.0} ({off:+.2} %)\n\
+         {} {}: {} of {} packets arrived",
         GREEDY.name,
         GREEDY.address,
         greedy_received,
         greedy.packets,
-        greedy.time.as_secs_f64()
-    );
-    println!(
-        "{} {}: {} of {} packets arrived",
-        POLITE.name, POLITE.address, polite_received, polite.packets
+        greedy.time.as_secs_f64(),
+        POLITE.name,
+        POLITE.address,
+        polite_received,
+        polite.packets
     );
     ensure!(
         off.abs() <= 2.0,
-        "the greedy source's limit was not enforced within 2 %"
+        "the greedy source's limit was not enforced within 2 %:{arrived}"
     );
     ensure!(
         polite_received == polite.packets,
-        "the well-behaved source lost packets"
+        "the well-behaved source lost packets:{arrived}"
     );
-    println!("the greedy source was held to its limit, the well-behaved one lost nothing");
-    Ok(())
+    Ok(arrived + "\nthe greedy source was held to its limit, the well-behaved one lost nothing")
 }
 
 /// Sends evenly, in batches of a millisecond.
@@ -272,13 +335,19 @@ impl<'a> Agent<'a> {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.program);
-        command.args(arguments).args(["--control", CONTROL]);
+        command
+            .arg0("weir")
+            .args(arguments)
+            .args(["--control", CONTROL])
+            .env("COLUMNS", COLUMNS.to_string());
         command
     }
 
-    fn show(&self, arguments: &[&str]) -> Result<()> {
-        println!("\n$ agent {}", arguments.join(" "));
-        process::run(&mut self.command(arguments))
+    /// A command, and what it prints.
+    fn shown(&self, arguments: &[&str]) -> Result<String> {
+        let printed = process::capture(&mut self.command(arguments))?;
+        let printed = printed.trim_end();
+        Ok(format!("\n$ weir {}\n{printed}", arguments.join(" ")))
     }
 }
 

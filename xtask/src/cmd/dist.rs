@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::build;
 use super::setup;
-use crate::cargo_tools::{CYCLONEDX, DEB, GENERATE_RPM};
+use crate::cargo_tools::{AUDITABLE, CYCLONEDX, DEB, GENERATE_RPM};
 use crate::dist::{self, BuildInfo, Compilation, Image, Source, Speed, TARGETS, Target};
 use crate::package_check;
 use crate::package_files;
@@ -149,12 +149,14 @@ fn build_into(
     process::run(workspace.cargo().args(["fetch", "--locked", "--quiet"]))?;
     let object = build::objects(&workspace, &toolchain)?;
     let zigbuild = ZIGBUILD.ensure(&mut crate::apt::Apt::default())?;
+    let auditable = AUDITABLE.ensure(Detail::Changes)?;
     let compilation = Compilation {
         workspace: &workspace,
         toolchain: &toolchain,
         object: &object,
         source,
         zigbuild: &zigbuild,
+        auditable: &auditable,
         speed,
     };
     let agents = targets
@@ -243,7 +245,7 @@ fn tools(compilation: &Compilation<'_>, targets: &[&Target]) -> Result<BTreeMap<
         let name = format!("rustc for {}", target.triple);
         tools.insert(name, compilation.compiler(target)?);
     }
-    for tool in [&DEB, &GENERATE_RPM, &CYCLONEDX] {
+    for tool in [&DEB, &GENERATE_RPM, &CYCLONEDX, &AUDITABLE] {
         let title = tool.title();
         let (name, version) = title.split_once(' ').unwrap_or((&title, ""));
         tools.insert(name.to_owned(), version.to_owned());

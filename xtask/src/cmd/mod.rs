@@ -8,6 +8,7 @@ pub mod demo;
 pub mod deny;
 pub mod dist;
 pub mod docs;
+pub mod fuzz;
 pub mod integration;
 pub mod lint;
 mod measured;

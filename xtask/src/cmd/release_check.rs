@@ -32,12 +32,13 @@ const fn step(name: &'static str, arguments: &'static [&'static str]) -> Step {
     Step { name, arguments }
 }
 
-const STEPS: [Step; 23] = [
+const STEPS: [Step; 24] = [
     step("setup", &["setup", "all"]),
     step("lint", &["lint"]),
     step("test", &["test", "--long"]),
     step("busy", &["test", "--busy", "8"]),
     step("shuffle", &["test", "--shuffle"]),
+    step("fuzz", &["fuzz", "--seconds", "60"]),
     step(
         "trace",
         &["test", "--trace", "--", "--test", "end_to_end", "trace"],

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{Endianness, elf};
 
+use super::audit;
 use super::source::Source;
 use super::target::Target;
 use crate::process;
@@ -50,6 +51,8 @@ pub struct Compilation<'a> {
     pub object: &'a Path,
     pub source: &'a Source,
     pub zigbuild: &'a Path,
+    /// `cargo auditable`.
+    pub auditable: &'a Path,
     pub speed: Speed,
 }
 
@@ -73,6 +76,7 @@ impl Compilation<'_> {
             }
         }
         self.set_environment(&mut build, target);
+        audit::include(&mut build, self.auditable);
         // rustc's `-static-pie` is none of the arguments that Zig knows.
         build.args(["--", "-Clink-arg=-pie"]);
         process::run(&mut build)
@@ -92,6 +96,12 @@ impl Compilation<'_> {
         let bytes =
             std::fs::read(&agent).with_context(|| format!("reading {}", agent.display()))?;
         check_static(&bytes).with_context(|| format!("checking {}", agent.display()))?;
+        let crates = audit::check(&bytes, "agent", env!("CARGO_PKG_VERSION"))
+            .with_context(|| format!("checking {}", agent.display()))?;
+        println!(
+            "dist: the agent for {} lists its {crates} crates",
+            target.triple
+        );
         Ok(agent)
     }
 

@@ -4,6 +4,7 @@
 //! `image` and `materials` make files of them, `sums` signs these, and `compare` checks a release of somebody else.
 
 mod archive;
+mod audit;
 mod build_info;
 mod compare;
 mod compile;

@@ -1,10 +1,12 @@
 //! The documents by use: a reader types each page's commands on a host in the state that the text describes, and compares
 //! what they print.
 
+mod first;
 mod named;
 mod printed;
 mod scenes;
 
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
@@ -12,7 +14,8 @@ use testbed::documents::{self, Page};
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::support::{INTERFACE, Network};
+use crate::support::{INTERFACE, Network, SERVER};
+use first::*;
 use named::NOT_RUN;
 use printed::lines_are_compared_by_words_and_kinds_of_figures;
 use scenes::*;
@@ -29,9 +32,17 @@ pub const TESTS: &[Test] = tests![
     the_guide_on_quotas_is_so,
     the_guide_on_recording_is_so,
     the_first_trial_is_so,
+    the_first_limit_on_ssh_is_so,
+    the_first_limits_on_a_web_server_are_so,
+    the_first_limits_on_dns_are_so,
+    the_first_limits_on_a_game_server_are_so,
+    the_first_limits_on_an_api_are_so,
     the_reference_of_events_is_so,
     the_page_on_upgrades_is_so,
 ];
+
+/// The address of the server where a page has another host send to it. Commands with it are typed on the client.
+const DOCUMENTED: &str = "192.0.2.10";
 
 /// The page whose commands `tour` runs.
 const TOUR: &str = "docs/TOUR.md";
@@ -185,6 +196,8 @@ impl<'n> Reader<'n> {
         let line = paths.iter().fold(line.to_owned(), |line, (usual, own)| {
             line.replace(usual, own)
         });
+        let is_from_client = line.contains(DOCUMENTED);
+        let line = line.replace(DOCUMENTED, &Ipv4Addr::from(SERVER).to_string());
         let mut path = self.links.path().as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
@@ -198,7 +211,12 @@ impl<'n> Reader<'n> {
         for variable in ["WEIR_CONFIG", "SSH_CONNECTION", "SUDO_USER", "COLUMNS"] {
             shell.env_remove(variable);
         }
-        let output = self.network.in_server(|| shell.output()).unwrap();
+        let output = if is_from_client {
+            self.network.in_client(|| shell.output())
+        } else {
+            self.network.in_server(|| shell.output())
+        };
+        let output = output.unwrap();
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let printed = paths
             .iter()

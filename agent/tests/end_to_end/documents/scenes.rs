@@ -25,6 +25,11 @@ pub const SCENES: &[&str] = &[
     "docs/guides/api-quotas.md",
     "docs/guides/record.md",
     "docs/start/observe-then-enforce.md",
+    "docs/start/first/ssh.md",
+    "docs/start/first/web-server.md",
+    "docs/start/first/dns.md",
+    "docs/start/first/game-server.md",
+    "docs/start/first/api.md",
     "docs/reference/events.md",
     "docs/operations/upgrade.md",
 ];

@@ -2,20 +2,23 @@
 //!
 //! Runs for `WEIR_FUZZ_SECONDS` in all, a few if it is not said; a failure names the seed that finds it again.
 
-use std::path::Path;
+mod entries;
+mod seeds;
+
 use std::time::{Duration, Instant};
 
 use common::limiter::{
     Costs, Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket,
 };
 use common::packet::build::{Frame, MoreFragments};
-use common::packet::reply::Reply;
-use common::packet::{Bytes, Depth, Link, RareHeaders, Unparsed, parse};
+use common::packet::{Depth, Link, Unparsed, parse};
 use common::time::{TickScale, is_alive};
 use libtest_mimic::{Arguments, Trial};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use entries::{Watched, every_depth, hides_its_transport};
 
 /// How long all fuzzers together run unless told otherwise.
 const DEFAULT: Duration = Duration::from_secs(5);
@@ -23,8 +26,30 @@ const DEFAULT: Duration = Duration::from_secs(5);
 /// One round with values from a source.
 type Fuzzer = fn(&mut Source);
 
+/// What is called with bytes of others.
+type Entry = fn(&[u8]);
+
+/// The targets of crates/fuzz, and what each calls.
+const TARGETS: [(&str, Entry); 8] = [
+    ("packet", entries::packet),
+    ("config", |bytes| {
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            entries::config(text);
+        }
+    }),
+    ("list", entries::list),
+    ("capture", entries::capture),
+    ("mmdb", entries::mmdb),
+    ("state", entries::state),
+    ("rls", entries::rls),
+    ("http", entries::http),
+];
+
 fn main() {
-    let fuzzers: [(&str, Fuzzer); 4] = [
+    if std::env::var_os("WEIR_FUZZ_SEEDS").is_some_and(|value| value == "write") {
+        return seeds::write();
+    }
+    let fuzzers: [(&str, Fuzzer); 5] = [
         (
             "frames_of_any_bytes_are_parsed_without_reading_past_the_end",
             frame,
@@ -38,6 +63,7 @@ fn main() {
             "any_state_of_any_algorithm_decides_and_keeps_its_promises",
             state,
         ),
+        ("seeds_changed_anywhere_are_refused_or_valid", seed),
     ];
     let seconds = std::env::var("WEIR_FUZZ_SECONDS")
         .ok()
@@ -107,95 +133,8 @@ fn run(fuzzer: Fuzzer, time: Duration) -> u64 {
     rounds
 }
 
-/// Bytes that refuse to be read past their end, and remember how far they were.
-struct Watched<'a>(&'a [u8]);
-
-impl Watched<'_> {
-    fn within<T>(&self, offset: usize, value: Option<T>) -> Option<T> {
-        assert_eq!(
-            value.is_some(),
-            offset + size_of::<T>() <= self.0.len(),
-            "read at {offset} of {}",
-            self.0.len()
-        );
-        value
-    }
-}
-
-impl Bytes for Watched<'_> {
-    fn u8(&self, offset: usize) -> Option<u8> {
-        self.within(offset, self.0.u8(offset))
-    }
-    fn u16(&self, offset: usize) -> Option<u16> {
-        self.within(offset, self.0.u16(offset))
-    }
-    fn u32(&self, offset: usize) -> Option<u32> {
-        self.within(offset, self.0.u32(offset))
-    }
-    fn u64(&self, offset: usize) -> Option<u64> {
-        self.within(offset, self.0.u64(offset))
-    }
-    fn length(&self) -> u32 {
-        self.0.len() as u32
-    }
-    fn forget(&self, offset: usize) -> usize {
-        assert!(
-            offset <= common::packet::FURTHEST,
-            "an offset of {offset} is forgotten"
-        );
-        offset
-    }
-}
-
-impl RareHeaders for Watched<'_> {}
-
-fn hides_its_transport(unparsed: Unparsed) -> bool {
-    matches!(
-        unparsed,
-        Unparsed::TruncatedTransport | Unparsed::TinyFragment | Unparsed::OverlappingFragment
-    )
-}
-
-fn every_depth(frame: &[u8], link: Link) {
-    let mut addresses = None;
-    for depth in [Depth::Addresses, Depth::Ports, Depth::Requests] {
-        let parsed =
-            parse(&Watched(frame), link, depth).map(|packet| (packet.source, packet.destination));
-        // A deeper look may refuse a packet that hides its ports or flags. It never changes whose packet it is.
-        let is_refused = parsed.is_err_and(hides_its_transport);
-        assert!(
-            is_refused || addresses.is_none_or(|known| known == parsed),
-            "{link:?} {depth:?}: {frame:02x?}"
-        );
-        addresses = Some(parsed);
-        if let Ok(packet) = parse(&Watched(frame), link, depth) {
-            let words = Reply::EMPTY.clone().answer(&Watched(frame), &packet);
-            assert!(words <= common::packet::reply::LONGEST_REPLY);
-            assert!(packet.headers(&Watched(frame)) < 4_096);
-        }
-    }
-}
-
 fn frame(source: &mut Source) {
-    let mut bytes = source.draw(prop::collection::vec(any::<u8>(), 0..200));
-    for link in [Link::Ethernet, Link::RawIp] {
-        every_depth(&bytes, link);
-    }
-    // The same with a beginning that is one of IP, so that what lies behind it is looked at.
-    let (ethertype, version) = source.draw(prop::sample::select(vec![
-        (0x0800u16, 0x45u8),
-        (0x86dd, 0x60),
-        (0x8100, 0),
-    ]));
-    if bytes.len() > 14 {
-        bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
-        bytes[14] = if version == 0 {
-            bytes[14]
-        } else {
-            version | bytes[14] & 0xf
-        };
-    }
-    every_depth(&bytes, Link::Ethernet);
+    entries::packet(&source.draw(prop::collection::vec(any::<u8>(), 0..200)));
 }
 
 /// Real headers in any number and order, then cut and changed anywhere.
@@ -315,24 +254,31 @@ fn config(source: &mut Source) {
             lines.push(String::new());
         }
     }
-    let text = lines.join("\n");
-    match config::parse(Path::new("limits.toml"), &text) {
-        // A valid config compiles, or the error has a reason.
-        Ok(loaded) => {
-            let _ = datapath::compile::plan(&loaded.config);
-        }
-        Err(report) => {
-            assert!(!report.errors.is_empty(), "{text}");
-            let count = text.lines().count().max(1);
-            for error in &report.errors {
-                assert!(
-                    error.line >= 1 && error.line <= count + 1 && error.column >= 1,
-                    "{text}\n{error:?}"
-                );
+    entries::config(&lines.join("\n"));
+}
+
+/// A seed of a coverage-guided fuzzer, as it is or changed in places.
+fn seed(source: &mut Source) {
+    let target = source.draw(prop::sample::select(TARGETS.to_vec()));
+    let seeds = seeds::of(target.0);
+    let mut bytes = source.draw(prop::sample::select(seeds));
+    for _ in 0..source.draw(0usize..6) {
+        let at = source.draw(0..=bytes.len());
+        match source.draw(0u8..4) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, source.draw(any::<u8>())),
+            2 => drop(bytes.splice(
+                at..at,
+                source.draw(prop::collection::vec(any::<u8>(), 0..8)),
+            )),
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = source.draw(any::<u8>());
+                }
             }
-            let _ = report.to_string();
         }
     }
+    (target.1)(&bytes);
 }
 
 fn state(source: &mut Source) {

@@ -1,0 +1,12 @@
+//! What must be so for any bytes of others: nothing panics, and the promises of each reader. Called with random values by
+//! `fuzz`, and by the fuzzers of crates/fuzz, which are guided by coverage.
+
+mod config;
+mod files;
+mod packet;
+mod requests;
+
+pub use config::config;
+pub use files::{capture, list, mmdb, state};
+pub use packet::{Watched, every_depth, hides_its_transport, packet};
+pub use requests::{http, rls};

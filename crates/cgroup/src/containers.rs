@@ -61,10 +61,11 @@ pub fn is_meant(pattern: &str, path: &str, known: &Known) -> bool {
     by_id || by_pod() || known.get(id).is_some_and(by_name)
 }
 
-/// Whether a cgroup is below a container's.
+/// Whether a cgroup is below that of a container which a runtime lists. Podman's pods have IDs, too, and are not listed.
 #[must_use]
-pub fn is_inside(path: &str) -> bool {
-    prefixes(path).any(|prefix| prefix != path && container_id(last(prefix)).is_some())
+pub fn is_inside(path: &str, known: &Known) -> bool {
+    let mut above = prefixes(path).filter(|prefix| *prefix != path);
+    above.any(|prefix| container_id(last(prefix)).is_some_and(|id| known.contains_key(id)))
 }
 
 /// Lists the containers of every runtime, and the errors of those that did not reply. A missing socket is no error: the

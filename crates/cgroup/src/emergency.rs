@@ -3,10 +3,9 @@
 use api::group::Emergency;
 
 use super::error::GroupsError;
-use super::fill::is_untouchable;
 use super::host_paths::Host;
 use super::place::is_within;
-use super::process::Process;
+use super::process::{Process, is_untouchable};
 use super::tree::{Controller, Tree, Version, write};
 
 /// Checks that freezing or killing these cgroups leaves the agent and the host's first process: nobody could thaw them.

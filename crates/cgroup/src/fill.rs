@@ -11,7 +11,7 @@ use super::groups::{Groups, Queue, Stay};
 use super::matcher::By;
 use super::place::{Kind, Manager, Place};
 use super::plan::{self, Decision, Facts, Others, Reason, Role, left_cgroups};
-use super::process::{Membership, Process};
+use super::process::{Membership, Process, is_untouchable};
 use super::tree::{Cpuset, write};
 use super::units::{Scope, Service};
 use super::{limit, properties, restrict};
@@ -20,11 +20,6 @@ use super::{limit, properties, restrict};
 const RECENT: Duration = Duration::from_secs(5);
 /// The timeout for a scope's cgroup, which systemd creates in a job.
 const SCOPE_STARTS: Duration = Duration::from_millis(500);
-
-/// Whether the process must never be moved: the agent, which could freeze or throttle itself, and process 1.
-pub fn is_untouchable(pid: u32) -> bool {
-    pid == std::process::id() || pid == 1
-}
 
 /// The process's cgroup in the most specific hierarchy: the unified one, or another where all processes are at its
 /// root.

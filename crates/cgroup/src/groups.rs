@@ -21,7 +21,7 @@ use super::matcher::Matchers;
 use super::member::Member;
 use super::origins::Origins;
 use super::place::Manager;
-use super::resolve::Resolution;
+use super::resolution::Resolution;
 use super::round::Round;
 use super::systemd::Systemd;
 use super::target::Target;

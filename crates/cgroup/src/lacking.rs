@@ -5,14 +5,14 @@ use std::fs;
 use config::policy::{Config, Mode};
 
 use super::error::GroupsError;
-use super::fill::{is_untouchable, primary};
+use super::fill::primary;
 use super::groups::{CONNECT, Groups, Stay};
 use super::host_paths::Host;
 use super::limit;
 use super::matcher::{By, Matchers};
 use super::place::Place;
 use super::plan::Decision;
-use super::process::Process;
+use super::process::{Process, is_untouchable};
 use super::tree::Tree;
 
 /// The parts of a config that this host cannot enforce, for `check`: missing controllers, and matching processes that

@@ -32,6 +32,7 @@ mod place;
 mod plan;
 mod process;
 mod properties;
+mod resolution;
 mod resolve;
 mod restrict;
 mod round;

@@ -255,7 +255,7 @@ impl Resolved {
             }
             Self::Container(pattern) => {
                 containers::is_meant(pattern, path, known)
-                    && !containers::is_inside(path)
+                    && !containers::is_inside(path, known)
                     && tree.is_none_or(|tree| owner_above(tree, path).is_none())
             }
             Self::Exe(_) | Self::User(_) | Self::Command(_) | Self::Pid(_) => false,

@@ -27,6 +27,11 @@ pub struct Membership {
     pub path: String,
 }
 
+/// Whether the process must never be moved: the agent, which could freeze or throttle itself, and process 1.
+pub fn is_untouchable(pid: u32) -> bool {
+    pid == std::process::id() || pid == 1
+}
+
 impl Process {
     /// The process `pid` of the /proc at `proc`.
     #[must_use]

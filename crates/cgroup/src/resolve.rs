@@ -1,46 +1,14 @@
 //! Resolves the names in matchers again, as the host changes.
 
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
-
-use host::backoff::Backoff;
 
 use super::error::GroupsError;
 use super::groups::Groups;
-use super::matcher::user;
+use super::resolution::{Found, USERS};
 
 /// The interval at which symbolic links are followed again.
 const LINKS: Duration = Duration::from_secs(5);
-/// The pauses between look-ups of unknown users: at boot, a directory may start after the agent.
-const USERS: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
-
-/// Users and their IDs.
-type Found = Vec<(String, u32)>;
-
-/// The last resolution of names.
-#[derive(Debug)]
-pub struct Resolution {
-    followed: Instant,
-    /// When unknown users are looked up again, and how often they were.
-    due: Instant,
-    tries: u32,
-    pending: Option<Receiver<Found>>,
-    /// Looks up a user's ID; tests supply their own.
-    pub look_up: fn(&str) -> Option<u32>,
-}
-
-impl Default for Resolution {
-    fn default() -> Self {
-        let now = Instant::now();
-        Self {
-            followed: now,
-            due: now + USERS.pause(1),
-            tries: 1,
-            pending: None,
-            look_up: user,
-        }
-    }
-}
 
 impl Groups {
     /// Resolves names again where an interval has passed.

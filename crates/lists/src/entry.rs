@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use config::PrefixKey;
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
+/// Longer lines are invalid.
+pub(crate) const LONGEST_LINE: usize = 4096;
 /// Fields of a line of DShield's block list: start, end, length, attacks, name, country, address for complaints.
 const BLOCK_FIELDS: usize = 7;
 

@@ -5,14 +5,12 @@ use std::collections::HashMap;
 use config::PrefixKey;
 use config::policy::ListFormat;
 
-use crate::entry::{self, Saved};
+use crate::entry::{self, LONGEST_LINE, Saved};
 use crate::error::ListError;
 use crate::json;
 use crate::nomatch::{MOST_PREFIXES, without};
 use crate::table::Table;
 
-/// Longer lines are invalid.
-pub(crate) const LONGEST_LINE: usize = 4096;
 /// Characters of an invalid line that a message quotes.
 const QUOTED: usize = 40;
 /// U+FEFF in UTF-8, with which some editors begin a file.

@@ -2,8 +2,8 @@
 
 use config::policy::Column;
 
+use crate::entry::LONGEST_LINE;
 use crate::error::ListError;
-use crate::parse::LONGEST_LINE;
 
 /// The shape of a table.
 #[derive(Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::made_up::{MadeUp, untouched};
 use super::services::{NIGHTLY, Noted};
+use crate::containers::{Container, Known};
 use crate::units::INFINITY;
 
 const USERS: &str = "user.slice/user-7.slice/user@7.service";
@@ -115,14 +116,23 @@ fn a_container_matches_below_a_cgroup_of_root_alone() {
         is_limited
     };
     assert!(limited(&format!("docker/{id}"), None));
-    let other = "f".repeat(64);
-    assert!(
-        !limited(&format!("docker/{other}/{id}"), None),
-        "it is inside another container, which chose its name"
-    );
     if nix::unistd::geteuid().is_root() {
         assert!(!limited(&format!("{USERS}/{id}"), Some(1234)));
     }
+}
+
+#[test]
+fn a_cgroup_in_a_container_is_no_container() {
+    let (id, outer) = ("0123456789abcdef".repeat(4), "f".repeat(64));
+    let path = format!("/docker/{outer}/{id}");
+    let text = format!("[[group]]\nname = \"g\"\ncontainer = {id:?}\npids = 9\n");
+    let groups = untouched().start(&text).unwrap();
+    // Podman's pod without systemd: only its containers are listed.
+    let mut known = Known::from([(id, Container::default())]);
+    let is_found = |known: &Known| groups.matchers.find_cgroup(&path, known).is_some();
+    assert!(is_found(&known));
+    known.insert(outer, Container::default());
+    assert!(!is_found(&known), "the container chose its name");
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct Groups {
     pub resolution: Resolution,
     pub origins: Origins,
     pub in_place: InPlace,
+    /// What of an earlier agent's records could not be read.
+    pub lost: Vec<GroupsError>,
     /// The service manager, if there is one and it replies.
     pub units: Option<Box<dyn Units>>,
     pub connecting: Option<Receiver<Result<Systemd, GroupsError>>>,
@@ -129,7 +131,8 @@ impl Groups {
         }
         let (origins, lost_origins) = Origins::open(&host.origins);
         let (in_place, lost_limits) = InPlace::open(&host.in_place());
-        for problem in lost_origins.iter().chain(&lost_limits) {
+        let lost: Vec<GroupsError> = lost_origins.into_iter().chain(lost_limits).collect();
+        for problem in &lost {
             members.iter_mut().for_each(|member| member.note(problem));
         }
         Self {
@@ -140,6 +143,7 @@ impl Groups {
             resolution: Resolution::default(),
             origins,
             in_place,
+            lost,
             units: None,
             connecting: None,
             targets: BTreeMap::new(),

@@ -209,10 +209,9 @@ impl InPlace {
                 return false;
             };
             let result = write(&file, &setting.value);
-            // A limit that could not be changed is still Weir's.
-            one.is_pending = result.is_err();
+            // A limit that could not be changed is still Weir's, with its earlier content.
             if let Ok(content) = content(&file, setting) {
-                one.content = content;
+                (one.content, one.is_pending) = (content, false);
             }
             let is_there = result.is_ok() || is_ours;
             problems.extend(result.err());
@@ -315,31 +314,39 @@ impl InPlace {
         share: CpuShare,
     ) -> Result<(), GroupsError> {
         const QUOTA: &str = "CPUQuotaPerSecUSec";
-        match (self.sets.get_mut(key), units) {
-            (Some(Set::Properties(changed)), Some(units))
-                if changed.before.get(QUOTA).is_some_and(properties::is_unset) =>
+        // Recorded first: the next agent would take an unknown value for another program's.
+        match self.sets.get_mut(key) {
+            Some(Set::Properties(changed))
+                if units.is_some()
+                    && changed.before.get(QUOTA).is_some_and(properties::is_unset) =>
             {
+                changed.set.remove(QUOTA);
+            }
+            Some(Set::Cgroup(written)) => match written.iter_mut().find(|one| one.is_quota()) {
+                Some(one) => one.is_pending = true,
+                None => return Ok(()),
+            },
+            _ => return Ok(()),
+        }
+        self.save().map_or(Ok(()), Err)?;
+        match (self.sets.get_mut(key), units) {
+            (Some(Set::Properties(changed)), Some(units)) => {
                 let quota =
                     Properties::from([(QUOTA.to_owned(), Value::Number(properties::quota(share)))]);
                 units.set(key, &quota)?;
                 changed.set.extend(quota);
             }
             (Some(Set::Cgroup(written)), _) => {
-                let is_quota = |one: &&mut Written| {
-                    one.file.ends_with("cpu.max") || one.file.ends_with("cpu.cfs_quota_us")
-                };
-                let Some(one) = written.iter_mut().find(is_quota) else {
-                    return Ok(());
-                };
-                limit::set_cpu_max(tree, key, share)?;
-                one.content = fs::read_to_string(&one.file)
-                    .unwrap_or_default()
-                    .trim()
-                    .to_owned();
+                let result = limit::set_cpu_max(tree, key, share);
+                if let Some(one) = written.iter_mut().find(|one| one.is_quota())
+                    && let Ok(content) = fs::read_to_string(&one.file)
+                {
+                    (one.content, one.is_pending) = (content.trim().to_owned(), false);
+                }
+                result?;
             }
             _ => return Ok(()),
         }
-        // Without the record, the next agent would take the value for another program's.
         self.save().map_or(Ok(()), Err)
     }
 

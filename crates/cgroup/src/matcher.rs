@@ -1,6 +1,7 @@
 //! The group of a process: the first one with a matcher for it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use config::group::{Group, Matcher};
@@ -10,7 +11,7 @@ use super::error::GroupsError;
 use super::glob::fits;
 use super::place::{below_slices, is_unit, prefixes};
 use super::process::{Membership, Process};
-use super::restrict::owner_above;
+use super::restrict::{is_trusted, owner_above};
 use super::tree::Tree;
 
 /// A matcher with resolved names.
@@ -30,15 +31,35 @@ enum Resolved {
 #[derive(Clone, Debug)]
 struct Exe {
     path: PathBuf,
-    /// `None` if there is no such file, as for a program of a container.
+    /// `None` if there is no such file, as for a program of a container, or if a user could lead it elsewhere.
     target: Option<PathBuf>,
+}
+
+/// The most symbolic links, as in the kernel (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// The file that a path leads to, if root or this user owns each link and directory on the way: another one's link would
+/// put any program of the host into the group.
+fn trusted_target(path: &Path) -> Option<PathBuf> {
+    let is_ours = |part: &Path| fs::symlink_metadata(part).is_ok_and(|part| is_trusted(part.uid()));
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        if !path.ancestors().all(is_ours) {
+            return None;
+        }
+        match fs::read_link(&path) {
+            Ok(link) => path = path.parent()?.join(link),
+            Err(_) => return fs::canonicalize(&path).ok(),
+        }
+    }
+    None
 }
 
 impl Exe {
     fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
-            target: fs::canonicalize(path).ok(),
+            target: trusted_target(path),
         }
     }
 
@@ -445,5 +466,10 @@ mod tests {
         symlink(&programs[1], &link).unwrap();
         matchers.follow_links();
         assert_eq!(found(&matchers), [false, true]);
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::lchown(&link, Some(1234), None).unwrap();
+            matchers.follow_links();
+            assert_eq!(found(&matchers), [false, false], "a user owns the link");
+        }
     }
 }

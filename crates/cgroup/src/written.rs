@@ -30,6 +30,10 @@ impl Written {
     pub fn is_for(&self, file: &Path, setting: &Setting) -> bool {
         self.file == file && self.default == setting.default
     }
+
+    pub fn is_quota(&self) -> bool {
+        self.file.ends_with("cpu.max") || self.file.ends_with("cpu.cfs_quota_us")
+    }
 }
 
 /// The content of a limit's file; if it has a line for each disk, this disk's line.
@@ -74,7 +78,12 @@ fn level(text: &str) -> Option<u64> {
 
 /// Removes one limit, unless another program has changed it since.
 pub fn take_back(one: &Written) -> Result<(), GroupsError> {
-    let text = fs::read_to_string(&one.file).unwrap_or_default();
+    let text = match fs::read_to_string(&one.file) {
+        Ok(text) => text,
+        // Its cgroup is gone.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(_) => String::new(),
+    };
     let is_ours = one.is_pending
         || text.lines().any(|line| line.trim() == one.content)
         || text.trim() == one.content;

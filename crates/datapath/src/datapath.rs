@@ -23,7 +23,7 @@ use crate::error::LoadError;
 use crate::hooks::attached::Attached;
 use crate::hooks::pins::{self, PinDirectory};
 use crate::hooks::trouble::Trouble;
-use crate::maps::access::{array_of, map_mut};
+use crate::maps::access::{array_of, map, map_mut};
 use crate::maps::bans::Bans;
 use crate::maps::capture::CaptureRings;
 use crate::maps::events::EventRing;
@@ -526,6 +526,15 @@ impl Datapath {
     /// When the object does not match the agent.
     pub fn bans(&mut self) -> Result<Bans<'_>, LoadError> {
         Bans::of(map_mut(&mut self.ebpf, pins::BANS)?)
+    }
+
+    /// Whether ban lists are in effect, as those of an earlier agent.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn has_lists(&self) -> Result<bool, LoadError> {
+        lists::are_in_effect(map(&self.ebpf, pins::LISTS)?)
     }
 
     /// Puts ban lists in effect instead of all others, for this policy and the next ones; `None` is no list. Returns

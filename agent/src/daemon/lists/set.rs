@@ -20,7 +20,7 @@ use datapath::memory::{self, Room};
 use host::StateDirectory;
 use host::backoff::Backoff;
 use http_client::Client;
-use lists::{MOST_PREFIXES, find, merge, read_exceptions, write_exceptions};
+use lists::{MOST_PREFIXES, merge, read_exceptions, write_exceptions};
 use notify::RecommendedWatcher;
 
 use super::effect::{Choice, Content as Prefixes, InEffect, listed};
@@ -89,8 +89,12 @@ impl Set {
     }
 }
 
-/// The kernel's trees of lists; and why there is no room for all, if the choice was shortened.
-fn trees(choice: &mut Choice, exceptions: &[PrefixKey]) -> Result<(ListTrees, String), String> {
+/// The kernel's trees of lists; and why there is no room for all, if the choice was shortened, which an option forbids.
+fn trees(
+    choice: &mut Choice,
+    exceptions: &[PrefixKey],
+    keeps_others: bool,
+) -> Result<(ListTrees, String), String> {
     let mut why = String::new();
     loop {
         if choice.prefixes() <= MOST_PREFIXES {
@@ -109,7 +113,7 @@ fn trees(choice: &mut Choice, exceptions: &[PrefixKey]) -> Result<(ListTrees, St
                 choice.prefixes()
             );
         }
-        if !choice.shorten() {
+        if keeps_others || !choice.shorten() {
             return Err(why);
         }
     }
@@ -379,14 +383,12 @@ impl BanLists {
                 ..Event::now(EventKind::ListFailed, 0, problem.to_owned())
             });
         };
-        if let Some(problem) = problem
-            .as_ref()
-            .filter(|new| set.problem.as_ref() != Some(*new))
-        {
+        // The texts have figures of the moment.
+        if let Some(problem) = problem.as_ref().filter(|_| set.problem.is_none()) {
             report("lists".to_owned(), problem);
         }
         for (name, problem) in &shortened {
-            if set.shortened.get(name) != Some(problem) {
+            if !set.shortened.contains_key(name) {
                 report(
                     format!("list {name}"),
                     &format!("ban list {name:?}: {problem}"),
@@ -394,6 +396,10 @@ impl BanLists {
             }
         }
         (set.problem, set.shortened) = (problem, shortened);
+        if set.again.is_some() {
+            // The worker may wait for a later instant.
+            let _ = self.wake.send(Message::Replaced);
+        }
         drop(set);
         self.check_own_network();
         result.map(drop)
@@ -427,16 +433,19 @@ impl BanLists {
         let Some(packets) = self.packets.load_full() else {
             return Ok(BTreeMap::new());
         };
-        let (mut choice, exceptions) = {
+        let (mut choice, exceptions, is_first) = {
             let set = self.set();
             let choice = Choice::new(set.contents(), set.in_effect.as_ref());
-            (choice, set.exceptions.iter().copied().collect::<Vec<_>>())
+            let exceptions: Vec<PrefixKey> = set.exceptions.iter().copied().collect();
+            (choice, exceptions, set.in_effect.is_none())
         };
+        // Those of an earlier agent stay in effect rather than a part of these.
+        let keeps_others = is_first && packets.has_lists().unwrap_or(false);
         let mut shortened = BTreeMap::new();
         let next = if choice.is_empty() {
             None
         } else {
-            let (trees, why) = trees(&mut choice, &exceptions).map_err(fail)?;
+            let (trees, why) = trees(&mut choice, &exceptions, keeps_others).map_err(fail)?;
             let reasons = choice.shortened().map(|(name, prefixes, kept)| {
                 let prefixes = human::number(prefixes as u64);
                 let effect = match kept {
@@ -538,19 +547,25 @@ impl BanLists {
             let mut set = self.set();
             let mut exceptions = set.exceptions.clone();
             for prefix in prefixes {
-                if exceptions
-                    .iter()
-                    .any(|exception| contains(exception, prefix))
+                let is_around = |exception: &PrefixKey| contains(exception, prefix);
+                let effect = set.in_effect.as_ref();
+                // One that could not be put in effect is tried again.
+                if exceptions.iter().any(is_around)
+                    && effect.is_none_or(|effect| effect.exceptions.iter().any(is_around))
                 {
                     continue;
                 }
-                if let Some(one) = set
-                    .banning()
-                    .find(|one| find(&one.prefixes, prefix).is_some())
-                {
+                let in_effect = effect.into_iter().flat_map(|effect| {
+                    effect
+                        .names
+                        .iter()
+                        .map(String::as_str)
+                        .zip(&effect.contents)
+                });
+                if let Some((list, _)) = listed(set.contents().chain(in_effect), [], prefix) {
                     excepted.push(Excepted {
                         cidr: prefix.to_string(),
-                        list: one.list.name.clone(),
+                        list: list.to_owned(),
                     });
                     exceptions.insert(*prefix);
                 }

@@ -123,6 +123,11 @@ impl PacketEngine {
         Ok(())
     }
 
+    /// Whether the kernel has ban lists, as those of an earlier agent.
+    pub fn has_lists(&self) -> Result<bool, LoadError> {
+        self.lock().ingress.has_lists()
+    }
+
     /// The ingress attach mode of each interface.
     #[must_use]
     pub fn modes(&self) -> Vec<(String, AttachMode)> {

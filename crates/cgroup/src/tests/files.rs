@@ -470,3 +470,18 @@ fn an_emergency_spares_the_agent_and_the_first_process() {
         host.file("cg/a/cgroup.freeze", "");
     }
 }
+
+#[test]
+fn a_damaged_record_is_an_error_of_the_end() {
+    let made_up = untouched();
+    made_up.file("origins.limits.json", "{");
+    let text = "[[group]]\nname = \"g\"\ncommand = \"none\"\npids = 9\n";
+    let mut groups = made_up.start(text).unwrap();
+    let problems: Vec<String> = groups.give_back().iter().map(ToString::to_string).collect();
+    assert!(
+        problems
+            .iter()
+            .any(|problem| problem.contains("origins.limits.json.damaged")),
+        "{problems:?}"
+    );
+}

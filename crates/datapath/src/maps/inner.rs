@@ -8,6 +8,7 @@ use bpf::syscall;
 
 /// From `enum bpf_cmd` of Linux's uapi/linux/bpf.h.
 const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 
@@ -64,6 +65,25 @@ pub(super) fn set(outer: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io:
     };
     // SAFETY: key and value are live, and as long as those of an array of maps.
     unsafe { syscall::call(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
+}
+
+/// Whether there is a map at an index of an array of maps.
+pub(super) fn has(outer: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
+    // The kernel writes the map's ID.
+    let mut id = 0u32;
+    let mut element = Element {
+        map_fd: outer.as_raw_fd() as u32,
+        _pad: 0,
+        key: (&raw const index) as u64,
+        value: (&raw mut id) as u64,
+        flags: 0,
+    };
+    // SAFETY: key and value are live, and as long as those of an array of maps.
+    match unsafe { syscall::call(BPF_MAP_LOOKUP_ELEM, &mut element) } {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+        Ok(_) => Ok(true),
+    }
 }
 
 /// Takes the map at an index out of an array of maps; `false` if there was none. No program uses the map any more when the

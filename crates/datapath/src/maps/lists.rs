@@ -168,6 +168,13 @@ impl ListMap {
     }
 }
 
+/// Whether any lists are in effect, as those of an earlier agent.
+pub(crate) fn are_in_effect(lists: &Map) -> Result<bool, LoadError> {
+    inner::outer(lists)
+        .and_then(|lists| inner::has(lists, 0))
+        .map_err(|source| LoadError::Lists { bytes: 0, source })
+}
+
 /// Puts no lists in effect. Returns whether there were any.
 pub(crate) fn remove(lists: &Map) -> Result<bool, LoadError> {
     inner::outer(lists)

@@ -32,13 +32,14 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
             "twenty_thousand_prefixes",
             "keeps_a_recording_within_its_memory",
             "recipe_",
+            "the_first_limit",
             "the_tour_",
             "_of_the_documents_",
             "_is_so",
         ],
     ),
     // Controllers of cgroup v2, which the build machine may not have.
-    ("groups", &[]),
+    ("groups", &["_of_their_page_"]),
     // The verdicts of one algorithm, and the maximum of rules for a packet: `end_to_end` loads every algorithm. Races
     // of two CPUs are more meaningful without emulation.
     (

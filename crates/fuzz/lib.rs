@@ -1,4 +1,4 @@
-//! What the fuzzers call: the same functions as `cargo test --test fuzz`.
+//! The entries of the fuzzers: the same functions as in `cargo test --test fuzz`.
 
 #[path = "../../agent/tests/fuzz/entries/mod.rs"]
 pub mod entries;

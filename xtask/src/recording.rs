@@ -15,7 +15,7 @@ const LINE: f64 = 18.0;
 const MARGIN: f64 = 16.0;
 /// The height of the bar above the first line.
 const BAR: f64 = 28.0;
-/// How long the last frame is shown.
+/// The time of the last frame.
 const END: Duration = Duration::from_secs(8);
 
 const STYLE: &str = "\

@@ -26,7 +26,7 @@ const DEFAULT: Duration = Duration::from_secs(5);
 /// One round with values from a source.
 type Fuzzer = fn(&mut Source);
 
-/// What is called with bytes of others.
+/// A reader of bytes of others, with its promises.
 type Entry = fn(&[u8]);
 
 /// The targets of crates/fuzz, and what each calls.

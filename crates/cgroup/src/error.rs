@@ -204,7 +204,7 @@ fn help(error: &io::Error) -> &'static str {
 }
 
 impl GroupsError {
-    /// What an earlier agent saved, if it can be used; else nothing, and the error with its consequence.
+    /// The records of an earlier agent, if they can be used; else none, and the error with its consequence.
     pub(super) fn or_damaged<T: Default>(
         saved: Result<Option<T>, Damaged>,
         lost: &'static str,

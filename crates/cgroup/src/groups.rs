@@ -66,7 +66,7 @@ pub struct Groups {
     pub resolution: Resolution,
     pub origins: Origins,
     pub in_place: InPlace,
-    /// What of an earlier agent's records could not be read.
+    /// The records of an earlier agent that could not be read.
     pub lost: Vec<GroupsError>,
     /// The service manager, if there is one and it replies.
     pub units: Option<Box<dyn Units>>,

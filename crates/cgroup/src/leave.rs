@@ -58,7 +58,7 @@ impl Groups {
     /// Moves every process of every group back, restores limits in place, and removes the cgroups, also of earlier
     /// configs. Returns the failures.
     pub fn give_back(&mut self) -> Vec<GroupsError> {
-        // What is not recorded is not given back.
+        // Nothing that these records had is given back.
         let mut problems = std::mem::take(&mut self.lost);
         for key in self.in_place.keys() {
             problems.extend(self.in_place.unset(&key, self.units.as_deref()));

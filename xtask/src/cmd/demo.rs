@@ -133,7 +133,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What the terminal shows: lines that stay, and tables that are replaced.
+/// The screen of the terminal: lines that stay, and tables that are replaced.
 struct Screen {
     lines: Vec<String>,
     /// The number of lines before the tables.

@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Only this one; without it, each in turn.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
     target: Option<String>,
-    /// How long each runs.
+    /// The time of each, in seconds.
     #[arg(long, value_name = "N", default_value_t = 30)]
     seconds: u64,
 }

@@ -1,10 +1,12 @@
-//! What of the lists is in effect, and the choice of it where there is no room for all.
+//! The contents of lists that are in effect, and the choice where there is no room for all.
 
 use std::sync::Arc;
 
-use config::PrefixKey;
+use common::list::build::{ListTrees, build_lists};
+use config::{PrefixKey, human};
 use datapath::ListMap;
-use lists::{Listed, find};
+use datapath::memory::Room;
+use lists::{Listed, MOST_PREFIXES, find, merge};
 
 /// A list's prefixes.
 pub(super) type Content = Arc<Vec<Listed>>;
@@ -25,11 +27,11 @@ impl InEffect {
     }
 }
 
-/// A list and what is to be in effect of it.
+/// A list and its content that is to be in effect.
 struct Part {
     name: String,
     content: Content,
-    /// What is in effect of it.
+    /// The content of it that is in effect.
     before: Content,
     /// The prefixes of a content for which there is no room.
     too_many: Option<usize>,
@@ -60,13 +62,13 @@ impl Choice {
         self.0.is_empty()
     }
 
-    pub fn prefixes(&self) -> usize {
+    fn prefixes(&self) -> usize {
         self.0.iter().map(|part| part.content.len()).sum()
     }
 
     /// Of the list with the most prefixes, leaves in effect what is; so that no list displaces a smaller one. Returns
     /// whether that makes room.
-    pub fn shorten(&mut self) -> bool {
+    fn shorten(&mut self) -> bool {
         let grown = self
             .0
             .iter_mut()
@@ -86,7 +88,45 @@ impl Choice {
             .filter_map(|part| Some((&*part.name, part.too_many?, part.content.len())))
     }
 
-    pub fn slices(&self) -> Vec<&[Listed]> {
+    /// The kernel's trees of the contents; and why there was no room for all, if they had to be shortened. With
+    /// `keeps_others`, they are not shortened for want of memory: the lists of an earlier agent stay in effect.
+    ///
+    /// # Errors
+    ///
+    /// When there is no room; with the reason.
+    pub fn trees(
+        &mut self,
+        exceptions: &[PrefixKey],
+        keeps_others: bool,
+    ) -> Result<(ListTrees, String), String> {
+        let mut why = String::new();
+        loop {
+            let prefixes = self.prefixes();
+            if prefixes > MOST_PREFIXES {
+                why = format!(
+                    "{prefixes} prefixes in all, and at most {MOST_PREFIXES} are supported"
+                );
+            } else {
+                let trees = build_lists(merge(&self.slices(), exceptions));
+                let (room, bytes) = (Room::now(), trees.bytes());
+                let tightest = room
+                    .tightest()
+                    .filter(|limit| bytes > limit.left_bytes - limit.left_bytes / 16);
+                let Some(limit) = tightest else {
+                    return Ok((trees, why));
+                };
+                why = format!("they take {} more, and {limit}", human::size(bytes));
+                if keeps_others {
+                    return Err(why);
+                }
+            }
+            if !self.shorten() {
+                return Err(why);
+            }
+        }
+    }
+
+    fn slices(&self) -> Vec<&[Listed]> {
         self.0.iter().map(|part| part.content.as_slice()).collect()
     }
 

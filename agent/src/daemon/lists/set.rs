@@ -11,16 +11,15 @@ use std::time::{Duration, Instant};
 use api::list::{ListStatus, ListsStatus};
 use api::request::Excepted;
 use api::source::{BanHolder, BanStatus};
-use common::list::build::{ListTrees, build_lists};
 use config::human;
 use config::policy::{BanList, Config, ListSource, Mode, Prefix};
 use config::{PrefixKey, prefix};
 use datapath::ListMap;
-use datapath::memory::{self, Room};
+use datapath::memory;
 use host::StateDirectory;
 use host::backoff::Backoff;
 use http_client::Client;
-use lists::{MOST_PREFIXES, merge, read_exceptions, write_exceptions};
+use lists::{read_exceptions, write_exceptions};
 use notify::RecommendedWatcher;
 
 use super::effect::{Choice, Content as Prefixes, InEffect, listed};
@@ -86,36 +85,6 @@ impl Set {
     fn contents(&self) -> impl Iterator<Item = (&str, &Prefixes)> {
         self.banning()
             .map(|one| (one.list.name.as_str(), &one.prefixes))
-    }
-}
-
-/// The kernel's trees of lists; and why there is no room for all, if the choice was shortened, which an option forbids.
-fn trees(
-    choice: &mut Choice,
-    exceptions: &[PrefixKey],
-    keeps_others: bool,
-) -> Result<(ListTrees, String), String> {
-    let mut why = String::new();
-    loop {
-        if choice.prefixes() <= MOST_PREFIXES {
-            let trees = build_lists(merge(&choice.slices(), exceptions));
-            let (room, bytes) = (Room::now(), trees.bytes());
-            let tightest = room
-                .tightest()
-                .filter(|limit| bytes > limit.left_bytes - limit.left_bytes / 16);
-            let Some(limit) = tightest else {
-                return Ok((trees, why));
-            };
-            why = format!("they take {} more, and {limit}", human::size(bytes));
-        } else {
-            why = format!(
-                "{} prefixes in all, and at most {MOST_PREFIXES} are supported",
-                choice.prefixes()
-            );
-        }
-        if keeps_others || !choice.shorten() {
-            return Err(why);
-        }
     }
 }
 
@@ -445,7 +414,7 @@ impl BanLists {
         let next = if choice.is_empty() {
             None
         } else {
-            let (trees, why) = trees(&mut choice, &exceptions, keeps_others).map_err(fail)?;
+            let (trees, why) = choice.trees(&exceptions, keeps_others).map_err(fail)?;
             let reasons = choice.shortened().map(|(name, prefixes, kept)| {
                 let prefixes = human::number(prefixes as u64);
                 let effect = match kept {

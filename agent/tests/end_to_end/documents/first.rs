@@ -35,7 +35,7 @@ struct First {
     few: usize,
 }
 
-/// What the config on trial does.
+/// The mode of the config on trial.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Observe,

@@ -1,4 +1,4 @@
-//! What must be so for any bytes of others: nothing panics, and the promises of each reader. Called with random values by
+//! The promises of each reader for any bytes of others: nothing panics, and what it returns is valid. Called with random values by
 //! `fuzz`, and by the fuzzers of crates/fuzz, which are guided by coverage.
 
 mod config;

@@ -1,4 +1,4 @@
-//! What ends with a group: limits in place, and processes that go back.
+//! The end of a group: limits in place, and processes that go back.
 
 use std::fs;
 

@@ -20,10 +20,15 @@ pub(super) struct InEffect {
 }
 
 impl InEffect {
+    /// The lists' names and contents, by number.
+    pub fn lists(&self) -> impl Iterator<Item = (&str, &Content)> {
+        self.names.iter().map(String::as_str).zip(&self.contents)
+    }
+
     /// The content of a list that is in effect.
-    pub fn content(&self, name: &str) -> Option<&Content> {
-        let nth = self.names.iter().position(|known| known == name)?;
-        self.contents.get(nth)
+    fn content(&self, name: &str) -> Option<&Content> {
+        let mut lists = self.lists();
+        lists.find_map(|(known, content)| (known == name).then_some(content))
     }
 }
 
@@ -141,7 +146,7 @@ impl Choice {
 
 /// The first of these lists that contains a prefix, and the prefix of it; `None` within an exception.
 pub(super) fn listed<'l>(
-    lists: impl Iterator<Item = (&'l str, &'l Content)>,
+    mut lists: impl Iterator<Item = (&'l str, &'l Content)>,
     exceptions: impl IntoIterator<Item = &'l PrefixKey>,
     whole: &PrefixKey,
 ) -> Option<(&'l str, &'l Listed)> {
@@ -149,7 +154,6 @@ pub(super) fn listed<'l>(
     if exceptions.any(|exception| super::own::contains(exception, whole)) {
         return None;
     }
-    let mut lists = lists;
     lists.find_map(|(name, content)| Some((name, find(content, whole)?)))
 }
 

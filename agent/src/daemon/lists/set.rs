@@ -486,10 +486,7 @@ impl BanLists {
             return None;
         }
         let (name, listed) = match &set.in_effect {
-            Some(effect) => {
-                let names = effect.names.iter().map(String::as_str);
-                listed(names.zip(&effect.contents), &effect.exceptions, &whole)?
-            }
+            Some(effect) => listed(effect.lists(), &effect.exceptions, &whole)?,
             // Those of an earlier agent may still be in effect.
             None => listed(set.contents(), &set.exceptions, &whole)?,
         };
@@ -524,13 +521,7 @@ impl BanLists {
                 {
                     continue;
                 }
-                let in_effect = effect.into_iter().flat_map(|effect| {
-                    effect
-                        .names
-                        .iter()
-                        .map(String::as_str)
-                        .zip(&effect.contents)
-                });
+                let in_effect = effect.into_iter().flat_map(InEffect::lists);
                 if let Some((list, _)) = listed(set.contents().chain(in_effect), [], prefix) {
                     excepted.push(Excepted {
                         cidr: prefix.to_string(),
@@ -587,10 +578,9 @@ impl BanLists {
         let mut refused = set.refused.clone();
         let mut in_effect = HashMap::new();
         if let Some(effect) = &set.in_effect {
-            let lists = effect.names.iter().zip(&effect.contents);
-            for ((name, content), packets) in lists.zip(effect.map.refused()) {
-                *refused.entry(name.clone()).or_default() += packets;
-                in_effect.insert(name.as_str(), content.len() as u64);
+            for ((name, content), packets) in effect.lists().zip(effect.map.refused()) {
+                *refused.entry(name.to_owned()).or_default() += packets;
+                in_effect.insert(name, content.len() as u64);
             }
         }
         let status = |one: &One| {

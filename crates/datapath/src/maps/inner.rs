@@ -40,6 +40,27 @@ struct Element {
     flags: u64,
 }
 
+impl Element {
+    /// The element at an index of an array of maps; `value` is the address of its value.
+    fn new(outer: BorrowedFd<'_>, index: &u32, value: u64) -> Self {
+        Self {
+            map_fd: outer.as_raw_fd() as u32,
+            _pad: 0,
+            key: (&raw const *index) as u64,
+            value,
+            flags: 0,
+        }
+    }
+}
+
+/// Whether there was an element, by the result of a call for it.
+fn exists(result: io::Result<i32>) -> io::Result<bool> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        result => result.map(|_| true),
+    }
+}
+
 pub(super) fn create(mut attributes: MapAttributes) -> io::Result<OwnedFd> {
     // SAFETY: plain integers, for a command that returns a descriptor.
     unsafe { syscall::descriptor(BPF_MAP_CREATE, &mut attributes) }
@@ -56,13 +77,7 @@ pub(super) fn outer(map: &Map) -> io::Result<BorrowedFd<'_>> {
 /// Puts a map at an index of an array of maps. The call takes a grace period of the kernel, some 10 to 20 ms.
 pub(super) fn set(outer: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io::Result<()> {
     let value = map.as_raw_fd() as u32;
-    let mut element = Element {
-        map_fd: outer.as_raw_fd() as u32,
-        _pad: 0,
-        key: (&raw const index) as u64,
-        value: (&raw const value) as u64,
-        flags: 0,
-    };
+    let mut element = Element::new(outer, &index, (&raw const value) as u64);
     // SAFETY: key and value are live, and as long as those of an array of maps.
     unsafe { syscall::call(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
 }
@@ -71,35 +86,15 @@ pub(super) fn set(outer: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io:
 pub(super) fn has(outer: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
     // The kernel writes the map's ID.
     let mut id = 0u32;
-    let mut element = Element {
-        map_fd: outer.as_raw_fd() as u32,
-        _pad: 0,
-        key: (&raw const index) as u64,
-        value: (&raw mut id) as u64,
-        flags: 0,
-    };
+    let mut element = Element::new(outer, &index, (&raw mut id) as u64);
     // SAFETY: key and value are live, and as long as those of an array of maps.
-    match unsafe { syscall::call(BPF_MAP_LOOKUP_ELEM, &mut element) } {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(error) => Err(error),
-        Ok(_) => Ok(true),
-    }
+    exists(unsafe { syscall::call(BPF_MAP_LOOKUP_ELEM, &mut element) })
 }
 
 /// Takes the map at an index out of an array of maps; `false` if there was none. No program uses the map any more when the
 /// call returns, which takes as long as [`set`].
 pub(super) fn remove(outer: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
-    let mut element = Element {
-        map_fd: outer.as_raw_fd() as u32,
-        _pad: 0,
-        key: (&raw const index) as u64,
-        value: 0,
-        flags: 0,
-    };
+    let mut element = Element::new(outer, &index, 0);
     // SAFETY: the key is live, and as long as the keys of an array.
-    match unsafe { syscall::call(BPF_MAP_DELETE_ELEM, &mut element) } {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(error) => Err(error),
-        Ok(_) => Ok(true),
-    }
+    exists(unsafe { syscall::call(BPF_MAP_DELETE_ELEM, &mut element) })
 }

@@ -14,12 +14,9 @@ use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::PORT;
 use crate::wire::Sender;
 
-pub const ON_KERNELS: &[Test] = tests![
+pub const TESTS: &[Test] = tests![
     a_botnet_below_every_limit_is_reported_as_its_prefix_by_native_xdp,
     a_botnet_below_every_limit_is_reported_as_its_prefix_by_traffic_control,
-];
-
-pub const ON_ANY_KERNEL: &[Test] = tests![
     prefixes_are_reported_over_reloads_and_a_killed_agent,
     a_sample_ends_in_the_kernel_without_queries,
     top_by_prefix_has_its_own_options,

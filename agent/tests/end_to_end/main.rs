@@ -71,12 +71,11 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 
 /// Tests whose results depend on the kernel: hooks, devices, offloads, sockets and replies. Each kernel that is tested runs
 /// them, and those for which the build machine may lack something.
-const ON_KERNELS: [&[Test]; 7] = [
+const ON_KERNELS: [&[Test]; 6] = [
     connections::ON_KERNELS,
     hooks::TESTS,
     weights::ON_KERNELS,
     replies::ON_KERNELS,
-    heavy_prefixes::ON_KERNELS,
     prove::ON_KERNELS,
     resets::ON_KERNELS,
 ];
@@ -135,7 +134,7 @@ const ON_ANY_KERNEL: [&[Test]; 57] = [
     operations::TESTS,
     service::TESTS,
     members::TESTS,
-    heavy_prefixes::ON_ANY_KERNEL,
+    heavy_prefixes::TESTS,
     prove::ON_ANY_KERNEL,
     resets::ON_ANY_KERNEL,
     prove_kinds::ON_ANY_KERNEL,
@@ -275,7 +274,7 @@ fn main() {
         .chain(
             trace::ORDINARY
                 .iter()
-                .map(|test| (test, !is_too_old && !is_traced)),
+                .map(|test| (test, !is_too_old && !is_traced && !is_quick())),
         )
         .chain(
             trace::TRACED

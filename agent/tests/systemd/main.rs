@@ -29,6 +29,7 @@ const BOOTS: [&[&[Test]]; 2] = [
         service::TESTS,
         service::THOROUGH,
         sandbox::TESTS,
+        sandbox::THOROUGH,
         confined::TESTS,
         confined::OPTIMIZED,
         groups::TESTS,
@@ -43,7 +44,12 @@ const BOOTS: [&[&[Test]]; 2] = [
 /// The tests in guests with cgroup v1.
 const ON_CGROUP_V1: [&[&[Test]]; 1] = [&[cgroup_v1::TESTS]];
 /// Those that `--quick` leaves out.
-const THOROUGH: [&[Test]; 3] = [service::THOROUGH, groups::THOROUGH, units::THOROUGH];
+const THOROUGH: [&[Test]; 4] = [
+    service::THOROUGH,
+    sandbox::THOROUGH,
+    groups::THOROUGH,
+    units::THOROUGH,
+];
 /// Asks for one more boot.
 const REBOOT: u8 = 75;
 

@@ -25,6 +25,9 @@ pub const TESTS: &[Test] = tests![
     the_sandbox_forbids_what_the_agent_has_no_use_for,
     the_sandbox_is_stricter_on_a_host_without_groups,
     the_sandbox_permits_groups_after_a_daemon_reload,
+];
+
+pub const THOROUGH: &[Test] = tests![
     a_masked_drop_in_keeps_the_sandbox_strict,
     the_sandbox_with_local_stores_only_refuses_other_addresses,
     the_sandbox_is_the_same_with_a_read_only_tmp,

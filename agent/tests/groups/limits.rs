@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use testbed::groups::{Host, Worker, copy, cpu_time};
+use testbed::groups::{Host, Worker, copy, cpu_time, hierarchies};
 
 use crate::{is_virtual, work};
 
@@ -96,6 +96,41 @@ pub fn a_fork_bomb_is_stopped_at_its_pids() {
         (&event["verdict"], &event["group"], &event["limit"]),
         (&"throttled".into(), &"g".into(), &"pids".into())
     );
+}
+
+pub fn a_lifted_limit_is_set_again() {
+    let mut host = Host::new();
+    host.start("", "pids = 20");
+    let cgroup = host.cgroup("g");
+    let file = hierarchies()
+        .into_iter()
+        .map(|root| root.join(cgroup.trim_matches('/')).join("pids.max"))
+        .find(|file| file.exists())
+        .unwrap();
+    let limit = || fs::read_to_string(&file).unwrap().trim().to_owned();
+    assert_eq!(limit(), "20");
+    // The first time may be before the agent's first comparison.
+    for time in 1..=2 {
+        fs::write(&file, "max").unwrap();
+        let start = Instant::now();
+        while limit() != "20" {
+            assert!(
+                start.elapsed() < Duration::from_secs(300),
+                "it stays lifted"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!("set again for time {time} after {:?}", start.elapsed());
+    }
+    let event = host.event();
+    assert_eq!(
+        (&event["verdict"], &event["group"], &event["limit"]),
+        (&"limit-lifted".into(), &"g".into(), &"pids.max".into())
+    );
+    fs::write(&file, "7").unwrap();
+    std::thread::sleep(Duration::from_secs(7));
+    assert_eq!(limit(), "7", "a lower value of another program stays");
+    assert_eq!(host.group()["enforcement"], "full", "{}", host.group());
 }
 
 /// A disk that nobody else uses: that of a virtual machine, or a loop device over a file of the test's own, which is

@@ -37,6 +37,7 @@ fn main() {
         ),
         (test!(limits::a_hog_is_stopped_at_its_memory), nothing),
         (test!(limits::a_fork_bomb_is_stopped_at_its_pids), nothing),
+        (test!(limits::a_lifted_limit_is_set_again), nothing),
         (
             test!(limits::disks_are_limited_in_bytes_and_operations_both_ways),
             no_disk,

@@ -17,6 +17,7 @@ use crate::package::install;
 
 pub const TESTS: &[Test] = tests![
     groups_limit_a_unit_through_systemd_and_give_it_back,
+    groups_set_limits_again_that_a_reload_lifts,
     groups_leave_login_sessions_whole,
     groups_limit_containers_as_podman_starts_them,
 ];
@@ -191,6 +192,65 @@ fn groups_limit_a_unit_through_systemd_and_give_it_back() {
         "{}",
         doctor()
     );
+}
+
+fn groups_set_limits_again_that_a_reload_lifts() {
+    const UNIT: &str = "lifted.service";
+    const DROP_INS: &str = "/run/systemd/system/lifted.service.d";
+    const CONTROL: &str = "/run/systemd/system.control/lifted.service.d";
+    let _units = Units(&[UNIT]);
+    fs::write(
+        "/run/systemd/system/lifted.service",
+        "[Service]\nMemoryMax=32M\nExecStart=/bin/sleep 600\n",
+    )
+    .unwrap();
+    systemctl(&["daemon-reload"]);
+    systemctl(&["start", UNIT]);
+    start(&format!(
+        "[[group]]\nname = \"g\"\nunit = {UNIT:?}\nmemory = {{ max = \"64MiB\" }}\npids = 20\n"
+    ));
+    let is_limited =
+        || cgroup_file(UNIT, "memory.max") == "67108864" && cgroup_file(UNIT, "pids.max") == "20";
+    assert_eq!(cgroup_file(UNIT, "memory.max"), "33554432", "its own");
+    assert_eq!(cgroup_file(UNIT, "pids.max"), "20");
+    // The agent's first comparison.
+    std::thread::sleep(Duration::from_secs(8));
+    // A file that is sorted after Weir's, as of `systemctl edit`.
+    fs::create_dir_all(DROP_INS).unwrap();
+    let drop_in = "[Service]\nMemoryMax=256M\nTasksMax=500\n";
+    fs::write(format!("{DROP_INS}/override.conf"), drop_in).unwrap();
+    systemctl(&["daemon-reload"]);
+    let took = within(PATIENCE, "both limits are set again", is_limited);
+    println!("set again {took:?} after a reload");
+    let events = || run("agent", &["events", "--json"]);
+    for limit in ["memory.max", "pids.max"] {
+        let is_reported = || {
+            let events = events();
+            let mut lines = events.lines().filter(|line| line.contains("limit-lifted"));
+            lines.any(|line| line.contains(limit) && line.contains("unit lifted.service"))
+        };
+        within(PATIENCE, "the event", is_reported);
+    }
+    systemctl(&["set-property", "--runtime", UNIT, "MemoryMax=128M"]);
+    let took = within(PATIENCE, "set-property is not the last", is_limited);
+    println!("set again {took:?} after set-property");
+    let file = format!("/sys/fs/cgroup{}/pids.max", property(UNIT, "ControlGroup"));
+    fs::write(&file, "max").unwrap();
+    let took = within(PATIENCE, "a write is not the last", is_limited);
+    println!("set again {took:?} after a write");
+    within(PATIENCE, "it is enforced", || {
+        groups()[0]["enforcement"] == "full"
+    });
+    // The newer values of the operator are those of the end.
+    systemctl(&["stop", "weir"]);
+    assert_eq!(cgroup_file(UNIT, "memory.max"), "134217728");
+    assert_eq!(cgroup_file(UNIT, "pids.max"), "500");
+    assert!(Path::new(CONTROL).join("50-MemoryMax.conf").exists());
+    assert!(!Path::new(CONTROL).join("50-TasksMax.conf").exists());
+    fs::remove_dir_all(DROP_INS).unwrap();
+    fs::remove_dir_all(CONTROL).unwrap();
+    systemctl(&["daemon-reload"]);
+    assert_eq!(cgroup_file(UNIT, "memory.max"), "33554432");
 }
 
 fn groups_never_lift_a_services_limits_or_its_sandbox() {

@@ -21,6 +21,8 @@ pub enum EventKind {
     WouldBan,
     /// The kernel killed processes of a group that ran out of memory.
     OomKill,
+    /// Another program lifted a limit of a group.
+    LimitLifted,
     /// A trial was not confirmed in time, and the previous config is in effect again.
     TrialRolledBack,
     /// The rollback of a trial failed.
@@ -73,6 +75,7 @@ impl EventKind {
             Self::Banned => "banned",
             Self::WouldBan => "would-ban",
             Self::OomKill => "oom-kill",
+            Self::LimitLifted => "limit-lifted",
             Self::TrialRolledBack => "trial-rolled-back",
             Self::TrialRollbackFailed => "trial-rollback-failed",
             Self::Attached => "attached",
@@ -115,7 +118,7 @@ pub struct Event {
     pub group: Option<String>,
     pub verdict: EventKind,
     /// For a source: its packets or requests so far with this verdict, as far as the agent remembers. For a group:
-    /// killed processes. For `lost`: events, or refused requests of sources without an event.
+    /// killed processes, or times that a limit was lifted. For `lost`: events, or refused requests of sources without an event.
     pub count: u64,
     /// The reason as text.
     pub reason: String,
@@ -215,12 +218,13 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 25] = [
+    const ALL: [EventKind; 26] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
         EventKind::WouldBan,
         EventKind::OomKill,
+        EventKind::LimitLifted,
         EventKind::TrialRolledBack,
         EventKind::TrialRollbackFailed,
         EventKind::Attached,

@@ -34,6 +34,12 @@ impl Elastic {
         }
     }
 
+    /// The current share.
+    #[must_use]
+    pub const fn current(&self) -> CpuShare {
+        self.current
+    }
+
     /// Returns the group's new share if it changes. While the host has spare CPU time, that is all idle time beyond the
     /// reserve; otherwise the configured `max`. `sharing`, at least 1, is the number of groups that need more now;
     /// `host_percent` is the total of all CPUs.

@@ -15,6 +15,7 @@ use super::elastic::Demand;
 use super::error::GroupsError;
 use super::host_paths::Host;
 use super::in_place::InPlace;
+use super::lifted::Comparisons;
 use super::limit::host_percent;
 use super::lock::Lock;
 use super::matcher::Matchers;
@@ -83,6 +84,7 @@ pub struct Groups {
     pub walked: Option<(Instant, Duration)>,
     pub domains: Domains,
     pub stays: HashMap<u32, Stay>,
+    pub comparisons: Comparisons,
     /// Processes to be moved into a scope, by its group and name.
     pub queued: BTreeMap<(usize, String), Queue>,
     pub round: Round,
@@ -155,6 +157,7 @@ impl Groups {
             walked: None,
             domains: Domains::default(),
             stays: HashMap::new(),
+            comparisons: Comparisons::default(),
             queued: BTreeMap::new(),
             round: Round::default(),
             own_programs: BTreeSet::new(),
@@ -236,6 +239,7 @@ impl Groups {
         self.limit_named_units();
         self.list_containers_at_tick();
         self.check_targets();
+        self.check_limits_at_tick();
         self.end_old_scopes();
         self.retry_starting();
         self.walk_again();
@@ -274,6 +278,7 @@ impl Groups {
                 name: own.clone(),
                 cgroup: own.clone(),
                 how,
+                problems: self.comparisons.problems(&own).collect(),
                 ..Default::default()
             });
         }
@@ -281,7 +286,11 @@ impl Groups {
             .targets
             .iter()
             .filter(|(_, target)| target.group == nth);
-        members.extend(targets.map(|(path, target)| target.status(path)));
+        members.extend(targets.map(|(path, target)| {
+            let mut status = target.status(path);
+            status.problems.extend(self.comparisons.problems(path));
+            status
+        }));
         let mut not_enforced: Vec<NotEnforced> = Vec::new();
         for (unit, (_, problems)) in self
             .idle_units
@@ -375,6 +384,7 @@ impl Groups {
                 continue;
             };
             if let Some(share) = elastic.adjust(sample, demand, sharing, host_percent()) {
+                self.members[nth].adjusted = Some(Instant::now());
                 self.set_cpu_max(nth, share);
             }
         }

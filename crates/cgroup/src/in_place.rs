@@ -11,15 +11,15 @@ use host::read_saved;
 use host::replace::{Survives, replace};
 use serde::{Deserialize, Serialize};
 
+use super::changed::{Changed, names};
 use super::error::GroupsError;
 use super::host_paths::Host;
-use super::limit::{self, Origin};
-use super::plan::Merge;
+use super::limit;
 use super::properties;
 use super::restrict;
-use super::tree::{Tree, write};
+use super::tree::Tree;
 use super::units::{Properties, Units, Value};
-use super::written::{Written, compare, content, take_back};
+use super::written::{Plan, Written, take_back};
 
 /// The largest file that is read.
 const LARGEST: u64 = 64 << 20;
@@ -33,62 +33,6 @@ enum Set {
     /// The unit's previous properties, as earlier versions recorded them.
     Unit(Properties),
     Properties(Changed),
-}
-
-/// The properties of a unit that Weir set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Changed {
-    /// The values before.
-    before: Properties,
-    /// The values that systemd reported afterwards.
-    set: Properties,
-    /// The properties that another program had set until the next boot: their files stay.
-    #[serde(default)]
-    at_runtime: BTreeSet<String>,
-}
-
-impl Changed {
-    /// Whether a property still has Weir's value.
-    fn is_ours(&self, name: &str, now: &Properties) -> bool {
-        // Earlier versions did not record the values that they set.
-        self.before.contains_key(name)
-            && self.set.get(name).is_none_or(|set| {
-                now.get(name)
-                    .is_some_and(|now| properties::is_same(name, set, now))
-            })
-    }
-
-    /// The properties as they would be without Weir.
-    fn without(&self, now: &Properties) -> Properties {
-        let value = |(name, now_set): (&String, &Value)| {
-            let before = self.before.get(name).filter(|_| self.is_ours(name, now));
-            (name.clone(), before.unwrap_or(now_set).clone())
-        };
-        now.iter().map(value).collect()
-    }
-
-    /// Restores the properties of a unit that no other program has set since.
-    fn put_back(&self, units: &dyn Units, unit: &str) -> Result<(), GroupsError> {
-        let now = units.get(unit, &names(&self.before))?;
-        let mut back = self.before.clone();
-        back.retain(|name, _| self.is_ours(name, &now));
-        if !back.is_empty() {
-            units.set(unit, &back)?;
-            self.forget(units, unit, &back);
-        }
-        Ok(())
-    }
-
-    /// Removes the files of restored properties, except those that had one before.
-    fn forget(&self, units: &dyn Units, unit: &str, back: &Properties) {
-        let mut own = names(back);
-        own.retain(|name| !self.at_runtime.contains(*name));
-        units.forget(unit, &own);
-    }
-}
-
-fn names(properties: &Properties) -> Vec<&str> {
-    properties.keys().map(String::as_str).collect()
 }
 
 /// All limits set in place, saved in a file for the next agent.
@@ -129,7 +73,8 @@ impl InPlace {
         self.sets.keys().cloned().collect()
     }
 
-    /// Sets a group's limits on the cgroup at `path`. Returns those that are not enforced there.
+    /// Sets a group's limits on the cgroup at `path`, or again those that another program has lifted. Returns those that
+    /// are not enforced there.
     pub fn set_cgroup(
         &mut self,
         tree: &Tree,
@@ -150,88 +95,43 @@ impl InPlace {
             Some(Set::Cgroup(written)) => written,
             _ => Vec::new(),
         };
-        let (mut planned, mut is_recorded) = (Vec::new(), true);
-        for (directory, setting) in settings
-            .iter()
-            .filter(|(_, setting)| setting.origin == Origin::Wanted)
-        {
-            let file = directory.join(setting.file);
-            let now = match content(&file, setting) {
-                Ok(now) => now,
-                Err(source) => {
-                    problems.push(GroupsError::read(&file, source));
-                    continue;
-                }
-            };
-            let is_ours = before
-                .iter()
-                .any(|one| one.is_for(&file, setting) && (one.is_pending || one.content == now));
-            match compare(setting, &now) {
-                Merge::Lower if !is_ours => {}
-                Merge::Higher if !is_ours => problems.push(GroupsError::SetByOthers {
-                    path: path.to_owned(),
-                    file: setting.file.to_owned(),
-                    theirs: now,
-                    ours: setting.value.clone(),
-                }),
-                _ => {
-                    is_recorded &= is_ours && now == setting.value;
-                    planned.push((file, setting, is_ours));
-                }
-            }
-        }
-        let is_planned = |one: &Written| {
-            let mut planned = planned.iter();
-            planned.any(|(file, setting, _)| one.is_for(file, setting))
-        };
+        let mut plan = Plan::new(path, &settings, &before);
+        problems.append(&mut plan.problems);
         // Limits of an earlier config that this one does not have.
-        let gone: Vec<Written> = before.into_iter().filter(|one| !is_planned(one)).collect();
-        let mut written: Vec<Written> = planned
-            .iter()
-            .map(|(file, setting, _)| Written {
-                file: file.clone(),
-                content: setting.value.clone(),
-                default: setting.default.clone(),
-                is_pending: true,
-            })
-            .collect();
-        if !is_recorded {
+        let is_gone = |one: &&Written| !plan.has(one);
+        let gone: Vec<Written> = before.iter().filter(is_gone).cloned().collect();
+        let mut recorded = before;
+        if !plan.is_recorded {
             // If the agent is killed in between, the record has too much rather than too little.
-            let all = written.iter().chain(&gone).cloned().collect();
-            self.sets.insert(path.to_owned(), Set::Cgroup(all));
+            recorded = plan.pending().chain(gone.iter().cloned()).collect();
+            self.sets
+                .insert(path.to_owned(), Set::Cgroup(recorded.clone()));
             // The save at the end reports a failure.
             let _ = self.save();
             self.sets.remove(path);
         }
-        let mut planned = planned.into_iter();
-        written.retain_mut(|one| {
-            let Some((file, setting, is_ours)) = planned.next() else {
-                return false;
-            };
-            let result = write(&file, &setting.value);
-            // A limit that could not be changed is still Weir's, with its earlier content.
-            if let Ok(content) = content(&file, setting) {
-                (one.content, one.is_pending) = (content, false);
-            }
-            let is_there = result.is_ok() || is_ours;
-            problems.extend(result.err());
-            is_there
-        });
+        let (written, failed) = plan.write();
+        problems.extend(failed);
         problems.extend(gone.iter().filter_map(|one| take_back(one).err()));
+        let is_changed = written != recorded;
         if !written.is_empty() {
             self.sets.insert(path.to_owned(), Set::Cgroup(written));
         }
-        problems.extend(self.save());
+        if is_changed {
+            problems.extend(self.save());
+        }
         problems
     }
 
-    /// Sets a group's limits on a unit; the lower of both where the unit has its own, also if it was set later.
+    /// Sets a group's limits on a unit; the lower of both where the unit has its own, also if it was set later. `lifted`
+    /// are properties whose limits are not in effect although systemd may have them: it writes these again.
     pub fn set_unit(
         &mut self,
         units: &dyn Units,
         host: &Host,
         unit: &str,
         group: &Group,
+        lifted: &BTreeSet<&str>,
     ) -> Vec<GroupsError> {
         let (ours, mut problems) = properties::properties(host, group);
         let known = match self.sets.get(unit) {
@@ -251,40 +151,53 @@ impl InPlace {
             }
         };
         let mut before = known.without(&now);
-        let mut wanted = properties::tightened(&before, &ours, units.default_tasks());
-        // The unit's own limit is enough.
-        wanted.retain(|name, value| {
-            before
-                .get(name)
-                .is_none_or(|before| !properties::is_equal(before, value))
+        let both = properties::tightened(&before, &ours, units.default_tasks());
+        // Where the unit's own limit is enough, Weir leaves it.
+        let (enough, wanted): (Properties, Properties) =
+            both.into_iter().partition(|(name, value)| {
+                before
+                    .get(name)
+                    .is_some_and(|before| properties::is_equal(before, value))
+            });
+        // Limits of Weir that are no longer needed, as those of an earlier config; and own limits without effect, which
+        // are set to what they are.
+        let mut back = before.clone();
+        back.retain(|name, _| {
+            let is_gone = !wanted.contains_key(name) && known.is_ours(name, &now);
+            is_gone || (enough.contains_key(name) && lifted.contains(name.as_str()))
         });
-        // Limits of Weir that are no longer needed, as those of an earlier config.
-        let mut gone = before.clone();
-        gone.retain(|name, _| !wanted.contains_key(name) && known.is_ours(name, &now));
-        if wanted.is_empty() && gone.is_empty() {
-            if self.sets.remove(unit).is_some() {
-                problems.extend(self.save());
-            }
+        let is_needed = |(name, value): &(&String, &Value)| {
+            lifted.contains(name.as_str()) || !known.has(name, value, &now)
+        };
+        let to_set: Properties = wanted
+            .iter()
+            .filter(is_needed)
+            .chain(&back)
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        before.retain(|name, _| wanted.contains_key(name) || back.contains_key(name));
+        if to_set.is_empty() {
+            self.keep_only(unit, known, &wanted, &mut problems);
             return problems;
         }
-        before.retain(|name, _| wanted.contains_key(name) || gone.contains_key(name));
-        let mut at_runtime = units.set_at_runtime(unit, &names(&before));
-        at_runtime.retain(|name| !known.is_ours(name, &now) || known.at_runtime.contains(name));
+        let files = units.runtime_files(unit, &names(&before));
         let mut changed = Changed {
+            at_runtime: known.others(&files, &now),
             before,
-            set: Properties::new(),
-            at_runtime,
+            set: known.set.clone(),
+            files: known.files.clone(),
         };
+        changed.set.retain(|name, _| !to_set.contains_key(name));
+        changed.files.retain(|name, _| !to_set.contains_key(name));
         // Recorded first: if the agent is killed in between, the record has too much rather than too little.
         self.sets
             .insert(unit.to_owned(), Set::Properties(changed.clone()));
         problems.extend(self.save());
-        let all = wanted.iter().chain(&gone);
-        let all = all.map(|(name, value)| (name.clone(), value.clone()));
-        match units.set(unit, &all.collect()) {
+        match units.set(unit, &to_set) {
             Ok(()) => {
-                changed.forget(units, unit, &gone);
+                changed.forget(units, unit, &back);
                 changed.before.retain(|name, _| wanted.contains_key(name));
+                changed.files = units.runtime_files(unit, &names(&wanted));
                 changed.set = units.get(unit, &names(&wanted)).unwrap_or(wanted);
                 if changed.before.is_empty() {
                     self.sets.remove(unit);
@@ -305,6 +218,27 @@ impl InPlace {
         problems
     }
 
+    /// Removes properties from a unit's record that Weir does not limit any more.
+    fn keep_only(
+        &mut self,
+        unit: &str,
+        mut known: Changed,
+        wanted: &Properties,
+        problems: &mut Vec<GroupsError>,
+    ) {
+        let count = known.before.len();
+        known.before.retain(|name, _| wanted.contains_key(name));
+        if known.before.len() == count {
+            return;
+        }
+        if known.before.is_empty() {
+            self.sets.remove(unit);
+        } else {
+            self.sets.insert(unit.to_owned(), Set::Properties(known));
+        }
+        problems.extend(self.save());
+    }
+
     /// Changes the CPU quota of a cgroup or unit, if its limit is only Weir's.
     pub fn set_cpu_max(
         &mut self,
@@ -323,8 +257,9 @@ impl InPlace {
                 changed.set.remove(QUOTA);
             }
             Some(Set::Cgroup(written)) => match written.iter_mut().find(|one| one.is_quota()) {
-                Some(one) => one.is_pending = true,
-                None => return Ok(()),
+                // As of a unit: a limit that another program has set is no promise that more is free.
+                Some(one) if one.theirs.is_none() => one.is_pending = true,
+                _ => return Ok(()),
             },
             _ => return Ok(()),
         }
@@ -334,6 +269,7 @@ impl InPlace {
                 let quota =
                     Properties::from([(QUOTA.to_owned(), Value::Number(properties::quota(share)))]);
                 units.set(key, &quota)?;
+                changed.files.extend(units.runtime_files(key, &[QUOTA]));
                 changed.set.extend(quota);
             }
             (Some(Set::Cgroup(written)), _) => {

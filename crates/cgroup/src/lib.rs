@@ -6,6 +6,7 @@
 //! in effect.
 
 pub mod account;
+mod changed;
 mod containers;
 mod disk;
 mod domain;
@@ -16,11 +17,13 @@ mod fill;
 mod glob;
 mod groups;
 mod host_paths;
+mod in_effect;
 mod in_place;
 mod kernel;
 mod lacking;
 mod leave;
 mod ledger;
+mod lifted;
 mod limit;
 mod lock;
 mod matcher;
@@ -48,6 +51,7 @@ mod units;
 mod usage;
 mod view;
 mod watch;
+mod watched;
 mod written;
 
 pub use account::{Enforcement, GroupStatus};
@@ -56,6 +60,7 @@ pub use error::GroupsError;
 pub use lacking::lacking;
 pub use leave::detach;
 pub use ledger::{first_of_last, parse_day};
+pub use lifted::Lifted;
 pub use limit::host_percent;
 pub use tree::{Controller, Tree, Version};
 pub use watch::GroupManager;

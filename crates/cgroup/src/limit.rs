@@ -114,6 +114,17 @@ pub fn settings(
     (all, problems)
 }
 
+/// The files of a group's limits on the cgroup at `path`.
+#[must_use]
+pub fn wanted(tree: &Tree, host: &Host, path: &str, group: &Group) -> Vec<(PathBuf, Setting)> {
+    let (mut settings, _) = settings(tree, host, path, group);
+    settings.retain(|(_, setting)| setting.origin == Origin::Wanted);
+    settings
+        .into_iter()
+        .map(|(directory, setting)| (directory.join(setting.file), setting))
+        .collect()
+}
+
 /// The config key that needs a controller.
 const fn key(controller: Controller) -> &'static str {
     match controller {
@@ -219,6 +230,17 @@ pub fn set_cpu_max(tree: &Tree, path: &str, share: CpuShare) -> Result<(), Group
     };
     let setting = cpu_max(Some(share), version);
     write(&directory.join(setting.file), &setting.value)
+}
+
+/// The same setting with another CPU share, if it is a CPU quota.
+#[must_use]
+pub fn with_share(setting: &Setting, share: CpuShare) -> Option<Setting> {
+    let version = match setting.file {
+        "cpu.max" => Version::V2,
+        "cpu.cfs_quota_us" => Version::V1,
+        _ => return None,
+    };
+    Some(cpu_max(Some(share), version))
 }
 
 fn cpu_max(share: Option<CpuShare>, version: Version) -> Setting {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use config::group::{self, Group};
 use config::policy::Mode;
@@ -20,6 +21,8 @@ pub struct Member {
     pub held: Group,
     pub mode: Mode,
     pub elastic: Option<Elastic>,
+    /// When the elastic share last changed.
+    pub adjusted: Option<Instant>,
     pub throttled_seconds: f64,
     pub had_processes: bool,
     pub notes: BTreeSet<String>,
@@ -43,6 +46,7 @@ impl Member {
                 group.without_limits()
             },
             elastic,
+            adjusted: None,
             throttled_seconds: 0.0,
             had_processes: false,
             notes: BTreeSet::new(),

@@ -50,6 +50,22 @@ pub fn properties(host: &Host, group: &Group) -> (Properties, Vec<GroupsError>) 
     (all, problems)
 }
 
+/// The properties whose limits a cgroup's file has.
+#[must_use]
+pub fn of_file(file: &str) -> &'static [&'static str] {
+    match file {
+        "cpu.max" => &["CPUQuotaPerSecUSec"],
+        "cpu.weight" => &["CPUWeight"],
+        "memory.high" => &["MemoryHigh"],
+        "memory.max" => &["MemoryMax"],
+        "memory.swap.max" => &["MemorySwapMax"],
+        "pids.max" => &["TasksMax"],
+        "cpuset.cpus" => &["AllowedCPUs"],
+        "io.max" => &DISKS,
+        _ => &[],
+    }
+}
+
 /// All limits; missing ones are set to "none".
 #[must_use]
 pub fn with_defaults(properties: Properties) -> Properties {

@@ -1,6 +1,6 @@
 //! systemd over D-Bus: properties of units, and transient scopes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -177,10 +177,13 @@ impl Units for Systemd {
         set.map_err(|error| self.fail(&format!("setting limits of {unit}"), &error))
     }
 
-    fn set_at_runtime(&self, unit: &str, names: &[&str]) -> BTreeSet<String> {
-        let is_set = |name: &&&str| drop_ins(unit).any(|folder| folder.join(file(name)).exists());
-        let set = names.iter().filter(is_set);
-        set.map(|name| (*name).to_owned()).collect()
+    fn runtime_files(&self, unit: &str, names: &[&str]) -> BTreeMap<String, String> {
+        let read = |name: &&str| {
+            let mut files = drop_ins(unit).map(|folder| folder.join(file(name)));
+            let text = files.find_map(|file| std::fs::read_to_string(file).ok())?;
+            Some(((*name).to_owned(), text))
+        };
+        names.iter().filter_map(read).collect()
     }
 
     fn forget(&self, unit: &str, names: &[&str]) {

@@ -26,16 +26,21 @@ pub struct Target {
     pub is_new: bool,
     /// Whether the group's network programs are attached. They share one budget, which no user may use up.
     pub has_network: bool,
+    /// The error of attaching them.
+    pub network_problem: Option<String>,
+    /// Limits that are not enforced.
     pub problems: Vec<String>,
 }
 
 impl Target {
+    /// Whether its limits are set through systemd.
+    pub fn is_of_systemd(&self) -> bool {
+        self.kind == Kind::Scope || managed_unit(&self.key).is_some() || !self.key.starts_with('/')
+    }
+
     /// The element of `agent groups`.
     pub fn status(&self, path: &str) -> MemberStatus {
-        let (kind, how) = match (
-            self.kind,
-            managed_unit(&self.key).is_some() || !self.key.starts_with('/'),
-        ) {
+        let (kind, how) = match (self.kind, self.is_of_systemd()) {
             (Kind::Unit, _) => ("unit", "in place: its properties are set through systemd"),
             (Kind::Container, true) => (
                 "container",
@@ -54,7 +59,12 @@ impl Target {
             cgroup: path.to_owned(),
             processes: 0,
             how: how.to_owned(),
-            problems: self.problems.clone(),
+            problems: self
+                .problems
+                .iter()
+                .chain(&self.network_problem)
+                .cloned()
+                .collect(),
         }
     }
 }

@@ -26,6 +26,8 @@ const LIST: Duration = Duration::from_secs(60);
 const UNKNOWN: Backoff = Backoff::new(Duration::from_millis(200), LIST);
 /// How long a new container waits for the reply. A later reply is processed at a tick.
 const REPLY: Duration = Duration::from_millis(100);
+/// The interval at which the limits of units without a cgroup are compared.
+const COMPARE: Duration = Duration::from_secs(30);
 /// The shortest interval between two walks over the cgroups; also at least this multiple of a walk's duration.
 const WALK: Duration = Duration::from_secs(1);
 const WALK_SHARE: u32 = 400;
@@ -61,23 +63,29 @@ impl Groups {
     /// Sets limits on units that the config names in full, before they start.
     pub(super) fn limit_named_units(&mut self) {
         let Some(units) = &self.units else { return };
+        let is_due = self.comparisons.units.elapsed() >= COMPARE;
         for (group, unit) in self.matchers.units() {
             // Failed ones are retried: a unit may be installed later.
-            if self
+            let is_set = self
                 .idle_units
                 .get(unit)
-                .is_some_and(|(_, problems)| problems.is_empty())
-            {
+                .is_some_and(|(_, problems)| problems.is_empty());
+            let has_cgroup = || self.targets.values().any(|target| target.key == unit);
+            if is_set && (!is_due || has_cgroup()) {
                 continue;
             }
+            let held = &self.members[group].held;
             let problems =
                 self.in_place
-                    .set_unit(units.as_ref(), &self.host, unit, &self.members[group].held);
+                    .set_unit(units.as_ref(), &self.host, unit, held, &BTreeSet::new());
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             let before = self
                 .idle_units
                 .insert(unit.to_owned(), (group, problems.clone()));
             self.is_changed |= before.is_none_or(|(_, before)| before != problems);
+        }
+        if is_due {
+            self.comparisons.units = Instant::now();
         }
     }
 
@@ -203,10 +211,10 @@ impl Groups {
         let unit = managed_unit(path).filter(|_| self.host.manager == Manager::Systemd);
         let held = &self.members[group].held;
         let mut set = true;
-        let mut problems = match (unit, &self.units) {
+        let problems = match (unit, &self.units) {
             (Some(unit), Some(units)) => {
                 self.in_place
-                    .set_unit(units.as_ref(), &self.host, unit, held)
+                    .set_unit(units.as_ref(), &self.host, unit, held, &BTreeSet::new())
             }
             (Some(_), None) => {
                 set = false;
@@ -218,13 +226,12 @@ impl Groups {
         let has_network = !problems
             .iter()
             .any(|problem| matches!(problem, GroupsError::Delegated { .. }));
-        if has_network {
-            problems.extend(
-                self.members[group]
-                    .attach_network(&self.tree, path, &tag(inode))
-                    .err(),
-            );
-        }
+        let network_problem = if has_network {
+            let attached = self.members[group].attach_network(&self.tree, path, &tag(inode));
+            attached.err().map(|problem| problem.to_string())
+        } else {
+            None
+        };
         let place = Place::of(path, self.host.manager);
         let (kind, name) = match (&place.kind, unit) {
             (PlaceKind::Container(id), _) if place.cgroup == path => {
@@ -262,6 +269,7 @@ impl Groups {
                 inode,
                 is_new,
                 has_network,
+                network_problem,
                 problems,
             },
         );
@@ -336,11 +344,7 @@ impl Groups {
     }
 
     pub(super) fn inode(&self, path: &str) -> Option<u64> {
-        self.tree
-            .directories(path)
-            .first()
-            .and_then(|directory| fs::metadata(directory).ok())
-            .map(|found| found.ino())
+        self.tree.inode(path)
     }
 
     /// The scope of a group's processes: WEIR-GROUP.SERVICE.RUN.scope for one run of a service, else
@@ -437,9 +441,9 @@ impl Groups {
             &scope,
             &self.members[group].held,
         );
-        let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let attached = self.members[group].attach_network(&self.tree, path, &tag(inode));
-        problems.extend(attached.err().map(|problem| problem.to_string()));
+        let network_problem = attached.err().map(|problem| problem.to_string());
         let (kind, name, key) = (Kind::Scope, scope.clone(), path.to_owned());
         let target = Target {
             group,
@@ -449,6 +453,7 @@ impl Groups {
             inode,
             is_new: true,
             has_network: true,
+            network_problem,
             problems,
         };
         self.targets.insert(path.to_owned(), target);
@@ -458,21 +463,26 @@ impl Groups {
     /// Sets the CPU quota of an elastic group's cgroups.
     pub(super) fn set_cpu_max(&mut self, group: usize, share: CpuShare) {
         for path in self.paths(group) {
-            let set = match self.targets.get(&path) {
-                None => limit::set_cpu_max(&self.tree, &path, share),
-                Some(target) if target.kind == Kind::Scope => {
-                    limit::set_cpu_max(&self.tree, &path, share)
-                }
-                Some(target) => {
-                    let key = target.key.clone();
-                    self.in_place
-                        .set_cpu_max(&self.tree, self.units.as_deref(), &key, share)
-                }
-            };
-            if let Err(problem) = set {
-                self.members[group].note(&problem);
-                self.is_changed = true;
+            self.set_cpu_max_at(group, &path, share);
+        }
+    }
+
+    /// Sets the CPU quota of one of its cgroups.
+    pub(super) fn set_cpu_max_at(&mut self, group: usize, path: &str, share: CpuShare) {
+        let set = match self.targets.get(path) {
+            None => limit::set_cpu_max(&self.tree, path, share),
+            Some(target) if target.kind == Kind::Scope => {
+                limit::set_cpu_max(&self.tree, path, share)
             }
+            Some(target) => {
+                let key = target.key.clone();
+                self.in_place
+                    .set_cpu_max(&self.tree, self.units.as_deref(), &key, share)
+            }
+        };
+        if let Err(problem) = set {
+            self.members[group].note(&problem);
+            self.is_changed = true;
         }
     }
 
@@ -499,5 +509,24 @@ pub(super) fn set_scope(
 ) -> Vec<GroupsError> {
     let (wanted, mut problems) = properties::properties(host, group);
     problems.extend(units.set(scope, &properties::with_defaults(wanted)).err());
+    problems
+}
+
+/// Sets those limits of a scope again that another program has lifted; the lower of both where the scope has another.
+pub(super) fn set_scope_again(
+    units: &dyn Units,
+    host: &Host,
+    scope: &str,
+    group: &Group,
+    lifted: &BTreeSet<&str>,
+) -> Vec<GroupsError> {
+    let (mut wanted, mut problems) = properties::properties(host, group);
+    wanted.retain(|name, _| lifted.contains(name.as_str()));
+    let names: Vec<&str> = wanted.keys().map(String::as_str).collect();
+    let set = units.get(scope, &names).and_then(|now| {
+        let both = properties::tightened(&now, &wanted, units.default_tasks());
+        units.set(scope, &both)
+    });
+    problems.extend(set.err());
     problems
 }

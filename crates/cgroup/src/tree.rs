@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::GroupsError;
@@ -184,6 +185,16 @@ impl Tree {
             .into_iter()
             .map(|root| below(root, path));
         all.filter(|directory| directory.is_dir()).collect()
+    }
+
+    /// The inode of the cgroup at `path` in the first hierarchy that has it.
+    #[must_use]
+    pub fn inode(&self, path: &str) -> Option<u64> {
+        let mut roots = self.roots(Cpuset::Wanted).into_iter();
+        roots.find_map(|root| {
+            let found = fs::metadata(below(root, path)).ok()?;
+            found.is_dir().then(|| found.ino())
+        })
     }
 
     /// The roots of a group's hierarchies. A v1 cpuset takes no processes before it has CPUs, so that only groups with

@@ -1,6 +1,6 @@
 //! The interface to a service manager.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +38,9 @@ pub trait Units: Send {
     ///
     /// When the manager refuses the request.
     fn set(&self, unit: &str, properties: &Properties) -> Result<(), GroupsError>;
-    /// The names of properties that are set until the next boot already, as by `systemctl set-property --runtime`.
-    fn set_at_runtime(&self, unit: &str, names: &[&str]) -> BTreeSet<String>;
+    /// The files of properties that are set until the next boot, as by `systemctl set-property --runtime`: the text of
+    /// each.
+    fn runtime_files(&self, unit: &str, names: &[&str]) -> BTreeMap<String, String>;
     /// Removes the persistent part of [`Units::set`] for these properties, which later starts of the unit would use.
     fn forget(&self, unit: &str, names: &[&str]);
     /// Moves processes into a transient scope, which is created if it is missing.

@@ -17,6 +17,7 @@ use super::error::GroupsError;
 use super::groups::Groups;
 use super::host_paths::Host;
 use super::leave::detach;
+use super::lifted::{Lifted, MOST_REPORTS};
 use super::starts::Starts;
 use super::usage::Book;
 use super::view::View;
@@ -51,6 +52,8 @@ struct Shared {
     seen: Mutex<Seen>,
     /// Locked for a reading of all cgroups.
     book: Mutex<Book>,
+    /// Limits that other programs have lifted, until a reader takes them.
+    lifted: Mutex<Vec<Lifted>>,
 }
 
 /// The snapshot for readers.
@@ -84,6 +87,7 @@ impl GroupManager {
                 work: Mutex::new(None),
                 seen: Mutex::default(),
                 book: Mutex::new(book),
+                lifted: Mutex::default(),
             }))
         };
         manager.replace(config);
@@ -231,6 +235,7 @@ impl GroupManager {
                         budget
                     });
                     locked(&self.0.book).tick(groups);
+                    self.keep_reports(groups);
                     extra = u32::saturating_sub(extra, 1);
                     ticked = Instant::now();
                 }
@@ -247,6 +252,19 @@ impl GroupManager {
                 ticked = Instant::now();
             }
         }
+    }
+
+    /// Keeps reports for a reader; without one, the latest are dropped.
+    fn keep_reports(&self, groups: &mut Groups) {
+        let mut kept = locked(&self.0.lifted);
+        let room = MOST_REPORTS.saturating_sub(kept.len());
+        kept.extend(groups.comparisons.reports.drain(..).take(room));
+    }
+
+    /// Takes the reports of limits that other programs have lifted.
+    #[must_use]
+    pub fn take_lifted(&self) -> Vec<Lifted> {
+        std::mem::take(&mut *locked(&self.0.lifted))
     }
 
     fn seen(&self) -> Seen {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;
-use super::limit::Setting;
+use super::in_effect::{is_in_effect, level, lower};
+use super::limit::{Origin, Setting};
 use super::plan::{Merge, merge};
 use super::restrict;
 use super::tree::write;
@@ -20,7 +21,10 @@ pub struct Written {
     pub content: String,
     /// The value that removes the limit.
     pub default: String,
-    /// Whether the record is from before the write. Only a file without a limit is written, so that any limit is Weir's.
+    /// The value of another program that it replaced, if that was none.
+    #[serde(default)]
+    pub theirs: Option<String>,
+    /// Whether the record is from before the write.
     #[serde(default)]
     pub is_pending: bool,
 }
@@ -29,6 +33,11 @@ impl Written {
     /// Whether it is a limit of the same kind, in the same file.
     pub fn is_for(&self, file: &Path, setting: &Setting) -> bool {
         self.file == file && self.default == setting.default
+    }
+
+    /// The value that the file has without Weir.
+    fn restored(&self) -> &str {
+        self.theirs.as_deref().unwrap_or(&self.default)
     }
 
     pub fn is_quota(&self) -> bool {
@@ -60,19 +69,134 @@ pub fn compare(setting: &Setting, now: &str) -> Merge {
     }
     match (level(now), level(&setting.value)) {
         (Some(theirs), Some(ours)) => merge(Some(theirs), ours),
-        _ if now == setting.value => Merge::Lower,
+        _ if is_in_effect(setting, now) => Merge::Lower,
         _ => Merge::Higher,
     }
 }
 
-/// A limit as a number; a CPU quota is converted to a period of one second.
-fn level(text: &str) -> Option<u64> {
-    match text.split_once(' ') {
-        Some((quota, period)) => {
-            let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-            Some(quota.saturating_mul(1_000_000) / period.max(1))
+/// Another program's value in a file that Weir is about to write, to be restored at the end; `None` if it is the default.
+pub fn replaced(setting: &Setting, now: &str) -> Option<String> {
+    let is_weight = ["cpu.weight", "cpu.shares", "cpu.cfs_period_us"].contains(&setting.file);
+    let is_theirs = is_weight || restrict::limit_in(setting.file, now).is_some();
+    let is_default = now.is_empty() || now == setting.default.trim();
+    (is_theirs && !is_default).then(|| now.to_owned())
+}
+
+/// The writes that set a group's limits on a cgroup.
+pub struct Plan<'s> {
+    writes: Vec<Write<'s>>,
+    /// Records of limits that another program has lowered since: that value stays.
+    lowered: Vec<Written>,
+    /// Limits that are not enforced.
+    pub problems: Vec<GroupsError>,
+    /// Whether each write is recorded already.
+    pub is_recorded: bool,
+}
+
+/// One write.
+struct Write<'s> {
+    file: PathBuf,
+    setting: &'s Setting,
+    value: String,
+    theirs: Option<String>,
+    /// Whether the file has Weir's limit.
+    is_ours: bool,
+}
+
+impl<'s> Plan<'s> {
+    /// Compares a group's limits with the files of the cgroup at `path` and the records `before`. A limit of another
+    /// program stays where Weir had none, and is reported if it is higher. Where Weir had one, the lower of both applies.
+    pub fn new(path: &str, settings: &'s [(PathBuf, Setting)], before: &[Written]) -> Self {
+        let mut plan = Self {
+            writes: Vec::new(),
+            lowered: Vec::new(),
+            problems: Vec::new(),
+            is_recorded: true,
+        };
+        for (directory, setting) in settings {
+            if setting.origin == Origin::Wanted {
+                plan.add(path, directory.join(setting.file), setting, before);
+            }
         }
-        None => text.parse().ok(),
+        plan
+    }
+
+    fn add(&mut self, path: &str, file: PathBuf, setting: &'s Setting, before: &[Written]) {
+        let now = match content(&file, setting) {
+            Ok(now) => now,
+            Err(source) => return self.problems.push(GroupsError::read(&file, source)),
+        };
+        let known = before.iter().find(|one| one.is_for(&file, setting));
+        let ours = known.filter(|one| one.is_pending || one.content == now);
+        let stays = |theirs: String| GroupsError::SetByOthers {
+            path: path.to_owned(),
+            file: setting.file.to_owned(),
+            theirs,
+            ours: setting.value.clone(),
+        };
+        let theirs = match (ours, compare(setting, &now), known) {
+            (Some(ours), ..) => ours.theirs.clone(),
+            (None, Merge::Lower, known) => return self.lowered.extend(known.cloned()),
+            (None, Merge::Higher, None) => return self.problems.push(stays(now)),
+            (None, ..) => replaced(setting, &now),
+        };
+        let value = theirs
+            .as_deref()
+            .map_or_else(|| setting.value.clone(), |theirs| lower(setting, theirs));
+        if !is_in_effect(setting, &value) {
+            self.problems.push(stays(value));
+            return self.lowered.extend(known.cloned());
+        }
+        self.is_recorded &= ours.is_some() && now == value;
+        self.writes.push(Write {
+            file,
+            setting,
+            value,
+            theirs,
+            is_ours: ours.is_some(),
+        });
+    }
+
+    /// Whether a record is of a limit that stays.
+    pub fn has(&self, one: &Written) -> bool {
+        let mut writes = self.writes.iter();
+        writes.any(|write| one.is_for(&write.file, write.setting)) || self.lowered.contains(one)
+    }
+
+    /// The records before the writes.
+    pub fn pending(&self) -> impl Iterator<Item = Written> {
+        let pending = |write: &Write<'_>| Written {
+            file: write.file.clone(),
+            content: write.value.clone(),
+            default: write.setting.default.clone(),
+            theirs: write.theirs.clone(),
+            is_pending: true,
+        };
+        self.writes
+            .iter()
+            .map(pending)
+            .chain(self.lowered.iter().cloned())
+    }
+
+    /// Writes the limits. Returns the records, and the failures.
+    pub fn write(&self) -> (Vec<Written>, Vec<GroupsError>) {
+        let mut problems = Vec::new();
+        let mut written: Vec<Written> = self.pending().collect();
+        let mut writes = self.writes.iter();
+        written.retain_mut(|one| {
+            let Some(planned) = writes.next() else {
+                return true;
+            };
+            let result = write(&planned.file, &planned.value);
+            // A limit that could not be changed is still Weir's, with its earlier content.
+            if let Ok(content) = content(&planned.file, planned.setting) {
+                (one.content, one.is_pending) = (content, false);
+            }
+            let is_there = result.is_ok() || planned.is_ours;
+            problems.extend(result.err());
+            is_there
+        });
+        (written, problems)
     }
 }
 
@@ -88,7 +212,7 @@ pub fn take_back(one: &Written) -> Result<(), GroupsError> {
         || text.lines().any(|line| line.trim() == one.content)
         || text.trim() == one.content;
     if is_ours {
-        write(&one.file, &one.default)
+        write(&one.file, one.restored())
     } else {
         Ok(())
     }

@@ -26,6 +26,7 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         | EventKind::Unopened
         | EventKind::Protected
         | EventKind::LeftOut
+        | EventKind::LimitLifted
         | EventKind::Lost => None,
     }
 }

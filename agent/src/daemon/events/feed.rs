@@ -15,6 +15,7 @@ use host::PROGRAM;
 use tokio::io::unix::AsyncFd;
 
 use super::attack::{Attacks, CurrentAttacks, Turn};
+use super::lifted;
 use super::{Event, EventKind, EventLog, seconds_since_1970};
 use crate::daemon::packets::Packets;
 use crate::stats::monotonic_nanoseconds;
@@ -170,6 +171,7 @@ impl Feed {
                     looked = Instant::now();
                     self.watch_rings();
                     self.look_at_groups();
+                    lifted::report(&self.log, self.groups.take_lifted());
                     self.look_at_attacks();
                     let requests = self.requests.load_full();
                     let now = monotonic_nanoseconds();

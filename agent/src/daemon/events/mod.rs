@@ -5,6 +5,7 @@
 
 mod attack;
 mod feed;
+mod lifted;
 
 pub use api::event::{Event, EventKind, exceeded_at, seconds_since_1970};
 pub use attack::{BEGINS_AT, BEGINS_AT_SHARE, CurrentAttacks};

@@ -1,7 +1,9 @@
 //! Tests with a service manager.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,7 +24,11 @@ pub struct Noted {
     scopes: Mutex<Vec<String>>,
     service: Mutex<Service>,
     /// The files of properties that were set until the next boot.
-    files: Mutex<BTreeSet<(String, String)>>,
+    files: Mutex<BTreeMap<(String, String), String>>,
+    /// The root of the cgroups, if properties are written to their files as well.
+    root: Mutex<Option<PathBuf>>,
+    /// Whether each change of properties fails.
+    pub refuses: AtomicBool,
 }
 
 impl Units for Arc<Noted> {
@@ -36,24 +42,27 @@ impl Units for Arc<Noted> {
     }
 
     fn set(&self, unit: &str, properties: &Properties) -> Result<(), GroupsError> {
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(GroupsError::Systemd {
+                what: format!("setting limits of {unit}"),
+                reason: "no reason".to_owned(),
+            });
+        }
         let files = properties
-            .keys()
-            .map(|name| (unit.to_owned(), name.clone()));
+            .iter()
+            .map(|(name, value)| ((unit.to_owned(), name.clone()), format!("{value:?}")));
         self.files.lock().unwrap().extend(files);
-        self.properties
-            .lock()
-            .unwrap()
-            .entry(unit.to_owned())
-            .or_default()
-            .extend(properties.clone());
+        self.load(unit, properties);
         Ok(())
     }
 
-    fn set_at_runtime(&self, unit: &str, names: &[&str]) -> BTreeSet<String> {
-        let files = self.files_of(unit);
-        files
-            .into_iter()
-            .filter(|name| names.contains(&name.as_str()))
+    fn runtime_files(&self, unit: &str, names: &[&str]) -> BTreeMap<String, String> {
+        let files = self.files.lock().unwrap();
+        let wanted = files
+            .iter()
+            .filter(|((one, name), _)| one == unit && names.contains(&name.as_str()));
+        wanted
+            .map(|((_, name), text)| (name.clone(), text.clone()))
             .collect()
     }
 
@@ -61,7 +70,7 @@ impl Units for Arc<Noted> {
         self.files
             .lock()
             .unwrap()
-            .retain(|(one, name)| one != unit || !names.contains(&name.as_str()));
+            .retain(|(one, name), _| one != unit || !names.contains(&name.as_str()));
     }
 
     fn scope(
@@ -106,10 +115,46 @@ impl Units for Arc<Noted> {
 }
 
 impl Noted {
+    /// A manager that writes properties of services to their cgroups below `root`.
+    pub fn writing(root: PathBuf) -> Arc<Self> {
+        let noted = Arc::<Self>::default();
+        *noted.root.lock().unwrap() = Some(root);
+        noted
+    }
+
+    /// Properties come into effect without a file of Weir's kind, as by `systemctl daemon-reload`.
+    pub fn load(&self, unit: &str, properties: &Properties) {
+        for (name, value) in properties {
+            let file = match name.as_str() {
+                "MemoryMax" => "memory.max",
+                "TasksMax" => "pids.max",
+                "CPUQuotaPerSecUSec" => "cpu.max",
+                _ => continue,
+            };
+            let Some(root) = &*self.root.lock().unwrap() else {
+                continue;
+            };
+            let text = match value {
+                Value::Number(INFINITY) if file == "cpu.max" => "max 100000".to_owned(),
+                Value::Number(INFINITY) => "max".to_owned(),
+                Value::Number(quota) if file == "cpu.max" => format!("{} 100000", quota / 10),
+                Value::Number(number) => number.to_string(),
+                other => panic!("{other:?}"),
+            };
+            fs::write(root.join(format!("system.slice/{unit}/{file}")), text).unwrap();
+        }
+        self.properties
+            .lock()
+            .unwrap()
+            .entry(unit.to_owned())
+            .or_default()
+            .extend(properties.clone());
+    }
+
     /// The properties of a unit that are set until the next boot.
-    fn files_of(&self, unit: &str) -> Vec<String> {
+    pub fn files_of(&self, unit: &str) -> Vec<String> {
         let files = self.files.lock().unwrap();
-        let of_unit = files.iter().filter(|(one, _)| one == unit);
+        let of_unit = files.keys().filter(|(one, _)| one == unit);
         of_unit.map(|(_, name)| name.clone()).collect()
     }
 

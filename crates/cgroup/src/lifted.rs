@@ -1,0 +1,267 @@
+//! Limits that another program has lifted: found by comparing the files of cgroups with the group's values, set again
+//! and reported.
+//!
+//! `systemctl daemon-reload`, `systemctl set-property`, `docker update` and a write into the file lift a limit without any
+//! event. A lower value of another program is in effect as well, and stays.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::error::GroupsError;
+use super::groups::Groups;
+use super::in_effect::is_in_effect;
+use super::limit::{self, Setting};
+use super::place::{last, unit_name};
+use super::properties;
+use super::target::Kind;
+use super::targets::set_scope_again;
+use super::tree::write;
+use super::watched::{CHECK, Limit, Watched};
+
+/// The interval of comparisons is at least this multiple of a comparison's duration.
+const CHECK_SHARE: u32 = 100;
+/// The time in which systemd writes the file of a property.
+const SETTLES: Duration = Duration::from_secs(1);
+/// The most reports that wait for a reader.
+pub const MOST_REPORTS: usize = 1_000;
+
+/// A report of a limit that another program has lifted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lifted {
+    pub group: String,
+    /// The kind and the name of the member, as in `agent groups`.
+    pub member: String,
+    /// The file of the limit.
+    pub file: String,
+    /// How often it was lifted in the last ten minutes.
+    pub count: u64,
+    pub reason: String,
+}
+
+/// The comparisons of limits with their files.
+#[derive(Debug)]
+pub struct Comparisons {
+    /// By the path of the cgroup.
+    watched: BTreeMap<String, Watched>,
+    /// The last comparison of all, and its duration.
+    last: Option<(Instant, Duration)>,
+    /// When units without a cgroup were compared.
+    pub units: Instant,
+    /// Reports that no reader has taken yet.
+    pub reports: Vec<Lifted>,
+}
+
+impl Default for Comparisons {
+    fn default() -> Self {
+        Self {
+            watched: BTreeMap::new(),
+            last: None,
+            units: Instant::now(),
+            reports: Vec::new(),
+        }
+    }
+}
+
+impl Comparisons {
+    /// The limits of a cgroup that are not in effect, or contended.
+    pub fn problems(&self, path: &str) -> impl Iterator<Item = String> {
+        self.watched
+            .get(path)
+            .into_iter()
+            .flat_map(Watched::problems)
+    }
+}
+
+impl Groups {
+    /// Compares all limits if the interval has passed, else those that were set again at the last tick.
+    pub(super) fn check_limits_at_tick(&mut self) {
+        let is_due =
+            |(at, took): (Instant, Duration)| at.elapsed() >= CHECK.max(took * CHECK_SHARE);
+        let start = Instant::now();
+        if self.comparisons.last.is_none_or(is_due) {
+            self.check_limits(start);
+            self.comparisons.last = Some((start, start.elapsed()));
+        } else {
+            let pending = self
+                .comparisons
+                .watched
+                .iter()
+                .filter(|(_, one)| one.is_pending());
+            let pending: Vec<String> = pending.map(|(path, _)| path.clone()).collect();
+            for path in pending {
+                if let Some(inode) = self.inode(&path) {
+                    self.check(&path, inode, start);
+                }
+            }
+        }
+    }
+
+    /// Compares the limits of all members with their files, and sets those again that another program has lifted.
+    pub(super) fn check_limits(&mut self, now: Instant) {
+        let all = (0..self.members.len()).flat_map(|group| {
+            let paths = self.paths(group).into_iter();
+            paths.map(move |path| (path, group))
+        });
+        let all: Vec<(String, usize)> = all.collect();
+        let paths: BTreeSet<&str> = all.iter().map(|(path, _)| path.as_str()).collect();
+        self.comparisons
+            .watched
+            .retain(|path, _| paths.contains(path.as_str()));
+        for (path, group) in &all {
+            if let Some(inode) = self.inode(path) {
+                self.watch(path, *group, inode);
+                self.check(path, inode, now);
+            }
+        }
+    }
+
+    /// Begins to compare the limits of a cgroup, unless it has begun.
+    fn watch(&mut self, path: &str, group: usize, inode: u64) {
+        let is_same = |one: &Watched| (one.group, one.inode) == (group, inode);
+        if self.comparisons.watched.get(path).is_some_and(is_same) {
+            return;
+        }
+        let limits = limit::wanted(&self.tree, &self.host, path, &self.members[group].held);
+        let watched = Watched {
+            group,
+            inode,
+            limits: limits.into_iter().map(Limit::new).collect(),
+        };
+        self.comparisons.watched.insert(path.to_owned(), watched);
+    }
+
+    /// Compares the limits of one cgroup.
+    fn check(&mut self, path: &str, inode: u64, now: Instant) {
+        let Some(mut watched) = self.comparisons.watched.remove(path) else {
+            return;
+        };
+        // A target without an inode has no limits yet, which is tried again at each tick.
+        let is_set = self
+            .targets
+            .get(path)
+            .is_none_or(|target| target.inode == inode);
+        if watched.inode == inode && is_set {
+            let before: Vec<String> = watched.problems().collect();
+            self.compare(path, &mut watched, now);
+            self.is_changed |= !watched.problems().eq(before);
+        }
+        self.comparisons.watched.insert(path.to_owned(), watched);
+    }
+
+    fn compare(&mut self, path: &str, watched: &mut Watched, now: Instant) {
+        let group = watched.group;
+        let mut again = Vec::new();
+        for (nth, limit) in watched.limits.iter_mut().enumerate() {
+            limit.forget(now);
+            let (Some(wanted), Some(content)) = (self.wanted(group, &limit.setting), limit.read())
+            else {
+                continue;
+            };
+            let report = if is_in_effect(&wanted, &content) {
+                limit.is_found(now)
+            } else {
+                let (is_due, report) = limit.is_lifted(content, now);
+                again.extend(is_due.then_some(nth));
+                report
+            };
+            self.report(path, group, limit, report);
+        }
+        if again.is_empty() {
+            return;
+        }
+        let settings: Vec<(PathBuf, Setting)> = again
+            .iter()
+            .map(|nth| &watched.limits[*nth])
+            .map(|limit| (limit.file.clone(), limit.setting.clone()))
+            .collect();
+        let refusal = self.set_again(path, group, &settings);
+        for nth in again {
+            let limit = &mut watched.limits[nth];
+            (limit.is_pending, limit.refusal) = (true, refusal.clone());
+            // systemd writes it a moment later.
+            let now_set = self.wanted(group, &limit.setting).zip(limit.read());
+            if now_set.is_some_and(|(wanted, content)| is_in_effect(&wanted, &content)) {
+                let report = limit.is_found(now);
+                self.report(path, group, limit, report);
+            }
+        }
+    }
+
+    /// The value that a limit has now; `None` while an elastic share is being set.
+    fn wanted<'s>(&self, group: usize, setting: &'s Setting) -> Option<Cow<'s, Setting>> {
+        let member = &self.members[group];
+        let share = member.elastic.map(|elastic| elastic.current());
+        match share.and_then(|share| limit::with_share(setting, share)) {
+            Some(_) if member.adjusted.is_some_and(|at| at.elapsed() < SETTLES) => None,
+            Some(elastic) => Some(Cow::Owned(elastic)),
+            None => Some(Cow::Borrowed(setting)),
+        }
+    }
+
+    /// Sets these limits of a cgroup again. Returns the error, if one is not set; empty if the member has it.
+    fn set_again(
+        &mut self,
+        path: &str,
+        group: usize,
+        limits: &[(PathBuf, Setting)],
+    ) -> Option<String> {
+        let files = limits.iter().map(|(_, setting)| setting.file);
+        let lifted: BTreeSet<&str> = files.flat_map(properties::of_file).copied().collect();
+        let held = &self.members[group].held;
+        let problems = match (self.targets.get(path), &self.units) {
+            (None, _) => {
+                let failed =
+                    |(file, setting): &(PathBuf, Setting)| write(file, &setting.value).err();
+                limits.iter().filter_map(failed).collect()
+            }
+            (Some(target), Some(units)) if target.kind == Kind::Scope => {
+                let scope = unit_name(last(path));
+                set_scope_again(units.as_ref(), &self.host, scope, held, &lifted)
+            }
+            (Some(target), Some(units)) if target.is_of_systemd() => {
+                let key = target.key.as_str();
+                self.in_place
+                    .set_unit(units.as_ref(), &self.host, key, held, &lifted)
+            }
+            (Some(target), None) if target.is_of_systemd() => vec![GroupsError::Systemd {
+                what: format!("setting limits of {} again", target.name),
+                reason: "it cannot be reached".to_owned(),
+            }],
+            (Some(_), _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
+        };
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let mut refusal = (!problems.is_empty()).then(|| problems.join("; "));
+        if let Some(target) = self.targets.get_mut(path) {
+            self.is_changed |= target.problems != problems;
+            target.problems = problems;
+            refusal = refusal.map(|_| String::new());
+        }
+        // The configured share was set.
+        let member = &self.members[group];
+        let current = member.elastic.map(|elastic| elastic.current());
+        if let Some(share) = current.filter(|current| Some(*current) != member.group.cpu.max) {
+            self.set_cpu_max_at(group, path, share);
+        }
+        refusal
+    }
+
+    fn report(&mut self, path: &str, group: usize, limit: &Limit, reason: Option<String>) {
+        let Some(reason) = reason.filter(|_| self.comparisons.reports.len() < MOST_REPORTS) else {
+            return;
+        };
+        let status = self.targets.get(path).map(|target| target.status(path));
+        let member = status.map_or_else(
+            || format!("cgroup {path}"),
+            |member| format!("{} {}", member.kind, member.name),
+        );
+        self.comparisons.reports.push(Lifted {
+            group: self.members[group].group.name.clone(),
+            member,
+            file: limit.setting.file.to_owned(),
+            count: limit.lifts.len().max(1) as u64,
+            reason,
+        });
+    }
+}

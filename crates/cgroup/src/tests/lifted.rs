@@ -1,0 +1,353 @@
+//! Limits that another program lifts while they are in effect.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use host::load::Sample;
+
+use super::made_up::{MadeUp, unified, untouched};
+use super::services::Noted;
+use crate::account::Enforcement;
+use crate::groups::Groups;
+use crate::units::{INFINITY, Properties, Units as _, Value};
+
+const UNIT: &str = "job.service";
+const GROUP: &str = "[[group]]\nname = \"g\"\nunit = \"job.service\"\n";
+
+/// A service that runs, under a manager that writes the files of its cgroup.
+fn service() -> (MadeUp, Arc<Noted>) {
+    let host = untouched();
+    let path = "system.slice/job.service";
+    host.process(60, "sh nightly", &format!("0::/{path}\n"));
+    host.file(&format!("cg/{path}/cgroup.procs"), "60\n");
+    for file in ["memory.max", "pids.max", "cpu.max"] {
+        host.file(&format!("cg/{path}/{file}"), "max\n");
+    }
+    let units = Noted::writing(host.path("cg"));
+    (host, units)
+}
+
+fn memory(bytes: u64) -> Properties {
+    Properties::from([("MemoryMax".to_owned(), Value::Number(bytes))])
+}
+
+fn text(host: &MadeUp, file: &str) -> String {
+    let text = host.text(&format!("cg/system.slice/job.service/{file}"));
+    text.trim().to_owned()
+}
+
+/// The reports since the last call.
+fn reports(groups: &mut Groups) -> Vec<String> {
+    let reports = groups.comparisons.reports.drain(..);
+    reports
+        .map(|one| format!("{}: {} {}: {}", one.group, one.member, one.file, one.reason))
+        .collect()
+}
+
+fn notes(groups: &Groups) -> String {
+    groups.view().notes().join("\n")
+}
+
+/// `daemon-reload` with another file of the unit, `set-property` with and without `--runtime`, and a write by root.
+#[test]
+fn a_lifted_limit_of_a_unit_is_set_again_and_reported_once() {
+    let limits = format!("{GROUP}memory = {{ max = \"2MiB\" }}\npids = 7\n");
+    for (lifted, is_runtime) in [(4 << 20, true), (4 << 20, false), (INFINITY, false)] {
+        let (host, units) = service();
+        let mut groups = host.start_with(&limits, &units);
+        groups.check_limits(Instant::now());
+        assert_eq!(text(&host, "memory.max"), "2097152");
+        if is_runtime {
+            units.set(UNIT, &memory(lifted)).unwrap();
+        } else {
+            units.load(UNIT, &memory(lifted));
+        }
+        assert_ne!(text(&host, "memory.max"), "2097152");
+        groups.check_limits(Instant::now());
+        assert_eq!(text(&host, "memory.max"), "2097152");
+        assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
+        let found = reports(&mut groups);
+        assert!(
+            found.len() == 1
+                && found[0].starts_with("g: unit job.service memory.max: another program set"),
+            "{found:?}"
+        );
+        // The operator's newer value is that of the end.
+        assert!(groups.give_back().is_empty());
+        assert_eq!(units.number(UNIT, "MemoryMax"), Some(lifted));
+        let files: &[&str] = if is_runtime { &["MemoryMax"] } else { &[] };
+        assert_eq!(units.files_of(UNIT), files);
+    }
+    // A write into the file, of which the manager does not know.
+    let (host, units) = service();
+    let mut groups = host.start_with(&limits, &units);
+    groups.check_limits(Instant::now());
+    host.file("cg/system.slice/job.service/memory.max", "max\n");
+    host.file("cg/system.slice/job.service/pids.max", "3\n");
+    groups.check_limits(Instant::now());
+    assert_eq!(text(&host, "memory.max"), "2097152");
+    assert_eq!(text(&host, "pids.max"), "3", "a lower value stays");
+    assert!(groups.give_back().is_empty());
+    assert_eq!(units.number(UNIT, "MemoryMax"), Some(INFINITY));
+    assert_eq!(units.files_of(UNIT), [""; 0]);
+}
+
+#[test]
+fn a_unit_whose_own_limit_was_enough_has_the_groups_once_it_is_raised() {
+    let (host, units) = service();
+    units.load(UNIT, &memory(1 << 20));
+    let mut groups = host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
+    groups.check_limits(Instant::now());
+    assert_eq!(text(&host, "memory.max"), "1048576");
+    assert!(!host.path("origins.limits.json").exists(), "nothing is set");
+    // Its own limit, without effect.
+    host.file("cg/system.slice/job.service/memory.max", "max\n");
+    groups.check_limits(Instant::now());
+    assert_eq!(text(&host, "memory.max"), "1048576");
+    assert_eq!(units.files_of(UNIT), [""; 0]);
+    assert!(!host.path("origins.limits.json").exists());
+    units.load(UNIT, &memory(8 << 20));
+    groups.check_limits(Instant::now());
+    assert_eq!(text(&host, "memory.max"), "2097152");
+    assert_eq!(reports(&mut groups).len(), 1);
+    // A lower one stays again.
+    units.load(UNIT, &memory(1 << 20));
+    groups.check_limits(Instant::now());
+    assert_eq!(text(&host, "memory.max"), "1048576");
+    assert!(groups.give_back().is_empty());
+    assert_eq!(units.number(UNIT, "MemoryMax"), Some(1 << 20));
+    assert_eq!(units.files_of(UNIT), [""; 0], "no file of Weir stays");
+}
+
+#[test]
+fn a_limit_that_cannot_be_set_again_is_not_in_effect_until_it_can() {
+    let (host, units) = service();
+    let mut groups = host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
+    let mut now = Instant::now();
+    groups.check_limits(now);
+    units.refuses.store(true, Ordering::Relaxed);
+    units.load(UNIT, &memory(INFINITY));
+    let mut reported = Vec::new();
+    for _ in 0..8 {
+        groups.check_limits(now);
+        now += Duration::from_secs(5);
+        reported.extend(reports(&mut groups));
+        let status = &groups.view().statuses()[0];
+        assert_eq!(status.enforcement, Enforcement::Partial);
+        let notes = notes(&groups);
+        assert!(
+            notes.contains("setting limits of job.service through systemd failed"),
+            "{notes}"
+        );
+    }
+    assert!(
+        reported.len() == 1 && reported[0].contains("setting it again has no effect"),
+        "{reported:?}"
+    );
+    units.refuses.store(false, Ordering::Relaxed);
+    groups.check_limits(now + Duration::from_secs(60));
+    assert_eq!(text(&host, "memory.max"), "2097152");
+    assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
+    assert_eq!(reports(&mut groups).len(), 1);
+}
+
+#[test]
+fn a_limit_that_is_lifted_again_and_again_is_contended_and_reported_twice() {
+    let (host, units) = service();
+    let mut groups = host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
+    let mut now = Instant::now();
+    groups.check_limits(now);
+    let mut reported = Vec::new();
+    for time in 1..=50 {
+        now += Duration::from_secs(5);
+        units.load(UNIT, &memory(8 << 20));
+        groups.check_limits(now);
+        assert_eq!(text(&host, "memory.max"), "2097152");
+        reported.extend(reports(&mut groups));
+        let is_contended = notes(&groups).contains("memory.max is contended");
+        assert_eq!(is_contended, time >= 3, "{}", notes(&groups));
+    }
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    groups.check_limits(now + Duration::from_secs(600));
+    assert_eq!(notes(&groups), "");
+}
+
+#[test]
+fn a_lifted_limit_of_a_cgroup_is_set_again_and_the_newer_value_restored() {
+    for (lifted, restored) in [("max", "max"), ("4194304", "4194304")] {
+        let host = untouched();
+        let file = "cg/user.slice/a/memory.max";
+        host.file(file, "max\n");
+        host.file("cg/user.slice/cgroup.subtree_control", "memory\n");
+        let group =
+            "[[group]]\nname = \"g\"\ncgroup = \"/user.slice/*\"\nmemory = { max = \"2MiB\" }\n";
+        let mut groups = host.start(group).unwrap();
+        groups.check_limits(Instant::now());
+        host.file(file, &format!("{lifted}\n"));
+        groups.check_limits(Instant::now());
+        assert_eq!(host.text(file), "2097152");
+        assert_eq!(reports(&mut groups).len(), 1);
+        assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
+        // The next agent has the record.
+        drop(groups);
+        let mut groups = host.start(group).unwrap();
+        groups.check_limits(Instant::now());
+        assert_eq!(notes(&groups), "");
+        host.file(file, "1048576\n");
+        groups.check_limits(Instant::now());
+        assert_eq!(host.text(file), "1048576\n", "a lower value stays");
+        host.file(file, &format!("{lifted}\n"));
+        groups.check_limits(Instant::now());
+        assert_eq!(host.text(file), "2097152");
+        assert!(groups.give_back().is_empty());
+        assert_eq!(host.text(file), restored);
+    }
+}
+
+#[test]
+fn a_limit_of_another_program_that_was_enough_is_reported_once_it_is_raised() {
+    let host = untouched();
+    let file = "cg/user.slice/a/memory.max";
+    host.file(file, "1048576\n");
+    host.file("cg/user.slice/cgroup.subtree_control", "memory\n");
+    let group =
+        "[[group]]\nname = \"g\"\ncgroup = \"/user.slice/*\"\nmemory = { max = \"2MiB\" }\n";
+    let mut groups = host.start(group).unwrap();
+    groups.check_limits(Instant::now());
+    assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
+    host.file(file, "4194304\n");
+    groups.check_limits(Instant::now());
+    assert_eq!(host.text(file), "4194304\n");
+    assert_eq!(
+        groups.view().statuses()[0].enforcement,
+        Enforcement::Partial
+    );
+    let notes = notes(&groups);
+    assert!(
+        notes.contains("memory.max is 4194304 already, set by another program"),
+        "{notes}"
+    );
+    assert!(groups.give_back().is_empty());
+    assert_eq!(host.text(file), "4194304\n");
+}
+
+#[test]
+fn a_limit_of_weirs_own_cgroup_is_set_again() {
+    let host = unified();
+    host.process(50, "sh nightly", "0::/home\n");
+    host.file("cg/home/cgroup.procs", "");
+    let group =
+        "[[group]]\nname = \"batch\"\ncommand = \"*nightly*\"\npids = 9\ncpu = { max = \"50%\" }\n";
+    let mut groups = host.start(group).unwrap();
+    groups.check_limits(Instant::now());
+    host.file("cg/weir/batch/pids.max", "max\n");
+    host.file("cg/weir/batch/cpu.max", "20000 100000\n");
+    groups.check_limits(Instant::now());
+    assert_eq!(host.text("cg/weir/batch/pids.max"), "9");
+    assert_eq!(
+        host.text("cg/weir/batch/cpu.max"),
+        "20000 100000\n",
+        "a lower value stays"
+    );
+    let found = reports(&mut groups);
+    assert!(
+        found.len() == 1 && found[0].starts_with("batch: cgroup /weir/batch pids.max"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn an_elastic_share_is_no_lifted_limit() {
+    let (host, units) = service();
+    let stat = "cg/system.slice/job.service/cpu.stat";
+    host.file(stat, "usage_usec 9000000\nthrottled_usec 5000000\n");
+    let group = format!("{GROUP}cpu = {{ max = \"50%\", elastic = true }}\n");
+    let mut groups = host.start_with(&group, &units);
+    groups.check_limits(Instant::now());
+    let idle = Sample {
+        idle: 0.9,
+        pressure: None,
+    };
+    groups.adjust(&idle);
+    let elastic = text(&host, "cpu.max");
+    assert_ne!(elastic, "50000 100000");
+    for adjusted in [groups.members[0].adjusted, None] {
+        groups.members[0].adjusted = adjusted;
+        groups.check_limits(Instant::now());
+        assert_eq!(text(&host, "cpu.max"), elastic);
+        assert_eq!(reports(&mut groups), [""; 0]);
+    }
+    let quota = |quota| Properties::from([("CPUQuotaPerSecUSec".to_owned(), Value::Number(quota))]);
+    units.load(UNIT, &quota(INFINITY));
+    groups.check_limits(Instant::now());
+    assert_eq!(text(&host, "cpu.max"), elastic, "the current share");
+    assert_eq!(reports(&mut groups).len(), 1);
+    groups.keep();
+    drop(groups);
+    let mut groups = host.start_with(&group, &units);
+    assert_eq!(text(&host, "cpu.max"), "50000 100000");
+    assert!(groups.give_back().is_empty());
+    assert_eq!(units.number(UNIT, "CPUQuotaPerSecUSec"), Some(INFINITY));
+    assert_eq!(units.files_of(UNIT), [""; 0]);
+}
+
+/// The agent is killed before it writes: the next one has the record.
+#[test]
+fn a_lifted_limit_is_recorded_before_it_is_written_again() {
+    const RECORD: &str = "origins.limits.json";
+    let host = untouched();
+    let file = "cg/a/memory.max";
+    host.file(file, "max\n");
+    let group = "[[group]]\nname = \"g\"\ncgroup = \"/a\"\nmemory = { max = \"2MiB\" }\n";
+    let mut groups = host.start(group).unwrap();
+    let pipe = host.path(file);
+    fs::remove_file(&pipe).unwrap();
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Each open of the pipe waits for the other side.
+    let record = std::thread::scope(|scope| {
+        let agent = scope.spawn(|| {
+            let held = groups.members[0].held.clone();
+            groups
+                .in_place
+                .set_cgroup(&groups.tree, &groups.host, "/a", &held)
+        });
+        fs::write(&pipe, "4194304\n").unwrap();
+        let mut written = fs::File::open(&pipe).unwrap();
+        let record = host.text(RECORD);
+        let mut value = String::new();
+        std::io::Read::read_to_string(&mut written, &mut value).unwrap();
+        drop(written);
+        assert_eq!(value, "2097152");
+        fs::write(&pipe, "2097152\n").unwrap();
+        assert!(agent.join().unwrap().is_empty());
+        record
+    });
+    drop(groups);
+    fs::remove_file(&pipe).unwrap();
+    for content in ["4194304\n", "2097152\n"] {
+        host.file(RECORD, &record);
+        host.file(file, content);
+        let mut groups = host.start(group).unwrap();
+        assert_eq!(host.text(file).trim(), "2097152");
+        assert!(groups.give_back().is_empty());
+        assert_eq!(host.text(file), "4194304");
+    }
+}
+
+#[test]
+fn a_unit_without_a_cgroup_has_its_limits_again_before_it_starts() {
+    let host = untouched();
+    let units = Arc::<Noted>::default();
+    let mut groups = host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
+    units.load(UNIT, &memory(INFINITY));
+    groups.limit_named_units();
+    assert_eq!(units.number(UNIT, "MemoryMax"), Some(INFINITY), "not yet");
+    groups.comparisons.units -= Duration::from_secs(30);
+    groups.limit_named_units();
+    assert_eq!(units.number(UNIT, "MemoryMax"), Some(2 << 20));
+    assert!(groups.give_back().is_empty());
+    assert_eq!(units.number(UNIT, "MemoryMax"), Some(INFINITY));
+    assert_eq!(units.files_of(UNIT), [""; 0]);
+}

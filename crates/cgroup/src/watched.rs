@@ -1,0 +1,165 @@
+//! The state of limits that are compared with the files of their cgroup.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use host::backoff::Backoff;
+
+use super::limit::Setting;
+use super::written::content;
+
+/// The interval at which all limits are compared.
+pub const CHECK: Duration = Duration::from_secs(5);
+/// The pauses before a limit is set again that had no effect the last time.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// A limit that is lifted this often in [`WINDOW`] is contended.
+const CONTENDED: usize = 3;
+const WINDOW: Duration = Duration::from_secs(600);
+/// Attempts without effect before they are reported.
+const FAILURES: u32 = 3;
+
+/// The limits of one cgroup.
+#[derive(Debug)]
+pub struct Watched {
+    pub group: usize,
+    pub inode: u64,
+    pub limits: Vec<Limit>,
+}
+
+/// The state of one limit.
+#[derive(Debug)]
+pub struct Limit {
+    pub file: PathBuf,
+    pub setting: Setting,
+    /// Whether it was in effect at a comparison.
+    was_in_effect: bool,
+    /// The content of the file while the limit is not in effect.
+    found: Option<String>,
+    /// When it was set again, until the next comparison.
+    pub is_pending: bool,
+    /// Attempts without effect since it was in effect.
+    failures: u32,
+    /// The error of the last attempt; empty if the member has it.
+    pub refusal: Option<String>,
+    /// Not set again before.
+    due: Option<Instant>,
+    pub lifts: VecDeque<Instant>,
+}
+
+impl Limit {
+    pub fn new((file, setting): (PathBuf, Setting)) -> Self {
+        Self {
+            file,
+            setting,
+            was_in_effect: false,
+            found: None,
+            is_pending: false,
+            failures: 0,
+            refusal: None,
+            due: None,
+            lifts: VecDeque::new(),
+        }
+    }
+
+    /// Forgets when it was lifted long ago.
+    pub fn forget(&mut self, now: Instant) {
+        let is_old = |at: &Instant| now.duration_since(*at) >= WINDOW;
+        while self.lifts.front().is_some_and(is_old) {
+            self.lifts.pop_front();
+        }
+    }
+
+    /// Reads the file; `None` if the cgroup has just been removed.
+    pub fn read(&self) -> Option<String> {
+        match content(&self.file, &self.setting) {
+            Ok(now) => Some(now),
+            // Its controller is not enabled there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(String::new()),
+            Err(_) => None,
+        }
+    }
+
+    /// Processes that the limit is in effect. Returns the report, if it was lifted.
+    pub fn is_found(&mut self, now: Instant) -> Option<String> {
+        let found = self.found.take();
+        let was_in_effect = std::mem::replace(&mut self.was_in_effect, true);
+        let had_failed = std::mem::take(&mut self.failures) >= FAILURES;
+        (self.is_pending, self.refusal, self.due) = (false, None, None);
+        let found = found.filter(|_| was_in_effect)?;
+        self.lifts.push_back(now);
+        let value = &self.setting.value;
+        match self.lifts.len() {
+            1 => Some(format!(
+                "another program set {found} instead of {value}; it is set again"
+            )),
+            CONTENDED => Some(format!(
+                "another program has lifted it {CONTENDED} times in ten minutes, the last time to {found}; it is set again each time, and further times are not reported"
+            )),
+            _ if had_failed => Some(format!("{value} is in effect again")),
+            _ => None,
+        }
+    }
+
+    /// Processes that the limit is not in effect. Returns whether it is to be set again, and the report.
+    pub fn is_lifted(&mut self, found: String, now: Instant) -> (bool, Option<String>) {
+        let mut report = None;
+        if std::mem::take(&mut self.is_pending) {
+            self.failures += 1;
+            self.due = Some(now + AGAIN.pause(self.failures));
+            if self.failures == FAILURES && self.was_in_effect {
+                report = Some(format!(
+                    "it is {} instead of {}, and setting it again has no effect",
+                    shown(&found),
+                    self.setting.value
+                ));
+            }
+        }
+        self.found = Some(shown(&found));
+        (self.due.is_none_or(|due| now >= due), report)
+    }
+
+    /// The text in `agent groups` and `agent status`, while there is something to say.
+    pub fn problem(&self) -> Option<String> {
+        let (file, value) = (self.setting.file, &self.setting.value);
+        if let Some(found) = &self.found {
+            let again = match &self.refusal {
+                Some(known) if known.is_empty() => return None,
+                Some(refusal) => refusal,
+                None if self.failures >= FAILURES => "setting it again has no effect",
+                None => "it is set again",
+            };
+            return Some(format!(
+                "{file} is {found} instead of {value}, which is not in effect; {again}"
+            ));
+        }
+        (self.lifts.len() >= CONTENDED).then(|| {
+            format!(
+                "{file} is contended: another program has lifted it {} times in ten minutes; it is set again within some {} s each time",
+                self.lifts.len(),
+                CHECK.as_secs()
+            )
+        })
+    }
+}
+
+/// A file's content in a text.
+fn shown(content: &str) -> String {
+    if content.is_empty() {
+        "empty or missing".to_owned()
+    } else {
+        content.to_owned()
+    }
+}
+
+impl Watched {
+    /// What is not in effect, or contended.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        self.limits.iter().filter_map(Limit::problem)
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.limits.iter().any(|limit| limit.is_pending)
+    }
+}

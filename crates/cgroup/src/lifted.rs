@@ -15,12 +15,13 @@ use super::in_effect::is_in_effect;
 use super::limit::{self, Setting};
 use super::place::{last, unit_name};
 use super::properties;
+use super::round::cpu_time;
 use super::target::Kind;
 use super::targets::set_scope_again;
 use super::tree::write;
 use super::watched::{CHECK, Limit, Watched};
 
-/// The interval of comparisons is at least this multiple of a comparison's duration.
+/// The interval of comparisons is at least this multiple of a comparison's CPU time.
 const CHECK_SHARE: u32 = 100;
 /// The time in which systemd writes the file of a property.
 const SETTLES: Duration = Duration::from_secs(1);
@@ -45,8 +46,10 @@ pub struct Lifted {
 pub struct Comparisons {
     /// By the path of the cgroup.
     watched: BTreeMap<String, Watched>,
-    /// The last comparison of all, and its duration.
+    /// The last comparison of all, and its CPU time.
     last: Option<(Instant, Duration)>,
+    /// The CPU time of setting limits again, which is no reason to compare less often.
+    setting: Duration,
     /// When units without a cgroup were compared.
     pub units: Instant,
     /// Reports that no reader has taken yet.
@@ -58,6 +61,7 @@ impl Default for Comparisons {
         Self {
             watched: BTreeMap::new(),
             last: None,
+            setting: Duration::ZERO,
             units: Instant::now(),
             reports: Vec::new(),
         }
@@ -81,8 +85,11 @@ impl Groups {
             |(at, took): (Instant, Duration)| at.elapsed() >= CHECK.max(took * CHECK_SHARE);
         let start = Instant::now();
         if self.comparisons.last.is_none_or(is_due) {
+            let (before, set_before) = (cpu_time(), self.comparisons.setting);
             self.check_limits(start);
-            self.comparisons.last = Some((start, start.elapsed()));
+            let setting = self.comparisons.setting - set_before;
+            let took = (cpu_time() - before).saturating_sub(setting);
+            self.comparisons.last = Some((start, took));
         } else {
             let pending = self
                 .comparisons
@@ -176,7 +183,9 @@ impl Groups {
             .map(|nth| &watched.limits[*nth])
             .map(|limit| (limit.file.clone(), limit.setting.clone()))
             .collect();
+        let before = cpu_time();
         let refusal = self.set_again(path, group, &settings);
+        self.comparisons.setting += cpu_time() - before;
         for nth in again {
             let limit = &mut watched.limits[nth];
             (limit.is_pending, limit.refusal) = (true, refusal.clone());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use host::read_saved;
 use host::replace::{Survives, replace};
@@ -20,6 +21,8 @@ const LARGEST: u64 = 64 << 20;
 const MODE: u32 = 0o600;
 /// The depth to which parents are searched.
 const GENERATIONS: usize = 64;
+/// The time in which systemd creates a scope, whose cgroup does not exist until then.
+const APPEARS: Duration = Duration::from_secs(60);
 /// Two origins show that a process may be of either.
 const MOST_HOMES: usize = 2;
 
@@ -42,6 +45,8 @@ pub struct Origins {
     /// The distinct origins of all processes that were moved into a cgroup of Weir, at most [`MOST_HOMES`]. A child whose
     /// parent has ended has the only one.
     homes: BTreeMap<String, Vec<Cgroups>>,
+    /// When a process was last to be moved into them.
+    noted: BTreeMap<String, Instant>,
     is_saved: bool,
 }
 
@@ -63,6 +68,7 @@ impl Origins {
             path: path.to_owned(),
             by_pid,
             homes,
+            noted: BTreeMap::new(),
             is_saved,
         };
         (origins, problem.or(other))
@@ -86,6 +92,7 @@ impl Origins {
             homes.push(cgroups.clone());
         }
         self.by_pid.insert(process.pid, Origin { start, cgroups });
+        self.noted.insert(into.to_owned(), Instant::now());
         self.is_saved = false;
     }
 
@@ -119,7 +126,9 @@ impl Origins {
     /// When a file cannot be written.
     pub fn save(&mut self, proc: &Path, tree: &Tree) -> io::Result<()> {
         let before = self.by_pid.len() + self.homes.len();
-        self.homes.retain(|path, _| tree.is_populated(path));
+        self.noted.retain(|_, noted| noted.elapsed() < APPEARS);
+        self.homes
+            .retain(|path, _| self.noted.contains_key(path) || tree.is_populated(path));
         // A reused process ID is detected on use: reading the start of 20,000 processes takes 0.3 s.
         self.by_pid
             .retain(|pid, _| proc.join(pid.to_string()).exists());
@@ -211,6 +220,15 @@ mod tests {
         fs::write(own.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
         again.save(&proc, &tree).unwrap();
         assert_eq!(again.of_all_in("/weir/g"), None, "it has no processes");
+        // systemd creates a scope some time after the request.
+        let scope = "/system.slice/weir-g.a.service.1a2b.scope";
+        stat(13, 1, 800);
+        again.note(&Process::new(&proc, 13), &home, scope, &tree);
+        again.save(&proc, &tree).unwrap();
+        assert_eq!(again.of_all_in(scope).as_deref(), Some(home.as_slice()));
+        again.noted.clear();
+        again.save(&proc, &tree).unwrap();
+        assert_eq!(again.of_all_in(scope), None, "it was not created");
         again.forget();
         assert!(!file.exists() && !homes_path(&file).exists());
     }

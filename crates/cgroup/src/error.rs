@@ -80,6 +80,11 @@ pub enum GroupsError {
         "unknown user {0:?} on this host: it matches no process; correct the name, or add the user"
     )]
     User(String),
+    /// A file system hangs.
+    #[error(
+        "the file system of exe {} does not respond: only programs that run under this path match, and not those behind a symbolic link; check its mount", .0.display()
+    )]
+    Silent(PathBuf),
     /// The group does not exist.
     #[error("unknown group {name:?} (available: {present})")]
     NoGroup {

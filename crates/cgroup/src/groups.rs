@@ -32,6 +32,8 @@ use super::view::{GroupView, View};
 
 /// How long a start waits for the service manager: at boot the agent starts before the system bus.
 pub const CONNECT: Duration = Duration::from_secs(2);
+/// How long a start waits for the symbolic links of programs.
+pub const LINKS: Duration = Duration::from_millis(500);
 
 /// A matching process that is not enforced.
 pub struct Stay {
@@ -181,6 +183,7 @@ impl Groups {
             }
             self.make_own_if_needed(nth);
         }
+        self.follow_links(LINKS);
         self.list_containers(CONNECT);
         self.limit_named_units();
         self.walk();

@@ -25,6 +25,7 @@ mod leave;
 mod ledger;
 mod lifted;
 mod limit;
+mod links;
 mod lock;
 mod matcher;
 mod member;

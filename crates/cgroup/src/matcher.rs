@@ -31,7 +31,10 @@ enum Resolved {
 #[derive(Clone, Debug)]
 struct Exe {
     path: PathBuf,
-    /// `None` if there is no such file, as for a program of a container, or if a user could lead it elsewhere.
+    /// `None` if there is no such file, as for a program of a container, or if a user could lead it elsewhere; and until
+    /// [`Links`] has followed it.
+    ///
+    /// [`Links`]: super::links::Links
     target: Option<PathBuf>,
 }
 
@@ -40,7 +43,7 @@ const MOST_LINKS: usize = 40;
 
 /// The file that a path leads to, if root or this user owns each link and directory on the way: another one's link would
 /// put any program of the host into the group.
-fn trusted_target(path: &Path) -> Option<PathBuf> {
+pub fn trusted_target(path: &Path) -> Option<PathBuf> {
     let is_ours = |part: &Path| fs::symlink_metadata(part).is_ok_and(|part| is_trusted(part.uid()));
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -56,13 +59,6 @@ fn trusted_target(path: &Path) -> Option<PathBuf> {
 }
 
 impl Exe {
-    fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-            target: trusted_target(path),
-        }
-    }
-
     fn is(&self, exe: &Path) -> bool {
         self.path == exe || self.target.as_deref() == Some(exe)
     }
@@ -93,7 +89,10 @@ impl Matchers {
     pub fn new(groups: &[Group]) -> (Self, Vec<(usize, GroupsError)>) {
         let (mut problems, mut unknown) = (Vec::new(), Vec::new());
         let mut resolve = |nth: usize, matcher: &Matcher| match matcher {
-            Matcher::Exe(path) => Some(Resolved::Exe(Exe::new(path))),
+            Matcher::Exe(path) => Some(Resolved::Exe(Exe {
+                path: path.clone(),
+                target: None,
+            })),
             Matcher::Command(glob) => Some(Resolved::Command(glob.clone())),
             Matcher::Unit(unit) => Some(Resolved::Unit(unit.clone())),
             Matcher::Slice(slice) => Some(Resolved::Slice(slice.clone())),
@@ -155,11 +154,23 @@ impl Matchers {
         groups
     }
 
-    /// Follows the symbolic links of programs again: an update may have changed them.
-    pub fn follow_links(&mut self) {
+    /// The paths of programs, and the indices of their groups.
+    pub fn programs(&self) -> impl Iterator<Item = (usize, &Path)> {
+        self.groups.iter().enumerate().flat_map(|(nth, matchers)| {
+            matchers.iter().filter_map(move |matcher| match matcher {
+                Resolved::Exe(exe) => Some((nth, exe.path.as_path())),
+                _ => None,
+            })
+        })
+    }
+
+    /// Matches by the file that a program's path leads to now: an update may have changed it.
+    pub fn lead(&mut self, path: &Path, target: Option<&Path>) {
         for matcher in self.groups.iter_mut().flatten() {
-            if let Resolved::Exe(exe) = matcher {
-                *exe = Exe::new(&exe.path);
+            if let Resolved::Exe(exe) = matcher
+                && exe.path == path
+            {
+                exe.target = target.map(Path::to_owned);
             }
         }
     }
@@ -454,6 +465,10 @@ mod tests {
         }
         symlink(&programs[0], &link).unwrap();
         let (mut matchers, _) = Matchers::new(&[group("g", &[Matcher::Exe(link.clone())])]);
+        let follow = |matchers: &mut Matchers| {
+            matchers.lead(&link, trusted_target(&link).as_deref());
+        };
+        follow(&mut matchers);
         let found = |matchers: &Matchers| {
             [10, 11].map(|pid| {
                 let process = Process::new(&proc, pid);
@@ -464,11 +479,11 @@ mod tests {
         // An update.
         fs::remove_file(&link).unwrap();
         symlink(&programs[1], &link).unwrap();
-        matchers.follow_links();
+        follow(&mut matchers);
         assert_eq!(found(&matchers), [false, true]);
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::lchown(&link, Some(1234), None).unwrap();
-            matchers.follow_links();
+            follow(&mut matchers);
             assert_eq!(found(&matchers), [false, false], "a user owns the link");
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use host::backoff::Backoff;
 
+use super::links::Links;
 use super::matcher::user;
 
 /// The pauses between look-ups of unknown users: at boot, a directory may start after the agent.
@@ -16,8 +17,8 @@ pub(super) type Found = Vec<(String, u32)>;
 /// The last resolution of names.
 #[derive(Debug)]
 pub struct Resolution {
-    /// When symbolic links were last followed.
-    pub(super) followed: Instant,
+    /// The symbolic links of programs.
+    pub links: Links,
     /// When unknown users are looked up again, and how often they were.
     pub(super) due: Instant,
     pub(super) tries: u32,
@@ -30,7 +31,7 @@ impl Default for Resolution {
     fn default() -> Self {
         let now = Instant::now();
         Self {
-            followed: now,
+            links: Links::default(),
             due: now + USERS.pause(1),
             tries: 1,
             pending: None,

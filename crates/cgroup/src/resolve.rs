@@ -7,20 +7,39 @@ use super::error::GroupsError;
 use super::groups::Groups;
 use super::resolution::{Found, USERS};
 
-/// The interval at which symbolic links are followed again.
-const LINKS: Duration = Duration::from_secs(5);
-
 impl Groups {
     /// Resolves names again where an interval has passed.
     pub(super) fn resolve_again(&mut self) {
-        if self.resolution.followed.elapsed() >= LINKS {
-            self.matchers.follow_links();
-            self.resolution.followed = Instant::now();
-        }
+        self.follow_links(Duration::ZERO);
         self.take_users();
         if self.resolution.pending.is_none() && Instant::now() >= self.resolution.due {
             self.look_up_users();
         }
+    }
+
+    /// Follows the symbolic links of programs, and waits at most `patience` for the results; later ones are processed at a
+    /// tick.
+    pub(super) fn follow_links(&mut self, patience: Duration) {
+        let paths = self.matchers.programs().map(|(_, path)| path.to_owned());
+        self.resolution.links.begin(paths);
+        for (path, target) in self.resolution.links.take(patience) {
+            self.matchers.lead(&path, target.as_deref());
+        }
+        let silent = self.resolution.links.silent();
+        if silent == self.resolution.links.noted {
+            return;
+        }
+        for (group, path) in self.matchers.programs() {
+            let note = GroupsError::Silent(path.to_owned()).to_string();
+            let notes = &mut self.members[group].notes;
+            if silent.contains(path) {
+                notes.insert(note);
+            } else {
+                notes.remove(&note);
+            }
+        }
+        self.resolution.links.noted = silent;
+        self.is_changed = true;
     }
 
     /// Looks up unknown users on a separate thread: a directory that is not available may reply after a long time.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use config::parse;
@@ -10,6 +11,7 @@ use config::parse;
 use super::made_up::{BATCH, MadeUp, unified, untouched};
 use crate::Emergency;
 use crate::groups::Groups;
+use crate::links::Links;
 use crate::properties;
 use crate::tree::Cpuset;
 use crate::units::Value;
@@ -70,6 +72,42 @@ fn a_user_that_does_not_exist_at_the_start_matches_later() {
         assert_eq!(host.text("cg/weir/batch/pids.max"), limit);
     }
     assert!(groups.matchers.unknown_users().is_empty());
+}
+
+/// As on NFS without its server.
+#[test]
+fn a_path_that_does_not_respond_blocks_neither_the_start_nor_other_paths() {
+    static GATE: Mutex<()> = Mutex::new(());
+    let gate = GATE.lock().unwrap();
+    let host = unified();
+    host.process(50, "x", "0::/home\n");
+    let text = "[[group]]\nname = \"batch\"\nmatch = [{ exe = \"/dead/x\" }, { exe = \"/link/sh\" }]\npids = 9\n";
+    let mut groups = host.start(text).unwrap();
+    groups.resolution.links = Links::default();
+    groups.resolution.links.follow = |path| {
+        if path.starts_with("/dead") {
+            drop(GATE.lock());
+        }
+        Some("/bin/sh".into())
+    };
+    let members = || host.text("cg/weir/batch/cgroup.procs");
+    groups.follow_links(Duration::from_millis(10));
+    groups.scan();
+    assert_eq!(members(), "", "the thread waits for the first path");
+    // Intervals pass.
+    while members() != "50" || groups.resolution.links.threads() > 1 {
+        groups.resolution.links.age(Duration::from_secs(5));
+        groups.follow_links(Duration::from_millis(10));
+        groups.scan();
+    }
+    let note = "the file system of exe /dead/x does not respond";
+    let notes = |groups: &Groups| groups.view().notes().join("\n");
+    assert!(notes(&groups).contains(note), "{}", notes(&groups));
+    drop(gate);
+    while groups.resolution.links.threads() > 0 {
+        groups.follow_links(Duration::from_millis(10));
+    }
+    assert_eq!(notes(&groups), "");
 }
 
 #[test]

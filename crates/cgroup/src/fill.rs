@@ -12,6 +12,7 @@ use super::matcher::By;
 use super::place::{Kind, Manager, Place};
 use super::plan::{self, Decision, Facts, Others, Reason, Role, left_cgroups};
 use super::process::{Membership, Process, is_untouchable};
+use super::restrict::owner_above;
 use super::tree::{Cpuset, write};
 use super::units::{Scope, Service};
 use super::{limit, properties, restrict};
@@ -99,6 +100,13 @@ impl Groups {
         }
     }
 
+    /// Classifies a cgroup. Containers are below cgroups of root: a user's cgroup with the name of one belongs to the unit or
+    /// session that contains it.
+    pub(super) fn place_of(&self, path: &str) -> Place {
+        let is_roots = |path: &str| owner_above(&self.tree, path).is_none();
+        Place::with(path, self.host.manager, is_roots)
+    }
+
     fn saw(&mut self, group: usize) {
         let member = &mut self.members[group];
         self.is_changed |= !member.had_processes;
@@ -107,7 +115,7 @@ impl Groups {
 
     /// Enforces a group on a process that matches itself.
     fn enforce_on(&mut self, process: &Process, group: usize, from: Vec<Membership>) {
-        let place = Place::of(primary(&from), self.host.manager);
+        let place = self.place_of(primary(&from));
         if self
             .targets
             .get(&place.cgroup)
@@ -285,7 +293,7 @@ impl Groups {
 
     /// Queues a process and its children for a move into a scope.
     fn queue(&mut self, process: &Process, group: usize, from: &[Membership]) {
-        let place = Place::of(primary(from), self.host.manager);
+        let place = self.place_of(primary(from));
         let service = match &place.kind {
             Kind::Unit(unit) => self.service(unit).unwrap_or_default(),
             _ => Service::default(),

@@ -6,11 +6,10 @@ use config::policy::{Config, Mode};
 
 use super::error::GroupsError;
 use super::fill::primary;
-use super::groups::{CONNECT, Groups, Stay};
+use super::groups::{CONNECT, Groups, LINKS, Stay};
 use super::host_paths::Host;
 use super::limit;
 use super::matcher::{By, Matchers};
-use super::place::Place;
 use super::plan::Decision;
 use super::process::{Process, is_untouchable};
 use super::tree::Tree;
@@ -50,6 +49,7 @@ impl Groups {
     /// The matches that would not be enforced, for `check`. Moves nothing.
     fn would_stay(mut self) -> Vec<String> {
         self.connect(CONNECT);
+        self.follow_links(LINKS);
         self.list_containers(CONNECT);
         for process in Process::all(&self.host.proc) {
             let cgroups = process.cgroups();
@@ -57,7 +57,7 @@ impl Groups {
                 continue;
             }
             if let Some((group, By::Itself)) = self.matchers.find(&process, &cgroups, &self.known) {
-                let place = Place::of(primary(&cgroups), self.host.manager);
+                let place = self.place_of(primary(&cgroups));
                 if let Decision::Stay(reason) = self.decision(process.pid, &place, group, &cgroups)
                 {
                     let name =

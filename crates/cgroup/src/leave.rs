@@ -9,7 +9,7 @@ use super::error::GroupsError;
 use super::groups::{CONNECT, Groups};
 use super::host_paths::Host;
 use super::lock::Lock;
-use super::place::{Place, last, managed_unit, prefixes, unit_name};
+use super::place::{last, managed_unit, prefixes, unit_name};
 use super::process::{Membership, Process};
 use super::targets::set_scope;
 use super::tree::{Controller, Cpuset, Tree, Version, write};
@@ -173,7 +173,7 @@ impl Groups {
 
     /// Lets systemd move a process into the cgroup at `path`, of a unit or below one.
     fn attach(&self, pid: u32, path: &str) -> Result<(), GroupsError> {
-        let place = Place::of(path, self.host.manager);
+        let place = self.place_of(path);
         let (Some(units), Some(unit)) = (&self.units, managed_unit(&place.cgroup)) else {
             return Err(GroupsError::Systemd {
                 what: format!("moving process {pid}"),

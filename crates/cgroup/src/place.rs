@@ -44,11 +44,17 @@ impl Place {
     /// Classifies the cgroup at `path`, relative to the root of its hierarchy.
     #[must_use]
     pub fn of(path: &str, manager: Manager) -> Self {
+        Self::with(path, manager, |_| true)
+    }
+
+    /// The same where only some cgroups with the name of a container are one: users choose the names of theirs.
+    #[must_use]
+    pub fn with(path: &str, manager: Manager, is_container: impl Fn(&str) -> bool) -> Self {
         let mut slice = "-.slice";
         let mut kind = None;
         for prefix in prefixes(path) {
             let name = unit_name(last(prefix));
-            if let Some(id) = container_id(name) {
+            if let Some(id) = container_id(name).filter(|_| is_container(prefix)) {
                 // A container may be inside a unit, such as a node agent's; never the reverse.
                 let kind = Kind::Container(id.to_owned());
                 return Self {

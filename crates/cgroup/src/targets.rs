@@ -178,7 +178,7 @@ impl Groups {
 
     /// Lists containers again for a process in an unknown one. The pauses grow for a container that no runtime lists.
     pub(super) fn list_containers_for(&mut self, path: &str) {
-        let PlaceKind::Container(id) = Place::of(path, self.host.manager).kind else {
+        let PlaceKind::Container(id) = self.place_of(path).kind else {
             return;
         };
         let Some((_, took)) = self.listed else { return };
@@ -232,7 +232,7 @@ impl Groups {
         } else {
             None
         };
-        let place = Place::of(path, self.host.manager);
+        let place = self.place_of(path);
         let (kind, name) = match (&place.kind, unit) {
             (PlaceKind::Container(id), _) if place.cgroup == path => {
                 let named = self

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::made_up::{MadeUp, untouched};
 use super::services::{NIGHTLY, Noted};
 use crate::containers::{Container, Known};
+use crate::place::Kind;
 use crate::units::INFINITY;
 
 const USERS: &str = "user.slice/user-7.slice/user@7.service";
@@ -119,6 +120,34 @@ fn a_container_matches_below_a_cgroup_of_root_alone() {
     if nix::unistd::geteuid().is_root() {
         assert!(!limited(&format!("{USERS}/{id}"), Some(1234)));
     }
+}
+
+#[test]
+fn a_users_cgroup_with_the_name_of_a_container_is_in_its_unit() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let (host, units) = (untouched(), Arc::<Noted>::default());
+    let path = format!("{USERS}/app.slice/{}", "0123456789abcdef".repeat(4));
+    host.process(50, "sh nightly", &format!("0::/{path}\n"));
+    host.file(&format!("cg/{path}/cgroup.procs"), "50\n");
+    host.process(51, "sh other", &format!("0::/{USERS}\n"));
+    host.file(&format!("cg/{USERS}/cgroup.procs"), "51\n");
+    for above in ["", "/app.slice"] {
+        chown(host.path(&format!("cg/{USERS}{above}")), Some(1234), None).unwrap();
+    }
+    let groups = host.start_with(&format!("{NIGHTLY}move = true\n"), &units);
+    assert!(groups.targets.is_empty(), "{:?}", groups.targets);
+    let status = &groups.view().statuses()[0];
+    let reason = &status.not_enforced[0].reason;
+    assert!(
+        reason.contains("the manager of user 1234, who owns its cgroup"),
+        "{reason}"
+    );
+    // With it the user chooses neither how its processes are enforced nor whether they go back.
+    let place = groups.place_of(&format!("/{path}"));
+    assert_eq!(place.kind, Kind::UserManager("user@7.service".to_owned()));
+    assert_eq!(place.cgroup, format!("/{USERS}"));
 }
 
 #[test]

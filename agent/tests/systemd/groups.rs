@@ -195,8 +195,6 @@ fn groups_limit_a_unit_through_systemd_and_give_it_back() {
 }
 
 fn groups_set_limits_again_that_a_reload_lifts() {
-    /// Three times as long as elsewhere.
-    const AGAIN: Duration = Duration::from_secs(21);
     const UNIT: &str = "lifted.service";
     const DROP_INS: &str = "/run/systemd/system/lifted.service.d";
     const CONTROL: &str = "/run/systemd/system.control/lifted.service.d";
@@ -222,7 +220,7 @@ fn groups_set_limits_again_that_a_reload_lifts() {
     let drop_in = "[Service]\nMemoryMax=256M\nTasksMax=500\n";
     fs::write(format!("{DROP_INS}/override.conf"), drop_in).unwrap();
     systemctl(&["daemon-reload"]);
-    let took = within(AGAIN, "both limits are set again", is_limited);
+    let took = within(PATIENCE, "both limits are set again", is_limited);
     println!("set again {took:?} after a reload");
     let events = || run("agent", &["events", "--json"]);
     for limit in ["memory.max", "pids.max"] {
@@ -234,11 +232,11 @@ fn groups_set_limits_again_that_a_reload_lifts() {
         within(PATIENCE, "the event", is_reported);
     }
     systemctl(&["set-property", "--runtime", UNIT, "MemoryMax=128M"]);
-    let took = within(AGAIN, "set-property is not the last", is_limited);
+    let took = within(PATIENCE, "set-property is not the last", is_limited);
     println!("set again {took:?} after set-property");
     let file = format!("/sys/fs/cgroup{}/pids.max", property(UNIT, "ControlGroup"));
     fs::write(&file, "max").unwrap();
-    let took = within(AGAIN, "a write is not the last", is_limited);
+    let took = within(PATIENCE, "a write is not the last", is_limited);
     println!("set again {took:?} after a write");
     within(PATIENCE, "it is enforced", || {
         groups()[0]["enforcement"] == "full"

@@ -232,6 +232,16 @@ impl GroupsError {
         }
     }
 
+    /// Whether it keeps the limit in this file of a cgroup from being set.
+    pub(super) fn keeps(&self, limit: &str) -> bool {
+        match self {
+            Self::Delegated { .. } | Self::Systemd { .. } => true,
+            Self::SetByOthers { file, .. } => file == limit,
+            Self::Read { path, .. } | Self::Write { path, .. } => path.ends_with(limit),
+            _ => false,
+        }
+    }
+
     /// Reading `path` failed.
     pub(super) fn read(path: &Path, source: io::Error) -> Self {
         Self::Read {

@@ -69,6 +69,12 @@ impl Default for Comparisons {
 }
 
 impl Comparisons {
+    /// The CPU time of the last comparison of all.
+    #[cfg(test)]
+    pub fn took(&self) -> Option<Duration> {
+        self.last.map(|(_, took)| took)
+    }
+
     /// The limits of a cgroup that are not in effect, or contended.
     pub fn problems(&self, path: &str) -> impl Iterator<Item = String> {
         self.watched
@@ -184,11 +190,12 @@ impl Groups {
             .map(|limit| (limit.file.clone(), limit.setting.clone()))
             .collect();
         let before = cpu_time();
-        let refusal = self.set_again(path, group, &settings);
+        let problems = self.set_again(path, group, &settings);
         self.comparisons.setting += cpu_time() - before;
         for nth in again {
             let limit = &mut watched.limits[nth];
-            (limit.is_pending, limit.refusal) = (true, refusal.clone());
+            limit.is_pending = true;
+            limit.refusal = self.refusal(path, group, limit.setting.file, &problems);
             // systemd writes it a moment later.
             let now_set = self.wanted(group, &limit.setting).zip(limit.read());
             if now_set.is_some_and(|(wanted, content)| is_in_effect(&wanted, &content)) {
@@ -209,17 +216,17 @@ impl Groups {
         }
     }
 
-    /// Sets these limits of a cgroup again. Returns the error, if one is not set; empty if the member has it.
+    /// Sets these limits of a cgroup again. Returns the failures.
     fn set_again(
         &mut self,
         path: &str,
         group: usize,
         limits: &[(PathBuf, Setting)],
-    ) -> Option<String> {
+    ) -> Vec<GroupsError> {
         let files = limits.iter().map(|(_, setting)| setting.file);
         let lifted: BTreeSet<&str> = files.flat_map(properties::of_file).copied().collect();
         let held = &self.members[group].held;
-        let problems = match (self.targets.get(path), &self.units) {
+        let problems: Vec<GroupsError> = match (self.targets.get(path), &self.units) {
             (None, _) => {
                 let failed =
                     |(file, setting): &(PathBuf, Setting)| write(file, &setting.value).err();
@@ -240,12 +247,10 @@ impl Groups {
             }],
             (Some(_), _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
         };
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let mut refusal = (!problems.is_empty()).then(|| problems.join("; "));
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if let Some(target) = self.targets.get_mut(path) {
-            self.is_changed |= target.problems != problems;
-            target.problems = problems;
-            refusal = refusal.map(|_| String::new());
+            self.is_changed |= target.problems != texts;
+            target.problems = texts;
         }
         // The configured share was set.
         let member = &self.members[group];
@@ -253,7 +258,23 @@ impl Groups {
         if let Some(share) = current.filter(|current| Some(*current) != member.group.cpu.max) {
             self.set_cpu_max_at(group, path, share);
         }
-        refusal
+        problems
+    }
+
+    /// The error that keeps a limit from being set, if there is one; empty if the member or the group has it already.
+    fn refusal(
+        &self,
+        path: &str,
+        group: usize,
+        file: &str,
+        problems: &[GroupsError],
+    ) -> Option<String> {
+        let text = problems
+            .iter()
+            .find(|problem| problem.keeps(file))?
+            .to_string();
+        let is_known = self.targets.contains_key(path) || self.members[group].notes.contains(&text);
+        Some(if is_known { String::new() } else { text })
     }
 
     fn report(&mut self, path: &str, group: usize, limit: &Limit, reason: Option<String>) {

@@ -258,6 +258,59 @@ fn a_limit_of_weirs_own_cgroup_is_set_again() {
     );
 }
 
+/// A disk that does not exist is an error of the group, and no reason of another limit.
+#[test]
+fn a_limit_without_effect_is_reported_beside_other_errors() {
+    let (host, units) = service();
+    let io = "io = [{ device = \"/dev/weir-has-no-such-disk\", read = \"1MB/s\" }]";
+    let text = format!("{GROUP}memory = {{ max = \"2MiB\" }}\n{io}\n");
+    let mut groups = host.start_with(&text, &units);
+    let mut now = Instant::now();
+    groups.check_limits(now);
+    // The manager has the limit, and does not write it.
+    units.stop_writing();
+    host.file("cg/system.slice/job.service/memory.max", "max\n");
+    // A failure is found after each second time.
+    for time in 1..=6 {
+        groups.check_limits(now);
+        now += Duration::from_secs(5);
+        let notes = notes(&groups);
+        let expected =
+            "job.service: memory.max is max instead of 2097152, which is not in effect; ";
+        let text = if time < 6 {
+            "it is set again"
+        } else {
+            "has no effect"
+        };
+        assert!(notes.contains(expected) && notes.contains(text), "{notes}");
+        assert!(notes.contains("weir-has-no-such-disk"), "{notes}");
+    }
+    let found = reports(&mut groups);
+    assert!(
+        found.len() == 1 && found[0].ends_with("setting it again has no effect"),
+        "{found:?}"
+    );
+    // Its file disappears with its controller.
+    fs::remove_file(host.path("cg/system.slice/job.service/memory.max")).unwrap();
+    groups.check_limits(now);
+    let notes = notes(&groups);
+    assert!(notes.contains("memory.max is empty or missing"), "{notes}");
+}
+
+#[test]
+fn a_slow_manager_delays_no_comparison() {
+    let takes = Duration::from_millis(200);
+    let (host, units) = service();
+    let mut groups = host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
+    units.load(UNIT, &memory(INFINITY));
+    *units.takes.lock().unwrap() = takes;
+    groups.check_limits_at_tick();
+    assert_eq!(text(&host, "memory.max"), "2097152");
+    // Its interval is a multiple of this.
+    let took = groups.comparisons.took().unwrap();
+    assert!(took < takes, "{took:?}");
+}
+
 #[test]
 fn an_elastic_share_is_no_lifted_limit() {
     let (host, units) = service();

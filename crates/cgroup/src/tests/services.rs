@@ -15,6 +15,7 @@ use crate::groups::Groups;
 use crate::host_paths::Host;
 use crate::lock::Lock;
 use crate::place::Manager;
+use crate::round::cpu_time;
 use crate::tree::Tree;
 use crate::units::{INFINITY, Properties, Scope, Service, Units, Value};
 
@@ -29,6 +30,8 @@ pub struct Noted {
     root: Mutex<Option<PathBuf>>,
     /// Whether each change of properties fails.
     pub refuses: AtomicBool,
+    /// The CPU time of each change.
+    pub takes: Mutex<Duration>,
 }
 
 impl Units for Arc<Noted> {
@@ -47,6 +50,10 @@ impl Units for Arc<Noted> {
                 what: format!("setting limits of {unit}"),
                 reason: "no reason".to_owned(),
             });
+        }
+        let (start, takes) = (cpu_time(), *self.takes.lock().unwrap());
+        while cpu_time() - start < takes {
+            std::hint::spin_loop();
         }
         let files = properties
             .iter()
@@ -120,6 +127,11 @@ impl Noted {
         let noted = Arc::<Self>::default();
         *noted.root.lock().unwrap() = Some(root);
         noted
+    }
+
+    /// Properties have no effect on cgroups from now on.
+    pub fn stop_writing(&self) {
+        *self.root.lock().unwrap() = None;
     }
 
     /// Properties come into effect without a file of Weir's kind, as by `systemctl daemon-reload`.

@@ -19,7 +19,7 @@ use super::round::cpu_time;
 use super::target::Kind;
 use super::targets::set_scope_again;
 use super::tree::write;
-use super::watched::{CHECK, Limit, Watched};
+use super::watched::{CHECK, Limit, Refusal, Watched};
 
 /// The interval of comparisons is at least this multiple of a comparison's CPU time.
 const CHECK_SHARE: u32 = 100;
@@ -173,6 +173,7 @@ impl Groups {
                 continue;
             };
             let report = if is_in_effect(&wanted, &content) {
+                self.end_refusal(path, group, limit.refusal.take());
                 limit.is_found(now)
             } else {
                 let (is_due, report) = limit.is_lifted(content, now);
@@ -199,10 +200,24 @@ impl Groups {
             // systemd writes it a moment later.
             let now_set = self.wanted(group, &limit.setting).zip(limit.read());
             if now_set.is_some_and(|(wanted, content)| is_in_effect(&wanted, &content)) {
+                self.end_refusal(path, group, limit.refusal.take());
                 let report = limit.is_found(now);
                 self.report(path, group, limit, report);
             }
         }
+    }
+
+    /// Removes an error of a limit that is in effect now.
+    fn end_refusal(&mut self, path: &str, group: usize, refusal: Option<Refusal>) {
+        let Some(Refusal { text, .. }) = refusal else {
+            return;
+        };
+        if let Some(target) = self.targets.get_mut(path) {
+            target.problems.retain(|problem| *problem != text);
+        } else {
+            self.members[group].notes.remove(&text);
+        }
+        self.is_changed = true;
     }
 
     /// The value that a limit has now; `None` while an elastic share is being set.
@@ -261,20 +276,20 @@ impl Groups {
         problems
     }
 
-    /// The error that keeps a limit from being set, if there is one; empty if the member or the group has it already.
+    /// The error that keeps a limit from being set, if there is one.
     fn refusal(
         &self,
         path: &str,
         group: usize,
         file: &str,
         problems: &[GroupsError],
-    ) -> Option<String> {
+    ) -> Option<Refusal> {
         let text = problems
             .iter()
             .find(|problem| problem.keeps(file))?
             .to_string();
         let is_known = self.targets.contains_key(path) || self.members[group].notes.contains(&text);
-        Some(if is_known { String::new() } else { text })
+        Some(Refusal { text, is_known })
     }
 
     fn report(&mut self, path: &str, group: usize, limit: &Limit, reason: Option<String>) {

@@ -28,6 +28,14 @@ pub struct Watched {
     pub limits: Vec<Limit>,
 }
 
+/// An error that keeps a limit from being set.
+#[derive(Debug)]
+pub struct Refusal {
+    pub text: String,
+    /// Whether it is among the problems of the member or the notes of the group.
+    pub is_known: bool,
+}
+
 /// The state of one limit.
 #[derive(Debug)]
 pub struct Limit {
@@ -41,8 +49,8 @@ pub struct Limit {
     pub is_pending: bool,
     /// Attempts without effect since it was in effect.
     failures: u32,
-    /// The error of the last attempt; empty if the member has it.
-    pub refusal: Option<String>,
+    /// The error of the last attempt.
+    pub refusal: Option<Refusal>,
     /// Not set again before.
     due: Option<Instant>,
     pub lifts: VecDeque<Instant>,
@@ -86,13 +94,13 @@ impl Limit {
         let found = self.found.take();
         let was_in_effect = std::mem::replace(&mut self.was_in_effect, true);
         let had_failed = std::mem::take(&mut self.failures) >= FAILURES;
-        (self.is_pending, self.refusal, self.due) = (false, None, None);
+        (self.is_pending, self.due) = (false, None);
         let found = found.filter(|_| was_in_effect)?;
         self.lifts.push_back(now);
         let value = &self.setting.value;
         match self.lifts.len() {
             1 => Some(format!(
-                "another program set {found} instead of {value}; it is set again"
+                "another program set {found} instead of {value}; the limit is in effect again"
             )),
             CONTENDED => Some(format!(
                 "another program has lifted it {CONTENDED} times in ten minutes, the last time to {found}; it is set again each time, and further times are not reported"
@@ -125,8 +133,8 @@ impl Limit {
         let (file, value) = (self.setting.file, &self.setting.value);
         if let Some(found) = &self.found {
             let again = match &self.refusal {
-                Some(known) if known.is_empty() => return None,
-                Some(refusal) => refusal,
+                Some(refusal) if refusal.is_known => return None,
+                Some(refusal) => &refusal.text,
                 None if self.failures >= FAILURES => "setting it again has no effect",
                 None => "it is set again",
             };

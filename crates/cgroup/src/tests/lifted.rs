@@ -146,11 +146,27 @@ fn a_limit_that_cannot_be_set_again_is_not_in_effect_until_it_can() {
         reported.len() == 1 && reported[0].contains("setting it again has no effect"),
         "{reported:?}"
     );
+    // The operator lowers it meanwhile.
+    units.load(UNIT, &memory(1 << 20));
+    groups.check_limits(now);
+    assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
+    reports(&mut groups);
+    units.load(UNIT, &memory(INFINITY));
+    groups.check_limits(now);
+    assert_eq!(
+        groups.view().statuses()[0].enforcement,
+        Enforcement::Partial
+    );
     units.refuses.store(false, Ordering::Relaxed);
     groups.check_limits(now + Duration::from_secs(60));
+    groups.check_limits(now + Duration::from_secs(120));
     assert_eq!(text(&host, "memory.max"), "2097152");
     assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
-    assert_eq!(reports(&mut groups).len(), 1);
+    assert_eq!(
+        reports(&mut groups),
+        [""; 0],
+        "the second time in ten minutes"
+    );
 }
 
 #[test]
@@ -229,6 +245,10 @@ fn a_limit_of_another_program_that_was_enough_is_reported_once_it_is_raised() {
         notes.contains("memory.max is 4194304 already, set by another program"),
         "{notes}"
     );
+    host.file(file, "1048576\n");
+    groups.check_limits(Instant::now());
+    assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
+    host.file(file, "4194304\n");
     assert!(groups.give_back().is_empty());
     assert_eq!(host.text(file), "4194304\n");
 }

@@ -9,13 +9,13 @@ use config::policy::{Config, Mode};
 use host::load::Sample;
 
 use super::account::{self, MemberStatus, NotEnforced};
+use super::comparisons::Comparisons;
 use super::containers::Known;
 use super::domain::Domains;
 use super::elastic::Demand;
 use super::error::GroupsError;
 use super::host_paths::Host;
 use super::in_place::InPlace;
-use super::lifted::Comparisons;
 use super::limit::host_percent;
 use super::lock::Lock;
 use super::matcher::Matchers;

@@ -7,6 +7,7 @@
 
 pub mod account;
 mod changed;
+mod comparisons;
 mod containers;
 mod disk;
 mod domain;
@@ -57,11 +58,11 @@ mod written;
 
 pub use account::{Enforcement, GroupStatus};
 pub use api::group::{Emergency, Usage, UsageRow};
+pub use comparisons::Lifted;
 pub use error::GroupsError;
 pub use lacking::lacking;
 pub use leave::detach;
 pub use ledger::{first_of_last, parse_day};
-pub use lifted::Lifted;
 pub use limit::host_percent;
 pub use tree::{Controller, Tree, Version};
 pub use watch::GroupManager;

@@ -5,10 +5,11 @@
 //! event. A lower value of another program is in effect as well, and stays.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::comparisons::{Lifted, MOST_REPORTS};
 use super::error::GroupsError;
 use super::groups::Groups;
 use super::in_effect::is_in_effect;
@@ -25,64 +26,6 @@ use super::watched::{CHECK, Limit, Refusal, Watched};
 const CHECK_SHARE: u32 = 100;
 /// The time in which systemd writes the file of a property.
 const SETTLES: Duration = Duration::from_secs(1);
-/// The most reports that wait for a reader.
-pub const MOST_REPORTS: usize = 1_000;
-
-/// A report of a limit that another program has lifted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lifted {
-    pub group: String,
-    /// The kind and the name of the member, as in `agent groups`.
-    pub member: String,
-    /// The file of the limit.
-    pub file: String,
-    /// How often it was lifted in the last ten minutes.
-    pub count: u64,
-    pub reason: String,
-}
-
-/// The comparisons of limits with their files.
-#[derive(Debug)]
-pub struct Comparisons {
-    /// By the path of the cgroup.
-    watched: BTreeMap<String, Watched>,
-    /// The last comparison of all, and its CPU time.
-    last: Option<(Instant, Duration)>,
-    /// The CPU time of setting limits again, which is no reason to compare less often.
-    setting: Duration,
-    /// When units without a cgroup were compared.
-    pub units: Instant,
-    /// Reports that no reader has taken yet.
-    pub reports: Vec<Lifted>,
-}
-
-impl Default for Comparisons {
-    fn default() -> Self {
-        Self {
-            watched: BTreeMap::new(),
-            last: None,
-            setting: Duration::ZERO,
-            units: Instant::now(),
-            reports: Vec::new(),
-        }
-    }
-}
-
-impl Comparisons {
-    /// The CPU time of the last comparison of all.
-    #[cfg(test)]
-    pub fn took(&self) -> Option<Duration> {
-        self.last.map(|(_, took)| took)
-    }
-
-    /// The limits of a cgroup that are not in effect, or contended.
-    pub fn problems(&self, path: &str) -> impl Iterator<Item = String> {
-        self.watched
-            .get(path)
-            .into_iter()
-            .flat_map(Watched::problems)
-    }
-}
 
 impl Groups {
     /// Compares all limits if the interval has passed, else those that were set again at the last tick.

@@ -13,11 +13,11 @@ use host::StateDirectory;
 use host::load::HostLoad;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::comparisons::{Lifted, MOST_REPORTS};
 use super::error::GroupsError;
 use super::groups::Groups;
 use super::host_paths::Host;
 use super::leave::detach;
-use super::lifted::{Lifted, MOST_REPORTS};
 use super::starts::Starts;
 use super::usage::Book;
 use super::view::View;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use host::load::Sample;
 
 use super::made_up::{MadeUp, unified, untouched};
-use super::services::Noted;
+use super::services::{NIGHTLY, Noted};
 use crate::account::Enforcement;
 use crate::groups::Groups;
 use crate::units::{INFINITY, Properties, Units as _, Value};
@@ -315,6 +315,32 @@ fn a_limit_without_effect_is_reported_beside_other_errors() {
     groups.check_limits(now);
     let notes = notes(&groups);
     assert!(notes.contains("memory.max is empty or missing"), "{notes}");
+}
+
+#[test]
+fn a_lifted_limit_of_a_scope_is_set_again_and_nothing_else_of_it() {
+    const SCOPE: &str = "weir-batch.job.service.1a2b.scope";
+    let host = untouched();
+    let folder = format!("cg/system.slice/{SCOPE}");
+    for file in ["memory.max", "pids.max"] {
+        host.file(&format!("{folder}/{file}"), "max\n");
+    }
+    let units = Noted::writing(host.path("cg"));
+    let mut groups = host.start_with(NIGHTLY, &units);
+    groups.check_limits(Instant::now());
+    assert_eq!(host.text(&format!("{folder}/memory.max")), "2097152");
+    // The operator's limit on processes, which the group has not.
+    let tasks = Properties::from([("TasksMax".to_owned(), Value::Number(5))]);
+    units.set(SCOPE, &tasks).unwrap();
+    units.load(SCOPE, &memory(8 << 20));
+    groups.check_limits(Instant::now());
+    assert_eq!(host.text(&format!("{folder}/memory.max")), "2097152");
+    assert_eq!(units.number(SCOPE, "TasksMax"), Some(5));
+    let found = reports(&mut groups);
+    assert!(
+        found.len() == 1 && found[0].starts_with(&format!("batch: scope {SCOPE} memory.max")),
+        "{found:?}"
+    );
 }
 
 #[test]

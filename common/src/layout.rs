@@ -9,6 +9,7 @@ use crate::connections::{
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
+use crate::fair::Offered;
 use crate::group::{
     DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, OUTBOUND, Refused, Started,
 };
@@ -44,9 +45,10 @@ no_padding!(Stale: u64, u64, u32, u32);
 no_padding!(ConnectionSettings: [u32; 12]);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
 no_padding!(
-    Settings: HashSeed, Shape, TickScale, u64, [u32; 23], Scoping, [u32; 4], BufferLayout, [PacketBucket; 5], [RuleSpan; SPANS]
+    Settings: HashSeed, Shape, TickScale, u64, [u32; 23], Scoping, [u32; 6], BufferLayout, [PacketBucket; 5], [RuleSpan; SPANS]
 );
 no_padding!(BufferLayout: [u32; 4]);
+no_padding!(Offered: u64, u64, [u32; 4]);
 no_padding!(PacketBucket: u64, u64, u64);
 no_padding!(OwnKey: [u64; 2]);
 no_padding!(Mark: u32, u32, u32);

@@ -12,6 +12,7 @@ pub mod counters;
 pub mod escalation;
 pub mod essential;
 pub mod event;
+pub mod fair;
 pub mod group;
 pub mod hot;
 pub mod key;

@@ -3,10 +3,11 @@
 //! A limit with tiers is several rules, a soft or elastic one is two. All rules for one packet are adjacent (a
 //! [`RuleSpan`]), those of one key next to each other.
 
+use crate::fair::Level;
 use crate::key::Key;
 use crate::limiter::{Algorithm, AnyLimiter, Listed, Moves, Parameters, Parametric, TokenBucket};
 use crate::share::Share;
-use crate::time::TickScale;
+use crate::time::{HORIZON, TickScale};
 
 /// The most rules for one packet.
 pub const MAX_RULES: u32 = 16;
@@ -57,6 +58,9 @@ pub enum Enforcement {
     Elastic = 3,
     /// It is counted as over the limit, and passes, marked.
     Mark = 4,
+    /// It is refused. The agent changes the rate while packets are evaluated, or switches the rule off: see
+    /// [`crate::fair`].
+    Fair = 5,
 }
 
 /// The action on a new key without room in the table.
@@ -173,7 +177,8 @@ impl Rule {
     pub const fn made_fast(self) -> Self {
         let is_fast = !Algorithm::from_number(self.algorithm).has_ring()
             && self.action != Action::Shape as u8
-            && self.enforcement != Enforcement::Mark as u8;
+            && self.enforcement != Enforcement::Mark as u8
+            && self.enforcement != Enforcement::Fair as u8;
         Self {
             is_fast: if is_fast {
                 self.is_fast & Self::COUNTS_BY_CPU | 1
@@ -212,6 +217,46 @@ impl Rule {
             is_fast: self.is_fast | if may { Self::HOLDS } else { 0 },
             ..self
         }
+    }
+
+    /// The row of a fair rule, switched off: the words of its parameters are those of [`crate::fair::Words`].
+    #[must_use]
+    pub const fn fair(self, shift: u8) -> Self {
+        Self {
+            interval: Level::OFF.to_bits(),
+            tolerance: 0,
+            most: 0,
+            shift,
+            share_shift: 0,
+            enforcement: Enforcement::Fair as u8,
+            is_fast: 0,
+            ..self
+        }
+    }
+
+    /// A fair rule at a level, as a bucket whose allowance can be read: of more than four billion units if the level is off.
+    #[must_use]
+    pub fn at_level(&self, level: Level) -> Self {
+        if level.is_off() {
+            return Self {
+                interval: 1,
+                tolerance: HORIZON / 2,
+                most: u64::from(u32::MAX),
+                shift: 0,
+                ..*self
+            };
+        }
+        self.with_parameters(
+            Algorithm::TokenBucket,
+            level.bucket(self.shift).parameters(),
+        )
+    }
+
+    /// Whether the agent changes its rate while packets are evaluated.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_fair(&self) -> bool {
+        self.enforcement == Enforcement::Fair as u8
     }
 
     /// The same without holds.
@@ -548,7 +593,8 @@ impl Default for Size {
 pub struct RuleSpan {
     /// Index of the first row.
     pub first: u32,
-    /// Number of rows, at most [`MAX_RULES`]. In rows of the policy, also [`RuleSpan::PROVES`] and [`RuleSpan::RESETS`].
+    /// Number of rows, at most [`MAX_RULES`]. In rows of the policy, also [`RuleSpan::FAIR`],
+    /// [`RuleSpan::PROVES`] and [`RuleSpan::RESETS`].
     pub count: u32,
 }
 
@@ -557,6 +603,8 @@ impl RuleSpan {
     pub const PROVES: u32 = 1 << 7;
     /// With [`RuleSpan::PROVES`], the bit of `count` where they do by resets ([`crate::proof::resets`]).
     pub const RESETS: u32 = 1 << 6;
+    /// The bit of `count` where the last rules are fair ([`Enforcement::Fair`]).
+    pub const FAIR: u32 = 1 << 5;
     const BITS: u32 = Self::PROVES | Self::RESETS;
 
     /// The span without these bits.

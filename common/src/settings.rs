@@ -84,6 +84,10 @@ pub struct Settings {
     pub connections_in_use: u32,
     /// 1: refusals by some limit may ban a source.
     pub escalate_in_use: u32,
+    /// 1: some limit is fair.
+    pub fair_in_use: u32,
+    /// 0.
+    pub unused: u32,
     /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// The limit on replies.
@@ -147,6 +151,8 @@ impl Settings {
         prove_in_use: 0,
         connections_in_use: 0,
         escalate_in_use: 0,
+        fair_in_use: 0,
+        unused: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         cookies: PacketBucket::CLOSED,

@@ -10,6 +10,7 @@ use common::connections::{Addressed, Attempt, Client, Reservation, Tuple};
 use common::counters::{KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
+use common::fair::Offered;
 use common::hot::CpuRow;
 use common::key::Key;
 use common::list::Chunk;
@@ -39,7 +40,7 @@ const POLICY: usize = (BPF_F_MMAPABLE | BPF_F_RDONLY_PROG) as usize;
 pub static SETTINGS: Global<Settings> = Global::new(Settings::NONE);
 
 /// Policy: two banks of rules, rows of one span side by side. Only the agent writes it: the bank that is not in effect,
-/// and, word by word, rows in effect when this host's share of a limit changes. The kernel maps no memory as writable that
+/// and, word by word, rows in effect when this host's share of a limit or the level of a fair one changes. The kernel maps no memory as writable that
 /// is read-only for programs.
 #[btf_map]
 pub static RULES: Array<Rule, 1, SHARED> = Array::new();
@@ -109,6 +110,11 @@ pub static EVENTS: RingBuf<Event, 4096> = RingBuf::new();
 /// Events that found no room.
 #[btf_map]
 pub static EVENTS_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
+
+/// Sampled packets of fair rules, for the agent, which reads them on a timer. One that finds no room is lost: the sample is
+/// then of fewer packets.
+#[btf_map]
+pub static OFFERED: RingBuf<Offered, 4096> = RingBuf::new();
 
 /// Settings that the agent changes while the program runs.
 #[btf_map]

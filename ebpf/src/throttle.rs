@@ -4,6 +4,8 @@ use core::arch::asm;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
+use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
+use common::fair::{Offered, Word, Words};
 use common::hot::CpuRow;
 use common::key::{Hash, Key};
 use common::limiter::{Algorithm, Moves};
@@ -11,7 +13,7 @@ use common::rule::{Rule, Size};
 use common::settings::Runtime;
 use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Place, Set, Shape, SlotCounter, Tag};
 use common::throttle::{
-    self, FullTable, Host, HotVerdict, Outcome, PackedVerdict, PacketState, Sample, Steps,
+    self, FairStep, FullTable, Host, HotVerdict, Outcome, PackedVerdict, PacketState, Sample, Steps,
     TableEvent,
 };
 use common::time::{TickScale, Ticks, is_alive};
@@ -20,8 +22,9 @@ use crate::atomics;
 use crate::cell::{MapCell, count_byte};
 use crate::clock;
 use crate::maps::{
-    COUNTERS, PACKET_STATE, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting,
+    COUNTERS, OFFERED, PACKET_STATE, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting,
 };
+use crate::ring::NO_WAKEUP;
 use crate::sample::{self, may_sample};
 use crate::trace;
 
@@ -292,6 +295,36 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
+    fn fair_in_use(&self) -> bool {
+        setting!(fair_in_use) != 0
+    }
+
+    #[inline(always)]
+    fn fair_words(&self, rule: &Rule) -> Words {
+        Words::read(|word| {
+            let word = match word {
+                Word::Until => &raw const rule.tolerance,
+                Word::Level => &raw const rule.interval,
+                Word::OneIn => &raw const rule.most,
+            };
+            // SAFETY: a word of a map's value; volatile since the agent writes it meanwhile.
+            unsafe { word.read_volatile() }
+        })
+    }
+
+    #[inline(always)]
+    fn random(&self) -> u32 {
+        // SAFETY: a helper without arguments. The CPU's generator has a seed that no sender knows.
+        unsafe { bpf_get_prandom_u32() }
+    }
+
+    #[inline(always)]
+    fn sample_offered(&self, rule: &Rule, key: &Key, class: u32, units: u64, one_in: u32) {
+        let units = units << 32 | u64::from(one_in);
+        weir_offered(key.hi, key.lo, rule.counter, class, units);
+    }
+
+    #[inline(always)]
     fn note(&self, event: TableEvent) {
         trace::note(event);
         if let Some(counters) = TABLE_COUNTERS.get_ptr_mut(0) {
@@ -374,6 +407,21 @@ impl Steps for Kernel {
     #[inline(always)]
     fn take_back(&self, _packet_state: &mut PacketState, count: u32) {
         weir_take_back(count);
+    }
+
+    #[inline(always)]
+    fn charge_fair(&self, _packet_state: &mut PacketState, nth: u32) -> FairStep {
+        FairStep::from_number(weir_charge_fair(nth))
+    }
+
+    #[inline(always)]
+    fn charge_new_fair(&self, _packet_state: &mut PacketState, nth: u32) -> FairStep {
+        FairStep::from_number(weir_charge_new_fair(nth))
+    }
+
+    #[inline(always)]
+    fn take_back_fair(&self, _packet_state: &mut PacketState, first: u32, count: u32) {
+        weir_take_back_fair(first, count);
     }
 
     #[inline(always)]
@@ -464,6 +512,51 @@ extern "C" fn weir_take_back(count: u32) -> u32 {
     if let Some(mut packet_state) = KERNEL.packet_state() {
         throttle::take_back(&KERNEL, &mut packet_state, count);
     }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_charge_fair(nth: u32) -> u32 {
+    KERNEL
+        .packet_state()
+        .map_or(FairStep::Passed, |mut packet_state| {
+            throttle::charge_fair(&KERNEL, &mut packet_state, nth)
+        }) as u32
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_charge_new_fair(nth: u32) -> u32 {
+    KERNEL
+        .packet_state()
+        .map_or(FairStep::Passed, |mut packet_state| {
+            throttle::charge_new_fair(&KERNEL, &mut packet_state, nth)
+        }) as u32
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_take_back_fair(first: u32, count: u32) -> u32 {
+    if let Some(packet_state) = KERNEL.packet_state() {
+        throttle::take_back_fair(&KERNEL, &packet_state, first, count);
+    }
+    0
+}
+
+/// `units` has the cost in its upper half, and below it the one-in-so-many of the sample.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_offered(hi: u64, lo: u64, counter: u32, class: u32, units: u64) -> u32 {
+    let offered = Offered {
+        hi,
+        lo,
+        counter,
+        class,
+        units: (units >> 32) as u32,
+        one_in: units as u32,
+    };
+    let _ = OFFERED.output(offered, NO_WAKEUP);
     0
 }
 

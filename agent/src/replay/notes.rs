@@ -126,6 +126,10 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
             .iter()
             .filter(|limit| limit.concurrent.is_some())
             .count();
+        let fair = config.limits.iter().filter(|limit| limit.is_fair());
+        let (with_most, without) = fair.partition::<Vec<_>, _>(|limit| {
+            limit.shares.as_ref().is_some_and(|shares| shares.at_most.is_some())
+        });
         let banning = config
             .ban_lists
             .iter()
@@ -146,6 +150,17 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
                 open,
                 "limit on open connections",
                 "not evaluated: a capture has packets, and no sockets",
+            ),
+            (
+                without.len(),
+                "fair limit",
+                "evaluated as while the host keeps up, refusing nothing: a capture does not contain the load of servers",
+            ),
+            (
+                with_most.len(),
+                "fair limit with at_most",
+                "evaluated as while the host keeps up, refusing only what exceeds at_most: a capture does not contain the \
+                 load of servers",
             ),
             (
                 banning,
@@ -205,8 +220,9 @@ fn of_origin(origin: Origin) -> Vec<String> {
 /// `1 packet`, `2,000 packets`; text after the noun is kept.
 fn counted(count: u64, what: &str) -> String {
     let (head, tail) = what
-        .split_once(' ')
-        .filter(|(head, _)| *head == "limit")
+        .match_indices(' ')
+        .map(|(at, _)| (&what[..at], &what[at + 1..]))
+        .find(|(head, _)| head.ends_with("limit"))
         .unwrap_or((what, ""));
     let plural = if count == 1 { "" } else { "s" };
     let space = if tail.is_empty() { "" } else { " " };

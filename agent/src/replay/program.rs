@@ -297,6 +297,10 @@ impl<'m> Host for &MemoryProgram<'m> {
         self.settings.algorithms & 1 << algorithm as u32 != 0
     }
 
+    fn fair_in_use(&self) -> bool {
+        self.settings.fair_in_use != 0
+    }
+
     fn has_room(&self, _now: Ticks) -> bool {
         // The capture does not contain the host's load.
         false

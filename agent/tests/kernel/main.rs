@@ -5,6 +5,7 @@ mod banks;
 mod classes;
 mod connections;
 mod essential;
+mod fair;
 mod hooks;
 mod levels;
 mod lists;
@@ -98,6 +99,11 @@ fn main() {
         replay::a_replay_comes_to_the_verdicts_and_counters_of_the_kernel,
         replay::a_replay_of_limits_for_some_sources_and_interfaces_does_so_too,
         replay::a_replay_of_keys_of_networks_does_so_too,
+        fair::a_fair_limit_follows_its_level_and_ends_with_its_deadline,
+        fair::a_fair_limit_on_bytes_and_one_on_connections_have_their_units,
+        fair::offered_packets_are_sampled_whether_they_pass_or_not,
+        fair::a_level_stays_in_effect_when_a_policy_changes_in_place,
+        fair::many_verdicts_under_changing_levels_are_those_of_the_function,
         levels::a_botnet_below_every_limit_is_held_to_its_levels_and_polite_sources_pass,
     ];
     if is_quick() {

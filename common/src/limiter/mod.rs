@@ -33,6 +33,7 @@ pub use parameters::{Parameters, Parametric};
 pub use rate::{Costs, Rate};
 pub use rate_algorithm::RateAlgorithm;
 pub use refund::Refund;
+pub(crate) use shared::charge_word;
 pub use shared::{CHARGE_TRIES, Charge, SharedCharge, SharedState, Swap};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;

@@ -129,7 +129,7 @@ impl Decision {
 
 /// Charges a state of one word.
 #[inline(always)]
-pub(super) fn charge_word(state: &impl SharedState, decide: impl Fn(u64) -> Decision) -> Charge {
+pub(crate) fn charge_word(state: &impl SharedState, decide: impl Fn(u64) -> Decision) -> Charge {
     let mut word = state.load(0);
     for _ in 0..CHARGE_TRIES {
         let Decision::Pass(next) = decide(word) else {

@@ -3,6 +3,7 @@
 use super::host::{Cell, Host};
 use super::slot::Slot;
 use super::verdict::Passage;
+use crate::fair::Bucket;
 use crate::limiter::{
     Algorithm, Charge, LeakyBucket, SharedCharge, SharedState, Swap, TokenBucket, algorithms,
 };
@@ -159,6 +160,35 @@ pub(super) fn charge_bucket<H: Host>(
     };
     let bucket: TokenBucket = rule.token_bucket();
     bucket.charge_shared(&SlotState::new(host, set, slot, rule), now, cost)
+}
+
+/// The same for a fair rule, at a level.
+#[inline(always)]
+pub(super) fn charge_at<H: Host>(
+    host: &H,
+    bucket: &Bucket,
+    (rule, slot): (&Rule, Slot),
+    now: Ticks,
+    cost: u64,
+) -> Charge {
+    let Some(set) = host.set(slot.set) else {
+        return Charge::LOST;
+    };
+    bucket.charge_shared(&SlotState::new(host, set, slot, rule), now, cost)
+}
+
+/// Refunds one charge at a level, if it is still in the state.
+#[inline(always)]
+pub(super) fn take_back_from<H: Host>(
+    host: &H,
+    bucket: &Bucket,
+    (rule, slot): (&Rule, Slot),
+    charged: Charge,
+    cost: u64,
+) {
+    if let Some(set) = host.set(slot.set) {
+        bucket.refund_shared(&SlotState::new(host, set, slot, rule), charged, cost);
+    }
 }
 
 /// Refunds one charge, if it is still in the state.

@@ -4,6 +4,7 @@ use core::ops::DerefMut;
 
 use super::outcome::{Outcome, TableEvent};
 use super::verdict::HotVerdict;
+use crate::fair::Words;
 use crate::hot::CpuRow;
 use crate::key::{Hash, Key};
 use crate::limiter::Algorithm;
@@ -85,6 +86,21 @@ pub trait Host: Sized {
     fn make_hot(&self, _rule: u32, _key: &Key, _now: Ticks, _size: u16) -> bool {
         false
     }
+    /// Whether some rule is fair: the verifier removes code for them otherwise.
+    fn fair_in_use(&self) -> bool {
+        false
+    }
+    /// The words of a fair rule, each read once, the deadline first.
+    #[inline(always)]
+    fn fair_words(&self, rule: &Rule) -> Words {
+        Words::of(rule)
+    }
+    /// A random number, for the samples of fair rules.
+    fn random(&self) -> u32 {
+        u32::MAX
+    }
+    /// Sends a sampled packet of a fair rule to the agent: its key, class and cost, and the one-in-so-many of the sample.
+    fn sample_offered(&self, _rule: &Rule, _key: &Key, _class: u32, _units: u64, _one_in: u32) {}
     /// Counts an event of the table.
     fn note(&self, event: TableEvent);
     /// The length of a tick.

@@ -7,6 +7,7 @@
 mod cells;
 mod charge;
 mod counting;
+mod fair;
 mod fast;
 mod host;
 mod hot;
@@ -22,6 +23,7 @@ mod steps;
 mod verdict;
 
 pub use self::cells::{CELLS, FullTable, is_background, least};
+pub use self::fair::{FairStep, charge_fair, charge_new_fair, take_back_fair};
 pub use self::host::{Cell, Host, Sample};
 pub use self::hot::{add_hot, charge_hot, make_hot};
 pub use self::one_rule::{charge, charge_by_bucket, conclude, look, refuse_by, take_back};
@@ -33,6 +35,7 @@ pub use self::slow::evaluate_by_bucket;
 pub use self::steps::Steps;
 pub use self::verdict::{HotVerdict, PackedVerdict, Passage, Verdict};
 
+use self::fair::{evaluate_with_fair, pass_by_idle, split};
 use self::fast::evaluate_on_fast_path;
 use self::slow::evaluate_on_slow_path;
 use crate::rule::{RuleSpan, Subject};
@@ -40,6 +43,17 @@ use crate::rule::{RuleSpan, Subject};
 /// Evaluates a packet under the rules of `span`.
 #[inline(always)]
 pub fn evaluate<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
+    let mut span = span;
+    if host.fair_in_use() && span.count & RuleSpan::FAIR != 0 {
+        let split = split(host, span);
+        if split.is_busy {
+            return evaluate_with_fair(host, &split, subject);
+        }
+        span = split.others;
+        if span.count == 0 {
+            return pass_by_idle(host, span, subject);
+        }
+    }
     match evaluate_on_fast_path(host, span, subject) {
         Some(verdict) => verdict,
         None => evaluate_on_slow_path(host, span, subject),

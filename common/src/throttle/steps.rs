@@ -3,6 +3,7 @@
 use core::ops::DerefMut;
 
 use super::cells::FullTable;
+use super::fair::{FairStep, charge_fair, charge_new_fair, take_back_fair};
 use super::one_rule::{charge, charge_by_bucket, conclude, look, refuse_by, take_back};
 use super::open::{open, take};
 use super::overflow::{claim, estimate, leave, spread};
@@ -43,6 +44,18 @@ pub trait Steps: FullTable {
     /// [`take_back`].
     fn take_back(&self, packet_state: &mut PacketState, count: u32) {
         take_back(self, packet_state, count);
+    }
+    /// [`charge_fair`].
+    fn charge_fair(&self, packet_state: &mut PacketState, nth: u32) -> FairStep {
+        charge_fair(self, packet_state, nth)
+    }
+    /// [`charge_new_fair`].
+    fn charge_new_fair(&self, packet_state: &mut PacketState, nth: u32) -> FairStep {
+        charge_new_fair(self, packet_state, nth)
+    }
+    /// [`take_back_fair`].
+    fn take_back_fair(&self, packet_state: &mut PacketState, first: u32, count: u32) {
+        take_back_fair(self, packet_state, first, count);
     }
     /// [`estimate`].
     fn estimate(&self, packet_state: &mut PacketState) {

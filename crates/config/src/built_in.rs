@@ -1,5 +1,6 @@
 //! The limits of an agent without a config.
 
+use super::fair::LimitRate;
 use super::policy::{
     AgentConfig, Config, Decide, Geo, InterfacePattern, Limit, Mode, OnExit, RateSpec, Unit,
 };
@@ -12,7 +13,7 @@ impl Config {
         let limit = |name: &str, unit: Unit, per_second: u64, burst: u64| {
             let rates = RateSpec::per_second(per_second, burst);
             Limit {
-                rate: Some(RateText(rates.rate_text.clone())),
+                rate: Some(LimitRate(RateText(rates.rate_text.clone()))),
                 burst: Some(Burst::Number(burst)),
                 unit,
                 rates,

@@ -19,10 +19,13 @@ impl Limit {
         };
         let amount = match self.concurrent {
             Some(number) => format!("{} open connections", human::number(number)),
+            None if self.is_fair() => format!("fair share of {}", self.unit),
             None => rates(&self.rates.rate_text, &unit, &self.rates.tiers),
         };
         let mut parts = vec![format!("{amount} per {}", self.key_in_words())];
-        if self.concurrent.is_none() {
+        if let Some(shares) = &self.shares {
+            parts.push(shares.words(self.unit));
+        } else if self.concurrent.is_none() {
             parts.extend(of_algorithm(self.rates.algorithm, || match self.unit {
                 Unit::Bytes => human::size(self.rates.burst),
                 _ => human::number(self.rates.burst),

@@ -16,6 +16,7 @@ mod decide;
 mod describe;
 pub mod escalate;
 mod excerpt;
+mod fair;
 mod formula;
 mod functions;
 mod geo;

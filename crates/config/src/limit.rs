@@ -1,6 +1,7 @@
 //! `[[limit]]` on packets.
 
 use super::escalate::Escalate;
+use super::fair::{Fair, FairTable, LimitRate};
 use super::levels::Level;
 use super::limit_action::{Action, Throttle};
 use super::limit_scope::{LimitInterfaces, LimitSources};
@@ -31,10 +32,15 @@ pub struct Limit {
     #[key(examples = ["connections-per-source"], check = check_name)]
     pub name: String,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. A limit
-    /// on bytes takes a size (`10MB/s`) or bits (`100Mbit/s`). From one a year to 1,099,511,627,776.
+    /// on bytes takes a size (`10MB/s`) or bits (`100Mbit/s`). From one a year to 1,099,511,627,776. `fair`: no number. While
+    /// the host keeps up, nothing is refused; while it does not, all sources are held to one level, which the agent finds.
     #[key(unless = "concurrent")]
     #[key(examples = ["1000/s", "60/min", "10/5s", "10MB/s", "100Mbit/s"])]
-    pub(crate) rate: Option<RateText>,
+    pub(crate) rate: Option<LimitRate>,
+    /// With `rate = "fair"`: bounds of the level, and the signs of an overload. On ingress, for `unit = "packets"`,
+    /// `"connections"` and `"bytes"`, with `key = "source"`.
+    #[key(absent = "no bounds, and the sockets on the limit's ports as signal")]
+    pub(crate) fair: Option<FairTable>,
     /// Open TCP connections at one time per key, instead of a rate. Only with `unit = "connections"`, on ingress. With a
     /// `key` that sources share, `prove` keeps forged SYNs from using it up. See the guide on open connections.
     #[key(absent = "off: the limit has a rate", range = (1.0, MOST_CONCURRENT))]
@@ -126,9 +132,13 @@ pub struct Limit {
     /// demand. `keys`: each key has the whole limit, wherever it is used. `true` is `shares`.
     #[key(default = None)]
     pub cluster: Option<ClusterMode>,
-    /// `algorithm`, `rate`, `burst` and `tiers`. With `concurrent`, that number is the count and the burst.
+    /// `algorithm`, `rate`, `burst` and `tiers`. With `concurrent`, that number is the count and the burst. With
+    /// `rate = "fair"`, the rate is `at_most`, or any if there is none.
     #[key(skip, default = RateSpec::per_second(1, 1))]
     pub rates: RateSpec,
+    /// With `rate = "fair"`: its bounds and signals.
+    #[key(skip, default = None)]
+    pub shares: Option<Fair>,
 }
 
 impl Prove {

@@ -1,6 +1,7 @@
 //! The rules between the keys of `[[limit]]` on packets.
 
 use super::escalate::Counts;
+use super::fair;
 use super::levels::{self, OwnKey};
 use super::limit::Limit;
 use super::limit_action::{Action, Throttle};
@@ -33,6 +34,7 @@ pub fn check(read: &mut Located<'_, Limit>, problems: &mut Problems) {
         limit.algorithm,
         problems,
     );
+    limit.shares = fair::read(limit, place, problems);
     let rates = rates(limit, place, problems);
     let own = OwnKey {
         key: limit.key,
@@ -140,7 +142,12 @@ fn rates<'t>(limit: &Limit, place: Place<'t>, problems: &mut Problems) -> ReadRa
             span: place.span_of(&Limit::CONCURRENT),
             calendar: None,
         };
-        return ReadRates::of_connections(place, RATES, number);
+        return ReadRates::of_number(place, RATES, number, Unit::Connections);
+    }
+    if let Some(shares) = &limit.shares {
+        let place_of_rate = place.span_of(&Limit::RATE);
+        let main = fair::rate_of(limit.unit, shares, place_of_rate);
+        return ReadRates::of_number(place, RATES, main, limit.unit);
     }
     let burst = limit.burst;
     let burst = burst.and_then(|burst| burst.of(limit.unit, place.span_of(RATES.burst), problems));

@@ -219,13 +219,13 @@ impl<'t> ReadRates<'t> {
         }
     }
 
-    /// The number of a limit on open connections, in place of rates.
-    pub const fn of_connections(place: Place<'t>, keys: RateKeys, number: ReadRate) -> Self {
+    /// The number of a limit on open connections, or the one in place of a fair rate.
+    pub const fn of_number(place: Place<'t>, keys: RateKeys, number: ReadRate, unit: Unit) -> Self {
         Self {
             place,
             keys,
             counts: Counts::Packets,
-            unit: Unit::Connections,
+            unit,
             algorithm: Algorithm::TokenBucket,
             main: Some(number),
             burst: None,

@@ -14,6 +14,7 @@ use common::proof::TRANSLATED;
 use common::rule::{Enforcement, Rule};
 use common::settings::{Runtime, Settings, TableIdentity};
 use common::share::Share;
+use host::clock;
 
 use crate::buffers;
 use crate::compile::Image;
@@ -28,6 +29,7 @@ use crate::maps::bans::Bans;
 use crate::maps::capture::CaptureRings;
 use crate::maps::events::EventRing;
 use crate::maps::lists::{self, ListMap};
+use crate::maps::offered::OfferedRing;
 use crate::maps::own::OwnAddresses;
 use crate::maps::record::RecordMaps;
 use crate::maps::rings;
@@ -45,7 +47,7 @@ pub struct Datapath {
     pub(crate) ebpf: Ebpf,
     pub(crate) image: Image,
     pub(crate) settings: Settings,
-    rows: Rows,
+    pub(crate) rows: Rows,
     /// As it was last written.
     runtime: Runtime,
     /// The shares of limits with `cluster`, and whether nothing is refused, by the limit's index in the config.
@@ -54,6 +56,7 @@ pub struct Datapath {
     record: Arc<RecordMaps>,
     capture: Arc<CaptureRings>,
     stream: Arc<StreamRings>,
+    pub(crate) offered: Arc<OfferedRing>,
     trace: Option<TraceRing>,
     connections: Option<Connections>,
     pub(crate) attached: Vec<Attached>,
@@ -182,7 +185,8 @@ impl Datapath {
             .map_max_entries("COOKIE_PORTS", size::cookie_ports(&settings))
             .map_max_entries(pins::PROVEN_SOURCES, size::proven_sources(&settings))
             .map_max_entries("LAYOUT", text::chunks(&layout))
-            .map_max_entries("EVENTS", RING_BYTES);
+            .map_max_entries("EVENTS", RING_BYTES)
+            .map_max_entries("OFFERED", size::offered(&settings));
         connections::configure(&mut loader, &image, pins);
         for map in pins::SHARED_MAPS {
             loader.map_pin_path(map, place.map(map));
@@ -215,6 +219,7 @@ impl Datapath {
         let record = Arc::new(RecordMaps::take(&mut ebpf)?);
         let capture = Arc::new(CaptureRings::take(&mut ebpf)?);
         let stream = Arc::new(StreamRings::take(&mut ebpf)?);
+        let offered = Arc::new(OfferedRing::take(&mut ebpf)?);
         let trace = TraceRing::take(&mut ebpf)?;
         let mut datapath = Self {
             ebpf,
@@ -227,6 +232,7 @@ impl Datapath {
             record,
             capture,
             stream,
+            offered,
             trace,
             connections,
             attached: Vec::new(),
@@ -356,7 +362,7 @@ impl Datapath {
     }
 
     /// The bank in effect.
-    const fn bank(&self) -> Bank {
+    pub(crate) const fn bank(&self) -> Bank {
         Bank::from_setting(self.runtime.bank)
     }
 
@@ -419,6 +425,13 @@ impl Datapath {
                     .write(first + row, &[at_share(rule, *share, *is_open)]);
             }
         }
+        // Fair limits stay as the controller last set them.
+        let in_effect = self.rows.first_of(self.bank());
+        let both = self.image.rules.iter().zip(&image.rules).enumerate();
+        for (row, _) in both.filter(|(_, (old, new))| old.is_fair() && new.is_fair()) {
+            let words = self.rows.fair(in_effect + row);
+            self.rows.set_fair(first + row, words);
+        }
         let mut runtime = self.runtime;
         runtime.roots[bank.number() as usize] = image.roots;
         self.write_runtime(runtime)
@@ -441,6 +454,11 @@ impl Datapath {
     #[must_use]
     pub fn rule_in_effect(&self, row: usize) -> Option<Rule> {
         let rule = self.image.rules.get(row)?;
+        if rule.is_fair() {
+            let words = self.rows.fair(self.rows.first_of(self.bank()) + row);
+            let now = self.settings.scale.ticks(clock::monotonic_nanoseconds());
+            return Some(rule.at_level(words.level_at(now)));
+        }
         let share = self.shares.get(&self.image.limit_of_row(row)?);
         Some(share.map_or(*rule, |(share, _)| rule.at_share(*share)))
     }

@@ -6,6 +6,7 @@ use common::rule::{Rule, Size};
 use common::table::{Counted, Set, Shape, SlotCounter, Tally};
 use common::throttle::{Cell, FullTable, Host, Outcome, PacketState, Sample, Steps, TableEvent};
 use common::time::{TickScale, Ticks, is_alive};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// The number of cells of each group.
@@ -257,6 +258,9 @@ impl<'m> Host for &'m Memory {
     fn count(&self, _counter: u32, outcome: Outcome, _size: Size) {
         self.counts[outcome as usize].fetch_add(1, SeqCst);
     }
+    fn fair_in_use(&self) -> bool {
+        self.rules.iter().any(Rule::is_fair)
+    }
     fn note(&self, event: TableEvent) {
         self.events[event as usize].fetch_add(1, SeqCst);
     }
@@ -271,10 +275,35 @@ impl<'m> Host for &'m Memory {
 
 impl FullTable for &Memory {}
 
-impl Steps for &Memory {
-    type PacketState = Box<PacketState>;
+/// A thread's state of a packet, which stays from one step to the next, as a CPU's does in the kernel.
+pub struct OwnState(Box<PacketState>);
 
-    fn packet_state(&self) -> Option<Box<PacketState>> {
-        Some(Box::default())
+thread_local!(static STATE: std::cell::Cell<Option<Box<PacketState>>> = const { std::cell::Cell::new(None) });
+
+impl Deref for OwnState {
+    type Target = PacketState;
+
+    fn deref(&self) -> &PacketState {
+        &self.0
+    }
+}
+
+impl DerefMut for OwnState {
+    fn deref_mut(&mut self) -> &mut PacketState {
+        &mut self.0
+    }
+}
+
+impl Drop for OwnState {
+    fn drop(&mut self) {
+        STATE.set(Some(std::mem::take(&mut self.0)));
+    }
+}
+
+impl Steps for &Memory {
+    type PacketState = OwnState;
+
+    fn packet_state(&self) -> Option<OwnState> {
+        Some(OwnState(STATE.take().unwrap_or_default()))
     }
 }

@@ -22,6 +22,7 @@ pub use crate::cluster::{Cluster, StoreUrl};
 pub use crate::crowdsec::{CrowdSec, Machine, Secret};
 pub use crate::decide::{Decide, Endpoint};
 pub use crate::escalate::Escalate;
+pub use crate::fair::{Fair, Signal};
 pub use crate::geo::Geo;
 pub use crate::levels::{Level, LevelKey};
 pub use crate::limit::Limit;

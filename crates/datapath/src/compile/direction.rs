@@ -168,6 +168,7 @@ pub(super) fn compile_after(
         prove_in_use,
         connections_in_use: u32::from(own.iter().any(|limit| limit.concurrent.is_some())),
         escalate_in_use: u32::from(own.iter().any(|limit| limit.escalate.is_some())),
+        fair_in_use: u32::from(own.iter().any(|limit| limit.is_fair())),
         answers: PacketBucket::of_replies(scale),
         cookies: PacketBucket::of_cookies(scale),
         essential: PacketBucket::of_essential(scale),

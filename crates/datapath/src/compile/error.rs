@@ -1,6 +1,7 @@
 //! Policies that the kernel program does not support.
 
 use common::connections::MOST_KEYS;
+use common::fair::MOST_FAIR;
 use common::limiter::Algorithm;
 use common::prefix::MAX_CLASSES;
 use common::rule::MAX_RULES;
@@ -26,6 +27,17 @@ pub enum CompileError {
          other ports, sources or interfaces"
     )]
     TooManyConcurrent {
+        /// Their number.
+        limits: usize,
+        /// The packets, as in `tcp port 443 connection`.
+        packet: String,
+    },
+    /// Too many fair limits for one packet.
+    #[error(
+        "{limits} limits with rate = \"fair\" would apply to {packet} packets, and at most {MOST_FAIR} can: give some limits \
+         other protocols, ports, sources or interfaces"
+    )]
+    TooManyFair {
         /// Their number.
         limits: usize,
         /// The packets, as in `tcp port 443 connection`.

@@ -80,7 +80,7 @@ pub fn assign(
                 limit.key,
                 prefixes.0,
                 prefixes.1,
-                limit.concurrent.map(|_| nth),
+                (limit.concurrent.is_some() || limit.is_fair()).then_some(nth),
             ))
             .or_default()
             .push(nth);

@@ -1,6 +1,8 @@
-//! A limit's rules: one for its rate and one for each tier; two for each if the limit is soft or elastic.
+//! A limit's rules: one for its rate and one for each tier; two for each if the limit is soft or elastic. A fair limit has
+//! one for its level, and one for `at_most`.
 
 use common::connections::MOST_CONCURRENT;
+use common::fair::SHIFT_OF_BYTES;
 use common::limiter::{AnyLimiter, Costs, Rate};
 use common::rule::{self, Cost, Enforcement, KeyKind, Rule};
 use common::time::TickScale;
@@ -19,7 +21,12 @@ pub struct RuleSource {
     pub frame: Rule,
 }
 
-/// The (rate, burst, enforcement) of each rule of a limit, in the order they are laid out.
+/// The rate and burst of a fair rule while it is not in effect: they set nothing but the order in which a full table gives up
+/// states.
+const FAIR_RATE: (Rate, u64) = (Rate::per_second(1_000), 1_000);
+
+/// The (rate, burst, enforcement) of each rule of a limit, in the order they are laid out. The fair rule of a limit is laid
+/// out behind those of all limits.
 pub fn parts(limit: &Limit, mode: Mode) -> Vec<(Rate, u64, Enforcement)> {
     let ordinary = match limit.action {
         _ if mode == Mode::Observe => Enforcement::Observe,
@@ -27,6 +34,13 @@ pub fn parts(limit: &Limit, mode: Mode) -> Vec<(Rate, u64, Enforcement)> {
         Action::Mark(_) => Enforcement::Mark,
         Action::Drop | Action::Reject | Action::Shape => Enforcement::Enforce,
     };
+    if let Some(shares) = &limit.shares {
+        let most = shares
+            .at_most
+            .map(|rate| (rate, limit.rates.burst, ordinary));
+        let fair = (FAIR_RATE.0, FAIR_RATE.1, Enforcement::Fair);
+        return most.into_iter().chain([fair]).collect();
+    }
     limit
         .rates
         .all()
@@ -116,6 +130,14 @@ pub const fn on_full(limit: &Limit) -> rule::OnFull {
 impl RuleSource {
     /// The row for classes with this multiplier.
     pub fn rule(&self, multiplier: Multiplier, scale: TickScale) -> Rule {
+        if self.frame.is_fair() {
+            let shift = if self.unit == Unit::Bytes {
+                SHIFT_OF_BYTES
+            } else {
+                0
+            };
+            return self.frame.fair(shift);
+        }
         let multiplier = if multiplier.factor() > self.largest.factor() {
             self.largest
         } else {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use common::connections::MOST_KEYS;
+use common::fair::MOST_FAIR;
 use common::packet::{Direction, Kind, Protocol};
 use common::proof::PROVEN_REQUEST;
 use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
@@ -50,7 +51,7 @@ impl Limits<'_> {
     }
 
     /// The limits for a packet with hidden protocol and ports: all of them. `None` if they have too many rules for one
-    /// packet, a key with the port, or count open connections: the kernel opens one by such a packet, and a reservation
+    /// packet, or too many fair ones, a key with the port, or count open connections: the kernel opens one by such a packet, and a reservation
     /// requires its ports.
     fn hidden(&self, mode: Mode) -> Option<Vec<usize>> {
         let own: Vec<usize> = self.own().collect();
@@ -61,8 +62,9 @@ impl Limits<'_> {
             .iter()
             .map(|nth| rules::parts(self.all[*nth].1, mode).len())
             .sum();
+        let fair = own.iter().filter(|nth| self.all[**nth].1.is_fair()).count();
         let needs_port = own.iter().any(|nth| self.all[*nth].1.key.has_port());
-        (rules <= MAX_RULES as usize && !needs_port).then_some(own)
+        (rules <= MAX_RULES as usize && fair <= MOST_FAIR as usize && !needs_port).then_some(own)
     }
 
     /// The bits of spans to which these limits apply: whether and how sources prove their address. Where limits differ,
@@ -277,7 +279,7 @@ impl<'a> Rows<'a> {
             )
         });
         let first = self.rows.len() as u32;
-        let mut states = 0u8;
+        let (mut states, mut fair) = (0u8, Vec::new());
         for (position, nth) in ordered.iter().enumerate() {
             let place = &self.groups.places[*nth];
             let group_of = |other: Option<&usize>| other.map(|nth| self.groups.places[*nth].group);
@@ -288,18 +290,16 @@ impl<'a> Rows<'a> {
                 states = 0;
             }
             let parts = rules::parts(limit, self.mode);
-            let last = parts.len() - 1;
+            let is_fair = |part: &(_, _, Enforcement)| part.2 == Enforcement::Fair;
+            let last = parts.iter().rposition(|part| !is_fair(part));
             // On `observe`, a soft limit has one rule instead of two: the first is the limit itself.
             let stride = place.positions.len() / parts.len();
             for (part, (rate, burst, enforcement)) in parts.into_iter().enumerate() {
-                states |= 1 << place.positions[part * stride];
+                let position = place.positions[part * stride];
                 let frame = Rule {
                     group: place.group,
-                    position: place.positions[part * stride],
+                    position,
                     ring: place.rings[part * stride],
-                    counter: counter_row(self.rows.len()),
-                    opens_key: u8::from(opens && part == 0),
-                    closes_key: if closes && part == last { states } else { 0 },
                     ..rules::frame(limit, enforcement)
                 };
                 let frame = frame
@@ -309,41 +309,78 @@ impl<'a> Rows<'a> {
                     .counting_by_cpu(
                         limit.escalate.is_none() && limit.cluster != Some(ClusterMode::Keys),
                     );
-                self.rows.push(RuleSource {
+                let source = RuleSource {
                     algorithm: limit.rates.algorithm,
                     unit: limit.unit,
                     rate,
                     burst,
                     largest: self.groups.largest_of(limit.rates.algorithm),
                     frame,
-                });
-                self.catalogue.push(CountedRule {
-                    at,
-                    span: if limit.concurrent.is_some() {
-                        counter_row(self.rows.len() - 1)
-                    } else {
-                        counter_row((first + of_connections) as usize)
-                    },
-                });
+                };
+                if enforcement == Enforcement::Fair {
+                    fair.push((at, source));
+                    continue;
+                }
+                states |= 1 << position;
+                let span = if limit.concurrent.is_some() {
+                    self.rows.len()
+                } else {
+                    (first + of_connections) as usize
+                };
+                let opens_key = u8::from(opens && part == 0);
+                let is_last = closes && Some(part) == last;
+                self.add(at, span, source, (opens_key, if is_last { states } else { 0 }));
             }
         }
+        let (ordinary, fair_rules) = (self.rows.len() as u32 - first, fair.len());
+        for (at, source) in fair {
+            // Where nothing else counts the packet for its key.
+            let is_alone = ordinary == of_connections && fair_rules == 1;
+            let closes_key = if is_alone { 1 << source.frame.position } else { 0 };
+            self.add(at, (first + of_connections) as usize, source, (1, closes_key));
+        }
         let count = self.rows.len() as u32 - first;
+        if fair_rules > MOST_FAIR as usize {
+            return Err(CompileError::TooManyFair {
+                limits: fair_rules,
+                packet: packet(),
+            });
+        }
         if count > MAX_RULES {
             return Err(CompileError::TooManyRules {
                 rules: count as usize,
                 packet: packet(),
             });
         }
-        let span = RuleSpan { first, count };
+        let bits = if fair_rules > 0 { RuleSpan::FAIR } else { 0 };
+        let span = RuleSpan {
+            first,
+            count: count | bits,
+        };
         if of_connections > MOST_KEYS as u32 {
             return Err(CompileError::TooManyConcurrent {
                 limits: of_connections as usize,
                 packet: packet(),
             });
         }
-        self.most = self.most.max(count - of_connections);
+        self.most = self.most.max(ordinary - of_connections);
         self.known.insert(applying.to_vec(), span);
         Ok(span)
+    }
+
+    /// Adds a rule, whose passed packets are counted in the row of `span`. `key`: its `opens_key` and `closes_key`.
+    fn add(&mut self, at: LimitAt, span: usize, source: RuleSource, key: (u8, u8)) {
+        let frame = Rule {
+            counter: counter_row(self.rows.len()),
+            opens_key: key.0,
+            closes_key: key.1,
+            ..source.frame
+        };
+        self.rows.push(RuleSource { frame, ..source });
+        self.catalogue.push(CountedRule {
+            at,
+            span: counter_row(span),
+        });
     }
 
     /// (rows, the catalogue of their counters, the most rules of a span).

@@ -9,6 +9,7 @@ pub(crate) mod generation;
 mod inner;
 mod interfaces;
 pub(crate) mod lists;
+pub(crate) mod offered;
 pub(crate) mod own;
 pub(crate) mod policy;
 mod prefixes;

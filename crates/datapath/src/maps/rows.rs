@@ -1,6 +1,8 @@
 //! Rows of rules in shared memory: the bank of the next policy, and rows in effect.
 //!
-//! A row in effect changes in place with this host's share of a limit with `cluster`. Each word is replaced by one atomic store: the emission interval, the largest cost, and the enforcement. The order
+//! A fair rule's row in effect changes in three words: see [`common::fair`].
+//!
+//! Another row in effect changes in place with this host's share of a limit with `cluster`. Each word is replaced by one atomic store: the emission interval, the largest cost, and the enforcement. The order
 //! of the stores ensures that a packet in between is evaluated by the old row, the new one, or a stricter one. States
 //! are instants, which are valid under either row. If a packet's charge is reverted meanwhile because another CPU was
 //! faster, the refund may use the other interval.
@@ -10,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::MapData;
 use common::bank::Bank;
+use common::fair::{Word, Words};
 use common::rule::Rule;
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -19,7 +22,17 @@ use crate::error::LoadError;
 const WORDS: usize = size_of::<Rule>() / size_of::<u64>();
 const INTERVAL: usize = std::mem::offset_of!(Rule, interval) / size_of::<u64>();
 const MOST: usize = std::mem::offset_of!(Rule, most) / size_of::<u64>();
+const TOLERANCE: usize = std::mem::offset_of!(Rule, tolerance) / size_of::<u64>();
 const LAST: usize = WORDS - 1;
+
+/// The place of a fair rule's word, as [`Words::of`] reads it.
+const fn place_of(word: Word) -> usize {
+    match word {
+        Word::Level => INTERVAL,
+        Word::Until => TOLERANCE,
+        Word::OneIn => MOST,
+    }
+}
 
 /// The map of rules, mapped into memory.
 #[derive(Debug)]
@@ -109,6 +122,18 @@ impl Rows {
         for (word, value) in order.into_iter().chain([(LAST, u64::from_ne_bytes(last))]) {
             self.word(row, word).store(value, Ordering::SeqCst);
         }
+    }
+
+    /// Replaces the words of a fair rule's row in effect.
+    pub(crate) fn set_fair(&self, row: usize, words: Words) {
+        for (word, value) in words.stores() {
+            self.word(row, place_of(word)).store(value, Ordering::SeqCst);
+        }
+    }
+
+    /// The words of a fair rule's row in effect.
+    pub(crate) fn fair(&self, row: usize) -> Words {
+        Words::read(|word| self.word(row, place_of(word)).load(Ordering::SeqCst))
     }
 
     #[cfg(test)]

@@ -58,6 +58,15 @@ pub(crate) const fn proven_sources(settings: &Settings) -> u32 {
     }
 }
 
+/// Bytes of the ring of packets that fair rules sample: room for some 6,500, or one page, the least.
+pub(crate) const fn offered(settings: &Settings) -> u32 {
+    if settings.fair_in_use != 0 {
+        256 << 10
+    } else {
+        4096
+    }
+}
+
 /// The most sources of a part of a recording: outgoing packets are not recorded.
 pub(crate) fn recorded(image: &Image) -> u32 {
     if image.settings.is_egress != 0 {

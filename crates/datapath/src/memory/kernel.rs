@@ -105,7 +105,7 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
     let rows = |count: usize| (count as u64).max(1);
     let banks = |size: u32| u64::from(Bank::COUNT * size).max(1);
     let own = u64::from(size::own_addresses(&image.settings));
-    let ring = u64::from(RING_BYTES);
+    let ring_of = |bytes: u64| bytes + bytes / PAGE * 16 + 3 * PAGE;
     PROGRAM
         + array(1, size_of::<Settings>())
         + mapped(banks(size::rows_of_bank(image)), size_of::<Rule>())
@@ -132,7 +132,8 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         // The rings of captured packets and of the stream are allocated while somebody reads them.
         + 2 * (array(cpus, size_of::<u64>()) + per_cpu(1, size_of::<u64>(), cpus))
         + hash(own, size_of::<OwnKey>(), size_of::<u32>())
-        + ring + ring / PAGE * 16 + 3 * PAGE
+        + ring_of(u64::from(RING_BYTES))
+        + ring_of(u64::from(size::offered(&image.settings)))
         + per_cpu(1, size_of::<Attempt>(), cpus)
         + connections(image, cpus)
         // A separate map names the limits of the rows of counters.

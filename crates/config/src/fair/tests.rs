@@ -1,0 +1,119 @@
+use std::path::Path;
+
+use super::*;
+
+const LIMIT: &str = "[[limit]]\nname = \"web\"\nports = [80, 443]\nunit = \"connections\"\nrate = \"fair\"\n";
+
+fn parse(text: &str) -> Result<crate::Loaded, crate::report::Report> {
+    let text = format!("[agent]\ninterfaces = [\"eth0\"]\n{text}");
+    crate::parse(Path::new("limits.toml"), &text)
+}
+
+fn limit(lines: &str) -> Limit {
+    let loaded = parse(&format!("{LIMIT}{lines}")).unwrap_or_else(|report| panic!("{report}"));
+    assert!(loaded.warnings.is_empty());
+    loaded.config.limits[0].clone()
+}
+
+#[test]
+fn a_fair_limit_has_bounds_and_signals() {
+    let shares = |lines: &str| limit(lines).shares.unwrap();
+    assert_eq!(
+        shares(""),
+        Fair {
+            at_least: None,
+            at_most: None,
+            signals: vec![Signal::Sockets],
+        }
+    );
+    assert_eq!(
+        shares(
+            "fair = { at_least = \"20/s\", at_most = \"5000/s\", signals = [\"sockets\", 8080] }\n"
+        ),
+        Fair {
+            at_least: Some(Rate::per_second(20)),
+            at_most: Some(Rate::per_second(5_000)),
+            signals: vec![Signal::Sockets, Signal::Port(8_080)],
+        }
+    );
+}
+
+#[test]
+fn bounds_of_bytes_have_sizes() {
+    let text = LIMIT.replace("connections", "bytes");
+    let fair = "fair = { at_least = \"10kB/s\", at_most = \"80Mbit/s\" }\n";
+    let loaded = parse(&format!("{text}{fair}")).unwrap_or_else(|report| panic!("{report}"));
+    let shares = loaded.config.limits[0].shares.clone().unwrap();
+    assert_eq!(
+        (shares.at_least, shares.at_most),
+        (Some(Rate::per_second(10_000)), Some(Rate::per_second(10_000_000)))
+    );
+    let report = parse(&format!("{text}fair = {{ at_least = \"10/s\" }}\n")).unwrap_err();
+    assert!(report.to_string().contains("10kB/s"), "{report}");
+}
+
+#[test]
+fn the_summary_of_a_fair_limit_has_its_keys() {
+    assert_eq!(
+        limit("fair = { at_least = \"20/s\", at_most = \"5000/s\", signals = [8080] }\n").summary(),
+        "ingress tcp+udp/80,443  fair share of connections per address (IPv6 /64), at least 20/s, at most 5,000/s, by port 8080, drop"
+    );
+    assert_eq!(
+        limit("").summary(),
+        "ingress tcp+udp/80,443  fair share of connections per address (IPv6 /64), by sockets, drop"
+    );
+}
+
+#[test]
+fn what_a_fair_limit_does_not_support_is_an_error() {
+    for (text, message) in [
+        ("fair = { at_least = \"1/h\" }", "at_least is below 1/min"),
+        (
+            "fair = { at_least = \"20/s\", at_most = \"10/s\" }",
+            "at_most is below at_least",
+        ),
+        ("fair = { at_most = \"20\" }", "missing time"),
+        ("fair = { at_mots = \"20/s\" }", "unknown key \"at_mots\" in fair"),
+        ("fair = { signals = [] }", "signals is empty"),
+        ("fair = { signals = [\"cpu\"] }", "invalid signal \"cpu\""),
+        ("fair = { signals = [0] }", "invalid signal 0"),
+        ("burst = 5", "burst is not supported"),
+        ("tiers = [\"60/h\"]", "tiers is not supported"),
+        (
+            "levels = [{ prefix = \"24/48\", factor = 20 }]",
+            "levels is not supported",
+        ),
+        ("key = \"all\"", "key = \"all\" is not supported"),
+        ("algorithm = \"leaky-bucket\"", "algorithm = \"leaky-bucket\" is not"),
+        ("action = \"observe\"", "action = \"observe\" is not supported"),
+        (
+            "throttle = { soft = \"10%\" }",
+            "throttle is not supported with rate = \"fair\"",
+        ),
+        (
+            "escalate = { after = 9, within = \"1s\", ban = \"1m\" }",
+            "escalate is not supported",
+        ),
+        ("concurrent = 5", "rate conflicts with concurrent"),
+        ("direction = \"egress\"", "direction = \"egress\" is not supported"),
+        (
+            "[[class]]\nname = \"payer\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 5",
+            "as class \"payer\" has one",
+        ),
+    ] {
+        let report = parse(&format!("{LIMIT}{text}\n")).unwrap_err().to_string();
+        assert!(report.contains(message), "{text}: {report}");
+    }
+    let requests = LIMIT.replace("connections", "requests");
+    let report = parse(&requests).unwrap_err().to_string();
+    assert!(report.contains("unit = \"requests\" is not supported"), "{report}");
+    let without = LIMIT.replace("\"fair\"", "\"5/s\"\nfair = { at_most = \"7/s\" }");
+    let report = parse(&without).unwrap_err().to_string();
+    assert!(report.contains("fair requires rate = \"fair\""), "{report}");
+}
+
+#[test]
+fn a_class_without_limits_goes_with_a_fair_limit() {
+    let class = "[[class]]\nname = \"node\"\nsources = [\"192.0.2.0/24\"]\nunlimited = true\n";
+    assert!(parse(&format!("{LIMIT}{class}")).is_ok());
+}

@@ -1,0 +1,311 @@
+//! Fair limits of a policy in effect, for the controller of their levels.
+//!
+//! A handle has maps of its own, so that its thread waits for nobody. It is of one policy: after a change, take new ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use aya::maps::{Map, MapData, PerCpuArray};
+use common::counters::{Counters, Traffic};
+use common::fair::{LIFE_NANOSECONDS, Level, Offered, Words};
+use common::hot::CpuRow;
+use common::time::TickScale;
+use config::policy::{Config, Limit, Mode, Unit};
+use host::clock;
+
+use crate::compile::Image;
+use crate::datapath::Datapath;
+use crate::error::LoadError;
+use crate::maps::access::{array_of, map};
+use crate::maps::offered::OfferedRing;
+use crate::maps::rows::Rows;
+
+/// A level's least burst of bytes: one buffer that the network stack has merged.
+const LEAST_BURST_OF_BYTES: f64 = 65_536.0;
+
+/// A fair limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FairLimit {
+    pub name: String,
+    /// Its index in [`Config::limits`].
+    pub index: usize,
+    pub unit: Unit,
+}
+
+/// What a fair limit has counted under its policy, in units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FairCounts {
+    /// Passed by all rules.
+    pub passed: u64,
+    /// Refused by the level.
+    pub refused: u64,
+    /// Refused by `at_most`.
+    pub refused_by_most: u64,
+}
+
+/// A level: what each key may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FairLevel {
+    /// Units a second.
+    pub rate: f64,
+    /// Units that pass at once after a pause. Of bytes, at least one merged buffer.
+    pub burst: f64,
+}
+
+/// A sampled packet, passed or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FairSample {
+    /// First half of its key's address, in network byte order, as [`common::packet::Address`].
+    pub hi: u64,
+    /// Second half.
+    pub lo: u64,
+    /// The class of the address.
+    pub class: u32,
+    /// Its cost.
+    pub units: u32,
+    /// The one-in-so-many of its sample.
+    pub one_in: u32,
+}
+
+/// A fair limit in effect.
+pub struct FairHandle {
+    limit: FairLimit,
+    rows: Rows,
+    /// The rows of its fair rules, of all classes, in the bank in effect.
+    fair: Vec<usize>,
+    counters: PerCpuArray<MapData, CpuRow>,
+    counted: CountedRows,
+    ring: Arc<OfferedRing>,
+    scale: TickScale,
+    shift: u8,
+    words: Words,
+}
+
+/// Rows of counters of a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct CountedRows {
+    /// Those with the passed packets of its spans.
+    spans: Vec<u32>,
+    fair: Vec<u32>,
+    most: Vec<u32>,
+}
+
+impl CountedRows {
+    fn of(image: &Image, limit: usize) -> Self {
+        let mut rows = Self::default();
+        let mut spans = BTreeSet::new();
+        for (counted, rule) in image.catalogue.iter().zip(&image.rules) {
+            if counted.at.limit != limit {
+                continue;
+            }
+            spans.insert(counted.span);
+            let own = if rule.is_fair() {
+                &mut rows.fair
+            } else {
+                &mut rows.most
+            };
+            own.push(rule.counter);
+        }
+        rows.spans = spans.into_iter().collect();
+        rows
+    }
+}
+
+impl Datapath {
+    /// The fair limits of the policy in effect, which is that of `config`. None in mode `observe`, which refuses nothing.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be opened once more.
+    pub fn fair_handles(&self, config: &Config) -> Result<Vec<FairHandle>, LoadError> {
+        if config.agent.mode == Mode::Observe {
+            return Ok(Vec::new());
+        }
+        let limits = config.limits.iter().enumerate();
+        let own = limits.filter(|(_, limit)| {
+            limit.is_fair() && limit.direction == self.direction()
+        });
+        own.map(|(index, limit)| self.fair_handle(index, limit))
+            .collect()
+    }
+
+    /// The words of fair rules in effect, by their rows in the image.
+    #[must_use]
+    pub fn fair_rows(&self) -> BTreeMap<usize, Words> {
+        let first = self.rows.first_of(self.bank());
+        let rules = self.image.rules.iter().enumerate();
+        let fair = rules.filter(|(_, rule)| rule.is_fair());
+        fair.map(|(row, _)| (row, self.rows.fair(first + row)))
+            .collect()
+    }
+
+    fn fair_handle(&self, index: usize, limit: &Limit) -> Result<FairHandle, LoadError> {
+        let first = self.rows.first_of(self.bank());
+        let rules = self.image.rules.iter().enumerate();
+        let fair: Vec<usize> = rules
+            .filter(|(row, rule)| rule.is_fair() && self.image.limit_of_row(*row) == Some(index))
+            .map(|(row, _)| row)
+            .collect();
+        let shift = fair.first().map_or(0, |row| self.image.rules[*row].shift);
+        let fair: Vec<usize> = fair.into_iter().map(|row| first + row).collect();
+        Ok(FairHandle {
+            limit: FairLimit {
+                name: limit.name.clone(),
+                index,
+                unit: limit.unit,
+            },
+            rows: Rows::map(array_of(&self.ebpf, "RULES")?, self.rows.of_bank())?,
+            words: fair.first().map_or(Words::default(), |row| self.rows.fair(*row)),
+            fair,
+            counters: counters_of(self)?,
+            counted: CountedRows::of(&self.image, index),
+            ring: Arc::clone(&self.offered),
+            scale: self.settings.scale,
+            shift,
+        })
+    }
+}
+
+/// The map of counters, by another descriptor.
+fn counters_of(datapath: &Datapath) -> Result<PerCpuArray<MapData, CpuRow>, LoadError> {
+    let Map::PerCpuArray(data) = map(&datapath.ebpf, "COUNTERS")? else {
+        return Err(LoadError::ForeignObject);
+    };
+    let descriptor = data.fd().as_fd().try_clone_to_owned();
+    let descriptor = descriptor.map_err(LoadError::Mmap)?;
+    Ok(PerCpuArray::try_from(Map::PerCpuArray(MapData::from_fd(
+        descriptor,
+    )?))?)
+}
+
+impl FairHandle {
+    #[must_use]
+    pub const fn limit(&self) -> &FairLimit {
+        &self.limit
+    }
+
+    /// The counts since the policy was put in effect.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn counts(&self) -> Result<FairCounts, LoadError> {
+        let sum = |rows: &[u32], of: fn(&Counters) -> Traffic| {
+            rows.iter().try_fold(0, |sum: u64, row| {
+                let cpus = self.counters.get(row, 0)?;
+                let units = cpus.iter().map(|cpu| self.units(of(&cpu.counters)));
+                Ok::<_, LoadError>(units.fold(sum, u64::wrapping_add))
+            })
+        };
+        Ok(FairCounts {
+            passed: sum(&self.counted.spans, |row| row.passed)?,
+            refused: sum(&self.counted.fair, |row| row.throttled)?,
+            refused_by_most: sum(&self.counted.most, |row| row.throttled)?,
+        })
+    }
+
+    const fn units(&self, traffic: Traffic) -> u64 {
+        match self.limit.unit {
+            Unit::Bytes => traffic.bytes,
+            _ => traffic.packets,
+        }
+    }
+
+    /// Puts a level in effect for two seconds from now; `None` refuses nothing.
+    pub fn set(&mut self, level: Option<FairLevel>) {
+        self.set_at(level, clock::monotonic_nanoseconds());
+    }
+
+    /// The same from an instant of the monotonic clock.
+    pub fn set_at(&mut self, level: Option<FairLevel>, nanoseconds: u64) {
+        self.words.level = level.map_or(Level::OFF, |level| self.level(level));
+        self.write(nanoseconds);
+    }
+
+    /// Samples one packet in so many, for two seconds from now; 0: none.
+    pub fn sample(&mut self, one_in: u32) {
+        self.sample_at(one_in, clock::monotonic_nanoseconds());
+    }
+
+    /// The same from an instant of the monotonic clock.
+    pub fn sample_at(&mut self, one_in: u32, nanoseconds: u64) {
+        self.words.one_in = one_in;
+        self.write(nanoseconds);
+    }
+
+    /// Takes the packets that were sampled since the last call.
+    pub fn samples(&mut self, each: &mut dyn FnMut(FairSample)) {
+        self.ring.drain(&self.counted.fair, |offered| {
+            let Offered {
+                hi,
+                lo,
+                class,
+                units,
+                one_in,
+                ..
+            } = offered;
+            each(FairSample {
+                hi,
+                lo,
+                class,
+                units,
+                one_in,
+            });
+        });
+    }
+
+    fn write(&mut self, nanoseconds: u64) {
+        self.words.until = self.scale.ticks(nanoseconds + LIFE_NANOSECONDS);
+        for row in &self.fair {
+            self.rows.set_fair(*row, self.words);
+        }
+    }
+
+    fn level(&self, level: FairLevel) -> Level {
+        level_of(level, self.limit.unit, self.shift, self.scale)
+    }
+}
+
+/// A level in the words of a rule: the interval rounded up, the burst down.
+fn level_of(level: FairLevel, unit: Unit, shift: u8, scale: TickScale) -> Level {
+    let least = if unit == Unit::Bytes {
+        LEAST_BURST_OF_BYTES
+    } else {
+        1.0
+    };
+    // Exact: powers of two.
+    let ticks_a_second = 1e9 * 2f64.powi(scale.left as i32 - scale.right as i32);
+    let interval = ticks_a_second * 2f64.powi(shift.into()) / level.rate.max(0.0);
+    // A conversion of infinity, as of all that is too large, is the largest number.
+    Level::new(interval.ceil() as u64, level.burst.max(least) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_has_the_interval_of_its_rate_and_no_shorter_one() {
+        let level = |rate, burst, unit, shift| {
+            level_of(FairLevel { rate, burst }, unit, shift, TickScale::FINEST)
+        };
+        let second = 32_000_000_000;
+        let bucket = level(1_000.0, 50.0, Unit::Packets, 0).bucket(0);
+        assert_eq!((bucket.charge(1_000), bucket.tolerance()), (second, second / 20));
+        // Three packets in a second, by a rounded interval.
+        assert_eq!(level(3.0, 2.9, Unit::Packets, 0), Level::new(second.div_ceil(3), 2));
+        let bucket = level(1e6, 0.0, Unit::Bytes, 12).bucket(12);
+        assert_eq!(bucket.charge(1_000_000), second);
+        assert_eq!(bucket.charge(65_536), bucket.tolerance());
+        // What no word holds is the slowest level, and never one that refuses nothing.
+        for rate in [0.0, -1.0, f64::NAN, 1e-9] {
+            assert_eq!(
+                level(rate, 5.0, Unit::Packets, 0),
+                Level::new(Level::LONGEST_INTERVAL, 5),
+                "{rate}"
+            );
+        }
+        assert_eq!(level(f64::INFINITY, 5.0, Unit::Packets, 0), Level::new(1, 5));
+    }
+}

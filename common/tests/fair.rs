@@ -86,7 +86,10 @@ fn each_key_has_the_level_and_no_key_below_it_is_refused() {
     memory.clock.fetch_add(SECOND, SeqCst);
     assert_eq!([1, 4].map(|number| passed(&memory, number, 100)), [5, 5]);
     assert_eq!(
-        (memory.counted(Outcome::Passed), memory.counted(Outcome::Throttled)),
+        (
+            memory.counted(Outcome::Passed),
+            memory.counted(Outcome::Throttled)
+        ),
         (25, 475)
     );
     // One packet in 100 ms is what the level allows.
@@ -117,7 +120,11 @@ fn what_another_rule_refuses_is_not_charged_to_the_level() {
         assert_eq!(verdict(&memory, &source(1)), span_of_others);
     }
     memory.rules[0] = hard(2, 1_000);
-    assert_eq!(passed(&memory, 1, 100), 2, "what is left of the level's burst");
+    assert_eq!(
+        passed(&memory, 1, 100),
+        2,
+        "what is left of the level's burst"
+    );
     assert_eq!(verdict(&memory, &source(1)), Verdict::Refuse(1));
 }
 

@@ -13,8 +13,8 @@ use common::rule::{Rule, Size};
 use common::settings::Runtime;
 use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Place, Set, Shape, SlotCounter, Tag};
 use common::throttle::{
-    self, FairStep, FullTable, Host, HotVerdict, Outcome, PackedVerdict, PacketState, Sample, Steps,
-    TableEvent,
+    self, FairStep, FullTable, Host, HotVerdict, Outcome, PackedVerdict, PacketState, Sample,
+    Steps, TableEvent,
 };
 use common::time::{TickScale, Ticks, is_alive};
 

@@ -128,7 +128,10 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
             .count();
         let fair = config.limits.iter().filter(|limit| limit.is_fair());
         let (with_most, without) = fair.partition::<Vec<_>, _>(|limit| {
-            limit.shares.as_ref().is_some_and(|shares| shares.at_most.is_some())
+            limit
+                .shares
+                .as_ref()
+                .is_some_and(|shares| shares.at_most.is_some())
         });
         let banning = config
             .ban_lists

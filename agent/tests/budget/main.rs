@@ -65,9 +65,12 @@ macro_rules! resets {
     };
 }
 const RESETS: &str = resets!();
+const FAIR: &str = "[[limit]]\nname = \"web\"\nunit = \"connections\"\nports = [80]\nprove = true\nrate = \"fair\"\n\
+    fair = { at_most = \"1000/s\" }\n[[limit]]\nname = \"dns\"\nports = [53]\nprotocol = \"udp\"\nrate = \"fair\"\n\
+    [[limit]]\nname = \"a\"\nrate = \"1000/s\"\n";
 const EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN: &str =
     concat!(everything!(), prove!(), resets!(), open!());
-const POLICIES: [(&str, &str); 13] = [
+const POLICIES: [(&str, &str); 14] = [
     ("one limit", ONE),
     ("four limits", FOUR),
     ("sliding window", WINDOW),
@@ -76,6 +79,7 @@ const POLICIES: [(&str, &str); 13] = [
     ("sources that prove their address", PROVE),
     ("everything", EVERYTHING),
     ("open connections", OPEN),
+    ("fair limits", FAIR),
     ("everything and open connections", EVERYTHING_AND_OPEN),
     ("proofs and open connections", PROVE_AND_OPEN),
     (

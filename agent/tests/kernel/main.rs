@@ -688,8 +688,22 @@ fn the_verifier_is_done_well_before_it_gives_up() {
     let scope = "sources = [\"10.0.0.0/8\", \"!10.1.0.0/16\"]\ninterfaces = [\"lo\"]\n";
     let scoped =
         format!("{skewed}{scope}[[limit]]\nname = \"e\"\nrate = \"5/s\"\nprotocol = \"udp\"\n");
+    // No class with a multiplier goes with a fair limit.
+    let fair = rich.replace("multiplier = 2", "unlimited = true");
+    let fair = [("packets", "9/s"), ("bytes", "9MB/s"), ("connections", "9/s")]
+        .into_iter()
+        .fold(
+        format!("{fair}{scope}[[limit]]\nname = \"e\"\nunit = \"connections\"\nconcurrent = 9\n"),
+        |limits, (unit, most)| {
+            format!(
+                "{limits}[[limit]]\nname = \"{unit}\"\nunit = \"{unit}\"\nrate = \"fair\"\naction = \"reject\"\n\
+                 fair = {{ at_most = \"{most}\" }}\n"
+            )
+        },
+    );
     for (what, limits) in [
         ("one limit", plain),
+        ("fair limits beside other features", fair),
         ("every feature", rich),
         ("every feature, prefixes of every length", skewed),
         (

@@ -87,7 +87,11 @@ fn an_evaluation_amid_a_rewriting_is_by_one_of_both_levels() {
         let level = words.level_at(NOW);
         level.is_off() || level.bucket(0).decide(state, NOW, cost) != Decision::Refuse
     };
-    for (old, new) in all.iter().flat_map(|old| all.iter().map(move |new| (*old, *new))) {
+    // The row may have expired; what replaces it has not.
+    for (old, new) in all
+        .iter()
+        .flat_map(|old| levels.iter().map(move |new| (*old, *new)))
+    {
         for order in &orders {
             let read = torn(old, new, order);
             for (state, cost) in states.iter().flat_map(|state| [(*state, 1), (*state, 44)]) {
@@ -132,8 +136,14 @@ fn one_in_so_many_packets_is_sampled() {
             ..words(1, 1)
         };
         let spaced = (0..1u64 << 20).map(|nth| (nth << 12) as u32);
-        let count = spaced.filter(|random| words.sample_has(*random, NOW)).count();
-        assert_eq!(count as u64, (1u64 << 20).div_ceil(one_in.into()), "1 in {one_in}");
+        let count = spaced
+            .filter(|random| words.sample_has(*random, NOW))
+            .count();
+        assert_eq!(
+            count as u64,
+            (1u64 << 20).div_ceil(one_in.into()),
+            "1 in {one_in}"
+        );
     }
 }
 

@@ -91,11 +91,7 @@ pub(super) fn pass_by_idle<H: Host>(host: &H, first: RuleSpan, subject: &Subject
 /// Evaluates a packet for which a fair rule is not idle. The others follow on the slow path: a second copy of the fast one
 /// would double the program.
 #[inline(always)]
-pub(super) fn evaluate_with_fair<H: Steps>(
-    host: &H,
-    split: &Split,
-    subject: &Subject,
-) -> Verdict {
+pub(super) fn evaluate_with_fair<H: Steps>(host: &H, split: &Split, subject: &Subject) -> Verdict {
     let (others, fair) = (split.others, split.fair);
     let refused_by = admit(host, others, fair, subject);
     if refused_by != 0 {
@@ -251,7 +247,9 @@ pub fn take_back_fair<H: Host>(host: &H, packet_state: &PacketState, first: u32,
         if let (Some(rule), Some(charged)) = (host.rule(first + nth), charged)
             && charged.charge.is_done()
         {
-            let Charged { slot, charge, to, .. } = *charged;
+            let Charged {
+                slot, charge, to, ..
+            } = *charged;
             let bucket = Level::from_bits(to).bucket(rule.shift);
             let cost = rule.cost_of(packet_state.subject.size);
             take_back_from(host, &bucket, (rule, slot), charge, cost);

@@ -121,7 +121,9 @@ impl Fair {
             };
             format!("{count}/{}", units::period_text(rate.per_nanoseconds))
         };
-        let least = self.at_least.map(|least| format!("at least {}", rate(least)));
+        let least = self
+            .at_least
+            .map(|least| format!("at least {}", rate(least)));
         let most = self.at_most.map(|most| format!("at most {}", rate(most)));
         let signals = format!("by {}", self.signals.shown());
         let parts = least.into_iter().chain(most).chain([signals]);
@@ -242,7 +244,11 @@ fn check(limit: &Limit, place: Place<'_>, problems: &mut Problems) {
     }
     if *direction == Direction::Egress {
         let help = "leave out direction: signals are those of this host's servers";
-        unsupported(&Limit::DIRECTION, format!("direction = \"{}\"", limit.direction_name()), help);
+        unsupported(
+            &Limit::DIRECTION,
+            format!("direction = \"{}\"", limit.direction_name()),
+            help,
+        );
     }
     if *key != Key::Source && *direction == Direction::Ingress {
         let help = "set key = \"source\", with ipv4_prefix and ipv6_prefix for networks";
@@ -250,14 +256,26 @@ fn check(limit: &Limit, place: Place<'_>, problems: &mut Problems) {
     }
     if *algorithm != Algorithm::TokenBucket {
         let help = "leave out algorithm";
-        unsupported(&Limit::ALGORITHM, format!("algorithm = \"{algorithm}\""), help);
+        unsupported(
+            &Limit::ALGORITHM,
+            format!("algorithm = \"{algorithm}\""),
+            help,
+        );
     }
     if !matches!(limit.action, Action::Drop | Action::Reject) {
         let help = "set action = \"drop\" or \"reject\"";
-        unsupported(&Limit::ACTION, format!("action = \"{}\"", limit.action.words()), help);
+        unsupported(
+            &Limit::ACTION,
+            format!("action = \"{}\"", limit.action.words()),
+            help,
+        );
     }
     if limit.throttle != Throttle::Hard {
-        unsupported(&Limit::THROTTLE, "throttle".to_owned(), "leave out throttle");
+        unsupported(
+            &Limit::THROTTLE,
+            "throttle".to_owned(),
+            "leave out throttle",
+        );
     }
     for key in [
         Limit::BURST,
@@ -280,16 +298,15 @@ pub fn check_classes(
     classes: &[Located<'_, Class>],
     problems: &mut Problems,
 ) {
-    let is_multiplied = |read: &&Located<'_, Class>| {
-        matches!(read.table.service(), Service::Multiplier(by) if by != Multiplier::ONE)
-    };
+    let is_multiplied = |read: &&Located<'_, Class>| matches!(read.table.service(), Service::Multiplier(by) if by != Multiplier::ONE);
     let Some(class) = classes.iter().find(is_multiplied) else {
         return;
     };
     let name = &class.table.name;
     for read in limits.iter().filter(|read| read.table.is_fair()) {
-        let message =
-            format!("rate = \"fair\" is not supported with a multiplier, as class {name:?} has one");
+        let message = format!(
+            "rate = \"fair\" is not supported with a multiplier, as class {name:?} has one"
+        );
         let help = "leave out the multiplier, or write a number as the rate";
         problems.error(read.span_of(&Limit::RATE), message, help);
     }

@@ -123,9 +123,8 @@ impl Datapath {
             return Ok(Vec::new());
         }
         let limits = config.limits.iter().enumerate();
-        let own = limits.filter(|(_, limit)| {
-            limit.is_fair() && limit.direction == self.direction()
-        });
+        let own =
+            limits.filter(|(_, limit)| limit.is_fair() && limit.direction == self.direction());
         own.map(|(index, limit)| self.fair_handle(index, limit))
             .collect()
     }
@@ -156,7 +155,9 @@ impl Datapath {
                 unit: limit.unit,
             },
             rows: Rows::map(array_of(&self.ebpf, "RULES")?, self.rows.of_bank())?,
-            words: fair.first().map_or(Words::default(), |row| self.rows.fair(*row)),
+            words: fair
+                .first()
+                .map_or(Words::default(), |row| self.rows.fair(*row)),
             fair,
             counters: counters_of(self)?,
             counted: CountedRows::of(&self.image, index),
@@ -292,9 +293,15 @@ mod tests {
         };
         let second = 32_000_000_000;
         let bucket = level(1_000.0, 50.0, Unit::Packets, 0).bucket(0);
-        assert_eq!((bucket.charge(1_000), bucket.tolerance()), (second, second / 20));
+        assert_eq!(
+            (bucket.charge(1_000), bucket.tolerance()),
+            (second, second / 20)
+        );
         // Three packets in a second, by a rounded interval.
-        assert_eq!(level(3.0, 2.9, Unit::Packets, 0), Level::new(second.div_ceil(3), 2));
+        assert_eq!(
+            level(3.0, 2.9, Unit::Packets, 0),
+            Level::new(second.div_ceil(3), 2)
+        );
         let bucket = level(1e6, 0.0, Unit::Bytes, 12).bucket(12);
         assert_eq!(bucket.charge(1_000_000), second);
         assert_eq!(bucket.charge(65_536), bucket.tolerance());
@@ -306,6 +313,9 @@ mod tests {
                 "{rate}"
             );
         }
-        assert_eq!(level(f64::INFINITY, 5.0, Unit::Packets, 0), Level::new(1, 5));
+        assert_eq!(
+            level(f64::INFINITY, 5.0, Unit::Packets, 0),
+            Level::new(1, 5)
+        );
     }
 }

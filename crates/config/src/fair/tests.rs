@@ -2,7 +2,8 @@ use std::path::Path;
 
 use super::*;
 
-const LIMIT: &str = "[[limit]]\nname = \"web\"\nports = [80, 443]\nunit = \"connections\"\nrate = \"fair\"\n";
+const LIMIT: &str =
+    "[[limit]]\nname = \"web\"\nports = [80, 443]\nunit = \"connections\"\nrate = \"fair\"\n";
 
 fn parse(text: &str) -> Result<crate::Loaded, crate::report::Report> {
     let text = format!("[agent]\ninterfaces = [\"eth0\"]\n{text}");
@@ -46,7 +47,10 @@ fn bounds_of_bytes_have_sizes() {
     let shares = loaded.config.limits[0].shares.clone().unwrap();
     assert_eq!(
         (shares.at_least, shares.at_most),
-        (Some(Rate::per_second(10_000)), Some(Rate::per_second(10_000_000)))
+        (
+            Some(Rate::per_second(10_000)),
+            Some(Rate::per_second(10_000_000))
+        )
     );
     let report = parse(&format!("{text}fair = {{ at_least = \"10/s\" }}\n")).unwrap_err();
     assert!(report.to_string().contains("10kB/s"), "{report}");
@@ -73,7 +77,10 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
             "at_most is below at_least",
         ),
         ("fair = { at_most = \"20\" }", "missing time"),
-        ("fair = { at_mots = \"20/s\" }", "unknown key \"at_mots\" in fair"),
+        (
+            "fair = { at_mots = \"20/s\" }",
+            "unknown key \"at_mots\" in fair",
+        ),
         ("fair = { signals = [] }", "signals is empty"),
         ("fair = { signals = [\"cpu\"] }", "invalid signal \"cpu\""),
         ("fair = { signals = [0] }", "invalid signal 0"),
@@ -84,8 +91,14 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
             "levels is not supported",
         ),
         ("key = \"all\"", "key = \"all\" is not supported"),
-        ("algorithm = \"leaky-bucket\"", "algorithm = \"leaky-bucket\" is not"),
-        ("action = \"observe\"", "action = \"observe\" is not supported"),
+        (
+            "algorithm = \"leaky-bucket\"",
+            "algorithm = \"leaky-bucket\" is not",
+        ),
+        (
+            "action = \"observe\"",
+            "action = \"observe\" is not supported",
+        ),
         (
             "throttle = { soft = \"10%\" }",
             "throttle is not supported with rate = \"fair\"",
@@ -95,7 +108,10 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
             "escalate is not supported",
         ),
         ("concurrent = 5", "rate conflicts with concurrent"),
-        ("direction = \"egress\"", "direction = \"egress\" is not supported"),
+        (
+            "direction = \"egress\"",
+            "direction = \"egress\" is not supported",
+        ),
         (
             "[[class]]\nname = \"payer\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 5",
             "as class \"payer\" has one",
@@ -106,7 +122,10 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
     }
     let requests = LIMIT.replace("connections", "requests");
     let report = parse(&requests).unwrap_err().to_string();
-    assert!(report.contains("unit = \"requests\" is not supported"), "{report}");
+    assert!(
+        report.contains("unit = \"requests\" is not supported"),
+        "{report}"
+    );
     let without = LIMIT.replace("\"fair\"", "\"5/s\"\nfair = { at_most = \"7/s\" }");
     let report = parse(&without).unwrap_err().to_string();
     assert!(report.contains("fair requires rate = \"fair\""), "{report}");

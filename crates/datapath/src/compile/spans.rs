@@ -329,15 +329,30 @@ impl<'a> Rows<'a> {
                 };
                 let opens_key = u8::from(opens && part == 0);
                 let is_last = closes && Some(part) == last;
-                self.add(at, span, source, (opens_key, if is_last { states } else { 0 }));
+                self.add(
+                    at,
+                    span,
+                    source,
+                    (opens_key, if is_last { states } else { 0 }),
+                );
             }
         }
+        fair.sort_unstable_by_key(|(at, _)| *at);
         let (ordinary, fair_rules) = (self.rows.len() as u32 - first, fair.len());
         for (at, source) in fair {
             // Where nothing else counts the packet for its key.
             let is_alone = ordinary == of_connections && fair_rules == 1;
-            let closes_key = if is_alone { 1 << source.frame.position } else { 0 };
-            self.add(at, (first + of_connections) as usize, source, (1, closes_key));
+            let closes_key = if is_alone {
+                1 << source.frame.position
+            } else {
+                0
+            };
+            self.add(
+                at,
+                (first + of_connections) as usize,
+                source,
+                (1, closes_key),
+            );
         }
         let count = self.rows.len() as u32 - first;
         if fair_rules > MOST_FAIR as usize {

@@ -127,7 +127,8 @@ impl Rows {
     /// Replaces the words of a fair rule's row in effect.
     pub(crate) fn set_fair(&self, row: usize, words: Words) {
         for (word, value) in words.stores() {
-            self.word(row, place_of(word)).store(value, Ordering::SeqCst);
+            self.word(row, place_of(word))
+                .store(value, Ordering::SeqCst);
         }
     }
 

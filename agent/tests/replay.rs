@@ -239,6 +239,36 @@ fn directions_come_from_the_addresses() {
 }
 
 #[test]
+fn a_fair_limit_refuses_only_what_exceeds_at_most() {
+    let folder = Folder::new();
+    let one = |milliseconds: u64| (milliseconds, udp([10, 0, 0, 1], HOST));
+    folder.write("a.pcap", &pcap(&(0..100).map(one).collect::<Vec<_>>()));
+    for (fair, refused, note) in [
+        (
+            "",
+            0,
+            "1 fair limit evaluated as while the host keeps up, refusing nothing",
+        ),
+        (
+            "fair = { at_most = \"10/s\" }\n",
+            90,
+            "1 fair limit with at_most evaluated as while the host keeps up, refusing only what",
+        ),
+    ] {
+        let limits = format!(
+            "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"a\"\nrate = \"fair\"\n{fair}"
+        );
+        folder.write("limits.toml", limits.as_bytes());
+        let (report, status) = folder.report(&["--local", "192.0.2.0/24", "a.pcap"]);
+        assert_eq!(status, 0, "{report}");
+        let limit = limit(&report, "a");
+        assert_eq!(limit["passed"]["packets"], 100 - refused, "{report}");
+        assert_eq!(limit["throttled"]["packets"], refused, "{report}");
+        assert!(report["notes"].to_string().contains(note), "{report}");
+    }
+}
+
+#[test]
 fn two_configs_are_compared_packet_by_packet() {
     let folder = Folder::new();
     folder.write("day.pcap", &pcap(&traffic()));

@@ -313,6 +313,16 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
+    fn forget_number(&self, number: u64, any: u64) -> u64 {
+        let mut number = number;
+        // SAFETY: arithmetic on registers. In assembly, since the compiler would compute the result.
+        unsafe {
+            asm!("{0} ^= {1}", "{0} ^= {1}", inout(reg) number, in(reg) any, options(pure, nomem, nostack));
+        }
+        number
+    }
+
+    #[inline(always)]
     fn random(&self) -> u32 {
         // SAFETY: a helper without arguments. The CPU's generator has a seed that no sender knows.
         unsafe { bpf_get_prandom_u32() }

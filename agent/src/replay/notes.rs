@@ -261,5 +261,9 @@ mod tests {
             counted(2, "limit of the cluster"),
             "2 limits of the cluster"
         );
+        assert_eq!(
+            counted(2, "fair limit with at_most"),
+            "2 fair limits with at_most"
+        );
     }
 }

@@ -703,13 +703,13 @@ fn the_verifier_is_done_well_before_it_gives_up() {
     );
     for (what, limits) in [
         ("one limit", plain),
-        ("fair limits beside other features", fair),
         ("every feature", rich),
         ("every feature, prefixes of every length", skewed),
         (
             "every feature for some sources and interfaces, and ban lists",
             format!("{scoped}{}", lists::LIST),
         ),
+        ("fair limits beside other features", fair),
     ] {
         let pins = Pins::new();
         let mut datapath = load(&image(&limits), &pins);

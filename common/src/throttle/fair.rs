@@ -54,9 +54,29 @@ pub(super) struct Split {
     pub(super) is_busy: bool,
 }
 
+impl Split {
+    /// The split as one number, and back: what the kernel's verifier knew of the parts is lost in between, so that it goes on
+    /// once instead of for each number of fair rules.
+    #[inline(always)]
+    fn forgotten<H: Host>(self, host: &H, any: u64) -> Self {
+        let packed = u64::from(self.is_busy) << 16
+            | u64::from(self.fair) << 8
+            | u64::from(self.others.count);
+        let packed = host.forget_number(packed, any);
+        Self {
+            others: RuleSpan {
+                first: self.others.first,
+                count: packed as u32 & 0xff,
+            },
+            fair: (packed >> 8) as u32 & 0xff,
+            is_busy: packed >> 16 != 0,
+        }
+    }
+}
+
 /// Takes the fair rules off a span.
 #[inline(always)]
-pub(super) fn split<H: Host>(host: &H, span: RuleSpan) -> Split {
+pub(super) fn split<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Split {
     let mut split = Split {
         others: RuleSpan {
             first: span.first,
@@ -76,7 +96,7 @@ pub(super) fn split<H: Host>(host: &H, span: RuleSpan) -> Split {
         split.fair += 1;
         split.is_busy |= !host.fair_words(rule).are_idle();
     }
-    split
+    split.forgotten(host, subject.lo)
 }
 
 /// Counts a packet whose rules are all fair and idle; `first` is the first one.

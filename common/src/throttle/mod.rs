@@ -45,7 +45,7 @@ use crate::rule::{RuleSpan, Subject};
 pub fn evaluate<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
     let mut span = span;
     if host.fair_in_use() && span.count & RuleSpan::FAIR != 0 {
-        let split = split(host, span);
+        let split = split(host, span, subject);
         if split.is_busy {
             return evaluate_with_fair(host, &split, subject);
         }

@@ -224,6 +224,22 @@ mod tests {
     }
 
     #[test]
+    fn another_bound_of_a_fair_limit_is_a_change() {
+        let with = |least: u32| {
+            let fair = format!("fair = {{ at_least = \"{least}/s\" }}\n");
+            config(&format!("[[limit]]\nname = \"a\"\nrate = \"fair\"\n{fair}"))
+        };
+        let changes = Changes::between(&with(20), &with(30));
+        assert_eq!(
+            changes.lines(),
+            [
+                "- limit a  ingress any  fair share of packets per address (IPv6 /64), at least 20/s, by sockets, drop",
+                "+ limit a  ingress any  fair share of packets per address (IPv6 /64), at least 30/s, by sockets, drop",
+            ]
+        );
+    }
+
+    #[test]
     fn added_changed_and_removed_tables_are_named() {
         let before = config(
             "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n",

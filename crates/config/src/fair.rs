@@ -45,7 +45,7 @@ pub struct FairTable {
     /// `unit = "bytes"` `1kB/s`.
     #[key(absent = "twice what sources send in quiet times", examples = ["20/s"])]
     at_least: Option<RateText>,
-    /// The rate of a source that is never exceeded: also while the host keeps up, and while the agent does not run.
+    /// A rate that no source exceeds, also while the host keeps up and while the agent does not run.
     #[key(absent = "none", examples = ["5000/s"])]
     at_most: Option<RateText>,
     /// The signs of an overload. `sockets`: queues and drops of the sockets on the limit's ports. A number: those of the

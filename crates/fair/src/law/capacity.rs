@@ -1,0 +1,76 @@
+//! What the servers behind a limit can serve. While they are never idle, their goodput is their capacity.
+
+use super::tick::Tick;
+use crate::parameters::{
+    BEYOND, BUSY, DRAIN, FALLEN, GAIN, GAIN_FALLEN, KNOWN_TICKS, LEAST_PULL, LOSS_PULL,
+    MOST_LOSS_PULL, MOST_PULL, NEAR_ROOM, PROBE, PROBE_DOUBLINGS, PROBE_TICKS, SPARE,
+};
+
+/// An estimate of the capacity, and the room for what may pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Capacity {
+    /// In units a second. 0: not measured yet.
+    pub value: f64,
+    /// The largest one.
+    pub largest: f64,
+    /// What may pass: the capacity, corrected by the queue and losses. And that of the tick before.
+    pub room: f64,
+    pub room_before: f64,
+    /// The value when servers were busy last.
+    known: f64,
+    busy_ticks: u32,
+    idle_ticks: u32,
+    /// Idle ticks beyond the known capacity.
+    ticks_beyond: u32,
+}
+
+impl Capacity {
+    /// Takes a tick into account; `before` is the one before it.
+    pub fn read(&mut self, tick: &Tick, before: &Tick, is_first: bool) {
+        if is_first {
+            let value = tick.goodput;
+            *self = Self {
+                value,
+                known: value,
+                busy_ticks: 1,
+                ..Self::default()
+            };
+        } else if tick.drops > 0.0 || tick.wait.min(before.wait) > BUSY * tick.target {
+            (self.idle_ticks, self.ticks_beyond) = (0, 0);
+            let has_fallen = tick.goodput.max(before.goodput) < FALLEN * self.value;
+            let gain = if has_fallen {
+                GAIN_FALLEN
+            } else {
+                GAIN.max(1.0 / f64::from(self.busy_ticks))
+            };
+            self.busy_ticks += 1;
+            self.value += gain * (tick.goodput - self.value);
+            self.known = self.value;
+        } else if tick.passed > NEAR_ROOM * self.room {
+            self.idle_ticks += 1;
+            let is_beyond = tick.goodput > BEYOND * self.known || self.busy_ticks < KNOWN_TICKS;
+            self.ticks_beyond += u32::from(is_beyond);
+            self.value = self.value.max(tick.goodput);
+        }
+        self.largest = self.largest.max(self.value);
+    }
+
+    /// Sets the room from the capacity, the wait and the loss.
+    pub fn make_room(&mut self, tick: &Tick) {
+        let mut pull = (tick.target - tick.wait) / DRAIN;
+        if self.is_idle() {
+            // The capacity is out of sight: slowly up to what it was, then ever faster.
+            let doublings = (f64::from(self.ticks_beyond) / PROBE_TICKS).min(PROBE_DOUBLINGS);
+            pull = pull.max(PROBE * doublings.exp2() + SPARE);
+        }
+        let pull = (pull - LOSS_PULL * tick.loss.min(MOST_LOSS_PULL)).clamp(LEAST_PULL, MOST_PULL);
+        let room = self.value * (1.0 - SPARE + pull);
+        self.room_before = if self.room > 0.0 { self.room } else { room };
+        self.room = room;
+    }
+
+    /// Whether the servers were idle in the last ticks.
+    pub fn is_idle(&self) -> bool {
+        self.idle_ticks > 0
+    }
+}

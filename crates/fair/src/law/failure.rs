@@ -1,0 +1,76 @@
+//! Fail-safe: what a law cannot know or cannot help refuses nobody.
+
+use super::tick::Tick;
+use crate::parameters::{NO_GOODPUT, PAUSE, STALLED, UNREADABLE, WITHOUT_EFFECT};
+
+/// Why a fair limit is released although there may be an overload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The signals could not be read for 0.5 s. Until they can.
+    Unreadable,
+    /// Units have waited for 1 s and none was served: no rate helps. Until one is.
+    Stalled,
+    /// The level was at its least for 10 s without effect. For 30 s.
+    WithoutEffect,
+}
+
+/// How long each of them has lasted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    failure: Option<Failure>,
+    unreadable: f64,
+    stalled: f64,
+    at_least: f64,
+    until: f64,
+    /// The largest goodput since the last stall.
+    goodput: f64,
+}
+
+impl Watch {
+    pub const fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// Whether the limit has to be released after `elapsed` seconds more without signals.
+    pub fn unreadable(&mut self, elapsed: f64) -> bool {
+        self.unreadable += elapsed;
+        if self.unreadable >= UNREADABLE - 1e-9 {
+            self.failure = Some(Failure::Unreadable);
+        }
+        self.failure.is_some()
+    }
+
+    /// Whether the limit has to be released, or kept off. `at_least`: there is an overload, and the level cannot fall.
+    pub fn readable(&mut self, tick: &Tick, at_least: bool) -> bool {
+        self.unreadable = 0.0;
+        self.goodput = self.goodput.max(tick.goodput);
+        let stalls = tick.is_queued && tick.serves_less_than(NO_GOODPUT * self.goodput);
+        self.stalled = if stalls {
+            self.stalled + tick.elapsed
+        } else {
+            0.0
+        };
+        self.at_least = if at_least {
+            self.at_least + tick.elapsed
+        } else {
+            0.0
+        };
+        let lasts = match self.failure {
+            Some(Failure::Unreadable) | None => false,
+            Some(Failure::Stalled) => stalls,
+            Some(Failure::WithoutEffect) => tick.now < self.until,
+        };
+        if !lasts {
+            self.failure = None;
+            if self.stalled >= STALLED - 1e-9 {
+                self.failure = Some(Failure::Stalled);
+                self.goodput = 0.0;
+            } else if self.at_least >= WITHOUT_EFFECT - 1e-9 {
+                self.failure = Some(Failure::WithoutEffect);
+                self.until = tick.now + PAUSE;
+                self.at_least = 0.0;
+            }
+        }
+        self.failure.is_some()
+    }
+}

@@ -1,0 +1,248 @@
+//! The level: water-filling over sampled sources, then Newton steps on the exact counters.
+
+use std::collections::BTreeMap;
+
+use super::capacity::Capacity;
+use super::tick::Tick;
+use crate::parameters::{
+    BURST, DEEPEST, DEEPEST_SHORT_QUEUE, DEEPEST_SLOW, EASY, FEW_STRANGERS, FEWEST_SAMPLES,
+    GUESSES, KAPPA, LAST_GUESS, LEAST_BURST, MANY_STRANGERS, PAYS, REFUSES, REFUSES_MANY, SAMPLED,
+    SAMPLED_IDLE, SAMPLES_OF_STRANGERS, SHORT_QUEUE, SLOW_BURSTS, STEP_AHEAD, STEP_DOWN,
+    STEP_ERROR, STEP_UP, TICK, TICKS_BACK, TICKS_TO_ALL, TICKS_TO_NETWORKS, TOO_MANY,
+};
+use crate::reading::Source;
+use crate::water::water_level;
+
+/// Seconds after the onset in which samples since the onset count, instead of those of a window.
+const SINCE_ONSET: f64 = 2.0;
+
+/// What is limited beside sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Tier {
+    #[default]
+    Sources,
+    Networks,
+    All,
+}
+
+/// Levels of sources, of networks and of all.
+#[derive(Clone, Debug, Default)]
+pub struct Fill {
+    pub level: f64,
+    pub network: Option<f64>,
+    pub all: Option<f64>,
+    tier: Tier,
+    /// The time of the onset.
+    since: f64,
+    /// Ticks in which the tier's level was at its least and too much passed, and those in which sources alone would do.
+    high_ticks: u32,
+    easy_ticks: u32,
+    granule: f64,
+}
+
+/// Rates of the sampled sources, in units a second.
+struct Rates<'a> {
+    sources: &'a [Source],
+    /// Seconds since the onset while samples since then count.
+    gathered: Option<f64>,
+}
+
+impl Rates<'_> {
+    fn each(&self) -> impl Iterator<Item = (f64, &Source)> {
+        self.sources.iter().map(|source| {
+            let rate = self
+                .gathered
+                .map_or(source.rate, |gathered| source.since_onset / gathered);
+            (rate, source)
+        })
+    }
+
+    fn level(&self, room: f64) -> f64 {
+        water_level(
+            self.each().map(|(rate, source)| (rate, source.weight)),
+            room,
+        )
+    }
+
+    /// What sources with too few samples for a rate of their own send.
+    fn strangers(&self) -> f64 {
+        let few = self
+            .each()
+            .filter(|(_, source)| source.samples < FEWEST_SAMPLES);
+        few.map(|(rate, _)| rate).sum()
+    }
+
+    /// The weight of the sources that pay at this level.
+    fn paying(&self, level: f64) -> f64 {
+        let paying = self
+            .each()
+            .filter(|(rate, source)| *rate > PAYS * level * source.weight);
+        paying.map(|(_, source)| source.weight).sum()
+    }
+
+    /// What each network may send while its sources have this level.
+    fn networks(&self, level: f64) -> Vec<f64> {
+        let mut networks = BTreeMap::new();
+        for (rate, source) in self.each() {
+            *networks.entry(source.network).or_insert(0.0) += rate.min(level * source.weight);
+        }
+        networks.into_values().filter(|rate| *rate > 0.0).collect()
+    }
+}
+
+impl Fill {
+    /// At an onset.
+    pub fn begin(&mut self, now: f64, level: f64, granule: f64) {
+        *self = Self {
+            level,
+            since: now,
+            granule,
+            ..Self::default()
+        };
+    }
+
+    /// Whether this tick's level is guessed from samples.
+    pub fn guesses(&self, now: f64) -> bool {
+        let ticks = ((now - self.since) / TICK).round() + 1.0;
+        let is = |tick: &u32| (ticks - f64::from(*tick)).abs() < 0.5;
+        GUESSES.iter().any(is) || is(&LAST_GUESS)
+    }
+
+    pub fn multiply(&mut self, factor: f64) {
+        self.level *= factor;
+        self.network = self.network.map(|level| level * factor);
+        self.all = self.all.map(|rate| rate * factor);
+    }
+
+    pub fn step(
+        &mut self,
+        tick: &Tick,
+        sources: &[Source],
+        capacity: &Capacity,
+        guess: bool,
+        (least, most): (f64, f64),
+        tiers: bool,
+    ) {
+        let elapsed = tick.now - self.since;
+        let gathered = (elapsed < SINCE_ONSET).then_some(elapsed + TICK);
+        let rates = Rates { sources, gathered };
+        // The level of the whole capacity bounds what a full queue and stored bursts may demand. A bucket's state is a time:
+        // what a deep cut charges at a low level excludes a source for long, so low levels are not cut deeply.
+        let whole = rates.level(capacity.value);
+        match self.tier {
+            Tier::Sources => {
+                let strangers = rates.strangers();
+                self.step_sources(tick, &rates, capacity, guess, whole, strangers);
+                let is_high = self.level <= least && tick.passed > TOO_MANY * capacity.value;
+                self.high_ticks = if is_high { self.high_ticks + 1 } else { 0 };
+                self.level = self.level.clamp(least, most);
+                let samples: f64 = sources.iter().map(|source| source.samples).sum();
+                let are_made_up =
+                    samples > SAMPLES_OF_STRANGERS && strangers > MANY_STRANGERS * capacity.value;
+                if tiers && (are_made_up || self.high_ticks > TICKS_TO_NETWORKS) {
+                    self.limit_networks(&rates, capacity, least);
+                }
+            }
+            Tier::Networks => self.step_networks(tick, &rates, capacity, least),
+            Tier::All => {}
+        }
+        if self.tier == Tier::All {
+            self.all = Some(capacity.room);
+        }
+        let is_easy = self.tier != Tier::Sources && whole > EASY * least;
+        self.easy_ticks = if is_easy { self.easy_ticks + 1 } else { 0 };
+        if self.easy_ticks > TICKS_BACK {
+            self.tier = Tier::Sources;
+            (self.network, self.all) = (None, None);
+        }
+    }
+
+    fn step_sources(
+        &mut self,
+        tick: &Tick,
+        rates: &Rates,
+        capacity: &Capacity,
+        guess: bool,
+        whole: f64,
+        strangers: f64,
+    ) {
+        let is_slow = whole * BURST <= SLOW_BURSTS * LEAST_BURST * self.granule;
+        let deepest = if is_slow { DEEPEST_SLOW } else { DEEPEST };
+        let wanted = rates.level(capacity.room).max(deepest * whole);
+        if guess && wanted.is_finite() {
+            self.level = wanted;
+            return;
+        }
+        let mut level = self.newton(self.level, rates.paying(self.level), tick, capacity);
+        if level < self.level {
+            let is_short = tick.wait < SHORT_QUEUE * tick.target;
+            let deepest = if is_short {
+                deepest.max(DEEPEST_SHORT_QUEUE)
+            } else {
+                deepest
+            };
+            level = level.max((deepest * whole).min(self.level));
+        }
+        let is_sampled = strangers < FEW_STRANGERS * capacity.value;
+        if is_sampled && tick.refused > REFUSES_MANY * tick.offered && wanted.is_finite() {
+            let share = if capacity.is_idle() {
+                SAMPLED_IDLE
+            } else {
+                SAMPLED
+            };
+            level = level.max(share * wanted);
+        }
+        self.level = level;
+    }
+
+    fn limit_networks(&mut self, rates: &Rates, capacity: &Capacity, least: f64) {
+        self.tier = Tier::Networks;
+        self.high_ticks = 0;
+        self.level = self.level.max(2.0 * least);
+        let networks = rates.networks(self.level);
+        let heaviest = networks.iter().copied().fold(0.0, f64::max);
+        let level = level_of(&networks, capacity.value);
+        self.network = Some(level.min(heaviest).max(least));
+    }
+
+    fn step_networks(&mut self, tick: &Tick, rates: &Rates, capacity: &Capacity, least: f64) {
+        let before = self.network.unwrap_or(f64::INFINITY);
+        let networks = rates.networks(self.level);
+        let paying = networks
+            .iter()
+            .filter(|rate| **rate > PAYS * before)
+            .count();
+        let level = self.newton(before, paying as f64, tick, capacity);
+        let deepest = DEEPEST * level_of(&networks, capacity.value);
+        let level = level.max(deepest.min(before));
+        let is_high = level <= least && tick.passed > TOO_MANY * capacity.value;
+        self.high_ticks = if is_high { self.high_ticks + 1 } else { 0 };
+        self.network = Some(level.max(least));
+        if self.high_ticks > TICKS_TO_ALL {
+            self.tier = Tier::All;
+        }
+    }
+
+    /// A Newton step: the derivative of what passes is the weight of those who pay. A change of the room goes in ahead.
+    fn newton(&self, level: f64, paying: f64, tick: &Tick, capacity: &Capacity) -> f64 {
+        let ahead = capacity.room - capacity.room_before;
+        let error = capacity.room_before - tick.passed;
+        // Slower where stored bursts last longer.
+        let kappa = KAPPA * (level * BURST / (LEAST_BURST * self.granule)).min(1.0);
+        let change = (ahead + kappa * error) / paying.max(1.0);
+        if change > 0.0 && tick.refused <= REFUSES * tick.offered {
+            return level;
+        }
+        // No more than the relative error warrants: with costly requests the capacity depends on the level.
+        let relative = STEP_AHEAD * ahead.abs() / capacity.room_before
+            + STEP_ERROR * error.abs() / tick.passed.max(self.granule);
+        let most = level * relative;
+        let down = (-most).max(-STEP_DOWN * level);
+        let up = (STEP_UP.powf(tick.elapsed / TICK) - 1.0) * level;
+        level + change.max(down).min(most).min(up)
+    }
+}
+
+fn level_of(networks: &[f64], room: f64) -> f64 {
+    water_level(networks.iter().map(|rate| (*rate, 1.0)), room)
+}

@@ -1,0 +1,284 @@
+//! The law ("fill"): an estimate of the capacity, a regulator of the queue, water-filling over sampled sources, Newton steps
+//! on the exact counters, levels of networks and of all, and a hold against pulses.
+
+mod capacity;
+mod failure;
+mod fill;
+mod tick;
+
+pub use failure::Failure;
+
+use crate::level::Level;
+use crate::parameters::{
+    AGAIN, BURST_SHARE_A_SECOND, FIRST_BURST_SHARE, FITS, HOLDS, LONG_WAIT, LONG_WAIT_TARGETS,
+    LONGER, LOSS, MEAN_LOSS, MEAN_LOSS_GAIN, OFF, RAISE, REFUSES, RELEASE, Settings, TICK,
+};
+use crate::reading::Reading;
+use capacity::Capacity;
+use failure::Watch;
+use fill::Fill;
+use tick::Tick;
+
+/// What a fair limit does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing is refused.
+    Off,
+    /// There was an overload. Nothing is refused yet, or as long as no source would have to send less.
+    Armed,
+    /// Sources above the level are limited.
+    Limiting,
+    /// There is no overload any more. The level is kept for a while, against pulses.
+    Holding,
+    /// The level rises until the limit is off.
+    Releasing,
+}
+
+/// What keeps the level down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Servers drop units.
+    Drops,
+    /// Units wait for long.
+    Wait,
+    /// Sources would send more than the capacity.
+    Demand,
+    /// An overload a short time ago.
+    Recent,
+}
+
+/// The state of a law, for documents.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    pub state: State,
+    pub level: Option<Level>,
+    pub cause: Option<Cause>,
+    pub failure: Option<Failure>,
+    /// What the server served in the last tick, in units a second.
+    pub goodput: f64,
+    /// What it can serve, in units a second. None until an overload showed it.
+    pub capacity: Option<f64>,
+    /// What is offered to it, in units a second.
+    pub room: Option<f64>,
+    /// Seconds that a unit waits, and to which that is regulated.
+    pub wait: f64,
+    pub target: f64,
+    /// The share of passed units that servers dropped.
+    pub loss: f64,
+}
+
+/// The state machine of one fair limit.
+#[derive(Clone, Debug)]
+pub struct Law {
+    settings: Settings,
+    state: State,
+    cause: Option<Cause>,
+    capacity: Capacity,
+    fill: Fill,
+    watch: Watch,
+    waiting_before: Option<f64>,
+    last: Tick,
+    mean_loss: f64,
+    burst_share: f64,
+    /// Seconds without overload, and those until the release.
+    quiet: f64,
+    hold: f64,
+    released: f64,
+}
+
+impl Law {
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            state: State::Off,
+            cause: None,
+            capacity: Capacity::default(),
+            fill: Fill::default(),
+            watch: Watch::default(),
+            waiting_before: None,
+            last: Tick::default(),
+            mean_loss: 0.0,
+            burst_share: 1.0,
+            quiet: 0.0,
+            hold: HOLDS[0],
+            released: f64::NEG_INFINITY,
+        }
+    }
+
+    /// The level after this reading. None: off, nothing is refused.
+    pub fn step(&mut self, reading: &Reading) -> Option<Level> {
+        let Some(queue) = reading.queue else {
+            self.waiting_before = None;
+            if self.watch.unreadable(reading.elapsed) {
+                self.release(reading.now, reading.elapsed);
+            }
+            return self.level();
+        };
+        let tick = Tick::new(
+            reading,
+            queue,
+            self.waiting_before,
+            self.capacity.value,
+            self.settings.unit,
+        );
+        self.waiting_before = Some(queue.waiting);
+        self.advance(&tick, reading);
+        self.last = tick;
+        self.level()
+    }
+
+    fn advance(&mut self, tick: &Tick, reading: &Reading) {
+        self.mean_loss += MEAN_LOSS_GAIN * (tick.loss.min(LOSS) - self.mean_loss);
+        let long = LONG_WAIT.max(LONG_WAIT_TARGETS * tick.target);
+        let drops = tick.loss > LOSS || self.mean_loss > MEAN_LOSS;
+        let overload = drops || tick.wait > long;
+        let at_least = self.is_on() && overload && self.is_at_its_least();
+        let had_failed = self.watch.failure().is_some();
+        if self.watch.readable(tick, at_least) {
+            self.release(tick.now, tick.elapsed);
+            return;
+        }
+        if had_failed && self.is_on() {
+            // What the level was released to says nothing: the next tick is an onset.
+            self.state = State::Armed;
+            self.fill = Fill::default();
+            return;
+        }
+        let first = !self.is_on();
+        if first && !(overload && self.state == State::Armed && tick.has_goodput()) {
+            // An overload that began within this tick hides the capacity: the next tick has it.
+            self.state = if overload { State::Armed } else { State::Off };
+            return;
+        }
+        if overload && tick.now - self.released < AGAIN {
+            self.hold = (self.hold * LONGER).min(HOLDS[1]);
+            self.released = f64::NEG_INFINITY;
+        } else if first {
+            self.hold = HOLDS[0];
+        }
+        self.burst_share = if first {
+            FIRST_BURST_SHARE
+        } else {
+            (self.burst_share + BURST_SHARE_A_SECOND * tick.elapsed).min(1.0)
+        };
+        self.capacity.read(tick, &self.last, first);
+        if first {
+            let granule = self.settings.unit.granule();
+            self.fill.begin(tick.now, self.most(), granule);
+        }
+        self.capacity.make_room(tick);
+        let fits = tick.offered < FITS * self.capacity.room;
+        let refuses = tick.refused > REFUSES * tick.offered;
+        if !overload && (fits || !refuses) {
+            self.cause = Some(Cause::Recent);
+            self.rest(tick, fits && refuses);
+        } else {
+            self.cause = Some(match (drops, overload) {
+                (true, _) => Cause::Drops,
+                (_, true) => Cause::Wait,
+                _ => Cause::Demand,
+            });
+            self.state = State::Limiting;
+            self.quiet = 0.0;
+            let guess = first || self.fill.guesses(tick.now);
+            let bounds = (self.settings.at_least, self.most());
+            let tiers = self.settings.tiers;
+            self.fill
+                .step(tick, reading.sources, &self.capacity, guess, bounds, tiers);
+        }
+    }
+
+    /// Keeps or raises the level while nothing is late and nobody needs a limit, then releases it.
+    fn rest(&mut self, tick: &Tick, raise: bool) {
+        self.quiet += tick.elapsed;
+        if self.quiet > self.hold {
+            self.release(tick.now, tick.elapsed);
+            return;
+        }
+        self.state = State::Holding;
+        if raise {
+            self.fill.multiply(RAISE.powf(tick.elapsed / TICK));
+            self.end_if_high();
+        }
+    }
+
+    fn release(&mut self, now: f64, elapsed: f64) {
+        if self.is_on() {
+            self.released = now;
+            self.state = State::Releasing;
+            self.fill.multiply(RELEASE.powf(elapsed / TICK));
+            self.end_if_high();
+        } else {
+            self.state = State::Off;
+        }
+    }
+
+    fn end_if_high(&mut self) {
+        if self.fill.level >= self.most() {
+            self.state = State::Off;
+            self.cause = None;
+            self.quiet = 0.0;
+            self.fill = Fill::default();
+        }
+    }
+
+    /// The level at which the limit is off.
+    fn most(&self) -> f64 {
+        let most = self.settings.at_most.unwrap_or(OFF * self.capacity.largest);
+        most.max(self.settings.at_least)
+    }
+
+    fn is_at_its_least(&self) -> bool {
+        !self.settings.tiers && self.fill.level <= self.settings.at_least
+    }
+
+    fn is_on(&self) -> bool {
+        !matches!(self.state, State::Off | State::Armed)
+    }
+
+    /// Whether the limit refuses nothing.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        !self.is_on()
+    }
+
+    /// The level in effect. None: nothing is refused, since the limit is off or since no source needs one.
+    #[must_use]
+    pub fn level(&self) -> Option<Level> {
+        let limits = self.is_on() && self.fill.level < self.most();
+        limits.then_some(Level {
+            rate: self.fill.level,
+            network: self.fill.network,
+            all: self.fill.all,
+            burst_share: self.burst_share,
+            unit: self.settings.unit,
+        })
+    }
+
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let measured = self.capacity.value > 0.0;
+        Report {
+            state: if self.is_on() && self.level().is_none() {
+                State::Armed
+            } else {
+                self.state
+            },
+            level: self.level(),
+            cause: self.cause.filter(|_| self.level().is_some()),
+            failure: self.watch.failure(),
+            goodput: self.last.goodput,
+            capacity: measured.then_some(self.capacity.value),
+            room: self.is_on().then_some(self.capacity.room),
+            wait: self.last.wait,
+            target: self.last.target,
+            loss: self.last.loss,
+        }
+    }
+}

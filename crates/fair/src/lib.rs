@@ -1,0 +1,25 @@
+//! Limits without numbers. While the host keeps up, nothing is refused. When it does not, the heaviest sources pay first,
+//! down to one level for all: max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2).
+//!
+//! [`Law`] is a pure state machine. Each tick it gets a [`Reading`] and returns the [`Level`]: the rate that each source may
+//! have, times its weight. It has no clock and reads nothing. [`Samples`] makes rates of sources from sampled packets.
+//! `simulation` has the law, against
+//! simulated servers and sources, in its tests.
+//!
+//! docs/explanation/fair-limits.md has the equations, their stability and what the law cannot do.
+
+mod law;
+mod level;
+mod parameters;
+mod reading;
+mod samples;
+#[cfg(test)]
+mod simulation;
+mod water;
+
+pub use law::{Cause, Failure, Law, Report, State};
+pub use level::Level;
+pub use parameters::{HOLDS, Settings, Unit, period};
+pub use reading::{Queue, Reading, Source};
+pub use samples::Samples;
+pub use water::water_level;

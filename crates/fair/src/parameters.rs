@@ -1,0 +1,181 @@
+//! Parameters of the law. Those without a source were found by simulation, and hold within a factor of two.
+
+/// Seconds between two readings while sources are limited.
+pub(crate) const TICK: f64 = 0.1;
+/// Seconds between two readings while nothing is limited.
+pub(crate) const TICK_OFF: f64 = 0.05;
+/// The longest tick, in seconds.
+const LONGEST_TICK: f64 = 0.5;
+/// The units of a tick below which it is lengthened: fewer have too much noise.
+const UNITS_OF_A_TICK: f64 = 20.0;
+
+/// Seconds of its rate that a bucket stores.
+pub(crate) const BURST: f64 = 1.0;
+/// The least burst: packets of a polite source meet by chance.
+pub(crate) const LEAST_BURST: f64 = 5.0;
+/// The least burst while bursts are shortened.
+pub(crate) const LEAST_AT_ALL: f64 = 2.0;
+/// Seconds of its rate that a source may always send at once: what network cards and senders gather.
+pub(crate) const GATHERED: f64 = 0.01;
+/// A network's bursts, in largest bursts of a source.
+pub(crate) const FULL_TIMES_A_NETWORK: f64 = 4.0;
+/// The share of a burst at the onset, and what is added a second: whole again after seven seconds.
+pub(crate) const FIRST_BURST_SHARE: f64 = 0.3;
+pub(crate) const BURST_SHARE_A_SECOND: f64 = 0.1;
+
+/// The share of passed units whose loss is an overload by itself, and the mean loss of 0.3 s that is one.
+pub(crate) const LOSS: f64 = 0.02;
+pub(crate) const MEAN_LOSS: f64 = 0.004;
+/// The share of the newest loss in the mean.
+pub(crate) const MEAN_LOSS_GAIN: f64 = 0.3;
+/// Seconds of waiting that are an overload; the noise of nginx at 95 % load is 44 ms. Or so many times the target.
+pub(crate) const LONG_WAIT: f64 = 0.1;
+pub(crate) const LONG_WAIT_TARGETS: f64 = 2.5;
+/// Fewer waiting units than these are noise.
+pub(crate) const FEWEST_WAITING: f64 = 5.0;
+/// The wait to which the queue is regulated, in seconds. For UDP this share of the buffer if that is less.
+pub(crate) const TARGET: f64 = 0.05;
+pub(crate) const TARGET_OF_BUFFER: f64 = 0.3;
+/// The share of the target above which the server is never idle.
+pub(crate) const BUSY: f64 = 0.4;
+
+/// Weights of a new goodput in the capacity: usually, and after it fell below [`FALLEN`] of the capacity in two ticks.
+pub(crate) const GAIN: f64 = 0.1;
+pub(crate) const GAIN_FALLEN: f64 = 0.6;
+pub(crate) const FALLEN: f64 = 0.8;
+/// The share of the room that has to pass for goodput to say something of an idle server's capacity.
+pub(crate) const NEAR_ROOM: f64 = 0.75;
+
+/// Seconds in which the queue is drained to its target: the pole of the outer loop.
+pub(crate) const DRAIN: f64 = 0.6;
+/// What is kept free of the capacity.
+pub(crate) const SPARE: f64 = 0.02;
+/// How far the room may be from the capacity.
+pub(crate) const LEAST_PULL: f64 = -0.9;
+pub(crate) const MOST_PULL: f64 = 0.25;
+/// The part of the loss, and the most loss, that makes the room smaller.
+pub(crate) const LOSS_PULL: f64 = 0.5;
+pub(crate) const MOST_LOSS_PULL: f64 = 0.05;
+/// Growth of the room a tick while the server is idle; it doubles in so many ticks beyond the last known capacity.
+pub(crate) const PROBE: f64 = 0.006;
+pub(crate) const PROBE_TICKS: f64 = 1.2;
+pub(crate) const PROBE_DOUBLINGS: f64 = 8.0;
+/// Goodput beyond the last known capacity by which the capacity is unknown, and the busy ticks before it is known.
+pub(crate) const BEYOND: f64 = 1.02;
+pub(crate) const KNOWN_TICKS: u32 = 5;
+
+/// Gain of the inner loop: the part of the error that a tick corrects. Stable below 6.7 times this with a tick of delay.
+pub(crate) const KAPPA: f64 = 0.15;
+/// The share of the level above which a source pays.
+pub(crate) const PAYS: f64 = 0.6;
+/// The ticks, from the onset as 1, in which the level is guessed from samples.
+pub(crate) const GUESSES: [u32; 4] = [2, 3, 5, 8];
+pub(crate) const LAST_GUESS: u32 = 12;
+/// Bounds of a step: for the relative change of the room, for the relative error, down and up.
+pub(crate) const STEP_AHEAD: f64 = 1.2;
+pub(crate) const STEP_ERROR: f64 = 0.5;
+pub(crate) const STEP_DOWN: f64 = 0.3;
+pub(crate) const STEP_UP: f64 = 1.12;
+/// The least level, in levels at which the capacity is used: usually, at low rates, and with short queues.
+pub(crate) const DEEPEST: f64 = 0.2;
+pub(crate) const DEEPEST_SLOW: f64 = 0.7;
+pub(crate) const DEEPEST_SHORT_QUEUE: f64 = 0.5;
+/// Largest bursts below which a level is low, and targets below which a queue is short.
+pub(crate) const SLOW_BURSTS: f64 = 4.0;
+pub(crate) const SHORT_QUEUE: f64 = 3.0;
+/// The least level, in levels at which the room is used, where samples are enough: usually, and while the server is idle.
+pub(crate) const SAMPLED: f64 = 0.6;
+pub(crate) const SAMPLED_IDLE: f64 = 0.9;
+
+/// The number of samples below which a source has no rate of its own.
+pub(crate) const FEWEST_SAMPLES: f64 = 2.5;
+/// The share of the capacity that such sources send: up to which samples bound the level, from which on sources are
+/// made up. Samples in a second without which nobody is called made up.
+pub(crate) const FEW_STRANGERS: f64 = 0.3;
+pub(crate) const MANY_STRANGERS: f64 = 0.6;
+pub(crate) const SAMPLES_OF_STRANGERS: f64 = 1500.0;
+/// Passed units, in capacities, that are too many for a tier at its least level; ticks until the next tier.
+pub(crate) const TOO_MANY: f64 = 1.05;
+pub(crate) const TICKS_TO_NETWORKS: u32 = 20;
+pub(crate) const TICKS_TO_ALL: u32 = 10;
+/// Back to sources alone: the level that they could have, in least levels, and ticks.
+pub(crate) const EASY: f64 = 1.2;
+pub(crate) const TICKS_BACK: u32 = 10;
+
+/// The share of offered units whose refusal means that sources are limited; above which bound samples bound the level.
+pub(crate) const REFUSES: f64 = 0.002;
+pub(crate) const REFUSES_MANY: f64 = 0.02;
+/// The share of the room below which what is offered fits.
+pub(crate) const FITS: f64 = 0.8;
+/// Growth a tick while what is offered fits, and while the limit is released.
+pub(crate) const RAISE: f64 = 1.25;
+pub(crate) const RELEASE: f64 = 1.6;
+/// Seconds without overload before the release: usually, and at most. An overload within [`AGAIN`] seconds of the last
+/// release makes it [`LONGER`] times longer.
+pub const HOLDS: [f64; 2] = [2.0, 30.0];
+pub(crate) const AGAIN: f64 = 60.0;
+pub(crate) const LONGER: f64 = 4.0;
+/// The level at which a limit without a largest rate is off, in capacities.
+pub(crate) const OFF: f64 = 2.0;
+
+/// Fail-safe: seconds without readable signals, without goodput while units wait, and at the least level without effect.
+pub(crate) const UNREADABLE: f64 = 0.5;
+pub(crate) const STALLED: f64 = 1.0;
+pub(crate) const WITHOUT_EFFECT: f64 = 10.0;
+/// Seconds after a release without effect in which nobody is limited.
+pub(crate) const PAUSE: f64 = 30.0;
+/// The share of the capacity below which there is no goodput.
+pub(crate) const NO_GOODPUT: f64 = 0.01;
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Packets,
+    Connections,
+    Bytes,
+}
+
+impl Unit {
+    /// The units of one packet or connection: as many bytes as an Ethernet frame carries.
+    #[must_use]
+    pub const fn granule(self) -> f64 {
+        match self {
+            Self::Packets | Self::Connections => 1.0,
+            Self::Bytes => 1500.0,
+        }
+    }
+
+    /// The largest burst of a source: bursts of all have to fit into the server's queue.
+    #[must_use]
+    pub const fn most_burst(self) -> f64 {
+        match self {
+            Self::Packets => 50.0,
+            Self::Connections => 10.0,
+            Self::Bytes => 50.0 * 1500.0,
+        }
+    }
+}
+
+/// What a limit is given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    pub unit: Unit,
+    /// The least level, in units a second. Above 0.
+    pub at_least: f64,
+    /// The level at which the limit is off, in units a second. None: twice the capacity.
+    pub at_most: Option<f64>,
+    /// Whether networks, and all sources together, can be limited, too.
+    pub tiers: bool,
+}
+
+/// Seconds from the last reading until the next. It is due earlier than the longest tick once enough units have come.
+#[must_use]
+pub fn period(is_off: bool, unit: Unit, units: f64) -> f64 {
+    if is_off {
+        TICK_OFF
+    } else if units >= UNITS_OF_A_TICK * unit.granule() {
+        TICK
+    } else {
+        LONGEST_TICK
+    }
+}

@@ -1,0 +1,44 @@
+//! What the law gets at each tick.
+
+/// A reading of the counters and signals of one fair limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading<'a> {
+    /// The time of the reading, in seconds on a clock that only goes forward.
+    pub now: f64,
+    /// Seconds since the reading before.
+    pub elapsed: f64,
+    /// Units that the limit let pass since the reading before.
+    pub passed: f64,
+    /// Units that the limit refused since the reading before.
+    pub refused: f64,
+    /// What the servers behind the limit have queued. None: it could not be read.
+    pub queue: Option<Queue>,
+    /// The sampled sources.
+    pub sources: &'a [Source],
+}
+
+/// What the sockets behind a limit have queued and dropped, in units of the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Queue {
+    /// What waits now.
+    pub waiting: f64,
+    /// What was dropped since the reading before.
+    pub dropped: f64,
+    /// What the buffers of UDP sockets have room for. None where connections wait, too: they have more room than time.
+    pub buffer: Option<f64>,
+}
+
+/// A source of sampled units.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Source {
+    /// Its weight in shares of the level.
+    pub weight: f64,
+    /// The number of its network.
+    pub network: u64,
+    /// Units since the onset.
+    pub since_onset: f64,
+    /// Units a second, over the last two seconds.
+    pub rate: f64,
+    /// The number of its samples in about the last second.
+    pub samples: f64,
+}

@@ -1,0 +1,125 @@
+//! Rates of sources, from sampled units.
+
+use std::collections::BTreeMap;
+
+use crate::parameters::TICK;
+use crate::reading::Source;
+
+/// What the window of two seconds, and the count of recent samples, keep in a tick.
+const WINDOW_KEEPS: f64 = 0.95;
+const RECENT_KEEPS: f64 = 0.9;
+/// Ticks after which a source without samples is forgotten: less than a hundredth of it is left in the window.
+const FORGOTTEN: f64 = 100.0;
+
+/// Sampled sources by key, in an order that sums do not depend on. Of more than fit, new ones are left out until others are
+/// forgotten.
+#[derive(Debug)]
+pub struct Samples<K> {
+    sources: BTreeMap<K, Seen>,
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    source: Source,
+    /// Units since the last reading, and their samples.
+    units: f64,
+    samples: f64,
+    idle_ticks: f64,
+}
+
+impl<K: Ord> Samples<K> {
+    /// Room for so many sources.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            sources: BTreeMap::new(),
+            most,
+        }
+    }
+
+    /// Adds a sample that stands for `units`: its own, times one in how many was sampled.
+    pub fn add(&mut self, key: K, weight: f64, network: u64, units: f64) {
+        if self.sources.len() >= self.most && !self.sources.contains_key(&key) {
+            return;
+        }
+        let seen = self.sources.entry(key).or_default();
+        seen.source.weight = weight;
+        seen.source.network = network;
+        seen.units += units;
+        seen.samples += 1.0;
+    }
+
+    /// The sources, after `elapsed` seconds since the last reading. What was sampled before an onset does not count as since
+    /// the onset.
+    pub fn read(&mut self, elapsed: f64, is_off: bool) -> Vec<Source> {
+        let ticks = elapsed / TICK;
+        let (window, recent) = (WINDOW_KEEPS.powf(ticks), RECENT_KEEPS.powf(ticks));
+        self.sources.retain(|_, seen| {
+            seen.idle_ticks = if seen.samples > 0.0 {
+                0.0
+            } else {
+                seen.idle_ticks + ticks
+            };
+            seen.idle_ticks < FORGOTTEN
+        });
+        let sources = self.sources.values_mut().map(|seen| {
+            let source = &mut seen.source;
+            if is_off {
+                source.since_onset = 0.0;
+            }
+            source.since_onset += seen.units;
+            source.rate = source.rate * window + (1.0 - window) * seen.units / elapsed;
+            source.samples = source.samples * recent + seen.samples;
+            (seen.units, seen.samples) = (0.0, 0.0);
+            *source
+        });
+        sources.collect()
+    }
+
+    /// Forgets all sources.
+    pub fn clear(&mut self) {
+        self.sources.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_approaches_the_rate() {
+        let mut samples = Samples::new(10);
+        let mut read = Vec::new();
+        for _ in 0..100 {
+            for _ in 0..4 {
+                samples.add(7, 2.0, 1, 25.0);
+            }
+            read = samples.read(0.1, false);
+        }
+        assert!((read[0].rate - 1000.0).abs() < 10.0, "{}", read[0].rate);
+        assert!((read[0].samples - 40.0).abs() < 0.1, "{}", read[0].samples);
+        assert!((read[0].since_onset - 10_000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn nothing_before_the_onset_counts_as_since_the_onset() {
+        let mut samples = Samples::new(10);
+        samples.add(7, 1.0, 1, 5.0);
+        samples.read(0.05, true);
+        samples.add(7, 1.0, 1, 3.0);
+        assert!((samples.read(0.05, true)[0].since_onset - 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn made_up_sources_take_no_more_room_than_is_given() {
+        let mut samples = Samples::new(10);
+        for key in 0..1000 {
+            samples.add(key, 1.0, 0, 1.0);
+        }
+        assert_eq!(samples.read(0.1, false).len(), 10);
+        assert_eq!(samples.read(10.1, false).len(), 0);
+        samples.add(2000, 1.0, 0, 1.0);
+        assert_eq!(samples.read(0.1, false).len(), 1);
+    }
+}

@@ -1,0 +1,115 @@
+//! Fail-safe: a law without signals, without goodput or without effect refuses nobody.
+
+use super::scenarios::{beside_polite, heavy};
+use super::sources::STEP;
+use super::world::{Log, Scenario, Server, run};
+use crate::{Failure, State};
+
+fn at(log: &Log, seconds: f64) -> f64 {
+    log.entries[(seconds / STEP).round() as usize].level
+}
+
+/// The time of the first report with this failure.
+fn first(log: &Log, failure: Failure) -> Option<f64> {
+    let mut reports = log.reports.iter();
+    reports
+        .find(|(_, report)| report.failure == Some(failure))
+        .map(|(now, _)| *now)
+}
+
+#[test]
+fn unreadable_signals_release_after_half_a_second() {
+    let scenario = Scenario {
+        readable: |now| now < 6.0,
+        ..beside_polite(Server::Udp, vec![heavy(Server::Udp, 10.0, 12.0)], 12.0)
+    };
+    let log = run(&scenario, 1);
+    let failed = first(&log, Failure::Unreadable).unwrap();
+    assert!((6.4..6.65).contains(&failed), "{failed}");
+    assert!(at(&log, 6.3) < 3000.0, "the level is kept until then");
+    assert!(at(&log, 8.0).is_infinite(), "{}", at(&log, 8.0));
+}
+
+#[test]
+fn signals_that_return_end_a_release() {
+    let scenario = Scenario {
+        readable: |now| !(6.0..6.8).contains(&now),
+        ..beside_polite(Server::Udp, vec![heavy(Server::Udp, 10.0, 12.0)], 12.0)
+    };
+    let log = run(&scenario, 1);
+    assert_eq!(log.reports.last().unwrap().1.failure, None);
+    let level = at(&log, 8.5);
+    assert!((1500.0..2300.0).contains(&level), "{level}");
+}
+
+#[test]
+fn a_server_that_serves_nothing_for_a_second_has_no_limit() {
+    for server in [Server::Udp, Server::Tcp] {
+        let scenario = Scenario {
+            capacity: |now| if (6.0..9.0).contains(&now) { 1e-9 } else { 1.0 },
+            ..beside_polite(server, vec![heavy(server, 10.0, 14.0)], 14.0)
+        };
+        let log = run(&scenario, 1);
+        let failed = first(&log, Failure::Stalled).unwrap();
+        assert!((6.9..7.4).contains(&failed), "{failed}");
+        assert!(at(&log, 8.95).is_infinite());
+        assert_eq!(log.reports.last().unwrap().1.failure, None);
+        let after = at(&log, 11.0) / server.capacity();
+        assert!(
+            (0.1..0.3).contains(&after),
+            "limited again when it serves: {after}"
+        );
+    }
+}
+
+/// The queue is full whatever the limit refuses: its units are not those that fill it.
+#[test]
+fn a_level_without_effect_is_released_after_ten_seconds_and_tried_again() {
+    use crate::{Law, Queue, Reading, Settings, Source, Unit};
+    let mut law = Law::new(Settings {
+        unit: Unit::Packets,
+        at_least: 100.0,
+        at_most: Some(20_000.0),
+        tiers: false,
+    });
+    let sources = [Source {
+        weight: 1.0,
+        rate: 1000.0,
+        since_onset: 100.0,
+        samples: 100.0,
+        ..Source::default()
+    }];
+    let (mut onset, mut failed, mut off, mut again) = (None, None, None, None);
+    let mut now: f64 = 0.0;
+    while now < 60.0 && again.is_none() {
+        let elapsed = if law.is_off() { 0.05 } else { 0.1 };
+        now += elapsed;
+        let level = law.step(&Reading {
+            now,
+            elapsed,
+            passed: law.level().map_or(1000.0, |level| level.rate) * elapsed,
+            refused: 900.0 * elapsed,
+            queue: Some(Queue {
+                waiting: 256.0,
+                dropped: 50.0 * elapsed,
+                buffer: Some(256.0),
+            }),
+            sources: &sources,
+        });
+        let at_least = level.is_some_and(|level| level.rate <= 100.0);
+        onset = onset.or(at_least.then_some(now));
+        let failure = law.report().failure == Some(Failure::WithoutEffect);
+        failed = failed.or(failure.then_some(now));
+        off = off.or((failed.is_some() && law.is_off()).then_some(now));
+        again = again.or((off.is_some() && law.report().state == State::Limiting).then_some(now));
+    }
+    let (onset, failed, off, again) = (
+        onset.unwrap(),
+        failed.unwrap(),
+        off.unwrap(),
+        again.unwrap(),
+    );
+    assert!((9.9..10.3).contains(&(failed - onset)), "{onset} {failed}");
+    assert!(off - failed < 2.0, "{failed} {off}");
+    assert!((29.9..30.5).contains(&(again - failed)), "{failed} {again}");
+}

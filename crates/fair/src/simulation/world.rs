@@ -1,0 +1,325 @@
+//! A simulated host: a server with a capacity and a finite queue, behind one token bucket per source.
+
+use super::random::Random;
+use super::sources::{Block, Demand, STEP, Sent};
+use crate::{Law, Level, Queue, Reading, Samples, Settings, Unit, period};
+
+/// Sampled units a second.
+const SAMPLES: f64 = 4000.0;
+/// Seconds after which a reply counts as lost.
+const PATIENCE: f64 = 0.25;
+/// Sources that samples have room for.
+const MOST_SAMPLED: usize = 200_000;
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Server {
+    /// 10,000 units a second, and a queue of 256.
+    Udp,
+    /// 600 connections a second, and a queue of 511.
+    Tcp,
+}
+
+impl Server {
+    pub const fn capacity(self) -> f64 {
+        match self {
+            Self::Udp => 10_000.0,
+            Self::Tcp => 600.0,
+        }
+    }
+
+    const fn room(self) -> f64 {
+        match self {
+            Self::Udp => 256.0,
+            Self::Tcp => 511.0,
+        }
+    }
+}
+
+/// What happens on a host.
+#[derive(Clone)]
+pub struct Scenario {
+    pub server: Server,
+    pub blocks: Vec<Block>,
+    /// The onset and the end of the overload. Equal: there is none, for so long.
+    pub onset: f64,
+    pub end: f64,
+    /// The capacity's share, by time.
+    pub capacity: fn(f64) -> f64,
+    /// Whether it halves at 5 s and returns at 8 s.
+    pub follows: bool,
+    /// The least level, in capacities.
+    pub least: f64,
+    /// Whether the signals can be read, by time.
+    pub readable: fn(f64) -> bool,
+}
+
+impl Scenario {
+    /// Seconds.
+    fn length(&self) -> f64 {
+        self.end + if self.onset < self.end { 6.0 } else { 0.0 }
+    }
+}
+
+/// What happened in a step, with columns by block.
+pub struct Entry {
+    pub offered: Vec<f64>,
+    pub passed: Vec<f64>,
+    /// What was served within the patience.
+    pub good: Vec<f64>,
+    pub served: f64,
+    /// What the server could have served.
+    pub can: f64,
+    /// Infinite: off.
+    pub level: f64,
+}
+
+/// What happened in a run.
+pub struct Log {
+    pub entries: Vec<Entry>,
+    /// What each source had accepted, from a second after the onset to the end.
+    pub accepted: Vec<f64>,
+    pub law: Law,
+    /// What the law reported after each tick, by time.
+    pub reports: Vec<(f64, crate::Report)>,
+}
+
+/// Token buckets: the state of a source is the time at which its bucket is full again.
+struct Buckets {
+    sources: Vec<f64>,
+    networks: Vec<f64>,
+    all: f64,
+}
+
+impl Buckets {
+    fn allow(
+        &mut self,
+        now: f64,
+        sent: &[Sent],
+        weights: &[f64],
+        networks: &[usize],
+        level: Option<Level>,
+    ) -> Vec<f64> {
+        let Some(level) = level else {
+            return sent.iter().map(|sent| sent.units).collect();
+        };
+        let mut allowed: Vec<f64> = Vec::with_capacity(sent.len());
+        for sent in sent {
+            let weight = weights[sent.block];
+            let rate = level.rate * weight;
+            let state = &mut self.sources[sent.source];
+            let free = level.burst(weight) - (*state - now).max(0.0) * rate;
+            let units = sent.units.min((free.max(0.0) + 1e-9).floor());
+            *state = state.max(now) + units / rate;
+            allowed.push(units);
+        }
+        if let (Some(rate), Some(burst)) = (level.network, level.network_burst()) {
+            for (sent, units) in sent.iter().zip(&mut allowed) {
+                let state = &mut self.networks[networks[sent.source]];
+                let free = (burst - (*state - now).max(0.0) * rate).max(0.0);
+                *units = units.min(free);
+                *state = state.max(now) + *units / rate;
+            }
+        }
+        if let Some(rate) = level.all {
+            let free = (0.05 - (self.all - now).max(0.0)).max(0.0) * rate;
+            let asked: f64 = allowed.iter().sum();
+            let share = (free / asked.max(1e-9)).min(1.0);
+            allowed.iter_mut().for_each(|units| *units *= share);
+            self.all = self.all.max(now) + asked * share / rate;
+        }
+        allowed
+    }
+}
+
+/// The server: noise of 5 %, and a stall of 15 ms every 0.7 s, as other work on its CPU causes.
+struct Service {
+    queue: f64,
+    stalled: f64,
+    mean_cost: f64,
+}
+
+impl Service {
+    /// What is served and could be, and the share of arriving units that the queue had room for.
+    fn serve(
+        &mut self,
+        arriving: f64,
+        speed: f64,
+        room: f64,
+        random: &mut Random,
+    ) -> (f64, f64, f64) {
+        let stalls = random.uniform() < STEP / 0.7;
+        self.stalled = if stalls {
+            0.015
+        } else {
+            (self.stalled - STEP).max(0.0)
+        };
+        let noise = 1.0 + 0.05 * random.normal();
+        let can = (speed * noise * (STEP - self.stalled.min(STEP))).max(0.0);
+        let served = can.min(self.queue + arriving);
+        let has_room = (room + served - self.queue).max(0.0);
+        let accepted = if arriving > 0.0 {
+            (has_room / arriving).min(1.0)
+        } else {
+            1.0
+        };
+        self.queue = (self.queue + arriving * accepted - served).max(0.0);
+        (served, can, accepted)
+    }
+}
+
+/// Counts since the last tick.
+#[derive(Default)]
+struct Counted {
+    passed: f64,
+    refused: f64,
+    dropped: f64,
+    units: Vec<f64>,
+}
+
+pub fn run(scenario: &Scenario, seed: u64) -> Log {
+    let mut random = Random::new(seed);
+    let (full_speed, room) = (scenario.server.capacity(), scenario.server.room());
+    let steps = (scenario.length() / STEP).round() as usize;
+    let mut demand = Demand::new(&scenario.blocks, steps);
+    let weights: Vec<f64> = scenario.blocks.iter().map(|block| block.weight).collect();
+    let (networks, numbers) = numbered(&demand.networks());
+    let block_of: Vec<usize> = (0..scenario.blocks.len())
+        .flat_map(|block| std::iter::repeat_n(block, scenario.blocks[block].number))
+        .collect();
+    let mut buckets = Buckets {
+        sources: vec![0.0; demand.count()],
+        networks: vec![0.0; numbers],
+        all: 0.0,
+    };
+    let is_udp = scenario.server == Server::Udp;
+    let unit = if is_udp {
+        Unit::Packets
+    } else {
+        Unit::Connections
+    };
+    let mut log = Log {
+        entries: Vec::with_capacity(steps),
+        accepted: vec![0.0; demand.count()],
+        law: Law::new(Settings {
+            unit,
+            at_least: scenario.least * full_speed,
+            at_most: Some(2.0 * full_speed),
+            tiers: true,
+        }),
+        reports: Vec::new(),
+    };
+    let mut samples = Samples::new(MOST_SAMPLED);
+    let mut service = Service {
+        queue: 0.0,
+        stalled: 0.0,
+        mean_cost: 1.0,
+    };
+    let mut counted = Counted {
+        units: vec![0.0; demand.count()],
+        ..Counted::default()
+    };
+    let mut last = 0;
+    for step in 0..steps {
+        let now = step as f64 * STEP;
+        let sent = demand.offer(step, &mut random);
+        let allowed = buckets.allow(now, &sent, &weights, &networks, log.law.level());
+        let arriving: f64 = allowed.iter().sum();
+        if arriving > 0.0 {
+            let cost: f64 = sent
+                .iter()
+                .zip(&allowed)
+                .map(|(sent, units)| scenario.blocks[sent.block].cost * units)
+                .sum();
+            service.mean_cost += 0.1 * (cost / arriving - service.mean_cost);
+        }
+        let speed = full_speed * (scenario.capacity)(now) / service.mean_cost;
+        let (served, can, accepted) = service.serve(arriving, speed, room, &mut random);
+        let is_good = service.queue <= PATIENCE * speed;
+        let mut entry = Entry {
+            offered: vec![0.0; scenario.blocks.len()],
+            passed: vec![0.0; scenario.blocks.len()],
+            good: vec![0.0; scenario.blocks.len()],
+            served,
+            can,
+            level: log.law.level().map_or(f64::INFINITY, |level| level.rate),
+        };
+        for (sent, units) in sent.iter().zip(&allowed) {
+            entry.offered[sent.block] += sent.units;
+            entry.passed[sent.block] += units;
+            entry.good[sent.block] += if is_good { units * accepted } else { 0.0 };
+            counted.units[sent.source] += sent.units;
+            if (scenario.onset + 1.0..scenario.end).contains(&now) {
+                log.accepted[sent.source] += units * accepted;
+            }
+        }
+        log.entries.push(entry);
+        let through: Vec<(f64, f64)> = allowed
+            .iter()
+            .map(|units| (*units, units * accepted))
+            .collect();
+        demand.react(step, &sent, &through, &mut random);
+        counted.passed += arriving;
+        counted.refused += sent.iter().map(|sent| sent.units).sum::<f64>() - arriving;
+        counted.dropped += arriving * (1.0 - accepted);
+        let elapsed = (step + 1 - last) as f64 * STEP;
+        if elapsed > period(log.law.is_off(), unit, counted.passed + counted.refused) - 0.001 {
+            last = step + 1;
+            sample(
+                &mut samples,
+                &mut counted,
+                elapsed,
+                &block_of,
+                &weights,
+                &networks,
+                &mut random,
+            );
+            let reading = Reading {
+                now,
+                elapsed,
+                passed: counted.passed,
+                refused: counted.refused,
+                queue: (scenario.readable)(now).then_some(Queue {
+                    waiting: service.queue,
+                    dropped: counted.dropped,
+                    buffer: is_udp.then_some(room),
+                }),
+                sources: &samples.read(elapsed, log.law.is_off()),
+            };
+            log.law.step(&reading);
+            log.reports.push((now, log.law.report()));
+            (counted.passed, counted.refused, counted.dropped) = (0.0, 0.0, 0.0);
+        }
+    }
+    log
+}
+
+/// Numbers from 0 on, and how many there are.
+fn numbered(networks: &[usize]) -> (Vec<usize>, usize) {
+    let mut known = std::collections::BTreeMap::new();
+    let mut number = |network: &usize| {
+        let next = known.len();
+        *known.entry(*network).or_insert(next)
+    };
+    let numbers = networks.iter().map(&mut number).collect();
+    (numbers, known.len())
+}
+
+fn sample(
+    samples: &mut Samples<usize>,
+    counted: &mut Counted,
+    elapsed: f64,
+    block_of: &[usize],
+    weights: &[f64],
+    networks: &[usize],
+    random: &mut Random,
+) {
+    let all: f64 = counted.units.iter().sum();
+    let chance = (SAMPLES * elapsed / all.max(1.0)).min(1.0);
+    for (source, units) in counted.units.iter_mut().enumerate() {
+        for _ in 0..random.sampled(*units, chance) {
+            let weight = weights[block_of[source]];
+            samples.add(source, weight, networks[source] as u64, 1.0 / chance);
+        }
+        *units = 0.0;
+    }
+}

@@ -2,8 +2,8 @@
 //! down to one level for all: max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2).
 //!
 //! [`Law`] is a pure state machine. Each tick it gets a [`Reading`] and returns the [`Level`]: the rate that each source may
-//! have, times its weight. It has no clock and reads nothing. [`Samples`] makes rates of sources from sampled packets.
-//! `simulation` has the law, against
+//! have, times its weight. It has no clock and reads nothing. [`Samples`] makes rates of sources from sampled packets, and
+//! [`signals`] reads from the kernel what the sockets of a limit have queued and dropped. `simulation` has the law, against
 //! simulated servers and sources, in its tests.
 //!
 //! docs/explanation/fair-limits.md has the equations, their stability and what the law cannot do.
@@ -13,6 +13,7 @@ mod level;
 mod parameters;
 mod reading;
 mod samples;
+pub mod signals;
 #[cfg(test)]
 mod simulation;
 mod water;

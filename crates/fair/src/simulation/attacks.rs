@@ -3,7 +3,7 @@
 use super::scenarios::{beside_polite, heavy, made_up, pulses};
 use super::sources::{Block, STEP};
 use super::world::{Scenario, Server, run};
-use super::{SEEDS, judge, means};
+use super::{SEEDS, judge, means, means_of};
 
 const SERVERS: [(&str, Server); 2] = [("udp", Server::Udp), ("tcp", Server::Tcp)];
 
@@ -95,7 +95,8 @@ fn playing_dead_costs_polite_sources_one_onset() {
 
 #[test]
 fn made_up_sources_of_some_networks_are_limited_as_networks() {
-    let figures = means(
+    let figures = means_of(
+        3,
         "udp: 100,000 made up in 400 networks",
         &made_up(Some(|k| k / 250)),
         "polite",
@@ -110,14 +111,20 @@ fn made_up_sources_of_some_networks_are_limited_as_networks() {
 /// Nothing tells a newcomer from a made-up source: the capacity's share of what is offered passes.
 #[test]
 fn made_up_sources_of_all_networks_are_not_told_from_newcomers() {
-    let figures = means("udp: 100,000 made up everywhere", &made_up(None), "polite");
+    let figures = means_of(
+        3,
+        "udp: 100,000 made up everywhere",
+        &made_up(None),
+        "polite",
+    );
     assert!((5.0..20.0).contains(&figures.polite), "{figures:?}");
     assert!(figures.used >= 95.0 && figures.off <= 5.0, "{figures:?}");
 }
 
 #[test]
 fn made_up_sources_that_share_a_key_are_limited_as_one() {
-    let figures = means(
+    let figures = means_of(
+        3,
         "udp: 100,000 made up, strangers as one",
         &made_up(Some(|_| 0)),
         "polite",

@@ -1,0 +1,163 @@
+//! What the sockets on a limit's ports have queued and dropped, read by `sock_diag`: accept queues and drops of listeners,
+//! queues, buffers and drops of UDP sockets. Two dumps take 31 to 50 µs.
+//!
+//! Only sockets of the agent's network namespace can be read.
+
+mod guard;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::RangeInclusive;
+
+use crate::parameters::Unit;
+use crate::reading::Queue;
+use guard::Guard;
+use reader::Reader;
+pub use reader::{Kind, Socket};
+
+/// What the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
+/// into pages have it charge up to five times as much: the queue then seems longer, and the loop that regulates it is that
+/// much faster, with a margin of 6.
+const DATAGRAM: f64 = 832.0;
+/// Packets of a short connection: what a waiting one stands for in a limit on packets or bytes.
+const PACKETS_OF_A_CONNECTION: f64 = 8.0;
+
+/// Ports, as ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports(pub Vec<RangeInclusive<u16>>);
+
+impl Ports {
+    fn contains(&self, port: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&port))
+    }
+
+    /// The ports one by one, if they are no more than this.
+    fn few(&self, most: usize) -> Option<Vec<u16>> {
+        let ports: Vec<u16> = self.0.iter().cloned().flatten().take(most + 1).collect();
+        (ports.len() <= most).then_some(ports)
+    }
+}
+
+/// What a limit counts, and what is known of its packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub unit: Unit,
+    /// The mean length of a packet, in bytes.
+    pub bytes: f64,
+}
+
+/// A socket, and whether its queue says something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watched {
+    pub socket: Socket,
+    /// Whether something is taken from its queue. If not, the queue is ignored: anybody can fill it.
+    pub is_served: bool,
+}
+
+/// The signals of one limit.
+#[derive(Debug)]
+pub struct Signals {
+    reader: Reader,
+    ports: Ports,
+    listeners: bool,
+    datagrams: bool,
+    known: BTreeMap<u64, Known>,
+    watched: Vec<Watched>,
+}
+
+#[derive(Debug)]
+struct Known {
+    drops: u32,
+    guard: Guard,
+    seen: bool,
+}
+
+impl Signals {
+    /// Of sockets on these ports: listeners, UDP sockets, or both.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no `sock_diag`.
+    pub fn new(ports: Ports, listeners: bool, datagrams: bool) -> io::Result<Self> {
+        Ok(Self {
+            reader: Reader::new()?,
+            ports,
+            listeners,
+            datagrams,
+            known: BTreeMap::new(),
+            watched: Vec::new(),
+        })
+    }
+
+    /// What waits at `now`, in seconds, and what was dropped since the last call.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's reply is late or is not understood.
+    pub fn read(&mut self, now: f64, scale: Scale) -> io::Result<Queue> {
+        let mut sockets = Vec::new();
+        if self.listeners {
+            self.reader
+                .sockets(Kind::Listener, &self.ports, &mut sockets)?;
+        }
+        if self.datagrams {
+            self.reader
+                .sockets(Kind::Datagrams, &self.ports, &mut sockets)?;
+        }
+        self.known.values_mut().for_each(|known| known.seen = false);
+        self.watched.clear();
+        let mut queue = Queue::default();
+        let (mut buffer, mut has_listener) = (0.0, false);
+        for socket in sockets {
+            let known = self.known.entry(socket.cookie).or_insert_with(|| Known {
+                drops: socket.drops,
+                guard: Guard::new(socket.kind, now),
+                seen: true,
+            });
+            known.seen = true;
+            let dropped = socket.drops.wrapping_sub(known.drops);
+            known.drops = socket.drops;
+            if known.guard.observe(now, socket.waiting) {
+                let connections = self.reader.connections(socket.port)?;
+                let is_full = socket.waiting >= socket.room;
+                known.guard.look(now, is_full, &connections);
+            }
+            let is_served = known.guard.is_served(now);
+            self.watched.push(Watched { socket, is_served });
+            if is_served {
+                let (waiting, drop) = scale.units(socket.kind);
+                queue.waiting += f64::from(socket.waiting) * waiting;
+                queue.dropped += f64::from(dropped) * drop;
+                has_listener |= socket.kind == Kind::Listener;
+                buffer += f64::from(socket.room) * waiting;
+            }
+        }
+        self.known.retain(|_, known| known.seen);
+        queue.buffer = (!has_listener && buffer > 0.0).then_some(buffer);
+        Ok(queue)
+    }
+
+    /// The sockets of the last reading.
+    #[must_use]
+    pub fn watched(&self) -> &[Watched] {
+        &self.watched
+    }
+}
+
+impl Scale {
+    /// Units of what a socket reports as waiting, and of a drop.
+    fn units(self, kind: Kind) -> (f64, f64) {
+        let packet = match self.unit {
+            Unit::Packets | Unit::Connections => 1.0,
+            Unit::Bytes => self.bytes.max(1.0),
+        };
+        match (kind, self.unit) {
+            (Kind::Datagrams, _) => (packet / DATAGRAM, packet),
+            (Kind::Listener, Unit::Connections) => (1.0, 1.0),
+            (Kind::Listener, _) => (PACKETS_OF_A_CONNECTION * packet, packet),
+        }
+    }
+}

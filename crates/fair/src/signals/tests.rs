@@ -1,0 +1,161 @@
+//! Real sockets on loopback.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+
+use super::*;
+
+const PACKETS: Scale = Scale {
+    unit: Unit::Packets,
+    bytes: 100.0,
+};
+const CONNECTIONS: Scale = Scale {
+    unit: Unit::Connections,
+    bytes: 100.0,
+};
+
+fn signals(port: u16, listeners: bool) -> Signals {
+    Signals::new(Ports(vec![port..=port]), listeners, !listeners).unwrap()
+}
+
+#[test]
+fn a_udp_socket_has_a_queue_a_buffer_and_drops() {
+    for address in [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
+    ] {
+        let server = UdpSocket::bind(address).unwrap();
+        let target = server.local_addr().unwrap();
+        let client = UdpSocket::bind(address).unwrap();
+        let mut signals = signals(target.port(), false);
+        let queue = signals.read(0.0, PACKETS).unwrap();
+        let room = queue.buffer.unwrap();
+        assert!(
+            queue.waiting <= 0.0 && queue.dropped <= 0.0 && room > 50.0,
+            "{queue:?}"
+        );
+        let sent = 2 * room as usize;
+        for _ in 0..sent {
+            client.send_to(b"x", target).unwrap();
+        }
+        let queue = signals.read(0.05, PACKETS).unwrap();
+        assert!(queue.waiting > 0.5 * room, "{queue:?}");
+        let mut received = 0.0;
+        server.set_nonblocking(true).unwrap();
+        while server.recv(&mut [0; 9]).is_ok() {
+            received += 1.0;
+        }
+        // Exact: each was received or dropped.
+        assert!(
+            (queue.dropped + received - sent as f64).abs() < 1e-9,
+            "{queue:?} {received}"
+        );
+        assert!(
+            (0.5..1.5).contains(&(queue.waiting / received)),
+            "{queue:?} {received}"
+        );
+        let queue = signals.read(0.1, PACKETS).unwrap();
+        assert!(queue.waiting <= 0.0 && queue.dropped <= 0.0, "{queue:?}");
+    }
+}
+
+#[test]
+fn a_listener_has_a_queue_of_connections() {
+    let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut signals = signals(address.port(), true);
+    let clients: Vec<TcpStream> = (0..7)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let queue = signals.read(0.0, CONNECTIONS).unwrap();
+    assert!(
+        (queue.waiting - 7.0).abs() < 1e-9 && queue.buffer.is_none(),
+        "{queue:?}"
+    );
+    let accepted = [listener.accept().unwrap(), listener.accept().unwrap()];
+    let queue = signals.read(0.05, CONNECTIONS).unwrap();
+    assert!((queue.waiting - 5.0).abs() < 1e-9, "{queue:?}");
+    let connections = signals.reader.connections(address.port()).unwrap();
+    let count = |is_accepted| {
+        connections
+            .iter()
+            .filter(|one| one.is_accepted == is_accepted)
+            .count()
+    };
+    assert_eq!(
+        (count(true), count(false)),
+        (accepted.len(), clients.len() - accepted.len())
+    );
+}
+
+#[test]
+fn a_listener_that_nobody_serves_is_ignored_and_one_that_is_served_is_not() {
+    let listeners = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let addresses = listeners
+        .each_ref()
+        .map(|listener| listener.local_addr().unwrap());
+    let mut clients: Vec<TcpStream> = Vec::new();
+    for address in [0, 0, 0, 0, 0, 1, 1, 1].map(|k: usize| addresses[k]) {
+        clients.push(TcpStream::connect(address).unwrap());
+    }
+    let ports = addresses.map(|address| address.port()..=address.port());
+    let mut signals = Signals::new(Ports(ports.to_vec()), true, false).unwrap();
+    let mut waiting = Vec::new();
+    for tick in 0..40 {
+        for _ in 0..2 {
+            if tick % 2 == 0 {
+                clients.push(TcpStream::connect(addresses[1]).unwrap());
+            } else {
+                drop(listeners[1].accept().unwrap());
+            }
+        }
+        let now = f64::from(tick) * 0.05;
+        waiting.push(signals.read(now, CONNECTIONS).unwrap().waiting);
+    }
+    let served = |port: u16| {
+        let mut watched = signals.watched().iter();
+        watched
+            .find(|watched| watched.socket.port == port)
+            .unwrap()
+            .is_served
+    };
+    assert!(!served(addresses[0].port()) && served(addresses[1].port()));
+    // Five of the one and five of the other; in the end three of the other.
+    assert!((waiting[0] - 10.0).abs() < 1e-9, "{waiting:?}");
+    assert!((waiting[39] - 3.0).abs() < 1e-9, "{waiting:?}");
+}
+
+#[test]
+fn a_socket_that_is_closed_and_opened_again_drops_nothing_by_that() {
+    let mut server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = server.local_addr().unwrap();
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut signals = signals(address.port(), false);
+    let room = signals.read(0.0, PACKETS).unwrap().buffer.unwrap();
+    for _ in 0..2 * room as usize {
+        client.send_to(b"x", address).unwrap();
+    }
+    drop(server);
+    assert_eq!(signals.read(0.05, PACKETS).unwrap(), Queue::default());
+    server = UdpSocket::bind(address).unwrap();
+    let queue = signals.read(0.1, PACKETS).unwrap();
+    assert!(queue.dropped <= 0.0 && queue.waiting <= 0.0, "{queue:?}");
+    drop(server);
+}
+
+#[test]
+fn many_ports_are_read_at_once() {
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut signals = Signals::new(Ports(vec![1..=u16::MAX]), false, true).unwrap();
+    signals.read(0.0, PACKETS).unwrap();
+    let has = |signals: &Signals| {
+        signals
+            .watched()
+            .iter()
+            .any(|watched| watched.socket.port == port)
+    };
+    assert!(has(&signals));
+    drop(server);
+    signals.read(0.05, PACKETS).unwrap();
+    assert!(!has(&signals));
+}

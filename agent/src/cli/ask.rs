@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use api::attack::Attack;
 use api::cluster::SharedBansStatus;
 use api::crowdsec::{AlertsStatus, CrowdSecStatus};
+use api::fair::FairStatus;
 use api::request::{CountersReset, Request, Reset};
 use api::source::{ClassOrigin, at_level, with_sources};
 use cluster::ClusterStatus;
@@ -217,6 +218,10 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
             text.push('\n');
             text.push_str(&attack_text(attack));
         }
+        for fair in &status.fair {
+            text.push('\n');
+            text.push_str(&fair_text(fair));
+        }
         for notify in &status.notifications {
             text.push_str(&format!(
                 "\nnotify {} ({}): {} delivered, {} dropped, events waiting: {}",
@@ -241,6 +246,40 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
         }
         text
     })
+}
+
+/// A fair limit as text.
+fn fair_text(fair: &FairStatus) -> String {
+    let name = &fair.limit;
+    let rate = |rate: f64| number(rate.round() as u64);
+    let failure = fair.failure.as_deref().map(|failure| match failure {
+        "unreadable" => "; released: its signals cannot be read",
+        "stalled" => "; released: servers serve nothing",
+        _ => "; released for 30 s: its least level had no effect",
+    });
+    let failure = failure.unwrap_or_default();
+    let Some(level) = fair.level else {
+        let offered = rate(fair.offered);
+        return format!(
+            "fair limit {name} ({}): {offered}/s, none refused{failure}",
+            fair.state.name()
+        );
+    };
+    let held_by = match fair.held_by.as_deref() {
+        Some("drops") => "servers drop",
+        Some("wait") => "units wait for long",
+        Some("demand") => "sources send more than fits",
+        _ => "there was an overload a short time ago",
+    };
+    format!(
+        "fair limit {name} ({}): each source {}/s, since {held_by}; {}/s of {}/s pass, servers can {}/s, wait {:.0} ms{failure}",
+        fair.state.name(),
+        rate(level),
+        rate(fair.passed),
+        rate(fair.offered),
+        rate(fair.capacity.unwrap_or_default()),
+        1e3 * fair.wait_seconds
+    )
 }
 
 /// An attack as text.

@@ -14,6 +14,7 @@ use notifications::Notifier;
 
 use super::capture::Capturer;
 use super::crowdsec::Bouncer;
+use super::fair::FairController;
 use super::heavy_prefixes::PrefixWatcher;
 use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets, Purpose};
@@ -41,6 +42,7 @@ pub struct Agent {
     pub(super) tracer: Tracer,
     pub(super) capturer: Capturer,
     pub(crate) prefixes: PrefixWatcher,
+    pub(super) fair: FairController,
     pub(super) recorder: Recorder,
     pub(super) lists: Arc<BanLists>,
     /// The bans and counters of limits on packets, while none is in effect.
@@ -72,6 +74,7 @@ impl Agent {
         let tracer = Tracer::new(Arc::clone(&packets));
         let capturer = Capturer::new(Arc::clone(&packets));
         let prefixes = PrefixWatcher::new(Arc::clone(&packets));
+        let fair = FairController::start(Arc::clone(&packets), Arc::clone(&events));
         Self {
             file,
             started,
@@ -89,6 +92,7 @@ impl Agent {
             tracer,
             capturer,
             prefixes,
+            fair,
             recorder,
             lists,
             parked: Mutex::default(),

@@ -11,6 +11,7 @@ use config::policy;
 use notifications::Notifier;
 
 use super::agent::Agent;
+use super::fair;
 use super::operations::text;
 use crate::allowances;
 use crate::geo::ClassLists;
@@ -106,6 +107,8 @@ impl AgentDocuments for Agent {
         status.notes.extend(self.fleet.notes());
         status.cluster = self.fleet.status();
         (status.attacks, status.attacks_total) = self.attacks.get();
+        status.fair = self.fair.statuses();
+        status.notes.extend(fair_notes(&status));
         status.notifications = self.notifier.status();
         status.notes.extend(Notifier::notes(&status.notifications));
         status.notes.extend(self.crowdsec.notes());
@@ -157,6 +160,12 @@ impl AgentDocuments for Agent {
             ..sources
         })
     }
+}
+
+/// What concerns the operator of each fair limit.
+fn fair_notes(status: &Status) -> Vec<String> {
+    let notes = fair::all_notes(status);
+    notes.iter().map(ToString::to_string).collect()
 }
 
 impl Agent {

@@ -7,6 +7,7 @@ pub mod crowdsec;
 mod documents;
 pub mod escalation;
 pub mod events;
+mod fair;
 mod fleet;
 mod heavy_prefixes;
 pub mod lists;
@@ -25,6 +26,7 @@ mod watcher;
 
 pub use agent::{Agent, holds_packets};
 pub use documents::AgentDocuments;
+pub(crate) use fair::{Note as FairNote, all_notes as fair_notes};
 pub use fleet::fleet;
 pub(crate) use operations::{text, whose};
 pub use requests::{StartError, start};

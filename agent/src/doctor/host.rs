@@ -16,6 +16,7 @@ use host::syn_cookies as cookies;
 
 use super::check::{Check, Needed};
 use super::locks;
+use crate::daemon::{FairNote, fair_notes};
 use crate::server::control::Client;
 
 /// All checks that do not concern a specific interface.
@@ -44,6 +45,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
     checks.extend(translated_ports(config));
     checks.extend(cgroups(config, on_groups));
     checks.extend(left_out(config));
+    checks.extend(fair_limits(config));
     checks.push(control_group());
     checks
 }
@@ -278,6 +280,30 @@ fn left_out(config: &Config) -> Vec<Check> {
         )
     };
     left_out.iter().map(check).collect()
+}
+
+/// The signals of fair limits, as the running agent reads them; none without one.
+fn fair_limits(config: &Config) -> Vec<Check> {
+    const NAME: &str = "fair limits";
+    let status = Client::new(&config.agent.control).ask::<Status>(&Request::Status);
+    let Some(status) = status.ok().filter(|status| !status.fair.is_empty()) else {
+        return Vec::new();
+    };
+    let notes = fair_notes(&status);
+    if notes.is_empty() {
+        let sockets: usize = status.fair.iter().map(|fair| fair.signals.len()).sum();
+        let sockets = if sockets == 1 {
+            "1 socket".to_owned()
+        } else {
+            format!("{sockets} sockets")
+        };
+        return vec![Check::good(
+            NAME,
+            format!("queues and drops of {sockets} are read"),
+        )];
+    }
+    let check = |note: FairNote| Check::limited(NAME, note.found, note.fix);
+    notes.into_iter().map(check).collect()
 }
 
 /// The groups' enforcement by the running agent, since this process may have privileges that a service lacks. Without

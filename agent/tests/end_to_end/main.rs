@@ -17,6 +17,7 @@ mod elastic;
 mod escalation;
 mod essential;
 mod events;
+mod fair;
 mod flood;
 mod fragments;
 mod geo;
@@ -80,7 +81,7 @@ const ON_KERNELS: [&[Test]; 6] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 57] = [
+const ON_ANY_KERNEL: [&[Test]; 58] = [
     interfaces::TESTS,
     stacked::TESTS,
     kinds::TESTS,
@@ -122,6 +123,7 @@ const ON_ANY_KERNEL: [&[Test]; 57] = [
     instants::TESTS,
     escalation::TESTS,
     events::TESTS,
+    fair::TESTS,
     top::TESTS,
     tour::TESTS,
     documents::TESTS,

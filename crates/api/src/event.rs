@@ -61,6 +61,14 @@ pub enum EventKind {
     Protected,
     /// The kernel cannot enforce a limit, which a start left out.
     LeftOut,
+    /// Servers have more than they can serve: a fair limit refuses sources above its level.
+    Overload,
+    /// A fair limit refuses nothing any more.
+    OverloadEnded,
+    /// A fair limit is released although there may be an overload, since it cannot help.
+    FairReleased,
+    /// Nobody takes anything from the queue of a socket on a fair limit's ports.
+    Unserved,
     /// Events were lost because there were too many.
     Lost,
 }
@@ -95,6 +103,10 @@ impl EventKind {
             Self::Unopened => "unopened",
             Self::Protected => "protected",
             Self::LeftOut => "left-out",
+            Self::Overload => "overload",
+            Self::OverloadEnded => "overload-ended",
+            Self::FairReleased => "fair-released",
+            Self::Unserved => "unserved",
             Self::Lost => "lost",
         }
     }
@@ -218,7 +230,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 26] = [
+    const ALL: [EventKind; 30] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -244,6 +256,10 @@ mod tests {
         EventKind::Unopened,
         EventKind::Protected,
         EventKind::LeftOut,
+        EventKind::Overload,
+        EventKind::OverloadEnded,
+        EventKind::FairReleased,
+        EventKind::Unserved,
         EventKind::Lost,
     ];
 

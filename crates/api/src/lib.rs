@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod crowdsec;
 pub mod decide;
 pub mod event;
+pub mod fair;
 pub mod geo;
 pub mod group;
 pub mod heavy_prefixes;

@@ -8,6 +8,7 @@ use crate::allowance::Allowance;
 use crate::attack::Attack;
 use crate::cluster::ClusterStatus;
 use crate::crowdsec::CrowdSecStatus;
+use crate::fair::FairStatus;
 use crate::geo::GeoStatus;
 use crate::interface::AttachMode;
 use crate::limit::LimitDefinition;
@@ -80,6 +81,9 @@ pub struct Status {
     /// Attacks that have started since the agent started.
     #[serde(default)]
     pub attacks_total: u64,
+    /// The limits with `rate = "fair"`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fair: Vec<FairStatus>,
     /// The deliveries of each `[[notify]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notifications: Vec<NotificationStatus>,

@@ -34,6 +34,7 @@ const LONGEST_COMMAND: usize = 16_384;
                    [[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n")]
 pub struct Notify {
     /// Events to report, each once. `ban`: bans by limits and operators. `attack`: start and end of an attack.
+    /// `overload`: start and end of an overload under a fair limit, and its release where it cannot help.
     /// `trial-failed`: a trial was not confirmed in time, or its rollback failed. `interface`: limits are in effect on an
     /// interface, or not any more. `store-down`: the cluster's store is unavailable, and available again.
     /// `crowdsec-down`: the same of CrowdSec's API. `list-failed`: a ban list could not be read. `geo-failed`: the same of

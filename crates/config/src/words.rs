@@ -330,6 +330,8 @@ words!(
         WouldBan = "would-ban",
         /// The start and the end of an attack.
         Attack = "attack",
+        /// The start and the end of an overload under a fair limit, and its release where it cannot help.
+        Overload = "overload",
         /// A trial that was not confirmed, or that could not be rolled back.
         TrialFailed = "trial-failed",
         /// An interface on which limits are in effect from now on, or not any more.

@@ -10,6 +10,9 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         EventKind::Banned => Some(NotifyOn::Ban),
         EventKind::WouldBan => Some(NotifyOn::WouldBan),
         EventKind::Attack | EventKind::AttackEnded => Some(NotifyOn::Attack),
+        EventKind::Overload | EventKind::OverloadEnded | EventKind::FairReleased => {
+            Some(NotifyOn::Overload)
+        }
         EventKind::TrialRolledBack | EventKind::TrialRollbackFailed => Some(NotifyOn::TrialFailed),
         EventKind::Attached | EventKind::Detached => Some(NotifyOn::Interface),
         EventKind::StoreDown | EventKind::StoreUp => Some(NotifyOn::StoreDown),
@@ -27,6 +30,7 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         | EventKind::Protected
         | EventKind::LeftOut
         | EventKind::LimitLifted
+        | EventKind::Unserved
         | EventKind::Lost => None,
     }
 }

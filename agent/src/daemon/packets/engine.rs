@@ -1,6 +1,7 @@
 //! The engine of limits on packets.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use config::{PrefixKey, prefix};
 use datapath::compile::Plan;
 use datapath::translations::{self, Translations, Unknown};
 use datapath::{
-    AttachError, AttachMode, CaptureRings, Datapath, EventRing, ListMap, LoadError, PinDirectory,
-    PinLock, RecordMaps, SavedTable, StreamRings, Turn,
+    AttachError, AttachMode, CaptureRings, Datapath, EventRing, FairHandle, ListMap, LoadError,
+    PinDirectory, PinLock, RecordMaps, SavedTable, StreamRings, Turn,
 };
 
 use super::change::{Change, Purpose, wait_for_packets};
@@ -48,6 +49,8 @@ pub struct PacketEngine {
     clients: Mutex<()>,
     /// The last live view.
     live: Mutex<Live>,
+    /// Replacements of the policy so far.
+    changes: AtomicU64,
 }
 
 /// The packets of a limit: all that it evaluated, and those that it refused, so far.
@@ -79,6 +82,7 @@ impl PacketEngine {
             in_effect: Mutex::new(in_effect),
             clients: Mutex::default(),
             live: Mutex::default(),
+            changes: AtomicU64::new(0),
         })
     }
 
@@ -88,6 +92,17 @@ impl PacketEngine {
     ///
     /// When the kernel refuses to load or attach it; then the previous policy stays in effect.
     pub fn replace(
+        &self,
+        config: Arc<Config>,
+        plan: Plan,
+        purpose: Purpose,
+    ) -> Result<Vec<String>, AttachError> {
+        let replaced = self.put(config, plan, purpose);
+        self.changes.fetch_add(1, Ordering::Release);
+        replaced
+    }
+
+    fn put(
         &self,
         config: Arc<Config>,
         plan: Plan,
@@ -450,6 +465,25 @@ impl PacketEngine {
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner().stream(settings)),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    /// Replacements of the policy so far, also those that failed.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The fair limits of the policy in effect, and its config; `None` while it is being changed or read.
+    #[must_use]
+    pub fn try_fair_handles(&self) -> Option<Result<(Arc<Config>, Vec<FairHandle>), LoadError>> {
+        let in_effect = match self.in_effect.try_lock() {
+            Ok(in_effect) => in_effect,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let config = Arc::clone(&in_effect.config);
+        let handles = in_effect.ingress.fair_handles(&config);
+        Some(handles.map(|handles| (config, handles)))
     }
 
     /// Lets the kernel programs log verdicts on exactly these sources; `false` if they log none at all.

@@ -2,6 +2,7 @@
 
 mod bans;
 mod cluster;
+mod fair;
 mod groups;
 #[cfg(test)]
 pub(super) mod tests;
@@ -74,6 +75,7 @@ impl Exposition {
         page.groups(&documents.groups)?;
         page.notifications(&documents.status.notifications)?;
         page.attacks(&documents.status, &documents.limits)?;
+        page.fair(&documents.status.fair)?;
         if let Some(cluster) = &documents.status.cluster {
             page.cluster(cluster)?;
         }

@@ -1,0 +1,162 @@
+//! The thread of fair limits.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use api::fair::FairStatus;
+use datapath::LoadError;
+
+use super::document::document;
+use super::limited::Limited;
+use super::settings::LimitSettings;
+use crate::daemon::events::EventLog;
+use crate::daemon::packets::{PacketEngine, Packets};
+
+/// The shortest tick: of limits that are off.
+const TICK: Duration = Duration::from_millis(50);
+/// How often a new policy is looked for while the one in effect has no fair limit.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// The fair limits in effect.
+pub struct FairController {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    statuses: Mutex<Vec<FairStatus>>,
+    has_ended: AtomicBool,
+}
+
+impl FairController {
+    /// Starts the thread.
+    #[must_use]
+    pub fn start(packets: Packets, events: Arc<EventLog>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let running = Running {
+            packets,
+            events,
+            shared: Arc::clone(&shared),
+            began: Instant::now(),
+            policy: None,
+            limits: Vec::new(),
+            failure: None,
+        };
+        let thread = thread::Builder::new().name("weir-fair".to_owned());
+        if let Err(error) = thread.spawn(move || running.run()) {
+            tracing::error!(
+                "starting the thread of fair limits failed: {error}; they refuse nothing below at_most: restart the agent"
+            );
+        }
+        Self { shared }
+    }
+
+    /// Each fair limit in effect.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<FairStatus> {
+        self.shared.statuses().clone()
+    }
+}
+
+impl Drop for FairController {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn statuses(&self) -> MutexGuard<'_, Vec<FairStatus>> {
+        // They are replaced as a whole.
+        self.statuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The work of the thread.
+struct Running {
+    packets: Packets,
+    events: Arc<EventLog>,
+    shared: Arc<Shared>,
+    began: Instant,
+    /// The engine whose limits these are, and its number of changes at that time.
+    policy: Option<(Weak<PacketEngine>, u64)>,
+    limits: Vec<Limited>,
+    /// Why the limits of a policy cannot be taken; logged once.
+    failure: Option<String>,
+}
+
+impl Running {
+    fn run(mut self) {
+        let mut deadline = Instant::now();
+        while !self.shared.has_ended.load(Ordering::Relaxed) {
+            self.follow();
+            let now = self.began.elapsed().as_secs_f64();
+            for limit in &mut self.limits {
+                for turn in limit.tick(now) {
+                    self.events.push(turn.event(&limit.name));
+                }
+            }
+            *self.shared.statuses() = self.limits.iter().map(document).collect();
+            deadline += if self.limits.is_empty() { IDLE } else { TICK };
+            // After a pause of this thread, ticks are not made up for.
+            deadline = deadline.max(Instant::now());
+            thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        }
+        self.limits.iter_mut().for_each(Limited::release);
+    }
+
+    /// Takes the limits of another policy, if one is in effect and nobody changes it now.
+    fn follow(&mut self) {
+        let Some(engine) = self.packets.load_full() else {
+            (self.policy, self.limits) = (None, Vec::new());
+            return;
+        };
+        let changes = engine.changes();
+        let is_same = self.policy.as_ref().is_some_and(|(of, at)| {
+            *at == changes && std::ptr::eq(of.as_ptr(), Arc::as_ptr(&engine))
+        });
+        if is_same {
+            return;
+        }
+        match engine.try_fair_handles() {
+            // Until it is, the old handles do no harm.
+            None => return,
+            Some(Err(error)) => self.fail(&error),
+            Some(Ok((config, handles))) => {
+                let now = self.began.elapsed().as_secs_f64();
+                let mut before = std::mem::take(&mut self.limits);
+                for mut handle in handles {
+                    let limit = &config.limits[handle.limit().index];
+                    let Some(settings) = LimitSettings::of(limit) else {
+                        continue;
+                    };
+                    let same = before
+                        .iter()
+                        .position(|old| old.name == limit.name && old.settings == settings);
+                    self.limits.push(match same {
+                        Some(same) => before.swap_remove(same).with(handle, now),
+                        None => {
+                            // An earlier agent's level is not this one's.
+                            handle.set(None);
+                            Limited::new(handle, settings, now)
+                        }
+                    });
+                }
+                self.failure = None;
+            }
+        }
+        self.policy = Some((Arc::downgrade(&engine), changes));
+    }
+
+    /// Logs it once.
+    fn fail(&mut self, error: &LoadError) {
+        let error = error.to_string();
+        if self.failure.as_ref() != Some(&error) {
+            tracing::error!(
+                "taking the maps of fair limits failed: {error}; they refuse nothing below at_most"
+            );
+            self.failure = Some(error);
+        }
+    }
+}

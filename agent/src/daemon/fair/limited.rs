@@ -1,0 +1,226 @@
+//! One fair limit: its law, what it reads, and what it writes.
+
+use std::collections::VecDeque;
+
+use datapath::{FairCounts, FairHandle, FairLevel};
+use fair::signals::{Scale, Signals};
+use fair::{Law, Reading, Samples, State, Unit, period};
+
+use super::settings::LimitSettings;
+use super::turns::{Turn, Turns};
+
+/// Sampled packets a second from an onset on.
+const SAMPLES: f64 = 4000.0;
+/// The coarsest sample: one in so many packets.
+const COARSEST: u32 = 1 << 20;
+/// Sources that are remembered of samples.
+const MOST_SOURCES: usize = 50_000;
+/// The largest burst that a rule of the kernel has, in units.
+const MOST_BURST: f64 = 4_194_303.0;
+/// The length of a packet before one was sampled, and the part of a new one in the mean.
+const FIRST_LENGTH: f64 = 500.0;
+const LENGTH_GAIN: f64 = 0.01;
+/// Seconds of which levels are remembered.
+const REMEMBERED: usize = 60;
+
+/// A fair limit in effect.
+pub(super) struct Limited {
+    pub name: String,
+    pub settings: LimitSettings,
+    handle: FairHandle,
+    pub law: Law,
+    /// `None`: the kernel cannot read sockets.
+    pub signals: Option<Signals>,
+    samples: Samples<(u64, u64)>,
+    one_in: u32,
+    /// The mean length of packets, in bytes.
+    length: f64,
+    /// The last counts, and the time of the last reading; `None` after a change of the policy.
+    counts: Option<FairCounts>,
+    read_at: f64,
+    turns: Turns,
+    // For documents.
+    pub offered: f64,
+    pub passed: f64,
+    pub sources: usize,
+    pub levels: VecDeque<Option<f64>>,
+    remembered_at: f64,
+}
+
+impl Limited {
+    pub(super) fn new(handle: FairHandle, settings: LimitSettings, now: f64) -> Self {
+        let law = Law::new(settings.law);
+        let signals = Signals::new(
+            settings.ports.clone(),
+            settings.listeners,
+            settings.datagrams,
+        );
+        let name = handle.limit().name.clone();
+        let signals = signals.map_err(|error| {
+            tracing::error!(
+                limit = name,
+                "reading sockets by sock_diag failed: {error}; limit {name:?} refuses nothing below at_most"
+            );
+        });
+        Self {
+            name,
+            settings,
+            handle,
+            law,
+            signals: signals.ok(),
+            samples: Samples::new(MOST_SOURCES),
+            one_in: 0,
+            length: FIRST_LENGTH,
+            counts: None,
+            read_at: now,
+            turns: Turns::default(),
+            offered: 0.0,
+            passed: 0.0,
+            sources: 0,
+            levels: VecDeque::new(),
+            remembered_at: now,
+        }
+    }
+
+    /// The same limit under another policy.
+    pub(super) fn with(mut self, handle: FairHandle, now: f64) -> Self {
+        self.handle = handle;
+        self.counts = None;
+        self.read_at = now;
+        if self.law.level().is_some() {
+            self.write();
+        }
+        if self.one_in > 0 {
+            self.handle.sample(self.one_in);
+        }
+        self
+    }
+
+    /// Reads and writes if it is time. Returns what has changed.
+    pub(super) fn tick(&mut self, now: f64) -> Vec<Turn> {
+        let elapsed = now - self.read_at;
+        // The counters are exact: reading them is the cheapest part.
+        let counts = self.handle.counts();
+        let (passed, refused) = match (&counts, &self.counts) {
+            (Ok(now), Some(before)) => (
+                now.passed.saturating_sub(before.passed) as f64,
+                now.refused.saturating_sub(before.refused) as f64,
+            ),
+            _ => (0.0, 0.0),
+        };
+        let is_off = self.law.is_off();
+        // Half a millisecond early is on time.
+        if elapsed + 5e-4 < period(is_off, self.settings.law.unit, passed + refused) {
+            return Vec::new();
+        }
+        let has_base = self.counts.is_some();
+        self.read_at = now;
+        self.counts = counts.ok();
+        self.take_samples();
+        let scale = Scale {
+            unit: self.settings.law.unit,
+            bytes: self.length,
+        };
+        let queue = self
+            .signals
+            .as_mut()
+            .map(|signals| signals.read(now, scale));
+        let queue = queue.and_then(Result::ok);
+        if !has_base {
+            // Counters of this policy begin now.
+            return Vec::new();
+        }
+        (self.offered, self.passed) = ((passed + refused) / elapsed, passed / elapsed);
+        let sources = self.samples.read(elapsed, is_off);
+        self.sources = sources.len();
+        let reading = Reading {
+            now,
+            elapsed,
+            passed,
+            refused,
+            queue: queue.filter(|_| self.counts.is_some()),
+            sources: &sources,
+        };
+        let before = self.law.level();
+        let level = self.law.step(&reading);
+        if level.is_some() || before.is_some() {
+            self.write();
+        }
+        self.adjust_sample(passed + refused, elapsed);
+        self.remember(now);
+        let watched = self.signals.as_ref().map_or(&[][..], Signals::watched);
+        self.turns.after(now, &self.law.report(), watched)
+    }
+
+    /// Writes the level, which is in effect for two seconds.
+    fn write(&mut self) {
+        let level = self.law.level().map(|level| FairLevel {
+            rate: level.rate,
+            burst: level.burst(1.0).min(MOST_BURST),
+        });
+        self.handle.set(level);
+    }
+
+    fn take_samples(&mut self) {
+        let (samples, length) = (&mut self.samples, &mut self.length);
+        let are_bytes = self.settings.law.unit == Unit::Bytes;
+        self.handle.samples(&mut |sample| {
+            let units = f64::from(sample.units);
+            if are_bytes {
+                *length += LENGTH_GAIN * (units - *length);
+            }
+            samples.add(
+                (sample.hi, sample.lo),
+                1.0,
+                0,
+                units * f64::from(sample.one_in),
+            );
+        });
+    }
+
+    /// Samples from the first sign of an overload until the limit is off.
+    fn adjust_sample(&mut self, units: f64, elapsed: f64) {
+        let state = self.law.report().state;
+        if state == State::Off {
+            if self.one_in > 0 {
+                self.one_in = 0;
+                self.handle.sample(0);
+                self.samples.clear();
+            }
+            return;
+        }
+        let length = if self.settings.law.unit == Unit::Bytes {
+            self.length
+        } else {
+            1.0
+        };
+        let packets = units / length.max(1.0) / elapsed;
+        let wanted = (packets / SAMPLES).clamp(1.0, f64::from(COARSEST)) as u32;
+        // Powers of two do not follow every change of the rate.
+        self.one_in = wanted.next_power_of_two();
+        self.handle.sample(self.one_in);
+    }
+
+    fn remember(&mut self, now: f64) {
+        if now - self.remembered_at < 1.0 {
+            return;
+        }
+        self.remembered_at = now;
+        if self.levels.len() == REMEMBERED {
+            self.levels.pop_front();
+        }
+        self.levels
+            .push_back(self.law.level().map(|level| level.rate));
+    }
+
+    /// Refuses nothing from now on.
+    pub(super) fn release(&mut self) {
+        self.handle.set(None);
+        self.handle.sample(0);
+    }
+
+    /// Onsets so far.
+    pub(super) const fn onsets(&self) -> u64 {
+        self.turns.onsets()
+    }
+}

@@ -1,0 +1,101 @@
+//! What a fair limit of the config sets.
+
+use std::ops::RangeInclusive;
+
+use config::policy::{Limit, ProtocolFilter, Rate, Signal, Unit};
+use fair::Settings;
+use fair::signals::Ports;
+
+/// The least level without `at_least`, in packets or connections a second, and in bytes.
+const LEAST: f64 = 1.0;
+const LEAST_BYTES: f64 = 1500.0;
+
+/// The settings of a limit's law, and the sockets that are its signals.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LimitSettings {
+    pub law: Settings,
+    pub ports: Ports,
+    pub listeners: bool,
+    pub datagrams: bool,
+}
+
+impl LimitSettings {
+    /// `None` for a limit whose rate is a number.
+    pub(super) fn of(limit: &Limit) -> Option<Self> {
+        let fair = limit.shares.as_ref()?;
+        let unit = match limit.unit {
+            Unit::Bytes => fair::Unit::Bytes,
+            Unit::Connections => fair::Unit::Connections,
+            _ => fair::Unit::Packets,
+        };
+        let least = if unit == fair::Unit::Bytes {
+            LEAST_BYTES
+        } else {
+            LEAST
+        };
+        let mut ports = Vec::new();
+        let mut backends = 0;
+        for signal in &fair.signals {
+            match signal {
+                Signal::Port(port) => {
+                    ports.push(*port..=*port);
+                    backends += 1;
+                }
+                Signal::Sockets => match &limit.ports {
+                    Some(own) => ports.extend(ranges(own.iter())),
+                    None => ports.push(1..=u16::MAX),
+                },
+            }
+        }
+        let (mut listeners, mut datagrams) = match limit.protocol {
+            ProtocolFilter::Any => (true, true),
+            ProtocolFilter::Tcp => (true, false),
+            ProtocolFilter::Udp => (false, true),
+            ProtocolFilter::Icmp => (false, false),
+        };
+        datagrams &= unit != fair::Unit::Connections;
+        // A backend listens.
+        listeners |= backends > 0;
+        Some(Self {
+            law: Settings {
+                unit,
+                at_least: fair.at_least.map_or(least, per_second),
+                at_most: fair.at_most.map(per_second),
+                tiers: false,
+            },
+            ports: Ports(ports),
+            listeners,
+            datagrams,
+        })
+    }
+}
+
+fn per_second(rate: Rate) -> f64 {
+    rate.count as f64 * 1e9 / rate.per_nanoseconds as f64
+}
+
+/// The ranges of ports in ascending order.
+fn ranges(ports: impl Iterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
+    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
+    for port in ports {
+        match ranges.last_mut() {
+            Some(last) if *last.end() + 1 == port => *last = *last.start()..=port,
+            _ => ranges.push(port..=port),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adjacent_ports_are_one_range() {
+        assert_eq!(
+            ranges([80, 443, 444, 445, u16::MAX].into_iter()),
+            [80..=80, 443..=445, u16::MAX..=u16::MAX]
+        );
+        assert_eq!(ranges(std::iter::empty()), []);
+    }
+}

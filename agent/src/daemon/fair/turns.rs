@@ -1,0 +1,227 @@
+//! What is reported of a fair limit: onset, end, release where it cannot help, and queues that nobody serves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use api::{Event, EventKind};
+use config::human;
+use fair::signals::{Kind, Watched};
+use fair::{Cause, Failure, Report, State};
+
+/// Seconds in which a failure, or a queue that nobody serves, is reported once.
+const AT_MOST_EVERY: f64 = 60.0;
+
+/// A change that is reported.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Turn {
+    pub kind: EventKind,
+    pub count: u64,
+    pub reason: String,
+    pub port: Option<u16>,
+}
+
+/// What was reported last.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// The time of the onset.
+    since: Option<f64>,
+    onsets: u64,
+    failed: Option<(Failure, f64)>,
+    has_failed: bool,
+    unserved: BTreeMap<(u16, bool), f64>,
+}
+
+impl Turns {
+    pub(super) const fn onsets(&self) -> u64 {
+        self.onsets
+    }
+
+    /// What has changed by a tick.
+    pub(super) fn after(&mut self, now: f64, report: &Report, watched: &[Watched]) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        let turn = |kind, count, reason| Turn {
+            kind,
+            count,
+            reason,
+            port: None,
+        };
+        match (self.since, report.level) {
+            (None, Some(level)) => {
+                self.since = Some(now);
+                self.onsets += 1;
+                let (rate, cause) = (level.rate.ceil() as u64, cause(report));
+                let capacity = human::number(report.capacity.unwrap_or_default() as u64);
+                let text = human::number(rate);
+                let reason = format!(
+                    "{cause}; servers serve {capacity}/s, and each source may send {text}/s"
+                );
+                turns.push(turn(EventKind::Overload, rate, reason));
+            }
+            (Some(since), None) if report.state == State::Off => {
+                self.since = None;
+                let seconds = (now - since).round() as u64;
+                let reason = format!("after {}", human::time(Duration::from_secs(seconds)));
+                turns.push(turn(EventKind::OverloadEnded, seconds, reason));
+            }
+            _ => {}
+        }
+        let is_new = report.failure.is_some_and(|failure| {
+            let reported = self
+                .failed
+                .filter(|(last, at)| *last == failure && now - at < AT_MOST_EVERY);
+            !self.has_failed && reported.is_none()
+        });
+        if let Some(failure) = report.failure.filter(|_| is_new) {
+            self.failed = Some((failure, now));
+            turns.push(turn(EventKind::FairReleased, 1, why(failure).to_owned()));
+        }
+        self.has_failed = report.failure.is_some();
+        for Watched { socket, .. } in watched.iter().filter(|watched| !watched.is_served) {
+            let key = (socket.port, socket.kind == Kind::Listener);
+            let last = self.unserved.entry(key).or_insert(f64::NEG_INFINITY);
+            if now - *last < AT_MOST_EVERY {
+                *last = now;
+                continue;
+            }
+            *last = now;
+            let (port, waiting) = (socket.port, human::number(socket.waiting.into()));
+            let what = match socket.kind {
+                Kind::Listener => {
+                    format!("{waiting} connections wait on TCP port {port}, and none is accepted")
+                }
+                Kind::Datagrams => {
+                    format!("{waiting} bytes wait on UDP port {port}, and none are read")
+                }
+            };
+            turns.push(Turn {
+                port: Some(port),
+                ..turn(
+                    EventKind::Unserved,
+                    socket.waiting.into(),
+                    format!("{what}: its queue is ignored"),
+                )
+            });
+        }
+        turns
+    }
+}
+
+fn cause(report: &Report) -> &'static str {
+    match report.cause {
+        Some(Cause::Drops) => "servers drop",
+        Some(Cause::Wait) => "what is sent waits for long",
+        Some(Cause::Demand) => "sources send more than fits",
+        Some(Cause::Recent) | None => "there was an overload a short time ago",
+    }
+}
+
+/// Why a limit is released.
+pub(super) const fn why(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Unreadable => "its signals cannot be read: it refuses nothing until they can",
+        Failure::Stalled => {
+            "servers have served nothing for 1 s while units wait: no rate helps until they do"
+        }
+        Failure::WithoutEffect => {
+            "the least level has had no effect for 10 s: it refuses nothing for 30 s"
+        }
+    }
+}
+
+impl Turn {
+    /// Logs it, and returns its event.
+    pub(super) fn event(self, limit: &str) -> Event {
+        let Self {
+            kind,
+            count,
+            reason,
+            port,
+        } = self;
+        match kind {
+            EventKind::Overload => {
+                tracing::warn!(limit, count, "overload under limit {limit:?}: {reason}")
+            }
+            EventKind::OverloadEnded => {
+                tracing::info!(
+                    limit,
+                    count,
+                    "limit {limit:?} refuses nothing any more, {reason}"
+                );
+            }
+            EventKind::FairReleased => {
+                tracing::error!(limit, "limit {limit:?} is released: {reason}")
+            }
+            _ => tracing::warn!(limit, count, "limit {limit:?}: {reason}"),
+        }
+        Event {
+            limit: Some(limit.to_owned()),
+            port,
+            ..Event::now(kind, count, reason)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fair::signals::Socket;
+
+    fn report(state: State, failure: Option<Failure>) -> Report {
+        Report {
+            state,
+            failure,
+            ..fair::Law::new(fair::Settings {
+                unit: fair::Unit::Packets,
+                at_least: 1.0,
+                at_most: None,
+                tiers: false,
+            })
+            .report()
+        }
+    }
+
+    #[test]
+    fn a_failure_is_reported_once_a_minute() {
+        let mut turns = Turns::default();
+        let mut reported = |now, failure| {
+            let found = turns.after(now, &report(State::Off, failure), &[]);
+            found.iter().map(|turn| turn.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            reported(0.0, Some(Failure::Stalled)),
+            [EventKind::FairReleased]
+        );
+        assert_eq!(reported(0.1, Some(Failure::Stalled)), []);
+        assert_eq!(reported(0.2, None), []);
+        assert_eq!(reported(0.3, Some(Failure::Stalled)), []);
+        assert_eq!(reported(0.4, None), []);
+        assert_eq!(
+            reported(0.5, Some(Failure::Unreadable)),
+            [EventKind::FairReleased]
+        );
+        assert_eq!(reported(61.0, None), []);
+        assert_eq!(
+            reported(61.1, Some(Failure::Stalled)),
+            [EventKind::FairReleased]
+        );
+    }
+
+    #[test]
+    fn a_queue_that_nobody_serves_is_reported_once_while_it_lasts() {
+        let watched = [Watched {
+            socket: Socket {
+                cookie: 1,
+                port: 8080,
+                kind: Kind::Listener,
+                waiting: 129,
+                room: 128,
+                drops: 555,
+            },
+            is_served: false,
+        }];
+        let mut turns = Turns::default();
+        let mut reported = |now| turns.after(now, &report(State::Off, None), &watched).len();
+        assert_eq!((reported(0.0), reported(50.0), reported(100.0)), (1, 0, 0));
+        assert_eq!(reported(200.0), 1);
+    }
+}

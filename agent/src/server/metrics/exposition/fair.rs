@@ -1,0 +1,66 @@
+//! Metrics of fair limits.
+
+use api::fair::FairStatus;
+use prometheus::Error;
+
+use super::Page;
+
+impl Page<'_> {
+    pub(super) fn fair(&mut self, limits: &[FairStatus]) -> Result<(), Error> {
+        let each = |of: fn(&FairStatus) -> Option<f64>| {
+            let limits = limits.iter();
+            limits.filter_map(move |limit| Some(([limit.limit.as_str()], of(limit)?)))
+        };
+        self.ratio(
+            "weir_fair_level",
+            "Units a second that each source may have; absent while nothing is refused.",
+            ["limit"],
+            each(|limit| limit.level),
+        )?;
+        self.ratio(
+            "weir_fair_offered",
+            "Units a second that sources send.",
+            ["limit"],
+            each(|limit| Some(limit.offered)),
+        )?;
+        self.ratio(
+            "weir_fair_passed",
+            "Units a second that pass.",
+            ["limit"],
+            each(|limit| Some(limit.passed)),
+        )?;
+        self.ratio(
+            "weir_fair_capacity",
+            "Units a second that servers can serve, once an overload has shown it.",
+            ["limit"],
+            each(|limit| limit.capacity),
+        )?;
+        self.ratio(
+            "weir_fair_wait_seconds",
+            "How long units wait in the queues of servers.",
+            ["limit"],
+            each(|limit| Some(limit.wait_seconds)),
+        )?;
+        self.ratio(
+            "weir_fair_loss_ratio",
+            "Passed units that servers drop.",
+            ["limit"],
+            each(|limit| Some(limit.loss)),
+        )?;
+        self.ratio(
+            "weir_fair_released",
+            "1 while the limit is released because it cannot help.",
+            ["limit"],
+            each(|limit| Some(f64::from(u8::from(limit.failure.is_some())))),
+        )?;
+        let onsets = limits
+            .iter()
+            .map(|limit| ([limit.limit.as_str()], limit.onsets));
+        self.counter(
+            "weir_fair_overloads_total",
+            "Overloads since the agent started.",
+            ["limit"],
+            onsets,
+        )
+    }
+}

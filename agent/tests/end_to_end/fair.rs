@@ -1,0 +1,340 @@
+//! Fair limits before a UDP server of known capacity: polite sources lose nothing to heavy ones, nothing is refused while the
+//! server keeps up, and nobody is held to the level of an agent that is dead.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::packet::build::Frame;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+use serde_json::Value;
+use testbed::stalls::Stalls;
+use testbed::tests;
+use testbed::trials::Test;
+
+use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
+use crate::traffic::PORT;
+use crate::wire::Sender;
+
+pub const TESTS: &[Test] = tests![
+    polite_sources_lose_nothing_to_heavy_ones_before_a_udp_server,
+    nobody_is_held_to_the_level_of_a_dead_agent,
+    a_server_that_keeps_up_has_nothing_refused,
+];
+
+/// Datagrams that the server reads in a second.
+const CAPACITY: f64 = 2_000.0;
+/// What a pause of the server's thread may be made up for, in seconds.
+const MADE_UP: f64 = 0.02;
+/// The datagrams that a source sends at once for a page.
+const PAGE: usize = 30;
+
+fn limit(more: &str) -> String {
+    format!(
+        "[[limit]]\nname = \"dns\"\nprotocol = \"udp\"\nports = [{PORT}]\nunit = \"packets\"\nrate = \"fair\"\n\
+         fair = {{ at_least = \"5/s\"{more} }}\n"
+    )
+}
+
+/// Third byte of a source's address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Heavy = 1,
+    Polite = 2,
+    Pages = 3,
+}
+
+fn frame(group: Group, nth: u8, number: u32) -> Vec<u8> {
+    Frame::between(CLIENT_MAC, SERVER_MAC)
+        .ipv4([10, 77, group as u8, nth], SERVER)
+        .udp(5000, PORT, &number.to_be_bytes())
+        .build()
+}
+
+/// What the server has read, and what it could have read.
+#[derive(Default)]
+struct Served {
+    all: AtomicU64,
+    possible: AtomicU64,
+    /// Polite datagrams whose number is at least `from`.
+    polite: AtomicU64,
+    from: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Served {
+    /// Reads `CAPACITY` datagrams a second, until the end.
+    fn serve(&self, socket: &UdpSocket) {
+        socket.set_nonblocking(true).unwrap();
+        let (mut last, mut budget) = (Instant::now(), 0.0);
+        let mut datagram = [0; 64];
+        while !self.stop.load(Ordering::Relaxed) {
+            let gained = (last.elapsed().as_secs_f64()).min(MADE_UP) * CAPACITY;
+            last = Instant::now();
+            budget += gained;
+            let whole = budget as u64;
+            budget -= whole as f64;
+            self.possible.fetch_add(whole, Ordering::Relaxed);
+            for _ in 0..whole {
+                let Ok((length, from)) = socket.recv_from(&mut datagram) else {
+                    break;
+                };
+                self.all.fetch_add(1, Ordering::Relaxed);
+                let std::net::IpAddr::V4(from) = from.ip() else {
+                    continue;
+                };
+                let number = datagram[..length]
+                    .try_into()
+                    .map(u32::from_be_bytes)
+                    .unwrap();
+                let is_late_enough = u64::from(number) >= self.from.load(Ordering::Relaxed);
+                if from.octets()[2] == Group::Polite as u8 && is_late_enough {
+                    self.polite.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    fn now(&self) -> (u64, u64) {
+        (
+            self.all.load(Ordering::Relaxed),
+            self.possible.load(Ordering::Relaxed),
+        )
+    }
+}
+
+/// What sources send, in datagrams a second of all of a group.
+#[derive(Default)]
+struct Sent {
+    heavy: AtomicU64,
+    pages: AtomicU64,
+    polite: AtomicU64,
+    heavy_sent: AtomicU64,
+    polite_sent: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Sent {
+    fn polite(per_second: u64) -> Self {
+        Self {
+            polite: per_second.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Sends by the time that has passed, until the end. After a pause, 20 ms are made up for.
+    fn send(&self) {
+        let sender = Sender::new();
+        let mut last = Instant::now();
+        let (mut heavy, mut polite, mut pages) = (0.0, 0.0, 0.0);
+        let (mut nth_heavy, mut nth_page) = (0_u8, 0_u8);
+        while !self.stop.load(Ordering::Relaxed) {
+            let elapsed = last.elapsed().as_secs_f64().min(0.02);
+            last = Instant::now();
+            let take = |due: &mut f64, rate: &AtomicU64, size: f64| {
+                *due += elapsed * rate.load(Ordering::Relaxed) as f64 / size;
+                let whole = due.floor();
+                *due -= whole;
+                whole as u64
+            };
+            let mut frames = Vec::new();
+            for _ in 0..take(&mut heavy, &self.heavy, 1.0) {
+                nth_heavy = (nth_heavy + 1) % 5;
+                frames.push(frame(Group::Heavy, 1 + nth_heavy, 0));
+            }
+            self.heavy_sent
+                .fetch_add(frames.len() as u64, Ordering::Relaxed);
+            for _ in 0..take(&mut polite, &self.polite, 1.0) {
+                let number = self.polite_sent.fetch_add(1, Ordering::Relaxed) as u32;
+                frames.push(frame(Group::Polite, 1 + (number % 50) as u8, number));
+            }
+            for _ in 0..take(&mut pages, &self.pages, PAGE as f64) {
+                nth_page = (nth_page + 1) % 50;
+                frames.extend((0..PAGE).map(|_| frame(Group::Pages, 1 + nth_page, 0)));
+            }
+            sender.send_all(&frames);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Runs a server and sources while `work` runs.
+fn before_a_server<T>(
+    network: &Network,
+    socket: &UdpSocket,
+    sent: &Sent,
+    served: &Served,
+    work: impl FnOnce() -> T,
+) -> T {
+    thread::scope(|scope| {
+        scope.spawn(|| served.serve(socket));
+        scope.spawn(|| network.in_client(|| sent.send()));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        sent.stop.store(true, Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(300));
+        served.stop.store(true, Ordering::Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn server(network: &Network) -> UdpSocket {
+    let socket = network.in_server(|| UdpSocket::bind((std::net::Ipv4Addr::from(SERVER), PORT)));
+    socket.unwrap()
+}
+
+fn fair(status: &Value) -> &Value {
+    &status["fair"][0]
+}
+
+fn refused(agent: &Agent<'_>) -> u64 {
+    agent.counts("dns").1
+}
+
+fn polite_sources_lose_nothing_to_heavy_ones_before_a_udp_server() {
+    let network = Network::new();
+    let socket = server(&network);
+    let agent = network.start("", &limit(""));
+    for times in [10.0, 2.0] {
+        let (sent, served) = (Sent::polite((CAPACITY * 0.05) as u64), Served::default());
+        let (before, after, polite_from) =
+            before_a_server(&network, &socket, &sent, &served, || {
+                agent.wait_for("the signal", |status| {
+                    fair(status)["signals"][0]["kind"] == "udp"
+                });
+                thread::sleep(Duration::from_secs(1));
+                let quiet = refused(&agent);
+                sent.heavy
+                    .store((CAPACITY * times) as u64, Ordering::Relaxed);
+                agent.wait_for("an overload", |status| fair(status)["level"].is_f64());
+                assert!(refused(&agent) >= quiet);
+                thread::sleep(Duration::from_secs(1));
+                let polite_from = sent.polite_sent.load(Ordering::Relaxed);
+                served.from.store(polite_from, Ordering::Relaxed);
+                let before = served.now();
+                thread::sleep(Duration::from_secs(5));
+                let after = served.now();
+                println!("{times} times: {:#}", fair(&agent.json(&["status"])));
+                sent.heavy.store(0, Ordering::Relaxed);
+                let (stalls, end) = (Stalls::watch(), Instant::now());
+                agent.wait_for("the end", |status| fair(status)["state"] == "off");
+                let off = end.elapsed().saturating_sub(stalls.so_far());
+                println!("{times} times: off after {off:?}");
+                assert!(off < Duration::from_secs(5), "off after {off:?}");
+                let ended = refused(&agent);
+                thread::sleep(Duration::from_secs(1));
+                assert_eq!(refused(&agent), ended, "refused after the end");
+                (before, after, polite_from)
+            });
+        let used = (after.0 - before.0) as f64 / (after.1 - before.1) as f64;
+        let polite = served.polite.load(Ordering::Relaxed) as f64;
+        let polite = polite / (sent.polite_sent.load(Ordering::Relaxed) - polite_from) as f64;
+        println!("{times} times: used {used:.4}, polite {polite:.4}");
+        assert!(used >= 0.95, "{used} of the capacity is used");
+        assert!(polite >= 0.99, "{polite} of polite datagrams are served");
+    }
+    let kinds: Vec<Value> = agent.lines(&["events", "--json", "--last", "50"]);
+    let count = |kind: &str| {
+        kinds
+            .iter()
+            .filter(|event| event["verdict"] == kind)
+            .count()
+    };
+    assert_eq!(
+        (count("overload"), count("overload-ended")),
+        (2, 2),
+        "{kinds:#?}"
+    );
+}
+
+/// Datagrams that reached the socket so far: read ones and those that it dropped.
+fn reached(network: &Network, served: &Served) -> u64 {
+    let table = network.in_server(|| std::fs::read_to_string("/proc/thread-self/net/udp").unwrap());
+    let port = format!(":{PORT:04X}");
+    let mut rows = table.lines().filter(|row| {
+        row.split_whitespace()
+            .nth(1)
+            .is_some_and(|local| local.ends_with(&port))
+    });
+    let drops = rows
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .last()
+        .unwrap()
+        .parse::<u64>()
+        .unwrap();
+    drops + served.now().0
+}
+
+fn nobody_is_held_to_the_level_of_a_dead_agent() {
+    let network = Network::new();
+    let socket = server(&network);
+    let agent = network.start("", &limit(", at_most = \"1000/s\""));
+    let (sent, served) = (Sent::polite(100), Served::default());
+    before_a_server(&network, &socket, &sent, &served, || {
+        sent.heavy.store(20_000, Ordering::Relaxed);
+        agent.wait_for("a level", |status| {
+            fair(status)["level"]
+                .as_f64()
+                .is_some_and(|level| level < 600.0)
+        });
+        let rate = |time: Duration| {
+            let (start, before) = (Instant::now(), reached(&network, &served));
+            thread::sleep(time);
+            (reached(&network, &served) - before) as f64 / start.elapsed().as_secs_f64()
+        };
+        thread::sleep(Duration::from_secs(1));
+        let held = rate(Duration::from_secs(1));
+        agent.stop(Signal::SIGKILL);
+        thread::sleep(Duration::from_millis(2_200));
+        let free = rate(Duration::from_secs(2));
+        println!("with the agent {held:.0}/s, without {free:.0}/s");
+        assert!(
+            (1_000.0..3_000.0).contains(&held),
+            "{held}/s with the agent"
+        );
+        // Five sources at 1,000 a second, and polite ones.
+        assert!(
+            (4_000.0..6_500.0).contains(&free),
+            "{free}/s without the agent"
+        );
+    });
+}
+
+fn a_server_that_keeps_up_has_nothing_refused() {
+    let network = Network::new();
+    let socket = server(&network);
+    // Pauses of this machine are no overload of the server: it makes up for them, and loses nothing meanwhile.
+    setsockopt(&socket.as_fd(), RcvBufForce, &(8 << 20)).unwrap();
+    let agent = network.start("", &limit(""));
+    for attempt in 1.. {
+        let (sent, served) = (Sent::polite((CAPACITY * 0.05) as u64), Served::default());
+        let before = refused(&agent);
+        let stalls = Stalls::watch();
+        before_a_server(&network, &socket, &sent, &served, || {
+            // A NAT and a crawler are heavy here: 70 % of the capacity.
+            sent.heavy
+                .store((CAPACITY * 0.70) as u64, Ordering::Relaxed);
+            sent.pages
+                .store((CAPACITY * 0.10) as u64, Ordering::Relaxed);
+            thread::sleep(Duration::from_secs(6));
+        });
+        let (refused, stalled) = (refused(&agent) - before, stalls.so_far());
+        println!(
+            "attempt {attempt}: {refused} refused, {stalled:?} stalled, {:?} served",
+            served.now()
+        );
+        if stalled < Duration::from_millis(40) {
+            assert_eq!(refused, 0);
+            return;
+        }
+        assert!(
+            attempt < 10,
+            "this machine stalls all the time: {stalled:?}"
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! Limits with `rate = "fair"`.
+
+use serde::{Deserialize, Serialize};
+
+/// A fair limit: whether it refuses, from which rate on, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FairStatus {
+    /// The limit's name.
+    pub limit: String,
+    pub state: FairState,
+    /// The rate that each source may have now, in units a second; `null` while nothing is refused.
+    pub level: Option<f64>,
+    /// The bounds of the level. `at_most` is `null` if none is configured.
+    pub at_least: f64,
+    pub at_most: Option<f64>,
+    /// What keeps the level down: `drops`, `wait`, `demand` or `recent`; `null` while nothing is refused.
+    pub held_by: Option<String>,
+    /// Why the limit is released although there may be an overload: `unreadable`, `stalled` or `without-effect`.
+    pub failure: Option<String>,
+    /// What sources send and what passes, in units a second.
+    pub offered: f64,
+    pub passed: f64,
+    /// What the servers serve, and what they can; `null` until an overload has shown it.
+    pub goodput: f64,
+    pub capacity: Option<f64>,
+    /// Seconds for which units wait in the servers' queues, and to which that is regulated.
+    pub wait_seconds: f64,
+    pub target_seconds: f64,
+    /// The share of passed units that the servers drop, from 0 to 1.
+    pub loss: f64,
+    /// Sampled sources of the last seconds.
+    pub sources: u64,
+    /// The sockets whose queues and drops are read.
+    pub signals: Vec<FairSignal>,
+    /// Onsets since the agent started.
+    pub onsets: u64,
+    /// The level at the end of each of the last seconds, oldest first; `null` while nothing was refused.
+    pub levels: Vec<Option<f64>>,
+}
+
+/// What a fair limit does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FairState {
+    /// Nothing is refused.
+    #[default]
+    Off,
+    /// There was an overload; nothing is refused yet, or no source has to send less.
+    Armed,
+    /// Sources above the level are limited.
+    Limiting,
+    /// There is no overload any more; the level is kept for some seconds.
+    Holding,
+    /// The level rises until the limit is off.
+    Releasing,
+}
+
+impl FairState {
+    /// The name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Armed => "armed",
+            Self::Limiting => "limiting",
+            Self::Holding => "holding",
+            Self::Releasing => "releasing",
+        }
+    }
+}
+
+/// A socket whose queue and drops are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FairSignal {
+    pub port: u16,
+    /// `listener` or `udp`.
+    pub kind: String,
+    /// Waiting connections, or the bytes of memory of waiting datagrams.
+    pub waiting: u64,
+    /// The backlog in connections, or the buffer in bytes of memory.
+    pub room: u64,
+    /// Connections or datagrams that were dropped since the socket was opened.
+    pub drops: u64,
+    /// Whether something is taken from the queue. If not, it is ignored.
+    pub is_served: bool,
+}

@@ -18,6 +18,7 @@ mod escalation;
 mod essential;
 mod events;
 mod fair;
+mod fair_connections;
 mod flood;
 mod fragments;
 mod geo;
@@ -81,7 +82,7 @@ const ON_KERNELS: [&[Test]; 6] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 58] = [
+const ON_ANY_KERNEL: [&[Test]; 59] = [
     interfaces::TESTS,
     stacked::TESTS,
     kinds::TESTS,
@@ -124,6 +125,7 @@ const ON_ANY_KERNEL: [&[Test]; 58] = [
     escalation::TESTS,
     events::TESTS,
     fair::TESTS,
+    fair_connections::TESTS,
     top::TESTS,
     tour::TESTS,
     documents::TESTS,

@@ -43,7 +43,7 @@ impl LimitRate {
 pub struct FairTable {
     /// The least level: a source below this rate is refused nothing, however overloaded the host is. At least `1/min`, for
     /// `unit = "bytes"` `1kB/s`.
-    #[key(absent = "twice what sources send in quiet times", examples = ["20/s"])]
+    #[key(absent = "`1/s`, for bytes `1.5kB/s`", examples = ["20/s"])]
     at_least: Option<RateText>,
     /// A rate that no source exceeds, also while the host keeps up and while the agent does not run.
     #[key(absent = "none", examples = ["5000/s"])]

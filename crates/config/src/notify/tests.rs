@@ -69,7 +69,7 @@ fn each_mistake_is_reported_with_its_correction() {
         (
             format!("on = [\"everything\"]\n{command}"),
             "invalid on \"everything\"",
-            "write one of ban, would-ban, attack, trial-failed, interface, store-down, ",
+            "write one of ban, would-ban, attack, overload, trial-failed, interface, store-down, ",
         ),
         (
             format!("on = []\n{command}"),

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use api::fair::FairStatus;
 use api::geo::GeoStatus;
 use api::reload::{LastReload, TrialStatus};
 use cgroup::GroupStatus;
@@ -57,6 +58,12 @@ pub fn documents(packets: u64) -> Documents {
         ..Status::default()
     };
     status.totals.passed_packets = packets;
+    status.fair.push(FairStatus {
+        limit: "fair".to_owned(),
+        level: Some(375.0),
+        capacity: Some(2000.0),
+        ..FairStatus::default()
+    });
     status.interfaces.push(InterfaceStatus {
         name: "eth0".to_owned(),
         attach: Some(AttachMode::Native),
@@ -216,6 +223,7 @@ fn each_metric_is_in_docs_and_each_of_the_docs_is_a_metric() {
         include_str!("../exposition.rs"),
         include_str!("bans.rs"),
         include_str!("cluster.rs"),
+        include_str!("fair.rs"),
         include_str!("groups.rs"),
     ];
     let code = files

@@ -615,7 +615,9 @@ fn a_reload_changes_receivers() {
         "{said}"
     );
     assert!(
-        said.contains("did you mean \"attack\"? All: ban, would-ban, attack, overload, trial-failed"),
+        said.contains(
+            "did you mean \"attack\"? All: ban, would-ban, attack, overload, trial-failed"
+        ),
         "{said}"
     );
     assert_eq!(

@@ -24,7 +24,7 @@ pub struct Queue {
     pub waiting: f64,
     /// What was dropped since the reading before.
     pub dropped: f64,
-    /// What the buffers of UDP sockets have room for. None where connections wait, too: they have more room than time.
+    /// What the buffers of UDP sockets have room for. None while connections wait, too: they have more room than time.
     pub buffer: Option<f64>,
 }
 

@@ -91,9 +91,9 @@ impl Running {
         let mut deadline = Instant::now();
         while !self.shared.has_ended.load(Ordering::Relaxed) {
             self.follow();
-            let now = self.began.elapsed().as_secs_f64();
             for limit in &mut self.limits {
-                for turn in limit.tick(now) {
+                // Of each: the limits before it may have taken a while.
+                for turn in limit.tick(self.began.elapsed().as_secs_f64()) {
                     self.events.push(turn.event(&limit.name));
                 }
             }

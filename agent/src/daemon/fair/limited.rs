@@ -87,12 +87,9 @@ impl Limited {
         self.handle = handle;
         self.counts = None;
         self.read_at = now;
-        if self.law.level().is_some() {
-            self.write();
-        }
-        if self.one_in > 0 {
-            self.handle.sample(self.one_in);
-        }
+        // Always: a level that was copied to this policy may be one that is no longer in effect.
+        self.write();
+        self.handle.sample(self.one_in);
         self
     }
 

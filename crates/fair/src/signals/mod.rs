@@ -9,13 +9,14 @@ mod reader;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::ops::RangeInclusive;
 
 use crate::parameters::Unit;
 use crate::reading::Queue;
 use guard::Guard;
-use reader::Reader;
+use reader::{Connection, Reader};
 pub use reader::{Kind, Socket};
 
 /// What the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
@@ -110,7 +111,8 @@ impl Signals {
         self.known.values_mut().for_each(|known| known.seen = false);
         self.watched.clear();
         let mut queue = Queue::default();
-        let (mut buffer, mut has_listener) = (0.0, false);
+        let (mut buffer, mut listeners_wait) = (0.0, false);
+        let mut connections: BTreeMap<u16, Vec<Connection>> = BTreeMap::new();
         for socket in sockets {
             let known = self.known.entry(socket.cookie).or_insert_with(|| Known {
                 drops: socket.drops,
@@ -121,9 +123,13 @@ impl Signals {
             let dropped = socket.drops.wrapping_sub(known.drops);
             known.drops = socket.drops;
             if known.guard.observe(now, socket.waiting) {
-                let connections = self.reader.connections(socket.port)?;
+                // One dump for all listeners of a port.
+                let of_port = match connections.entry(socket.port) {
+                    Entry::Occupied(read) => read.into_mut(),
+                    Entry::Vacant(unread) => unread.insert(self.reader.connections(socket.port)?),
+                };
                 let is_full = socket.waiting >= socket.room;
-                known.guard.look(now, is_full, &connections);
+                known.guard.look(now, is_full, of_port);
             }
             let is_served = known.guard.is_served(now);
             self.watched.push(Watched { socket, is_served });
@@ -131,12 +137,14 @@ impl Signals {
                 let (waiting, drop) = scale.units(socket.kind);
                 queue.waiting += f64::from(socket.waiting) * waiting;
                 queue.dropped += f64::from(dropped) * drop;
-                has_listener |= socket.kind == Kind::Listener;
-                buffer += f64::from(socket.room) * waiting;
+                match socket.kind {
+                    Kind::Listener => listeners_wait |= socket.waiting > 0,
+                    Kind::Datagrams => buffer += f64::from(socket.room) * waiting,
+                }
             }
         }
         self.known.retain(|_, known| known.seen);
-        queue.buffer = (!has_listener && buffer > 0.0).then_some(buffer);
+        queue.buffer = (!listeners_wait && buffer > 0.0).then_some(buffer);
         Ok(queue)
     }
 

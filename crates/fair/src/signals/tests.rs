@@ -159,3 +159,18 @@ fn many_ports_are_read_at_once() {
     signals.read(0.05, PACKETS).unwrap();
     assert!(!has(&signals));
 }
+
+#[test]
+fn a_listener_without_connections_leaves_a_udp_socket_its_buffer() {
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let ports = [server.local_addr().unwrap().port(), address.port()];
+    let ports = Ports(ports.map(|port| port..=port).to_vec());
+    let mut signals = Signals::new(ports, true, true).unwrap();
+    assert!(signals.read(0.0, PACKETS).unwrap().buffer.is_some());
+    let client = TcpStream::connect(address).unwrap();
+    let queue = signals.read(0.05, PACKETS).unwrap();
+    assert!(queue.waiting > 0.0 && queue.buffer.is_none(), "{queue:?}");
+    drop(client);
+}

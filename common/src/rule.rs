@@ -107,7 +107,8 @@ pub struct Rule {
     pub counter: u32,
     /// The group of limits that shares a slot: [`Key::group`].
     pub group: u16,
-    /// The offset of this rule's log in the slot's part of the rings, in words.
+    /// The offset of this rule's log in the slot's part of the rings, in words. Of a fair rule, which has no log, the number of
+    /// fair rules before it in the span.
     pub ring: u16,
     /// [`Algorithm`].
     pub algorithm: u8,

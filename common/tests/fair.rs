@@ -130,7 +130,11 @@ fn what_another_rule_refuses_is_not_charged_to_the_level() {
 
 #[test]
 fn several_fair_rules_charge_all_or_none() {
-    let rules = (0..MOST_FAIR as u16).map(fair).collect();
+    let nth = |nth: u16| Rule {
+        ring: nth,
+        ..fair(nth)
+    };
+    let rules = (0..MOST_FAIR as u16).map(nth).collect();
     let mut memory = Memory::new(rules, 64, 2, 0);
     for (rule, burst) in [(0, 50), (1, 20), (3, 30)] {
         set(&mut memory, rule, level(10, burst));

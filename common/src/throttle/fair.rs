@@ -89,12 +89,15 @@ pub(super) fn split<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Spl
         let Some(last) = split.others.count.checked_sub(1) else {
             break;
         };
-        let Some(rule) = host.rule(span.first + last).filter(|rule| rule.is_fair()) else {
+        let Some(rule) = host.rule(span.first + last) else {
             break;
         };
         split.others.count = last;
         split.fair += 1;
         split.is_busy |= !host.fair_words(rule).are_idle();
+        if rule.ring == 0 {
+            break;
+        }
     }
     split.forgotten(host, subject.lo)
 }

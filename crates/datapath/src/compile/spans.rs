@@ -339,7 +339,7 @@ impl<'a> Rows<'a> {
         }
         fair.sort_unstable_by_key(|(at, _)| *at);
         let (ordinary, fair_rules) = (self.rows.len() as u32 - first, fair.len());
-        for (at, source) in fair {
+        for (nth, (at, source)) in (0u16..).zip(fair) {
             // Where nothing else counts the packet for its key.
             let is_alone = ordinary == of_connections && fair_rules == 1;
             let closes_key = if is_alone {
@@ -347,6 +347,11 @@ impl<'a> Rows<'a> {
             } else {
                 0
             };
+            let frame = Rule {
+                ring: nth,
+                ..source.frame
+            };
+            let source = RuleSource { frame, ..source };
             self.add(
                 at,
                 (first + of_connections) as usize,

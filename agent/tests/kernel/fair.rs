@@ -205,6 +205,34 @@ pub fn a_level_stays_in_effect_when_a_policy_changes_in_place() {
     assert_eq!(passed(&datapath, &handles[0], 4, 1_000), 300);
 }
 
+pub fn an_old_handle_writes_into_no_bank_that_is_written_anew() {
+    let policies = [90, 91, 92].map(|node| {
+        config(&format!(
+            "[[limit]]\nname = \"a\"\nrate = \"fair\"\n\
+             [[class]]\nname = \"node\"\nsources = [\"10.0.0.{node}\"]\nunlimited = true\n"
+        ))
+    });
+    let pins = Pins::new();
+    let (mut datapath, mut old) = start(&policies[0], &pins);
+    let put = |datapath: &mut Datapath, policy: &Config| {
+        let next = image(policy);
+        assert!(datapath.can_switch_to(&next, &[]));
+        datapath.write_other_bank(&next).unwrap();
+        datapath.switch_to(next).unwrap();
+    };
+    // The second time, the bank that the handle knows is in effect again.
+    put(&mut datapath, &policies[1]);
+    put(&mut datapath, &policies[2]);
+    old[0].set_at(level(1.0, 1.0), START);
+    old[0].sample_at(1, START);
+    let mut handles = datapath.fair_handles(&policies[2]).unwrap();
+    assert_eq!(passed(&datapath, &handles[0], 1, 100), 100);
+    handles[0].set_at(level(10.0, 5.0), START);
+    assert_eq!(passed(&datapath, &handles[0], 2, 100), 5);
+    old[0].set_at(None, START);
+    assert_eq!(passed(&datapath, &handles[0], 3, 100), 5);
+}
+
 pub fn many_verdicts_under_changing_levels_are_those_of_the_function() {
     let config = config(
         "[[limit]]\nname = \"a\"\nrate = \"fair\"\nfair = { at_most = \"60/s\" }\nports = [53]\n\

@@ -103,6 +103,7 @@ fn main() {
         fair::a_fair_limit_on_bytes_and_one_on_connections_have_their_units,
         fair::offered_packets_are_sampled_whether_they_pass_or_not,
         fair::a_level_stays_in_effect_when_a_policy_changes_in_place,
+        fair::an_old_handle_writes_into_no_bank_that_is_written_anew,
         fair::many_verdicts_under_changing_levels_are_those_of_the_function,
         levels::a_botnet_below_every_limit_is_held_to_its_levels_and_polite_sources_pass,
     ];

@@ -33,7 +33,7 @@ use crate::maps::offered::OfferedRing;
 use crate::maps::own::OwnAddresses;
 use crate::maps::record::RecordMaps;
 use crate::maps::rings;
-use crate::maps::rows::Rows;
+use crate::maps::rows::{Rows, Writings};
 use crate::maps::size::{self, MOST_BANS, RING_BYTES, SAMPLES};
 use crate::maps::stream::StreamRings;
 use crate::maps::trace::{self, TraceRing};
@@ -48,6 +48,7 @@ pub struct Datapath {
     pub(crate) image: Image,
     pub(crate) settings: Settings,
     pub(crate) rows: Rows,
+    pub(crate) writings: Arc<Writings>,
     /// As it was last written.
     runtime: Runtime,
     /// The shares of limits with `cluster`, and whether nothing is refused, by the limit's index in the config.
@@ -226,6 +227,7 @@ impl Datapath {
             image,
             settings,
             rows,
+            writings: Arc::default(),
             runtime: Runtime::default(),
             shares: Default::default(),
             events,
@@ -408,6 +410,7 @@ impl Datapath {
     /// When a map cannot be written; then the policy in effect is unchanged.
     pub fn write_other_bank(&mut self, image: &Image) -> Result<(), LoadError> {
         let bank = self.bank().other();
+        self.writings.begin(bank);
         policy::write_bank(
             &self.ebpf,
             &self.rows,

@@ -1,12 +1,14 @@
 //! Fair limits of a policy in effect, for the controller of their levels.
 //!
-//! A handle has maps of its own, so that its thread waits for nobody. It is of one policy: after a change, take new ones.
+//! A handle has maps of its own, so that its thread waits for no change of the policy. It is of one policy: after a change, take
+//! new ones. What an old one writes has no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use aya::maps::{Map, MapData, PerCpuArray};
+use common::bank::Bank;
 use common::counters::{Counters, Traffic};
 use common::fair::{LIFE_NANOSECONDS, Level, Offered, Words};
 use common::hot::CpuRow;
@@ -19,10 +21,7 @@ use crate::datapath::Datapath;
 use crate::error::LoadError;
 use crate::maps::access::{array_of, map};
 use crate::maps::offered::OfferedRing;
-use crate::maps::rows::Rows;
-
-/// A level's least burst of bytes: one buffer that the network stack has merged.
-const LEAST_BURST_OF_BYTES: f64 = 65_536.0;
+use crate::maps::rows::{Rows, Writings};
 
 /// A fair limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub struct FairCounts {
 pub struct FairLevel {
     /// Units a second.
     pub rate: f64,
-    /// Units that pass at once after a pause. Of bytes, at least one merged buffer.
+    /// Units that pass at once after a pause. A larger packet passes a full bucket, and leaves a debt.
     pub burst: f64,
 }
 
@@ -74,6 +73,10 @@ pub struct FairHandle {
     rows: Rows,
     /// The rows of its fair rules, of all classes, in the bank in effect.
     fair: Vec<usize>,
+    /// That bank, and the writing of it with these rules.
+    bank: Bank,
+    writing: u64,
+    writings: Arc<Writings>,
     counters: PerCpuArray<MapData, CpuRow>,
     counted: CountedRows,
     ring: Arc<OfferedRing>,
@@ -159,6 +162,9 @@ impl Datapath {
                 .first()
                 .map_or(Words::default(), |row| self.rows.fair(*row)),
             fair,
+            bank: self.bank(),
+            writing: self.writings.of(self.bank()),
+            writings: Arc::clone(&self.writings),
             counters: counters_of(self)?,
             counted: CountedRows::of(&self.image, index),
             ring: Arc::clone(&self.offered),
@@ -258,28 +264,25 @@ impl FairHandle {
 
     fn write(&mut self, nanoseconds: u64) {
         self.words.until = self.scale.ticks(nanoseconds + LIFE_NANOSECONDS);
-        for row in &self.fair {
-            self.rows.set_fair(*row, self.words);
-        }
+        self.writings.within(self.bank, self.writing, || {
+            for row in &self.fair {
+                self.rows.set_fair(*row, self.words);
+            }
+        });
     }
 
     fn level(&self, level: FairLevel) -> Level {
-        level_of(level, self.limit.unit, self.shift, self.scale)
+        level_of(level, self.shift, self.scale)
     }
 }
 
 /// A level in the words of a rule: the interval rounded up, the burst down.
-fn level_of(level: FairLevel, unit: Unit, shift: u8, scale: TickScale) -> Level {
-    let least = if unit == Unit::Bytes {
-        LEAST_BURST_OF_BYTES
-    } else {
-        1.0
-    };
+fn level_of(level: FairLevel, shift: u8, scale: TickScale) -> Level {
     // Exact: powers of two.
     let ticks_a_second = 1e9 * 2f64.powi(scale.left as i32 - scale.right as i32);
     let interval = ticks_a_second * 2f64.powi(shift.into()) / level.rate.max(0.0);
     // A conversion of infinity, as of all that is too large, is the largest number.
-    Level::new(interval.ceil() as u64, level.burst.max(least) as u64)
+    Level::new(interval.ceil() as u64, level.burst as u64)
 }
 
 #[cfg(test)]
@@ -288,34 +291,29 @@ mod tests {
 
     #[test]
     fn a_level_has_the_interval_of_its_rate_and_no_shorter_one() {
-        let level = |rate, burst, unit, shift| {
-            level_of(FairLevel { rate, burst }, unit, shift, TickScale::FINEST)
-        };
+        let level =
+            |rate, burst, shift| level_of(FairLevel { rate, burst }, shift, TickScale::FINEST);
         let second = 32_000_000_000;
-        let bucket = level(1_000.0, 50.0, Unit::Packets, 0).bucket(0);
+        let bucket = level(1_000.0, 50.0, 0).bucket(0);
         assert_eq!(
             (bucket.charge(1_000), bucket.tolerance()),
             (second, second / 20)
         );
         // Three packets in a second, by a rounded interval.
-        assert_eq!(
-            level(3.0, 2.9, Unit::Packets, 0),
-            Level::new(second.div_ceil(3), 2)
-        );
-        let bucket = level(1e6, 0.0, Unit::Bytes, 12).bucket(12);
+        assert_eq!(level(3.0, 2.9, 0), Level::new(second.div_ceil(3), 2));
+        let bucket = level(1e6, 3_000.0, 12).bucket(12);
         assert_eq!(bucket.charge(1_000_000), second);
-        assert_eq!(bucket.charge(65_536), bucket.tolerance());
+        assert_eq!(bucket.charge(3_000), bucket.tolerance());
+        // No level is without a burst.
+        assert_eq!(level(1e6, 0.0, 12), level(1e6, 1.0, 12));
         // What no word holds is the slowest level, and never one that refuses nothing.
         for rate in [0.0, -1.0, f64::NAN, 1e-9] {
             assert_eq!(
-                level(rate, 5.0, Unit::Packets, 0),
+                level(rate, 5.0, 0),
                 Level::new(Level::LONGEST_INTERVAL, 5),
                 "{rate}"
             );
         }
-        assert_eq!(
-            level(f64::INFINITY, 5.0, Unit::Packets, 0),
-            Level::new(1, 5)
-        );
+        assert_eq!(level(f64::INFINITY, 5.0, 0), Level::new(1, 5));
     }
 }

@@ -7,10 +7,13 @@ use aya::Ebpf;
 use aya::maps::{MapData, RingBuf};
 use common::fair::Offered;
 
+use super::size::OFFERED_BYTES;
 use crate::error::LoadError;
 
 /// The most records that wait for one rule's reader. More are lost.
 const MOST_WAITING: usize = 1 << 14;
+/// The most records of one call, as many as the ring holds with their headers: a flood fills it while it is read.
+const MOST_AT_ONCE: usize = OFFERED_BYTES as usize / (Offered::LENGTH + 8);
 
 /// A policy's ring, which the readers of several limits share.
 pub(crate) struct OfferedRing(Mutex<Inner>);
@@ -39,7 +42,10 @@ impl OfferedRing {
             let records = waiting.remove(counter).into_iter().flatten();
             records.for_each(&mut each);
         }
-        while let Some(bytes) = ring.next() {
+        for _ in 0..MOST_AT_ONCE {
+            let Some(bytes) = ring.next() else {
+                break;
+            };
             let Some(record) = Offered::from_bytes(&bytes) else {
                 continue;
             };

@@ -9,6 +9,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::MapData;
 use common::bank::Bank;
@@ -31,6 +32,36 @@ const fn place_of(word: Word) -> usize {
         Word::Level => INTERVAL,
         Word::Until => TOLERANCE,
         Word::OneIn => MOST,
+    }
+}
+
+/// How often each bank was written, for those who write levels from threads of their own: a bank that is written anew has
+/// other rules in the rows that they know.
+#[derive(Debug, Default)]
+pub(crate) struct Writings(Mutex<[u64; Bank::COUNT as usize]>);
+
+impl Writings {
+    /// The writing of a bank that began last.
+    pub(crate) fn of(&self, bank: Bank) -> u64 {
+        self.numbers()[bank.number() as usize]
+    }
+
+    /// Begins to write a bank. Waits for a level that is being written.
+    pub(crate) fn begin(&self, bank: Bank) {
+        self.numbers()[bank.number() as usize] += 1;
+    }
+
+    /// Calls `write` if the bank was not written anew since, and does not let it be meanwhile.
+    pub(crate) fn within(&self, bank: Bank, writing: u64, write: impl FnOnce()) {
+        let numbers = self.numbers();
+        if numbers[bank.number() as usize] == writing {
+            write();
+        }
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, [u64; Bank::COUNT as usize]> {
+        // A number is added at once.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -58,10 +58,13 @@ pub(crate) const fn proven_sources(settings: &Settings) -> u32 {
     }
 }
 
-/// Bytes of the ring of packets that fair rules sample: room for some 6,500, or one page, the least.
+/// Bytes of the ring of packets that fair rules sample.
+pub(crate) const OFFERED_BYTES: u32 = 256 << 10;
+
+/// The same for these settings: one page, the least, if none are sampled.
 pub(crate) const fn offered(settings: &Settings) -> u32 {
     if settings.fair_in_use != 0 {
-        256 << 10
+        OFFERED_BYTES
     } else {
         4096
     }

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use api::fair::FairStatus;
-use datapath::LoadError;
+use config::policy::Config;
+use datapath::{FairHandle, LoadError};
 
 use super::document::document;
 use super::limited::Limited;
@@ -86,6 +87,18 @@ struct Running {
     failure: Option<String>,
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // Levels end with their deadlines.
+            self.shared.statuses().clear();
+            tracing::error!(
+                "the thread of fair limits has ended; they refuse nothing below at_most: restart the agent"
+            );
+        }
+    }
+}
+
 impl Running {
     fn run(mut self) {
         let mut deadline = Instant::now();
@@ -103,13 +116,14 @@ impl Running {
             deadline = deadline.max(Instant::now());
             thread::sleep(deadline.saturating_duration_since(Instant::now()));
         }
-        self.limits.iter_mut().for_each(Limited::release);
+        self.drop_limits();
     }
 
     /// Takes the limits of another policy, if one is in effect and nobody changes it now.
     fn follow(&mut self) {
         let Some(engine) = self.packets.load_full() else {
-            (self.policy, self.limits) = (None, Vec::new());
+            self.policy = None;
+            self.drop_limits();
             return;
         };
         let changes = engine.changes();
@@ -121,32 +135,56 @@ impl Running {
         }
         match engine.try_fair_handles() {
             // Until it is, the old handles do no harm.
-            None => return,
-            Some(Err(error)) => self.fail(&error),
+            None => {}
+            Some(Err(error)) => {
+                // The old handles may be those of rules that are no longer in effect. The next tick tries again.
+                self.drop_limits();
+                self.policy = None;
+                self.fail(&error);
+            }
             Some(Ok((config, handles))) => {
-                let now = self.began.elapsed().as_secs_f64();
-                let mut before = std::mem::take(&mut self.limits);
-                for mut handle in handles {
-                    let limit = &config.limits[handle.limit().index];
-                    let Some(settings) = LimitSettings::of(limit) else {
-                        continue;
-                    };
-                    let same = before
-                        .iter()
-                        .position(|old| old.name == limit.name && old.settings == settings);
-                    self.limits.push(match same {
-                        Some(same) => before.swap_remove(same).with(handle, now),
-                        None => {
-                            // An earlier agent's level is not this one's.
-                            handle.set(None);
-                            Limited::new(handle, settings, now)
-                        }
-                    });
-                }
+                self.take(&config, handles);
                 self.failure = None;
+                self.policy = Some((Arc::downgrade(&engine), changes));
             }
         }
-        self.policy = Some((Arc::downgrade(&engine), changes));
+    }
+
+    /// Takes the limits of a policy; those that have not changed stay as they are.
+    fn take(&mut self, config: &Config, handles: Vec<FairHandle>) {
+        let now = self.began.elapsed().as_secs_f64();
+        let mut before = std::mem::take(&mut self.limits);
+        for handle in handles {
+            let limit = &config.limits[handle.limit().index];
+            let Some(settings) = LimitSettings::of(limit) else {
+                continue;
+            };
+            let old = before.iter().position(|old| old.name == limit.name);
+            let old = old.map(|old| before.swap_remove(old));
+            self.limits.push(match old {
+                Some(old) if old.settings == settings => old.with(handle, now),
+                Some(old) => Limited::new(handle, settings, now).after(old),
+                None => Limited::new(handle, settings, now),
+            });
+        }
+        self.end(before);
+    }
+
+    /// Releases the limits in effect.
+    fn drop_limits(&mut self) {
+        let limits = std::mem::take(&mut self.limits);
+        self.end(limits);
+    }
+
+    /// Releases limits that are no longer in effect.
+    fn end(&self, limits: Vec<Limited>) {
+        let now = self.began.elapsed().as_secs_f64();
+        for mut limit in limits {
+            limit.release();
+            if let Some(turn) = limit.end(now) {
+                self.events.push(turn.event(&limit.name));
+            }
+        }
     }
 
     /// Logs it once.

@@ -48,7 +48,9 @@ pub(super) struct Limited {
 }
 
 impl Limited {
-    pub(super) fn new(handle: FairHandle, settings: LimitSettings, now: f64) -> Self {
+    pub(super) fn new(mut handle: FairHandle, settings: LimitSettings, now: f64) -> Self {
+        // An earlier agent's level is not this one's.
+        handle.set(None);
         let law = Law::new(settings.law);
         let signals = Signals::new(
             settings.ports.clone(),
@@ -93,6 +95,17 @@ impl Limited {
         self
     }
 
+    /// The same limit after other settings, of which an overload may last.
+    pub(super) fn after(mut self, before: Self) -> Self {
+        self.turns = before.turns;
+        self
+    }
+
+    /// The end of an overload that lasts, since the limit is no longer in effect.
+    pub(super) fn end(&mut self, now: f64) -> Option<Turn> {
+        self.turns.end(now)
+    }
+
     /// Reads and writes if it is time. Returns what has changed.
     pub(super) fn tick(&mut self, now: f64) -> Vec<Turn> {
         let elapsed = now - self.read_at;
@@ -123,7 +136,7 @@ impl Limited {
             .as_mut()
             .map(|signals| signals.read(now, scale));
         let queue = queue.and_then(Result::ok);
-        if !has_base {
+        if !has_base && self.counts.is_some() {
             // Counters of this policy begin now.
             return Vec::new();
         }

@@ -36,6 +36,17 @@ impl Turns {
         self.onsets
     }
 
+    /// The end of an overload, if one lasts.
+    pub(super) fn end(&mut self, now: f64) -> Option<Turn> {
+        let seconds = (now - self.since.take()?).round() as u64;
+        Some(Turn {
+            kind: EventKind::OverloadEnded,
+            count: seconds,
+            reason: format!("after {}", human::time(Duration::from_secs(seconds))),
+            port: None,
+        })
+    }
+
     /// What has changed by a tick.
     pub(super) fn after(&mut self, now: f64, report: &Report, watched: &[Watched]) -> Vec<Turn> {
         let mut turns = Vec::new();
@@ -57,12 +68,7 @@ impl Turns {
                 );
                 turns.push(turn(EventKind::Overload, rate, reason));
             }
-            (Some(since), None) if report.state == State::Off => {
-                self.since = None;
-                let seconds = (now - since).round() as u64;
-                let reason = format!("after {}", human::time(Duration::from_secs(seconds)));
-                turns.push(turn(EventKind::OverloadEnded, seconds, reason));
-            }
+            (Some(_), None) if report.state == State::Off => turns.extend(self.end(now)),
             _ => {}
         }
         let is_new = report.failure.is_some_and(|failure| {
@@ -204,6 +210,61 @@ mod tests {
             reported(61.1, Some(Failure::Stalled)),
             [EventKind::FairReleased]
         );
+    }
+
+    #[test]
+    fn an_overload_ends_once() {
+        let mut turns = Turns::default();
+        let level = |rate| {
+            let settings = fair::Settings {
+                unit: fair::Unit::Packets,
+                at_least: rate,
+                at_most: None,
+                tiers: false,
+            };
+            let mut law = fair::Law::new(settings);
+            let full = fair::Queue {
+                waiting: 100.0,
+                dropped: 50.0,
+                buffer: None,
+            };
+            for tick in 1..=3 {
+                let now = f64::from(tick) * 0.05;
+                law.step(&fair::Reading {
+                    now,
+                    elapsed: 0.05,
+                    passed: 100.0,
+                    refused: 0.0,
+                    queue: Some(full),
+                    sources: &[fair::Source {
+                        weight: 1.0,
+                        since_onset: 100.0 * f64::from(tick),
+                        rate: 2_000.0,
+                        samples: 100.0,
+                        ..fair::Source::default()
+                    }],
+                });
+            }
+            law.report()
+        };
+        let limiting = Report {
+            state: State::Limiting,
+            level: level(5.0).level,
+            ..report(State::Limiting, None)
+        };
+        assert!(limiting.level.is_some());
+        let kinds = |found: Vec<Turn>| found.into_iter().map(|turn| turn.kind).collect::<Vec<_>>();
+        assert_eq!(
+            kinds(turns.after(1.0, &limiting, &[])),
+            [EventKind::Overload]
+        );
+        assert_eq!(
+            turns.end(4.0).map(|turn| (turn.kind, turn.count)),
+            Some((EventKind::OverloadEnded, 3))
+        );
+        assert_eq!(turns.end(5.0), None);
+        assert_eq!(kinds(turns.after(6.0, &report(State::Off, None), &[])), []);
+        assert_eq!(turns.onsets(), 1);
     }
 
     #[test]
